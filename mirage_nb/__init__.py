@@ -1,0 +1,1 @@
+"""mirage_nb: a superoptimizer for tensor programs that lives in a notebook."""

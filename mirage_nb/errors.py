@@ -1,0 +1,127 @@
+"""The errors that users see: one class per kind of mistake, each with its place and a hint.
+
+Every class derives from `MirageError`. Notebooks print `str(error)` without a traceback; callers of the
+Python API catch the class. An error never carries more than one screen of text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpan:
+    """A place in a text: 1-based line, 1-based first column, number of characters, and the line itself."""
+
+    line: int
+    column: int
+    width: int
+    text: str
+
+    def caret(self) -> str:
+        """The line with a caret under the offending characters."""
+        start = max(0, self.column - 41)
+        shown = self.text[start : start + 120]
+        lead = self.column - 1 - start
+        marks = "^" * max(1, min(self.width, max(1, len(shown) - lead)))
+        return f"  line {self.line}: {shown}\n{' ' * (len(f'  line {self.line}: ') + lead)}{marks}"
+
+
+class MirageError(Exception):
+    """Base of all errors raised for a user's mistake or a missing part of the machine.
+
+    Args:
+        message: what is wrong, one sentence.
+        hint: what to do about it, one sentence, or empty.
+        span: where in the program's text, if there is one.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", span: SourceSpan | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.span = span
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.span is not None:
+            parts.append(self.span.caret())
+        if self.hint:
+            parts.append(f"  hint: {self.hint}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross worker boundaries whole."""
+        return _rebuild, (type(self), self.message, self.hint, self.span)
+
+
+def _rebuild(kind: type[MirageError], message: str, hint: str, span: SourceSpan | None) -> MirageError:
+    return kind(message, hint=hint, span=span)
+
+
+class ProgramSyntaxError(MirageError):
+    """The text is not a tensor program: bad Python syntax, or a statement that programs do not have."""
+
+
+class UnknownNameError(MirageError):
+    """A tensor, constant or function name that was never declared."""
+
+
+class DuplicateNameError(MirageError):
+    """A name that is declared or assigned twice."""
+
+
+class ShapeError(MirageError):
+    """Shapes that do not fit the operator, or an axis that the tensor does not have."""
+
+
+class DTypeError(MirageError):
+    """An unknown dtype, or dtypes that do not go together."""
+
+
+class ProgramSizeError(MirageError):
+    """A program, tensor or file beyond the stated limits."""
+
+
+class GraphError(MirageError):
+    """A muGraph that breaks Definition 2.1 of the paper."""
+
+
+class FormatError(MirageError):
+    """A text or JSON form that cannot be read back."""
+
+
+class OptionError(MirageError):
+    """An unknown option, or a value that it cannot take."""
+
+
+class TargetError(MirageError):
+    """An unknown target, or a muGraph that does not fit the target."""
+
+
+class VerificationError(MirageError):
+    """The verifier refuses to run: the input is not decidable as asked."""
+
+
+class SearchError(MirageError):
+    """The search cannot start, or it lost all its workers."""
+
+
+class EmitError(MirageError):
+    """A muGraph that cannot be turned into CUDA for this target."""
+
+
+class CompileError(MirageError):
+    """NVRTC or g++ rejected the emitted source, or is missing."""
+
+
+class LaunchError(MirageError):
+    """A kernel that could not be launched or executed: wrong arguments, a lost GPU."""
+
+
+class MissingPartError(MirageError):
+    """An optional part of the machine or of the installation is missing; the hint says how to get it."""
+
+
+class StoreError(MirageError):
+    """The store cannot be read or written: full disk, foreign file, newer schema."""

@@ -1,0 +1,30 @@
+"""The muGraph: one operator table and three levels of graphs (paper section 2)."""
+
+from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, MemSpace, TensorType, promote
+from mirage_nb.ir.graph import BlockGraph, Input, KernelGraph, Op, ThreadGraph
+from mirage_nb.ir.ops import (
+    OPS,
+    AccumAttrs,
+    AccumKind,
+    Attrs,
+    ClampAttrs,
+    ConstAttrs,
+    DimAttrs,
+    InIterAttrs,
+    Level,
+    OpKind,
+    OpSpec,
+    OutSaverAttrs,
+    PowAttrs,
+    RepeatAttrs,
+    ReshapeAttrs,
+    Trait,
+    TransposeAttrs,
+)
+
+__all__ = [
+    "DTYPE_NAMES", "OPS", "AccumAttrs", "AccumKind", "Attrs", "BlockGraph", "ClampAttrs", "ConstAttrs", "DType",
+    "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level", "MemSpace", "Op", "OpKind", "OpSpec",
+    "OutSaverAttrs", "PowAttrs", "RepeatAttrs", "ReshapeAttrs", "TensorType", "ThreadGraph", "Trait",
+    "TransposeAttrs", "promote",
+]  # fmt: skip

@@ -1,0 +1,74 @@
+"""Element types, memory spaces and tensor types.
+
+A tensor type is a shape, an element type and the memory level that holds the tensor: device for kernel
+graphs, shared for block graphs, register for thread graphs (paper section 2).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+
+class DType(enum.Enum):
+    """Element type; the value is the short name used in programs and files."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    F64 = "f64"
+
+    @property
+    def size(self) -> int:
+        """Bytes per element."""
+        return _SIZE[self]
+
+
+_SIZE = {DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8}
+
+DTYPE_NAMES: dict[str, DType] = {
+    "f16": DType.F16, "float16": DType.F16, "half": DType.F16,
+    "bf16": DType.BF16, "bfloat16": DType.BF16,
+    "f32": DType.F32, "float32": DType.F32, "float": DType.F32,
+    "f64": DType.F64, "float64": DType.F64, "double": DType.F64,
+}  # fmt: skip
+
+
+class MemSpace(enum.Enum):
+    """Where a tensor lives."""
+
+    DEVICE = "device"
+    SHARED = "shared"
+    REGISTER = "register"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape (extents per dimension, outermost first), element type and memory space."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    space: MemSpace = MemSpace.DEVICE
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense tensor."""
+        return self.elements * self.dtype.size
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}[{', '.join(map(str, self.shape))}]"
+
+
+def promote(left: DType, right: DType) -> DType:
+    """The element type of an operator on two element types: the wider one; f16 with bf16 gives f32."""
+    if left is right:
+        return left
+    if {left, right} == {DType.F16, DType.BF16}:
+        return DType.F32
+    return max(left, right, key=lambda dtype: dtype.size)

@@ -1,0 +1,354 @@
+"""muGraphs: kernel graphs, block graphs and thread graphs of one operator type (paper section 2).
+
+All graphs are frozen and in SSA form: a value is a small integer. Values 0 .. len(inputs)-1 are the
+graph's inputs; operator i defines the next value (a graph-defined operator defines one value per
+saver of its block graph, a saver defines none). `append` returns a new graph with the types inferred;
+equality is structural and `digest` is the cache key. Definition 2.1 is checked in `ir.legality`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+from mirage_nb.errors import GraphError, ShapeError
+from mirage_nb.ir.dtypes import DType, MemSpace, TensorType, promote
+from mirage_nb.ir.ops import (
+    OPS,
+    AccumAttrs,
+    AccumKind,
+    Attrs,
+    InIterAttrs,
+    Level,
+    OpKind,
+    OutSaverAttrs,
+    Shape,
+    broadcast,
+    check_dim,
+    show_shape,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator: kind, operand values, attributes, and the lower-level graph that defines it, if any."""
+
+    kind: OpKind
+    inputs: tuple[int, ...] = ()
+    attrs: Attrs | None = None
+    body: BlockGraph | ThreadGraph | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A named input of a kernel graph."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """What the three levels share: operators and the types of all values, in definition order."""
+
+    ops: tuple[Op, ...] = ()
+    types: tuple[TensorType, ...] = ()
+
+    @property
+    def input_count(self) -> int:
+        """Number of values that the graph takes in; they come first."""
+        raise NotImplementedError
+
+    def results(self, op: Op) -> tuple[TensorType, ...]:
+        """The types of the values that `op` would define here; raises GraphError or ShapeError."""
+        raise NotImplementedError
+
+    def append(self, op: Op) -> Self:
+        """A new graph with `op` behind the others.
+
+        Raises:
+            GraphError: the operator may not stand at this level or reads an unknown value.
+            ShapeError: its operands do not fit.
+        """
+        for value in op.inputs:
+            if not 0 <= value < len(self.types):
+                raise GraphError(f"{op.kind.value} reads value %{value}, which is not defined before it")
+        return replace(self, ops=(*self.ops, op), types=(*self.types, *self.results(op)))
+
+    def definitions(self) -> Iterator[tuple[Op, tuple[int, ...]]]:
+        """Every operator with the values it defines, in order."""
+        value = self.input_count
+        for op in self.ops:
+            count = result_count(op)
+            yield op, tuple(range(value, value + count))
+            value += count
+
+    def uses(self) -> tuple[tuple[int, ...], ...]:
+        """For every value, the indices of the operators that read it."""
+        found: list[list[int]] = [[] for _ in self.types]
+        for index, op in enumerate(self.ops):
+            for value in op.inputs:
+                found[value].append(index)
+        return tuple(map(tuple, found))
+
+
+def result_count(op: Op) -> int:
+    """Number of values that `op` defines."""
+    if op.kind is OpKind.OUT_SAVER:
+        return 0
+    if op.kind in (OpKind.GRAPH, OpKind.FUSED) and op.body is not None:
+        return len(op.body.output_types)
+    return 1
+
+
+def infer(op: Op, operands: tuple[TensorType, ...], level: Level, space: MemSpace) -> TensorType:
+    """The result type of a plain operator (one that has a shape rule in the table)."""
+    spec = OPS[op.kind]
+    if level not in spec.levels or spec.shape is None:
+        raise GraphError(f"{op.kind.value} may not stand in a {level.value} graph")
+    if spec.arity is not None and len(operands) != spec.arity:
+        raise GraphError(f"{op.kind.value} takes {spec.arity} operands, not {len(operands)}")
+    if spec.attrs is not None and not isinstance(op.attrs, spec.attrs):
+        raise GraphError(f"{op.kind.value} needs {spec.attrs.__name__}")
+    shape = spec.shape(tuple(t.shape for t in operands), op.attrs)
+    return TensorType(shape, result_dtype(operands), space)
+
+
+def result_dtype(operands: tuple[TensorType, ...]) -> DType:
+    """The widest element type of the operands; scalars (constants) take that of their partner."""
+    typed = [t.dtype for t in operands if t.shape != ()] or [t.dtype for t in operands]
+    dtype = typed[0] if typed else DType.F32
+    for other in typed[1:]:
+        dtype = promote(dtype, other)
+    return dtype
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGraph(_Graph):
+    """A tensor program or a muGraph: kernels between tensors in device memory.
+
+    `inputs` are named; `outputs` are the values that it returns, `output_names` their names.
+    """
+
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[int, ...] = ()
+    output_names: tuple[str, ...] = ()
+
+    @classmethod
+    def start(cls, *inputs: Input) -> KernelGraph:
+        """A graph with inputs and no operators."""
+        return cls(inputs=inputs, types=tuple(i.type for i in inputs))
+
+    @property
+    def input_count(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        """The types of the outputs, in order."""
+        return tuple(self.types[v] for v in self.outputs)
+
+    def results(self, op: Op) -> tuple[TensorType, ...]:
+        operands = tuple(self.types[v] for v in op.inputs)
+        if op.kind is not OpKind.GRAPH:
+            return (infer(op, operands, Level.KERNEL, MemSpace.DEVICE),)
+        if not isinstance(op.body, BlockGraph):
+            raise GraphError("a graph-defined operator needs a block graph")
+        if op.body.args != operands:
+            raise GraphError("the block graph was built for other operand types")
+        return op.body.output_types
+
+    def returning(self, outputs: tuple[int, ...], names: tuple[str, ...] = ()) -> KernelGraph:
+        """The same graph with these outputs; names default to O, or O0, O1, ..."""
+        for value in outputs:
+            if not 0 <= value < len(self.types):
+                raise GraphError(f"output %{value} is not defined")
+        default = ("O",) if len(outputs) == 1 else tuple(f"O{i}" for i in range(len(outputs)))
+        return replace(self, outputs=outputs, output_names=names or default)
+
+    @property
+    def kernel_count(self) -> int:
+        """Number of kernels launched: graph-defined operators and pre-defined ones that compute."""
+        from_table = (OpKind.CONST, OpKind.RESHAPE)
+        return sum(op.kind not in from_table for op in self.ops)
+
+    def digest(self) -> str:
+        """sha256 over the structure; equal graphs have equal digests, in every run."""
+        return digest(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGraph(_Graph):
+    """What one thread block computes, on tensors in shared memory.
+
+    `args` are the types of the kernel operator's operands; input iterators read parts of them. `grid`
+    has up to three extents; `loop` is the for-loop range (1: no loop). Operators that depend on no
+    accumulator and stand before one are the loop body; see `stages`.
+    """
+
+    args: tuple[TensorType, ...] = ()
+    grid: tuple[int, ...] = (1,)
+    loop: int = 1
+
+    @classmethod
+    def start(cls, args: tuple[TensorType, ...], grid: tuple[int, ...], loop: int = 1) -> BlockGraph:
+        """An empty block graph over these operands. Raises GraphError for an impossible grid or loop."""
+        if not 1 <= len(grid) <= 3 or any(extent < 1 for extent in grid):
+            raise GraphError(f"grid dims {grid}: one to three positive extents")
+        if loop < 1:
+            raise GraphError(f"for-loop range {loop}: at least 1")
+        return cls(args=args, grid=grid, loop=loop)
+
+    @property
+    def input_count(self) -> int:
+        return 0
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether there is a for-loop body (accumulators separate it from what follows)."""
+        return self.loop > 1 or any(op.kind is OpKind.ACCUM for op in self.ops)
+
+    @property
+    def savers(self) -> tuple[Op, ...]:
+        """The output savers, in output order."""
+        return tuple(op for op in self.ops if op.kind is OpKind.OUT_SAVER)
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        """Types of the tensors in device memory that the savers write, in order."""
+        return tuple(self._saved(op) for op in self.savers)
+
+    def _saved(self, op: Op) -> TensorType:
+        if not isinstance(op.attrs, OutSaverAttrs) or len(op.inputs) != 1:
+            raise GraphError("an output saver takes one value and an omap")
+        tile = self.types[op.inputs[0]]
+        shape = list(tile.shape)
+        if len(op.attrs.omap) != len(self.grid):
+            raise GraphError(f"omap {op.attrs.omap} does not cover the {len(self.grid)} grid dims")
+        for extent, dim in zip(self.grid, op.attrs.omap, strict=True):
+            if dim is None and extent != 1:
+                raise GraphError("omap: every grid dim that is not of extent 1 needs a data dimension")
+            if dim is not None:
+                check_dim(tile.shape, dim, "omap")
+                shape[dim] *= extent
+        return TensorType(tuple(shape), tile.dtype, MemSpace.DEVICE)
+
+    def tile_shape(self, attrs: InIterAttrs) -> Shape:
+        """The part of operand `attrs.arg` that one block reads in one iteration. Raises GraphError, ShapeError."""
+        if not 0 <= attrs.arg < len(self.args):
+            raise GraphError(f"an input iterator reads operand {attrs.arg} of {len(self.args)}")
+        if len(attrs.imap) != len(self.grid):
+            raise GraphError(f"imap {attrs.imap} does not cover the {len(self.grid)} grid dims")
+        shape = list(self.args[attrs.arg].shape)
+        splits = [*zip(attrs.imap, self.grid, strict=True), (attrs.fmap, self.loop)]
+        for dim, extent in splits:
+            if dim is None:
+                continue
+            check_dim(tuple(shape), dim, "imap or fmap")
+            if shape[dim] % extent:
+                raise ShapeError(f"dimension {dim} of {show_shape(tuple(shape))} is not divisible by {extent}")
+            shape[dim] //= extent
+        return tuple(shape)
+
+    def results(self, op: Op) -> tuple[TensorType, ...]:
+        operands = tuple(self.types[v] for v in op.inputs)
+        match op.kind:
+            case OpKind.IN_ITER:
+                if not isinstance(op.attrs, InIterAttrs):
+                    raise GraphError("an input iterator needs imap and fmap")
+                shape = self.tile_shape(op.attrs)
+                return (TensorType(shape, self.args[op.attrs.arg].dtype, MemSpace.SHARED),)
+            case OpKind.OUT_SAVER:
+                self._saved(op)
+                return ()
+            case OpKind.ACCUM:
+                return (self._accumulated(op, operands),)
+            case OpKind.FUSED:
+                if not isinstance(op.body, ThreadGraph) or len(op.body.inputs) != len(operands):
+                    raise GraphError("a fused operator needs a thread graph over its operands")
+                if any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(op.body.inputs, operands, strict=True)):
+                    raise GraphError("the thread graph was built for other operand types")
+                return tuple(replace(t, space=MemSpace.SHARED) for t in op.body.output_types)
+            case _:
+                return (infer(op, operands, Level.BLOCK, MemSpace.SHARED),)
+
+    def _accumulated(self, op: Op, operands: tuple[TensorType, ...]) -> TensorType:
+        if not isinstance(op.attrs, AccumAttrs) or not operands:
+            raise GraphError("an accumulator needs a kind and an operand")
+        tile = operands[0]
+        expected = 2 if op.attrs.kind is AccumKind.RESCALE else 1
+        if len(operands) != expected:
+            raise GraphError(f"a {op.attrs.kind.value} accumulator takes {expected} operand(s), not {len(operands)}")
+        if (op.attrs.dim is not None) != (op.attrs.kind is AccumKind.CONCAT):
+            raise GraphError("a dimension belongs to the concat accumulator, and only to it")
+        if op.attrs.kind is AccumKind.RESCALE and broadcast((tile.shape, operands[1].shape)) != tile.shape:
+            raise ShapeError("the running maximum of a rescale accumulator is wider than its operand")
+        if op.attrs.dim is None:
+            return tile
+        check_dim(tile.shape, op.attrs.dim, "concat accumulator")
+        shape = list(tile.shape)
+        shape[op.attrs.dim] *= self.loop
+        return replace(tile, shape=tuple(shape))
+
+    def stages(self) -> tuple[int | None, ...]:
+        """For every operator: 0 in the loop body, 1 after the accumulators (or no loop), None for constants.
+
+        An accumulator counts as stage 1: its value exists after the loop.
+        """
+        first = 0 if self.has_loop else 1
+        of_value: list[int | None] = []
+        found: list[int | None] = []
+        for op in self.ops:
+            read = [of_value[v] for v in op.inputs if of_value[v] is not None]
+            match op.kind:
+                case OpKind.CONST:
+                    stage: int | None = None
+                case OpKind.IN_ITER:
+                    stage = first
+                case OpKind.ACCUM:
+                    stage = 1
+                case _:
+                    stage = max((s for s in read if s is not None), default=None)
+            found.append(stage)
+            of_value.extend([stage] * result_count(op))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadGraph(_Graph):
+    """A chain of operators on tensors in registers: each thread computes its own elements.
+
+    `inputs` are the operand types, `outputs` the values that leave the chain.
+    """
+
+    inputs: tuple[TensorType, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+    @classmethod
+    def start(cls, inputs: tuple[TensorType, ...]) -> ThreadGraph:
+        """A thread graph over these operand types."""
+        held = tuple(replace(t, space=MemSpace.REGISTER) for t in inputs)
+        return cls(inputs=held, types=held)
+
+    @property
+    def input_count(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        """The types of the outputs, in order."""
+        return tuple(self.types[v] for v in self.outputs)
+
+    def results(self, op: Op) -> tuple[TensorType, ...]:
+        return (infer(op, tuple(self.types[v] for v in op.inputs), Level.THREAD, MemSpace.REGISTER),)
+
+    def returning(self, outputs: tuple[int, ...]) -> ThreadGraph:
+        """The same chain with these outputs."""
+        return replace(self, outputs=outputs)
+
+
+def digest(graph: KernelGraph | BlockGraph | ThreadGraph) -> str:
+    """sha256 over the structure of a graph, independent of the run."""
+    return hashlib.sha256(repr(graph).encode()).hexdigest()

@@ -1,0 +1,345 @@
+"""THE operator table: what every operator takes, where it may stand, and the shape it returns.
+
+One `OpSpec` row per operator, for all three levels of the GPU (paper Table 1). The interpreters, the
+search, the verifier and the emitter have one table each, keyed by `OpKind`; a test compares their key
+sets with this one. Attributes are frozen dataclasses; shapes follow NumPy's rules except that
+reductions keep the reduced dimension with extent 1.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mirage_nb.errors import ShapeError
+
+Shape = tuple[int, ...]
+
+
+class Level(enum.Enum):
+    """The three levels of the compute hierarchy."""
+
+    KERNEL = "kernel"
+    BLOCK = "block"
+    THREAD = "thread"
+
+
+class OpKind(enum.Enum):
+    """Every operator; the value is its name in muGraph text."""
+
+    IN_ITER = "InIter"
+    OUT_SAVER = "OutSaver"
+    ACCUM = "Accum"
+    GRAPH = "Graph"
+    FUSED = "Fused"
+    CONST = "Const"
+    MATMUL = "Matmul"
+    CONCAT_MATMUL = "ConcatMatmul"
+    SUM = "Sum"
+    MAX = "Max"
+    RESCALED_SUM = "RescaledSum"
+    ADD = "EwAdd"
+    SUB = "EwSub"
+    MUL = "EwMul"
+    DIV = "EwDiv"
+    EXP = "EwExp"
+    SQR = "Sqr"
+    SQRT = "Sqrt"
+    SILU = "SiLU"
+    GELU = "GELU"
+    SIGMOID = "Sigmoid"
+    RELU = "ReLU"
+    CLAMP = "Clamp"
+    POW = "Pow"
+    REPEAT = "Repeat"
+    RESHAPE = "Reshape"
+    TRANSPOSE = "Transpose"
+    CONCAT = "Concat"
+
+
+class Trait(enum.Enum):
+    """What the passes may assume of an operator."""
+
+    ELEMENTWISE = "elementwise"
+    """One element of the result depends on the elements at that (broadcast) index only."""
+    COMMUTATIVE = "commutative"
+    """The two operands may be exchanged."""
+    REDUCTION = "reduction"
+    """Folds one dimension to extent 1."""
+    VIEW = "view"
+    """Moves or copies elements, computes nothing."""
+    LAX = "lax"
+    """Multi-linear, division, square root or exponential: field trials apply (paper Definition 5.1)."""
+    STRUCTURAL = "structural"
+    """Belongs to the structure of a graph, not to the algebra."""
+
+
+class AccumKind(enum.Enum):
+    """How a for-loop accumulator folds its iterations."""
+
+    SUM = "sum"
+    CONCAT = "concat"
+    MAX = "max"
+    RESCALE = "rescale"
+    """Inputs x and m: the sum over i of x_i * exp(m_i - max_j m_j), kept up by a running maximum."""
+    HOLD = "hold"
+    """The same value in every iteration; the accumulator passes one of them on."""
+
+
+@dataclass(frozen=True, slots=True)
+class InIterAttrs:
+    """Which part of kernel operand `arg` a block reads in an iteration.
+
+    `imap[g]` is the data dimension split by grid dimension g, or None for replica; `fmap` is the data
+    dimension split by the for-loop, or None. A dimension split by both is split by the grid first.
+    """
+
+    arg: int
+    imap: tuple[int | None, ...]
+    fmap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutSaverAttrs:
+    """`omap[g]`: the data dimension along which blocks of grid dimension g are concatenated.
+
+    None is legal only for a grid dimension of extent 1.
+    """
+
+    omap: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AccumAttrs:
+    """Kind of accumulator; `dim` is the concatenated dimension and only set for CONCAT."""
+
+    kind: AccumKind
+    dim: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConstAttrs:
+    """A scalar. With a `symbol` the algebra treats it as an unknown (an irrational such as 1/sqrt(128))
+    and `value` is its nearest rational approximation; without one `value` is exact."""
+
+    value: Fraction
+    symbol: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DimAttrs:
+    """One dimension of the operand, counted from 0."""
+
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatAttrs:
+    """The operand is tiled `times` times along `dim`, whole copies behind each other."""
+
+    dim: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReshapeAttrs:
+    """The new shape, row-major order kept."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeAttrs:
+    """Dimension i of the result is dimension `perm[i]` of the operand."""
+
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClampAttrs:
+    """Lower and upper limit; None leaves that side open."""
+
+    low: Fraction | None
+    high: Fraction | None
+
+
+@dataclass(frozen=True, slots=True)
+class PowAttrs:
+    """The constant exponent."""
+
+    exponent: Fraction
+
+
+Attrs = (
+    InIterAttrs | OutSaverAttrs | AccumAttrs | ConstAttrs | DimAttrs | RepeatAttrs | ReshapeAttrs
+    | TransposeAttrs | ClampAttrs | PowAttrs
+)  # fmt: skip
+
+ShapeRule = Callable[[tuple[Shape, ...], Attrs | None], Shape]
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """One row: number of operands (None: any), attribute class, levels, traits, shape rule.
+
+    The shape rule raises ShapeError when the operands do not fit. It is None for operators whose types
+    follow from the graph around them (input iterator, saver, accumulator, graph-defined and fused).
+    """
+
+    kind: OpKind
+    arity: int | None
+    attrs: type | None
+    levels: frozenset[Level]
+    traits: frozenset[Trait]
+    shape: ShapeRule | None
+
+
+def broadcast(shapes: tuple[Shape, ...], attrs: Attrs | None = None) -> Shape:
+    """NumPy broadcasting of the operand shapes."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for position, extent in enumerate(shape, start=rank - len(shape)):
+            if extent != 1 and result[position] not in (1, extent):
+                raise ShapeError(f"shapes {' and '.join(map(show_shape, shapes))} do not broadcast")
+            if extent != 1:
+                result[position] = extent
+    return tuple(result)
+
+
+def show_shape(shape: Shape) -> str:
+    """`[2, 4096]`."""
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def check_dim(shape: Shape, dim: int, what: str) -> None:
+    """Raise ShapeError unless `dim` is one of the dimensions of `shape`."""
+    if not 0 <= dim < len(shape):
+        raise ShapeError(f"{what}: {show_shape(shape)} has no dimension {dim}")
+
+
+def _matmul(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    left, right = shapes
+    if len(left) < 2 or len(right) < 2:
+        raise ShapeError(f"Matmul needs two dimensions on both sides, not {show_shape(left)} @ {show_shape(right)}")
+    if left[-1] != right[-2]:
+        raise ShapeError(
+            f"Matmul of {show_shape(left)} and {show_shape(right)}: inner extents {left[-1]} and {right[-2]} differ"
+        )
+    return (*broadcast((left[:-2], right[:-2])), left[-2], right[-1])
+
+
+def _concat_matmul(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    """(W || X) @ (Y || Z) = W @ Y + X @ Z, paper section 8.1."""
+    w, x, y, z = shapes
+    first, second = _matmul((w, y), None), _matmul((x, z), None)
+    if first != second:
+        raise ShapeError(f"ConcatMatmul: {show_shape(first)} and {show_shape(second)} differ")
+    return first
+
+
+def _reduce(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    assert isinstance(attrs, DimAttrs)
+    (shape,) = shapes
+    check_dim(shape, attrs.dim, "reduction")
+    return (*shape[: attrs.dim], 1, *shape[attrs.dim + 1 :])
+
+
+def _rescaled_sum(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    """sum over dim of x * exp(m - max m): combines partial results that carry their own maximum m."""
+    assert isinstance(attrs, DimAttrs)
+    x, m = shapes
+    joined = broadcast((x, m))
+    if joined != x:
+        raise ShapeError(f"RescaledSum: the maximum {show_shape(m)} is wider than the operand {show_shape(x)}")
+    return _reduce((x,), attrs)
+
+
+def _repeat(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    assert isinstance(attrs, RepeatAttrs)
+    (shape,) = shapes
+    check_dim(shape, attrs.dim, "Repeat")
+    if attrs.times < 1:
+        raise ShapeError(f"Repeat: {attrs.times} copies")
+    return (*shape[: attrs.dim], shape[attrs.dim] * attrs.times, *shape[attrs.dim + 1 :])
+
+
+def _reshape(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    assert isinstance(attrs, ReshapeAttrs)
+    (shape,) = shapes
+    if any(extent < 1 for extent in attrs.shape) or math.prod(shape) != math.prod(attrs.shape):
+        raise ShapeError(f"Reshape: {show_shape(shape)} does not hold as many elements as {show_shape(attrs.shape)}")
+    return attrs.shape
+
+
+def _transpose(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    assert isinstance(attrs, TransposeAttrs)
+    (shape,) = shapes
+    if sorted(attrs.perm) != list(range(len(shape))):
+        raise ShapeError(f"Transpose: {attrs.perm} is not an order of the {len(shape)} dimensions")
+    return tuple(shape[i] for i in attrs.perm)
+
+
+def _concat(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    assert isinstance(attrs, DimAttrs)
+    left, right = shapes
+    check_dim(left, attrs.dim, "Concat")
+    rest = (*left[: attrs.dim], *left[attrs.dim + 1 :])
+    if len(left) != len(right) or rest != (*right[: attrs.dim], *right[attrs.dim + 1 :]):
+        raise ShapeError(f"Concat: {show_shape(left)} and {show_shape(right)} differ outside dimension {attrs.dim}")
+    return (*left[: attrs.dim], left[attrs.dim] + right[attrs.dim], *left[attrs.dim + 1 :])
+
+
+def _scalar(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    return ()
+
+
+_KBT = frozenset(Level)
+_KB = frozenset({Level.KERNEL, Level.BLOCK})
+_B = frozenset({Level.BLOCK})
+_K = frozenset({Level.KERNEL})
+_T = Trait
+
+
+def _row(
+    kind: OpKind, arity: int | None, attrs: type | None, levels: frozenset[Level], shape: ShapeRule | None, *traits: Trait
+) -> OpSpec:
+    return OpSpec(kind, arity, attrs, levels, frozenset(traits), shape)
+
+
+OPS: dict[OpKind, OpSpec] = {
+    spec.kind: spec
+    for spec in (
+        _row(OpKind.IN_ITER, 0, InIterAttrs, _B, None, _T.STRUCTURAL, _T.LAX),
+        _row(OpKind.OUT_SAVER, 1, OutSaverAttrs, _B, None, _T.STRUCTURAL, _T.LAX),
+        _row(OpKind.ACCUM, None, AccumAttrs, _B, None, _T.STRUCTURAL, _T.LAX),
+        _row(OpKind.GRAPH, None, None, _K, None, _T.STRUCTURAL, _T.LAX),
+        _row(OpKind.FUSED, None, None, _B, None, _T.STRUCTURAL, _T.LAX),
+        _row(OpKind.CONST, 0, ConstAttrs, _KBT, _scalar, _T.LAX),
+        _row(OpKind.MATMUL, 2, None, _KBT, _matmul, _T.LAX),
+        _row(OpKind.CONCAT_MATMUL, 4, None, _KB, _concat_matmul, _T.LAX),
+        _row(OpKind.SUM, 1, DimAttrs, _KBT, _reduce, _T.REDUCTION, _T.LAX),
+        _row(OpKind.MAX, 1, DimAttrs, _KBT, _reduce, _T.REDUCTION),
+        _row(OpKind.RESCALED_SUM, 2, DimAttrs, _KB, _rescaled_sum, _T.REDUCTION),
+        _row(OpKind.ADD, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.COMMUTATIVE, _T.LAX),
+        _row(OpKind.SUB, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.LAX),
+        _row(OpKind.MUL, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.COMMUTATIVE, _T.LAX),
+        _row(OpKind.DIV, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.LAX),
+        _row(OpKind.EXP, 1, None, _KBT, broadcast, _T.ELEMENTWISE, _T.LAX),
+        _row(OpKind.SQR, 1, None, _KBT, broadcast, _T.ELEMENTWISE, _T.LAX),
+        _row(OpKind.SQRT, 1, None, _KBT, broadcast, _T.ELEMENTWISE, _T.LAX),
+        _row(OpKind.SILU, 1, None, _KBT, broadcast, _T.ELEMENTWISE, _T.LAX),
+        _row(OpKind.GELU, 1, None, _KBT, broadcast, _T.ELEMENTWISE),
+        _row(OpKind.SIGMOID, 1, None, _KBT, broadcast, _T.ELEMENTWISE, _T.LAX),
+        _row(OpKind.RELU, 1, None, _KBT, broadcast, _T.ELEMENTWISE),
+        _row(OpKind.CLAMP, 1, ClampAttrs, _KBT, broadcast, _T.ELEMENTWISE),
+        _row(OpKind.POW, 1, PowAttrs, _KBT, broadcast, _T.ELEMENTWISE),
+        _row(OpKind.REPEAT, 1, RepeatAttrs, _KB, _repeat, _T.VIEW, _T.LAX),
+        _row(OpKind.RESHAPE, 1, ReshapeAttrs, _KB, _reshape, _T.VIEW, _T.LAX),
+        _row(OpKind.TRANSPOSE, 1, TransposeAttrs, _KB, _transpose, _T.VIEW, _T.LAX),
+        _row(OpKind.CONCAT, 2, DimAttrs, _KB, _concat, _T.VIEW, _T.LAX),
+    )
+}

@@ -1,0 +1,120 @@
+"""What a running search tells the world: counts, sampled prefixes and candidates, as plain frozen data.
+
+A view needs nothing else. Every application of an operator that the closure tries is one event with
+an `Outcome`; the counts are exact, the prefixes are a bounded sample.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirage_nb.ir import KernelGraph
+from mirage_nb.verify.verdict import Verdict
+
+
+class Outcome(enum.Enum):
+    """What became of one application of an operator."""
+
+    KEPT = "kept"
+    MERGED = "merged"
+    PRUNED_TYPE = "pruned: types"
+    PRUNED_EXPRESSION = "pruned: expression"
+    PRUNED_CANONICAL = "pruned: canonical form"
+    PRUNED_SHIFT = "pruned: shift"
+
+
+Counts = Mapping[tuple[int, Outcome], int]
+"""Number of events by depth (operators on the longest path) and outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """One sampled application: the prefix it extends, its operator, and what the oracle said."""
+
+    identity: int
+    parents: tuple[int, ...]
+    configuration: str
+    depth: int
+    operator: str
+    stage: str
+    type: str
+    expression: str
+    outcome: Outcome
+    reason: str
+
+
+class State(enum.Enum):
+    """Life of a session."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One verified muGraph, instantiated for the target.
+
+    `estimate_us` comes from the cost model; `time_us` is a measured median or None; `error` is the
+    relative error of the executed kernel against float64, or None before it ran; `executed_on` says
+    where ("CPU edition" or the card's name).
+    """
+
+    digest: str
+    graph: KernelGraph
+    configuration: str
+    operators: int
+    sizes: Mapping[str, int]
+    verdict: Verdict
+    estimate_us: float
+    time_us: float | None = None
+    error: float | None = None
+    executed_on: str = ""
+
+    @property
+    def kernels(self) -> int:
+        """Number of kernels that it launches."""
+        return self.graph.kernel_count
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a session at one moment; cheap to take, safe to keep."""
+
+    name: str
+    state: State
+    seconds: float
+    first_seconds: float | None
+    configurations_done: int
+    configurations_total: int
+    counts: Counts
+    structures: int
+    verified: int
+    refuted: int
+    outside_lax: int
+    candidates: tuple[Candidate, ...]
+    prefixes: tuple[Prefix, ...]
+    cut: tuple[str, ...]
+    messages: tuple[str, ...]
+    exhausted: bool = False
+
+    def total(self, outcome: Outcome) -> int:
+        """Number of events with this outcome, over all depths."""
+        return sum(n for (_, o), n in self.counts.items() if o is outcome)
+
+    @property
+    def best(self) -> Candidate | None:
+        """The candidate to run: fastest measured, else best estimate."""
+        if not self.candidates:
+            return None
+        timed = [c for c in self.candidates if c.time_us is not None]
+        if timed:
+            return min(timed, key=lambda c: c.time_us or 0.0)
+        return min(self.candidates, key=lambda c: c.estimate_us)
+
+

@@ -1,0 +1,65 @@
+"""The verdict: which rung of the ladder a muGraph reached, and exactly what was checked (paper section 5)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class VerdictKind(enum.Enum):
+    """The rungs. A higher rung says more; OUTSIDE_LAX and UNDECIDED say that field trials do not apply."""
+
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+    OUTSIDE_LAX = "outside LAX"
+    FIELD = "field"
+    PROVED = "proved"
+    FLOAT = "float"
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Where two graphs differ: the seed of the inputs, output number, element index, and both values."""
+
+    seed: int
+    output: int
+    index: tuple[int, ...]
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Outcome of a verification.
+
+    `log2_bound` is the base-2 logarithm of the probability that non-equivalent graphs of the checked
+    sizes pass all trials (Theorems 2 and 3), or None where no bound holds; `sizes` are the input shapes
+    that were checked; `outputs` is the permutation that matches the candidate's outputs to the
+    program's; `note` says in words what was checked or why it was not.
+    """
+
+    kind: VerdictKind
+    trials: int = 0
+    primes: tuple[tuple[int, int], ...] = ()
+    seed: int = 0
+    sizes: Mapping[str, tuple[int, ...]] | None = None
+    log2_bound: float | None = None
+    outputs: tuple[int, ...] = ()
+    witness: Witness | None = None
+    note: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the graphs may be taken for equal."""
+        return self.kind in (VerdictKind.FIELD, VerdictKind.PROVED, VerdictKind.FLOAT)
+
+    def __str__(self) -> str:
+        parts = [self.kind.value]
+        if self.trials:
+            parts.append(f"{self.trials} trials")
+        if self.log2_bound is not None:
+            parts.append(f"error probability at most 2^{self.log2_bound:.0f}")
+        if self.note:
+            parts.append(self.note)
+        return ", ".join(parts)
