@@ -1,0 +1,52 @@
+"""Fixtures shared by all rooms: an isolated home folder, golden files, one Hypothesis profile."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# No deadline: shared machines pause for longer than any example takes. A failure prints how to replay it.
+settings.register_profile("house", deadline=None, print_blob=True)
+settings.load_profile("house")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite golden files with what the code emits")
+
+
+@pytest.fixture(autouse=True)
+def mirage_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh MIRAGE_NB_HOME for every test: none reads what another one, or a user, left behind."""
+    home = tmp_path_factory.mktemp("mirage_nb_home")
+    monkeypatch.setenv("MIRAGE_NB_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether `--update-golden` was given."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest, update_golden: bool) -> Callable[[str, str], None]:
+    """`golden(name, text)`: `text` equals the file `golden/name` beside the test, or is written there on demand."""
+    folder = request.path.parent / "golden"
+
+    def check(name: str, text: str) -> None:
+        path = folder / name
+        if update_golden:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.exists(), f"{path} is missing; write it with --update-golden and read it before committing"
+        expected = path.read_text(encoding="utf-8")
+        if text != expected:
+            lines = difflib.unified_diff(expected.splitlines(), text.splitlines(), str(path), "emitted", lineterm="")
+            pytest.fail("\n".join([*lines, "if the change is meant: --update-golden"]), pytrace=False)
+
+    return check
