@@ -1,8 +1,4 @@
-"""What a running search tells the world: counts, sampled prefixes and candidates, as plain frozen data.
-
-A view needs nothing else. Every application of an operator that the closure tries is one event with
-an `Outcome`; the counts are exact, the prefixes are a bounded sample.
-"""
+"""The state of a session as plain frozen data: candidates and snapshots. A view needs nothing else."""
 
 from __future__ import annotations
 
@@ -11,38 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph
+from mirage_nb.search.events import Counts, Outcome, Prefix
 from mirage_nb.verify.verdict import Verdict
-
-
-class Outcome(enum.Enum):
-    """What became of one application of an operator."""
-
-    KEPT = "kept"
-    MERGED = "merged"
-    PRUNED_TYPE = "pruned: types"
-    PRUNED_EXPRESSION = "pruned: expression"
-    PRUNED_CANONICAL = "pruned: canonical form"
-    PRUNED_SHIFT = "pruned: shift"
-
-
-Counts = Mapping[tuple[int, Outcome], int]
-"""Number of events by depth (operators on the longest path) and outcome."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """One sampled application: the prefix it extends, its operator, and what the oracle said."""
-
-    identity: int
-    parents: tuple[int, ...]
-    configuration: str
-    depth: int
-    operator: str
-    stage: str
-    type: str
-    expression: str
-    outcome: Outcome
-    reason: str
 
 
 class State(enum.Enum):
