@@ -15,7 +15,7 @@ settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="rewrite golden files with what the code emits")
+    parser.addoption("--update-golden", action="store_true", help="rewrite golden files from what is emitted")
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest, update_golden: bool) -> Callable[[str, str], None]:
-    """`golden(name, text)`: `text` equals the file `golden/name` beside the test, or is written there on demand."""
+    """`golden(name, text)`: `text` equals the file `golden/name` beside the test; --update-golden writes."""
     folder = request.path.parent / "golden"
 
     def check(name: str, text: str) -> None:
@@ -43,10 +43,13 @@ def golden(request: pytest.FixtureRequest, update_golden: bool) -> Callable[[str
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             return
-        assert path.exists(), f"{path} is missing; write it with --update-golden and read it before committing"
+        assert path.exists(), (
+            f"{path} is missing; write it with --update-golden and read it before you commit"
+        )
         expected = path.read_text(encoding="utf-8")
         if text != expected:
-            lines = difflib.unified_diff(expected.splitlines(), text.splitlines(), str(path), "emitted", lineterm="")
-            pytest.fail("\n".join([*lines, "if the change is meant: --update-golden"]), pytrace=False)
+            old, new = expected.splitlines(), text.splitlines()
+            diff = difflib.unified_diff(old, new, str(path), "emitted", lineterm="")
+            pytest.fail("\n".join([*diff, "if the change is meant: --update-golden"]), pytrace=False)
 
     return check

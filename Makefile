@@ -1,0 +1,91 @@
+# make demo    superoptimize one program and print the result
+# make test    the default, notebook and browser tests      make test-gpu, make test-slow   the other groups
+# make lint    ruff and mypy                                make clean   remove .venv and caches
+#
+# PYTHON       the interpreter that .venv is made from (3.11 or newer)
+# TORCH        the torch requirement; on machines without nvidia-smi its CPU build is installed
+# CPU_INDEX    where pip looks for that build when the configured indexes do not have it
+
+PYTHON    ?= python3
+TORCH     ?= torch==2.13.0
+CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+CXX_NAME   = $(or $(MIRAGE_NB_CXX),g++)
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+
+.DELETE_ON_ERROR:
+.PHONY: demo test test-default test-notebook test-browser test-gpu test-slow lint clean install needs-cxx needs-chromium
+
+demo: install needs-cxx
+	$(BIN)/python -m mirage_nb superoptimize --workload rmsnorm_fig3
+
+# One group after the other, also under make -j: timings and memory limits assume it.
+test: install
+	$(MAKE) --no-print-directory test-default
+	$(MAKE) --no-print-directory test-notebook
+	$(MAKE) --no-print-directory test-browser
+
+test-default: install needs-cxx
+	$(PYTEST)
+
+test-notebook: install needs-cxx
+	$(PYTEST) -m "notebook and not browser and not gpu and not slow"
+	$(PYTEST) --nbval-lax --nbval-current-env --nbval-sanitize-with notebooks/sanitize.cfg notebooks
+
+test-browser: install needs-cxx needs-chromium
+	$(PYTEST) -m "browser and not gpu and not slow"
+
+test-gpu: install
+	$(PYTEST) -m gpu
+
+test-slow: install needs-cxx
+	$(PYTEST) -m "slow and not gpu"
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the environment: three stamps, each newer than what it was made from ---
+
+install: $(VENV)/installed
+
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than 3.11; name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' || { echo "venv is missing; Debian package: python3-venv" >&2; exit 1; }
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch comes first and by itself, so that nothing later replaces it with the CUDA build of several gigabytes.
+# The local version +cpu exists only on indexes that carry CPU builds, so asking for it costs nothing elsewhere.
+$(VENV)/torch: $(VENV)/created
+	@if command -v nvidia-smi >/dev/null; then \
+		$(PIP) "$(TORCH)"; \
+	elif ! $(PIP) "$(TORCH)+cpu" 2>/dev/null; then \
+		echo "no CPU build of $(TORCH) on the configured indexes; trying $(CPU_INDEX)"; \
+		$(PIP) --index-url $(CPU_INDEX) "$(TORCH)" || { \
+			echo "no CPU build of torch within reach; name an index that has one: make CPU_INDEX=URL" >&2; exit 1; }; \
+	fi
+	@touch $@
+
+$(VENV)/installed: pyproject.toml $(VENV)/torch
+	$(PIP) --editable '.[dev,torch]'
+	@touch $@
+
+# --- what pip cannot install ---
+
+needs-cxx:
+	@command -v $(CXX_NAME) >/dev/null || \
+		{ echo "$(CXX_NAME) is missing, and the tests run generated kernels with it; Debian package: g++" >&2; exit 1; }
+
+needs-chromium:
+	@command -v chromium >/dev/null || \
+		{ echo "no Chromium, and the browser tests drive it; Debian package: chromium" >&2; exit 1; }

@@ -1,0 +1,385 @@
+"""The house rules, read off the syntax trees of the package: who may import what, and how long code gets.
+
+A rule takes a module's name and tree and yields violations; a table holds all rules. Each is run over the
+package, and over small bad and good snippets that show it can fail and does not cry wolf.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A module imports lower ranks or its own room; the longest prefix counts. Data that several rooms of one rank
+# speak about (verdicts) ranks below them.
+RANKS: dict[str, int] = {
+    "mirage_nb.errors": 0,
+    "mirage_nb.settings": 0,
+    "mirage_nb.targets": 0,
+    "mirage_nb.ir": 1,
+    "mirage_nb.lang": 2,
+    "mirage_nb.algebra": 2,
+    "mirage_nb.interp": 2,
+    "mirage_nb.verify.verdict": 2,
+    "mirage_nb.verify": 3,
+    "mirage_nb.search": 3,
+    "mirage_nb.optimize": 3,
+    "mirage_nb.search.session": 4,
+    "mirage_nb.codegen": 4,
+    "mirage_nb.runtime": 5,
+    "mirage_nb.pipeline": 6,
+    "mirage_nb.bench": 7,
+    "mirage_nb.viz": 7,
+    "mirage_nb.widgets": 8,
+    "mirage_nb": 9,
+    # The two doors use the public names; the public names know nothing of the doors.
+    "mirage_nb.__main__": 10,
+    "mirage_magics": 10,
+}
+BASE = {"mirage_nb.errors", "mirage_nb.settings", "mirage_nb.targets"}  # one room: single files at rank 0
+LAZY_UPWARD = {("mirage_nb.ir", "mirage_nb.viz"), ("mirage_nb", "mirage_magics")}
+OPTIONAL = {
+    "IPython", "anywidget", "cupy", "dask", "distributed",
+    "egglog", "ipywidgets", "matplotlib", "torch", "z3",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Names that only some rooms may use."""
+
+    names: tuple[str, ...]
+    rooms: tuple[str, ...]
+
+
+PLACES = (
+    Place(("cupy", "torch"), ("mirage_nb.runtime", "mirage_nb.bench")),
+    Place(("IPython", "anywidget", "ipywidgets"), ("mirage_nb.widgets", "mirage_magics")),
+    Place(
+        ("threading", "_thread", "multiprocessing", "concurrent", "subprocess",
+         "os.fork", "os.forkpty", "os.popen", "os.posix_spawn", "os.system"),
+        ("mirage_nb.search.session", "mirage_nb.runtime", "mirage_nb.widgets"),
+    ),
+    Place(("sqlite3",), ("mirage_nb.runtime",)),
+    Place(("os.environ", "os.environb", "os.getenv", "os.putenv", "os.unsetenv"), ("mirage_nb.settings",)),
+)  # fmt: skip
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 80
+MAX_IMPORT_SECONDS = 0.3
+UNWANTED_AT_IMPORT = {"IPython", "anywidget", "cupy", "ipywidgets", "torch", "z3"}
+
+MUTABLE_CALLS = {"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"}
+MUTATING_METHODS = {
+    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "remove",
+    "setdefault", "update",
+}  # fmt: skip
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One parsed file; `name` is its dotted import name, tests are named `tests.…`."""
+
+    name: str
+    text: str
+    tree: ast.Module
+    is_package: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One dotted name that a module imports or takes from `os`, and whether inside a function."""
+
+    target: str
+    line: int
+    lazy: bool
+    imported: bool = True
+
+
+Violation = tuple[int, str]
+
+
+def under(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def room_of(name: str) -> str | None:
+    """The longest ranked prefix; nothing for names that are not ours."""
+    return max((prefix for prefix in RANKS if under(name, prefix)), key=len, default=None)
+
+
+def uses(source: Source) -> list[Use]:
+    """Every import, constant `import_module` and attribute of `os` in the module."""
+    found: list[Use] = []
+
+    def visit(node: ast.AST, lazy: bool) -> None:
+        match node:
+            case ast.Import(names=names):
+                found.extend(Use(alias.name, node.lineno, lazy) for alias in names)
+            case ast.ImportFrom(names=names):
+                base = absolute(source, node)
+                found.extend(Use(f"{base}.{alias.name}", node.lineno, lazy) for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr=called) | ast.Name(id=called),
+                args=[ast.Constant(value=str(target)), *_],
+            ) if called in ("import_module", "__import__"):
+                found.append(Use(target, node.lineno, lazy))
+            case ast.Attribute(value=ast.Name(id="os"), attr=attr):
+                found.append(Use(f"os.{attr}", node.lineno, lazy, imported=False))
+        inner = lazy or isinstance(node, (*FUNCTIONS, ast.Lambda))
+        for child in ast.iter_child_nodes(node):
+            visit(child, inner)
+
+    visit(source.tree, False)
+    return found
+
+
+def absolute(source: Source, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = source.name.split(".")
+    parts = parts[: len(parts) - node.level + source.is_package]
+    return ".".join([*parts, node.module] if node.module else parts)
+
+
+def ranks(source: Source) -> Iterator[Violation]:
+    """Modules import lower ranks or their own room, two lazy exceptions apart; every room has a rank."""
+    room = room_of(source.name)
+    if room is None or (room == "mirage_nb" and source.name != "mirage_nb"):
+        yield 1, f"{source.name} has no rank; give its room one in RANKS"
+        return
+    for use in uses(source):
+        target = room_of(use.target)
+        if not use.imported or target is None or target == room or {room, target} <= BASE:
+            continue
+        if RANKS[target] >= RANKS[room] and not (use.lazy and (room, target) in LAZY_UPWARD):
+            yield use.line, f"{room} (rank {RANKS[room]}) imports {use.target} (rank {RANKS[target]})"
+
+
+def places(source: Source) -> Iterator[Violation]:
+    """Some names are used in few rooms only."""
+    for use in uses(source):
+        for place in PLACES:
+            if any(under(use.target, name) for name in place.names):
+                if not any(under(source.name, room) for room in place.rooms):
+                    yield use.line, f"{use.target} belongs in {', '.join(place.rooms)}"
+
+
+def star_imports(source: Source) -> Iterator[Violation]:
+    """No `import *`."""
+    for use in uses(source):
+        if use.target.endswith(".*"):
+            yield use.line, f"import * from {use.target[:-2]}"
+
+
+def lazy_imports(source: Source) -> Iterator[Violation]:
+    """Functions import nothing but optional extras and the two lazy upward rooms."""
+    for use in uses(source):
+        upward = (room_of(source.name), room_of(use.target)) in LAZY_UPWARD
+        if use.imported and use.lazy and not upward and use.target.split(".")[0] not in OPTIONAL:
+            yield use.line, f"{use.target} is imported inside a function"
+
+
+def global_statements(source: Source) -> Iterator[Violation]:
+    """No `global`."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Global):
+            yield node.lineno, f"global {', '.join(node.names)}"
+
+
+def mutable_state(source: Source) -> Iterator[Violation]:
+    """Functions do not change module-level containers; a registry is filled by a function named register."""
+    names = {
+        target.id
+        for node in source.tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and is_mutable(node.value)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    for function in (node for node in ast.walk(source.tree) if isinstance(node, FUNCTIONS)):
+        if function.name.lstrip("_").startswith("register"):
+            continue
+        for node in ast.walk(function):
+            match node:
+                case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()) if name in names:
+                    yield node.lineno, f"{function.name} changes {name}"
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if name in names:
+                    if attr in MUTATING_METHODS:
+                        yield node.lineno, f"{function.name} changes {name}"
+
+
+def is_mutable(value: ast.expr | None) -> bool:
+    match value:
+        case ast.Dict() | ast.List() | ast.Set() | ast.DictComp() | ast.ListComp() | ast.SetComp():
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in MUTABLE_CALLS
+    return False
+
+
+def sizes(source: Source) -> Iterator[Violation]:
+    """Files stay under 500 lines, functions under 80."""
+    lines = len(source.text.splitlines())
+    if lines >= MAX_FILE_LINES:
+        yield lines, f"{lines} lines; the limit is {MAX_FILE_LINES - 1}"
+    for node in ast.walk(source.tree):
+        if isinstance(node, FUNCTIONS) and node.end_lineno is not None:
+            length = node.end_lineno - node.lineno + 1
+            if length >= MAX_FUNCTION_LINES:
+                yield node.lineno, f"{node.name} has {length} lines; the limit is {MAX_FUNCTION_LINES - 1}"
+
+
+Rule = Callable[[Source], Iterator[Violation]]
+PACKAGE_RULES: tuple[Rule, ...] = (
+    ranks, places, star_imports, lazy_imports, global_statements, mutable_state, sizes,
+)  # fmt: skip
+
+
+def package_sources() -> Iterator[tuple[Path, Source]]:
+    for folder, package in (("mirage_nb", "mirage_nb"), ("magics", "mirage_magics"), ("tests", "tests")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = [package, *path.relative_to(ROOT / folder).with_suffix("").parts]
+            is_package = parts[-1] == "__init__"
+            text = path.read_text(encoding="utf-8")
+            name = ".".join(parts[:-1] if is_package else parts)
+            yield path, Source(name, text, ast.parse(text), is_package)
+
+
+def snippet(name: str, text: str) -> Source:
+    """`name` ends in a dot for a package's `__init__`."""
+    return Source(name.rstrip("."), text, ast.parse(text), name.endswith("."))
+
+
+@pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
+def test_the_house_obeys(rule: Rule) -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}:{line}: {message}"
+        for path, source in package_sources()
+        if rule is sizes or not under(source.name, "tests")
+        for line, message in rule(source)
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_the_rules_see_the_house() -> None:
+    names = {source.name for _, source in package_sources()}
+    assert {"mirage_nb", "mirage_nb.ir", "mirage_nb.ir.ops", "tests.test_architecture"} <= names
+
+
+BAD: tuple[tuple[Rule, str, str], ...] = (
+    (ranks, "mirage_nb.ir.ops", "from mirage_nb.search.values import Value"),
+    (ranks, "mirage_nb.ir.ops", "from mirage_nb import viz"),
+    (ranks, "mirage_nb.ir.ops", "import mirage_nb.viz.svg"),
+    (ranks, "mirage_nb.ir.ops", "from ..lang import parse"),
+    (ranks, "mirage_nb.ir.", "from ..lang import parse"),
+    (ranks, "mirage_nb.lang.parse", "from mirage_nb.algebra.axioms import AXIOMS"),
+    (ranks, "mirage_nb.search.closure", "from mirage_nb.search.session import SearchSession"),
+    (ranks, "mirage_nb.search.closure", "from .session import SearchSession"),
+    (ranks, "mirage_nb.lang.parse", "def f():\n    from mirage_nb.viz import picture"),
+    (ranks, "mirage_nb.viz.svg", "import mirage_nb"),
+    (ranks, "mirage_nb.", "from mirage_magics import load"),
+    (ranks, "mirage_nb.", "from mirage_nb.__main__ import main"),
+    (ranks, "mirage_nb.attic.old", "import math"),
+    (places, "mirage_nb.ir.ops", "import torch"),
+    (places, "mirage_nb.ir.ops", "def f():\n    from torch.nn import functional"),
+    (places, "mirage_nb.codegen.cuda", "from cupy.cuda import nvrtc"),
+    (places, "mirage_nb.viz.svg", "from IPython.display import HTML"),
+    (places, "mirage_nb.search.closure", "from concurrent.futures import Executor"),
+    (places, "mirage_nb.search.sessions", "import threading"),
+    (places, "mirage_nb.search.closure", "import os\n\n\ndef f():\n    os.fork()"),
+    (places, "mirage_nb.bench.tables", "import sqlite3"),
+    (places, "mirage_nb.runtime.compile", "import os\n\nHOME = os.environ['HOME']"),
+    (places, "mirage_nb.runtime.compile", "from os import getenv"),
+    (places, "mirage_nb.runtime.compile", "import os\n\nprint(os.getenv('HOME'))"),
+    (star_imports, "mirage_nb.ir.", "from mirage_nb.ir.ops import *"),
+    (star_imports, "mirage_nb.ir.", "from .ops import *"),
+    (lazy_imports, "mirage_nb.ir.ops", "def f():\n    import math"),
+    (lazy_imports, "mirage_nb.ir.ops", "f = lambda: __import__('math')"),
+    (lazy_imports, "mirage_nb.ir.ops", "class C:\n    async def f(self):\n        from .dtypes import DType"),
+    (lazy_imports, "mirage_nb.pipeline", "def f():\n    importlib.import_module('mirage_nb.viz')"),
+    (lazy_imports, "mirage_nb.pipeline", "def f():\n    import torchvision"),
+    (global_statements, "mirage_nb.pipeline", "def f():\n    global state\n    state = 1"),
+    (mutable_state, "mirage_nb.pipeline", "seen = {}\n\n\ndef f(k):\n    seen[k] = 1"),
+    (mutable_state, "mirage_nb.pipeline", "seen: set[int] = set()\n\n\ndef f(k):\n    seen.add(k)"),
+    (mutable_state, "mirage_nb.pipeline", "seen = collections.deque()\n\n\ndef f(k):\n    del seen[k]"),
+    (mutable_state, "mirage_nb.pipeline", "seen = defaultdict(int)\n\n\ndef f(k):\n    seen[k] += 1"),
+    (sizes, "tests.test_long", "x = 1\n" * MAX_FILE_LINES),
+    (sizes, "tests.test_long", "def f():\n" + "    x = 1\n" * (MAX_FUNCTION_LINES - 1)),
+)
+
+GOOD: tuple[tuple[Rule, str, str], ...] = (
+    (ranks, "mirage_nb.settings", "from mirage_nb.errors import OptionError"),
+    (ranks, "mirage_nb.ir.graph", "from .ops import OPS\nfrom mirage_nb.errors import GraphError"),
+    (ranks, "mirage_nb.ir.show", "def f():\n    from mirage_nb.viz import picture"),
+    (ranks, "mirage_nb.search.session", "from .closure import saturate"),
+    (ranks, "mirage_nb.search.", "from .closure import saturate"),
+    (ranks, "mirage_nb.search.progress", "from mirage_nb.verify.verdict import Verdict"),
+    (ranks, "mirage_nb.", "def f():\n    from mirage_magics import load"),
+    (ranks, "mirage_magics.", "from mirage_nb import superoptimize\nimport mirage_nb_extra"),
+    (places, "mirage_nb.runtime.launch", "import cupy\nimport subprocess"),
+    (places, "mirage_nb.search.session", "import threading"),
+    (places, "mirage_nb.ir.ops", "import torchvision, os\n\nprint(os.path.sep)"),
+    (places, "mirage_nb.settings", "import os\n\nHOME = os.environ['HOME']"),
+    (star_imports, "mirage_nb.ir.", "from mirage_nb.ir.ops import OPS"),
+    (lazy_imports, "mirage_nb.pipeline", "import math\n\nif True:\n    import cmath"),
+    (lazy_imports, "mirage_nb.optimize.layout", "def f():\n    import z3"),
+    (lazy_imports, "mirage_nb.ir.show", "def f():\n    from mirage_nb.viz import picture"),
+    (global_statements, "mirage_nb.pipeline", "def f(x):\n    def g():\n        nonlocal x\n        x = 2"),
+    (mutable_state, "mirage_nb.pipeline", "TABLE = {}\n\n\ndef register(k):\n    TABLE[k] = 1"),
+    (mutable_state, "mirage_nb.pipeline", "TABLE = {}\n\n\ndef f(k):\n    return TABLE[k], TABLE.get(k)"),
+    (mutable_state, "mirage_nb.pipeline", "TABLE = {}\nTABLE[1] = 2\n\n\ndef f(seen):\n    seen[1] = 2"),
+    (sizes, "tests.test_long", "x = 1\n" * (MAX_FILE_LINES - 1)),
+    (sizes, "tests.test_long", "def f():\n" + "    x = 1\n" * (MAX_FUNCTION_LINES - 2)),
+)
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), BAD, ids=lambda value: getattr(value, "__name__", None))
+def test_bad_snippets_are_caught(rule: Rule, name: str, text: str) -> None:
+    assert list(rule(snippet(name, text)))
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), GOOD, ids=lambda value: getattr(value, "__name__", None))
+def test_good_snippets_pass(rule: Rule, name: str, text: str) -> None:
+    assert list(rule(snippet(name, text))) == []
+
+
+def test_every_rule_has_snippets_of_both_kinds() -> None:
+    assert {row[0] for row in BAD} == {row[0] for row in GOOD} == set(PACKAGE_RULES)
+
+
+def probe(statement: str) -> tuple[float, set[str]]:
+    """Seconds of processor time that `statement` takes in a fresh interpreter, and the modules loaded."""
+    code = (
+        "import json, sys, time\n"
+        "start = time.process_time()\n"
+        f"{statement}\n"
+        "print(json.dumps([time.process_time() - start, list(sys.modules)]))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    seconds, modules = json.loads(run.stdout)
+    return seconds, set(modules)
+
+
+def test_import_is_quick_and_light() -> None:
+    runs = [probe("import mirage_nb") for _ in range(5)]
+    assert "mirage_nb" in runs[0][1]
+    assert not runs[0][1] & UNWANTED_AT_IMPORT
+    # Other work on the machine only ever adds to processor time, so the least of several runs is the cost.
+    assert min(seconds for seconds, _ in runs) < MAX_IMPORT_SECONDS
+
+
+def test_the_probe_sees_a_slow_and_heavy_import() -> None:
+    busy = f"import z3\nwhile time.process_time() - start < {MAX_IMPORT_SECONDS}: pass"
+    seconds, modules = probe(busy)
+    assert seconds >= MAX_IMPORT_SECONDS
+    assert modules & UNWANTED_AT_IMPORT == {"z3"}
