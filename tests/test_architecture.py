@@ -18,8 +18,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A module imports lower ranks or its own room; the longest prefix counts. Data that several rooms of one rank
-# speak about (verdicts) ranks below them.
+# A module imports lower ranks, or up to its own rank in its own room; the longest prefix counts. Data that
+# several rooms of one rank speak about (verdicts) ranks below them.
 RANKS: dict[str, int] = {
     "mirage_nb.errors": 0,
     "mirage_nb.settings": 0,
@@ -33,6 +33,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.search": 3,
     "mirage_nb.optimize": 3,
     "mirage_nb.search.session": 4,
+    "mirage_nb.search.worker": 4,
     "mirage_nb.codegen": 4,
     "mirage_nb.runtime": 5,
     "mirage_nb.pipeline": 6,
@@ -44,7 +45,6 @@ RANKS: dict[str, int] = {
     "mirage_nb.__main__": 10,
     "mirage_magics": 10,
 }
-BASE = {"mirage_nb.errors", "mirage_nb.settings", "mirage_nb.targets"}  # one room: single files at rank 0
 LAZY_UPWARD = {("mirage_nb.ir", "mirage_nb.viz"), ("mirage_nb", "mirage_magics")}
 OPTIONAL = {
     "IPython", "anywidget", "cupy", "dask", "distributed",
@@ -113,9 +113,14 @@ def under(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix + ".")
 
 
-def room_of(name: str) -> str | None:
+def ranked(name: str) -> str | None:
     """The longest ranked prefix; nothing for names that are not ours."""
     return max((prefix for prefix in RANKS if under(name, prefix)), key=len, default=None)
+
+
+def room_of(prefix: str) -> str:
+    """The package of a ranked prefix; the single files at rank 0 are one room."""
+    return "base" if RANKS[prefix] == 0 else ".".join(prefix.split(".")[:2])
 
 
 def uses(source: Source) -> list[Use]:
@@ -154,16 +159,17 @@ def absolute(source: Source, node: ast.ImportFrom) -> str:
 
 def ranks(source: Source) -> Iterator[Violation]:
     """Modules import lower ranks or their own room, two lazy exceptions apart; every room has a rank."""
-    room = room_of(source.name)
-    if room is None or (room == "mirage_nb" and source.name != "mirage_nb"):
+    prefix = ranked(source.name)
+    if prefix is None or (prefix == "mirage_nb" and source.name != "mirage_nb"):
         yield 1, f"{source.name} has no rank; give its room one in RANKS"
         return
     for use in uses(source):
-        target = room_of(use.target)
-        if not use.imported or target is None or target == room or {room, target} <= BASE:
+        target = ranked(use.target)
+        if not use.imported or target is None or (use.lazy and (prefix, target) in LAZY_UPWARD):
             continue
-        if RANKS[target] >= RANKS[room] and not (use.lazy and (room, target) in LAZY_UPWARD):
-            yield use.line, f"{room} (rank {RANKS[room]}) imports {use.target} (rank {RANKS[target]})"
+        highest = RANKS[prefix] if room_of(prefix) == room_of(target) else RANKS[prefix] - 1
+        if RANKS[target] > highest:
+            yield use.line, f"{prefix} (rank {RANKS[prefix]}) imports {use.target} (rank {RANKS[target]})"
 
 
 def places(source: Source) -> Iterator[Violation]:
@@ -185,7 +191,7 @@ def star_imports(source: Source) -> Iterator[Violation]:
 def lazy_imports(source: Source) -> Iterator[Violation]:
     """Functions import nothing but optional extras and the two lazy upward rooms."""
     for use in uses(source):
-        upward = (room_of(source.name), room_of(use.target)) in LAZY_UPWARD
+        upward = (ranked(source.name), ranked(use.target)) in LAZY_UPWARD
         if use.imported and use.lazy and not upward and use.target.split(".")[0] not in OPTIONAL:
             yield use.line, f"{use.target} is imported inside a function"
 
@@ -285,6 +291,8 @@ BAD: tuple[tuple[Rule, str, str], ...] = (
     (ranks, "mirage_nb.lang.parse", "from mirage_nb.algebra.axioms import AXIOMS"),
     (ranks, "mirage_nb.search.closure", "from mirage_nb.search.session import SearchSession"),
     (ranks, "mirage_nb.search.closure", "from .session import SearchSession"),
+    (ranks, "mirage_nb.search.session", "from mirage_nb.codegen import emit"),
+    (ranks, "mirage_nb.verify.verdict", "from mirage_nb.verify.trials import verify"),
     (ranks, "mirage_nb.lang.parse", "def f():\n    from mirage_nb.viz import picture"),
     (ranks, "mirage_nb.viz.svg", "import mirage_nb"),
     (ranks, "mirage_nb.", "from mirage_magics import load"),
@@ -321,7 +329,7 @@ GOOD: tuple[tuple[Rule, str, str], ...] = (
     (ranks, "mirage_nb.settings", "from mirage_nb.errors import OptionError"),
     (ranks, "mirage_nb.ir.graph", "from .ops import OPS\nfrom mirage_nb.errors import GraphError"),
     (ranks, "mirage_nb.ir.show", "def f():\n    from mirage_nb.viz import picture"),
-    (ranks, "mirage_nb.search.session", "from .closure import saturate"),
+    (ranks, "mirage_nb.search.session", "from .closure import saturate\nfrom .worker import run"),
     (ranks, "mirage_nb.search.", "from .closure import saturate"),
     (ranks, "mirage_nb.search.progress", "from mirage_nb.verify.verdict import Verdict"),
     (ranks, "mirage_nb.", "def f():\n    from mirage_magics import load"),

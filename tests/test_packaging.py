@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,26 @@ def test_every_data_file_is_installed() -> None:
         for path in tracked(folder):
             assert path.suffix == ".py" or path in matched, f"{path.relative_to(ROOT)} is not in package-data"
     assert {f"**/*{suffix}" for suffix in DATA_SUFFIXES} <= set(data["mirage_nb"])
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_file(tmp_path: Path) -> None:
+    """What pip builds is what the folders hold, `magics` under its installed name."""
+    source = tmp_path / "source"
+    for path in tracked("."):
+        copy = source / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, source]
+    subprocess.run(build, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    folders = read_project()["tool"]["setuptools"]["package-dir"].items()
+    assert held == {
+        (Path(package) / path.relative_to(ROOT / folder)).as_posix()
+        for package, folder in folders
+        for path in tracked(folder)
+    }
 
 
 def tracked(folder: str) -> list[Path]:
