@@ -1,0 +1,23 @@
+"""Abstract expressions and their oracle: what the search prunes with (section 4.3 of the paper)."""
+
+from mirage_nb.algebra.axioms import EQUATIONS, PARTS, Axiom
+from mirage_nb.algebra.normal_form import Algebra, Expr
+from mirage_nb.algebra.options import QUICK, STANDARD, THOROUGH, AlgebraOptions
+from mirage_nb.algebra.oracle import ADD, DIV_AB, DIV_BA, MUL, Oracle
+
+__all__ = [
+    "ADD",
+    "DIV_AB",
+    "DIV_BA",
+    "EQUATIONS",
+    "MUL",
+    "PARTS",
+    "QUICK",
+    "STANDARD",
+    "THOROUGH",
+    "Algebra",
+    "AlgebraOptions",
+    "Axiom",
+    "Expr",
+    "Oracle",
+]
