@@ -1,0 +1,432 @@
+"""The closure: every value that one kernel of a configuration can hold and that can still reach the target.
+
+In: the semantics of a program, the reduced axes that the grid splits, the axis that the for-loop runs over, and
+the device tensors to start from. Out: the values, each with all its derivations. Every application of an
+operator that is tried is one event: kept, merged with an equal value, or pruned with its reason. Values are
+saturated, so no bound on operators is needed; where a cap or the caller ends the work early, `saturated` says
+so (replaces the enumeration of paper section 4.1; pruning as in section 4.3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from mirage_nb.algebra import ADD, DIV_AB, DIV_BA, MUL
+from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.search.events import Counts, Outcome
+from mirage_nb.search.fields import Array, fingerprint
+from mirage_nb.search.sample import Sample
+from mirage_nb.search.semantics import UNARY, Semantics
+from mirage_nb.search.values import BLOCK, BODY, DATA, GRID, ITER, LOOP, POST, TILE, Operator, Shift, Type, Value, is_legal, present
+
+SHIFTED = 16
+"""Partner flag of maxima: they may be subtracted, or rescale a sum."""
+ALL = MUL | ADD | DIV_AB | DIV_BA
+POLL_EVERY = 64
+"""Applications between two looks at the stop flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a closure may do beyond the operators of the program.
+
+    `replicas`: inputs may also be read whole where the configuration could split them. `concat`, `hold`: the
+    accumulators of that kind. `oracle`: prune by abstract expression; off only to measure what it is worth.
+    """
+
+    replicas: bool = True
+    concat: bool = True
+    hold: bool = True
+    oracle: bool = True
+    max_values: int = 100_000
+    max_depth: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What two types allow: the elementwise result, and for each contractible axis the matmul's result."""
+
+    elementwise: Type | None
+    matmuls: tuple[tuple[int, Type], ...]
+
+
+class Closure:
+    """One kernel: `grid` splits these reduced axes, `loop` is the axis of the for-loop or None."""
+
+    def __init__(
+        self, semantics: Semantics, grid: frozenset[int], loop: int | None, leaves: Sequence[Value], rules: Rules,
+        sample: Sample, report: Callable[[Counts], None], stopped: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self.semantics = semantics
+        self.grid = grid
+        self.loop = loop
+        self.rules = rules
+        self.values: list[Value] = []
+        self.counts: dict[tuple[int, Outcome], int] = defaultdict(int)
+        self.saturated = False
+        self.capped = False
+        self._leaves = leaves
+        self._sample = sample
+        self._report = report
+        self._stopped = stopped
+        self._keys: dict[tuple[int, Type, bytes, int, bool, Shift | None], Value] = {}
+        self._expressions: dict[tuple[object, ...], int] = {}
+        self._pairs: dict[tuple[Type, Type], Pair] = {}
+        self._buckets: tuple[dict[int, list[Value]], ...] = ({}, {})
+        self._partners: tuple[dict[int, list[tuple[int, int]]], ...] = ({}, {})
+        self._peaks: tuple[set[int], set[int]] = (set(), set())
+        self._levels: tuple[dict[int, int], ...] = (defaultdict(int), defaultdict(int))
+        prepared = semantics.prepared
+        used = prepared.operators
+        self._unary = sorted((op for op in used if op.kind in UNARY), key=repr)
+        self._kinds = {op.kind for op in used}
+        self._maxima = OpKind.MAX in self._kinds
+        self._thin = any(
+            op.kind is OpKind.MATMUL and not _is_outer(prepared.program, args, semantics) for op, args in prepared.program
+        )
+        self._op = {kind: Operator(kind) for kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)}
+        self._fold = {
+            kind: [Operator(kind, axis=i) for i in range(len(prepared.axes))]
+            for kind in (OpKind.SUM, OpKind.MAX, OpKind.MATMUL, OpKind.RESCALED_SUM)
+        }
+        self._accum = {kind: Operator(OpKind.ACCUM, axis=-1 if loop is None else loop, accum=kind) for kind in AccumKind}
+        self._ticks = 0
+        self._halted = False
+
+    # -- the work list
+
+    def run(self) -> None:
+        """Saturate, or stop at the cap or when asked to."""
+        first = POST if self.loop is None else BODY
+        for leaf in self._leaves:
+            for type_ in self._versions(leaf):
+                self._keep_leaf(leaf, type_, first)
+        for constant in self.semantics.constants:
+            for stage in range(first, POST + 1):
+                self._keep_leaf(constant, constant.type, stage)
+        head = 0
+        while head < len(self.values) and not self._over():
+            value = self.values[head]
+            head += 1
+            if value.level < self.rules.max_depth:
+                if not value.constant:
+                    self._apply_unary(value)
+                self._apply_binary(value)
+            if not head % POLL_EVERY:
+                self._report(self.counts)
+        self.saturated = head == len(self.values) and not self._over()
+        self._report(self.counts)
+
+    def _over(self) -> bool:
+        return self._halted or self.capped
+
+    def _tick(self) -> bool:
+        self._ticks += 1
+        if self._ticks % POLL_EVERY == 0 and self._stopped():
+            self._halted = True
+        return self._over()
+
+    def _versions(self, leaf: Value) -> Iterable[Type]:
+        """The roles in which a block may read a device tensor: split or whole, per axis."""
+        found: list[Type] = [()]
+        for axis, code in enumerate(leaf.type):
+            options = [code]
+            if code == DATA:
+                split = []
+                in_grid, in_loop = axis in self.grid, axis == self.loop
+                if in_grid and in_loop:
+                    split = [BLOCK | ITER | TILE, BLOCK | LOOP | TILE]
+                elif in_grid:
+                    split = [BLOCK | LOOP | TILE]
+                elif in_loop:
+                    split = [GRID | ITER | TILE]
+                options = [*split, code] if self.rules.replicas or not split else split[:1]
+            found = [(*done, option) for done in found for option in options]
+        return found
+
+    def _keep_leaf(self, leaf: Value, type_: Type, stage: int) -> None:
+        value = Value(len(self.values), type_, stage, leaf.expr, leaf.p, leaf.q, leaf.has_exp, leaf.print,
+                      constant=leaf.constant, shift=leaf.shift, peak=leaf.peak, nodes=[leaf.nodes[0]])  # fmt: skip
+        key = (stage, type_, leaf.print, leaf.expr, False, leaf.shift)
+        if key in self._keys:
+            self._keys[key].nodes.append(leaf.nodes[0])
+            return
+        self._keys[key] = value
+        self.values.append(value)
+        self._count(0, Outcome.KEPT)
+        self._sample.leaf(value, leaf.nodes[0][0])
+
+    # -- one application
+
+    def _count(self, depth: int, outcome: Outcome, number: int = 1) -> None:
+        self.counts[depth, outcome] += number
+
+    def _prune(self, outcome: Outcome, operator: Operator, args: list[Value], type_: Type, reason: str, expr: int = -1) -> None:
+        depth = 1 + max(arg.level for arg in args)
+        self.counts[depth, outcome] += 1
+        self._sample.event(outcome, operator, args, depth, type_, args[0].stage, reason, expr)
+
+    def _apply(self, operator: Operator, args: list[Value], mask: int, type_: Type, stage: int) -> None:
+        """Try one operator on values whose types fit; the result has `type_`."""
+        if self._tick():
+            return
+        semantics = self.semantics
+        key = (operator.kind, operator.axis, operator.attrs, operator.accum, mask, *(arg.expr for arg in args))
+        expr = self._expressions.get(key)
+        if expr is None:
+            expr = semantics.expression(operator, args, mask)
+            if self.rules.oracle and not semantics.oracle.reaches(expr):
+                expr = -1 - expr
+            self._expressions[key] = expr
+        if expr < 0:
+            self._prune(Outcome.PRUNED_EXPRESSION, operator, args, type_, "", -1 - expr)
+            return
+        shift = semantics.shift(operator, args, mask) if self._maxima else None
+        if isinstance(shift, str):
+            self._prune(Outcome.PRUNED_SHIFT, operator, args, type_, shift, expr)
+            return
+        elements = semantics.elements(operator, args, mask)
+        if elements is None:
+            self._prune(Outcome.PRUNED_CANONICAL, operator, args, type_, "undefined: it divides by zero", expr)
+            return
+        self._keep(operator, args, mask, type_, stage, expr, shift, elements)
+
+    def _keep(
+        self, operator: Operator, args: list[Value], mask: int, type_: Type, stage: int, expr: int,
+        shift: Shift | None, elements: tuple[Array, Array | None, bool],
+    ) -> None:  # fmt: skip
+        p, q, has_exp = elements
+        print_ = fingerprint(p)
+        scaled = operator.kind in (OpKind.MUL, OpKind.DIV) and any(arg.constant for arg in args)
+        key = (stage, type_, print_, expr, scaled, shift)
+        node = (operator, tuple(arg.id for arg in args))
+        depth = 1 + max(arg.level for arg in args)
+        known = self._keys.get(key)
+        if known is not None:
+            self._count(depth, Outcome.MERGED)
+            if node not in known.nodes:
+                known.nodes.append(node)
+                self._sample.event(Outcome.MERGED, operator, args, depth, type_, stage, "equal to a known value", expr)
+            return
+        if len(self.values) >= self.rules.max_values:
+            self.capped = True
+            return
+        value = Value(len(self.values), type_, stage, expr, p, q, has_exp, print_, depth, scaled, shift=shift,
+                      peak=self.semantics.peak(operator, args, mask) if self._maxima else None, nodes=[node])  # fmt: skip
+        self._keys[key] = value
+        self.values.append(value)
+        self._count(depth, Outcome.KEPT)
+        self._sample.kept(value, operator, args, depth, expr)
+
+    # -- operators on one value
+
+    def _apply_unary(self, v: Value) -> None:
+        for operator in self._unary:
+            if operator.kind is OpKind.EXP and v.has_exp:
+                continue
+            if v.peak is not None or (v.scaled and operator.kind is OpKind.SQR):
+                self._prune(Outcome.PRUNED_CANONICAL, operator, [v], v.type, "a scaled value or a maximum is used directly")
+                continue
+            self._apply(operator, [v], 0, v.type, v.stage)
+        for axis, code in enumerate(v.type):
+            mask = code & DATA
+            if mask:
+                self._apply_fold(v, axis, mask)
+        if v.stage == BODY:
+            self._apply_accumulators(v)
+
+    def _apply_fold(self, v: Value, axis: int, mask: int) -> None:
+        type_ = (*v.type[:axis], v.type[axis] & ~DATA, *v.type[axis + 1 :])
+        operator = self._fold[OpKind.SUM][axis]
+        if not self.semantics.prepared.axes[axis].reduced:
+            self._prune(Outcome.PRUNED_EXPRESSION, operator, [v], type_, "the program never sums this axis")
+            return
+        if v.scaled or v.peak is not None:
+            self._prune(Outcome.PRUNED_CANONICAL, operator, [v], type_, "the sum comes before the scaling")
+        else:
+            self._apply(operator, [v], mask, type_, v.stage)
+        if self._maxima and not v.has_exp:
+            self._apply(self._fold[OpKind.MAX][axis], [v], mask, type_, v.stage)
+
+    def _apply_accumulators(self, v: Value) -> None:
+        axis = self.loop
+        assert axis is not None
+        code = v.type[axis]
+        if not code & ITER:
+            if self.rules.hold and not v.constant and v.level == 0 and code == 0:
+                self._apply(self._accum[AccumKind.HOLD], [v], 0, v.type, POST)
+            return
+        without = (*v.type[:axis], code & ~ITER, *v.type[axis + 1 :])
+        gathered = (*v.type[:axis], code & ~ITER | LOOP, *v.type[axis + 1 :])
+        if v.scaled:
+            self._prune(Outcome.PRUNED_CANONICAL, self._accum[AccumKind.SUM], [v], without, "scaling comes after the loop")
+            return
+        if v.peak is None:
+            self._apply(self._accum[AccumKind.SUM], [v], LOOP, without, POST)
+        else:
+            self._apply(self._accum[AccumKind.MAX], [v], LOOP, without, POST)
+        if self.rules.concat:
+            self._apply(self._accum[AccumKind.CONCAT], [v], 0, gathered, POST)
+
+    # -- operators on two values
+
+    def _apply_binary(self, v: Value) -> None:
+        stage = v.stage
+        buckets, partners, levels = self._buckets[stage], self._partners[stage], self._levels[stage]
+        if v.expr not in buckets:
+            self._meet_expressions(v, stage)
+        buckets[v.expr].append(v)
+        levels[v.level] += 1
+        unseen = dict(levels)
+        for expr, flags in partners[v.expr]:
+            for u in buckets[expr]:
+                unseen[u.level] -= 1
+                if self._tick():
+                    return
+                self._apply_pair(u, v, flags)
+        for level, number in unseen.items():
+            if number:
+                self._count(1 + max(level, v.level), Outcome.PRUNED_EXPRESSION, number)
+        self._sample.skipped(v, self._cut_partner(v, stage))
+
+    def _cut_partner(self, v: Value, stage: int) -> Value | None:
+        """One value that the oracle keeps away from `v`, for the sample."""
+        if not self._sample.wants(Outcome.PRUNED_EXPRESSION) or v.peak is not None:
+            return None
+        near = {expr for expr, _ in self._partners[stage][v.expr]}
+        return next((b[0] for e, b in self._buckets[stage].items() if e not in near and b and b[0].peak is None), None)
+
+    def _meet_expressions(self, v: Value, stage: int) -> None:
+        """Find the expressions that may stand beside a new one, once per pair of expressions."""
+        buckets, partners, peaks = self._buckets[stage], self._partners[stage], self._peaks[stage]
+        buckets[v.expr] = []
+        mine = partners[v.expr] = []
+        if v.peak is not None:
+            peaks.add(v.expr)
+        others = list(buckets)
+        if v.peak is not None or not self.rules.oracle:
+            found = [SHIFTED if v.peak is not None else ALL] * len(others)
+        else:
+            plain = [expr for expr in others if expr not in peaks]
+            flags = dict(zip(plain, self.semantics.oracle.pairs(v.expr, plain), strict=True))
+            found = [flags.get(expr, SHIFTED) for expr in others]
+        for expr, flag in zip(others, found, strict=True):
+            if not flag or (flag == SHIFTED and expr in peaks and v.expr in peaks):
+                continue
+            mine.append((expr, flag))
+            if expr != v.expr:
+                swapped = flag & ~(DIV_AB | DIV_BA)
+                swapped |= DIV_BA if flag & DIV_AB else 0
+                swapped |= DIV_AB if flag & DIV_BA else 0
+                partners[expr].append((v.expr, swapped))
+
+    def _apply_pair(self, u: Value, v: Value, flags: int) -> None:
+        """Every operator on `u` and `v`; `flags` are those of v with u."""
+        if flags & SHIFTED:
+            a, m = (u, v) if v.peak is not None else (v, u)
+            self._apply_peak(a, m)
+            return
+        pair = self._pair(u.type, v.type)
+        if pair.elementwise is None and not pair.matmuls:
+            self._prune(Outcome.PRUNED_TYPE, self._op[OpKind.MUL], [u, v], v.type, "the axes of the tiles do not fit")
+            return
+        x, y = (u, v) if u.id < v.id else (v, u)
+        if flags & MUL:
+            for axis, type_ in pair.matmuls:
+                operator = self._fold[OpKind.MATMUL][axis]
+                if u.scaled or v.scaled:
+                    self._prune(Outcome.PRUNED_CANONICAL, operator, [x, y], type_, "the matmul comes before the scaling")
+                else:
+                    self._apply(operator, [x, y], u.type[axis] & DATA, type_, u.stage)
+        if pair.elementwise is not None and not (u.constant and v.constant):
+            self._apply_elementwise(x, y, u, v, flags, pair.elementwise)
+
+    def _apply_elementwise(self, x: Value, y: Value, u: Value, v: Value, flags: int, type_: Type) -> None:
+        stage = u.stage
+        if flags & MUL and x is not y:
+            if x.scaled or y.scaled:
+                self._prune(Outcome.PRUNED_CANONICAL, self._op[OpKind.MUL], [x, y], type_, "scaling comes last in a product")
+            else:
+                self._apply(self._op[OpKind.MUL], [x, y], 0, type_, stage)
+        if flags & ADD:
+            if OpKind.ADD in self._kinds:
+                self._apply(self._op[OpKind.ADD], [x, y], 0, type_, stage)
+            if OpKind.SUB in self._kinds and x is not y:
+                self._apply(self._op[OpKind.SUB], [x, y], 0, type_, stage)
+                self._apply(self._op[OpKind.SUB], [y, x], 0, type_, stage)
+        if OpKind.DIV in self._kinds and x is not y:
+            for flag, above, below in ((DIV_AB, v, u), (DIV_BA, u, v)):
+                if flags & flag and (above.constant or not _wider(below.type, above.type)):
+                    self._apply(self._op[OpKind.DIV], [above, below], 0, type_, stage)
+
+    def _apply_peak(self, a: Value, m: Value) -> None:
+        """Subtract a maximum, or rescale by it what was shifted by it."""
+        if a.constant or a.peak is not None:
+            return
+        pair = self._pair(a.type, m.type)
+        if pair.elementwise is None or _wider(m.type, a.type):
+            self._prune(Outcome.PRUNED_TYPE, self._op[OpKind.SUB], [a, m], a.type, "the axes of the tiles do not fit")
+            return
+        if a.shift is None and not a.has_exp:
+            if OpKind.SUB in self._kinds:
+                self._apply(self._op[OpKind.SUB], [a, m], 0, pair.elementwise, a.stage)
+            return
+        if a.shift != m.as_shift() or not a.has_exp:
+            self._prune(Outcome.PRUNED_SHIFT, self._op[OpKind.SUB], [a, m], a.type, "another maximum was subtracted")
+            return
+        for axis, code in enumerate(a.type):
+            mask = code & DATA
+            if mask and self.semantics.prepared.axes[axis].reduced and m.type[axis] & DATA == mask:
+                type_ = (*pair.elementwise[:axis], code & ~DATA, *pair.elementwise[axis + 1 :])
+                self._apply(self._fold[OpKind.RESCALED_SUM][axis], [a, m], mask, type_, a.stage)
+        loop = self.loop
+        if a.stage == BODY and loop is not None and a.type[loop] & ITER and m.type[loop] & ITER:
+            type_ = (*pair.elementwise[:loop], a.type[loop] & ~ITER, *pair.elementwise[loop + 1 :])
+            self._apply(self._accum[AccumKind.RESCALE], [a, m], LOOP, type_, POST)
+
+    def _pair(self, first: Type, second: Type) -> Pair:
+        key = (first, second)
+        found = self._pairs.get(key)
+        if found is None:
+            found = self._pairs[key] = self._paired(first, second)
+        return found
+
+    def _paired(self, first: Type, second: Type) -> Pair:
+        joined = tuple(a | b for a, b in zip(first, second, strict=True))
+        agree = all(a & DATA == b & DATA or not a & DATA or not b & DATA for a, b in zip(first, second, strict=True))
+        if not agree or not is_legal(joined):
+            return Pair(None, ())
+        left = {i for i, code in enumerate(first) if code & DATA}
+        right = {i for i, code in enumerate(second) if code & DATA}
+        elementwise = joined if left <= right or right <= left else None
+        both = bool(left - right) and bool(right - left)
+        matmuls: list[tuple[int, Type]] = []
+        if both or (self._thin and left != right):
+            for axis in sorted(left & right):
+                if self.semantics.prepared.axes[axis].reduced:
+                    matmuls.append((axis, (*joined[:axis], joined[axis] & ~DATA, *joined[axis + 1 :])))
+        return Pair(elementwise, tuple(matmuls))
+
+    # -- results
+
+    def finals(self, target: Value) -> list[Value]:
+        """The values after the loop that equal a target as a device tensor."""
+        found = []
+        for value in self.values:
+            same = value.stage == POST and value.print == target.print and value.shift == target.shift
+            if same and present(value.type) == target.type:
+                found.append(value)
+        return found
+
+
+def _wider(first: Type, second: Type) -> bool:
+    """Whether `first` has data along an axis where `second` has none."""
+    return any(a & DATA and not b & DATA for a, b in zip(first, second, strict=True))
+
+
+def _is_outer(program: Sequence[tuple[Operator, tuple[int, ...]]], args: tuple[int, ...], semantics: Semantics) -> bool:
+    """Whether both operands of a matmul of the program have an axis that the other lacks."""
+    left, right = (semantics.program_types[a] for a in args)
+    return _wider(left, right) and _wider(right, left)

@@ -1,0 +1,168 @@
+"""Explore one configuration: close it, and extract its muGraphs.
+
+In: a prepared program, a configuration, an effort and a budget. Out: a `ConfigurationResult`. Nothing is shared
+between configurations, so they may run in any process in any order; equal inputs give equal results. Whatever
+was left out is named in `cut` (paper section 4).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from mirage_nb.ir import OpKind
+from mirage_nb.search.axes import Prepared
+from mirage_nb.search.closure import Closure, Rules
+from mirage_nb.search.events import Counts, Outcome, Prefix
+from mirage_nb.search.extract import Choice, Extraction
+from mirage_nb.search.sample import Sample
+from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.space import Budget, Configuration, Effort
+from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
+from mirage_nb.search.values import Value
+
+MAX_FINAL_SETS = 64
+"""Combinations of equal-valued outputs that are tried for a program with several outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationResult:
+    """What exploring one configuration found.
+
+    `saturated`: every value that can still reach the target was generated. `cut`: what was left out, one
+    sentence each; empty when every graph up to the effort's size was extracted.
+    """
+
+    counts: Counts
+    structures: tuple[Structure, ...]
+    saturated: bool
+    cut: tuple[str, ...]
+    prefixes: tuple[Prefix, ...]
+    seconds: float
+    values: int = 0
+
+
+def run_configuration(
+    prepared: Prepared, configuration: Configuration, effort: Effort, budget: Budget,
+    report: Callable[[Counts], None], stopped: Callable[[], bool],
+) -> ConfigurationResult:  # fmt: skip
+    """Explore one configuration.
+
+    Args:
+        report: takes the event counts so far, every few milliseconds.
+        stopped: polled every few milliseconds; the work ends when it returns True.
+    """
+    return _Explorer(prepared, configuration, effort, budget, report, stopped).run()
+
+
+@dataclass(slots=True)
+class _Explorer:
+    """The work on one configuration; `cut` collects what is left out."""
+
+    prepared: Prepared
+    configuration: Configuration
+    effort: Effort
+    budget: Budget
+    report: Callable[[Counts], None]
+    stopped: Callable[[], bool]
+    started: float = field(default_factory=time.monotonic)
+    cut: list[str] = field(default_factory=list)
+    counts: dict[tuple[int, Outcome], int] = field(default_factory=dict)
+
+    def run(self) -> ConfigurationResult:
+        """Close, extract, and say what was left out."""
+        semantics = Semantics(self.prepared, self.effort.options)
+        sample = Sample(semantics, self.configuration.label, self.effort.prefixes)
+        first = self.close(semantics, self.configuration.grid, self.configuration.loop, semantics.tensors, sample)
+        structures = tuple(self.one_kernel(first, semantics))
+        return ConfigurationResult(
+            counts=dict(first.counts),
+            structures=structures,
+            saturated=first.saturated,
+            cut=tuple(self.cut),
+            prefixes=tuple(sample.prefixes),
+            seconds=time.monotonic() - self.started,
+            values=len(first.values),
+        )
+
+    def halted(self) -> bool:
+        """Whether the caller or the clock ends the work."""
+        return self.stopped() or time.monotonic() - self.started > self.budget.seconds
+
+    def close(
+        self, semantics: Semantics, grid: Sequence[int], loop: int | None, leaves: Sequence[Value], sample: Sample
+    ) -> Closure:
+        """One saturated closure, or as much of it as the budget allows."""
+        effort = self.effort
+        rules = Rules(effort.replicas, effort.concat, effort.hold, max_values=self.budget.max_values)
+        closure = Closure(semantics, frozenset(grid), loop, leaves, rules, sample, self.report, self.halted)
+        closure.run()
+        if closure.capped:
+            self.cut.append(f"{self.configuration}: the closure stopped at its cap of {rules.max_values} values")
+        elif not closure.saturated:
+            self.cut.append(f"{self.configuration}: the closure was stopped before it was saturated")
+        return closure
+
+    def one_kernel(self, closure: Closure, semantics: Semantics) -> Iterator[Structure]:
+        """The graphs of this configuration that compute the program in one kernel, smallest first."""
+        roots = list(root_sets(closure, semantics, self.cut))
+        graphs = Extraction(closure.values)
+        for chosen, roots_ in self.choices(graphs, roots):
+            kernel = kernel_of(closure, graphs, chosen, roots_, lambda leaf: Source(self.prepared.tensors[leaf].input))
+            outputs = tuple(Source(kernel.outputs.index(kernel_index), 0) for kernel_index in kernel.outputs)
+            if kernel.uses_configuration():
+                yield Structure((kernel,), outputs)
+
+    def choices(self, graphs: Extraction, roots: Sequence[tuple[int, ...]]) -> Iterator[tuple[Choice, tuple[int, ...]]]:
+        """Graphs for any of the root sets, smallest first, up to the effort's size and number."""
+        top = self.budget.max_block_ops
+        sizes = [size for r in roots if (size := graphs.minimum(sorted(set(r)), top, self.halted)) is not None]
+        if not sizes:
+            if roots and not self.halted():
+                self.cut.append(f"{self.configuration}: every graph has more than {top} operators")
+            return
+        found = 0
+        for size in range(max(1, min(sizes)), min(top, min(sizes) + self.effort.extra) + 1):
+            for r in roots:
+                for chosen in graphs.graphs(sorted(set(r)), size, self.halted):
+                    if found == self.effort.structures:
+                        self.cut.append(f"{self.configuration}: only the first {found} graphs were extracted")
+                        return
+                    found += 1
+                    yield chosen, r
+        if self.halted():
+            self.cut.append(f"{self.configuration}: stopped before every graph was extracted")
+
+
+def root_sets(closure: Closure, semantics: Semantics, cut: list[str]) -> Iterator[tuple[int, ...]]:
+    """For every output of the program one of the values that equal it, in every combination."""
+    finals = [[value.id for value in closure.finals(target)] for target in semantics.targets]
+    for number, roots in enumerate(product(*finals)):
+        if number == MAX_FINAL_SETS:
+            cut.append(f"only {MAX_FINAL_SETS} combinations of equal outputs were tried")
+            return
+        yield roots
+
+
+def kernel_of(
+    closure: Closure, graphs: Extraction, choice: Choice, roots: Sequence[int], source: Callable[[int], Source]
+) -> KernelStructure:
+    """The block graph of a choice, as a structure; `source` names the tensor behind a leaf."""
+    order = graphs.ordered(choice)
+    index = {value: position for position, value in enumerate(order)}
+    steps = []
+    for number in order:
+        value = closure.values[number]
+        operator, args = choice[number]
+        steps.append(
+            Step(
+                operator=operator,
+                reads=tuple(index[a] for a in args),
+                type=value.type,
+                stage=value.stage,
+                source=source(operator.leaf) if operator.kind is OpKind.IN_ITER else None,
+            )
+        )
+    return KernelStructure(tuple(steps), tuple(index[r] for r in roots), tuple(sorted(closure.grid)), closure.loop)

@@ -1,0 +1,346 @@
+"""What every operator does to a value: its abstract expression, its field elements, and its shift.
+
+In: a prepared program and the axioms of an effort. Out: `Semantics`, which holds the algebra, the oracle, the
+random field elements of every tensor and the targets; the closure asks it for the result of an operator.
+Invariant: everything drawn at random depends on the seed alone, so all configurations of a program compute
+with the same elements and equal functions have equal arrays (paper sections 4.3 and 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mirage_nb.algebra import Algebra, AlgebraOptions, Oracle
+from mirage_nb.errors import SearchError
+from mirage_nb.ir import OPS, AccumKind, ConstAttrs, OpKind, Trait
+from mirage_nb.search.axes import Prepared
+from mirage_nb.search.fields import Array, Field, P, Q, fingerprint, inverse, inverse_or_zero, root
+from mirage_nb.search.values import DATA, LOOP, PARTS, POST, Node, Operator, Shift, Type, Value
+
+DRAWS = 2
+"""Independent draws computed side by side: even a scalar value has two elements to tell it apart."""
+PART_EXTENT = 2
+
+Elements = tuple[Array, Array | None, bool]
+"""Residues modulo P, residues modulo Q (None: after an exponential), whether an exponential was taken."""
+
+OPAQUE = frozenset({OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.POW})
+"""Unary operators outside the theory: random functions here, uninterpreted functions in the algebra."""
+
+UNARY = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SQR, OpKind.SILU, OpKind.SIGMOID}) | OPAQUE
+BINARY = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
+
+
+class Semantics:
+    """The algebra and the field of one search."""
+
+    def __init__(self, prepared: Prepared, options: AlgebraOptions) -> None:
+        self.prepared = prepared
+        self.algebra = Algebra(options)
+        self.field = Field(prepared.seed)
+        self._dims, self._shape = self._lay_out()
+        kinds = {op.kind for op, _ in prepared.program}
+        self.exponentials = bool(kinds & ({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID} | OPAQUE))
+        self.tensors = self._draw_tensors()
+        self.constants = [self._constant(index, attrs) for index, attrs in enumerate(prepared.constants)]
+        self._peaks: dict[tuple[bytes, frozenset[int]], tuple[Array, Array]] = {}
+        self.targets = self._targets()
+        self.oracle = Oracle(self.algebra, [target.expr for target in self.targets])
+
+    # -- layout of the arrays
+
+    def _lay_out(self) -> tuple[list[dict[int, int]], tuple[int, ...]]:
+        owners: dict[tuple[int, int], int] = {}
+        for axis in self.prepared.axes:
+            for dim in axis.dims:
+                owners[dim] = owners.get(dim, 0) + 1
+        dims: list[dict[int, int]] = []
+        shape = [DRAWS]
+        for axis in self.prepared.axes:
+            aliased = any(owners[dim] > 1 for dim in axis.dims)
+            dims.append({})
+            for bit, _ in PARTS:
+                if axis.full & bit:
+                    dims[-1][bit] = len(shape)
+                    shape.append(PART_EXTENT if axis.reduced or aliased else 1)
+        return dims, tuple(shape)
+
+    def array_dims(self, axis: int, mask: int) -> tuple[int, ...]:
+        """The array dims of the parts in `mask` of an axis."""
+        return tuple(dim for bit, dim in self._dims[axis].items() if mask & bit)
+
+    def parts(self, axis: int, mask: int) -> tuple[tuple[str, str], ...]:
+        """The sub-axes of the algebra for the parts in `mask` of an axis."""
+        name = self.prepared.axes[axis].name
+        return tuple((name, letter) for bit, letter in PARTS if mask & bit)
+
+    def _draw_tensors(self) -> list[Value]:
+        drawn: dict[int, tuple[Array, Array]] = {}
+        made: list[Value] = []
+        for index, tensor in enumerate(self.prepared.tensors):
+            order = [dim for axis in tensor.axes if axis is not None for dim in self._dims[axis].values()]
+            shape = (DRAWS, *(self._shape[dim] for dim in order))
+            if tensor.input not in drawn:
+                drawn[tensor.input] = self.field.draw(shape)
+            target = [extent if dim == 0 or dim in order else 1 for dim, extent in enumerate(self._shape)]
+            rank = (0, *(1 + i for i in np.argsort(order)))
+            p, q = (part.transpose(rank).reshape(target) for part in drawn[tensor.input])
+            aliases = [t for t in self.prepared.tensors[:index] if t.input == tensor.input]
+            name = tensor.name + "'" * len(aliases)
+            axes = [part for axis in tensor.axes if axis is not None
+                    for part in self.parts(axis, self.prepared.axes[axis].full)]  # fmt: skip
+            made.append(
+                Value(index, self.prepared.type_of(tensor.axes), POST, self.algebra.symbol(name, axes), p,
+                      q if self.exponentials else None, False, fingerprint(p),
+                      nodes=[(Operator(OpKind.IN_ITER, leaf=index), ())])
+            )  # fmt: skip
+        return made
+
+    def _constant(self, index: int, attrs: ConstAttrs) -> Value:
+        shape = (DRAWS, *(1 for _ in self._shape[1:]))
+        if attrs.symbol:
+            p, q = self.field.drawn_for(fingerprint(np.frombuffer(attrs.symbol.encode(), np.uint8)), shape)
+        else:
+            top, bottom = attrs.value.numerator, attrs.value.denominator
+            if bottom % P == 0 or bottom % Q == 0:
+                raise SearchError(f"the constant {attrs.value} has no image in the field")
+            p = np.full(shape, top * pow(bottom, -1, P) % P, np.int64)
+            q = np.full(shape, top * pow(bottom, -1, Q) % Q, np.int64)
+        key = attrs.symbol or attrs.value
+        return Value(index, (0,) * len(self.prepared.axes), POST, self.algebra.constant(key), p,
+                     q if self.exponentials else None, False, fingerprint(p), constant=True,
+                     nodes=[(Operator(OpKind.CONST, leaf=index), ())])  # fmt: skip
+
+    # -- the program itself
+
+    def _targets(self) -> list[Value]:
+        made: list[Value] = []
+        for node in self.prepared.program:
+            made.append(self._evaluated(node, made))
+        self.program_types = tuple(value.type for value in made)
+        return [made[index] for index in self.prepared.outputs]
+
+    def _evaluated(self, node: Node, made: list[Value]) -> Value:
+        operator, args = node
+        if operator.is_leaf:
+            return (self.tensors if operator.kind is OpKind.IN_ITER else self.constants)[operator.leaf]
+        values = [made[a] for a in args]
+        type_ = _whole(operator, values)
+        mask = values[0].type[operator.axis] & DATA if operator.axis >= 0 else 0
+        shift = self.shift(operator, values, mask)
+        elements = self.elements(operator, values, mask)
+        if type_ is None or isinstance(shift, str):
+            reason = shift if isinstance(shift, str) else "it is an outer product of tensors, which only a matmul may be"
+            raise SearchError(f"{operator.kind.value} is used in a way that the search does not support: {reason}")
+        if elements is None:
+            raise SearchError(f"{operator.kind.value} is undefined for these constants: it divides by zero")
+        p, q, has_exp = elements
+        return Value(len(made), type_, POST, self.expression(operator, values, mask), p, q, has_exp, fingerprint(p),
+                     shift=shift, peak=self.peak(operator, values, mask))  # fmt: skip
+
+    # -- expressions
+
+    def expression(self, operator: Operator, args: list[Value], mask: int) -> int:
+        """The abstract expression of a result; `mask`: the parts that a fold removes."""
+        a = args[0].expr
+        algebra = self.algebra
+        match operator.kind:
+            case OpKind.ADD | OpKind.SUB:
+                return algebra.add(a, args[1].expr)
+            case OpKind.MUL:
+                return algebra.mul(a, args[1].expr)
+            case OpKind.DIV:
+                return algebra.div(a, args[1].expr)
+            case OpKind.MATMUL:
+                return algebra.sum(self.parts(operator.axis, mask), algebra.mul(a, args[1].expr))
+            case OpKind.SUM | OpKind.RESCALED_SUM:
+                return algebra.sum(self.parts(operator.axis, mask), a)
+            case OpKind.MAX:
+                return a if args[0].peak is not None else algebra.function("max", a)
+            case OpKind.ACCUM if operator.accum in (AccumKind.SUM, AccumKind.RESCALE):
+                return algebra.sum(self.parts(operator.axis, mask), a)
+            case OpKind.ACCUM:
+                return a
+            case OpKind.SQR:
+                return algebra.mul(a, a)
+            case OpKind.SQRT:
+                return algebra.sqrt(a)
+            case OpKind.EXP:
+                return algebra.exp(a)
+            case _:
+                return algebra.function(function_name(operator), a)
+
+    # -- field elements
+
+    def elements(self, operator: Operator, args: list[Value], mask: int) -> Elements | None:
+        """The field elements of a result; None where the operator is undefined (division by zero)."""
+        kind, a = operator.kind, args[0]
+        if kind in BINARY:
+            return _BINARY[kind](a, args[1])
+        if kind in UNARY:
+            return self._unary(operator, a)
+        dims = self.array_dims(operator.axis, mask)
+        if kind is OpKind.MATMUL:
+            b = args[1]
+            p = (a.p * b.p % P).sum(axis=dims, keepdims=True) % P
+            if a.q is None or b.q is None:
+                return p, None, a.has_exp or b.has_exp
+            return p, (a.q * b.q % Q).sum(axis=dims, keepdims=True) % Q, False
+        accum = operator.accum
+        if kind is OpKind.SUM or accum is AccumKind.SUM:
+            q = None if a.q is None else a.q.sum(axis=dims, keepdims=True) % Q
+            return a.p.sum(axis=dims, keepdims=True) % P, q, a.has_exp
+        if kind is OpKind.MAX or accum is AccumKind.MAX:
+            return (*self._peak_elements(a, dims), a.has_exp)
+        if kind is OpKind.RESCALED_SUM or accum is AccumKind.RESCALE:
+            return self._rescaled(a, args[1], dims)
+        return a.p, a.q, a.has_exp
+
+    def _unary(self, operator: Operator, a: Value) -> Elements | None:
+        match operator.kind:
+            case OpKind.SQR:
+                return a.p * a.p % P, None if a.q is None else a.q * a.q % Q, a.has_exp
+            case OpKind.SQRT:
+                return root(a.p, P), None if a.q is None else root(a.q, Q), a.has_exp
+            case OpKind.EXP if a.q is not None:
+                return self.field.exp(a.q), None, True
+            case OpKind.SILU | OpKind.SIGMOID if a.q is not None:
+                below = inverse((1 + self.field.exp(-a.q % Q)) % P, P)
+                if below is None:
+                    return None
+                return (a.p * below % P if operator.kind is OpKind.SILU else below), None, True
+            case _:
+                p, _ = self.field.uninterpreted(function_name(operator), a.p, a.q)
+                return p, None, True
+
+    def _peak_elements(self, a: Value, dims: tuple[int, ...]) -> tuple[Array, Array]:
+        key = self._peak_key(a, dims)
+        found = self._peaks.get(key)
+        if found is None:
+            shape = tuple(1 if dim in dims else extent for dim, extent in enumerate(a.p.shape))
+            name = key[0] + bytes(sorted(key[1]))
+            found = self._peaks[key] = self.field.drawn_for(name, shape)
+        return found
+
+    @staticmethod
+    def _peak_key(a: Value, dims: tuple[int, ...]) -> tuple[bytes, frozenset[int]]:
+        base, folded = a.peak if a.peak is not None else (a.print, frozenset())
+        return base, folded | frozenset(dims)
+
+    def peak(self, operator: Operator, args: list[Value], mask: int) -> tuple[bytes, frozenset[int]] | None:
+        """For maxima: of what, and over which array dims."""
+        if operator.kind is OpKind.MAX or operator.accum is AccumKind.MAX:
+            return self._peak_key(args[0], self.array_dims(operator.axis, mask))
+        if operator.kind is OpKind.ACCUM and operator.accum in (AccumKind.CONCAT, AccumKind.HOLD):
+            return args[0].peak
+        return None
+
+    def _rescaled(self, a: Value, m: Value, dims: tuple[int, ...]) -> Elements | None:
+        if m.q is None:
+            return None
+        _, over = self._peak_elements(m, dims)
+        weight = self.field.exp((m.q - over) % Q)
+        return (a.p * weight % P).sum(axis=dims, keepdims=True) % P, None, True
+
+    # -- shifts: exp(x - max) may only be combined with what was shifted by the same maximum
+
+    def shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | None | str:
+        """The shift of a result, or the reason why the operator would lose or mix shifts."""
+        kind, a = operator.kind, args[0]
+        if kind is OpKind.SUB and args[1].peak is not None:
+            return "a maximum of shifted values" if a.shift else args[1].as_shift()
+        if a.peak is not None and kind is not OpKind.MAX and kind is not OpKind.ACCUM:
+            return "a maximum may only be subtracted before an exponential"
+        if kind is OpKind.RESCALED_SUM or operator.accum is AccumKind.RESCALE:
+            return self._rescaled_shift(operator, args, mask)
+        if any(arg.peak is not None for arg in args[1:]):
+            return "a maximum may only be subtracted before an exponential"
+        shifted = [arg for arg in args if arg.shift is not None]
+        if not shifted:
+            return None
+        if kind is OpKind.EXP or operator.accum in (AccumKind.CONCAT, AccumKind.HOLD):
+            return a.shift
+        if not all(arg.has_exp for arg in shifted):
+            return "a value less its maximum may only feed an exponential"
+        return self._passed_on(operator, args, shifted, self.array_dims(operator.axis, mask) if mask else ())
+
+    def _rescaled_shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | str:
+        a, m = args
+        if m.peak is None or a.shift is None or a.shift != m.as_shift():
+            return "rescaling needs the maximum that was subtracted"
+        dims = self.array_dims(operator.axis, mask)
+        p, _ = self._peak_elements(m, dims)
+        return Shift(fingerprint(p), frozenset(i for i, n in enumerate(p.shape) if i and n > 1))
+
+    @staticmethod
+    def _passed_on(operator: Operator, args: list[Value], shifted: list[Value], dims: tuple[int, ...]) -> Shift | None | str:
+        first = shifted[0].shift
+        assert first is not None
+        match operator.kind:
+            case OpKind.SUM | OpKind.ACCUM | OpKind.MATMUL:
+                if len(shifted) > 1 or not first.dims.isdisjoint(dims):
+                    return "the maximum varies along the summed axis"
+                return first
+            case OpKind.MUL:
+                return first if len(shifted) == 1 else "both factors are shifted"
+            case OpKind.ADD | OpKind.SUB:
+                same = len(shifted) == 2 and shifted[1].shift == first
+                return first if same else "the terms are shifted by different maxima"
+            case OpKind.DIV:
+                if args[1].shift is None:
+                    return first
+                return None if args[0].shift == args[1].shift else "a quotient of different shifts"
+            case _:
+                return "a shifted value under a non-linear operator"
+
+
+def function_name(operator: Operator) -> str:
+    """The uninterpreted function of an operator; attributes are part of its name."""
+    return operator.kind.value if operator.attrs is None else f"{operator.kind.value}{operator.attrs!r}"
+
+
+def _whole(operator: Operator, args: list[Value]) -> Type | None:
+    """The type of an operator of the program; None for a combination that the closure does not form."""
+    joined = args[0].type
+    for other in args[1:]:
+        joined = tuple(a | b for a, b in zip(joined, other.type, strict=True))
+    if operator.axis >= 0:
+        return (*joined[: operator.axis], 0, *joined[operator.axis + 1 :])
+    assert Trait.ELEMENTWISE in OPS[operator.kind].traits
+    return joined if any(joined == arg.type for arg in args) else None
+
+
+def _add(a: Value, b: Value) -> Elements:
+    q = None if a.q is None or b.q is None else (a.q + b.q) % Q
+    return (a.p + b.p) % P, q, a.has_exp or b.has_exp
+
+
+def _sub(a: Value, b: Value) -> Elements:
+    q = None if a.q is None or b.q is None else (a.q - b.q) % Q
+    return (a.p - b.p) % P, q, a.has_exp or b.has_exp
+
+
+def _mul(a: Value, b: Value) -> Elements:
+    q = None if a.q is None or b.q is None else a.q * b.q % Q
+    return a.p * b.p % P, q, a.has_exp or b.has_exp
+
+
+def _div(a: Value, b: Value) -> Elements | None:
+    if b.inverse_p is None:
+        b.inverse_p = inverse(b.p, P)
+    if b.inverse_p is None:
+        return None
+    q = None
+    if a.q is not None and b.q is not None:
+        if b.inverse_q is None:
+            b.inverse_q = inverse_or_zero(b.q, Q)
+        q = a.q * b.inverse_q % Q
+    return a.p * b.inverse_p % P, q, a.has_exp or b.has_exp
+
+
+_BINARY: dict[OpKind, Callable[[Value, Value], Elements | None]] = {
+    OpKind.ADD: _add, OpKind.SUB: _sub, OpKind.MUL: _mul, OpKind.DIV: _div,
+}  # fmt: skip
+

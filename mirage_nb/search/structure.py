@@ -1,0 +1,78 @@
+"""Structures: muGraphs over axes, with sizes still symbolic. Plain picklable data.
+
+A kernel structure is a list of steps in definition order; a step is an operator on earlier steps with the type
+of its result. Kernels read tensors of the program or results of earlier kernels (paper section 2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from mirage_nb.ir import OpKind
+from mirage_nb.search.values import BLOCK, ITER, Operator, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an input iterator reads: tensor `index` of the program, or output `index` of kernel `kernel`."""
+
+    index: int
+    kernel: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator of a block graph. `source` is set for input iterators only."""
+
+    operator: Operator
+    reads: tuple[int, ...]
+    type: Type
+    stage: int
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStructure:
+    """One graph-defined operator: its steps, the steps that it saves, and the roles of the axes.
+
+    `grid`: reduced axes split over the grid. `free`: free axes split over the grid. `loop`: the axis of the
+    for-loop, or None.
+    """
+
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    grid: tuple[int, ...]
+    loop: int | None
+    free: tuple[int, ...] = ()
+
+    @property
+    def operators(self) -> int:
+        """Operators without iterators, constants and savers."""
+        return sum(not step.operator.is_leaf for step in self.steps)
+
+    def uses_configuration(self) -> bool:
+        """Whether some input is really split by the loop and by every grid axis."""
+        leaves = [step.type for step in self.steps if step.operator.kind is OpKind.IN_ITER]
+        looped = self.loop is None or any(type_[self.loop] & ITER for type_ in leaves)
+        return looped and all(any(type_[axis] & BLOCK for type_ in leaves) for axis in self.grid)
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A muGraph without sizes: its kernels in launch order.
+
+    `outputs` says for every output of the program which kernel's which output it is.
+    """
+
+    kernels: tuple[KernelStructure, ...]
+    outputs: tuple[Source, ...]
+
+    @property
+    def operators(self) -> int:
+        """Operators of all kernels, without iterators, constants and savers."""
+        return sum(kernel.operators for kernel in self.kernels)
+
+    def digest(self) -> str:
+        """Equal structures have equal digests, in every run."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
