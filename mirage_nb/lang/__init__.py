@@ -1,0 +1,7 @@
+"""The tensor-expression language: text in, tensor program out, every mistake at its line and column."""
+
+from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
+from mirage_nb.lang.program import Remark, TensorProgram, load, parse
+from mirage_nb.lang.reference import reference
+
+__all__ = ["FUNCTIONS", "OPERATORS", "Remark", "TensorProgram", "load", "parse", "reference"]

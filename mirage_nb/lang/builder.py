@@ -1,0 +1,141 @@
+"""Builds the kernel graph of a program: every distinct operator once, only what the outputs need.
+
+In: operators in any order of declaration. Out: a KernelGraph, with the place in the text of each operator.
+Invariant: an operator with the same kind, operands and attributes is the same value (operands of commutative
+operators in either order), so that equal subexpressions are shared (paper section 2: a tensor program is a
+kernel graph of pre-defined operators).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NewType
+
+from mirage_nb.errors import ProgramSizeError, ProgramSyntaxError, SourceSpan
+from mirage_nb.ir.dtypes import MemSpace, TensorType
+from mirage_nb.ir.graph import Input, KernelGraph, Op, infer
+from mirage_nb.ir.ops import OPS, Attrs, Level, OpKind, Shape, Trait, show_shape
+from mirage_nb.lang.constants import Number, shorten
+from mirage_nb.lang.limits import MAX_ELEMENTS, MAX_OPERATORS, MAX_RANK
+
+Value = NewType("Value", int)
+"""A tensor of the program under construction."""
+
+Term = Value | Number
+"""What an expression stands for: a tensor, or an exact constant."""
+
+
+class Builder:
+    """The program under construction.
+
+    `place` is where in the text the next operators come from.
+    """
+
+    def __init__(self) -> None:
+        self.place: SourceSpan | None = None
+        self._made: list[Input | Op] = []
+        self._types: list[TensorType] = []
+        self._places: list[SourceSpan | None] = []
+        self._numbers: dict[Value, Number] = {}
+        self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}
+
+    def declare(self, name: str, tensor: TensorType) -> Value:
+        """A new input. Raises ProgramSizeError for a tensor beyond the limits."""
+        check_size(tensor.shape)
+        return self._append(Input(name, tensor), tensor)
+
+    def emit(self, kind: OpKind, *operands: Value, attrs: Attrs | None = None) -> Value:
+        """The value of this operator: an earlier one if it is the same.
+
+        Raises:
+            ShapeError: the operands do not fit.
+            ProgramSizeError: the result, or the program, is beyond the limits.
+        """
+        ordered = tuple(sorted(operands)) if Trait.COMMUTATIVE in OPS[kind].traits else operands
+        if (known := self._known.get((kind, ordered, attrs))) is not None:
+            return known
+        op = Op(kind, operands, attrs)
+        tensor = infer(op, tuple(self._types[v] for v in operands), Level.KERNEL, MemSpace.DEVICE)
+        check_size(tensor.shape)
+        if len(self._known) >= MAX_OPERATORS:
+            raise ProgramSizeError(f"the program has more than {MAX_OPERATORS} operators")
+        made = self._append(op, tensor)
+        self._known[kind, ordered, attrs] = made
+        return made
+
+    def value(self, term: Term) -> Value:
+        """The term as an operand: a constant becomes a scalar operator."""
+        if not isinstance(term, Number):
+            return term
+        made = self.emit(OpKind.CONST, attrs=term.attrs())
+        self._numbers[made] = term
+        return made
+
+    def tensor(self, term: Term, what: str) -> Value:
+        """The term, which must be a tensor; `what` names its user in the error."""
+        if isinstance(term, Number):
+            raise ProgramSyntaxError(
+                f"{what} takes a tensor, not the number {shorten(str(term))}",
+                hint="tensors are declared as X: f16[2, 3]",
+            )
+        return term
+
+    def shape(self, value: Value) -> Shape:
+        """The extents of a tensor."""
+        return self._types[value].shape
+
+    def definition(self, value: Value) -> Op | None:
+        """The operator that makes this value, or None for an input."""
+        made = self._made[value]
+        return made if isinstance(made, Op) else None
+
+    def number(self, value: Value) -> Number | None:
+        """The constant that this value is, if it is one."""
+        return self._numbers.get(value)
+
+    def finish(
+        self, outputs: tuple[tuple[str, Value], ...]
+    ) -> tuple[KernelGraph, tuple[SourceSpan, ...], dict[Value, int]]:
+        """The graph, the place of each operator, and where the values that are left stand in the graph.
+
+        Every input stays, read or not: whoever calls the program passes all of them.
+        """
+        needed = {value for _, value in outputs}
+        for value in range(len(self._made) - 1, -1, -1):
+            made = self._made[value]
+            if isinstance(made, Op) and value in needed:
+                needed.update(Value(v) for v in made.inputs)
+        declared = [Value(v) for v, made in enumerate(self._made) if isinstance(made, Input)]
+        graph = KernelGraph.start(*(made for made in self._made if isinstance(made, Input)))
+        renamed: dict[Value, int] = {value: index for index, value in enumerate(declared)}
+        places: list[SourceSpan] = []
+        for index, made in enumerate(self._made):
+            if isinstance(made, Op) and index in needed:
+                renamed[Value(index)] = len(graph.types)
+                graph = graph.append(replace(made, inputs=tuple(renamed[Value(v)] for v in made.inputs)))
+                place = self._places[index]
+                assert place is not None  # operators are only made while an expression is read
+                places.append(place)
+        names = tuple(name for name, _ in outputs)
+        graph = graph.returning(tuple(renamed[value] for _, value in outputs), names)
+        return graph, tuple(places), renamed
+
+    def _append(self, made: Input | Op, tensor: TensorType) -> Value:
+        self._made.append(made)
+        self._types.append(tensor)
+        self._places.append(self.place)
+        return Value(len(self._made) - 1)
+
+
+def check_size(shape: Shape) -> None:
+    """Raise ProgramSizeError for a tensor beyond the limits."""
+    if len(shape) > MAX_RANK:
+        raise ProgramSizeError(f"a tensor of {len(shape)} dimensions", hint=f"at most {MAX_RANK}")
+    elements = 1
+    for extent in shape:
+        elements *= extent
+    if elements > MAX_ELEMENTS:
+        raise ProgramSizeError(
+            f"a tensor {shorten(show_shape(shape))} of {shorten(f'{elements:,}')} elements",
+            hint=f"at most {MAX_ELEMENTS:,}",
+        )

@@ -1,0 +1,214 @@
+"""Exact constants: rationals and their roots.
+
+In: decimal text and constant arithmetic of a program. Out: `Number`, and the `ConstAttrs` of a scalar in a graph.
+Invariant: equal values are equal objects, so that `8`, `64**0.5` and `2 * 4` share one operator; nothing is
+computed whose result would pass the stated limits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, ShapeError
+from mirage_nb.ir.ops import ConstAttrs
+from mirage_nb.lang.limits import MAX_BITS, MAX_CONST, MAX_ROOT, MIN_CONST_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """sign * radicand ** (1 / root): root is 1 for rationals and as small as it can be, sign is 1 or -1."""
+
+    sign: int
+    radicand: Fraction
+    root: int = 1
+
+    @classmethod
+    def of(cls, value: Fraction | int) -> Number:
+        """The rational number `value`. Raises ProgramSizeError beyond the limits."""
+        value = Fraction(value)
+        if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+            raise too_large()
+        return cls(-1 if value < 0 else 1, abs(value))
+
+    @property
+    def rational(self) -> Fraction | None:
+        """The exact value, or None for an irrational root."""
+        return self.sign * self.radicand if self.root == 1 else None
+
+    @property
+    def integer(self) -> int | None:
+        """The exact value, or None if it is not an integer."""
+        value = self.rational
+        return value.numerator if value is not None and value.denominator == 1 else None
+
+    def __str__(self) -> str:
+        if self.root == 1:
+            return str(self.sign * self.radicand)
+        numerator, denominator = self.radicand.numerator, self.radicand.denominator
+        sign = "-" if self.sign < 0 else ""
+        if numerator == 1:
+            return f"{sign}{denominator}^(-1/{self.root})"
+        base = str(numerator) if denominator == 1 else f"({self.radicand})"
+        return f"{sign}{base}^(1/{self.root})"
+
+    def attrs(self) -> ConstAttrs:
+        """The constant as an operator's attributes: exact, or a symbol with its nearest double.
+
+        Raises:
+            ProgramSizeError: the magnitude is not that of a normal f32 number.
+        """
+        smallest = Fraction(1, 2**MIN_CONST_BITS)
+        if self.radicand and not smallest**self.root <= self.radicand <= Fraction(MAX_CONST) ** self.root:
+            raise ProgramSizeError(
+                f"the constant {shorten(str(self))} does not fit f32",
+                hint="magnitudes go from 1.2e-38 to 3.4e38",
+            )
+        if self.root == 1:
+            return ConstAttrs(self.sign * self.radicand)
+        return ConstAttrs(self.sign * _nearest(self.radicand, self.root), str(self))
+
+
+def shorten(text: str) -> str:
+    """At most 40 characters of `text`."""
+    return text if len(text) <= 40 else f"{text[:18]}...{text[-18:]}"
+
+
+def too_large() -> MirageError:
+    return ProgramSizeError(
+        f"a constant needs more than {MAX_BITS} bits", hint="sizes and factors are ordinary numbers"
+    )
+
+
+def _too_deep() -> MirageError:
+    return ProgramSizeError(f"a root of order above {MAX_ROOT}", hint="write the value as a decimal number")
+
+
+def literal(text: str) -> Number:
+    """The exact value of a decimal literal such as `4_096`, `1e-5` or `.5`."""
+    mantissa, _, exponent = text.replace("_", "").lower().partition("e")
+    # 10**exponent is only computed when it can be within the limits.
+    if len(exponent.lstrip("+-0")) > 4 or len(mantissa) > MAX_BITS or abs(int(exponent or "0")) > MAX_BITS:
+        raise too_large()
+    return Number.of(Fraction(mantissa) * Fraction(10) ** int(exponent or "0"))
+
+
+def add(x: Number, y: Number) -> Number:
+    """x + y; roots add up only when one is a rational multiple of the other."""
+    if not x.radicand or not y.radicand:
+        return y if not x.radicand else x
+    ratio = divide(x, y).rational
+    if ratio is None:
+        raise ProgramSyntaxError(
+            f"{shorten(f'{x} + {y}')} is neither a rational number nor a single root",
+            hint="write the value as a decimal number",
+        )
+    return multiply(Number.of(ratio + 1), y)
+
+
+def negate(x: Number) -> Number:
+    """-x."""
+    return Number(-x.sign if x.radicand else 1, x.radicand, x.root)
+
+
+def subtract(x: Number, y: Number) -> Number:
+    """x - y."""
+    return add(x, negate(y))
+
+
+def multiply(x: Number, y: Number) -> Number:
+    """x * y."""
+    root = math.lcm(x.root, y.root)
+    _check_power(x.radicand, root // x.root)
+    _check_power(y.radicand, root // y.root)
+    radicand = x.radicand ** (root // x.root) * y.radicand ** (root // y.root)
+    return _rooted(x.sign * y.sign, radicand, root)
+
+
+def divide(x: Number, y: Number) -> Number:
+    """x / y. Raises ShapeError for y = 0."""
+    if not y.radicand:
+        raise ShapeError(f"{shorten(str(x))} is divided by zero")
+    return multiply(x, Number(y.sign, 1 / y.radicand, y.root))
+
+
+def floor_divide(x: Number, y: Number) -> Number:
+    """x // y for rationals."""
+    quotient = divide(x, y).rational
+    if quotient is None:
+        raise ProgramSyntaxError("// divides rational numbers", hint="use / for roots")
+    return Number.of(quotient.numerator // quotient.denominator)
+
+
+def power(x: Number, y: Number) -> Number:
+    """x ** y for a rational y.
+
+    Raises:
+        ProgramSizeError: the result is beyond the limits; it is not computed.
+        ShapeError: zero to a negative power, or a root of a negative number.
+    """
+    exponent = y.rational
+    if exponent is None:
+        raise ProgramSyntaxError(f"the exponent {shorten(str(y))} is irrational", hint="exponents are rational")
+    if not x.radicand:
+        if exponent < 0:
+            raise ShapeError("zero to a negative power divides by zero")
+        return Number.of(0 if exponent else 1)
+    if x.sign < 0 and exponent.denominator != 1:
+        raise ShapeError(f"{shorten(str(x))} has no real root of order {shorten(str(exponent.denominator))}")
+    sign = x.sign if exponent.numerator % 2 else 1
+    if x.radicand == 1:
+        return Number(sign, x.radicand)
+    _check_power(x.radicand, exponent.numerator)
+    if exponent.denominator > MAX_ROOT:
+        raise _too_deep()
+    return _rooted(sign, x.radicand**exponent.numerator, x.root * exponent.denominator)
+
+
+def _check_power(base: Fraction, exponent: int) -> None:
+    """Refuse base ** exponent before it is computed."""
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if bits > 1 and (bits - 1) * abs(exponent) > MAX_BITS * MAX_ROOT:
+        raise too_large()
+
+
+def _rooted(sign: int, radicand: Fraction, root: int) -> Number:
+    """sign * radicand ** (1/root) with the smallest root."""
+    if not radicand:
+        return Number.of(0)
+    for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61):
+        while root % prime == 0:
+            numerator = _exact_root(radicand.numerator, prime)
+            denominator = _exact_root(radicand.denominator, prime)
+            if numerator is None or denominator is None:
+                break
+            radicand, root = Fraction(numerator, denominator), root // prime
+    if root > MAX_ROOT:
+        raise _too_deep()
+    if max(radicand.numerator.bit_length(), radicand.denominator.bit_length()) > MAX_BITS:
+        raise too_large()
+    return Number(sign, radicand, root)
+
+
+def _floor_root(value: int, root: int) -> int:
+    """The largest r with r ** root <= value, by Newton's method from above."""
+    guess = 1 << -(-value.bit_length() // root)
+    while True:
+        better = ((root - 1) * guess + value // guess ** (root - 1)) // root
+        if better >= guess:
+            return guess
+        guess = better
+
+
+def _exact_root(value: int, root: int) -> int | None:
+    found = _floor_root(value, root)
+    return found if found**root == value else None
+
+
+def _nearest(radicand: Fraction, root: int) -> Fraction:
+    """The double nearest to radicand ** (1/root), as a fraction."""
+    size = radicand.numerator.bit_length() - radicand.denominator.bit_length()
+    shift = max(0, 80 - size // root)
+    scaled = (radicand.numerator << (root * shift)) // radicand.denominator
+    return Fraction(float(Fraction(_floor_root(scaled, root), 1 << shift)))

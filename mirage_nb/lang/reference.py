@@ -1,0 +1,48 @@
+"""The reference of the language as text, written from the tables that the parser reads."""
+
+from __future__ import annotations
+
+from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
+from mirage_nb.lang import limits
+from mirage_nb.lang.functions import FUNCTIONS, OPERATORS, Function, Operator
+
+_STATEMENTS = """\
+A tensor program computes named outputs from named inputs. It is written in Python's expression syntax and is
+never executed as Python.
+
+  X: f16[2*B, 4096]       an input: dtype and shape
+  B = 8                   a constant; integer ones are sizes and can be set from outside
+  Y = rms_norm(X) * 2     a tensor; a name is defined once
+  return Y                the outputs, named after their variables: return Y or return Y, Z
+  # ...                   a comment
+
+Numbers are exact: 0.1 is one tenth, 64 ** -0.5 is one eighth, 128 ** -0.5 keeps its root as a symbol.
+Shapes and axes are integer expressions of constants. Equal subexpressions are computed once."""
+
+
+def reference() -> str:
+    """The whole language on one page: statements, operators, functions, dtypes, limits."""
+    names = (f"{d.value} ({', '.join(n for n in DTYPE_NAMES if DTYPE_NAMES[n] is d and n != d.value)})" for d in DType)
+    bounds = (
+        f"at most {limits.MAX_TEXT:,} characters, {limits.MAX_OPERATORS} operators, {limits.MAX_RANK} dimensions, "
+        f"{limits.MAX_ELEMENTS:,} elements a tensor, {limits.MAX_NESTING} levels of nesting"
+    )
+    return "\n".join(
+        [
+            _STATEMENTS,
+            "",
+            "Operators",
+            *(_row(row.form, row) for row in OPERATORS.values()),
+            "",
+            "Functions (axis=-1 is the last; keepdims=True keeps a reduced axis with extent 1)",
+            *(_row(row.signature, row) for row in FUNCTIONS.values()),
+            "",
+            f"Dtypes: {', '.join(names)}",
+            f"Limits: {bounds}",
+        ]
+    )
+
+
+def _row(form: str, row: Function | Operator) -> str:
+    same = f", the same as {row.same_as}" if row.same_as else ""
+    return f"  {form}\n      {row.summary}\n      shape: {row.shape}\n      example: {row.example}{same}"

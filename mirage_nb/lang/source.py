@@ -1,0 +1,254 @@
+"""The text of a program: what may stand in it at all, and where its pieces are.
+
+In: any string. Out: a `Source` and its Python syntax tree, which nothing ever executes.
+Invariant: every refusal is a MirageError with its place, found in time linear in the text; Python's own parser
+only ever sees short ASCII text with balanced brackets and none of the tokens that programs do not have.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, SourceSpan
+from mirage_nb.lang.limits import MAX_NAME, MAX_NESTING, MAX_TEXT
+
+_STRINGS = ("programs have no strings", "comments start with #")
+_COMPARE = ("programs have no comparisons", "use relu, clamp or max")
+_BITS = ("programs have no bit operators", "the operators are + - * / @ **")
+_ONCE = ("names are assigned once, with =", "give the result a new name")
+_ASSIGN = ("programs have no assignment inside an expression", "assign on a line of its own, with =")
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "==": _COMPARE, "!=": _COMPARE, "<=": _COMPARE, ">=": _COMPARE, "<": _COMPARE, ">": _COMPARE,
+    '"': _STRINGS, "'": _STRINGS, ":=": _ASSIGN,
+    "+=": _ONCE, "-=": _ONCE, "*=": _ONCE, "/=": _ONCE, "@=": _ONCE, "**=": _ONCE, "//=": _ONCE,
+    "&": _BITS, "|": _BITS, "~": _BITS,
+    "^": ("programs have no operator ^", "a power is written **"),
+    "->": ("programs have no functions of their own", "write one statement per line"),
+    "%": ("programs have no operator %", "integer division is written //"),
+    ";": ("a line holds one statement", "put the next statement on a line of its own"),
+    "\\": ("programs have no line continuation", "an open bracket lets an expression go on in the next line"),
+    "{": ("programs have no braces", "shapes are written in [ ], arguments in ( )"),
+    "}": ("programs have no braces", "shapes are written in [ ], arguments in ( )"),
+    "...": ("programs have no indexing", "transpose and reshape rearrange a tensor"),
+    "!": ("programs have no !", "one statement per line: NAME = expression"),
+    "?": ("programs have no ?", "%mirage help lists the language"),
+    "$": ("programs have no $", "sizes are names: B = 8"),
+    "`": ("programs have no backquotes", "one statement per line: NAME = expression"),
+}  # fmt: skip
+
+_LOOPS = ("programs have no loops or comprehensions", "whole tensors are combined: + * @ sum(x, axis=)")
+_CHOICE = ("programs have no conditions", "use relu, clamp or max")
+_DEFINE = ("programs define no functions or classes", "write the expression out; %mirage help lists the functions")
+_IMPORT = ("programs import nothing", "all functions are built in; %mirage help lists them")
+_OTHER = ("this Python statement is not part of the language", "statements are X: f16[2, 3], Y = ..., return Y")
+
+KEYWORDS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("for", "while", "break", "continue"), _LOOPS),
+    **dict.fromkeys(("if", "elif", "else", "and", "or", "not"), _CHOICE),
+    **dict.fromkeys(("in", "is"), _COMPARE),
+    **dict.fromkeys(("def", "class", "lambda", "yield", "async", "await"), _DEFINE),
+    **dict.fromkeys(("import", "from"), _IMPORT),
+    **dict.fromkeys(
+        ("as", "assert", "del", "except", "finally", "global", "nonlocal", "pass", "raise", "try", "with"), _OTHER
+    ),
+}
+
+_LOOKALIKES = {"×": "*", "·": "*", "∗": "*", "÷": "/", "−": "-", "–": "-", "²": "**2"}
+_CLOSES = {")": "(", "]": "["}
+_TOKEN = re.compile(
+    r"(?P<space> +)|(?P<comment>\#.*)"
+    r"|(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?)"
+    r"|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<refused>" + "|".join(map(re.escape, sorted(REFUSED, key=len, reverse=True))) + ")"
+    r"|(?P<operator>\*\*|//|[-+*/@(),:=.\[\]])",
+    re.ASCII,
+)
+_WORD = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A program's text by lines; `indent` leading spaces that all lines share are not part of it."""
+
+    lines: tuple[str, ...]
+    indent: int
+
+    def span(self, line: int, column: int, width: int) -> SourceSpan:
+        """Place of `width` characters from 1-based `line` and 1-based `column` of the given text."""
+        return SourceSpan(line, column, max(1, width), self.lines[line - 1])
+
+    def of(self, node: ast.expr | ast.stmt | ast.keyword) -> SourceSpan:
+        """Place of a syntax node; one that goes on in further lines is marked to the end of its first."""
+        line, start = node.lineno, node.col_offset + self.indent
+        stop = node.end_col_offset if node.end_lineno == line else None
+        code = self.lines[line - 1].partition("#")[0].rstrip()
+        end = len(code) if stop is None else stop + self.indent
+        return self.span(line, start + 1, end - start)
+
+    def text_of(self, node: ast.expr) -> str:
+        """The characters of a one-line node, such as a literal."""
+        place = self.of(node)
+        return place.text[place.column - 1 : place.column - 1 + place.width]
+
+
+def read(text: str) -> tuple[Source, ast.Module]:
+    """The source and its syntax tree.
+
+    Raises:
+        ProgramSizeError: too long, or nested too deep.
+        ProgramSyntaxError: anything that is not an expression language of names, numbers and operators.
+    """
+    if len(text) > MAX_TEXT:
+        raise ProgramSizeError(
+            f"the program has {len(text):,} characters", hint=f"at most {MAX_TEXT:,} are read"
+        )
+    lines = tuple(text.split("\n"))
+    source = Source(lines, _common_indent(lines))
+    _check_characters(source)
+    _check_tokens(source)
+    return source, _tree(source)
+
+
+def _common_indent(lines: tuple[str, ...]) -> int:
+    code = [line for line in lines if line.strip(" ") and not line.lstrip(" ").startswith("#")]
+    return min((len(line) - len(line.lstrip(" ")) for line in code), default=0)
+
+
+def _check_characters(source: Source) -> None:
+    """Refuse what one cannot see, anywhere, and what is not ASCII, outside of comments."""
+    for number, line in enumerate(source.lines, start=1):
+        if line.isascii() and line.isprintable():
+            continue
+        code = len(line.partition("#")[0])
+        for column, char in enumerate(line, start=1):
+            # Cc, Cf, Cs, Co, Cn: control and format characters and holes; Zl, Zp: other line ends.
+            hidden = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+            if hidden or (column <= code and not char.isascii()):
+                raise _bad_character(char, source.span(number, column, 1))
+
+
+def _bad_character(char: str, place: SourceSpan) -> MirageError:
+    known = {
+        "\t": ("a tab", "indent and align with spaces"),
+        "\r": ("a carriage return", "save the text with Unix line ends (LF)"),
+        "\ufeff": ("a byte order mark", "save the text as UTF-8 without BOM"),
+    }
+    name = f"U+{ord(char):04X} {unicodedata.name(char, '')}".rstrip()
+    what, hint = known.get(char, (f"the character {name}", "names are made of ASCII letters, digits and _"))
+    if char in _LOOKALIKES:
+        hint = f"write {_LOOKALIKES[char]}"
+    shown = "".join(c if c.isprintable() else " " for c in place.text)
+    return ProgramSyntaxError(
+        f"{what} in the program", hint=hint, span=SourceSpan(place.line, place.column, 1, shown)
+    )
+
+
+def _check_tokens(source: Source) -> None:
+    """Refuse tokens that programs do not have, and brackets that do not match."""
+    opened: list[tuple[str, SourceSpan]] = []
+    for number in range(1, len(source.lines) + 1):
+        line = source.lines[number - 1]
+        if not opened and line[source.indent : source.indent + 1] == " " and line.partition("#")[0].strip(" "):
+            raise ProgramSyntaxError(
+                "this line is indented", hint="all statements start in the same column", span=source.span(number, 1, 1)
+            )
+        for kind, token, place in _tokens(source, number):
+            match kind:
+                case "name" if token in KEYWORDS:
+                    message, hint = KEYWORDS[token]
+                    raise ProgramSyntaxError(message, hint=hint, span=place)
+                case "refused":
+                    message, hint = REFUSED[token]
+                    raise ProgramSyntaxError(message, hint=hint, span=place)
+                case "operator" if token in "([":
+                    opened.append((token, place))
+                    if len(opened) > MAX_NESTING:
+                        raise _nested(place)
+                case "operator" if token in _CLOSES:
+                    if not opened or opened[-1][0] != _CLOSES[token]:
+                        raise ProgramSyntaxError(f"this {token} closes nothing", hint=_expected(opened), span=place)
+                    opened.pop()
+    if opened:
+        token, place = opened[-1]
+        raise ProgramSyntaxError(f"this {token} is never closed", hint=_expected(opened), span=place)
+
+
+def _tokens(source: Source, number: int) -> Iterator[tuple[str, str, SourceSpan]]:
+    """Kind, text and place of the tokens of one line, numbers checked."""
+    line, position = source.lines[number - 1], 0
+    while position < len(line):
+        found = _TOKEN.match(line, position)
+        # Every printable ASCII character begins some token, and no other character comes this far.
+        assert found is not None and found.lastgroup is not None
+        place = source.span(number, position + 1, len(found.group()))
+        position = found.end()
+        if found.lastgroup == "number" and (rest := _WORD.match(line, position)):
+            word = found.group() + rest.group()
+            raise ProgramSyntaxError(
+                f"{word[:MAX_NAME]} is not a number",
+                hint=f"a product is written with *: {found.group()} * ..." if rest.group()[0].isalpha() else
+                "numbers are decimal: 16, 4_096, 0.5, 1e-5; names start with a letter",
+                span=source.span(number, place.column, len(word)),
+            )  # fmt: skip
+        if found.lastgroup in ("number", "name") and place.width > MAX_NAME:
+            raise ProgramSizeError(
+                f"a {found.lastgroup} of {place.width} characters", hint=f"at most {MAX_NAME}", span=place
+            )
+        yield found.lastgroup, found.group(), place
+
+
+def _expected(opened: list[tuple[str, SourceSpan]]) -> str:
+    if not opened:
+        return "remove it, or open a bracket before it"
+    token, place = opened[-1]
+    closing = next(close for close, opening in _CLOSES.items() if opening == token)
+    return f"the {token} of line {place.line}, column {place.column} waits for {closing}"
+
+
+def _nested(place: SourceSpan | None) -> MirageError:
+    return ProgramSizeError(
+        f"an expression is nested more than {MAX_NESTING} levels deep",
+        hint="give intermediate results names of their own",
+        span=place,
+    )
+
+
+def _tree(source: Source) -> ast.Module:
+    """Python's syntax tree, its depth checked without recursion."""
+    # A comment may stand left of the code, so comment lines are blanked instead of cut.
+    text = "\n".join("" if line.lstrip(" ").startswith("#") else line[source.indent :] for line in source.lines)
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise _syntax(source, error) from None
+    except (RecursionError, MemoryError):
+        # Both mean that Python's parser met its own limit on depth.
+        raise _nested(None) from None
+    pending: list[tuple[ast.AST, int, SourceSpan | None]] = [(tree, 0, None)]
+    while pending:
+        node, depth, place = pending.pop()
+        if isinstance(node, ast.stmt):
+            depth, place = 0, source.of(node)
+        if depth > MAX_NESTING:
+            raise _nested(place)
+        pending.extend((child, depth + 1, place) for child in ast.iter_child_nodes(node))
+    return tree
+
+
+def _syntax(source: Source, error: SyntaxError) -> MirageError:
+    line = min(max(error.lineno or 1, 1), len(source.lines))
+    column = max(1, (error.offset or 1) + source.indent)
+    column = min(column, len(source.lines[line - 1]) + 1)
+    stop = error.end_offset if error.end_lineno == error.lineno else None
+    width = (stop + source.indent if stop else column + 1) - column
+    reason = error.msg.split("(")[0].strip()
+    return ProgramSyntaxError(
+        f"this cannot be read: {reason}",
+        hint="statements are X: f16[2, 3], Y = expression, return Y",
+        span=source.span(line, column, width),
+    )
