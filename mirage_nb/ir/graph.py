@@ -178,6 +178,12 @@ class KernelGraph(_Graph):
         """sha256 over the structure; equal graphs have equal digests, in every run."""
         return digest(self)
 
+    def _repr_html_(self) -> str:
+        """The picture that a notebook shows."""
+        from mirage_nb.viz.mugraph import mugraph_svg
+
+        return mugraph_svg(self)
+
 
 @dataclass(frozen=True, slots=True)
 class BlockGraph(_Graph):

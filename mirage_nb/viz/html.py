@@ -1,0 +1,242 @@
+"""A snapshot as HTML: the sections that the live view shows, and a static page of them for saved notebooks.
+
+In: a `Snapshot`. Out: HTML fragments; every text is escaped, there is no script. A row that a reader may
+choose carries `data-choose="kind:identity"` and a cell that a table may be sorted by carries `data-value`;
+the live view acts on them, a static page ignores them. Long lists are cut and say so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+
+from mirage_nb.search.events import Outcome, Prefix
+from mirage_nb.search.progress import Candidate, Snapshot, State
+from mirage_nb.verify.verdict import Verdict
+from mirage_nb.viz.mugraph import mugraph_svg
+from mirage_nb.viz.prefix import prefix_svg
+from mirage_nb.viz.search import COLOUR, counts_svg
+from mirage_nb.viz.svg import STYLE
+from mirage_nb.viz.text import duration
+
+ROWS = 40
+PREFIXES = 60
+MESSAGES = 12
+
+CSS = resources.files("mirage_nb.viz").joinpath("snapshot.css").read_text(encoding="utf-8")
+
+
+def snapshot_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: str = "") -> str:
+    """All sections in one fragment, the best candidate opened; stands on its own in any page."""
+    best = snapshot.best
+    opened = candidate_html(best) if best is not None else ""
+    return (
+        f"<style>{STYLE}{CSS}</style><div class='mir mir-view'>"
+        f"{header_html(snapshot, budget_seconds, stage)}"
+        f"<div class='mir-columns'><div class='mir-side'>{chart_html(snapshot)}"
+        f"<details><summary>prefixes</summary>{prefixes_html(snapshot)}</details></div>"
+        f"<div class='mir-main'>{candidates_html(snapshot, best.digest if best else '')}{opened}</div></div>"
+        f"{messages_html(snapshot)}</div>"
+    )
+
+
+def page(title: str, body: str) -> str:
+    """A fragment as a whole HTML file that follows the reader's light or dark scheme."""
+    return (
+        "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='color-scheme' content='light dark'>"
+        f"<title>{escape(title)}</title></head><body style='margin:1em'>{body}</body></html>"
+    )
+
+
+def header_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: str = "") -> str:
+    """Name, state, progress against the space and against the budget, counts."""
+    state = snapshot.state.value
+    running = snapshot.state is State.RUNNING
+    doing = f"<span class='mir-stage'>{escape(stage)}</span>" if stage and running else ""
+    first = "" if snapshot.first_seconds is None else f", first muGraph after {snapshot.first_seconds:.2f} s"
+    budget = "" if budget_seconds is None else f" of {budget_seconds:g} s"
+    done, total = snapshot.configurations_done, snapshot.configurations_total
+    pruned = sum(snapshot.total(outcome) for outcome in Outcome if outcome.name.startswith("PRUNED"))
+    counts = (
+        ("kept", snapshot.total(Outcome.KEPT)),
+        ("merged", snapshot.total(Outcome.MERGED)),
+        ("pruned", pruned),
+        ("structures", snapshot.structures),
+        ("verified", snapshot.verified),
+        ("refuted", snapshot.refuted),
+        ("outside LAX", snapshot.outside_lax),
+    )
+    numbers = "".join(f"<div><b>{count:,}</b><span>{name}</span></div>" for name, count in counts)
+    space = "the whole space was searched" if snapshot.exhausted else f"{done} of {total} configurations"
+    return (
+        f"<div class='mir-head'><b class='mir-name'>{escape(snapshot.name or 'session')}</b>"
+        f"<span class='mir-state mir-{state}'>{state}</span>{doing}</div>"
+        f"<div class='mir-progress'>{_meter('configurations', done, total)}<span>{space}</span>"
+        f"{_meter('seconds', snapshot.seconds, budget_seconds or 0)}"
+        f"<span>{snapshot.seconds:.1f} s{budget}{first}</span></div>"
+        f"<div class='mir-counts'>{numbers}</div>"
+    )
+
+
+def _meter(name: str, value: float, most: float) -> str:
+    share = min(1.0, value / most) if most > 0 else 0.0
+    return (
+        f"<div class='mir-meter' role='progressbar' aria-label='{name}' aria-valuenow='{100 * share:.0f}' "
+        f"aria-valuemin='0' aria-valuemax='100'><div style='width:{100 * share:.1f}%'></div></div>"
+    )
+
+
+def chart_html(snapshot: Snapshot) -> str:
+    """Applications by depth and outcome."""
+    return f"<h4>applications by depth</h4>{counts_svg(snapshot.counts)}"
+
+
+def candidates_html(snapshot: Snapshot, chosen: str = "") -> str:
+    """The verified muGraphs, best first, at most ROWS of them."""
+    if not snapshot.candidates:
+        return "<h4>verified muGraphs</h4><p class='mir-none'>none yet</p>"
+    columns = ("#", "muGraph", "operators", "kernels", "time", "verdict", "error", "configuration")
+    head = "".join(f"<th data-column='{n}' scope='col'>{name}</th>" for n, name in enumerate(columns))
+    rows = [_row(rank, c, c.digest == chosen) for rank, c in enumerate(snapshot.candidates[:ROWS], start=1)]
+    left = len(snapshot.candidates) - ROWS
+    more = f"<p class='mir-none'>and {left} more</p>" if left > 0 else ""
+    return (
+        "<h4>verified muGraphs</h4><div class='mir-scroll'><table class='mir-table'>"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{more}"
+    )
+
+
+def _row(rank: int, candidate: Candidate, chosen: bool) -> str:
+    verdict = candidate.verdict
+    measured = candidate.time_us is not None
+    time = candidate.time_us if candidate.time_us is not None else candidate.estimate_us
+    shown = f"{time:.2f} µs" if measured else f"<i>≈{time:.2f} µs</i>"
+    error = "" if candidate.error is None else f"{candidate.error:.1e}"
+    cells = (
+        (rank, str(rank)),
+        (candidate.digest, f"<code>{escape(candidate.digest[:8])}</code>"),
+        (candidate.operators, str(candidate.operators)),
+        (candidate.kernels, str(candidate.kernels)),
+        (time, shown),
+        (verdict.kind.value, _badge(verdict)),
+        (candidate.error if candidate.error is not None else -1, error),
+        (candidate.configuration, escape(candidate.configuration)),
+    )
+    inside = "".join(f"<td data-value='{escape(str(value))}'>{text}</td>" for value, text in cells)
+    return (
+        f"<tr tabindex='0' data-choose='candidate:{escape(candidate.digest)}' "
+        f"aria-selected='{str(chosen).lower()}'>{inside}</tr>"
+    )
+
+
+def _badge(verdict: Verdict) -> str:
+    cls = "good" if verdict.accepted else "bad" if verdict.kind.name == "REFUTED" else "open"
+    return f"<span class='mir-badge mir-{cls}' title='{escape(str(verdict))}'>{verdict.kind.value}</span>"
+
+
+def candidate_html(candidate: Candidate) -> str:
+    """One muGraph opened: picture, verdict with what was checked, sizes, time, error."""
+    sizes = ", ".join(f"{name}={size}" for name, size in candidate.sizes.items())
+    facts = [
+        ("verdict", _badge(candidate.verdict) + f" {escape(verdict_text(candidate.verdict))}"),
+        ("time", escape(duration(candidate)) + _place(candidate)),
+        ("sizes", escape(sizes)),
+        ("configuration", escape(candidate.configuration)),
+        ("digest", f"<code>{escape(candidate.digest[:16])}</code>"),
+    ]
+    if candidate.error is not None:
+        facts.insert(2, ("error", f"{candidate.error:.1e} relative, against float64"))
+    witness = candidate.verdict.witness
+    if witness is not None:
+        place = f"output {witness.output}, element {list(witness.index)}, seed {witness.seed}"
+        facts.insert(1, ("witness", escape(f"{place}: expected {witness.expected}, found {witness.found}")))
+    return (
+        f"<div class='mir-detail'><h4>muGraph {escape(candidate.digest[:8])}</h4>{_facts(facts)}"
+        f"<div class='mir-picture'>{mugraph_svg(candidate.graph)}</div></div>"
+    )
+
+
+def _place(candidate: Candidate) -> str:
+    return f" · ran on {escape(candidate.executed_on)}" if candidate.executed_on else ""
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """What was checked, in words, and the bound where one holds."""
+    parts = []
+    if verdict.trials:
+        parts.append(f"{verdict.trials} trials over finite fields")
+    if verdict.log2_bound is not None:
+        parts.append(f"error probability at most 2^{verdict.log2_bound:.0f}")
+    if verdict.sizes:
+        checked = ", ".join(f"{name}[{', '.join(map(str, shape))}]" for name, shape in verdict.sizes.items())
+        parts.append(f"checked at {checked}")
+    if verdict.note:
+        parts.append(verdict.note)
+    return "; ".join(parts)
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    return "<dl>" + "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value) + "</dl>"
+
+
+def prefixes_html(snapshot: Snapshot, chosen: int | None = None) -> str:
+    """A sample of the prefixes, some of every outcome, by depth."""
+    if not snapshot.prefixes:
+        return "<p class='mir-none'>no sample yet</p>"
+    shown = sampled(snapshot.prefixes)
+    rows = "".join(
+        f"<tr tabindex='0' data-choose='prefix:{p.identity}' "
+        f"aria-selected='{str(p.identity == chosen).lower()}'>"
+        f"<td>{p.depth}</td><td><i class='mir-dot' style='background:var(--mir-{COLOUR[p.outcome]})'></i>"
+        f"{escape(p.outcome.value)}</td><td><code>{escape(p.operator)}</code></td><td>{escape(p.type)}</td>"
+        f"<td>{escape(p.stage)}</td></tr>"
+        for p in shown
+    )
+    columns = ("depth", "outcome", "operator", "type", "stage")
+    head = "".join(f"<th scope='col'>{name}</th>" for name in columns)
+    return (
+        f"<p class='mir-none'>{len(shown)} of {sum(snapshot.counts.values()):,} applications</p>"
+        "<div class='mir-scroll'><table class='mir-table'>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def sampled(prefixes: Sequence[Prefix], most: int = PREFIXES) -> list[Prefix]:
+    """At most `most` prefixes: one of every outcome in turn, then sorted by depth."""
+    queues: Mapping[Outcome, list[Prefix]] = defaultdict(list)
+    for prefix in prefixes:
+        queues[prefix.outcome].append(prefix)
+    turns = ((n, prefix) for queue in queues.values() for n, prefix in enumerate(queue))
+    chosen = [prefix for _, prefix in sorted(turns, key=lambda turn: turn[0])[:most]]
+    order = list(Outcome)
+    return sorted(chosen, key=lambda p: (p.depth, order.index(p.outcome), p.identity))
+
+
+def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
+    """One prefix opened: operator, type, expression, and why it was kept or cut, and its derivation."""
+    dot = f"<i class='mir-dot' style='background:var(--mir-{COLOUR[prefix.outcome]})'></i>"
+    facts = [
+        ("outcome", f"{dot}{escape(prefix.outcome.value)}"),
+        ("reason", escape(prefix.reason)),
+        ("operator", f"<code>{escape(prefix.operator)}</code> {escape(prefix.stage)}, depth {prefix.depth}"),
+        ("type", escape(prefix.type)),
+        ("expression", f"<code>{escape(prefix.expression)}</code>"),
+        ("configuration", escape(prefix.configuration)),
+    ]
+    return (
+        f"<div class='mir-detail'><h4>prefix {prefix.identity}</h4>{_facts(facts)}"
+        f"<div class='mir-picture'>{prefix_svg(prefix, sample)}</div></div>"
+    )
+
+
+def messages_html(snapshot: Snapshot) -> str:
+    """What was cut from the space, and the newest messages."""
+    lines = [("not searched", cut) for cut in snapshot.cut[-MESSAGES:]]
+    lines += [("note", message) for message in snapshot.messages[-MESSAGES:]]
+    if not lines:
+        return ""
+    items = "".join(f"<li><b>{kind}:</b> {escape(text)}</li>" for kind, text in lines)
+    return f"<h4>messages</h4><ul class='mir-messages'>{items}</ul>"

@@ -1,0 +1,165 @@
+"""A scripted session: plays a search of given length back as snapshots, without searching anything."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+from mirage_nb.search.events import Outcome, Prefix
+from mirage_nb.search.progress import Candidate, Snapshot, State
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+from tests.viz.mugraph_samples import rmsnorm_fused, rmsnorm_program, split_attention
+
+FIELD = Verdict(
+    VerdictKind.FIELD,
+    trials=6,
+    primes=((1048583, 524291),),
+    seed=7,
+    sizes={"X": (16, 1024), "G": (1024,), "W": (1024, 4096)},
+    log2_bound=-71.3,
+)
+
+
+def candidates(count: int = 12) -> tuple[Candidate, ...]:
+    """Candidates of several shapes; the first was executed and proved, the rest are estimates."""
+    graphs = [rmsnorm_fused(), split_attention(), rmsnorm_program(), rmsnorm_fused(blocks=64, loop=32)]
+    found = []
+    for number, graph in zip(range(count), itertools.cycle(graphs)):
+        found.append(
+            Candidate(
+                digest=f"{number:02x}{graph.digest()[2:]}",
+                graph=graph,
+                configuration=("loop over k", "grid over k, loop over k", "no loop")[number % 3],
+                operators=7 + number % 5,
+                sizes={"grid m": 1, "grid n": 128, "loop k": 16},
+                verdict=FIELD,
+                estimate_us=8.1 + 1.7 * number,
+            )
+        )
+    if found:
+        proved = replace(FIELD, kind=VerdictKind.PROVED, note="proved for all sizes")
+        found[0] = replace(found[0], verdict=proved, error=3.1e-4, executed_on="CPU edition")
+    return tuple(found)
+
+
+def prefixes() -> tuple[Prefix, ...]:
+    """A small derivation with every outcome."""
+    rows = (
+        (0, (), 0, "X", "loop", "[m, k:I]", "X", Outcome.KEPT, "input"),
+        (1, (), 0, "W", "loop", "[k:I, n]", "W", Outcome.KEPT, "input"),
+        (2, (0,), 1, "Sqr", "loop", "[m, k:I]", "X²", Outcome.KEPT, "can become part of the target"),
+        (3, (0, 1), 1, "Matmul", "loop", "[m, n]", "Σk X·W", Outcome.KEPT, "can become part of the target"),
+        (4, (0, 0), 1, "EwAdd", "loop", "[m, k:I]", "2·X", Outcome.PRUNED_EXPRESSION, "no term has 2·X"),
+        (5, (0, 1), 1, "EwMul", "loop", "–", "", Outcome.PRUNED_TYPE, "axes m and n differ"),
+        (6, (2,), 2, "Sum", "loop", "[m]", "Σk X²", Outcome.KEPT, "can become part of the target"),
+        (7, (0, 0), 1, "EwMul", "loop", "[m, k:I]", "X²", Outcome.MERGED, "same value as 2"),
+        (8, (6,), 3, "Accum sum", "after", "[m]", "Σk X²", Outcome.KEPT, "can become part of the target"),
+        (9, (3,), 2, "Accum sum", "after", "[m, n]", "Σk X·W", Outcome.KEPT, "can become part of the target"),
+        (10, (8,), 4, "Sqrt", "after", "[m]", "√(Σk X²)", Outcome.KEPT, "can become part of the target"),
+        (11, (9, 10), 5, "EwDiv", "after", "[m, n]", "Σk X·W / √(Σk X²)", Outcome.KEPT, "the target"),
+        (
+            12,
+            (10, 9),
+            5,
+            "EwMul",
+            "after",
+            "[m, n]",
+            "",
+            Outcome.PRUNED_CANONICAL,
+            "EwMul(9, 10) ranks lower",
+        ),
+        (13, (99, 8), 4, "EwSub", "after", "[m]", "…", Outcome.PRUNED_SHIFT, "a shift on one side only"),
+    )
+    where = "loop over k"
+    return tuple(Prefix(*row[:2], where, *row[2:]) for row in rows)
+
+
+def snapshot(
+    share: float = 1.0, state: State = State.FINISHED, seconds: float = 2.0, name: str = "fused"
+) -> Snapshot:
+    """What a search looks like when `share` of it is done."""
+    shape = (0.02, 0.01, 0.15, 0.7, 0.1, 0.02)
+    counts = {
+        (depth, outcome): int(share * 3 ** min(depth, 12 - depth) * 80 * part)
+        for depth in range(1, 10)
+        for outcome, part in zip(Outcome, shape, strict=True)
+        if depth <= 1 + 9 * share
+    }
+    found = candidates(int(12 * share))
+    return Snapshot(
+        name=name,
+        state=state,
+        seconds=seconds,
+        first_seconds=0.03 if found else None,
+        configurations_done=int(8 * share),
+        configurations_total=8,
+        counts=counts,
+        structures=int(40 * share),
+        verified=len(found),
+        refuted=int(3 * share),
+        outside_lax=0,
+        candidates=found,
+        prefixes=prefixes() if share > 0.2 else (),
+        cut=("configurations with two loops",) if share > 0.5 else (),
+        messages=("no GPU here: times are estimates for the h200",) if share > 0.1 else (),
+        exhausted=share >= 1.0,
+    )
+
+
+class FakeSession:
+    """Plays `snapshot` from 0 to 1 over `length` seconds of running time."""
+
+    def __init__(self, length: float = 4.0, name: str = "fused", budget: float = 30.0) -> None:
+        self.length = length
+        self.name = name
+        self.search = SimpleNamespace(budget=SimpleNamespace(seconds=budget))
+        self.state = State.RUNNING
+        self.calls: list[tuple[str, float]] = []
+        self._before = 0.0
+        self._since = time.monotonic()
+
+    @property
+    def stage(self) -> str:
+        """What is being done."""
+        return "searching" if self.state is State.RUNNING else ""
+
+    def _played(self) -> float:
+        return self._before + (time.monotonic() - self._since if self.state is State.RUNNING else 0.0)
+
+    def snapshot(self) -> Snapshot:
+        """The scripted state now."""
+        played = min(self.length, self._played())
+        if played >= self.length and self.state is State.RUNNING:
+            self._turn(State.FINISHED)
+        return snapshot(played / self.length, self.state, played, self.name)
+
+    def _turn(self, state: State) -> None:
+        self._before, self._since, self.state = self._played(), time.monotonic(), state
+
+    def stop(self) -> None:
+        """End the play."""
+        self.calls.append(("stop", time.time()))
+        self._turn(State.STOPPED)
+
+    def pause(self) -> None:
+        """Hold the play."""
+        self.calls.append(("pause", time.time()))
+        self._turn(State.PAUSED)
+
+    def resume(self) -> None:
+        """Go on."""
+        self.calls.append(("resume", time.time()))
+        self._turn(State.RUNNING)
+
+    def result(self, timeout: float | None = None) -> Snapshot:
+        """Wait for the end."""
+        deadline = time.monotonic() + (self.length if timeout is None else timeout)
+        while self.snapshot().state is State.RUNNING and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.snapshot()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; whether it came."""
+        return self.result(timeout).state is not State.RUNNING

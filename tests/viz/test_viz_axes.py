@@ -1,0 +1,53 @@
+"""Names of axes: equal where the operators force it, over all levels."""
+
+from __future__ import annotations
+
+from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, TensorType
+from mirage_nb.viz.axes import axis_names
+from tests.viz.mugraph_samples import rmsnorm_fused, rmsnorm_program, split_attention
+
+
+def test_figure_3_reads_as_in_the_paper() -> None:
+    names = axis_names(rmsnorm_program())
+    assert [names.of((), v) for v in range(3)] == [("m", "k"), ("k",), ("k", "n")]
+    assert names.of((), 4) == ("m", "")  # the sum is 1 by nature
+    assert names.of((), len(rmsnorm_program().types) - 1) == ("m", "n")
+
+
+def test_names_go_through_all_levels() -> None:
+    graph = rmsnorm_fused()
+    names = axis_names(graph)
+    assert names.of((), 3) == ("m", "n")
+    assert [names.of((0,), v) for v in range(3)] == [("m", "k"), ("k",), ("k", "n")]
+    body = graph.ops[0].body
+    assert body is not None
+    fused = next(i for i, op in enumerate(body.ops) if op.kind is OpKind.FUSED)
+    assert names.of((0, fused), 0) == ("m", "")
+    assert names.of((0, fused), 1) == ("m", "n")
+
+
+def test_a_batch_axis_split_to_1_keeps_its_name_and_partial_sums_get_a_new_one() -> None:
+    graph = split_attention()
+    names = axis_names(graph)
+    assert names.of((), 0) == ("b", "m", "k")
+    body = graph.ops[0].body
+    assert body is not None and body.types[0].shape == (1, 32, 64)
+    assert names.of((0,), 0) == ("b", "m", "k")
+    parts = names.of((), 3)
+    assert parts[1:] == ("b", "m", "d") and parts[0] not in {"b", "m", "k", "n", "d", ""}
+    assert names.of((), 6) == ("b", "m", "d")
+
+
+def test_a_reshape_that_merges_dimensions_makes_new_axes() -> None:
+    graph = KernelGraph.start(Input("X", TensorType((4, 6), DType.F16)))
+    merged = graph.append(Op(OpKind.RESHAPE, (0,), ReshapeAttrs((24,))))
+    assert axis_names(merged).of((), 1)[0] not in axis_names(merged).of((), 0)
+    widened = graph.append(Op(OpKind.RESHAPE, (0,), ReshapeAttrs((4, 1, 6))))
+    assert axis_names(widened).of((), 1) == ("m", "", "k")
+
+
+def test_names_never_run_out() -> None:
+    graph = KernelGraph.start(*(Input(f"X{i}", TensorType((2, 3, 5), DType.F16)) for i in range(20)))
+    names = [name for v in range(20) for name in axis_names(graph).of((), v)]
+    assert len(set(names)) == 60
+    assert not {"x", "y", "z", "i"} & set(names)

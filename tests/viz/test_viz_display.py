@@ -1,0 +1,19 @@
+"""What a notebook shows for a muGraph that ends a cell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from mirage_nb.viz import mugraph_svg
+from tests.viz.mugraph_samples import rmsnorm_fused
+
+
+def test_a_mugraph_shows_its_picture() -> None:
+    graph = rmsnorm_fused()
+    assert graph._repr_html_() == mugraph_svg(graph)
+
+
+def test_graphs_load_no_pictures_before_one_is_shown() -> None:
+    code = "import sys, mirage_nb.ir; sys.exit('mirage_nb.viz' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,126 @@
+"""The sections of a snapshot: well-formed, escaped, bounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from mirage_nb.search.events import Outcome
+from mirage_nb.search.progress import State
+from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
+from mirage_nb.viz import page, snapshot_html, snapshot_text
+from mirage_nb.viz.html import (
+    ROWS,
+    candidate_html,
+    candidates_html,
+    header_html,
+    prefix_html,
+    prefixes_html,
+    sampled,
+)
+from tests.browser.fake_session import candidates, prefixes, snapshot
+
+VOID = {"meta", "br", "rect", "path", "link"}
+
+
+class Balance(HTMLParser):
+    """Fails on tags that do not match; collects the visible text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def read(html: str) -> Balance:
+    parser = Balance()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("state", State)
+def test_every_state_is_well_formed_and_says_so(share: float, state: State) -> None:
+    found = read(page("t", snapshot_html(snapshot(share, state), 30)))
+    assert state.value in found.words
+    assert "script" not in found.tags
+
+
+def test_hostile_texts_stay_texts() -> None:
+    bad = "<script>alert('x')</script>"
+    shown = snapshot(1.0, name=bad)
+    worst = replace(shown.candidates[0], configuration=bad, executed_on=bad, digest=bad, sizes={bad: 1})
+    refuted = Verdict(VerdictKind.REFUTED, note=bad, witness=Witness(1, 0, (2,), bad, bad))
+    worst = replace(worst, verdict=refuted)
+    texts = dict.fromkeys(("operator", "type", "expression", "reason", "stage", "configuration"), bad)
+    prefix = replace(prefixes()[0], **texts)
+    shown = replace(shown, candidates=(worst,), prefixes=(prefix,), cut=(bad,), messages=(bad,))
+    html = snapshot_html(shown, 1.0, bad) + prefix_html(prefix, [prefix])
+    assert "script" not in read(html).tags
+    assert "onload" not in html
+
+
+def test_the_verdict_says_what_was_checked() -> None:
+    words = " ".join(read(candidate_html(candidates(2)[1])).words)
+    assert "6 trials over finite fields" in words
+    assert "2^-71" in words and "X[16, 1024]" in words
+    assert "estimated" in words
+
+
+def test_a_witness_is_shown() -> None:
+    refuted = Verdict(VerdictKind.REFUTED, witness=Witness(7, 0, (1, 2), "3", "4"))
+    words = " ".join(read(candidate_html(replace(candidates(1)[0], verdict=refuted))).words)
+    assert "element [1, 2]" in words and "expected 3, found 4" in words
+
+
+def test_a_measured_time_is_told_from_an_estimate() -> None:
+    (one,) = candidates(1)
+    assert "≈8.10" in candidates_html(replace(snapshot(), candidates=(one,)))
+    measured = candidates_html(replace(snapshot(), candidates=(replace(one, time_us=5.25),)))
+    assert "5.25" in measured and "≈" not in measured
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    many = tuple(replace(candidates(1)[0], digest=f"{i:04}") for i in range(ROWS + 7))
+    html = candidates_html(replace(snapshot(), candidates=many))
+    assert html.count("data-choose") == ROWS
+    assert "and 7 more" in html
+
+
+def test_progress_is_bounded() -> None:
+    late = replace(snapshot(0.5, State.RUNNING), seconds=99.0)
+    assert "width:100.0%" in header_html(late, 30)
+    assert "width:50.0%" in header_html(late, None)
+    assert "width:0.0%" in header_html(replace(late, configurations_total=0, configurations_done=0), None)
+
+
+def test_the_sample_has_some_of_every_outcome() -> None:
+    kept = prefixes()[0]
+    rare = [replace(kept, identity=1000 + i, outcome=o) for i, o in enumerate(Outcome)]
+    shown = sampled([*(replace(kept, identity=i) for i in range(500)), *rare], 20)
+    assert len(shown) == 20
+    assert {p.outcome for p in shown} == set(Outcome)
+    assert "no sample" in prefixes_html(snapshot(0.0))
+
+
+def test_the_text_form_says_the_same() -> None:
+    text = snapshot_text(snapshot(1.0), 30)
+    assert "8/8 configurations" in text and "12 verified" in text and "and 4 more" in text
+    assert len(text.splitlines()) <= 20
