@@ -110,10 +110,9 @@ class _Explorer:
         roots = list(root_sets(closure, semantics, self.cut))
         graphs = Extraction(closure.values)
         for chosen, roots_ in self.choices(graphs, roots):
-            kernel = kernel_of(closure, graphs, chosen, roots_, lambda leaf: Source(self.prepared.tensors[leaf].input))
-            outputs = tuple(Source(kernel.outputs.index(kernel_index), 0) for kernel_index in kernel.outputs)
+            kernel = kernel_of(closure, graphs, chosen, roots_, Source)
             if kernel.uses_configuration():
-                yield Structure((kernel,), outputs)
+                yield Structure((kernel,), tuple(Source(output, 0) for output in range(len(roots_))))
 
     def choices(self, graphs: Extraction, roots: Sequence[tuple[int, ...]]) -> Iterator[tuple[Choice, tuple[int, ...]]]:
         """Graphs for any of the root sets, smallest first, up to the effort's size and number."""

@@ -1,0 +1,295 @@
+"""From a structure and sizes to a concrete muGraph.
+
+In: a prepared program, a structure, and for every kernel the blocks along each grid axis and the for-loop range.
+Out: a kernel graph of graph-defined operators with the inputs of the program. Tiles keep the dimension order of
+the program's tensors; where an operator needs another one, views (Transpose, Reshape) are put in. A partial sum
+over a grid axis leaves the block through a new leading dimension (paper section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mirage_nb.errors import GraphError
+from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
+    BlockGraph,
+    DimAttrs,
+    InIterAttrs,
+    Input,
+    KernelGraph,
+    Op,
+    OpKind,
+    OutSaverAttrs,
+    ReshapeAttrs,
+    TensorType,
+    TransposeAttrs,
+)
+from mirage_nb.search.axes import Layout, Prepared
+from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
+from mirage_nb.search.values import BLOCK, DATA, ITER, Operator
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSizes:
+    """Numbers for one kernel: blocks along the axes that the grid splits (x first), and the for-loop range."""
+
+    grid: tuple[tuple[int, int], ...]
+    loop: int = 1
+
+    def blocks(self, axis: int) -> int:
+        """Blocks along an axis; 1 if the grid does not split it."""
+        return dict(self.grid).get(axis, 1)
+
+
+def concrete(prepared: Prepared, structure: Structure, sizes: Sequence[KernelSizes], extents: Sequence[int]) -> KernelGraph:
+    """The muGraph of a structure at these sizes.
+
+    Args:
+        sizes: one entry per kernel; they divide the extents.
+        extents: of the axes; the program's own, or smaller ones for field trials.
+    """
+    graph = KernelGraph.start(*small_inputs(prepared, extents))
+    saved: list[list[tuple[int, Layout]]] = []
+    for kernel, numbers in zip(structure.kernels, sizes, strict=True):
+        finals = {
+            source.index: prepared.output_axes[output]
+            for output, source in enumerate(structure.outputs)
+            if source.kernel == len(saved)
+        }
+        graph, results = _Kernel(prepared, kernel, numbers, tuple(extents), saved).build(graph, finals)
+        saved.append(results)
+    outputs = tuple(saved[source.kernel or 0][source.index][0] for source in structure.outputs)
+    return graph.returning(outputs, prepared.graph.output_names)
+
+
+def small_inputs(prepared: Prepared, extents: Sequence[int]) -> tuple[Input, ...]:
+    """The program's inputs when its axes have these extents. Inputs that nothing reads keep their shape."""
+    axes_of = {tensor.input: tensor.axes for tensor in prepared.tensors}
+    made = []
+    for index, input_ in enumerate(prepared.graph.inputs):
+        shape = input_.type.shape
+        if index in axes_of:
+            shape = tuple(1 if axis is None else extents[axis] for axis in axes_of[index])
+        made.append(Input(input_.name, TensorType(shape, input_.type.dtype, input_.type.space)))
+    return tuple(made)
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """Builds one block graph; `layouts` holds the axis of every dimension of every tile."""
+
+    prepared: Prepared
+    kernel: KernelStructure
+    sizes: KernelSizes
+    extents: tuple[int, ...]
+    saved: list[list[tuple[int, Layout]]]
+    block: BlockGraph = field(init=False)
+    operands: list[int] = field(default_factory=list)
+    layouts: list[Layout] = field(default_factory=list)
+    value: list[int] = field(default_factory=list)
+
+    def build(self, graph: KernelGraph, finals: dict[int, Layout]) -> tuple[KernelGraph, list[tuple[int, Layout]]]:
+        """Append this kernel; also its results: the kernel-graph value and the axes of its dimensions."""
+        for step in self.kernel.steps:
+            if step.source is not None and (operand := self._operand(step.source)[0]) not in self.operands:
+                self.operands.append(operand)
+        grid = tuple(blocks for _, blocks in self.sizes.grid) or (1,)
+        self.block = BlockGraph.start(tuple(graph.types[v] for v in self.operands), grid, self.sizes.loop)
+        for step in self.kernel.steps:
+            self.value.append(self._step(step))
+        results = [self._save(output, finals.get(number)) for number, output in enumerate(self.kernel.outputs)]
+        first = len(graph.types)
+        graph = graph.append(Op(OpKind.GRAPH, tuple(self.operands), body=self.block))
+        return graph, [(first + index, layout) for index, layout in enumerate(results)]
+
+    def _operand(self, source: Source) -> tuple[int, Layout]:
+        if source.kernel is not None:
+            return self.saved[source.kernel][source.index]
+        tensor = self.prepared.tensors[source.index]
+        return tensor.input, tensor.axes
+
+    def _append(self, op: Op, layout: Layout) -> int:
+        self.block = self.block.append(op)
+        self.layouts.append(layout)
+        return len(self.layouts) - 1
+
+    def _step(self, step: Step) -> int:
+        operator = step.operator
+        reads = [self.value[r] for r in step.reads]
+        match operator.kind:
+            case OpKind.IN_ITER:
+                return self._read(step)
+            case OpKind.CONST:
+                return self._append(Op(OpKind.CONST, attrs=self.prepared.constants[operator.leaf]), ())
+            case OpKind.SUM | OpKind.MAX:
+                return self._folded(operator, reads)
+            case OpKind.RESCALED_SUM:
+                reads[1] = self._fitted(reads[1], self.layouts[reads[0]])
+                return self._folded(operator, reads)
+            case OpKind.ACCUM:
+                return self._accumulated(operator, reads)
+            case OpKind.MATMUL:
+                return self._matmul(operator.axis, reads[0], reads[1])
+            case _ if len(reads) == 2:
+                return self._elementwise(operator, reads[0], reads[1])
+            case _:
+                return self._append(Op(operator.kind, (reads[0],), operator.attrs), self.layouts[reads[0]])
+
+    def _read(self, step: Step) -> int:
+        assert step.source is not None
+        operand, layout = self._operand(step.source)
+        imap = tuple(
+            layout.index(axis) if axis in layout and (step.type[axis] & BLOCK or not self._reduced(axis)) else None
+            for axis, _ in self.sizes.grid
+        )
+        loop = self.kernel.loop
+        fmap = layout.index(loop) if loop is not None and step.type[loop] & ITER else None
+        return self._append(
+            Op(OpKind.IN_ITER, attrs=InIterAttrs(self.operands.index(operand), imap or (None,), fmap)), layout
+        )
+
+    def _reduced(self, axis: int) -> bool:
+        return self.prepared.axes[axis].reduced
+
+    def _folded(self, operator: Operator, reads: list[int]) -> int:
+        layout = self.layouts[reads[0]]
+        dim = layout.index(operator.axis)
+        op = Op(operator.kind, tuple(reads), DimAttrs(dim))
+        return self._append(op, (*layout[:dim], None, *layout[dim + 1 :]))
+
+    def _accumulated(self, operator: Operator, reads: list[int]) -> int:
+        assert operator.accum is not None
+        x, layout, dim = reads[0], self.layouts[reads[0]], None
+        if operator.accum is AccumKind.RESCALE:
+            reads = [x, self._fitted(reads[1], layout)]
+        if operator.accum is AccumKind.CONCAT:
+            if operator.axis not in layout:
+                if None not in layout:
+                    x = self._viewed(x, (None, *layout))
+                    layout = self.layouts[x]
+                spare = max(i for i, axis in enumerate(layout) if axis is None)
+                layout = (*layout[:spare], operator.axis, *layout[spare + 1 :])
+            dim, reads = layout.index(operator.axis), [x]
+        return self._append(Op(OpKind.ACCUM, tuple(reads), AccumAttrs(operator.accum, dim)), layout)
+
+    # -- dimension order
+
+    def _elementwise(self, operator: Operator, x: int, y: int) -> int:
+        wide = x if _axes(self.layouts[x]) >= _axes(self.layouts[y]) else y
+        if wide == x:
+            y = self._fitted(y, self.layouts[x])
+        else:
+            x = self._fitted(x, self.layouts[y])
+        return self._append(Op(operator.kind, (x, y), operator.attrs), _broadcast(self.layouts[x], self.layouts[y]))
+
+    def _matmul(self, axis: int, x: int, y: int) -> int:
+        plans = [self._product_layouts(axis, x, y), self._product_layouts(axis, y, x)]
+        costs = [(a != self.layouts[p]) + (b != self.layouts[q]) for (a, b), (p, q) in zip(plans, ((x, y), (y, x)), strict=True)]
+        if costs[1] < costs[0]:
+            x, y, plans = y, x, plans[::-1]
+        left, right = plans[0]
+        x, y = self._viewed(x, left), self._viewed(y, right)
+        lead = _broadcast(self.layouts[x][:-2], self.layouts[y][:-2])
+        return self._append(Op(OpKind.MATMUL, (x, y)), (*lead, self.layouts[x][-2], self.layouts[y][-1]))
+
+    def _product_layouts(self, axis: int, x: int, y: int) -> tuple[Layout, Layout]:
+        """The layouts in which x @ y folds `axis`; as they are where that is possible."""
+        left, right = self.layouts[x], self.layouts[y]
+        if _multiplies(left, right, axis):
+            return left, right
+        own = [a for a in left if a is not None and a != axis and a not in right]
+        other = [a for a in right if a is not None and a != axis and a not in left]
+        row, column = own[-1] if own else None, other[-1] if other else None
+        lead = [a for a in left if a is not None and a not in (axis, row)]
+        lead += [a for a in right if a is not None and a not in (axis, column) and a not in lead]
+        of_x = [a if a in left else None for a in lead]
+        of_y = [a if a in right else None for a in lead]
+        return (*_trimmed(of_x), row, axis), (*_trimmed(of_y), axis, column)
+
+    def _fitted(self, value: int, wide: Layout) -> int:
+        """A view of `value` that broadcasts to `wide`, whose axes contain its own."""
+        layout = self.layouts[value]
+        shift = len(wide) - len(layout)
+        if all(a is None or (i + shift >= 0 and wide[i + shift] == a) for i, a in enumerate(layout)) and shift >= 0:
+            return value
+        return self._viewed(value, tuple(_trimmed([a if a in layout else None for a in wide])))
+
+    def _viewed(self, value: int, wanted: Layout) -> int:
+        """A view of `value` with the dimensions of `wanted`, which has the same axes."""
+        layout = self.layouts[value]
+        if layout == wanted:
+            return value
+        order = [a for a in layout if a is not None]
+        if [a for a in wanted if a is not None] != order:
+            perm = _permutation(layout, wanted)
+            value = self._append(Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(perm)), tuple(layout[i] for i in perm))
+            layout = self.layouts[value]
+        if layout == wanted:
+            return value
+        shape = dict(zip(layout, self.block.types[value].shape, strict=True))
+        target = tuple(1 if a is None else shape[a] for a in wanted)
+        return self._append(Op(OpKind.RESHAPE, (value,), attrs=ReshapeAttrs(target)), wanted)
+
+    # -- savers
+
+    def _save(self, output: int, final: Layout | None) -> Layout:
+        step, value = self.kernel.steps[output], self.value[output]
+        if final is None:
+            partial = [a for a, _ in self.sizes.grid if step.type[a] & BLOCK and not step.type[a] & DATA]
+            final = (*partial, *self.layouts[value])
+            value = self._viewed(value, (*(None for _ in partial), *self.layouts[value]))
+        else:
+            value = self._viewed(value, final)
+        omap = tuple(final.index(axis) if axis in final else None for axis, _ in self.sizes.grid)
+        self.block = self.block.append(Op(OpKind.OUT_SAVER, (value,), OutSaverAttrs(omap or (None,))))
+        return final
+
+
+def _axes(layout: Layout) -> set[int]:
+    return {axis for axis in layout if axis is not None}
+
+
+def _trimmed(layout: list[int | None]) -> list[int | None]:
+    """Without leading dimensions of extent 1."""
+    while layout and layout[0] is None:
+        layout = layout[1:]
+    return layout
+
+
+def _broadcast(first: Layout, second: Layout) -> Layout:
+    rank = max(len(first), len(second))
+    padded = [(*(None for _ in range(rank - len(layout))), *layout) for layout in (first, second)]
+    joined: list[int | None] = []
+    for a, b in zip(*padded, strict=True):
+        if a is not None and b is not None and a != b:
+            raise GraphError("tiles whose dimensions do not line up")
+        joined.append(b if a is None else a)
+    return tuple(joined)
+
+
+def _multiplies(left: Layout, right: Layout, axis: int) -> bool:
+    """Whether left @ right, as they lie, folds `axis` and nothing else."""
+    if len(left) < 2 or len(right) < 2 or left[-1] != axis or right[-2] != axis:
+        return False
+    row, column = left[-2], right[-1]
+    if (row is not None and row in right) or (column is not None and column in left):
+        return False
+    lead, other = left[:-2][::-1], right[:-2][::-1]
+    lined = all(a is None or b is None or a == b for a, b in zip(lead, other, strict=False))
+    joined = [a if a is not None else b for a, b in zip(lead, other, strict=False)]
+    joined += [*lead[len(other) :], *other[len(lead) :]]
+    axes = [a for a in joined if a is not None]
+    return lined and len(set(axes)) == len(axes)
+
+
+def _permutation(layout: Layout, wanted: Layout) -> tuple[int, ...]:
+    """The order of the dimensions of `layout` that gives the axes of `wanted`, extents of 1 placed alike if they fit."""
+    spare = [i for i, axis in enumerate(layout) if axis is None]
+    if len(layout) == len(wanted):
+        return tuple(spare.pop(0) if axis is None else layout.index(axis) for axis in wanted)
+    return (*spare, *(layout.index(axis) for axis in wanted if axis is not None))
+
+
