@@ -7,6 +7,7 @@ the order of declaration and only operators that an output needs, each with its 
 from __future__ import annotations
 
 import ast
+import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -120,9 +121,13 @@ def load(
 def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, Number]:
     checked: dict[str, Number] = {}
     for name, value in sizes.items():
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        try:
+            index = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            index = None
+        if index is None:
             raise OptionError(f"size {name} is an integer, not {shorten(repr(value))}", hint=f"for example {name}=8")
-        checked[name] = Number.of(value.__index__())
+        checked[name] = Number.of(index)
     return checked
 
 

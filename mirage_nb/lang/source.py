@@ -73,10 +73,15 @@ _WORD = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A program's text by lines; `indent` leading spaces that all lines share are not part of it."""
+    """A program's text by lines; the `indent` leading spaces of its first statement are not part of it."""
 
     lines: tuple[str, ...]
     indent: int
+
+    def cut(self, line: int) -> int:
+        """How many leading spaces of a line Python's parser does not see; inside brackets a line may have fewer."""
+        text = self.lines[line - 1]
+        return min(self.indent, len(text) - len(text.lstrip(" ")))
 
     def span(self, line: int, column: int, width: int) -> SourceSpan:
         """Place of `width` characters from 1-based `line` and 1-based `column` of the given text."""
@@ -84,10 +89,11 @@ class Source:
 
     def of(self, node: ast.expr | ast.stmt | ast.keyword) -> SourceSpan:
         """Place of a syntax node; one that goes on in further lines is marked to the end of its first."""
-        line, start = node.lineno, node.col_offset + self.indent
+        line, cut = node.lineno, self.cut(node.lineno)
         stop = node.end_col_offset if node.end_lineno == line else None
         code = self.lines[line - 1].partition("#")[0].rstrip()
-        end = len(code) if stop is None else stop + self.indent
+        end = len(code) if stop is None else stop + cut
+        start = node.col_offset + cut
         return self.span(line, start + 1, end - start)
 
     def text_of(self, node: ast.expr) -> str:
@@ -108,15 +114,15 @@ def read(text: str) -> tuple[Source, ast.Module]:
             f"the program has {len(text):,} characters", hint=f"at most {MAX_TEXT:,} are read"
         )
     lines = tuple(text.split("\n"))
-    source = Source(lines, _common_indent(lines))
+    first = next((line for line in lines if _is_code(line)), "")
+    source = Source(lines, len(first) - len(first.lstrip(" ")))
     _check_characters(source)
     _check_tokens(source)
     return source, _tree(source)
 
 
-def _common_indent(lines: tuple[str, ...]) -> int:
-    code = [line for line in lines if line.strip(" ") and not line.lstrip(" ").startswith("#")]
-    return min((len(line) - len(line.lstrip(" ")) for line in code), default=0)
+def _is_code(line: str) -> bool:
+    return bool(line.strip(" ")) and not line.lstrip(" ").startswith("#")
 
 
 def _check_characters(source: Source) -> None:
@@ -153,9 +159,12 @@ def _check_tokens(source: Source) -> None:
     opened: list[tuple[str, SourceSpan]] = []
     for number in range(1, len(source.lines) + 1):
         line = source.lines[number - 1]
-        if not opened and line[source.indent : source.indent + 1] == " " and line.partition("#")[0].strip(" "):
+        leading = len(line) - len(line.lstrip(" "))
+        if not opened and _is_code(line) and leading != source.indent:
             raise ProgramSyntaxError(
-                "this line is indented", hint="all statements start in the same column", span=source.span(number, 1, 1)
+                f"this line is indented by {leading}, the first statement by {source.indent}",
+                hint="all statements start in the same column",
+                span=source.span(number, 1, leading),
             )
         for kind, token, place in _tokens(source, number):
             match kind:
@@ -220,8 +229,9 @@ def _nested(place: SourceSpan | None) -> MirageError:
 
 def _tree(source: Source) -> ast.Module:
     """Python's syntax tree, its depth checked without recursion."""
-    # A comment may stand left of the code, so comment lines are blanked instead of cut.
-    text = "\n".join("" if line.lstrip(" ").startswith("#") else line[source.indent :] for line in source.lines)
+    # A comment may stand anywhere, so comment lines are blanked instead of cut.
+    numbered = enumerate(source.lines, start=1)
+    text = "\n".join(line[source.cut(number) :] if _is_code(line) else "" for number, line in numbered)
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -242,10 +252,10 @@ def _tree(source: Source) -> ast.Module:
 
 def _syntax(source: Source, error: SyntaxError) -> MirageError:
     line = min(max(error.lineno or 1, 1), len(source.lines))
-    column = max(1, (error.offset or 1) + source.indent)
-    column = min(column, len(source.lines[line - 1]) + 1)
+    cut = source.cut(line)
+    column = min(max(1, (error.offset or 1) + cut), len(source.lines[line - 1]) + 1)
     stop = error.end_offset if error.end_lineno == error.lineno else None
-    width = (stop + source.indent if stop else column + 1) - column
+    width = (stop + cut if stop else column + 1) - column
     reason = error.msg.split("(")[0].strip()
     return ProgramSyntaxError(
         f"this cannot be read: {reason}",

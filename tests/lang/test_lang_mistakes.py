@@ -1,0 +1,344 @@
+"""Every mistake has its own error, at the right line and column, with something to do about it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from mirage_nb.errors import (
+    DTypeError,
+    DuplicateNameError,
+    MirageError,
+    OptionError,
+    ProgramSizeError,
+    ProgramSyntaxError,
+    ShapeError,
+    SourceSpan,
+    UnknownNameError,
+)
+from mirage_nb.lang import limits, parse
+from mirage_nb.lang.source import KEYWORDS, REFUSED
+
+HEAD = "X: f16[4, 8]\nW: f16[8, 16]\n"  # what most programs below begin with; mistakes start in line 3
+
+SYNTAX, SIZE, NAME, TWICE, SHAPE = (
+    ProgramSyntaxError, ProgramSizeError, UnknownNameError, DuplicateNameError, ShapeError,
+)  # fmt: skip
+
+# Program, error, the marked characters (their first occurrence in the marked line), words of message and hint.
+IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
+    # names
+    ("return Xx @ W", NAME, "Xx", "did you mean X?"),
+    ("return x @ W", NAME, "x", "did you mean X?"),
+    ("return zebra @ W", NAME, "zebra", "inputs are declared as"),
+    ("return Y @ X\nY = exp(X)", NAME, "Y", "line 4"),
+    ("return sofmax(X)", NAME, "sofmax", "did you mean softmax?"),
+    ("return tanh(X)", NAME, "tanh", "the functions are"),
+    ("return exp @ X", NAME, "exp", "call it: exp(x)"),
+    ("X: f16[2]", TWICE, "X", "line 1"),
+    ("X = exp(X)", TWICE, "X", "line 1"),
+    ("sum = exp(X)", TWICE, "sum", "is a function"),
+    ("relu: f16[2]", TWICE, "relu", "is a function"),
+    ("return exp(X), exp(X)", TWICE, "exp(X)", "same tensor"),
+    # calls
+    ("return exp()", SYNTAX, "exp()", "needs x: a tensor"),
+    ("return exp(X, W)", SYNTAX, "W", "exp takes 1 plain argument, not 2"),
+    ("return sum(X, 1, True)", SYNTAX, "True", "write sum(x, axis=None, *, keepdims=False)"),
+    ("return sum(X, axs=1)", SYNTAX, "axs", "did you mean axis?"),
+    ("return sum(X, dtype=1)", SYNTAX, "dtype", "write sum("),
+    ("return sum(X, 1, axis=1)", SYNTAX, "axis", "given twice"),
+    ("return sum(X, axis=1, axis=0)", SYNTAX, "axis", "given twice"),
+    ("return sum(X, 1, keepdims=2)", SYNTAX, "2", "True or False"),
+    ("return sum(X, axis=X)", SHAPE, "X", "integer constant, not a tensor"),
+    ("return sum(X, axis=0.5)", SHAPE, "0.5", "not 1/2"),
+    ("return sum(X, axis=(0, 1, 0))", SHAPE, "0", "named twice"),
+    ("return sum(*X)", SYNTAX, "*X", "unpack"),
+    ("return sum(X, **W)", SYNTAX, "**W", "unpack"),
+    ("return exp(2)", SYNTAX, "2", "not the number 2"),
+    ("return rms_norm(X, eps=W)", SYNTAX, "W", "constant, not a tensor"),
+    ("return repeat(X, 2)", SYNTAX, "repeat(X, 2)", "needs axis"),
+    ("return repeat(X, 0, 1)", SHAPE, "repeat(X, 0, 1)", "at least one"),
+    ("return repeat(X, axis=1)", SYNTAX, "repeat(X, axis=1)", "needs times"),
+    ("return concat(X, W, axis=0)", SHAPE, "concat(X, W, axis=0)", "extents add up"),
+    ("return reshape(X)", SYNTAX, "reshape(X)", "needs extents"),
+    ("return clamp(X)", SYNTAX, "clamp(X)", "needs a limit"),
+    ("return clamp(X, 2, 1)", SHAPE, "clamp(X, 2, 1)", "low comes first"),
+    ("return X(W)", SYNTAX, "X", "not a function"),
+    ("return exp(X)(W)", SYNTAX, "exp(X)(W)", "product is written"),
+    ("return np.exp(X)", SYNTAX, "np.exp(X)", "plain names"),
+    ("return X.sum(axis=1)", SYNTAX, "X.sum(axis=1)", "write sum(x,"),
+    ("return X.t", SYNTAX, "X.t", ".T is the only one"),
+    ("return X.view(2)", SYNTAX, "X.view(2)", "no attribute view"),
+    # shapes and axes
+    ("return W @ X", SHAPE, "W @ X", "inner extents 16 and 4 differ"),
+    ("return X + W", SHAPE, "X + W", "do not broadcast"),
+    ("return X / sum(X, -1)", SHAPE, "X / sum(X, -1)", "keepdims=True"),
+    ("return sum(X, axis=2)", SHAPE, "2", "axes go from -2 to 1"),
+    ("return sum(X, axis=-3)", SHAPE, "-3", "axes go from -2 to 1"),
+    ("return sum(X)", SHAPE, "sum(X)", "keepdims=True"),
+    ("return transpose(X, 0)", SHAPE, "transpose(X, 0)", "for example transpose(x, 1, 0)"),
+    ("return transpose(X, 0, 0)", SHAPE, "transpose(X, 0, 0)", "once"),
+    ("return transpose(X, 0, 2)", SHAPE, "2", "no axis 2"),
+    ("return transpose(sum(X, 0))", SHAPE, "transpose(sum(X, 0))", "no two dimensions"),
+    ("return reshape(X, 5, 7)", SHAPE, "reshape(X, 5, 7)", "32 elements"),
+    ("return reshape(X, -1, -1)", SHAPE, "reshape(X, -1, -1)", "positive"),
+    ("return reshape(X, 5, -1)", SHAPE, "reshape(X, 5, -1)", "divide"),
+    ("return reshape(X, 0, -1)", SHAPE, "reshape(X, 0, -1)", "positive"),
+    ("return rms_norm(X, W)", SHAPE, "rms_norm(X, W)", "declare it as [8]"),
+    ("return sum(X, 0) @ W", SHAPE, "sum(X, 0) @ W", "needs two dimensions"),
+    ("return X ** W", SYNTAX, "X ** W", "must be a constant"),
+    ("return X ** 0", SYNTAX, "X ** 0", "write 1"),
+    ("return X ** 2 ** 0.5", SYNTAX, "X ** 2 ** 0.5", "rational"),
+    ("return X // 2", SYNTAX, "X // 2", "divided with /"),
+    ("return X / 0", SHAPE, "X / 0", "divided by zero"),
+    ("return 2 @ X", SYNTAX, "2 @ X", "takes a tensor"),
+    # declarations
+    ("Z: f17[2]", DTypeError, "f17", "did you mean f16?"),
+    ("Z: int[2]", DTypeError, "int", "dtypes are"),
+    ("Z: f16", SYNTAX, "f16", "write Z: f16[2, 3]"),
+    ("Z: f16[0, 2]", SHAPE, "0", "at least 1"),
+    ("Z: f16[2, -3]", SHAPE, "-3", "at least 1"),
+    ("Z: f16[2.5]", SHAPE, "2.5", "integer constant"),
+    ("Z: f16[4, 7 / 2]", SHAPE, "7 / 2", "not 7/2"),
+    ("Z: f16[()]", SHAPE, "f16[()]", "at least one dimension"),
+    ("Z: f16[N]", NAME, "N", "there is no N"),
+    ("Z: f16[X]", SHAPE, "X", "not a tensor"),
+    ("Z: f16[2:3]", SYNTAX, "2:3", "not an expression"),
+    ("Z: f16[2] = 3", SYNTAX, "3", "no value of its own"),
+    ("Z: 4096", SYNTAX, "4096", "a constant is Z = 4"),
+    ("Z = f16[2, 3]", SYNTAX, "f16[2, 3]", "declared as X: f16[2, 3]"),
+    ("Z: f16[100000, 100000]", SIZE, "f16[100000, 100000]", "at most 2,147,483,647"),
+    ("Z: f16[1, 1, 1, 1, 1, 1, 1, 1, 1]", SIZE, "f16[1, 1, 1, 1, 1, 1, 1, 1, 1]", "9 dimensions"),
+    # statements
+    ("Y = exp(X)", SYNTAX, "Y = exp(X)", "end with: return Y"),
+    ("return", SYNTAX, "return", "write return Y"),
+    ("return ()", SYNTAX, "()", "write return Y"),
+    ("return X", SYNTAX, "X", "unchanged"),
+    ("return 3", SHAPE, "3", "not the number 3"),
+    ("exp(X)", SYNTAX, "exp(X)", "not used"),
+    ("Y, Z = X, W", SYNTAX, "Y, Z", "only a name"),
+    ("Y = Z = X", SYNTAX, "Z", "one name"),
+    ("X[0] = 3", SYNTAX, "X[0]", "only a name"),
+    ("Y = X[0]", SYNTAX, "X[0]", "no indexing"),
+    ("Y = [X, X]", SYNTAX, "[X, X]", "a sequence"),
+    ("Y = True", SYNTAX, "True", "neither a tensor nor a number"),
+    ("Y = +X", SYNTAX, "+X", "unary +"),
+    ("Y = X W", SYNTAX, "", "cannot be read"),
+    ("Y = X @", SYNTAX, "", "cannot be read"),
+    ("  Y = exp(X)", SYNTAX, "  ", "indented by 2, the first statement by 0"),
+    ("Y = (X @ W", SYNTAX, "(", "never closed"),
+    ("Y = X @ W)", SYNTAX, ")", "closes nothing"),
+    ("Y = (X @ W]", SYNTAX, "]", "waits for )"),
+    ("match X:", SYNTAX, "", "cannot be read"),
+    # numbers
+    ("Y = 2X", SYNTAX, "2X", "written with *"),
+    ("Y = 0x10", SYNTAX, "0x10", "not a number"),
+    ("Y = 1.2.3", SYNTAX, "1.2.3", "decimal"),
+    ("Y = 3j", SYNTAX, "3j", "not a number"),
+    ("Y = 9 ** 9 ** 9", SIZE, "9 ** 9 ** 9", "1024 bits"),
+    ("Y = 1e999999999", SIZE, "1e999999999", "1024 bits"),
+    ("Y = 2 ** (1 / 65)", SIZE, "2 ** (1 / 65)", "order above 64"),
+    ("Y = 1 / 0", SHAPE, "1 / 0", "divided by zero"),
+    ("Y = 0 ** -1", SHAPE, "0 ** -1", "divides by zero"),
+    ("Y = (-2) ** 0.5", SHAPE, "(-2) ** 0.5", "no real root"),
+    ("Y = 1 + 2 ** 0.5", SYNTAX, "1 + 2 ** 0.5", "decimal number"),
+    ("return X * 1e39", SIZE, "X * 1e39", "does not fit f32"),
+    ("return X * 1e-39", SIZE, "X * 1e-39", "does not fit f32"),
+    ("Y = " + "9" * 70, SIZE, "9" * 70, "at most 64"),
+    ("y" * 65 + " = 2", SIZE, "y" * 65, "at most 64"),
+    # characters
+    ("Y = X × W", SYNTAX, "×", "write *"),
+    ("Y = X − W", SYNTAX, "−", "write -"),
+    ("α = 2", SYNTAX, "α", "GREEK SMALL LETTER ALPHA"),
+    ("Y = \N{FULLWIDTH LATIN SMALL LETTER E}xp(X)", SYNTAX, "\N{FULLWIDTH LATIN SMALL LETTER E}", "ASCII"),
+    ("Y = X\u00a0@ W", SYNTAX, "\u00a0", "NO-BREAK SPACE"),
+    ("Y =\tX", SYNTAX, "\t", "a tab"),
+    ("Y = X @ W\r", SYNTAX, "\r", "Unix line ends"),
+    ("Y = exp(X) # \u202e hidden", SYNTAX, "\u202e", "RIGHT-TO-LEFT OVERRIDE"),
+    ("Y = \x00", SYNTAX, "\x00", "U+0000"),
+    ("Y = \ud800", SYNTAX, "\ud800", "U+D800"),
+    ("Y = X\x0c", SYNTAX, "\x0c", "U+000C"),
+    ("Y = X\u2028", SYNTAX, "\u2028", "LINE SEPARATOR"),
+    # Python that programs do not have
+    ("import torch", SYNTAX, "import", "built in"),
+    ("for i in X: Y = i", SYNTAX, "for", "loops"),
+    ("while X: pass", SYNTAX, "while", "loops"),
+    ("if X: pass", SYNTAX, "if", "conditions"),
+    ("def f(x): return x", SYNTAX, "def", "define no functions"),
+    ("Y = lambda x: x", SYNTAX, "lambda", "define no functions"),
+    ("Y = [x for x in X]", SYNTAX, "for", "comprehensions"),
+    ("Y = X if W else X", SYNTAX, "if", "conditions"),
+    ("Y = X and W", SYNTAX, "and", "conditions"),
+    ("Y = X < W", SYNTAX, "<", "comparisons"),
+    ("Y = X == W", SYNTAX, "==", "comparisons"),
+    ("Y = f'{X}'", SYNTAX, "'", "no strings"),
+    ('Y = "X"', SYNTAX, '"', "no strings"),
+    ("Y = {X}", SYNTAX, "{", "no braces"),
+    ("Y = X; Z = W", SYNTAX, ";", "one statement"),
+    ("Y = X \\", SYNTAX, "\\", "open bracket"),
+    ("Y = X ^ 2", SYNTAX, "^", "written **"),
+    ("Y = X % 2", SYNTAX, "%", "integer division"),
+    ("Y += X", SYNTAX, "+=", "assigned once"),
+    ("Y = (Z := X)", SYNTAX, ":=", "line of its own"),
+    ("Y = X[...]", SYNTAX, "...", "no indexing"),
+    ("del X", SYNTAX, "del", "not part of the language"),
+    ("with X: pass", SYNTAX, "with", "not part of the language"),
+    ("%mirage help", SYNTAX, "%", "no operator %"),
+    ("!ls", SYNTAX, "!", "no !"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "kind", "marked", "words"), IN_LINE_3, ids=[row[0][:40] for row in IN_LINE_3])
+def test_mistake(text: str, kind: type[MirageError], marked: str, words: str) -> None:
+    with pytest.raises(MirageError) as caught:
+        parse(HEAD + text)
+    error = caught.value
+    assert type(error) is kind
+    assert words in f"{error.message} {error.hint}"
+    assert error.span is not None and error.hint
+    assert error.span.line == 3
+    first = text.split("\n")[0]
+    start = error.span.column - 1
+    assert first[start : start + error.span.width] == marked or not marked
+    assert len(str(error)) < 600
+    assert all(line.isprintable() for line in str(error).split("\n"))
+
+
+def mistake(text: str, **options: Any) -> MirageError:
+    with pytest.raises(MirageError) as caught:
+        parse(text, **options)
+    return caught.value
+
+
+def place(error: MirageError) -> tuple[int, int, int]:
+    assert isinstance(error.span, SourceSpan)
+    return error.span.line, error.span.column, error.span.width
+
+
+@pytest.mark.parametrize("word", KEYWORDS)
+def test_every_refused_keyword_is_found_where_it_stands(word: str) -> None:
+    error = mistake(f"{HEAD}Y = (X\n  @ {word} W)")
+    assert type(error) is ProgramSyntaxError and error.hint
+    assert place(error) == (4, 5, len(word))
+
+
+@pytest.mark.parametrize("token", REFUSED)
+def test_every_refused_token_is_found_where_it_stands(token: str) -> None:
+    error = mistake(f"{HEAD}Y = (X\n  @ {token} W)")
+    assert type(error) is ProgramSyntaxError and error.hint
+    assert place(error) == (4, 5, len(token))
+
+
+def test_the_caret_stands_under_the_mistake() -> None:
+    assert str(mistake(HEAD + "Y = X @ V  # weights")).split("\n")[1:3] == [
+        "  line 3: Y = X @ V  # weights",
+        "                  ^",
+    ]
+
+
+def test_an_indented_program_keeps_its_columns() -> None:
+    text = "\n    X: f16[4, 8]\n  # a comment further left\n    return X @ Xy\n"
+    assert place(mistake(text)) == (4, 16, 2)
+    assert place(mistake("    X: f16[4, 8]\n    Y = (X @\n  Xy)\n")) == (3, 3, 2)
+    assert "by 2, the first statement by 4" in mistake("    X: f16[4, 8]\n  Y = exp(X)\n").message
+
+
+def test_an_expression_over_several_lines_is_marked_to_the_end_of_its_first() -> None:
+    assert place(mistake(HEAD + "Y = exp(W @  # too wide\n   X)\nreturn Y")) == (3, 9, 3)
+    assert place(mistake(HEAD + "Y = exp(X,\n   W)\nreturn Y")) == (4, 4, 1)
+
+
+def test_nothing_follows_the_return() -> None:
+    error = mistake(HEAD + "return exp(X)\nZ = 3")
+    assert type(error) is ProgramSyntaxError and place(error) == (4, 1, 5)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment"])
+def test_an_empty_program_says_so(text: str) -> None:
+    assert "empty" in mistake(text).message
+
+
+def test_a_byte_order_mark_is_named() -> None:
+    error = mistake("\ufeff" + HEAD)
+    assert "byte order mark" in error.message and place(error) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "words"),
+    [
+        ({"BB": 2}, NAME, "did you mean B?"),
+        ({"zebra": 2}, NAME, "the sizes are B, eps"),
+        ({"X": 2}, OptionError, "an input, not a size"),
+        ({"Y": 2}, OptionError, "Y is not a size"),
+        ({"eps": 2}, OptionError, "eps is not a size"),
+        ({"B": 2.0}, OptionError, "integer, not 2.0"),
+        ({"B": True}, OptionError, "integer, not True"),
+        ({"B": "2"}, OptionError, "integer, not '2'"),
+        ({"B": 0}, SHAPE, "at least 1"),
+        ({"B": -2}, SHAPE, "this extent is -4"),
+        ({"B": 2**40}, SIZE, "elements"),
+        ({"B": 2**5000}, SIZE, "1024 bits"),
+    ],
+)
+def test_sizes_from_outside(sizes: dict[str, Any], kind: type[MirageError], words: str) -> None:
+    error = mistake("B = 1\neps = 0.5\nX: f16[2*B, 8]\nY = rms_norm(X, eps=eps)\nreturn Y", sizes=sizes)
+    assert type(error) is kind
+    assert words in f"{error.message} {error.hint}"
+
+
+HUGE: dict[str, tuple[str, type[MirageError] | None]] = {
+    "text": ("#" * (limits.MAX_TEXT + 1), SIZE),
+    "brackets": (HEAD + "Y = " + "(" * 150 + "X" + ")" * 150, SIZE),
+    "open brackets": (HEAD + "Y = " + "[" * 60_000, SIZE),
+    "calls": (HEAD + "Y = " + "exp(" * 150 + "X" + ")" * 150, SIZE),
+    "minus": (HEAD + "Y = " + "-" * 60_000 + "X", SIZE),
+    "plus": (HEAD + "Y = " + "+".join(["X"] * 30_000), SIZE),
+    "powers": (HEAD + "Y = " + "**".join(["2"] * 20_000), SIZE),
+    "transposes": (HEAD + "Y = X" + ".T" * 30_000, SIZE),
+    "words": (HEAD + "Y = " + "X " * 30_000, None),
+    "digits": (HEAD + "Y = " + "9" * 60_000, SIZE),
+    "decimals": (HEAD + "Y = 0." + "9" * 60_000, SIZE),
+    "targets": (HEAD + "Y = X" + "= X" * 20_000, SYNTAX),
+    "extents": (HEAD + "Z: f16[" + "1, " * 20_000 + "]", SIZE),
+    "axes": (HEAD + "Y = sum(X, axis=(" + "0, " * 20_000 + "))", SHAPE),
+    "arguments": (HEAD + "Y = exp(" + "X, " * 20_000 + ")", SYNTAX),
+    "operators": (HEAD + "\n".join(f"Y{i} = {i + 2} - X" for i in range(3_000)), SIZE),
+    "statements": (HEAD + "a = 2\n" * 9_000, TWICE),
+    "constants": (HEAD + "\n".join(["a = 3", *(f"{'a' * (i + 1)} = {'a' * i} ** 3" for i in range(1, 60))]), SIZE),
+    "surds": (HEAD + "a = 2 ** (63 / 64)\nb = 3 ** (61 / 63)\nc = 5 ** (60 / 61)\nd = a * b * c", SIZE),
+    "squares": (HEAD + "\n".join(f"{'a' * (i + 1)} = {'a' * i or 'X'} ** 8" for i in range(60)), SYNTAX),
+}
+
+
+@pytest.mark.parametrize("case", HUGE)
+def test_huge_programs_are_refused_at_once(case: str) -> None:
+    text, kind = HUGE[case]
+    start = time.perf_counter()
+    error = mistake(text)
+    assert time.perf_counter() - start < 2
+    assert kind is None or type(error) is kind
+    assert len(str(error)) < 600
+
+
+def test_the_deepest_accepted_program_needs_little_stack() -> None:
+    """A program at the limit of nesting is read with 600 frames left: notebooks have that many."""
+    depth = limits.MAX_NESTING // 2 - 2
+    text = HEAD + "return " + "exp(1 + " * depth + "X" + ")" * depth
+    limit = sys.getrecursionlimit()
+    frames = len(_frames())
+    try:
+        sys.setrecursionlimit(frames + 600)
+        assert len(parse(text).graph.ops) == 2 * depth + 1
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _frames() -> list[object]:
+    frame, found = sys._getframe(), list[object]()
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back  # type: ignore[assignment]  # the loop ends at None
+    return found

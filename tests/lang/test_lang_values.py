@@ -1,0 +1,297 @@
+"""Programs mean what NumPy makes of the same text, and lowering is exact, shared and minimal."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import textwrap
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_nb.errors import FormatError, MirageError, ShapeError
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import ConstAttrs, DType, OpKind
+from mirage_nb.lang import FUNCTIONS, OPERATORS, TensorProgram, load, parse, reference
+from mirage_nb.lang.functions import EXAMPLE_INPUTS
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def _reduce(fold: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda x, axis=None, *, keepdims=False: fold(x, axis=axis, keepdims=keepdims)
+
+
+def _norm(x: Array, gain: Any = 1, *, eps: float = 0) -> Array:
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * gain
+
+
+def _softmax(x: Array, axis: int = -1) -> Array:
+    raised = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return raised / np.sum(raised, axis=axis, keepdims=True)
+
+
+def _layer_norm(x: Array, gain: Any = 1, bias: Any = 0, *, eps: float = 0) -> Array:
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    return centred / np.sqrt(np.var(x, axis=-1, keepdims=True) + eps) * gain + bias
+
+
+ORACLE: dict[str, Callable[..., Any]] = {
+    "exp": np.exp,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: x**-0.5,
+    "square": np.square,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "pow": np.power,
+    "clamp": lambda x, low=None, high=None: np.clip(x, low, high),
+    "sum": _reduce(np.sum),
+    "mean": _reduce(np.mean),
+    "max": _reduce(np.max),
+    "transpose": lambda x, *axes: x.transpose(*axes) if axes else x.mT,
+    "reshape": lambda x, *extents: x.reshape(*extents),
+    "repeat": lambda x, times, axis: np.concatenate([x] * times, axis=axis),
+    "concat": lambda x, y, axis: np.concatenate([x, y], axis=axis),
+    "softmax": _softmax,
+    "rms_norm": _norm,
+    "layer_norm": _layer_norm,
+}
+
+
+def numpy_says(text: str, inputs: dict[str, Array]) -> tuple[Array, ...]:
+    """What NumPy computes; an annotation of a local name is never evaluated, so declarations are harmless."""
+    names: dict[str, Any] = dict(ORACLE)
+    body = textwrap.indent(text.replace(".T", ".mT"), "    ")
+    exec(f"def program({', '.join(inputs)}):\n{body}", names)
+    with np.errstate(all="ignore"):
+        found = names["program"](**inputs)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def random_inputs(program: TensorProgram, seed: int = 0) -> dict[str, Array]:
+    """Positive numbers around one, so that roots and quotients are tame."""
+    rng = np.random.default_rng(seed)
+    return {i.name: rng.uniform(0.3, 1.8, i.type.shape) for i in program.graph.inputs}
+
+
+def check(text: str) -> TensorProgram:
+    """The program agrees with NumPy."""
+    program = parse(text)
+    inputs = random_inputs(program)
+    found = evaluate(program.graph, inputs)
+    expected = numpy_says(text, inputs)
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == np.shape(theirs)
+        finite = np.isfinite(theirs)
+        np.testing.assert_allclose(ours[finite], theirs[finite], rtol=1e-9, atol=1e-9)
+    return program
+
+
+def kinds(text: str) -> list[str]:
+    """The operators, in order, of `return text` over the example inputs."""
+    return [op.kind.value for op in parse(EXAMPLE_INPUTS + f"return {text}").graph.ops]
+
+
+ROWS = [*FUNCTIONS.values(), *OPERATORS.values()]
+
+
+def test_every_function_has_an_oracle() -> None:
+    assert FUNCTIONS.keys() == ORACLE.keys()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.example)
+def test_examples_of_the_reference(row: Any) -> None:
+    program = check(EXAMPLE_INPUTS + f"return {row.example}")
+    if row.same_as:
+        same = check(EXAMPLE_INPUTS + f"return {row.same_as}")
+        assert same.graph == program.graph
+
+
+@pytest.mark.parametrize("row", FUNCTIONS.values(), ids=lambda row: row.name)
+def test_reference_names_every_function(row: Any) -> None:
+    assert f"  {row.signature}\n" in reference()
+    assert row.example in reference()
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("X + 0", None), ("X * 1", None), ("X / 1", None), ("-(-X)", None), ("X.T.T", None),
+        ("reshape(reshape(X, 6), 2, 3)", None), ("repeat(X, 1, 0)", None), ("X ** 1", None),
+        ("sum(reshape(X, 1, 6), 0)", ["Reshape"]), ("mean(reshape(X, 6, 1), -1)", ["Reshape"]),
+        ("X * X", ["Sqr"]), ("X ** 2", ["Sqr"]), ("square(X)", ["Sqr"]), ("pow(X, 2)", ["Sqr"]),
+        ("X ** 3", ["Sqr", "EwMul"]), ("X ** 4", ["Sqr", "Sqr"]), ("X ** 0.5", ["Sqrt"]),
+        ("X ** -1", ["Const", "EwDiv"]), ("X ** -0.5", ["Sqrt", "Const", "EwDiv"]), ("X ** 1.5", ["Pow"]),
+        ("X ** 9", ["Pow"]), ("-X", ["Const", "EwMul"]), ("2 * X * 3", ["Const", "EwMul"]),
+        ("X / 2", ["Const", "EwMul"]), ("2 * (1 / X)", ["Const", "EwDiv"]), ("X - 1", ["Const", "EwAdd"]),
+        ("1 - X", ["Const", "EwSub"]), ("0 - X", ["Const", "EwMul"]), ("Y * rsqrt(X)", ["Sqrt", "EwDiv"]),
+        ("(1 / X) * Y", ["EwDiv"]), ("X * Y + Y * X", ["EwMul", "EwAdd"]),
+        ("X - Y + (Y - X)", ["EwSub", "EwSub", "EwAdd"]), ("X @ X.T + X @ X.T", ["Transpose", "Matmul", "EwAdd"]),
+        ("mean(X, 1)", ["Sum", "Const", "EwMul", "Reshape"]),
+        ("sum(X, 1, keepdims=True) / 3", ["Sum", "Const", "EwMul"]),
+        ("exp(X) / sum(exp(X), 1, keepdims=True)", ["EwExp", "Sum", "EwDiv"]),
+        ("silu(X @ W) * (X @ W)", ["Matmul", "SiLU", "EwMul"]), ("transpose(X.T, 1, 0) + X", ["EwAdd"]),
+        ("reshape(reshape(X, 6), 3, 2)", ["Reshape"]), ("sum(sum(X, 1, keepdims=True), 1)", ["Sum", "Reshape"]),
+    ],
+)  # fmt: skip
+def test_lowering_is_minimal(written: str, expected: Any) -> None:
+    """None: the expression is X itself, which a program cannot return."""
+    if expected is None:
+        with pytest.raises(MirageError, match="unchanged"):
+            kinds(written)
+    else:
+        assert kinds(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "symbol"),
+    [
+        ("0.1", Fraction(1, 10), ""), ("1e-5", Fraction(1, 100_000), ""), ("1_000", Fraction(1000), ""),
+        (".5", Fraction(1, 2), ""), ("2.", Fraction(2), ""), ("64 ** -0.5", Fraction(1, 8), ""),
+        ("sqrt(2) * sqrt(8)", Fraction(4), ""), ("1 / 3 + 1 / 6", Fraction(1, 2), ""),
+        ("0.1 + 0.2", Fraction(3, 10), ""), ("7 // 2", Fraction(3), ""), ("-7 // 2", Fraction(-4), ""),
+        ("27 ** (2 / 3)", Fraction(9), ""), ("(-2) ** 3", Fraction(-8), ""), ("2 ** -3", Fraction(1, 8), ""),
+        ("sqrt(2) - sqrt(8) / 4", Fraction(math.sqrt(2) / 2), "2^(-1/2)"),
+        ("128 ** -0.5", Fraction(128**-0.5), "128^(-1/2)"), ("rsqrt(128)", Fraction(128**-0.5), "128^(-1/2)"),
+        ("1 / sqrt(128)", Fraction(128**-0.5), "128^(-1/2)"), ("-sqrt(0.6)", Fraction(-math.sqrt(0.6)), "-(3/5)^(1/2)"),
+        ("4 ** (1 / 6)", Fraction(2 ** (1 / 3)), "2^(1/3)"), ("pow(2, 0.5)", Fraction(math.sqrt(2)), "2^(1/2)"),
+    ],
+)  # fmt: skip
+def test_constants_are_exact(written: str, value: Fraction, symbol: str) -> None:
+    program = parse(f"X: f32[2]\nc = {written}\nreturn exp(X) + c")
+    (const,) = [op.attrs for op in program.graph.ops if op.kind is OpKind.CONST]
+    assert isinstance(const, ConstAttrs)
+    assert const.symbol == symbol
+    assert const.value == value or (symbol and abs(const.value / value - 1) < Fraction(1, 2**52))
+
+
+PROGRAMS = [
+    "X: f32[4, 6]\nreturn sum(X, keepdims=True), mean(X, axis=None, keepdims=True)",
+    "X: f32[4, 6, 5]\nreturn sum(X, axis=(0, -1)), max(X, -2), mean(X, (1, 2), keepdims=True)",
+    "X: f32[2, 3, 4]\nY: f32[4, 5]\nreturn X @ Y, transpose(X, 0, 2, 1), transpose(X, (2, 0, -2)), exp(X).T",
+    "X: f32[2, 1, 4]\nY: f32[3, 1]\nreturn X + Y, X - Y, X * Y, Y / X, 2 - X, 3 / Y",
+    "X: f32[6, 4]\nreturn reshape(X, 3, -1), reshape(X, (2, 3, 4)), repeat(X, 3, axis=-1), concat(X, X, 0)",
+    "X: f32[6, 4]\ng: f32[4]\nb: f32[4]\n"
+    "return layer_norm(X, g, b, eps=1e-5), layer_norm(X, bias=b), rms_norm(X, gain=g)",
+    "X: f32[6, 4]\nreturn softmax(X), softmax(X, 0), clamp(X, 1), clamp(X, high=1), relu(X - 1), gelu(X), sigmoid(X)",
+    "X: f32[6, 4]\nreturn X ** 7, X ** -3, X ** 2.5, X ** -2.5, pow(X, -0.5), square(X - 1), -X * 3 / 7 - 1",
+    "X: f32[6]\nreturn X * 2 / 3, sum(X, 0, keepdims=True) + X, rms_norm(X)",
+    "n = 2\nm = n * 3 // 2 + 1\nX: f32[n, m]\nk = m ** 0.5\nreturn X * k, X @ X.T * m ** -0.5",
+    "X: f32[3, 4]\nY = exp(X)\n\n# comment: ² is fine here\nZ = (Y +\n     X)  # more\nreturn Y, Z",
+    "X: f32[2, 3]\nA = exp(X)\nY: f32[3]\nreturn A * Y",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_programs_agree_with_numpy(text: str) -> None:
+    program = check(text)
+    assert len(program.spans) == len(program.graph.ops)
+    assert len(program.value_names) == len(program.graph.types)
+
+
+@st.composite
+def random_programs(draw: st.DrawFn) -> str:
+    """Random statements over a few tensors; about half of them do not fit."""
+    shapes = ["2, 3", "3, 2", "3, 3", "1, 3", "2, 1", "2, 2, 3"]
+    names = ["A", "B", "C"]
+    lines = [f"{name}: f32[{draw(st.sampled_from(shapes))}]" for name in names]
+    constants = ["2", "1", "0", "0.5", "-3", "1 / 3", "2 ** 0.5"]
+    axis = st.sampled_from(["0", "1", "-1", "-2", "2"])
+    kept = st.sampled_from(["", ", keepdims=True"])
+    for index in range(draw(st.integers(1, 5))):
+        x, y = draw(st.sampled_from(names)), draw(st.sampled_from(names))
+        c, a = draw(st.sampled_from(constants)), draw(axis)
+        forms = [
+            f"{x} + {y}", f"{x} - {y}", f"{x} * {y}", f"{x} / {y}", f"{x} @ {y}", f"{x} @ {y}.T", f"{x} * rsqrt({y})",
+            f"{x} * ({c})", f"({c}) * {x} * ({c})", f"{x} + ({c})", f"({c}) - {x}", f"{x} - ({c})", f"({c}) / {x}",
+            f"-{x}", f"exp({x})", f"square({x})", f"{x} ** 3", f"{x} ** -2", f"{x}.T", f"transpose({x}, 1, 0)",
+            f"sum({x}, {a}{draw(kept)})", f"mean({x}, axis={a}{draw(kept)})", f"max({x}, axis={a}{draw(kept)})",
+            f"reshape({x}, 3, -1)", f"reshape({x}, 6)", f"repeat({x}, 2, {a})", f"concat({x}, {y}, {a})",
+            f"softmax({x}, axis={a})", f"rms_norm({x}, eps=0.5)", f"1 / {x} * {y}", f"({x} / {y}) * ({c})",
+        ]  # fmt: skip
+        lines.append(f"T{index} = {draw(st.sampled_from(forms))}")
+        names.append(f"T{index}")
+    return "\n".join([*lines, f"return exp({names[-1]} * 0.125)"])
+
+
+@given(random_programs())
+@settings(max_examples=300)
+def test_random_programs_agree_with_numpy(text: str) -> None:
+    """Accepted exactly when NumPy accepts, but for scalars and matrix products of vectors; then equal values."""
+    try:
+        program = parse(text)
+    except ShapeError as error:
+        shapes = [line.split(": f32[")[1][:-1] for line in text.split("\n") if ": f32[" in line]
+        inputs = {
+            name: np.ones(tuple(map(int, shape.split(", ")))) for name, shape in zip("ABC", shapes, strict=True)
+        }
+        excused = ("leaves no dimension", "needs two dimensions", "no two dimensions to swap")
+        if not any(words in error.message for words in excused):
+            with pytest.raises((ValueError, np.exceptions.AxisError)):
+                numpy_says(text, inputs)
+        return
+    inputs = random_inputs(program)
+    (found,) = evaluate(program.graph, inputs)
+    (expected,) = numpy_says(text, inputs)
+    assert found.shape == expected.shape
+    with np.errstate(all="ignore"):
+        close = np.abs(found - expected) <= 1e-7 * (1 + np.abs(expected))
+    assert np.all(close | ~np.isfinite(expected) | (np.abs(expected) > 1e12))
+
+
+def test_sizes_change_constants_and_what_follows_from_them() -> None:
+    text = "B = 1\nD = 64\nH = 4 * B\nX: f16[H, D]\nreturn exp(X * D ** -0.5)"
+    program = parse(text, sizes={"B": 8, "D": 16})
+    assert program.graph.inputs[0].type.shape == (32, 16)
+    assert dict(program.sizes) == {"B": 8, "D": 16, "H": 32}
+    assert parse(text).graph != program.graph
+    assert parse(text, sizes={"B": np.int64(1)}).graph == parse(text).graph
+
+
+def test_an_indented_program_is_the_same_program() -> None:
+    text = "\n    X: f32[3, 4]\n  # a comment left of the code\n    Y = exp(X *\n  2)\n\n    return Y\n"
+    program = parse(text)
+    assert program.graph == parse("X: f32[3, 4]\nY = exp(X * 2)\nreturn Y").graph
+    assert [(s.line, s.column) for s in program.spans] == [(4, 13), (4, 13), (4, 9)]
+
+
+def test_program_names_and_places() -> None:
+    text = "X: bf16[2, 4]\nunused: f32[1]\nE = exp(X)\ndead = E * 2\nreturn E, E / 3"
+    program = parse(text, name="p")
+    assert program.name == "p" and program.text == text
+    assert program.input_names == ("X", "unused")
+    assert program.output_names == ("E", "O1")
+    assert program.graph.output_types[0].dtype is DType.BF16
+    assert program.value_names == ("X", "unused", "E", "", "")
+    assert [(s.line, s.column, s.width) for s in program.spans] == [(3, 5, 6), (5, 11, 5), (5, 11, 5)]
+    assert [r.message.split()[0] for r in program.remarks] == ["unused", "dead"]
+    assert [r.span.line for r in program.remarks] == [2, 4]
+    assert pickle.loads(pickle.dumps(program)) == program
+    assert hash(program) == hash(parse(text, name="p"))
+
+
+def test_equal_programs_have_equal_digests() -> None:
+    first = parse("X: f16[4, 8]\nY = X / sqrt(mean(X * X, -1, keepdims=True))\nreturn Y")
+    second = parse("X: f16[4, 8]\nunread = 3\nr = rsqrt(mean(X ** 2, axis=1, keepdims=True))\nY = r * X\nreturn Y")
+    assert first.graph.digest() == second.graph.digest()
+
+
+def test_load_reads_files_of_other_systems(tmp_path: Any) -> None:
+    file = tmp_path / "small.mirage"
+    file.write_bytes(b"\xef\xbb\xbfX: f16[2]\r\nreturn exp(X)\r\n")
+    program = load(file)
+    assert program.name == "small"
+    assert program.graph == parse("X: f16[2]\nreturn exp(X)").graph
+    file.write_bytes(b"X: f16[2]\xff")
+    with pytest.raises(FormatError, match="UTF-8"):
+        load(file)
+    with pytest.raises(FormatError, match="No such file"):
+        load(tmp_path / "absent.mirage")
