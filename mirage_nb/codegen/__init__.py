@@ -1,0 +1,7 @@
+"""From a plan to CUDA C++: strings only, no GPU needed."""
+
+from mirage_nb.codegen.cuda import emit, emit_plan
+from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
+from mirage_nb.optimize.options import Options
+
+__all__ = ["Emitted", "Launch", "LibraryCall", "MapArg", "Options", "Temporary", "TensorArg", "emit", "emit_plan"]

@@ -1,0 +1,73 @@
+"""`emit`: a muGraph of graph-defined operators becomes one CUDA C++ translation unit and its launches.
+
+In: a kernel graph, a target, options. Out: `Emitted`, a function of the input alone (no GPU, no
+environment, same text in every run). Invariant: the source calls nothing but the device library.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, TensorArg, Temporary
+from mirage_nb.codegen.kernel import KernelText
+from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind
+from mirage_nb.optimize import BlockPlan, Options, Plan
+from mirage_nb.optimize import plan as plan_graph
+from mirage_nb.targets import Target
+
+HEADER = '#include "mirage_device.cuh"\n\nusing namespace mirage;\n'
+
+
+def emit(graph: KernelGraph, target: Target, options: Options | None = None) -> Emitted:
+    """Emit `graph` for `target`.
+
+    Raises:
+        EmitError: a tensor of f64, or of more than 2^31 elements, in a graph-defined operator.
+        TargetError: a block needs more shared memory than the target has.
+    """
+    return emit_plan(plan_graph(graph, target, options), options or Options())
+
+
+def emit_plan(plan: Plan, options: Options) -> Emitted:
+    """Emit what a plan says."""
+    graph = plan.graph
+    constants = {
+        values[0]: op.attrs.value for op, values in graph.definitions() if isinstance(op.attrs, ConstAttrs)
+    }
+    parts = [HEADER]
+    launches: list[Launch | LibraryCall] = []
+    aliases: list[tuple[int, int]] = []
+    for index, (op, values) in enumerate(graph.definitions()):
+        if op.kind is OpKind.CONST:
+            continue
+        if op.kind is OpKind.RESHAPE:
+            aliases.append((values[0], op.inputs[0]))
+            continue
+        block_plan = plan.kernels[index]
+        if block_plan is None:
+            launches.append(LibraryCall(op, op.inputs, values[0], index))
+            continue
+        literals = {i: constants[v] for i, v in enumerate(op.inputs) if v in constants}
+        launch, text = _kernel(index, block_plan, literals, op.inputs, values)
+        parts.append(text)
+        launches.append(launch)
+    temporaries = tuple(
+        Temporary(value, graph.types[value], offset)
+        for value, offset in zip(plan.temporaries, plan.workspace.offsets, strict=True)
+    )
+    return Emitted(
+        graph, options, "\n".join(parts), tuple(launches), temporaries, plan.workspace.peak, tuple(aliases)
+    )
+
+
+def _kernel(
+    index: int, block_plan: BlockPlan, literals: dict[int, Fraction], operands: tuple[int, ...], values: tuple[int, ...]
+) -> tuple[Launch, str]:
+    text = KernelText(f"kernel{index}", block_plan, literals)
+    grid = (*block_plan.block.grid, 1, 1)[:3]
+    args = (*(TensorArg(operands[i]) for i in text.params()), *(TensorArg(v) for v in values))
+    source = text.text()
+    launch = Launch(
+        f"kernel{index}", (grid[0], grid[1], grid[2]), block_plan.options.threads, block_plan.shared_bytes, args, index
+    )
+    return launch, source

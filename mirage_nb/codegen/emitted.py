@@ -1,0 +1,82 @@
+"""What `emit` hands out: one source, and the launches that run a muGraph in order.
+
+Tensors are named by their value number in the kernel graph. Invariant: a launch reads inputs, outputs or
+temporaries that earlier entries wrote, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_nb.ir import KernelGraph, Op, TensorType
+from mirage_nb.optimize import Options
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArg:
+    """A pointer to value `value` in device memory, 16-byte aligned."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapArg:
+    """A tensor map over `value` seen as a row-major matrix [rows, columns]; boxes of `box` (rows, columns)."""
+
+    value: int
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    swizzle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One generated kernel.
+
+    grid: blocks (x, y, z); threads per block; shared_bytes of dynamic shared memory; args in order;
+    op: index of the graph-defined operator in the kernel graph.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    args: tuple[TensorArg | MapArg, ...]
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """A pre-defined operator between generated kernels: `output` = op(`inputs`), all value numbers."""
+
+    op: Op
+    inputs: tuple[int, ...]
+    output: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """A tensor in device memory that lives between launches: `offset` bytes into the workspace."""
+
+    value: int
+    type: TensorType
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """CUDA C++ for a muGraph and how to run it.
+
+    graph: the planned muGraph (chains fused; inputs, outputs and value numbers of the kernel graph are
+    those of the graph that was emitted). aliases: (view, original) value pairs that share memory.
+    """
+
+    graph: KernelGraph
+    options: Options
+    source: str
+    launches: tuple[Launch | LibraryCall, ...]
+    temporaries: tuple[Temporary, ...]
+    workspace_bytes: int
+    aliases: tuple[tuple[int, int], ...]

@@ -1,0 +1,261 @@
+"""Steps over all elements of a tile: elementwise maps, elementwise accumulators, savers, reductions.
+
+In: a step of a block plan. Out: statements in which thread `thread` of the block takes every T-th vector of
+elements. Invariant: each element is computed by exactly one thread; register accumulators are indexed by
+compile-time constants only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+from mirage_nb.codegen.index import Index, named, unravel
+from mirage_nb.codegen.reader import (
+    Leaf,
+    Multi,
+    Reader,
+    Scope,
+    broadcast_dim,
+    broadcast_index,
+    grid_part,
+    locate,
+    row_major,
+    view,
+)
+from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.ir import AccumAttrs, AccumKind, DimAttrs, DType, OpKind, OutSaverAttrs, RepeatAttrs, TensorType
+from mirage_nb.optimize.placement import Place, Step
+
+VECTOR = 8
+"""Elements that a thread takes at once, where the tile allows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How threads walk over a tile: vectors of `width` elements along the last dimension."""
+
+    shape: tuple[int, ...]
+    width: int
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The shape in vectors."""
+        return (*self.shape[:-1], self.shape[-1] // self.width) if self.shape else ()
+
+    @property
+    def count(self) -> int:
+        """Vectors in the tile."""
+        return math.prod(self.counted)
+
+    @property
+    def dim(self) -> int | None:
+        """The dimension along which vectors lie, None for single elements."""
+        return len(self.shape) - 1 if self.width > 1 else None
+
+    def slots(self, threads: int) -> int:
+        """Vectors per thread, at most."""
+        return -(-self.count // threads)
+
+    def index(self) -> tuple[list[str], Multi]:
+        """Statements that name the coordinates of vector `e`, and the multi-index."""
+        lines: list[str] = []
+        found: list[Index] = []
+        parts = unravel(named("e", self.count), self.counted)
+        for dim, (part, extent) in enumerate(zip(parts, self.counted, strict=True)):
+            last = dim == len(parts) - 1
+            if extent > 1 and part.terms != (("e", self.count, 1),):
+                lines.append(f"const int i{dim} = {part.bare};")
+                part = named(f"i{dim}", extent)
+            found.append(part * self.width if last else part)
+        return lines, tuple(found)
+
+
+def walk(scope: Scope, value: int, *, computed: bool = False) -> Walk:
+    """The widest vectors that the value's views allow and that still leave work for all threads.
+
+    `computed`: the step computes `value` itself; otherwise it reads it.
+    """
+    shape = scope.shape(value)
+    for width in (VECTOR, 4, 2) if shape else ():
+        enough = math.prod(shape) // width >= scope.threads or width == 2
+        if shape[-1] % width or not enough:
+            continue
+        if vectorizes(scope, value, len(shape) - 1, width, computed=computed):
+            return Walk(shape, width)
+    return Walk(shape, 1)
+
+
+def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False) -> bool:
+    """Whether `width` consecutive elements along `dim` can be read with one index."""
+    leaf = scope.plan.places[value] in (Place.LITERAL, Place.DEVICE, Place.SHARED)
+    if dim is None or (leaf and not computed):
+        return True
+    op = scope.ops[value]
+    shape = scope.shape(value)
+    match op.kind:
+        case OpKind.RESHAPE:
+            source = scope.shape(op.inputs[0])
+            fits = dim == len(shape) - 1 and bool(source) and source[-1] % width == 0 == shape[-1] % width
+            return fits and vectorizes(scope, op.inputs[0], len(source) - 1, width)
+        case OpKind.TRANSPOSE | OpKind.ACCUM:
+            inner, _, inner_dim = view(scope, op, (Index(),) * len(shape), dim)
+            return vectorizes(scope, inner, inner_dim, width)
+        case OpKind.REPEAT | OpKind.CONCAT:
+            assert isinstance(op.attrs, RepeatAttrs | DimAttrs)
+            whole = op.attrs.dim != dim or all(scope.shape(v)[dim] % width == 0 for v in op.inputs)
+            return whole and all(vectorizes(scope, v, dim, width) for v in op.inputs)
+        case _:
+            dims = ((v, broadcast_dim(dim, len(shape), scope.shape(v))) for v in op.inputs)
+            return all(vectorizes(scope, v, d, width) for v, d in dims)
+
+
+@contextmanager
+def each(out: Writer, scope: Scope, walked: Walk) -> Iterator[Multi]:
+    """Every vector of the tile once, over all threads; yields its multi-index."""
+    with out.block(f"for (int e = thread; e < {walked.count}; e += {scope.threads})"):
+        lines, index = walked.index()
+        out.lines(lines)
+        yield index
+
+
+@contextmanager
+def each_slot(out: Writer, scope: Scope, walked: Walk) -> Iterator[tuple[Multi, str]]:
+    """As `each`, with the thread's vectors numbered at compile time; yields multi-index and number."""
+    threads = scope.threads
+    with out.unrolled("s", walked.slots(threads)) as slot, out.block():
+        position = named("thread", threads) + named(slot, walked.slots(threads)) * threads
+        out.line(f"const int e = {position.bare};")
+        lines, index = walked.index()
+        with out.block(f"if (e < {walked.count})") if walked.count % threads else nullcontext():
+            out.lines(lines)
+            yield index, slot
+
+
+def emit_map(out: Writer, scope: Scope, step: Step) -> None:
+    """A value computed element by element into its shared tile."""
+    assert step.value is not None
+    op = scope.block.ops[step.op]
+    folded = isinstance(op.attrs, AccumAttrs)  # a concat or hold accumulator: it only moves its operand
+    source = op.inputs[0] if folded else step.value
+    walked = walk(scope, source, computed=not folded)
+    with each(out, scope, walked) as index:
+        reader = Reader(scope, walked.width)
+        result = reader.read(source, index, walked.dim) if folded else reader.compute(source, index, walked.dim)
+        if isinstance(op.attrs, AccumAttrs) and op.attrs.dim is not None:
+            index = shifted(scope, index, op.attrs.dim, source)
+        store_vector(out, reader, result, locate(scope, step.value, index, walked.dim), scope.plan.stored[step.value])
+
+
+def shifted(scope: Scope, index: Multi, dim: int, tile: int) -> Multi:
+    """The index into a concatenation over iterations."""
+    moved = index[dim] + named("i", scope.block.loop) * scope.shape(tile)[dim]
+    return (*index[:dim], moved, *index[dim + 1 :])
+
+
+def emit_save(out: Writer, scope: Scope, step: Step, output: str, out_type: TensorType) -> None:
+    """A value computed element by element into device memory; a streamed one at its place for iteration i."""
+    op = scope.block.ops[step.op]
+    assert isinstance(op.attrs, OutSaverAttrs)
+    saved = op.inputs[0]
+    tile, source, along = scope.shape(saved), saved, None
+    feeding = scope.ops[saved]
+    if scope.plan.places[saved] is Place.NONE and isinstance(feeding.attrs, AccumAttrs):
+        source, along = feeding.inputs[0], feeding.attrs.dim
+    walked = walk(scope, source)
+    with each(out, scope, walked) as index:
+        reader = Reader(scope, walked.width)
+        result = reader.read(source, index, walked.dim)
+        if along is not None:
+            index = shifted(scope, index, along, source)
+        offset = Index()
+        for dim, stride in enumerate(row_major(out_type.shape)):
+            at = grid_part(scope.block, op.attrs.omap, dim)
+            offset = offset + (at * tile[dim] + index[dim]) * stride
+        store_vector(out, reader, result, Leaf(output, offset.bare, offset, 1), out_type.dtype)
+
+
+def store_vector(out: Writer, reader: Reader, result: str, leaf: Leaf, dtype: DType) -> None:
+    """What the reader computed goes to memory, rounded to `dtype`."""
+    width, target = reader.width, c_type(dtype)
+    out.lines(reader.loads)
+    if width == 1:
+        out.lines(reader.body)
+        out.line(f"{leaf.pointer}[{leaf.offset}] = from_float<{target}>({result});")
+        return
+    if leaf.stride != 1 or leaf.aligned is None or not leaf.aligned.multiple_of(width):
+        with out.unrolled("v", width):
+            out.lines(reader.body)
+            out.line(f"{leaf.pointer}[{leaf.offset} + v * {leaf.stride}] = from_float<{target}>({result});")
+        return
+    out.line(f"Vec<float, {width}> y;")
+    with out.unrolled("v", width):
+        out.lines(reader.body)
+        out.line(f"y[v] = {result};")
+    out.line(f"store({leaf.pointer} + {leaf.offset}, from_floats<{target}>(y));")
+
+
+def emit_accumulate(out: Writer, scope: Scope, step: Step) -> None:
+    """An accumulator of a value that is computed element by element; registers `a<value>` hold it."""
+    op = scope.block.ops[step.op]
+    assert isinstance(op.attrs, AccumAttrs)
+    source = op.inputs[0]
+    walked = walk(scope, source)
+    target = f"a{scope.first[step.op]}"
+    with each_slot(out, scope, walked) as (index, s):
+        slot = register_slot(walked, s)
+        reader = Reader(scope, walked.width)
+        result, shift = reader.read(source, index, walked.dim), ""
+        if op.attrs.kind is AccumKind.RESCALE:
+            shape = scope.shape(op.inputs[1])
+            inner = broadcast_dim(walked.dim, len(index), shape)
+            shift = reader.read(op.inputs[1], broadcast_index(index, shape), inner)
+        out.lines(reader.loads)
+        with out.unrolled("v", walked.width):
+            out.lines(reader.body)
+            out.lines(fold(op.attrs.kind, target + slot, f"top_{target}{slot}", result, shift))
+
+
+def fold(kind: AccumKind, target: str, top: str, value: str, shift: str) -> list[str]:
+    """Statements that add `value` to an accumulator; `top` is its running maximum so far."""
+    match kind:
+        case AccumKind.SUM:
+            return [f"{target} += {value};"]
+        case AccumKind.MAX:
+            return [f"{target} = maximum({target}, {value});"]
+        case _:
+            return [
+                f"const float rise = maximum({top}, {shift});",
+                f"{target} = {target} * fast_exp({top} - rise) + {value} * fast_exp({shift} - rise);",
+                f"{top} = rise;",
+            ]
+
+
+def declare_accumulator(out: Writer, registers: str, kind: AccumKind, count: int) -> None:
+    """Registers that start at the accumulator's neutral element."""
+    start = "NEGATIVE_INFINITY" if kind is AccumKind.MAX else "0.0f"
+    rows = [(registers, start)]
+    if kind is AccumKind.RESCALE:
+        rows.append((f"top_{registers}", "NEGATIVE_INFINITY"))
+    for array, value in rows:
+        out.line(f"float {array}[{count}];")
+        out.line("MIRAGE_UNROLL")
+        out.line(f"for (int s = 0; s < {count}; ++s) {array}[s] = {value};")
+
+
+def emit_finish_map(out: Writer, scope: Scope, step: Step) -> None:
+    """Registers of an elementwise accumulator go to its shared tile."""
+    assert step.value is not None
+    walked = walk(scope, scope.block.ops[step.op].inputs[0])
+    with each_slot(out, scope, walked) as (index, s):
+        leaf = locate(scope, step.value, index, walked.dim)
+        at = leaf.offset if walked.width == 1 else f"{leaf.offset} + v * {leaf.stride}"
+        with out.unrolled("v", walked.width):
+            out.line(f"{leaf.pointer}[{at}] = a{step.value}{register_slot(walked, s)};")
+
+
+def register_slot(walked: Walk, slot: str) -> str:
+    """The accumulator register of element v of vector `slot`."""
+    return f"[{slot}]" if walked.width == 1 else f"[{slot} * {walked.width} + v]"

@@ -1,0 +1,342 @@
+"""Reading a value of a block graph at an index: follows views, computes inline operators, loads leaves.
+
+In: a value, a multi-index, the width of a vector along one dimension. Out: a C expression in f32, plus the
+statements that it needs. Invariant: one reader emits each (value, index) once; what passes between inline
+operators stays in registers (the thread graph of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from mirage_nb.codegen.index import Index, linear, named, unravel
+from mirage_nb.codegen.operators import CUDA, number
+from mirage_nb.ir import (
+    BlockGraph,
+    ConstAttrs,
+    DimAttrs,
+    InIterAttrs,
+    Op,
+    OpKind,
+    RepeatAttrs,
+    ReshapeAttrs,
+    ThreadGraph,
+    TransposeAttrs,
+)
+from mirage_nb.optimize.layout import SharedLayout
+from mirage_nb.optimize.plan import BlockPlan
+from mirage_nb.optimize.placement import Place
+
+Multi = tuple[Index, ...]
+
+
+@dataclass(slots=True)
+class Scope:
+    """What all readers of one kernel share.
+
+    literals: operands of the kernel that are constants. ops, results: per value, its operator and which of
+    the operator's results it is. first: per operator, its first value (-1: none).
+    """
+
+    plan: BlockPlan
+    literals: dict[int, Fraction]
+    ops: dict[int, Op] = field(default_factory=dict)
+    results: dict[int, int] = field(default_factory=dict)
+    first: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for op, values in self.block.definitions():
+            self.first.append(values[0] if values else -1)
+            for position, value in enumerate(values):
+                self.ops[value] = op
+                self.results[value] = position
+
+    @property
+    def threads(self) -> int:
+        """Threads that compute."""
+        return self.plan.options.compute_threads
+
+    @property
+    def block(self) -> BlockGraph:
+        """The block graph."""
+        return self.plan.block
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        """Extents of a value."""
+        return self.block.types[value].shape
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """An element in memory: pointer, element offset, and the stride along the vector dimension."""
+
+    pointer: str
+    offset: str
+    aligned: Index | None
+    stride: int
+    copies: int = 1
+    copy_elements: int = 0
+
+
+def broadcast_index(index: Multi, shape: tuple[int, ...]) -> Multi:
+    """The index into an operand of `shape` for an index into the broadcast result."""
+    tail = index[len(index) - len(shape) :]
+    return tuple(Index() if extent == 1 else part for part, extent in zip(tail, shape, strict=True))
+
+
+def broadcast_dim(dim: int | None, rank: int, shape: tuple[int, ...]) -> int | None:
+    """The vector dimension of an operand, None where it is broadcast."""
+    if dim is None:
+        return None
+    moved = dim - (rank - len(shape))
+    return moved if moved >= 0 and shape[moved] != 1 else None
+
+
+def swizzled_offset(layout: SharedLayout, index: Multi) -> str:
+    """Element offset under a 128-byte swizzle, as a C expression."""
+    size, panel = layout.dtype.size, layout.panel
+    row, column = linear(index[:-1], layout.shape[:-1]), index[-1]
+    inside = row * (panel * size) + (column % panel) * size
+    offset = (column // panel) * (layout.panel_rows * panel)
+    swizzled = f"swizzle<128>({inside.bare}) / {size}"
+    return swizzled if offset == Index() else f"{offset.bare} + {swizzled}"
+
+
+class Reader:
+    """Emits loads and arithmetic for one element, or for `width` elements along one dimension at once."""
+
+    def __init__(self, scope: Scope, width: int = 1, bound: dict[int, str] | None = None) -> None:
+        self.scope = scope
+        self.width = width
+        self.bound = bound or {}
+        self.loads: list[str] = []
+        self.body: list[str] = []
+        self._memo: dict[tuple[int, Multi, int | None], str] = {}
+        self._count = 0
+
+    def fresh(self, stem: str) -> str:
+        """A new C name."""
+        self._count += 1
+        return f"{stem}_{self._count}"
+
+    def read(self, value: int, index: Multi, dim: int | None) -> str:
+        """A C expression for the value at `index` (+ v along `dim`)."""
+        if value in self.bound:
+            return self.bound[value]
+        key = (value, index, dim)
+        if key not in self._memo:
+            self._memo[key] = self._emit(value, index, dim)
+        return self._memo[key]
+
+    def _emit(self, value: int, index: Multi, dim: int | None) -> str:
+        scope = self.scope
+        op, where = scope.ops[value], scope.plan.places[value]
+        match where:
+            case Place.LITERAL:
+                return self._literal(op)
+            case Place.DEVICE | Place.SHARED:
+                return self._load(value, locate(scope, value, index, dim))
+            case Place.VIEW:
+                inner, inner_index, inner_dim = view(scope, op, index, dim)
+                return self.read(inner, inner_index, inner_dim)
+            case _:
+                return self.compute(value, index, dim)
+
+    def _literal(self, op: Op) -> str:
+        match op.attrs:
+            case ConstAttrs(value=constant):
+                return number(constant)
+            case InIterAttrs(arg=arg):
+                return number(self.scope.literals[arg])
+            case _:
+                raise AssertionError(op.kind)
+
+    def compute(self, value: int, index: Multi, dim: int | None) -> str:
+        """As `read`, for the value that this step itself makes: computed even if its place is shared memory."""
+        op, position = self.scope.ops[value], self.scope.results[value]
+        match op.kind:
+            case OpKind.FUSED:
+                assert isinstance(op.body, ThreadGraph)
+                return _ThreadReader(self, op.body, op.inputs).read(op.body.outputs[position], index, dim)
+            case OpKind.REPEAT:
+                assert isinstance(op.attrs, RepeatAttrs)
+                (source,) = op.inputs
+                extent = self.scope.shape(source)[op.attrs.dim]
+                wrapped = tuple(p % extent if d == op.attrs.dim else p for d, p in enumerate(index))
+                return self.read(source, wrapped, dim)
+            case OpKind.CONCAT:
+                return self._concat(op, index, dim)
+            case _:
+                operands = []
+                for value in op.inputs:
+                    shape = self.scope.shape(value)
+                    inner = broadcast_index(index, shape)
+                    operands.append(self.read(value, inner, broadcast_dim(dim, len(index), shape)))
+                return self.statement(op, operands)
+
+    def statement(self, op: Op, operands: list[str]) -> str:
+        """`const float x = op(operands);` in the body."""
+        name = self.fresh(op.kind.value.lower().removeprefix("ew"))
+        self.body.append(f"const float {name} = {CUDA[op.kind](operands, op.attrs)};")
+        return name
+
+    def _concat(self, op: Op, index: Multi, dim: int | None) -> str:
+        """Both sides are read at an index that exists, then one is chosen."""
+        assert isinstance(op.attrs, DimAttrs)
+        left, right = op.inputs
+        along = op.attrs.dim
+        first, second = self.scope.shape(left)[along], self.scope.shape(right)[along]
+        at = index[along]
+        step = self.width if dim == along else 1
+        low = Index(((f"({at} < {first} ? {at} : {first - step})", first - step + 1, 1),))
+        high = Index(((f"({at} < {first} ? 0 : {at} - {first})", second - step + 1, 1),))
+        sides = [
+            self.read(side, tuple(part if d == along else p for d, p in enumerate(index)), dim)
+            for side, part in ((left, low), (right, high))
+        ]
+        name = self.fresh("concat")
+        self.body.append(f"const float {name} = {at} < {first} ? {sides[0]} : {sides[1]};")
+        return name
+
+    def _load(self, value: int, leaf: Leaf) -> str:
+        name = self.fresh(f"x{value}")
+        if self.width == 1 or leaf.stride == 0:
+            self.loads += _load_one(name, leaf, leaf.offset)
+            return name
+        if leaf.stride != 1 or leaf.aligned is None or not leaf.aligned.multiple_of(self.width):
+            term = "v" if leaf.stride == 1 else f"v * {leaf.stride}"
+            self.body += _load_one(name, leaf, f"{leaf.offset} + {term}")
+            return name
+        at = f"load<{self.width}>({leaf.pointer} + {leaf.offset})"
+        if leaf.copies == 1:
+            self.loads.append(f"const auto {name} = to_floats({at});")
+            return f"{name}[v]"
+        more = f"load<{self.width}>({leaf.pointer} + q * {leaf.copy_elements} + {leaf.offset})"
+        self.loads += [
+            f"auto {name} = {at};",
+            "MIRAGE_UNROLL",
+            f"for (int q = 1; q < {leaf.copies}; ++q) {{",
+            f"  const auto more = {more};",
+            "  MIRAGE_UNROLL",
+            f"  for (int v = 0; v < {self.width}; ++v) {name}[v] += more[v];",
+            "}",
+        ]
+        return f"{name}[v]"
+
+
+def _load_one(name: str, leaf: Leaf, offset: str) -> list[str]:
+    """Statements that load one element, adding up partial sums."""
+    if leaf.copies == 1:
+        return [f"const float {name} = to_float({leaf.pointer}[{offset}]);"]
+    more = f"{leaf.pointer}[q * {leaf.copy_elements} + {offset}]"
+    return [
+        f"float {name} = {leaf.pointer}[{offset}];",
+        "MIRAGE_UNROLL",
+        f"for (int q = 1; q < {leaf.copies}; ++q) {name} += {more};",
+    ]
+
+
+class _ThreadReader:
+    """Evaluates a thread graph in the registers of its reader."""
+
+    def __init__(self, outer: Reader, graph: ThreadGraph, operands: tuple[int, ...]) -> None:
+        self.outer, self.graph, self.operands = outer, graph, operands
+        self.defined = {values[0]: op for op, values in graph.definitions()}
+        self.memo: dict[tuple[int, Multi, int | None], str] = {}
+
+    def read(self, value: int, index: Multi, dim: int | None) -> str:
+        """A C expression for thread value `value`."""
+        if value < self.graph.input_count:
+            return self.outer.read(self.operands[value], index, dim)
+        key = (value, index, dim)
+        if key in self.memo:
+            return self.memo[key]
+        op = self.defined[value]
+        if op.kind is OpKind.CONST:
+            assert isinstance(op.attrs, ConstAttrs)
+            found = number(op.attrs.value)
+        else:
+            operands = []
+            for operand in op.inputs:
+                shape = self.graph.types[operand].shape
+                inner = broadcast_dim(dim, len(index), shape)
+                operands.append(self.read(operand, broadcast_index(index, shape), inner))
+            found = self.outer.statement(op, operands)
+        self.memo[key] = found
+        return found
+
+
+def view(scope: Scope, op: Op, index: Multi, dim: int | None) -> tuple[int, Multi, int | None]:
+    """The operand of a view, and the index into it."""
+    source = op.inputs[0]
+    match op.kind:
+        case OpKind.TRANSPOSE:
+            assert isinstance(op.attrs, TransposeAttrs)
+            perm = op.attrs.perm
+            moved = {perm[d]: part for d, part in enumerate(index)}
+            inner = tuple(moved[d] for d in range(len(perm)))
+            return source, inner, None if dim is None else perm[dim]
+        case OpKind.RESHAPE:
+            assert isinstance(op.attrs, ReshapeAttrs)
+            shape = scope.shape(source)
+            inner = unravel(linear(index, op.attrs.shape), shape)
+            return source, inner, None if dim is None else len(shape) - 1
+        case _:  # a hold accumulator of a value that no iteration changes
+            return source, index, dim
+
+
+def locate(scope: Scope, value: int, index: Multi, dim: int | None) -> Leaf:
+    """Where an element of a shared or device leaf lies."""
+    plan = scope.plan
+    if plan.places[value] is Place.SHARED:
+        buffer = plan.buffer(value)
+        layout = buffer.layout
+        stride = 0 if dim is None else layout.strides[dim]
+        # Ring slots are chosen by the pointer; partial sums are added up here.
+        copies = buffer.copies if scope.ops[value].kind is OpKind.ACCUM else 1
+        if layout.swizzled:
+            column = index[-1]
+            return Leaf(f"t{value}", swizzled_offset(layout, index), column, stride, copies, layout.elements)
+        offset = Index()
+        for part, step in zip(index, layout.strides, strict=True):
+            offset = offset + part * step
+        return Leaf(f"t{value}", offset.bare, offset, stride, copies, layout.elements)
+    op = scope.ops[value]
+    assert isinstance(op.attrs, InIterAttrs)
+    offset = device_offset(scope.block, op.attrs, index, named("i", scope.block.loop))
+    stride = 0 if dim is None else row_major(scope.block.args[op.attrs.arg].shape)[dim]
+    return Leaf(f"x{op.attrs.arg}", offset.bare, offset, stride)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a dense tensor."""
+    found = [1] * len(shape)
+    for dim in range(len(shape) - 2, -1, -1):
+        found[dim] = found[dim + 1] * shape[dim + 1]
+    return tuple(found)
+
+
+def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Index:
+    """Which part of data dimension `dim` this block has, in a space split by imap or omap `split`.
+
+    Several grid dims on one data dim: the first is the outermost.
+    """
+    at = Index()
+    for axis, extent, data_dim in zip("xyz", block.grid, split, strict=False):
+        if data_dim == dim and extent > 1:
+            at = at * extent + Index(((f"block_{axis}", extent, 1),))
+    return at
+
+
+def device_offset(block: BlockGraph, attrs: InIterAttrs, index: Multi, iteration: Index) -> Index:
+    """Element offset of tile index `index` in operand `attrs.arg` for one for-loop iteration."""
+    strides = row_major(block.args[attrs.arg].shape)
+    tile = block.tile_shape(attrs)
+    offset = Index()
+    for dim, (part, stride) in enumerate(zip(index, strides, strict=True)):
+        at = grid_part(block, attrs.imap, dim)
+        if attrs.fmap == dim and block.loop > 1:
+            at = at * block.loop + iteration
+        offset = offset + (at * tile[dim] + part) * stride
+    return offset

@@ -1,0 +1,61 @@
+"""Lines of C++ with indentation, and the spelling of element types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mirage_nb.errors import EmitError
+from mirage_nb.ir import DType
+
+
+class Writer:
+    """Collects lines; blocks indent by two."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 0
+
+    def line(self, text: str = "") -> None:
+        """One line at the current depth; an empty one separates."""
+        self._lines.append("  " * self._depth + text if text else "")
+
+    def lines(self, texts: list[str]) -> None:
+        """Several lines."""
+        for text in texts:
+            self.line(text)
+
+    @contextmanager
+    def block(self, head: str = "", tail: str = "}") -> Iterator[None]:
+        """`head {` ... `}`."""
+        self.line(f"{head} {{" if head else "{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line(tail)
+
+    @contextmanager
+    def unrolled(self, variable: str, count: int) -> Iterator[str]:
+        """An unrolled for-loop over 0 .. count-1; yields the variable, or 0 and no loop for a single pass."""
+        if count == 1:
+            yield "0"
+            return
+        self.line("MIRAGE_UNROLL")
+        with self.block(f"for (int {variable} = 0; {variable} < {count}; ++{variable})"):
+            yield variable
+
+    def text(self) -> str:
+        """Everything so far."""
+        return "\n".join(self._lines) + "\n"
+
+
+_NAMES = {DType.F16: "f16", DType.BF16: "bf16", DType.F32: "float"}
+
+
+def c_type(dtype: DType) -> str:
+    """The device library's name of an element type. Raises EmitError for f64."""
+    if dtype not in _NAMES:
+        raise EmitError(
+            f"{dtype.value} tensors cannot be emitted", hint="kernels compute in f32; use f16, bf16 or f32 tensors"
+        )
+    return _NAMES[dtype]

@@ -1,0 +1,270 @@
+"""Placement: where each value of a block graph lives, and which steps compute it.
+
+In: a block graph (chains already fused). Out: a `Place` per value and the steps of the block in
+dependency order. Invariant: every value that a step reads is a literal, a view, read from device memory,
+computed in the reader's registers, or was written to shared memory by an earlier step.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from mirage_nb.ir import (
+    OPS,
+    AccumAttrs,
+    AccumKind,
+    BlockGraph,
+    DType,
+    InIterAttrs,
+    Op,
+    OpKind,
+    Trait,
+)
+from mirage_nb.optimize.tiling import on_tensor_cores
+
+
+class Place(enum.Enum):
+    """Where readers find a value."""
+
+    LITERAL = "literal"
+    DEVICE = "device"
+    """An input iterator that its one reader takes straight from device memory."""
+    SHARED = "shared"
+    VIEW = "view"
+    """Another index into the operand."""
+    INLINE = "inline"
+    """Computed in registers where it is read."""
+    NONE = "none"
+    """Never read as a whole: folded into an accumulator or written straight to device memory."""
+
+
+class StepKind(enum.Enum):
+    """What the threads of a block do together between two barriers."""
+
+    LOAD = "load"
+    MAP = "map"
+    REDUCE = "reduce"
+    MATMUL = "matmul"
+    FINISH = "finish"
+    """Registers of an accumulator go to shared memory after the loop."""
+    SAVE = "save"
+
+
+class Phase(enum.Enum):
+    """When a step runs: once before the loop, in every iteration, or after the loop."""
+
+    BEFORE = 0
+    LOOP = 1
+    AFTER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. `op` is the operator it computes; `accum` the accumulator that takes its result, or None.
+
+    `value` is what it leaves in shared memory (None: nothing). `reads` are shared values.
+    """
+
+    kind: StepKind
+    op: int
+    value: int | None
+    phase: Phase
+    accum: int | None = None
+    reads: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Place per value; element type in shared memory per value; steps in dependency order."""
+
+    places: tuple[Place, ...]
+    stored: tuple[DType, ...]
+    steps: tuple[Step, ...]
+
+
+INLINE_KINDS = frozenset({OpKind.FUSED, OpKind.REPEAT, OpKind.CONCAT})
+VIEW_KINDS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
+MATMULS = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
+
+
+def pairs(op: Op) -> tuple[tuple[int, int], ...]:
+    """The (left, right) operands of a Matmul or ConcatMatmul."""
+    if op.kind is OpKind.MATMUL:
+        return ((op.inputs[0], op.inputs[1]),)
+    w, x, y, z = op.inputs
+    return ((w, y), (x, z))
+
+
+def place(block: BlockGraph, literal_args: frozenset[int] = frozenset()) -> Placement:
+    """Place every value of `block`. `literal_args` are operands that are constants of the kernel graph."""
+    return _Placer(block, literal_args).run()
+
+
+class _Placer:
+    """Holds the tables that the rules below look things up in."""
+
+    def __init__(self, block: BlockGraph, literal_args: frozenset[int]) -> None:
+        self.block = block
+        self.literal_args = literal_args
+        self.values = [values for _, values in block.definitions()]
+        self.defined = {v: i for i, values in enumerate(self.values) for v in values}
+        self.uses = block.uses()
+        self.stages = block.stages()
+        self.invariant = self._invariant()
+        self.factors = self._factors()
+        self.places = [self._place(v) for v in range(len(block.types))]
+        self.stored = tuple(self._stored(v) for v in range(len(block.types)))
+
+    def run(self) -> Placement:
+        steps = [step for index in range(len(self.block.ops)) for step in self._steps(index)]
+        ordered = sorted(steps, key=lambda step: step.phase.value)
+        return Placement(tuple(self.places), self.stored, tuple(ordered))
+
+    def _invariant(self) -> list[bool]:
+        """Per value: the same in every iteration."""
+        found: list[bool] = []
+        for op, values in zip(self.block.ops, self.values, strict=True):
+            match op.attrs:
+                case InIterAttrs(fmap=fmap):
+                    same = fmap is None or self.block.loop == 1
+                case AccumAttrs():
+                    same = False
+                case _:
+                    same = all(found[v] for v in op.inputs)
+            found.extend(same for _ in values)
+        return found
+
+    def readers(self, value: int) -> set[int]:
+        """Operators that read `value`, seen through views."""
+        found: set[int] = set()
+        for index in self.uses[value]:
+            if self._is_view(index):
+                found |= self.readers(self.values[index][0])
+            else:
+                found.add(index)
+        return found
+
+    def _is_view(self, index: int) -> bool:
+        op = self.block.ops[index]
+        held = isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.HOLD
+        return op.kind in VIEW_KINDS or (held and self.invariant[op.inputs[0]])
+
+    def _factors(self) -> frozenset[int]:
+        """Values that a tensor-core Matmul reads, seen through views: kept in the operands' 16-bit type."""
+        found: set[int] = set()
+        for op in self.block.ops:
+            if op.kind in MATMULS:
+                for left, right in pairs(op):
+                    if on_tensor_cores(self.block.types[left], self.block.types[right]):
+                        found |= {self.leaf(left), self.leaf(right)}
+        return frozenset(found)
+
+    def leaf(self, value: int) -> int:
+        """The value behind a chain of views."""
+        index = self.defined[value]
+        return self.leaf(self.block.ops[index].inputs[0]) if self._is_view(index) else value
+
+    def folded_into(self, index: int) -> int | None:
+        """The accumulator that takes the result of operator `index` straight from registers, if one does."""
+        op = self.block.ops[index]
+        match op.kind:
+            case OpKind.MATMUL | OpKind.CONCAT_MATMUL | OpKind.SUM:
+                kind = AccumKind.SUM
+            case OpKind.MAX:
+                kind = AccumKind.MAX
+            case _:
+                return None
+        readers = self.uses[self.values[index][0]]
+        if len(readers) != 1:
+            return None
+        attrs = self.block.ops[readers[0]].attrs
+        return readers[0] if isinstance(attrs, AccumAttrs) and attrs.kind is kind else None
+
+    def _streams(self, index: int) -> bool:
+        """A concat accumulator that only savers read goes to device memory iteration by iteration."""
+        op = self.block.ops[index]
+        return (
+            isinstance(op.attrs, AccumAttrs)
+            and op.attrs.kind is AccumKind.CONCAT
+            and all(self.block.ops[i].kind is OpKind.OUT_SAVER for i in self.uses[self.values[index][0]])
+        )
+
+    def _place(self, value: int) -> Place:
+        index = self.defined[value]
+        op = self.block.ops[index]
+        readers = self.readers(value)
+        for_matmul = any(self.block.ops[i].kind in MATMULS for i in readers)
+        if self._is_view(index):
+            return Place.VIEW
+        match op.kind:
+            case OpKind.CONST:
+                return Place.LITERAL
+            case OpKind.IN_ITER:
+                assert isinstance(op.attrs, InIterAttrs)
+                if op.attrs.arg in self.literal_args:
+                    return Place.LITERAL
+                return Place.SHARED if for_matmul or len(readers) > 1 else Place.DEVICE
+            case OpKind.ACCUM:
+                return Place.NONE if self._streams(index) else Place.SHARED
+            case _ if self.folded_into(index) is not None:
+                return Place.NONE
+            case kind if kind in INLINE_KINDS or Trait.ELEMENTWISE in OPS[kind].traits:
+                return Place.INLINE if len(readers) <= 1 and not for_matmul else Place.SHARED
+            case _:
+                return Place.SHARED
+
+    def _stored(self, value: int) -> DType:
+        op = self.block.ops[self.defined[value]]
+        dtype = self.block.types[value].dtype
+        summed = isinstance(op.attrs, AccumAttrs) and op.attrs.kind is not AccumKind.CONCAT
+        if op.kind is OpKind.IN_ITER or (value in self.factors and not summed):
+            return dtype
+        return DType.F32
+
+    def _phase(self, index: int) -> Phase:
+        if self.stages[index] == 1:
+            return Phase.AFTER
+        return Phase.BEFORE if all(self.invariant[v] for v in self.values[index]) else Phase.LOOP
+
+    def _reads(self, values: tuple[int, ...]) -> frozenset[int]:
+        """The shared values behind `values`."""
+        found: set[int] = set()
+        for value in values:
+            if self.places[value] is Place.SHARED:
+                found.add(value)
+            elif self.places[value] in (Place.VIEW, Place.INLINE, Place.NONE):
+                found |= self._reads(self.block.ops[self.defined[value]].inputs)
+        return frozenset(found)
+
+    def _steps(self, index: int) -> list[Step]:
+        op = self.block.ops[index]
+        reads = self._reads(op.inputs)
+        if op.kind is OpKind.OUT_SAVER:
+            streamed = self._streams(self.defined[op.inputs[0]])
+            return [Step(StepKind.SAVE, index, None, Phase.LOOP if streamed else Phase.AFTER, None, reads)]
+        made = [v for v in self.values[index] if self.places[v] is Place.SHARED]
+        if isinstance(op.attrs, AccumAttrs):
+            return self._accumulate(index, op.attrs, made, reads)
+        if op.kind is OpKind.IN_ITER:
+            early = self.invariant[self.values[index][0]]
+            return [Step(StepKind.LOAD, index, v, Phase.BEFORE if early else Phase.LOOP) for v in made]
+        kind = StepKind.MAP
+        if op.kind in MATMULS:
+            kind = StepKind.MATMUL
+        elif op.kind in (OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM):
+            kind = StepKind.REDUCE
+        accum = self.folded_into(index)
+        if accum is not None:
+            return [Step(kind, index, None, Phase.LOOP, accum, reads)]
+        return [Step(kind, index, v, self._phase(index), None, reads) for v in made]
+
+    def _accumulate(self, index: int, attrs: AccumAttrs, made: list[int], reads: frozenset[int]) -> list[Step]:
+        if not made:
+            return []
+        if attrs.kind in (AccumKind.CONCAT, AccumKind.HOLD):
+            return [Step(StepKind.MAP, index, made[0], Phase.LOOP, None, reads)]
+        source = self.defined[self.block.ops[index].inputs[0]]
+        folded = self.folded_into(source) == index
+        finish = Step(StepKind.FINISH, index, made[0], Phase.AFTER)
+        return [finish] if folded else [Step(StepKind.MAP, index, None, Phase.LOOP, index, reads), finish]

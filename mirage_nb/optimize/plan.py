@@ -1,0 +1,242 @@
+"""The plan of a muGraph: thread graphs, placement, layouts, schedule and memory, beside the graph.
+
+In: a frozen muGraph, a target, emission options. Out: a frozen `Plan`; the muGraph that it carries has
+its elementwise chains fused, nothing else is changed. Invariant: emitting a plan needs no further choice
+(paper section 6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_nb.errors import TargetError
+from mirage_nb.ir import BlockGraph, DType, KernelGraph, OpKind
+from mirage_nb.optimize.layout import SharedLayout, choose_layouts
+from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
+from mirage_nb.optimize.options import Options
+from mirage_nb.optimize.placement import MATMULS, Phase, Place, Step, StepKind, pairs, place
+from mirage_nb.optimize.schedule import Access, barriers, order, overlapping
+from mirage_nb.optimize.thread_graph import fuse
+from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
+from mirage_nb.targets import Target
+
+RESERVED_BYTES = 1024
+"""Shared memory kept for small static arrays (barriers, reduction scratch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A shared tensor: its layout, how many copies of it there are, and where the first one begins.
+
+    copies: ring slots of a streamed input, or partial sums of an accumulator.
+    """
+
+    value: int
+    layout: SharedLayout
+    copies: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all copies."""
+        return self.layout.nbytes * self.copies
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """Everything that was decided for one graph-defined operator.
+
+    barriers: positions in `steps` before which a block-wide barrier stands; loop_barrier: one stands at
+    the top of every iteration. tilings: operator index -> Tiling, for Matmuls on tensor cores.
+    """
+
+    block: BlockGraph
+    options: Options
+    places: tuple[Place, ...]
+    stored: tuple[DType, ...]
+    steps: tuple[Step, ...]
+    tilings: tuple[tuple[int, Tiling], ...]
+    buffers: tuple[Buffer, ...]
+    shared_bytes: int
+    barriers: frozenset[int]
+    loop_barrier: bool
+
+    def tiling(self, op: int) -> Tiling | None:
+        """How warps share Matmul `op`; None: it runs on scalar units."""
+        return dict(self.tilings).get(op)
+
+    def buffer(self, value: int) -> Buffer:
+        """The shared tensor of `value`."""
+        return next(b for b in self.buffers if b.value == value)
+
+    @property
+    def ring(self) -> tuple[Step, ...]:
+        """The loads that the for-loop streams."""
+        return tuple(s for s in self.steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A muGraph with one BlockPlan per graph-defined operator (None for others) and its device memory.
+
+    temporaries: values in device memory that are neither inputs nor outputs, in order; `workspace` has
+    their offsets.
+    """
+
+    graph: KernelGraph
+    kernels: tuple[BlockPlan | None, ...]
+    temporaries: tuple[int, ...]
+    workspace: MemoryPlan
+
+
+def plan(graph: KernelGraph, target: Target, options: Options | None = None) -> Plan:
+    """Plan `graph` for `target`.
+
+    Raises:
+        TargetError: a block needs more shared memory than the target has.
+    """
+    fused = fuse(graph)
+    chosen = options or Options()
+    literals = {v for op, values in fused.definitions() if op.kind is OpKind.CONST for v in values}
+    kernels = tuple(
+        plan_block(op.body, target, chosen, frozenset(i for i, v in enumerate(op.inputs) if v in literals))
+        if isinstance(op.body, BlockGraph)
+        else None
+        for op in fused.ops
+    )
+    temporaries, workspace = plan_device(fused)
+    return Plan(fused, kernels, temporaries, workspace)
+
+
+def plan_device(graph: KernelGraph) -> tuple[tuple[int, ...], MemoryPlan]:
+    """Temporaries in device memory: they live from the kernel that writes them to the last that reads them."""
+    found = []
+    for index, (op, values) in enumerate(graph.definitions()):
+        if op.kind in (OpKind.CONST, OpKind.RESHAPE):
+            continue
+        for value in values:
+            if value not in graph.outputs:
+                last = max((_last_use(graph, v) for v in (value, *_aliases(graph, value))), default=index)
+                found.append(Interval(value, graph.types[value].nbytes, index, max(index, last)))
+    return tuple(i.name for i in found), allocate(found, alignment=256)
+
+
+def _aliases(graph: KernelGraph, value: int) -> list[int]:
+    found = []
+    for op, values in graph.definitions():
+        if op.kind is OpKind.RESHAPE and op.inputs[0] == value:
+            found += [values[0], *_aliases(graph, values[0])]
+    return found
+
+
+def _last_use(graph: KernelGraph, value: int) -> int:
+    if value in graph.outputs:
+        return len(graph.ops)
+    return max(graph.uses()[value], default=0)
+
+
+def plan_block(
+    block: BlockGraph, target: Target, options: Options, literal_args: frozenset[int] = frozenset()
+) -> BlockPlan:
+    """Plan one block graph whose chains are fused."""
+    placement = place(block, literal_args)
+    steps = _scheduled(placement.steps)
+    tilings = _tilings(block, steps, options)
+    layouts = choose_layouts(block, placement, tilings)
+    stages = max(1, min(options.stages, block.loop))
+    copies = {b: _copies(block, steps, tilings, b, stages) for b in layouts}
+    intervals = [
+        Interval(v, layouts[v].nbytes * copies[v], *_lifetime(steps, v)) for v in layouts
+    ]
+    memory = allocate(intervals, alignment=1024 if any(x.swizzled for x in layouts.values()) else 128)
+    available = target.shared_per_block - RESERVED_BYTES
+    if memory.peak > available:
+        raise TargetError(
+            f"a block needs {memory.peak} bytes of shared memory; {target.name} has {available}",
+            hint="use a larger grid, a larger for-loop range, or fewer stages",
+        )
+    buffers = tuple(
+        Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True)
+    )
+    marks, top = _barriers(steps, buffers)
+    return BlockPlan(
+        block, options, placement.places, placement.stored, steps, tuple(tilings.items()), buffers,
+        memory.peak, marks, top,
+    )  # fmt: skip
+
+
+def _scheduled(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Ascending depth inside each phase; loads first, because they are only issued."""
+    result: list[Step] = []
+    for phase in Phase:
+        part = [s for s in steps if s.phase is phase]
+        written = {s.value: i for i, s in enumerate(part) if s.value is not None and s.kind is not StepKind.LOAD}
+        before = [[written[v] for v in s.reads if v in written and written[v] < i] for i, s in enumerate(part)]
+        ranked = [part[i] for i in order(before)]
+        result += sorted(ranked, key=lambda s: s.kind is not StepKind.LOAD)
+    return tuple(result)
+
+
+def _tilings(block: BlockGraph, steps: tuple[Step, ...], options: Options) -> dict[int, Tiling]:
+    found = {}
+    for step in steps:
+        op = block.ops[step.op]
+        if op.kind not in MATMULS:
+            continue
+        operands = [(block.types[a], block.types[b]) for a, b in pairs(op)]
+        if all(on_tensor_cores(a, b) for a, b in operands):
+            left, right = operands[0]
+            found[step.op] = tile_matmul(
+                left, right, options.warps, deferred=step.accum is not None, loop=block.loop
+            )
+    return found
+
+
+def _copies(block: BlockGraph, steps: tuple[Step, ...], tilings: dict[int, Tiling], value: int, stages: int) -> int:
+    for step in steps:
+        if step.value == value and step.kind is StepKind.LOAD and step.phase is Phase.LOOP:
+            return stages
+        if step.value == value and step.kind is StepKind.FINISH:
+            feeding = [s.op for s in steps if s.accum == step.op]
+            return max((tilings[i].copies for i in feeding if i in tilings), default=1)
+    return 1
+
+
+def _lifetime(steps: tuple[Step, ...], value: int) -> tuple[int, int]:
+    """First and last position at which the buffer must keep its bytes."""
+    made = next(i for i, s in enumerate(steps) if s.value == value)
+    last = max((i for i, s in enumerate(steps) if value in s.reads), default=made)
+    loop = [i for i, s in enumerate(steps) if s.phase is Phase.LOOP]
+    step = steps[made]
+    if step.phase is Phase.LOOP and step.kind is StepKind.LOAD:
+        # The ring is filled before the first step and runs until the last iteration.
+        return 0, max(loop)
+    if step.phase is Phase.LOOP and steps[last].phase is not Phase.LOOP:
+        return min(loop), last
+    if step.phase is Phase.BEFORE:
+        crosses = steps[last].phase is Phase.LOOP
+        return 0, max(last, max(loop)) if crosses else last
+    return made, last
+
+
+def _barriers(steps: tuple[Step, ...], buffers: tuple[Buffer, ...]) -> tuple[frozenset[int], bool]:
+    """Barrier positions, and whether each iteration begins with one."""
+    shares = overlapping({b.value: (b.offset, b.nbytes) for b in buffers})
+
+    def access(index: int) -> Access:
+        value = steps[index].value
+        return Access(steps[index].reads, frozenset() if value is None else frozenset({value}))
+
+    before, loop, after = ([i for i, s in enumerate(steps) if s.phase is p] for p in Phase)
+    # A streamed load is complete and visible after the barrier at the top of the iteration.
+    body = [i for i in loop if steps[i].kind is not StepKind.LOAD]
+    early = [access(i) for i in before]
+    top = len(body) != len(loop) or any(
+        access(i).writes or any(access(i).conflicts(e, shares) for e in early) for i in body
+    )
+    found = {before[i] for i in barriers(early, shares)}
+    found |= {body[i] for i in barriers([access(i) for i in body], shares)}
+    pending = early + [access(i) for i in loop]
+    found |= {after[i] for i in barriers([access(i) for i in after], shares, pending)}
+    return frozenset(found), bool(loop) and top
+

@@ -1,0 +1,72 @@
+"""Operator scheduling: steps in ascending depth, a barrier only where two steps need one (paper section 6).
+
+In: steps with what they read and write. Out: their order and the positions of block-wide barriers.
+Invariant: two steps that touch the same buffer, one of them writing, have a barrier between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Shares = Mapping[int, frozenset[int]]
+"""Per buffer, the buffers that share a byte with it, itself included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The buffers in shared memory that one step reads and writes."""
+
+    reads: frozenset[int] = frozenset()
+    writes: frozenset[int] = frozenset()
+
+    def conflicts(self, earlier: Access, shares: Shares) -> bool:
+        """Whether this step must wait until every thread has finished `earlier`."""
+        written = _spread(earlier.writes, shares)
+        return bool((self.reads | self.writes) & written or self.writes & _spread(earlier.reads, shares))
+
+
+def _spread(buffers: frozenset[int], shares: Shares) -> frozenset[int]:
+    return frozenset(other for b in buffers for other in shares.get(b, {b}))
+
+
+def depths(predecessors: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Longest path from any node without predecessors to each node.
+
+    `predecessors[i]` are nodes before i (i > each of them), so one ascending pass fills the table.
+    """
+    found: list[int] = []
+    for node, before in enumerate(predecessors):
+        assert all(p < node for p in before)
+        found.append(max((found[p] + 1 for p in before), default=0))
+    return tuple(found)
+
+
+def order(predecessors: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Nodes in ascending depth; nodes of one depth keep their order."""
+    depth = depths(predecessors)
+    return tuple(sorted(range(len(depth)), key=lambda node: (depth[node], node)))
+
+
+def barriers(steps: Sequence[Access], shares: Shares, pending: Sequence[Access] = ()) -> frozenset[int]:
+    """Positions before which a barrier stands, as few as this order allows.
+
+    `shares` says which buffers overlap in memory (see `overlapping`). `pending` was done since the last barrier before the first step. Placing each barrier as late as
+    possible is optimal for a fixed order: it closes over every earlier conflict at once.
+    """
+    open_steps = list(pending)
+    found = []
+    for position, step in enumerate(steps):
+        if any(step.conflicts(earlier, shares) for earlier in open_steps):
+            found.append(position)
+            open_steps = []
+        open_steps.append(step)
+    return frozenset(found)
+
+
+def overlapping(ranges: Mapping[int, tuple[int, int]]) -> dict[int, frozenset[int]]:
+    """For every buffer (offset, bytes), all buffers that share a byte with it, itself included."""
+    return {
+        a: frozenset(b for b, (s, n) in ranges.items() if start < s + n and s < start + size)
+        for a, (start, size) in ranges.items()
+    }

@@ -1,0 +1,131 @@
+"""Thread graphs: fuse chains of elementwise operators so that what passes between them stays in registers.
+
+In: a muGraph. Out: the same muGraph in which every chain of two or more elementwise operators of one
+stage of a block graph is one FUSED operator with a thread graph. Invariant: every value that is read
+outside its chain is an output of the chain, so the two graphs compute the same tensors (paper 4.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mirage_nb.ir import OPS, BlockGraph, KernelGraph, Op, OpKind, ThreadGraph, Trait
+
+
+def fuse(graph: KernelGraph) -> KernelGraph:
+    """`graph` with every chain of elementwise operators in its block graphs turned into a FUSED operator."""
+    result = replace(graph, ops=(), types=graph.types[: graph.input_count], outputs=(), output_names=())
+    for op in graph.ops:
+        body = fuse_block(op.body) if isinstance(op.body, BlockGraph) else op.body
+        result = result.append(replace(op, body=body))
+    return result.returning(graph.outputs, graph.output_names)
+
+
+def fuse_block(block: BlockGraph) -> BlockGraph:
+    """One block graph with its chains fused; savers keep their order, so the outputs do too."""
+    groups = _chains(block)
+    leader = {member: group for group in groups if len(group) > 1 for member in group}
+    building = _Rebuild(block, leader)
+    for index in range(len(block.ops)):
+        building.place(index)
+    return building.result
+
+
+def _chains(block: BlockGraph) -> list[tuple[int, ...]]:
+    """Partition of the elementwise operators into chains, each convex: no path leaves a chain and returns."""
+    defined = _definition_index(block)
+    stages = block.stages()
+    reach: list[frozenset[int]] = []
+    for op in block.ops:
+        direct = {defined[v] for v in op.inputs}
+        reach.append(frozenset(direct.union(*(reach[i] for i in direct))))
+    chain_of: dict[int, list[int]] = {}
+    for index, op in enumerate(block.ops):
+        if Trait.ELEMENTWISE not in OPS[op.kind].traits:
+            continue
+        chain = [index]
+        for producer in sorted({defined[v] for v in op.inputs}):
+            found = chain_of.get(producer)
+            if found is None or found is chain or stages[producer] != stages[index]:
+                continue
+            merged = sorted({*found, *chain})
+            if _convex(merged, reach):
+                chain = merged
+        for member in chain:
+            chain_of[member] = chain
+    unique = {tuple(chain) for chain in chain_of.values()}
+    return sorted(unique)
+
+
+def _convex(members: list[int], reach: list[frozenset[int]]) -> bool:
+    inside = set(members)
+    last = members[-1]
+    between = (i for i in range(members[0], last + 1) if i not in inside)
+    # An operator between two members is on a path when it reads one member and another member reads it.
+    return not any(reach[i] & inside and any(i in reach[m] for m in members) for i in between)
+
+
+def _definition_index(block: BlockGraph) -> dict[int, int]:
+    """Value -> index of the operator that defines it."""
+    return {v: i for i, (_, values) in enumerate(block.definitions()) for v in values}
+
+
+@dataclass(slots=True)
+class _Rebuild:
+    """Copies a block graph in dependency order, chain by chain."""
+
+    block: BlockGraph
+    chain: dict[int, tuple[int, ...]]
+    result: BlockGraph
+    new: dict[int, int]
+
+    def __init__(self, block: BlockGraph, chain: dict[int, tuple[int, ...]]) -> None:
+        self.block, self.chain, self.new = block, chain, {}
+        self.result = BlockGraph.start(block.args, block.grid, block.loop)
+        self._values = [values for _, values in block.definitions()]
+        self._defined = _definition_index(block)
+        self._done: set[int] = set()
+
+    _values: list[tuple[int, ...]]
+    _defined: dict[int, int]
+    _done: set[int]
+
+    def place(self, index: int) -> None:
+        """Append operator `index` (or its whole chain), after everything that it reads."""
+        if index in self._done:
+            return
+        members = self.chain.get(index, (index,))
+        self._done.update(members)
+        for member in members:
+            for value in self.block.ops[member].inputs:
+                self.place(self._defined[value])
+        if len(members) > 1:
+            self._place_chain(members)
+            return
+        op = self.block.ops[index]
+        self.result = self.result.append(replace(op, inputs=tuple(self.new[v] for v in op.inputs)))
+        for value in self._values[index]:
+            self.new[value] = len(self.result.types) - 1
+
+    def _place_chain(self, members: tuple[int, ...]) -> None:
+        made = {self._values[m][0] for m in members}
+        read = dict.fromkeys(v for m in members for v in self.block.ops[m].inputs if v not in made)
+        consts = [v for v in read if self.block.ops[self._defined[v]].kind is OpKind.CONST]
+        operands = [v for v in read if v not in consts]
+        thread = ThreadGraph.start(tuple(self.block.types[v] for v in operands))
+        inner = {v: i for i, v in enumerate(operands)}
+        for value in consts:
+            thread = thread.append(self.block.ops[self._defined[value]])
+            inner[value] = len(thread.types) - 1
+        for member in members:
+            op = self.block.ops[member]
+            thread = thread.append(replace(op, inputs=tuple(inner[v] for v in op.inputs)))
+            inner[self._values[member][0]] = len(thread.types) - 1
+        uses = self.block.uses()
+        leaving = [v for v in sorted(made) if any(reader not in members for reader in uses[v])]
+        thread = thread.returning(tuple(inner[v] for v in leaving))
+        first = len(self.result.types)
+        fused = Op(OpKind.FUSED, tuple(self.new[v] for v in operands), body=thread)
+        self.result = self.result.append(fused)
+        for position, value in enumerate(leaving):
+            self.new[value] = first + position

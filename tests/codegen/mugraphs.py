@@ -1,0 +1,225 @@
+"""muGraphs built by hand, at any size: the named targets of the search, and odd ones."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
+    Attrs,
+    BlockGraph,
+    ConstAttrs,
+    DimAttrs,
+    DType,
+    InIterAttrs,
+    Input,
+    KernelGraph,
+    Op,
+    OpKind,
+    OutSaverAttrs,
+    ReshapeAttrs,
+    TensorType,
+    ThreadGraph,
+    TransposeAttrs,
+)
+
+Axes = tuple[int | None, ...]
+
+
+class Build:
+    """A block graph under construction; every method returns the new value."""
+
+    def __init__(self, args: tuple[TensorType, ...], grid: tuple[int, ...], loop: int = 1) -> None:
+        self.graph = BlockGraph.start(args, grid, loop)
+
+    def op(
+        self, kind: OpKind, *inputs: int, attrs: Attrs | None = None, body: ThreadGraph | None = None
+    ) -> int:
+        self.graph = self.graph.append(Op(kind, inputs, attrs, body))
+        return len(self.graph.types) - 1
+
+    def load(self, arg: int, imap: Axes, fmap: int | None = None) -> int:
+        return self.op(OpKind.IN_ITER, attrs=InIterAttrs(arg, imap, fmap))
+
+    def save(self, value: int, omap: Axes) -> None:
+        self.graph = self.graph.append(Op(OpKind.OUT_SAVER, (value,), OutSaverAttrs(omap)))
+
+    def accum(self, kind: AccumKind, *inputs: int, dim: int | None = None) -> int:
+        return self.op(OpKind.ACCUM, *inputs, attrs=AccumAttrs(kind, dim))
+
+    def sum(self, value: int, dim: int) -> int:
+        return self.op(OpKind.SUM, value, attrs=DimAttrs(dim))
+
+    def const(self, value: Fraction | int) -> int:
+        return self.op(OpKind.CONST, attrs=ConstAttrs(Fraction(value)))
+
+    def transpose(self, value: int, *perm: int) -> int:
+        return self.op(OpKind.TRANSPOSE, value, attrs=TransposeAttrs(perm))
+
+    def reshape(self, value: int, *shape: int) -> int:
+        return self.op(OpKind.RESHAPE, value, attrs=ReshapeAttrs(shape))
+
+
+def tensor(shape: tuple[int, ...], dtype: DType = DType.F16) -> TensorType:
+    return TensorType(shape, dtype)
+
+
+def one_kernel(names: str, build: Build) -> KernelGraph:
+    """A kernel graph with one graph-defined operator over all its inputs."""
+    inputs = (Input(n, t) for n, t in zip(names.split(), build.graph.args, strict=True))
+    graph = KernelGraph.start(*inputs)
+    graph = graph.append(Op(OpKind.GRAPH, tuple(range(len(build.graph.args))), body=build.graph))
+    count = len(build.graph.savers)
+    return graph.returning(tuple(range(len(graph.types) - count, len(graph.types))))
+
+
+def rmsnorm(
+    m: int = 2, k: int = 512, n: int = 128, columns: int = 64, loop: int = 4, dtype: DType = DType.F16
+) -> KernelGraph:
+    """rms(X) @ W in one kernel, the division after the loop."""
+    b = Build((tensor((m, k), dtype), tensor((k, n), dtype)), (n // columns,), loop)
+    x, w = b.load(0, (None,), 1), b.load(1, (1,), 0)
+    squares = b.accum(AccumKind.SUM, b.sum(b.op(OpKind.SQR, x), 1))
+    product = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, x, w))
+    mean = b.op(OpKind.MUL, squares, b.const(Fraction(1, k)))
+    b.save(b.op(OpKind.DIV, product, b.op(OpKind.SQRT, mean)), (1,))
+    return one_kernel("X W", b)
+
+
+def rmsnorm_gain(m: int = 16, k: int = 256, n: int = 128, columns: int = 64, loop: int = 4) -> KernelGraph:
+    """The paper's Figure 3: X * G inside the loop, Mul, Sqrt and Div after it."""
+    b = Build((tensor((m, k)), tensor((k,)), tensor((k, n))), (n // columns,), loop)
+    x, g, w = b.load(0, (None,), 1), b.load(1, (None,), 0), b.load(2, (1,), 0)
+    squares = b.accum(AccumKind.SUM, b.sum(b.op(OpKind.SQR, x), 1))
+    product = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, b.op(OpKind.MUL, x, g), w))
+    mean = b.op(OpKind.MUL, squares, b.const(Fraction(1, k)))
+    b.save(b.op(OpKind.DIV, product, b.op(OpKind.SQRT, mean)), (1,))
+    return one_kernel("X G W", b)
+
+
+def gated_mlp(
+    m: int = 8, k: int = 256, n: int = 128, columns: int = 64, loop: int = 4, dtype: DType = DType.F16
+) -> KernelGraph:
+    """silu(X @ W1) * (X @ W2) in one kernel, two products in one loop."""
+    args = (tensor((m, k), dtype), tensor((k, n), dtype), tensor((k, n), dtype))
+    b = Build(args, (n // columns,), loop)
+    x, first, second = b.load(0, (None,), 1), b.load(1, (1,), 0), b.load(2, (1,), 0)
+    gate = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, x, first))
+    up = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, x, second))
+    b.save(b.op(OpKind.MUL, b.op(OpKind.SILU, gate), up), (1,))
+    return one_kernel("X W1 W2", b)
+
+
+def lora(m: int = 16, k: int = 128, r: int = 16, n: int = 64, columns: int = 32, loop: int = 2) -> KernelGraph:
+    """X @ W + (X @ A) @ C in one kernel: three products."""
+    args = (tensor((m, k)), tensor((k, n)), tensor((k, r)), tensor((r, n)))
+    b = Build(args, (n // columns,), loop)
+    x, w, a = b.load(0, (None,), 1), b.load(1, (1,), 0), b.load(2, (None,), 0)
+    c = b.load(3, (1,))
+    wide = b.op(OpKind.MATMUL, x, w)
+    narrow = b.op(OpKind.MATMUL, b.op(OpKind.MATMUL, x, a), c)
+    b.save(b.accum(AccumKind.SUM, b.op(OpKind.ADD, wide, narrow)), (1,))
+    return one_kernel("X W A C", b)
+
+
+def lora_concat(m: int = 16, k: int = 128, r: int = 16, n: int = 64, columns: int = 32, loop: int = 2) -> KernelGraph:
+    """(X || X @ A) @ (W || C) as a concatenated product."""
+    args = (tensor((m, k)), tensor((k, n)), tensor((k, r)), tensor((r, n)))
+    b = Build(args, (n // columns,), loop)
+    x, w, a = b.load(0, (None,), 1), b.load(1, (1,), 0), b.load(2, (None,), 0)
+    c = b.load(3, (1,))
+    b.save(b.accum(AccumKind.SUM, b.op(OpKind.CONCAT_MATMUL, x, b.op(OpKind.MATMUL, x, a), w, c)), (1,))
+    return one_kernel("X W A C", b)
+
+
+def attention(
+    heads: int = 2, rows: int = 32, keys: int = 128, d: int = 64, row_blocks: int = 2, loop: int = 2
+) -> KernelGraph:
+    """exp(Q @ K) / sum, times V, in one kernel: the FlashAttention form. K is [heads, d, keys]."""
+    args = (tensor((heads, rows, d)), tensor((heads, d, keys)), tensor((heads, keys, d)))
+    b = Build(args, (heads, row_blocks), loop)
+    q, k, v = b.load(0, (0, 1)), b.load(1, (0, None), 2), b.load(2, (0, None), 1)
+    e = b.op(OpKind.EXP, b.op(OpKind.MATMUL, q, k))
+    total = b.accum(AccumKind.SUM, b.sum(e, 2))
+    out = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, e, v))
+    b.save(b.op(OpKind.DIV, out, total), (0, 1))
+    return one_kernel("Q K V", b)
+
+
+def safe_attention(
+    heads: int = 2, rows: int = 16, keys: int = 128, d: int = 64, row_blocks: int = 1, loop: int = 2
+) -> KernelGraph:
+    """softmax(Q @ K^T / 8) @ V with a running maximum and rescaled sums. K is [heads, keys, d]."""
+    args = (tensor((heads, rows, d)), tensor((heads, keys, d)), tensor((heads, keys, d)))
+    b = Build(args, (heads, row_blocks), loop)
+    q, k, v = b.load(0, (0, 1)), b.load(1, (0, None), 1), b.load(2, (0, None), 1)
+    scores = b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1))
+    scores = b.op(OpKind.MUL, scores, b.const(Fraction(1, 8)))
+    top = b.op(OpKind.MAX, scores, attrs=DimAttrs(2))
+    e = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
+    total = b.accum(AccumKind.RESCALE, b.sum(e, 2), top)
+    out = b.accum(AccumKind.RESCALE, b.op(OpKind.MATMUL, e, v), top)
+    b.save(b.op(OpKind.DIV, out, total), (0, 1))
+    return one_kernel("Q K V", b)
+
+
+def split_attention(
+    heads: int = 2, rows: int = 16, keys: int = 256, d: int = 64, splits: int = 2, loop: int = 2
+) -> KernelGraph:
+    """Two kernels: keys split over the grid with partial sums, then the combination. K is [heads, d, keys]."""
+    args = (tensor((heads, rows, d)), tensor((heads, d, keys)), tensor((heads, keys, d)))
+    b = Build(args, (heads, splits), loop)
+    q, k, v = b.load(0, (0, None)), b.load(1, (0, 2), 2), b.load(2, (0, 1), 1)
+    e = b.op(OpKind.EXP, b.op(OpKind.MATMUL, q, k))
+    total = b.accum(AccumKind.SUM, b.sum(e, 2))
+    out = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, e, v))
+    b.save(b.reshape(out, 1, 1, rows, d), (0, 1))
+    b.save(b.reshape(total, 1, 1, rows, 1), (0, 1))
+    graph = one_kernel("Q K V", b)
+    partial = graph.types[-2:]
+    c = Build(tuple(partial), (heads,))
+    o, t = c.load(0, (0,)), c.load(1, (0,))
+    ratio = c.op(OpKind.DIV, c.sum(o, 1), c.sum(t, 1))
+    c.save(c.reshape(ratio, 1, rows, d), (0,))
+    graph = graph.append(Op(OpKind.GRAPH, (3, 4), body=c.graph))
+    return graph.returning((5,))
+
+
+def split_safe_attention(
+    heads: int = 2, rows: int = 8, keys: int = 256, d: int = 64, splits: int = 2, loop: int = 2
+) -> KernelGraph:
+    """As split_attention with a running maximum: partial results carry their maximum. K is [heads, keys, d]."""
+    args = (tensor((heads, rows, d)), tensor((heads, keys, d)), tensor((heads, keys, d)))
+    b = Build(args, (heads, splits), loop)
+    q, k, v = b.load(0, (0, None)), b.load(1, (0, 1), 1), b.load(2, (0, 1), 1)
+    scores = b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1))
+    scores = b.op(OpKind.MUL, scores, b.const(Fraction(1, 8)))
+    top = b.op(OpKind.MAX, scores, attrs=DimAttrs(2))
+    e = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
+    total = b.accum(AccumKind.RESCALE, b.sum(e, 2), top)
+    out = b.accum(AccumKind.RESCALE, b.op(OpKind.MATMUL, e, v), top)
+    highest = b.accum(AccumKind.MAX, top)
+    for value, last in ((out, d), (total, 1), (highest, 1)):
+        b.save(b.reshape(value, 1, 1, rows, last), (0, 1))
+    graph = one_kernel("Q K V", b)
+    c = Build(tuple(graph.types[-3:]), (heads,))
+    o, t, m = c.load(0, (0,)), c.load(1, (0,)), c.load(2, (0,))
+    parts = [c.op(OpKind.RESCALED_SUM, part, m, attrs=DimAttrs(1)) for part in (o, t)]
+    c.save(c.reshape(c.op(OpKind.DIV, *parts), 1, rows, d), (0,))
+    graph = graph.append(Op(OpKind.GRAPH, (3, 4, 5), body=c.graph))
+    return graph.returning((6,))
+
+
+def ntrans(rows: int = 4, width: int = 512, rows_per_block: int = 1) -> KernelGraph:
+    """rms(X + alpha * (rms(H) + X)) in one kernel, no loop."""
+    b = Build((tensor((rows, width)),) * 3, (rows // rows_per_block,))
+    h, x, alpha = (b.load(i, (0,)) for i in range(3))
+
+    def rms(value: int) -> int:
+        mean = b.op(OpKind.MUL, b.sum(b.op(OpKind.SQR, value), 1), b.const(Fraction(1, width)))
+        return b.op(OpKind.DIV, value, b.op(OpKind.SQRT, mean))
+
+    inner = b.op(OpKind.MUL, alpha, b.op(OpKind.ADD, rms(h), x))
+    b.save(rms(b.op(OpKind.ADD, x, inner)), (0,))
+    return one_kernel("H X A", b)

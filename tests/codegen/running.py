@@ -1,0 +1,49 @@
+"""Runs what was emitted on the CPU edition and compares it with the float64 reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mirage_nb.codegen import Emitted, LibraryCall, MapArg, TensorArg
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import KernelGraph
+from mirage_nb.runtime.buffers import decode, encode, poisoned
+from mirage_nb.runtime.emulate import CpuModule
+from mirage_nb.runtime.tensor_map import TensorMap
+
+Arrays = list[np.ndarray[Any, Any]]
+
+
+def draw(graph: KernelGraph, seed: int = 0, scale: float = 0.5) -> Arrays:
+    """Normally distributed inputs, as stored."""
+    rng = np.random.default_rng(seed)
+    return [encode(scale * rng.standard_normal(i.type.shape), i.type.dtype) for i in graph.inputs]
+
+
+def run(emitted: Emitted, inputs: Arrays, **how: Any) -> Arrays:
+    """The outputs as stored; `how` goes to the CPU edition (deferred, order)."""
+    graph = emitted.graph
+    held: dict[int, np.ndarray[Any, Any]] = dict(enumerate(inputs))
+    for value in sorted({*graph.outputs, *(t.value for t in emitted.temporaries)}):
+        held.setdefault(value, poisoned(graph.types[value]))
+    module = CpuModule(emitted.source)
+    for step in emitted.launches:
+        assert not isinstance(step, LibraryCall)
+        args: list[Any] = []
+        for arg in step.args:
+            match arg:
+                case TensorArg(value):
+                    args.append(held[value])
+                case MapArg(value, rows, columns, box, swizzle):
+                    args.append(TensorMap(held[value].reshape(rows, columns), box, swizzle))
+        module.launch(step.kernel, step.grid, (step.threads, 1, 1), step.shared_bytes, args, **how)
+    return [held[v] for v in graph.outputs]
+
+
+def errors(graph: KernelGraph, emitted: Emitted, inputs: Arrays, outputs: Arrays) -> list[float]:
+    """Relative error in the 2-norm of every output, against the float64 reference of `graph`."""
+    exact = evaluate(graph, [decode(a, i.type.dtype) for a, i in zip(inputs, graph.inputs, strict=True)])
+    found = [decode(a, t.dtype) for a, t in zip(outputs, graph.output_types, strict=True)]
+    return [float(np.linalg.norm(f - e) / np.linalg.norm(e)) for f, e in zip(found, exact, strict=True)]
