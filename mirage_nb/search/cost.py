@@ -66,19 +66,16 @@ class Sizes:
 
     def extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
         """How much of an axis a tile holds."""
-        if not code & DATA:
-            return np.ones_like(self.loop)
-        if code & TILE:
-            whole = self.extents[axis] / np.ones_like(self.loop)
-            if axis in self.blocks and (code & BLOCK or not code & ~TILE):
-                whole = whole / self.blocks[axis]
-            return whole / self.loop if code & ITER else whole
-        held = np.ones_like(self.loop)
+        one = np.ones_like(self.loop)
+        split = self.blocks.get(axis, one)
+        looped = self.loop if kernel.loop == axis else one
+        held = one
         if code & GRID:
-            held = held * self.interface.get((axis, GRID), self.blocks.get(axis, np.ones_like(self.loop)))
+            held = held * self.interface.get((axis, GRID), split) if not code & TILE else held * split
         if code & LOOP:
-            own = self.loop if kernel.loop == axis else np.ones_like(self.loop)
-            held = held * self.interface.get((axis, LOOP), own)
+            held = held * self.interface.get((axis, LOOP), looped) if not code & TILE else held * looped
+        if code & TILE:
+            held = held * self.extents[axis] / (split * looped)
         return held
 
     def elements(self, kernel: KernelStructure, step: Step) -> Numbers:

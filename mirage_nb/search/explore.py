@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from mirage_nb.ir import OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.closure import Closure, Rules
 from mirage_nb.search.events import Counts, Outcome, Prefix
@@ -20,8 +19,9 @@ from mirage_nb.search.extract import Choice, Extraction
 from mirage_nb.search.sample import Sample
 from mirage_nb.search.semantics import Semantics
 from mirage_nb.search.space import Budget, Configuration, Effort
-from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
-from mirage_nb.search.values import Value
+from mirage_nb.search.structure import Source, Structure
+from mirage_nb.search.two_kernels import MAX_BETWEEN, Pairing, kernel_of, offers
+from mirage_nb.search.values import BLOCK, Value
 
 MAX_FINAL_SETS = 64
 """Combinations of equal-valued outputs that are tried for a program with several outputs."""
@@ -70,26 +70,39 @@ class _Explorer:
     started: float = field(default_factory=time.monotonic)
     cut: list[str] = field(default_factory=list)
     counts: dict[tuple[int, Outcome], int] = field(default_factory=dict)
+    values: int = 0
+    saturated: bool = True
 
     def run(self) -> ConfigurationResult:
         """Close, extract, and say what was left out."""
         semantics = Semantics(self.prepared, self.effort.options)
         sample = Sample(semantics, self.configuration.label, self.effort.prefixes)
         first = self.close(semantics, self.configuration.grid, self.configuration.loop, semantics.tensors, sample)
-        structures = tuple(self.one_kernel(first, semantics))
+        if self.configuration.kernels == 1:
+            structures = tuple(self.one_kernel(first, semantics))
+        else:
+            structures = tuple(self.two_kernels(first, semantics, sample))
         return ConfigurationResult(
-            counts=dict(first.counts),
+            counts=dict(self.counts),
             structures=structures,
-            saturated=first.saturated,
-            cut=tuple(self.cut),
+            saturated=self.saturated,
+            cut=tuple(dict.fromkeys(self.cut)),
             prefixes=tuple(sample.prefixes),
             seconds=time.monotonic() - self.started,
-            values=len(first.values),
+            values=self.values,
         )
 
     def halted(self) -> bool:
         """Whether the caller or the clock ends the work."""
         return self.stopped() or time.monotonic() - self.started > self.budget.seconds
+
+    def joined(self, counts: Counts) -> dict[tuple[int, Outcome], int]:
+        """The counts of the closures that are done, and these."""
+        return {key: self.counts.get(key, 0) + counts.get(key, 0) for key in {**self.counts, **counts}}
+
+    def progress(self, counts: Counts) -> None:
+        """Pass the counts of the running closure on, with those of the closures before it."""
+        self.report(self.joined(counts))
 
     def close(
         self, semantics: Semantics, grid: Sequence[int], loop: int | None, leaves: Sequence[Value], sample: Sample
@@ -97,8 +110,11 @@ class _Explorer:
         """One saturated closure, or as much of it as the budget allows."""
         effort = self.effort
         rules = Rules(effort.replicas, effort.concat, effort.hold, max_values=self.budget.max_values)
-        closure = Closure(semantics, frozenset(grid), loop, leaves, rules, sample, self.report, self.halted)
+        closure = Closure(semantics, frozenset(grid), loop, leaves, rules, sample, self.progress, self.halted)
         closure.run()
+        self.values += len(closure.values)
+        self.saturated &= closure.saturated
+        self.counts = self.joined(closure.counts)
         if closure.capped:
             self.cut.append(f"{self.configuration}: the closure stopped at its cap of {rules.max_values} values")
         elif not closure.saturated:
@@ -113,6 +129,32 @@ class _Explorer:
             kernel = kernel_of(closure, graphs, chosen, roots_, Source)
             if kernel.uses_configuration():
                 yield Structure((kernel,), tuple(Source(output, 0) for output in range(len(roots_))))
+
+    def two_kernels(self, first: Closure, semantics: Semantics, sample: Sample) -> Iterator[Structure]:
+        """The graphs of two kernels whose first one has this configuration, fewest operators first."""
+        offered = offers(first, semantics, parts=self.effort.parts)
+        pairing = Pairing(first, offered, len(semantics.tensors), self.budget.max_block_ops, self.halted)
+        leaves = [*semantics.tensors, *(offer.leaf for offer in offered)]
+        found: list[Structure] = []
+        for loop in (None, *self.prepared.reduced):
+            if self.halted():
+                break
+            second = self.close(semantics, (), loop, leaves, sample)
+            roots = list(root_sets(second, semantics, self.cut))
+            graphs = Extraction(second.values)
+            for chosen, roots_ in self.choices(graphs, roots):
+                needed = pairing.needs(chosen)
+                kernel = kernel_of(second, graphs, chosen, roots_, Source)
+                if 0 < len(needed) <= MAX_BETWEEN and kernel.uses_configuration():
+                    found.extend(pairing.join(kernel, needed))
+        found.sort(key=lambda structure: structure.operators)
+        if found:
+            self.cut.append(
+                f"{self.configuration}: for each set of tensors between the kernels only the smallest first kernels"
+            )
+        if len(found) > self.effort.structures:
+            self.cut.append(f"{self.configuration}: only the first {self.effort.structures} graphs were kept")
+        yield from found[: self.effort.structures]
 
     def choices(self, graphs: Extraction, roots: Sequence[tuple[int, ...]]) -> Iterator[tuple[Choice, tuple[int, ...]]]:
         """Graphs for any of the root sets, smallest first, up to the effort's size and number."""
@@ -136,32 +178,16 @@ class _Explorer:
 
 
 def root_sets(closure: Closure, semantics: Semantics, cut: list[str]) -> Iterator[tuple[int, ...]]:
-    """For every output of the program one of the values that equal it, in every combination."""
-    finals = [[value.id for value in closure.finals(target)] for target in semantics.targets]
+    """For every output of the program one of the values that equal it, in every combination.
+
+    Every block of a split axis must write a part of its own, so the values are split as the grid is.
+    """
+    finals = [
+        [value.id for value in closure.finals(target) if all(value.type[axis] & BLOCK for axis in closure.grid)]
+        for target in semantics.targets
+    ]
     for number, roots in enumerate(product(*finals)):
         if number == MAX_FINAL_SETS:
             cut.append(f"only {MAX_FINAL_SETS} combinations of equal outputs were tried")
             return
         yield roots
-
-
-def kernel_of(
-    closure: Closure, graphs: Extraction, choice: Choice, roots: Sequence[int], source: Callable[[int], Source]
-) -> KernelStructure:
-    """The block graph of a choice, as a structure; `source` names the tensor behind a leaf."""
-    order = graphs.ordered(choice)
-    index = {value: position for position, value in enumerate(order)}
-    steps = []
-    for number in order:
-        value = closure.values[number]
-        operator, args = choice[number]
-        steps.append(
-            Step(
-                operator=operator,
-                reads=tuple(index[a] for a in args),
-                type=value.type,
-                stage=value.stage,
-                source=source(operator.leaf) if operator.kind is OpKind.IN_ITER else None,
-            )
-        )
-    return KernelStructure(tuple(steps), tuple(index[r] for r in roots), tuple(sorted(closure.grid)), closure.loop)

@@ -20,7 +20,8 @@ class Effort:
 
     `options`: the axioms in force. `kernels`: at most so many kernels. `extra`: graphs up to this many operators
     above the smallest one of a configuration. `structures`: at most so many graphs per configuration.
-    `prefixes`: size of the sample of events. `replicas`, `concat`, `hold`: see `closure.Rules`.
+    `prefixes`: size of the sample of events. `replicas`, `concat`, `hold`: see `closure.Rules`. `parts`: any part of an axis may be left between two
+    kernels, not only the grid's.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Effort:
     replicas: bool = True
     concat: bool = True
     hold: bool = True
+    parts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ EFFORTS: dict[str, Effort] = {
     for effort in (
         Effort("quick", QUICK, kernels=1, extra=2, structures=64, concat=False),
         Effort("standard", STANDARD, kernels=2, extra=3, structures=256),
-        Effort("exhaustive", THOROUGH, kernels=2, extra=5, structures=4096),
+        Effort("exhaustive", THOROUGH, kernels=2, extra=5, structures=4096, parts=True),
     )
 }
 

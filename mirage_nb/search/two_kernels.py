@@ -1,0 +1,140 @@
+"""Two kernels: what the first one can produce is offered to the closure of the second.
+
+In: the closure of the first kernel. Out: structures of two kernels, fewest operators first. A partial sum over
+an axis that the grid splits becomes a dimension of the tensor between the kernels; only the second kernel can
+sum it, which is how split reductions come about (paper section 4.1; the form known as FlashDecoding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mirage_nb.ir import OpKind
+from mirage_nb.search.closure import Closure
+from mirage_nb.search.extract import Choice, Extraction
+from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
+from mirage_nb.search.values import BLOCK, DATA, GRID, POST, Operator, Shift, Type, Value, present
+
+MAX_BETWEEN = 3
+"""Tensors that the first kernel hands to the second."""
+FIRST_PER_SET = 2
+"""Graphs of the first kernel that are tried for one set of its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A value of the first kernel as a device tensor."""
+
+    value: int
+    leaf: Value
+
+
+def offers(first: Closure, semantics: Semantics, parts: bool) -> list[Offer]:
+    """The device tensors that the first kernel can write, equal ones once.
+
+    Every block of a split axis writes a part of its own. An axis is whole, summed up, or (partial sums) has its
+    grid part left; with `parts` other parts may be left as well.
+    """
+    found: dict[tuple[Type, bytes, int, Shift | None], Offer] = {}
+    targets = {target.print for target in semantics.targets}
+    reduced = semantics.prepared.reduced
+    for value in first.values:
+        if value.stage != POST or value.constant or value.scaled or value.print in targets:
+            continue
+        if any(operator.is_leaf for operator, _ in value.nodes):
+            continue
+        if not all(value.type[axis] & BLOCK for axis in first.grid):
+            continue
+        type_ = present(value.type)
+        if not parts and any(type_[axis] not in (0, GRID, DATA) for axis in reduced):
+            continue
+        key = (type_, value.print, value.expr, value.shift)
+        if key not in found:
+            number = len(semantics.tensors) + len(found)
+            leaf = Value(number, type_, POST, value.expr, value.p, value.q, value.has_exp, value.print,
+                         shift=value.shift, peak=value.peak, nodes=[(Operator(OpKind.IN_ITER, leaf=number), ())])  # fmt: skip
+            found[key] = Offer(value.id, leaf)
+    return list(found.values())
+
+
+@dataclass(slots=True)
+class Pairing:
+    """Joins graphs of the second kernel with graphs of the first that compute what they read."""
+
+    first: Closure
+    offered: Sequence[Offer]
+    tensors: int
+    top: int
+    stopped: Callable[[], bool]
+    graphs: Extraction = field(init=False)
+    _known: dict[frozenset[int], list[Choice]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.graphs = Extraction(self.first.values)
+
+    def needs(self, choice: Choice) -> frozenset[int]:
+        """The offers that a graph of the second kernel reads."""
+        leaves = (operator.leaf for operator, _ in choice.values() if operator.kind is OpKind.IN_ITER)
+        return frozenset(leaf - self.tensors for leaf in leaves if leaf >= self.tensors)
+
+    def join(self, second: KernelStructure, needed: frozenset[int]) -> Iterator[Structure]:
+        """Structures whose second kernel is this one; none if the first kernel cannot be built."""
+        order = sorted(needed)
+        position = {number: index for index, number in enumerate(order)}
+        steps = tuple(self._between(step, position) for step in second.steps)
+        closed = KernelStructure(steps, second.outputs, second.grid, second.loop)
+        outputs = tuple(Source(index, 1) for index in range(len(second.outputs)))
+        for kernel in self._firsts(order):
+            yield Structure((kernel, closed), outputs)
+
+    def _between(self, step: Step, position: dict[int, int]) -> Step:
+        if step.source is None or step.source.index < self.tensors:
+            return step
+        source = Source(position[step.source.index - self.tensors], 0)
+        return Step(step.operator._replace(leaf=-1), step.reads, step.type, step.stage, source)
+
+    def _firsts(self, order: list[int]) -> Iterator[KernelStructure]:
+        roots = [self.offered[number].value for number in order]
+        key = frozenset(roots)
+        if key not in self._known:
+            self._known[key] = self._smallest(roots)
+        for choice in self._known[key]:
+            kernel = kernel_of(self.first, self.graphs, choice, roots, Source)
+            if kernel.uses_configuration():
+                yield kernel
+
+    def _smallest(self, roots: list[int]) -> list[Choice]:
+        unique = sorted(set(roots))
+        size = self.graphs.minimum(unique, self.top, self.stopped)
+        if size is None:
+            return []
+        found: list[Choice] = []
+        for choice in self.graphs.graphs(unique, size, self.stopped):
+            found.append(choice)
+            if len(found) == FIRST_PER_SET:
+                break
+        return found
+
+
+def kernel_of(
+    closure: Closure, graphs: Extraction, choice: Choice, roots: Sequence[int], source: Callable[[int], Source]
+) -> KernelStructure:
+    """The block graph of a choice, as a structure; `source` names the tensor behind a leaf."""
+    order = graphs.ordered(choice)
+    index = {value: position for position, value in enumerate(order)}
+    steps = []
+    for number in order:
+        value = closure.values[number]
+        operator, args = choice[number]
+        steps.append(
+            Step(
+                operator=operator,
+                reads=tuple(index[a] for a in args),
+                type=value.type,
+                stage=value.stage,
+                source=source(operator.leaf) if operator.kind is OpKind.IN_ITER else None,
+            )
+        )
+    return KernelStructure(tuple(steps), tuple(index[r] for r in roots), tuple(sorted(closure.grid)), closure.loop)
