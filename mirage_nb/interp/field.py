@@ -1,0 +1,386 @@
+"""The field interpreter: the reference's walk over Z_p x Z_q (paper section 5.2, Table 3).
+
+In: a graph, random field tensors, an instance (primes, root of unity, seed). Out: field tensors. The p part
+is computed outside exponents, the q part inside: exp(x) is w ** x_q, which has no q part, so a second
+exponential on a path finds nothing to read and is refused. An element that meets a division by zero or
+the root of a non-square is marked undefined, and so is everything computed from it; it never gets a
+made-up value. Max and the operators outside LAX are uninterpreted functions: Max of the set of elements
+that were reduced, whatever the order and grouping, the others of their operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mirage_nb.errors import GraphError, VerificationError
+from mirage_nb.interp import arrays
+from mirage_nb.interp.arrays import Array
+from mirage_nb.interp.instance import FieldInstance, FieldTensor, Mask, Words, random_inputs
+from mirage_nb.interp.modular import Modulus, mix
+from mirage_nb.interp.reference import ordered
+from mirage_nb.interp.run import run_kernel
+from mirage_nb.ir import AccumKind, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
+from mirage_nb.ir.ops import Attrs
+
+__all__ = ["FieldAlgebra", "FieldInstance", "FieldTensor", "evaluate", "evaluate_all", "random_inputs"]
+
+
+def evaluate(
+    graph: KernelGraph, inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor], instance: FieldInstance
+) -> tuple[FieldTensor, ...]:
+    """The outputs of a program or muGraph on these field tensors, by name or in the order of its inputs.
+
+    Raises:
+        VerificationError: two exponentials stand on one path.
+        ShapeError: an input is missing, unknown or of another shape.
+    """
+    values = evaluate_all(graph, inputs, instance)
+    return tuple(values[v].moved(partial(np.broadcast_to, shape=graph.types[v].shape)) for v in graph.outputs)
+
+
+def evaluate_all(
+    graph: KernelGraph, inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor], instance: FieldInstance
+) -> list[FieldTensor]:
+    """Every value of the kernel graph, inputs first. Raises as `evaluate`."""
+    if isinstance(inputs, Mapping):
+        named = {name: tensor.any_part for name, tensor in inputs.items()}
+        ordered(graph, named)
+        held = [inputs[i.name] for i in graph.inputs]
+    else:
+        ordered(graph, [tensor.any_part for tensor in inputs])
+        held = list(inputs)
+    return run_kernel(graph, held, FieldAlgebra(instance))
+
+
+Rule = Callable[["FieldAlgebra", Sequence[FieldTensor], Attrs | None, int], FieldTensor]
+Operation = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldAlgebra:
+    """Pairs of residues over one instance."""
+
+    instance: FieldInstance
+
+    def apply(
+        self, kind: OpKind, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+    ) -> FieldTensor:
+        return TABLE[kind](self, operands, attrs, batch)
+
+    def view(self, value: FieldTensor, move: Callable[[Array], Array]) -> FieldTensor:
+        return value.moved(move)
+
+    def join(self, parts: Sequence[FieldTensor], dim: int, batch: int) -> FieldTensor:
+        def joined(pieces: Sequence[Array | None]) -> Array | None:
+            there = [piece for piece in pieces if piece is not None]
+            return arrays.concat(there, dim, batch) if len(there) == len(pieces) else None
+
+        undefined = None
+        if any(part.undefined is not None for part in parts):
+            undefined = joined([~part.defined for part in parts])
+        sets = None
+        if any(part.sets is not None for part in parts):
+            sets = joined([self.sets_of(part) for part in parts])
+        return FieldTensor(joined([x.p for x in parts]), joined([x.q for x in parts]), undefined, sets)
+
+    def fold(
+        self, kind: AccumKind, state: tuple[FieldTensor, ...], operands: Sequence[FieldTensor], batch: int
+    ) -> tuple[FieldTensor, ...]:
+        if kind is AccumKind.RESCALE:
+            operands = aligned(operands, batch)
+        if not state:
+            return tuple(operands)
+        match kind:
+            case AccumKind.SUM:
+                return (self.each(Modulus.add, state[0], operands[0]),)
+            case AccumKind.MAX:
+                return (self.union(state[0], operands[0]),)
+            case AccumKind.HOLD:
+                if not _same(state[0], operands[0]):
+                    raise GraphError("a hold accumulator takes in a value that changes with the iteration")
+                return state
+            case AccumKind.RESCALE:
+                (total, top), (x, m) = state, operands
+                new = self.union(top, m)
+                return (self.each(Modulus.add, self.rescaled(total, top, new), self.rescaled(x, m, new)), new)
+            case AccumKind.CONCAT:
+                raise GraphError("tiles are joined, not folded")
+
+    def each(self, operation: Operation, *operands: FieldTensor) -> FieldTensor:
+        """An elementwise operation on aligned operands, on every part that all of them have."""
+        p, q = (
+            None if any(part is None for part in parts) else operation(modulus, *parts)
+            for modulus, parts in (
+                (self.instance.p, [x.p for x in operands]),
+                (self.instance.q, [x.q for x in operands]),
+            )
+        )
+        return _checked(FieldTensor(p, q, _either(*(x.undefined for x in operands))))
+
+    def rescaled(self, x: FieldTensor, old: FieldTensor, new: FieldTensor) -> FieldTensor:
+        """x * exp(old - new)."""
+        return self.each(Modulus.mul, x, exponential(self, self.each(Modulus.sub, old, new)))
+
+    def sets_of(self, x: FieldTensor) -> Words:
+        """The fingerprints of the sets that the elements are maxima of; a plain element is its own set."""
+        if x.sets is not None:
+            return x.sets
+        return mix(_word(x), self.instance.key("element"))
+
+    def maximum(self, sets: Words, like: FieldTensor, undefined: Mask | None) -> FieldTensor:
+        """The uninterpreted maximum of each set, in the parts that `like` has."""
+        return self._scattered("maximum", sets, like, undefined, sets)
+
+    def union(self, x: FieldTensor, y: FieldTensor) -> FieldTensor:
+        """The elementwise maximum of two tensors, as the maximum of the united sets."""
+        like = FieldTensor(x.p if y.p is not None else None, x.q if y.q is not None else None)
+        return self.maximum(self.sets_of(x) + self.sets_of(y), like, _either(x.undefined, y.undefined))
+
+    def uninterpreted(self, label: str, x: FieldTensor) -> FieldTensor:
+        """A random function of each element, one for every label."""
+        return self._scattered(label, _word(x), x, x.undefined, None)
+
+    def _scattered(
+        self, label: str, words: Words, like: FieldTensor, undefined: Mask | None, sets: Words | None
+    ) -> FieldTensor:
+        p, q = (
+            None if part is None else mix(words, self.instance.key(label, name)) % np.uint64(modulus.value)
+            for name, part, modulus in (("p", like.p, self.instance.p), ("q", like.q, self.instance.q))
+        )
+        return _checked(FieldTensor(p, q, undefined, sets))
+
+
+def _checked(x: FieldTensor) -> FieldTensor:
+    """The tensor, when a part is left. Raises VerificationError."""
+    if x.p is None and x.q is None:
+        raise VerificationError("a second exponential on one path: the field has no value for it")
+    return x
+
+
+def _either(*masks: Mask | None) -> Mask | None:
+    found: Mask | None = None
+    for mask in masks:
+        if mask is not None:
+            found = mask if found is None else found | mask
+    return found
+
+
+def _where_any(mask: Mask | None) -> Mask | None:
+    return mask if mask is not None and mask.any() else None
+
+
+def _same(x: FieldTensor, y: FieldTensor) -> bool:
+    return all(
+        (a is None) == (b is None) and (a is None or b is None or bool(np.array_equal(a, b)))
+        for a, b in ((x.p, y.p), (x.q, y.q))
+    )
+
+
+def _word(x: FieldTensor) -> Words:
+    """Both parts of every element in one 64-bit word."""
+    if x.p is None or x.q is None:
+        return x.any_part
+    return (x.p << np.uint64(32)) | x.q
+
+
+def aligned(operands: Sequence[FieldTensor], batch: int) -> list[FieldTensor]:
+    """The operands with tiles of equal rank."""
+    rank = arrays.tile_rank([x.any_part for x in operands], batch)
+    if all(x.any_part.ndim == rank + batch for x in operands):
+        return list(operands)
+    return [x.moved(lambda array: arrays.align(array, rank, batch)) for x in operands]
+
+
+def exponential(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
+    """w ** x_q; no q part is left. Raises VerificationError where x has none."""
+    if x.q is None:
+        raise VerificationError("a second exponential on one path: the field has no value for it")
+    return FieldTensor(algebra.instance.exp(x.q), None, x.undefined)
+
+
+def _inverse(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
+    zero = _either(*(part == 0 for part in (x.p, x.q) if part is not None))
+    return replace(algebra.each(Modulus.inverse, x), undefined=_either(x.undefined, _where_any(zero)))
+
+
+def _square_root(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
+    root = algebra.each(Modulus.root, x)
+    square = algebra.each(Modulus.mul, root, root)
+    pairs = ((square.p, x.p), (square.q, x.q))
+    wrong = _either(*(a != b for a, b in pairs if a is not None and b is not None))
+    return replace(root, undefined=_either(x.undefined, _where_any(wrong)))
+
+
+def _elementwise(operation: Operation) -> Rule:
+    return lambda algebra, operands, attrs, batch: algebra.each(operation, *aligned(operands, batch))
+
+
+def _const(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    """A rational number, or one random element for every symbol and value."""
+    constant = arrays.scalar(attrs)
+    shape = (1,) * batch
+    if constant.symbol:
+        return algebra.instance.random(f"symbol {constant.symbol} = {constant.value}", shape)
+    top, bottom = constant.value.numerator, constant.value.denominator
+    parts = []
+    undefined = False
+    for modulus in (algebra.instance.p, algebra.instance.q):
+        undefined |= bottom % modulus.value == 0
+        inverse = 0 if bottom % modulus.value == 0 else pow(bottom, -1, modulus.value)
+        parts.append(np.full(shape, modulus.of(top * inverse), np.uint64))
+    return FieldTensor(parts[0], parts[1], np.ones(shape, bool) if undefined else None)
+
+
+def _matmul(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    x, y = aligned(operands, batch)
+    product = algebra.each(Modulus.matmul, replace(x, undefined=None), replace(y, undefined=None))
+    if x.undefined is None and y.undefined is None:
+        return product
+    return replace(product, undefined=_either(_reduced_mask(x, -1), _reduced_mask(y, -2)))
+
+
+def _concat_matmul(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    w, x, y, z = operands
+    both = [_matmul(algebra, pair, None, batch) for pair in ([w, y], [x, z])]
+    return algebra.each(Modulus.add, *aligned(both, batch))
+
+
+def _summed(algebra: FieldAlgebra, x: FieldTensor, axis: int) -> FieldTensor:
+    total = algebra.each(lambda modulus, part: modulus.sum(part, axis), replace(x, undefined=None))
+    return replace(total, undefined=_reduced_mask(x, axis))
+
+
+def _reduced_mask(x: FieldTensor, axis: int) -> Mask | None:
+    if x.undefined is None:
+        return None
+    return np.asarray(np.broadcast_to(x.undefined, x.shape).any(axis=axis, keepdims=True))
+
+
+def _sum(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    return _summed(algebra, operands[0], arrays.reduced_axis(attrs, batch))
+
+
+def _max_along(algebra: FieldAlgebra, x: FieldTensor, axis: int) -> FieldTensor:
+    if x.shape[axis] == 1:
+        return x
+    sets = algebra.sets_of(x).sum(axis=axis, keepdims=True, dtype=np.uint64)
+    return algebra.maximum(sets, x, _reduced_mask(x, axis))
+
+
+def _max(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    return _max_along(algebra, operands[0], arrays.reduced_axis(attrs, batch))
+
+
+def _rescaled_sum(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    x, m = aligned(operands, batch)
+    axis = arrays.reduced_axis(attrs, batch)
+    if m.shape[axis] == 1:
+        return _summed(algebra, algebra.rescaled(x, m, m), axis)
+    return _summed(algebra, algebra.rescaled(x, m, _max_along(algebra, m, axis)), axis)
+
+
+def _sigmoid(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    """1 / (1 + exp(-x))."""
+    (x,) = operands
+    e = exponential(algebra, x)
+    # exp(x) / (1 + exp(x)): the same function without the negation.
+    below = algebra.each(lambda modulus, part: (part + np.uint64(1)) % np.uint64(modulus.value), e)
+    return algebra.each(Modulus.mul, e, _inverse(algebra, below))
+
+
+def _silu(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    return algebra.each(Modulus.mul, operands[0], _sigmoid(algebra, operands, attrs, batch))
+
+
+def _divide(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    x, y = aligned(operands, batch)
+    return algebra.each(Modulus.mul, x, _inverse(algebra, y))
+
+
+def _pow(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    """Whole and half exponents are products, quotients and roots; others are uninterpreted."""
+    assert isinstance(attrs, PowAttrs)
+    (x,) = operands
+    exponent = attrs.exponent
+    if exponent.denominator > 2 or abs(exponent) > MAX_POWER:
+        return algebra.uninterpreted(f"Pow {exponent}", x)
+    base = x if exponent.denominator == 1 else _square_root(algebra, x)
+    result = algebra.each(lambda modulus, part: modulus.power(part, abs(exponent.numerator)), base)
+    return _inverse(algebra, result) if exponent < 0 else result
+
+
+def _outside(kind: OpKind) -> Rule:
+    def rule(
+        algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+    ) -> FieldTensor:
+        limits = f" {attrs.low} {attrs.high}" if isinstance(attrs, ClampAttrs) else ""
+        return algebra.uninterpreted(f"{kind.value}{limits}", operands[0])
+
+    return rule
+
+
+def _moving(move: Callable[[Array, Attrs | None, int], Array]) -> Rule:
+    return lambda algebra, operands, attrs, batch: operands[0].moved(lambda array: move(array, attrs, batch))
+
+
+def _concat(
+    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
+) -> FieldTensor:
+    assert isinstance(attrs, DimAttrs)
+    return algebra.join(operands, attrs.dim, batch)
+
+
+MAX_POWER = 64
+"""Whole exponents up to this are multiplied out."""
+
+TABLE: dict[OpKind, Rule] = {
+    OpKind.CONST: _const,
+    OpKind.MATMUL: _matmul,
+    OpKind.CONCAT_MATMUL: _concat_matmul,
+    OpKind.SUM: _sum,
+    OpKind.MAX: _max,
+    OpKind.RESCALED_SUM: _rescaled_sum,
+    OpKind.ADD: _elementwise(Modulus.add),
+    OpKind.SUB: _elementwise(Modulus.sub),
+    OpKind.MUL: _elementwise(Modulus.mul),
+    OpKind.DIV: _divide,
+    OpKind.EXP: lambda algebra, operands, attrs, batch: exponential(algebra, operands[0]),
+    OpKind.SQR: lambda algebra, operands, attrs, batch: algebra.each(Modulus.mul, operands[0], operands[0]),
+    OpKind.SQRT: lambda algebra, operands, attrs, batch: _square_root(algebra, operands[0]),
+    OpKind.SILU: _silu,
+    OpKind.GELU: _outside(OpKind.GELU),
+    OpKind.SIGMOID: _sigmoid,
+    OpKind.RELU: _outside(OpKind.RELU),
+    OpKind.CLAMP: _outside(OpKind.CLAMP),
+    OpKind.POW: _pow,
+    OpKind.REPEAT: _moving(arrays.repeat),
+    OpKind.RESHAPE: _moving(arrays.reshape),
+    OpKind.TRANSPOSE: _moving(arrays.transpose),
+    OpKind.CONCAT: _concat,
+}
+"""What every operator computes; the operators of `run.STRUCTURE` are the walk's."""

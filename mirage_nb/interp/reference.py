@@ -1,0 +1,203 @@
+"""The float64 reference: the meaning of programs and muGraphs, of record.
+
+In: a graph and one array per input. Out: one array per output, computed by really running grid blocks and
+loop iterations in double precision; element types of the graph play no part. Emitted kernels, the field
+interpreter and every rewrite are held against this (paper section 2, Table 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from mirage_nb.errors import GraphError, ShapeError
+from mirage_nb.interp import arrays
+from mirage_nb.interp.arrays import Array
+from mirage_nb.interp.run import run_block, run_kernel
+from mirage_nb.ir import AccumKind, BlockGraph, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
+from mirage_nb.ir.ops import Attrs, Shape, show_shape
+
+Inputs = Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]
+Rule = Callable[[Sequence[Array], Attrs | None, int], Array]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def evaluate(graph: KernelGraph, inputs: Inputs, dtype: DTypeLike = np.float64) -> tuple[Array, ...]:
+    """The outputs of a program or muGraph on these inputs, by name or in the order of the graph's inputs.
+
+    `dtype` is the precision of every operator; with float32 it shows what the graph as written survives.
+
+    Raises:
+        ShapeError: an input is missing, unknown or of another shape.
+        GraphError: the graph breaks Definition 2.1 in a way that running it meets.
+    """
+    with np.errstate(all="ignore"):
+        held = [np.asarray(a, dtype=dtype) for a in ordered(graph, inputs)]
+        values = run_kernel(graph, held, FloatAlgebra())
+    return tuple(np.array(np.broadcast_to(values[v], graph.types[v].shape)) for v in graph.outputs)
+
+
+def evaluate_block(
+    graph: BlockGraph, args: Sequence[Array], dtype: DTypeLike = np.float64
+) -> tuple[Array, ...]:
+    """The outputs of one graph-defined kernel on its operands. Raises as `evaluate`."""
+    wanted = [(f"operand {i}", t.shape) for i, t in enumerate(graph.args)]
+    with np.errstate(all="ignore"):
+        held = [np.asarray(a, dtype=dtype) for a in checked(wanted, args)]
+        return run_block(graph, held, FloatAlgebra())
+
+
+def ordered(graph: KernelGraph, inputs: Inputs) -> list[Array]:
+    """The inputs in graph order, their shapes checked. Raises ShapeError."""
+    wanted = [(i.name, i.type.shape) for i in graph.inputs]
+    if not isinstance(inputs, Mapping):
+        return checked(wanted, inputs)
+    names = [name for name, _ in wanted]
+    missing = [name for name in names if name not in inputs]
+    unknown = [name for name in inputs if name not in names]
+    if missing or unknown:
+        what = f"no array for input {missing[0]}" if missing else f"the graph has no input {unknown[0]}"
+        raise ShapeError(what, hint=f"the inputs are {', '.join(names)}")
+    return checked(wanted, [inputs[name] for name in names])
+
+
+def checked(wanted: Sequence[tuple[str, Shape]], found: Sequence[Array]) -> list[Array]:
+    """The arrays, when they are as many and of the shapes that are wanted. Raises ShapeError."""
+    if len(found) != len(wanted):
+        raise ShapeError(f"{len(found)} arrays for {len(wanted)} inputs")
+    for (name, shape), array in zip(wanted, found, strict=True):
+        if np.shape(array) != shape:
+            raise ShapeError(f"{name} has shape {show_shape(np.shape(array))}, not {show_shape(shape)}")
+    return [np.asarray(array) for array in found]
+
+
+class FloatAlgebra:
+    """Floating-point arrays; the element type is that of the inputs."""
+
+    def apply(self, kind: OpKind, operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+        return TABLE[kind](operands, attrs, batch)
+
+    def view(self, value: Array, move: Callable[[Array], Array]) -> Array:
+        return move(value)
+
+    def join(self, parts: Sequence[Array], dim: int, batch: int) -> Array:
+        return arrays.concat(parts, dim, batch)
+
+    def fold(
+        self, kind: AccumKind, state: tuple[Array, ...], operands: Sequence[Array], batch: int
+    ) -> tuple[Array, ...]:
+        if kind is AccumKind.RESCALE:
+            operands = _aligned(operands, batch)
+        if not state:
+            return tuple(operands)
+        match kind:
+            case AccumKind.SUM:
+                return (state[0] + operands[0],)
+            case AccumKind.MAX:
+                return (np.maximum(state[0], operands[0]),)
+            case AccumKind.HOLD:
+                if not np.array_equal(state[0], operands[0], equal_nan=True):
+                    raise GraphError("a hold accumulator takes in a value that changes with the iteration")
+                return state
+            case AccumKind.RESCALE:
+                (total, top), (x, m) = state, operands
+                new = np.maximum(top, m)
+                return (total * np.exp(top - new) + x * np.exp(m - new), new)
+            case AccumKind.CONCAT:
+                raise GraphError("tiles are joined, not folded")
+
+
+def _aligned(operands: Sequence[Array], batch: int) -> list[Array]:
+    rank = arrays.tile_rank(operands, batch)
+    return [arrays.align(array, rank, batch) for array in operands]
+
+
+def _elementwise(function: Callable[..., Array]) -> Rule:
+    return lambda operands, attrs, batch: function(*_aligned(operands, batch))
+
+
+def _const(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    return np.full((1,) * batch, float(arrays.scalar(attrs).value))
+
+
+def _matmul(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    left, right = _aligned(operands, batch)
+    product: Array = left @ right
+    return product
+
+
+def _concat_matmul(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    w, x, y, z = operands
+    return np.add(*_aligned([_matmul([w, y], None, batch), _matmul([x, z], None, batch)], batch))
+
+
+def _sum(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    total: Array = operands[0].sum(axis=arrays.reduced_axis(attrs, batch), keepdims=True)
+    return total
+
+
+def _max(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    highest: Array = operands[0].max(axis=arrays.reduced_axis(attrs, batch), keepdims=True)
+    return highest
+
+
+def _rescaled_sum(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    x, m = _aligned(operands, batch)
+    axis = x.ndim - operands[0].ndim + arrays.reduced_axis(attrs, batch)
+    weight = np.exp(m - m.max(axis=axis, keepdims=True))
+    total: Array = (x * weight).sum(axis=axis, keepdims=True)
+    return total
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def _clamp(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    assert isinstance(attrs, ClampAttrs)
+    low = -np.inf if attrs.low is None else float(attrs.low)
+    high = np.inf if attrs.high is None else float(attrs.high)
+    return np.minimum(np.maximum(operands[0], low), high)
+
+
+def _pow(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    assert isinstance(attrs, PowAttrs)
+    return np.power(operands[0], float(attrs.exponent))
+
+
+def _concat(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    assert isinstance(attrs, DimAttrs)
+    return arrays.concat(operands, attrs.dim, batch)
+
+
+TABLE: dict[OpKind, Rule] = {
+    OpKind.CONST: _const,
+    OpKind.MATMUL: _matmul,
+    OpKind.CONCAT_MATMUL: _concat_matmul,
+    OpKind.SUM: _sum,
+    OpKind.MAX: _max,
+    OpKind.RESCALED_SUM: _rescaled_sum,
+    OpKind.ADD: _elementwise(np.add),
+    OpKind.SUB: _elementwise(np.subtract),
+    OpKind.MUL: _elementwise(np.multiply),
+    OpKind.DIV: _elementwise(np.divide),
+    OpKind.EXP: _elementwise(np.exp),
+    OpKind.SQR: _elementwise(np.square),
+    OpKind.SQRT: _elementwise(np.sqrt),
+    OpKind.SILU: _elementwise(lambda x: x * _sigmoid(x)),
+    OpKind.GELU: _elementwise(lambda x: x * (1 + _erf(x / math.sqrt(2)).astype(x.dtype)) / 2),
+    OpKind.SIGMOID: _elementwise(_sigmoid),
+    OpKind.RELU: _elementwise(lambda x: np.maximum(x, 0)),
+    OpKind.CLAMP: _clamp,
+    OpKind.POW: _pow,
+    OpKind.REPEAT: lambda operands, attrs, batch: arrays.repeat(operands[0], attrs, batch),
+    OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
+    OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),
+    OpKind.CONCAT: _concat,
+}
+"""What every operator computes; the operators of `run.STRUCTURE` are the walk's."""

@@ -1,0 +1,168 @@
+"""The one walk over a muGraph: kernels in order, all blocks, every loop iteration, accumulators, savers.
+
+In: a graph, one value per input, and an `Algebra`: what each operator computes and how an accumulator
+takes in one more iteration. Out: the values of the algebra. Blocks are evaluated side by side (leading
+grid dimensions), iterations one after the other. The float64 reference and the field interpreter differ
+only in their algebra, so both give a muGraph the same meaning (paper section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from mirage_nb.errors import GraphError
+from mirage_nb.interp import arrays
+from mirage_nb.interp.arrays import Array
+from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
+    BlockGraph,
+    InIterAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    OutSaverAttrs,
+    ThreadGraph,
+)
+from mirage_nb.ir.graph import result_count
+from mirage_nb.ir.ops import Attrs
+
+T = TypeVar("T")
+
+STRUCTURE = frozenset({OpKind.IN_ITER, OpKind.OUT_SAVER, OpKind.ACCUM, OpKind.GRAPH, OpKind.FUSED})
+"""The operators that this walk itself gives a meaning; an algebra has a row for every other one."""
+
+
+class Algebra(Protocol[T]):
+    """A number system for muGraphs."""
+
+    def apply(self, kind: OpKind, operands: Sequence[T], attrs: Attrs | None, batch: int) -> T:
+        """The result of one operator of the table; a constant has the shape of `batch` ones."""
+
+    def view(self, value: T, move: Callable[[Array], Array]) -> T:
+        """The value with its elements moved."""
+
+    def fold(self, kind: AccumKind, state: tuple[T, ...], operands: Sequence[T], batch: int) -> tuple[T, ...]:
+        """An accumulator's state after one more iteration: empty before the first, its value in front."""
+
+    def join(self, parts: Sequence[T], dim: int, batch: int) -> T:
+        """Tiles behind each other along `dim`."""
+
+
+def run_kernel(graph: KernelGraph, inputs: Sequence[T], algebra: Algebra[T]) -> list[T]:
+    """All values of a kernel graph, inputs first."""
+    values = list(inputs)
+    for op in graph.ops:
+        operands = [values[v] for v in op.inputs]
+        if isinstance(op.body, BlockGraph):
+            values.extend(run_block(op.body, operands, algebra))
+        else:
+            values.append(algebra.apply(op.kind, operands, op.attrs, 0))
+    return values
+
+
+def run_block(graph: BlockGraph, args: Sequence[T], algebra: Algebra[T]) -> tuple[T, ...]:
+    """What the savers of a block graph write, in order."""
+    return _BlockRun(graph, args, algebra).outputs()
+
+
+def run_thread(graph: ThreadGraph, inputs: Sequence[T], algebra: Algebra[T], batch: int) -> list[T]:
+    """The outputs of a thread graph on whole tiles: each thread's elements side by side."""
+    values = list(inputs)
+    for op in graph.ops:
+        values.append(algebra.apply(op.kind, [values[v] for v in op.inputs], op.attrs, batch))
+    return [values[v] for v in graph.outputs]
+
+
+class _BlockRun(Generic[T]):
+    """One execution of a block graph over all its blocks."""
+
+    def __init__(self, graph: BlockGraph, args: Sequence[T], algebra: Algebra[T]) -> None:
+        self.graph = graph
+        self.algebra = algebra
+        self.batch = len(graph.grid)
+        self.values: dict[int, T] = {}
+        self.body: list[tuple[Op, int]] = []
+        self.accumulators: list[tuple[Op, int]] = []
+        self.after: list[tuple[Op, int]] = []
+        self.tiles: dict[int, T] = {}
+        value = 0
+        for op, stage in zip(graph.ops, graph.stages(), strict=True):
+            if op.kind is OpKind.ACCUM:
+                self.accumulators.append((op, value))
+            elif stage is None:
+                self._step(op, value, self.values)
+            elif stage == 0 or op.kind is OpKind.IN_ITER:
+                self.body.append((op, value))
+            else:
+                self.after.append((op, value))
+            if op.kind is OpKind.IN_ITER:
+                self.tiles[value] = self._split(args, op)
+            value += result_count(op)
+
+    def outputs(self) -> tuple[T, ...]:
+        if self.graph.has_loop:
+            self._loop()
+        else:
+            self._iterate(0, self.values)
+        saved: list[T] = []
+        for op, value in self.after:
+            if op.kind is OpKind.OUT_SAVER:
+                saved.append(self._save(op))
+            else:
+                self._step(op, value, self.values)
+        return tuple(saved)
+
+    def _loop(self) -> None:
+        states: dict[int, tuple[T, ...]] = {value: () for _, value in self.accumulators}
+        for index in range(self.graph.loop):
+            local = dict(self.values)
+            self._iterate(index, local)
+            for op, value in self.accumulators:
+                assert isinstance(op.attrs, AccumAttrs)
+                operands = [_read(local, v, op) for v in op.inputs]
+                if op.attrs.kind is AccumKind.CONCAT:
+                    states[value] += tuple(operands)
+                else:
+                    states[value] = self.algebra.fold(op.attrs.kind, states[value], operands, self.batch)
+        for op, value in self.accumulators:
+            assert isinstance(op.attrs, AccumAttrs)
+            dim, state = op.attrs.dim, states[value]
+            self.values[value] = state[0] if dim is None else self.algebra.join(state, dim, self.batch)
+
+    def _iterate(self, index: int, values: dict[int, T]) -> None:
+        for op, value in self.body:
+            if op.kind is OpKind.IN_ITER:
+                values[value] = self.algebra.view(
+                    self.tiles[value], lambda array: arrays.iteration(array, index, self.batch)
+                )
+            else:
+                self._step(op, value, values)
+
+    def _step(self, op: Op, value: int, values: dict[int, T]) -> None:
+        operands = [_read(values, v, op) for v in op.inputs]
+        if isinstance(op.body, ThreadGraph):
+            for offset, result in enumerate(run_thread(op.body, operands, self.algebra, self.batch)):
+                values[value + offset] = result
+        else:
+            values[value] = self.algebra.apply(op.kind, operands, op.attrs, self.batch)
+
+    def _split(self, args: Sequence[T], op: Op) -> T:
+        attrs = op.attrs
+        assert isinstance(attrs, InIterAttrs)
+        return self.algebra.view(
+            args[attrs.arg], lambda array: arrays.split(array, attrs, self.graph.grid, self.graph.loop)
+        )
+
+    def _save(self, op: Op) -> T:
+        attrs = op.attrs
+        assert isinstance(attrs, OutSaverAttrs)
+        tile = _read(self.values, op.inputs[0], op)
+        return self.algebra.view(tile, lambda array: arrays.place(array, attrs.omap, self.graph.grid))
+
+
+def _read(values: dict[int, T], value: int, op: Op) -> T:
+    if value not in values:
+        raise GraphError(f"{op.kind.value} after the loop reads %{value}, which lives in the loop body only")
+    return values[value]
