@@ -63,9 +63,15 @@ class Sizes:
     blocks: dict[int, Numbers]
     loop: Numbers
     interface: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    _held: dict[tuple[int, int], Numbers] = field(default_factory=dict)
 
     def extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
         """How much of an axis a tile holds."""
+        if (axis, code & DATA) not in self._held:
+            self._held[axis, code & DATA] = self._extent(kernel, axis, code & DATA)
+        return self._held[axis, code & DATA]
+
+    def _extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
         one = np.ones_like(self.loop)
         split = self.blocks.get(axis, one)
         looped = self.loop if kernel.loop == axis else one
@@ -109,7 +115,8 @@ def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: 
     """Estimate one kernel for all choices of sizes."""
     elements = [sizes.elements(kernel, step) for step in kernel.steps]
     blocks = sizes.total_blocks()
-    times = [sizes.loop if kernel.loop is not None and step.stage == BODY else np.ones_like(blocks) for step in kernel.steps]
+    once = np.ones_like(blocks)
+    times = [sizes.loop if kernel.loop is not None and step.stage == BODY else once for step in kernel.steps]
     width = max(i.type.dtype.size for i in prepared.graph.inputs)
     memory = _shared_memory(kernel, elements, width)
     device, loaded = _device_bytes(prepared, kernel, sizes, elements, width, blocks)
@@ -149,21 +156,25 @@ def _shared_memory(kernel: KernelStructure, elements: Sequence[Numbers], width: 
     for output in kernel.outputs:
         last[output] = len(kernel.steps)
     fixed = np.zeros_like(elements[0])
-    live: list[Numbers] = []
+    live = peak = np.zeros_like(elements[0])
     for index, step in enumerate(kernel.steps):
         if step.operator.kind is OpKind.ACCUM:
             fixed = fixed + elements[index] * ACCUMULATOR_BYTES
         elif step.operator.kind is OpKind.IN_ITER:
             copies = STAGES if any(code & ITER for code in step.type) else 1
             fixed = fixed + elements[index] * width * copies
-    for now in range(len(kernel.steps)):
-        held = np.zeros_like(fixed)
-        for index, step in enumerate(kernel.steps[: now + 1]):
-            computed = not step.operator.is_leaf and step.operator.kind is not OpKind.ACCUM
-            if computed and last[index] > now and not _fuses(kernel, index):
-                held = held + elements[index] * width
-        live.append(held)
-    return fixed + np.maximum.reduce(live)
+        elif _is_held(kernel, index):
+            live = live + elements[index] * width
+            peak = np.maximum(peak, live)
+        for read in {r for r in step.reads if last[r] == index and _is_held(kernel, r)}:
+            live = live - elements[read] * width
+    return fixed + peak
+
+
+def _is_held(kernel: KernelStructure, index: int) -> bool:
+    """Whether a tile lies in shared memory only while it is alive."""
+    operator = kernel.steps[index].operator
+    return not operator.is_leaf and operator.kind is not OpKind.ACCUM and not _fuses(kernel, index)
 
 
 def _fuses(kernel: KernelStructure, index: int) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations, product
 
 import numpy as np
 
@@ -44,18 +43,27 @@ class _Choice:
     cost: Cost
 
 
+_Plan = tuple[tuple[_Choice, ...], dict[tuple[int, int], int]]
+"""The sizes of the kernels so far, and the extents of the parts that they leave as dimensions."""
+
+
 def instances(structure: Structure, prepared: Prepared, target: Target, limit: int) -> list[Instance]:
     """The `limit` best instances by the cost model; fewer, or none, when fewer fit the target."""
     extents = tuple(axis.extent for axis in prepared.axes)
-    plans: list[tuple[tuple[_Choice, ...], dict[tuple[int, int], int]]] = [((), {})]
+    plans: list[_Plan] = [((), {})]
     for kernel in structure.kernels:
-        grown: list[tuple[tuple[_Choice, ...], dict[tuple[int, int], int]]] = []
+        last = kernel is structure.kernels[-1]
+        known: dict[tuple[tuple[tuple[int, int], int], ...], list[_Choice]] = {}
+        grown: list[_Plan] = []
         for done, interface in plans:
-            for choice in _kernel_choices(prepared, kernel, extents, interface, target, limit, kernel is not structure.kernels[-1]):
+            key = tuple(sorted(interface.items()))
+            if key not in known:
+                known[key] = _kernel_choices(prepared, kernel, extents, interface, target, limit, each_split=not last)
+            for choice in known[key]:
                 grown.append(((*done, choice), {**interface, **_interface(kernel, choice.sizes)}))
         grown.sort(key=lambda plan: sum(choice.cost.us for choice in plan[0]))
-        plans = grown if kernel is not structure.kernels[-1] else grown[:limit]
-    return [_instance(prepared, structure, choices, extents) for choices, _ in plans]
+        plans = grown
+    return [_instance(prepared, structure, choices, extents) for choices, _ in plans[:limit]]
 
 
 def tiny(prepared: Prepared, structure: Structure) -> tuple[KernelGraph, KernelGraph]:
@@ -96,67 +104,48 @@ def divisors(extent: int) -> list[int]:
 
 def _kernel_choices(
     prepared: Prepared, kernel: KernelStructure, extents: tuple[int, ...], interface: Mapping[tuple[int, int], int],
-    target: Target, limit: int, keep_parts: bool,
+    target: Target, limit: int, each_split: bool,
 ) -> list[_Choice]:  # fmt: skip
-    """The best sizes of one kernel; with `keep_parts` the best for every way in which it splits reduced axes."""
-    found: list[_Choice] = []
-    for free in _free_subsets(prepared, kernel):
-        sizes = _all_sizes(kernel, extents, free, interface)
-        if not len(sizes.loop):
-            continue
-        estimates = estimate(prepared, kernel, sizes, target)
-        legal = estimates.shared_memory <= target.shared_per_block
-        legal &= estimates.blocks <= MAX_GRID_X
-        for index in _best(sizes, estimates, legal, kernel, limit, keep_parts and bool(kernel.grid)):
-            found.append(_choice(sizes, estimates, index))
-    found.sort(key=lambda choice: (choice.cost.us, choice.sizes.grid, choice.sizes.loop))
-    return found if keep_parts and kernel.grid else found[:limit]
-
-
-def _free_subsets(prepared: Prepared, kernel: KernelStructure) -> list[tuple[int, ...]]:
-    axes = _splittable(prepared, kernel)
-    room = MAX_GRID_DIMS - len(kernel.grid)
-    return [subset for count in range(room + 1) for subset in combinations(axes, count)]
+    """The `limit` best sizes of one kernel, in all or for each way in which it splits the reduced axes."""
+    sizes = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface)
+    if not len(sizes.loop):
+        return []
+    estimates = estimate(prepared, kernel, sizes, target)
+    legal = (estimates.shared_memory <= target.shared_per_block) & (estimates.blocks <= MAX_GRID_X)
+    order = np.flatnonzero(legal)
+    order = order[np.argsort(estimates.us[order], kind="stable")]
+    taken: dict[tuple[float, ...], int] = {}
+    kept = []
+    for index in order:
+        split = tuple(float(sizes.blocks[axis][index]) for axis in kernel.grid) if each_split else ()
+        if taken.setdefault(split, 0) < limit:
+            taken[split] += 1
+            kept.append(_choice(sizes, estimates, int(index)))
+        elif not each_split or not kernel.grid:
+            break
+    return kept
 
 
 def _all_sizes(
-    kernel: KernelStructure, extents: tuple[int, ...], free: tuple[int, ...], interface: Mapping[tuple[int, int], int]
+    kernel: KernelStructure, extents: tuple[int, ...], free: list[int], interface: Mapping[tuple[int, int], int]
 ) -> Sizes:
-    """Every choice of divisors: at least two blocks along a split axis, at least two iterations."""
+    """Every choice of divisors: at least two blocks along a split reduced axis, at least two iterations."""
     axes = [*kernel.grid, *free]
-    tied = interface.get((kernel.loop, LOOP)) if kernel.loop is not None else None
-    columns = [divisors(extents[axis])[1:] for axis in axes]
+    columns = [divisors(extents[axis])[1:] for axis in kernel.grid] + [divisors(extents[axis]) for axis in free]
     if kernel.loop is not None:
+        tied = interface.get((kernel.loop, LOOP))
         columns.append([tied] if tied is not None else divisors(extents[kernel.loop])[1:])
-    choices = list(product(*columns))
-    rows = np.array(choices, np.float64).reshape(len(choices), len(columns))
-    if kernel.loop in kernel.grid:
-        both = rows[:, axes.index(kernel.loop)] * rows[:, -1]
-        rows = rows[(extents[kernel.loop] % np.maximum(both, 1)) == 0]
+    grids = np.meshgrid(*(np.array(column, np.float64) for column in columns), indexing="ij")
+    rows = np.stack([grid.ravel() for grid in grids], axis=1) if columns else np.zeros((1, 0))
+    rows = rows[(rows[:, : len(axes)] > 1).sum(axis=1) <= MAX_GRID_DIMS]
+    if kernel.loop is not None and kernel.loop in kernel.grid:
+        rows = rows[extents[kernel.loop] % (rows[:, axes.index(kernel.loop)] * rows[:, -1]) == 0]
     loop = rows[:, -1] if kernel.loop is not None else np.ones(len(rows))
     return Sizes(extents, {axis: rows[:, i] for i, axis in enumerate(axes)}, loop, dict(interface))
 
 
-def _best(
-    sizes: Sizes, estimates: Estimates, legal: np.ndarray, kernel: KernelStructure, limit: int, per_split: bool
-) -> list[int]:
-    """Indices of the best legal choices, `limit` in all or for every split of the reduced axes."""
-    order = np.flatnonzero(legal)
-    order = order[np.argsort(estimates.us[order], kind="stable")]
-    if not per_split:
-        return [int(i) for i in order[:limit]]
-    taken: dict[tuple[float, ...], int] = {}
-    kept = []
-    for index in order:
-        split = tuple(float(sizes.blocks[axis][index]) for axis in kernel.grid)
-        if taken.setdefault(split, 0) < limit:
-            taken[split] += 1
-            kept.append(int(index))
-    return kept
-
-
 def _choice(sizes: Sizes, estimates: Estimates, index: int) -> _Choice:
-    blocks = [(axis, int(along[index])) for axis, along in sizes.blocks.items()]
+    blocks = [(axis, int(along[index])) for axis, along in sizes.blocks.items() if along[index] > 1]
     blocks.sort(key=lambda pair: (-pair[1], pair[0]))
     cost = Cost(
         us=float(estimates.us[index]),

@@ -38,12 +38,10 @@ def offers(first: Closure, semantics: Semantics, parts: bool) -> list[Offer]:
     grid part left; with `parts` other parts may be left as well.
     """
     found: dict[tuple[Type, bytes, int, Shift | None], Offer] = {}
-    targets = {target.print for target in semantics.targets}
+    known = {value.print for value in (*semantics.targets, *semantics.tensors)}
     reduced = semantics.prepared.reduced
     for value in first.values:
-        if value.stage != POST or value.constant or value.scaled or value.print in targets:
-            continue
-        if any(operator.is_leaf for operator, _ in value.nodes):
+        if value.stage != POST or value.constant or value.scaled or value.print in known:
             continue
         if not all(value.type[axis] & BLOCK for axis in first.grid):
             continue
