@@ -20,7 +20,7 @@ from mirage_nb.search.sample import Sample
 from mirage_nb.search.semantics import Semantics
 from mirage_nb.search.space import Budget, Configuration, Effort
 from mirage_nb.search.structure import Source, Structure
-from mirage_nb.search.two_kernels import MAX_BETWEEN, Pairing, kernel_of, offers
+from mirage_nb.search.two_kernels import FIRST_PER_SET, MAX_BETWEEN, Pairing, kernel_of, offers
 from mirage_nb.search.values import BLOCK, Value
 
 MAX_FINAL_SETS = 64
@@ -131,7 +131,7 @@ class _Explorer:
                 yield Structure((kernel,), tuple(Source(output, 0) for output in range(len(roots_))))
 
     def two_kernels(self, first: Closure, semantics: Semantics, sample: Sample) -> Iterator[Structure]:
-        """The graphs of two kernels whose first one has this configuration, fewest operators first."""
+        """The graphs of two kernels whose first one has this configuration, those that keep least in shared memory first."""
         offered = offers(first, semantics, parts=self.effort.parts)
         pairing = Pairing(first, offered, len(semantics.tensors), self.budget.max_block_ops, self.halted)
         leaves = [*semantics.tensors, *(offer.leaf for offer in offered)]
@@ -147,10 +147,10 @@ class _Explorer:
                 kernel = kernel_of(second, graphs, chosen, roots_, Source)
                 if 0 < len(needed) <= MAX_BETWEEN and kernel.uses_configuration():
                     found.extend(pairing.join(kernel, needed))
-        found.sort(key=lambda structure: structure.operators)
+        found.sort(key=lambda structure: (structure.concats, structure.operators))
         if found:
             self.cut.append(
-                f"{self.configuration}: for each set of tensors between the kernels only the smallest first kernels"
+                f"{self.configuration}: for each set of tensors between the kernels only {FIRST_PER_SET} first kernels"
             )
         if len(found) > self.effort.structures:
             self.cut.append(f"{self.configuration}: only the first {self.effort.structures} graphs were kept")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.closure import Closure
 from mirage_nb.search.extract import Choice, Extraction
 from mirage_nb.search.semantics import Semantics
@@ -19,8 +19,11 @@ from mirage_nb.search.values import BLOCK, DATA, GRID, POST, Operator, Shift, Ty
 
 MAX_BETWEEN = 3
 """Tensors that the first kernel hands to the second."""
-FIRST_PER_SET = 2
-"""Graphs of the first kernel that are tried for one set of its outputs."""
+FIRST_PER_SET = 12
+"""Graphs of the first kernel that are kept for one set of its outputs, fewest concat accumulators first."""
+FIRST_LOOKED_AT = 200
+FIRST_EXTRA = 2
+"""They have at most so many operators more than the smallest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +112,17 @@ class Pairing:
         if size is None:
             return []
         found: list[Choice] = []
-        for choice in self.graphs.graphs(unique, size, self.stopped):
-            found.append(choice)
-            if len(found) == FIRST_PER_SET:
-                break
-        return found
+        for bound in range(size, min(self.top, size + FIRST_EXTRA) + 1):
+            for choice in self.graphs.graphs(unique, bound, self.stopped):
+                if len(found) == FIRST_LOOKED_AT:
+                    break
+                found.append(choice)
+        return sorted(found, key=concats)[:FIRST_PER_SET]
+
+
+def concats(choice: Choice) -> int:
+    """Concat accumulators of a graph: they keep a whole axis in shared memory, so graphs with fewer fit better."""
+    return sum(operator.accum is AccumKind.CONCAT for operator, _ in choice.values())
 
 
 def kernel_of(
