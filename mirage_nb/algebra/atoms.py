@@ -36,6 +36,7 @@ class AtomKind(Enum):
     ROOT = "root"  # (argument expression)
     INVERSE = "inverse"  # (argument expression)
     ADDITION = "addition"  # (expression): a sum of terms that stays a factor
+    LATER = "later"  # (prime of an addition): see levels
     BLOCK = "block"  # (bound axes, factors)
 
 

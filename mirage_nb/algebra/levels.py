@@ -31,6 +31,9 @@ class Network:
     touch: tuple[int, ...]
     places: dict[int, tuple[int, ...]]
     """For each atom the factors that are this atom."""
+    bare: tuple[tuple[frozenset[int], frozenset[int]], ...]
+    """Pairs (bare, proper) of places. Bare: a factor such as 1/(1/y) or 1/2, left over when x/(z/y) or
+    x/(z + z) is split. No term is bare, so bare factors outside a part need a proper one beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +45,20 @@ class Level:
         place: where in the target, for people: "the target", "an exponent of the target", ...
         terms: {monomial: coefficient}.
         total: the sum of the coefficients.
+        exact: whether every monomial is one of a term. Not so for a product of denominators of which some,
+            in another scope, were left out: then nothing follows from bare factors.
     """
 
     expr: Expr
     place: str
     terms: dict[int, int]
     total: int
+    exact: bool
 
 
-def network(table: AtomTable, monomial: int) -> Network:
+def network(algebra: Algebra, monomial: int) -> Network:
     """Open a monomial."""
+    table = algebra.table
     names: list[int] = []
     factors: list[Factor] = []
     table.open(table.monomials[monomial].atoms, names, factors)
@@ -62,46 +69,62 @@ def network(table: AtomTable, monomial: int) -> Network:
         for v in vs:
             if v >= 0:
                 touch[v] += 1
-    return Network(tuple(names), tuple(factors), tuple(touch), places)
+    bare = []
+    for kind in (AtomKind.INVERSE, AtomKind.ROOT):
+        if algebra.splits(kind):
+            split = [i for i, (p, _) in enumerate(factors) if table.atoms[p].kind is kind]
+            alone = frozenset(i for i in split if _is_bare(algebra, algebra.argument(factors[i][0])))
+            if alone:
+                bare.append((alone, frozenset(split) - alone))
+    return Network(tuple(names), tuple(factors), tuple(touch), places, tuple(bare))
+
+
+def _is_bare(algebra: Algebra, piece: Expr) -> bool:
+    """Whether a piece is a number or an inverse."""
+    terms = algebra.monomials(piece)
+    atom = algebra.table.atoms.get(terms[0][0])
+    return len(terms) == 1 and (terms[0][0] == 1 or (atom is not None and atom.kind is AtomKind.INVERSE))
 
 
 def find_levels(algebra: Algebra, targets: Iterable[Expr]) -> list[Level]:
     """All levels of the targets, each once, targets first."""
-    todo = [(e, "the target") for e in targets]
-    seen: set[Expr] = set()
+    todo = [(e, "the target", True) for e in targets]
+    seen: set[tuple[Expr, bool]] = set()
     levels: list[Level] = []
-    for e, place in todo:  # grows while it is read
-        if e in seen:
+    for e, place, exact in todo:  # grows while it is read
+        if (e, exact) in seen:
             continue
-        seen.add(e)
-        terms = dict(algebra.monomials(e))
-        levels.append(Level(e, place, terms, sum(terms.values())))
-        for m, c in terms.items():
-            todo += _inside(algebra, network(algebra.table, m), c, place)
+        seen.add((e, exact))
+        level = Level(e, place, dict(algebra.monomials(e)), algebra.total(e), exact)
+        levels.append(level)
+        for m in level.terms:
+            todo += _inside(algebra, network(algebra, m), level, m)
     return levels
 
 
-def _inside(algebra: Algebra, net: Network, coefficient: int, place: str) -> Iterator[tuple[Expr, str]]:
-    """The levels one step inside a monomial."""
+def _inside(algebra: Algebra, net: Network, level: Level, monomial: int) -> Iterator[tuple[Expr, str, bool]]:
+    """The levels one step inside a monomial: expression, place, exact."""
     arguments: dict[AtomKind, list[Factor]] = {}
+    suffix = "" if level.place == "the target" else f" in {level.place}"
     for i, f in enumerate(net.factors):
         atom = algebra.table.atoms[f[0]]
         if atom.kind is AtomKind.FUNCTION and isinstance(atom.payload, tuple):
             name, argument = atom.payload
-            yield argument, f"the argument of {name} in {place}"
+            yield argument, f"the argument of {name}{suffix}", level.exact
         elif atom.kind in _PLACES:
             arguments.setdefault(atom.kind, []).append(f)
         elif atom.kind is AtomKind.ADDITION and net.factors.index(f) == i:
-            yield _multiplied_out(algebra, net, i, coefficient), place
+            yield _multiplied_out(algebra, net, i, level.terms[monomial]), level.place, level.exact
     for kind, found in arguments.items():
-        where = _PLACES[kind] if place == "the target" else f"{_PLACES[kind]} in {place}"
+        place = _PLACES[kind] + suffix
         if not algebra.splits(kind):
             for p, _ in found:
-                yield algebra.argument(p), where
+                yield algebra.argument(p), place, level.exact
             continue
         join = algebra.add if kind is AtomKind.EXP else algebra.mul
         for group in same_scope(algebra.table, found):
-            yield reduce(join, (algebra.argument(p) for p, _ in group)), where
+            whole = kind is AtomKind.EXP or len(group) == len(found)
+            yield reduce(join, (algebra.argument(p) for p, _ in group)), place, level.exact and whole
 
 
 def _multiplied_out(algebra: Algebra, net: Network, at: int, coefficient: int) -> Expr:
@@ -110,9 +133,15 @@ def _multiplied_out(algebra: Algebra, net: Network, at: int, coefficient: int) -
     prime, variables = net.factors[at]
     position = {a: i for i, a in enumerate(bits(table.atoms[prime].axes))}
     collected: dict[int, int] = {}
+
+    def kept(p: int) -> int:
+        """Another addition is multiplied later: it holds its variables open, but no part contains it."""
+        atom = table.atoms[p]
+        return table.intern(AtomKind.LATER, p, atom.axes) if atom.kind is AtomKind.ADDITION else p
+
     for m, c in algebra.monomials(algebra.argument(prime)):
         names = list(net.names)
-        factors = [f for i, f in enumerate(net.factors) if i != at]
+        factors = [(kept(p), vs) for i, (p, vs) in enumerate(net.factors) if i != at]
         opened: list[Factor] = []
         table.open(table.monomials[m].atoms, names, opened)
         for p, vs in opened:

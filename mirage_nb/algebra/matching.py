@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from mirage_nb.algebra.atoms import AtomTable, Factor, bits
-from mirage_nb.algebra.levels import Network
+from mirage_nb.algebra.levels import Level, Network
 
 Scope = dict[int, int]
 """For each variable of the part (free axis a: -1 - a) the variable of the whole."""
 
 
-def embeddings(part: Network, whole: Network) -> Iterator[tuple[Scope, list[int]]]:
+def embeddings(part: Network, whole: Network, exact: bool) -> Iterator[tuple[Scope, list[int]]]:
     """The ways to find `part` as factors of `whole`: the scope, and the places of the factors used.
+
+    With `exact`, what is left over must be able to come from terms (see `Network.bare`).
 
     The yielded objects change when the iteration goes on.
     """
@@ -31,7 +33,8 @@ def embeddings(part: Network, whole: Network) -> Iterator[tuple[Scope, list[int]
 
     def place(i: int) -> Iterator[tuple[Scope, list[int]]]:
         if i == len(order):
-            yield scope, used
+            if not exact or not whole.bare or _leaves_a_term(whole, set(used)):
+                yield scope, used
             return
         p, vs = order[i]
         tried: set[tuple[int, ...]] = set()
@@ -68,6 +71,11 @@ def _bind(
     return new
 
 
+def _leaves_a_term(whole: Network, used: set[int]) -> bool:
+    """Whether no bare factor is left over without a proper one of its kind."""
+    return all(bare <= used or not proper <= used for bare, proper in whole.bare)
+
+
 def _extents(net: Network) -> Counter[int]:
     return Counter(a for a, n in zip(net.names, net.touch, strict=True) if n == 0)
 
@@ -81,18 +89,18 @@ def completes(
     open_monomial: Callable[[int], Network],
     terms: tuple[tuple[int, int], ...],
     whole: int,
-    level: dict[int, int],
+    level: Level,
 ) -> bool:
     """Whether all `terms` fit into `level` with one cofactor, the first of them into the monomial `whole`."""
     first, net = open_monomial(terms[0][0]), open_monomial(whole)
     if len(terms) == 1:
-        return level[whole] >= terms[0][1] and any(True for _ in embeddings(first, net))
+        return level.terms[whole] >= terms[0][1] and any(True for _ in embeddings(first, net, level.exact))
     axes = 0
     for m, _ in terms:
         axes |= table.monomials[m].axes
-    for scope, used in embeddings(first, net):
+    for scope, used in embeddings(first, net, level.exact):
         for env, closed in _environments(first, net, scope, axes):
-            if _all_found(table, open_monomial, terms, net, used, env, closed, level):
+            if _all_found(table, open_monomial, terms, net, used, env, closed, level.terms):
                 return True
     return False
 

@@ -67,6 +67,7 @@ class Oracle:
         terms = self._ordered(self.algebra.monomials(e))
         monomials = self.algebra.table.monomials
         flats = [monomials[m].flat for m, _ in terms]
+        total = self.algebra.total(e)
         found = 0
         for flat in self._flats:
             if flat % flats[0]:
@@ -75,7 +76,7 @@ class Oracle:
             if any(rest * f not in self._slots for f in flats):
                 continue
             for i, m in self._slots[flat]:
-                if not found >> i & 1 and self._fits(terms, m, self.levels[i].terms):
+                if not found >> i & 1 and total <= self.levels[i].total and self._fits(terms, m, i):
                     found |= 1 << i
         return found
 
@@ -87,19 +88,18 @@ class Oracle:
         first = max(terms, key=lambda t: (monomials[t[0]].axes.bit_count(), monomials[t[0]].flat))
         return (first, *(t for t in terms if t is not first))
 
-    def _fits(self, terms: Terms, whole: int, level: dict[int, int]) -> bool:
-        if len(terms) > len(level):
-            return False
-        if whole % terms[0][0] == 0:
+    def _fits(self, terms: Terms, whole: int, position: int) -> bool:
+        level = self.levels[position]
+        if whole % terms[0][0] == 0 and not self._open(whole).bare:
             rest = whole // terms[0][0]
-            if all(level.get(rest * m, 0) >= c for m, c in terms):
+            if all(level.terms.get(rest * m, 0) >= c for m, c in terms):
                 return True
         return completes(self.algebra.table, self._open, terms, whole, level)
 
     def _open(self, monomial: int) -> Network:
         net = self._networks.get(monomial)
         if net is None:
-            net = self._networks[monomial] = network(self.algebra.table, monomial)
+            net = self._networks[monomial] = network(self.algebra, monomial)
         return net
 
     # ---- pairs
@@ -130,24 +130,24 @@ class Oracle:
         return flags
 
     def _product_may_fit(self, a: Expr, b: Expr) -> bool:
-        flat_a, slots_a = self._content(a)
-        flat_b, slots_b = self._content(b)
-        if not slots_a & slots_b:
-            return self._undecided(a, b)
         if self.algebra.keeps_product(a, b):
             m, n = self.algebra.as_product(a), self.algebra.as_product(b)
             if m is None or n is None:
                 return self._undecided(a, b)
             monomials = self.algebra.table.monomials
-            flat_a, flat_b = monomials[m].flat, monomials[n].flat
-        return self._divides(flat_a * flat_b) or self._undecided(a, b)
+            fits = self._divides(monomials[m].flat * monomials[n].flat)
+        else:
+            (flat_a, slots_a), (flat_b, slots_b) = self._content(a), self._content(b)
+            fits = bool(slots_a & slots_b) and self._divides(flat_a * flat_b)
+        return fits or self._undecided(a, b)
 
     def _quotient_may_fit(self, a: Expr, b: Expr) -> bool:
         inverse = self.algebra.inverse(b)
         if not self.where(inverse):
             return False
         (flat_a, slots_a), (flat_b, slots_b) = self._content(a), self._content(inverse)
-        return bool(slots_a & slots_b) and self._divides(flat_a * flat_b) or self._undecided(a, b)
+        fits = bool(slots_a & slots_b) and self._divides(flat_a * flat_b)
+        return fits or self._undecided(a, b)
 
     def _levels_shared(self, a: Expr, b: Expr) -> bool:
         shared = self.where(a) & self.where(b)

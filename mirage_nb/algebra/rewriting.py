@@ -95,16 +95,15 @@ def with_child(term: Term, position: int, child: Term) -> Term:
     raise ValueError(f"{term} has no parts")
 
 
-def subterms(terms: Iterable[Term]) -> set[Term]:
-    """All parts of some terms, themselves included."""
-    found: set[Term] = set()
-    todo = list(terms)
-    while todo:
-        term = todo.pop()
-        if term not in found:
-            found.add(term)
-            todo += children(term)
-    return found
+def subterms(terms: Iterable[Term]) -> list[Term]:
+    """All parts of some terms, themselves included, each once."""
+    found = dict.fromkeys(terms)
+    for term in (order := list(found)):  # grows while it is read
+        for child in children(term):
+            if child not in found:
+                found[child] = None
+                order.append(child)
+    return order
 
 
 def has_addition(term: Term) -> bool:
