@@ -18,10 +18,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files from what is emitted")
 
 
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the C++ compiler made in this session: seconds of work, kept by the digest of its sources."""
+    return tmp_path_factory.mktemp("built")
+
+
 @pytest.fixture(autouse=True)
-def mirage_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mirage_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, built: Path
+) -> Path:
     """A fresh MIRAGE_NB_HOME for every test: none reads what another one, or a user, left behind."""
     home = tmp_path_factory.mktemp("mirage_nb_home")
+    (home / "cpu").symlink_to(built)
     monkeypatch.setenv("MIRAGE_NB_HOME", str(home))
     return home
 

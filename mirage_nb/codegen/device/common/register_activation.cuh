@@ -1,0 +1,26 @@
+// Elementwise functions built from the fast ones of register_math.cuh. Float in, float out.
+#pragma once
+
+namespace mirage {
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+MIRAGE_DEVICE float fast_exp(float x) { return fast_exp2(x * LOG2_E); }
+MIRAGE_DEVICE float sigmoid(float x) { return fast_reciprocal(1.0f + fast_exp(-x)); }
+MIRAGE_DEVICE float silu(float x) { return fast_divide(x, 1.0f + fast_exp(-x)); }
+// 1 - 2 / (exp(2x) + 1) loses digits near zero, where the odd series is exact enough.
+MIRAGE_DEVICE float fast_tanh(float x) {
+  float s = x * x;
+  float series = x * (1.0f + s * (-0.33333333f + s * (0.13333333f + s * (-0.05396825f + s * 0.02186949f))));
+  float quotient = 1.0f - 2.0f * fast_reciprocal(fast_exp(2.0f * x) + 1.0f);
+  return s < 0.0625f ? series : quotient;
+}
+MIRAGE_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erf_value(x * 0.70710678118654752f)); }
+MIRAGE_DEVICE float gelu_tanh(float x) {
+  return 0.5f * x * (1.0f + fast_tanh(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+MIRAGE_DEVICE float square(float x) { return x * x; }
+MIRAGE_DEVICE float relu(float x) { return maximum(x, 0.0f); }
+MIRAGE_DEVICE float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
+
+}  // namespace mirage

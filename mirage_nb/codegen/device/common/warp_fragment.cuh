@@ -1,0 +1,33 @@
+// Where the elements of an mma fragment live: lane l, register i. A 16-bit register holds elements e and e + 1 along k.
+// The accumulator layout is the same for every shape; wgmma repeats it every 8 columns.
+#pragma once
+
+namespace mirage {
+
+constexpr MIRAGE_DEVICE int mma_d_row(int l, int i) { return l / 4 + 8 * (i / 2); }
+constexpr MIRAGE_DEVICE int mma_d_column(int l, int i) { return 2 * (l % 4) + i % 2; }
+constexpr MIRAGE_DEVICE int mma_a_row(int l, int i) { return l / 4 + 8 * (i % 2); }
+constexpr MIRAGE_DEVICE int mma_a_k(int l, int i) { return 2 * (l % 4) + 8 * (i / 2); }
+constexpr MIRAGE_DEVICE int mma_b_k(int l, int i) { return 2 * (l % 4) + 8 * i; }
+constexpr MIRAGE_DEVICE int mma_b_column(int l) { return l / 4; }
+constexpr MIRAGE_DEVICE int mma_f32_a_k(int l, int i) { return l % 4 + 4 * (i / 2); }
+constexpr MIRAGE_DEVICE int mma_f32_b_k(int l, int i) { return l % 4 + 4 * i; }
+
+// d[16x8] += a[16x8] * b[8x8] in exact float: fragments as above (rows of a as for 16 bits), values by shuffles.
+MIRAGE_DEVICE void mma_m16n8k8_f32(float (&d)[4], const float (&a)[4], const float (&b)[2] MIRAGE_SITE) {
+  const int group = lane_index() / 4 * 4, column = 2 * (lane_index() % 4);
+  MIRAGE_UNROLL
+  for (int k = 0; k < 8; k++) {
+    const int part = k / 4, rest = k % 4;
+    float top = shuffle(a[2 * part], group + rest MIRAGE_PASS);
+    float bottom = shuffle(a[2 * part + 1], group + rest MIRAGE_PASS);
+    float left = shuffle(b[part], column * 4 + rest MIRAGE_PASS);
+    float right = shuffle(b[part], (column + 1) * 4 + rest MIRAGE_PASS);
+    d[0] = fused_multiply_add(top, left, d[0]);
+    d[1] = fused_multiply_add(top, right, d[1]);
+    d[2] = fused_multiply_add(bottom, left, d[2]);
+    d[3] = fused_multiply_add(bottom, right, d[3]);
+  }
+}
+
+}  // namespace mirage

@@ -1,0 +1,226 @@
+// What a warp does as one: shuffles, mma, ldmatrix, wgmma. Each reads the operands of all lanes and writes their results.
+#include <cstring>
+
+#include "engine.h"
+
+namespace mirage::cpu {
+
+namespace {
+
+uint32_t word(const void* p, int i = 0) {
+  uint32_t v;
+  memcpy(&v, static_cast<const unsigned char*>(p) + 4 * i, 4);
+  return v;
+}
+void put(void* p, uint32_t v, int i = 0) { memcpy(static_cast<unsigned char*>(p) + 4 * i, &v, 4); }
+
+int source_lane(Collective kind, int l, int n) {
+  switch (kind) {
+    case Collective::Shuffle: return n & 31;
+    case Collective::ShuffleXor: return l ^ n;
+    case Collective::ShuffleUp: return l - n;
+    default: return l + n;
+  }
+}
+
+void shuffle(Warp& warp) {
+  uint32_t in[LANES];
+  for (int l = 0; l < warp.count; l++) in[l] = word(warp.lanes[l].operands.a);
+  for (int l = 0; l < warp.count; l++) {
+    const Lane& lane = warp.lanes[l];
+    int from = source_lane(lane.kind, l, lane.operands.n);
+    if (from < 0 || from >= LANES) from = l;  // shuffle_up and shuffle_down keep their own value at the ends
+    if (from >= warp.count) {
+      fail("divergence", text("a shuffle reads lane %d of a warp of %d; %s", from, warp.count, place(lane, lane.line).c_str()));
+    }
+    put(lane.operands.out, in[from]);
+  }
+}
+
+void ballot(Warp& warp) {
+  uint32_t bits = 0;
+  for (int l = 0; l < warp.count; l++) bits |= (word(warp.lanes[l].operands.a) & 1) << l;
+  for (int l = 0; l < warp.count; l++) put(warp.lanes[l].operands.out, bits);
+}
+
+void require_full(const Warp& warp) {
+  if (warp.count == LANES) return;
+  const Lane& lane = warp.lanes[0];
+  fail("divergence", text("a warp of %d lanes calls a tensor core; %s", warp.count, place(lane, lane.line).c_str()));
+}
+
+// The 16 x 16 elements of a, from four registers of each lane.
+struct FragmentA {
+  uint16_t bits[16][16];
+  void set(int l, int i, uint32_t pair) { put(&bits[mma_a_row(l, i)][mma_a_k(l, i)], pair); }
+};
+
+template <class T, int Rows, int Columns>
+void to_floats(float (&to)[Rows][Columns], const uint16_t (&from)[Rows][Columns]) {
+  for (int r = 0; r < Rows; r++)
+    for (int c = 0; c < Columns; c++) to[r][c] = to_float(T{from[r][c]});
+}
+
+template <class T>
+void mma(Warp& warp) {
+  require_full(warp);
+  FragmentA a_bits;
+  uint16_t b_bits[16][8];
+  float a[16][16], b[16][8], d[16][8] = {};
+  for (int l = 0; l < LANES; l++) {
+    const Operands& operands = warp.lanes[l].operands;
+    for (int i = 0; i < 4; i++) a_bits.set(l, i, word(operands.a, i));
+    for (int i = 0; i < 2; i++) {
+      const uint32_t pair = word(operands.b, i);
+      for (int e = 0; e < 2; e++) b_bits[mma_b_k(l, i) + e][mma_b_column(l)] = uint16_t(pair >> 16 * e);
+    }
+  }
+  to_floats<T>(a, a_bits.bits);
+  to_floats<T>(b, b_bits);
+  for (int m = 0; m < 16; m++)
+    for (int k = 0; k < 16; k++)
+      for (int n = 0; n < 8; n++) d[m][n] += a[m][k] * b[k][n];
+  for (int l = 0; l < LANES; l++) {
+    auto out = static_cast<float*>(warp.lanes[l].operands.out);
+    for (int i = 0; i < 4; i++) out[i] += d[mma_d_row(l, i)][mma_d_column(l, i)];
+  }
+}
+
+void ldmatrix(Warp& warp, bool trans) {
+  require_full(warp);
+  const int count = warp.lanes[0].operands.n;
+  uint16_t matrix[4][8][8];
+  for (int l = 0; l < 8 * count; l++) {
+    const Lane& lane = warp.lanes[l];
+    running = const_cast<Lane*>(&lane);
+    check_shared(lane.operands.a, 16, 16, "ldmatrix", lane.line);
+    if (mode.checked) race_read(warp.index, lane.operands.a, 16, lane.line);
+    memcpy(matrix[l / 8][l % 8], lane.operands.a, 16);
+  }
+  for (int l = 0; l < LANES; l++) {
+    for (int m = 0; m < count; m++) {
+      const int r = l / 4, c = 2 * (l % 4);
+      const uint32_t low = trans ? matrix[m][c][r] : matrix[m][r][c];
+      const uint32_t high = trans ? matrix[m][c + 1][r] : matrix[m][r][c + 1];
+      put(warp.lanes[l].operands.out, low | high << 16, m);
+    }
+  }
+}
+
+// wgmma ------------------------------------------------------------------------------------------------------
+
+// Reads one element of a 128-byte swizzled tile: `mn` along M or N, `k` along K.
+class Tile {
+ public:
+  Tile(uint64_t descriptor, bool mn_major, const Warp& warp, int line)
+      : base_(shared_base() + uint32_t(descriptor)),
+        leading_(int(descriptor >> 32 & 0x7fffffff)), mn_major_(mn_major), warp_(warp), line_(line) {
+    if (bool(descriptor >> 63) != mn_major) {
+      fail("arguments", text("wgmma_descriptor and wgmma_m64k16 disagree about the major index; %s",
+                             place(warp.lanes[0], line).c_str()));
+    }
+  }
+  template <class T>
+  float at(int mn, int k) const {
+    const int offset = mn_major_ ? mn / 64 * leading_ + k / 8 * 1024 + k % 8 * 128 + mn % 64 * 2 : mn * 128 + k * 2;
+    const auto address = reinterpret_cast<uintptr_t>(base_ + offset);
+    const auto p = reinterpret_cast<const T*>(address ^ ((address >> 7 & 7) << 4));
+    check_shared(p, 2, 2, "wgmma_m64k16", line_);
+    if (mode.checked) race_proxy_read(warp_.index, p, 2, line_);
+    return to_float(*p);
+  }
+
+ private:
+  unsigned char* base_;
+  int leading_;
+  bool mn_major_;
+  const Warp& warp_;
+  int line_;
+};
+
+template <class T>
+void multiply(const Warp& warp, const Product& product) {
+  const WgmmaShape& shape = product.shape;
+  float a[16][16];
+  if (product.a_registers) {
+    FragmentA bits;
+    for (int l = 0; l < LANES; l++)
+      for (int i = 0; i < 4; i++) bits.set(l, i, product.a[l][i]);
+    to_floats<T>(a, bits.bits);
+  } else {
+    const Tile tile(shape.a, shape.a_mn, warp, product.line);
+    for (int m = 0; m < 16; m++)
+      for (int k = 0; k < 16; k++) a[m][k] = tile.at<T>(warp.index % 4 * 16 + m, k);
+  }
+  const Tile tile(shape.b, shape.b_mn, warp, product.line);
+  static float b[16][256], d[16][256];
+  for (int k = 0; k < 16; k++)
+    for (int n = 0; n < shape.n; n++) b[k][n] = tile.at<T>(n, k);
+  memset(d, 0, sizeof d);
+  for (int m = 0; m < 16; m++)
+    for (int k = 0; k < 16; k++)
+      for (int n = 0; n < shape.n; n++) d[m][n] += a[m][k] * b[k][n];
+  for (int l = 0; l < LANES; l++)
+    for (int i = 0; i < shape.n / 2; i++)
+      product.d[l][i] += d[mma_d_row(l, i % 4)][8 * (i / 4) + mma_d_column(l, i % 4)];
+}
+
+void run_product(const Warp& warp, const Product& product) {
+  if (product.shape.bf16) {
+    multiply<bf16>(warp, product);
+  } else {
+    multiply<f16>(warp, product);
+  }
+}
+
+void start_product(Warp& warp) {
+  require_full(warp);
+  const Lane& first = warp.lanes[0];
+  Product product{*first.operands.shape, {}, {}, first.operands.a != nullptr, warp.group, first.line};
+  for (int l = 0; l < LANES; l++) {
+    const Operands& operands = warp.lanes[l].operands;
+    if (operands.shape->a != product.shape.a || operands.shape->b != product.shape.b) {
+      fail("divergence", text("the lanes give different descriptors to wgmma_m64k16; %s", place(first, first.line).c_str()));
+    }
+    product.d[l] = static_cast<float*>(operands.out);
+    if (operands.a) memcpy(product.a[l], operands.a, sizeof product.a[l]);
+  }
+  warp.products_issued++;
+  if (mode.deferred) {
+    warp.products.push_back(product);
+  } else {
+    run_product(warp, product);
+  }
+}
+
+}  // namespace
+
+void finish_products(Warp& warp, int pending) {
+  size_t done = 0;
+  while (done < warp.products.size() && warp.products[done].group < warp.group - pending) {
+    run_product(warp, warp.products[done++]);
+  }
+  warp.products.erase(warp.products.begin(), warp.products.begin() + long(done));
+}
+
+void run_collective(Warp& warp) {
+  switch (warp.lanes[0].kind) {
+    case Collective::Shuffle:
+    case Collective::ShuffleXor:
+    case Collective::ShuffleUp:
+    case Collective::ShuffleDown: return shuffle(warp);
+    case Collective::Ballot: return ballot(warp);
+    case Collective::MmaF16: return mma<f16>(warp);
+    case Collective::MmaBf16: return mma<bf16>(warp);
+    case Collective::Ldmatrix: return ldmatrix(warp, false);
+    case Collective::LdmatrixTrans: return ldmatrix(warp, true);
+    case Collective::Wgmma: return start_product(warp);
+    case Collective::WgmmaCommit: warp.group++; return;
+    case Collective::WgmmaWait: return finish_products(warp, warp.lanes[0].operands.n);
+    case Collective::Sync:
+    case Collective::WgmmaFence:
+    case Collective::Registers: return;
+  }
+}
+
+}  // namespace mirage::cpu

@@ -1,0 +1,341 @@
+// Blocks, warps and barriers: who runs next, who waits for what, and whether anybody still can go on.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "engine.h"
+
+namespace mirage::cpu {
+
+Thread* running = nullptr;
+Launch launch;
+Mode mode;
+
+namespace {
+
+constexpr size_t STACK_BYTES = 128 << 10;
+
+struct Barrier {
+  int expected = 0;      // threads, of a named barrier
+  int arrived = 0;       // threads
+  uint32_t warps = 0;    // that arrived
+  uint32_t waiting = 0;  // those of them that wait
+};
+
+std::vector<Lane> lanes;
+std::vector<Warp> warps;
+Barrier barriers[NAMED_BARRIERS];
+const Kernel* kernel;
+void** kernel_arguments;
+uint64_t random_state;
+
+void lane_main() {
+  for (;;) {
+    kernel->invoke(kernel_arguments);
+    self().state = State::Done;
+    fiber_yield(self().fiber);
+  }
+}
+
+void create_lanes(size_t count) {
+  const size_t page = size_t(sysconf(_SC_PAGESIZE)), span = STACK_BYTES + page;
+  void* base = mmap(nullptr, span * count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) fail("memory", text("no memory for the stacks of %zu threads", count));
+  auto stacks = static_cast<unsigned char*>(base);
+  lanes = std::vector<Lane>(count);
+  for (size_t i = 0; i < count; i++) {
+    mprotect(stacks + i * span, page, PROT_NONE);
+    Lane& lane = lanes[i];
+    lane.index = int(i);
+    lane.thread = {unsigned(i % launch.threads.x), unsigned(i / launch.threads.x % launch.threads.y),
+                   unsigned(i / launch.threads.x / launch.threads.y)};
+    fiber_create(lane.fiber, stacks + i * span + page, STACK_BYTES, lane_main);
+  }
+  watch_stacks(stacks, span, count);
+  warps = std::vector<Warp>((count + LANES - 1) / LANES);
+  for (size_t w = 0; w < warps.size(); w++) {
+    warps[w].index = int(w);
+    warps[w].lanes = &lanes[w * LANES];
+    warps[w].count = int(std::min<size_t>(LANES, count - w * LANES));
+  }
+}
+
+std::string lane_list(const Warp& warp, const std::vector<int>& which) {
+  if (int(which.size()) == warp.count) return "all lanes";
+  std::string list = which.size() == 1 ? "lane " : "lanes ";
+  for (size_t i = 0; i < which.size();) {
+    size_t j = i;
+    while (j + 1 < which.size() && which[j + 1] == which[j] + 1) j++;
+    list += (i ? "," : "") + (j == i ? text("%d", which[i]) : text("%d-%d", which[i], which[j]));
+    i = j + 1;
+  }
+  return list;
+}
+
+const char* const COLLECTIVE_NAMES[] = {"warp_sync", "shuffle", "shuffle_xor", "shuffle_up", "shuffle_down",
+                                        "warp_ballot", "mma_m16n8k16<f16>", "mma_m16n8k16<bf16>", "ldmatrix",
+                                        "ldmatrix_trans", "wgmma_m64k16", "wgmma_fence", "wgmma_commit", "wgmma_wait",
+                                        "registers_increase/decrease"};
+
+std::string describe_lane(const Lane& lane) {
+  switch (lane.state) {
+    case State::Ready: return "can go on";
+    case State::Done: return "ended";
+    case State::Collective: return text("at %s, line %d", COLLECTIVE_NAMES[int(lane.kind)], lane.line);
+    case State::Mbarrier:
+      return text("at mbarrier_wait parity %d, line %d (%s)", lane.parity, lane.line,
+                  describe_mbarrier(lane.mbarrier).c_str());
+    case State::Barrier:
+      if (lane.barrier == 0) return text("at block_sync, line %d", lane.line);
+      return text("at %s(%d, %d), line %d (%d of %d threads arrived)", lane.waits ? "barrier_sync" : "barrier_arrive",
+                  lane.barrier, lane.threads, lane.line, barriers[lane.barrier].arrived,
+                  barriers[lane.barrier].expected);
+  }
+  return "";
+}
+
+std::string describe_warp(const Warp& warp) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (int l = 0; l < warp.count; l++) {
+    std::string what = describe_lane(warp.lanes[l]);
+    auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == what; });
+    if (same == groups.end()) same = groups.insert(same, {what, {}});
+    same->second.push_back(l);
+  }
+  std::string result = text("warp %d: ", warp.index);
+  for (size_t i = 0; i < groups.size(); i++) {
+    result += (i ? "; " : "") + lane_list(warp, groups[i].second) + " " + groups[i].first;
+  }
+  return result;
+}
+
+std::string block_name() { return text("block (%u,%u,%u)", launch.block.x, launch.block.y, launch.block.z); }
+
+[[noreturn]] void diverged(const Warp& warp) {
+  fail("divergence", text("the lanes of a warp went apart in %s; %s", block_name().c_str(), describe_warp(warp).c_str()));
+}
+
+// Barriers ---------------------------------------------------------------------------------------------------
+
+void release(Barrier& barrier, int line) {
+  if (mode.checked) race_barrier(barrier.warps, line);
+  for (Warp& warp : warps) {
+    if (!(barrier.waiting >> warp.index & 1)) continue;
+    warp.waiting = false;
+    for (int l = 0; l < warp.count; l++) {
+      if (warp.lanes[l].state == State::Barrier) warp.lanes[l].state = State::Ready;
+    }
+  }
+  barrier = Barrier();
+}
+
+// block_sync waits for every warp that has not ended.
+void complete_block_barrier(int line) {
+  Barrier& barrier = barriers[0];
+  if (barrier.waiting == 0) return;
+  for (const Warp& warp : warps) {
+    if (!warp.done && !(barrier.waiting >> warp.index & 1)) return;
+  }
+  release(barrier, line);
+}
+
+void arrive(Warp& warp, const Lane& lane) {
+  Barrier& barrier = barriers[lane.barrier];
+  barrier.warps |= 1u << warp.index;
+  if (lane.waits) {
+    barrier.waiting |= 1u << warp.index;
+    warp.waiting = true;
+  } else {
+    for (int l = 0; l < warp.count; l++) warp.lanes[l].state = State::Ready;
+  }
+  if (lane.barrier == 0) return complete_block_barrier(lane.line);
+  if (barrier.arrived && barrier.expected != lane.threads) {
+    fail("barrier", text("barrier %d is awaited with %d and with %d threads, in %s, line %d", lane.barrier,
+                         barrier.expected, lane.threads, block_name().c_str(), lane.line));
+  }
+  barrier.expected = lane.threads;
+  barrier.arrived += LANES;
+  if (barrier.arrived >= barrier.expected) release(barrier, lane.line);
+}
+
+// Warps ------------------------------------------------------------------------------------------------------
+
+bool alike(const Lane& a, const Lane& b) {
+  if (a.state != b.state || a.line != b.line) return false;
+  return a.state == State::Collective ? a.kind == b.kind
+                                      : a.barrier == b.barrier && a.threads == b.threads && a.waits == b.waits;
+}
+
+void run_lanes(Warp& warp) {
+  int first = 0, step = 1;
+  if (mode.order == Mode::Reversed) first = warp.count - 1, step = -1;
+  if (mode.order == Mode::Random) first = int(random_below(uint32_t(warp.count))), step = random_below(2) ? 1 : -1;
+  for (int i = 0, l = first; i < warp.count; i++, l = (l + step + warp.count) % warp.count) {
+    Lane& lane = warp.lanes[l];
+    if (lane.state == State::Mbarrier && mbarrier_passed(lane.mbarrier, lane.parity)) lane.state = State::Ready;
+    if (lane.state != State::Ready) continue;
+    running = &lane;
+    fiber_enter(lane.fiber);
+  }
+}
+
+bool can_run(const Warp& warp) {
+  for (int l = 0; l < warp.count; l++) {
+    const Lane& lane = warp.lanes[l];
+    if (lane.state == State::Ready) return true;
+    if (lane.state == State::Mbarrier && mbarrier_passed(lane.mbarrier, lane.parity)) return true;
+  }
+  return false;
+}
+
+// What the lanes of a warp wait for together: true if they can go on now.
+bool meet(Warp& warp) {
+  const Lane* first = nullptr;
+  int met = 0, done = 0, elsewhere = 0;
+  for (int l = 0; l < warp.count; l++) {
+    const Lane& lane = warp.lanes[l];
+    if (lane.state == State::Done) {
+      done++;
+    } else if (lane.state == State::Mbarrier) {
+      elsewhere++;
+    } else {
+      if (!first) first = &lane;
+      if (!alike(*first, lane)) diverged(warp);
+      met++;
+    }
+  }
+  if (done == warp.count) {
+    warp.done = true;
+    complete_block_barrier(0);
+    return false;
+  }
+  if (elsewhere || !met) return false;  // lanes in mbarrier_wait come later
+  const bool block_barrier = first->state == State::Barrier && first->barrier == 0;
+  if (done && !block_barrier) diverged(warp);
+  if (first->state == State::Barrier) {
+    arrive(warp, *first);
+  } else {
+    run_collective(warp);
+    for (int l = 0; l < warp.count; l++) warp.lanes[l].state = State::Ready;
+  }
+  return !warp.waiting;
+}
+
+// Runs a warp until it waits for others; in random order sometimes only to its next meeting.
+bool run_warp(Warp& warp) {
+  bool ran = false;
+  while (!warp.done && !warp.waiting && can_run(warp)) {
+    ran = true;
+    run_lanes(warp);
+    if (!meet(warp)) break;
+    if (mode.order == Mode::Random && random_below(2)) break;
+  }
+  return ran;
+}
+
+void run_block() {
+  for (Lane& lane : lanes) {
+    lane.state = State::Ready;
+    lane.copies.clear();
+    lane.group = 0;
+  }
+  for (Warp& warp : warps) warp.waiting = warp.done = false, warp.group = warp.products_issued = 0, warp.products.clear();
+  for (Barrier& barrier : barriers) barrier = Barrier();
+  memory_start_block();
+  async_start_block();
+  if (mode.checked) race_start_block(int(warps.size()));
+
+  std::vector<int> order(warps.size());
+  for (size_t i = 0; i < order.size(); i++) order[i] = int(mode.order == Mode::Reversed ? order.size() - 1 - i : i);
+  for (;;) {
+    if (mode.order == Mode::Random) {
+      for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random_below(uint32_t(i))]);
+      if (random_below(4) == 0) async_land_one();
+    }
+    bool progress = false, all_done = true;
+    for (int w : order) {
+      progress |= run_warp(warps[size_t(w)]);
+      all_done &= warps[size_t(w)].done;
+    }
+    if (all_done) break;
+    if (!progress && !async_land_one()) {
+      fail("deadlock", text("no thread of %s can go on\n%s", block_name().c_str(), describe_warps().c_str()));
+    }
+  }
+  for (size_t w = 0; w < warps.size(); w++) {
+    if (warps[w].products_issued != warps[w / 4 * 4].products_issued || (warps[w].products_issued && w / 4 * 4 + 4 > warps.size())) {
+      fail("divergence", text("wgmma was not called by all four warps of warpgroup %zu of %s", w / 4, block_name().c_str()));
+    }
+  }
+  async_end_block();
+  memory_end_block();
+}
+
+}  // namespace
+
+uint32_t random_below(uint32_t n) {
+  random_state ^= random_state << 13;
+  random_state ^= random_state >> 7;
+  random_state ^= random_state << 17;
+  return uint32_t((random_state >> 32) * n >> 32);
+}
+
+std::string describe_warps() {
+  std::string result;
+  for (const Warp& warp : warps) {
+    if (!warp.done) result += "  " + describe_warp(warp) + "\n";
+  }
+  return result;
+}
+
+void wait_here(State state, int line) {
+  Lane& lane = self();
+  lane.state = state;
+  lane.line = line;
+  fiber_yield(lane.fiber);
+}
+
+void collective(Collective kind, const Operands& operands, int line) {
+  Lane& lane = self();
+  lane.kind = kind;
+  lane.operands = operands;
+  wait_here(State::Collective, line);
+}
+
+void barrier(int id, int threads, bool waits, int line) {
+  Lane& lane = self();
+  lane.barrier = id;
+  lane.threads = threads;
+  lane.waits = waits;
+  const bool named = threads != 0;
+  if (named && (id < 1 || id >= NAMED_BARRIERS)) {
+    fail("barrier", text("barrier %d does not exist, named barriers are 1 to 15; %s", id, place(lane, line).c_str()));
+  }
+  if (named && (threads < LANES || threads % LANES || threads > int(warps.size()) * LANES)) {
+    fail("barrier", text("barrier %d is awaited with %d threads: not a multiple of 32 within the block; %s", id, threads,
+                         place(lane, line).c_str()));
+  }
+  wait_here(State::Barrier, line);
+}
+
+void run_grid(const Kernel& of, void** arguments, size_t dynamic_bytes) {
+  kernel = &of;
+  kernel_arguments = arguments;
+  random_state = mode.seed * 0x9e3779b97f4a7c15ull + 0x2545f4914f6cdd1dull;
+  create_lanes(size_t(launch.threads.x) * launch.threads.y * launch.threads.z);
+  memory_start_launch(dynamic_bytes);
+  const dim3 grid = launch.blocks;
+  std::vector<uint64_t> order(uint64_t(grid.x) * grid.y * grid.z);
+  for (size_t i = 0; i < order.size(); i++) order[i] = mode.order == Mode::Reversed ? order.size() - 1 - i : i;
+  if (mode.order == Mode::Random) {
+    for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random_below(uint32_t(i))]);
+  }
+  for (uint64_t i : order) {
+    launch.block = {unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / grid.x / grid.y)};
+    run_block();
+  }
+  memory_end_launch();
+}
+
+}  // namespace mirage::cpu

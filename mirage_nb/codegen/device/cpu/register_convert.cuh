@@ -1,0 +1,56 @@
+// Conversions between float and the 16-bit types, one at a time and in pairs. Rounds to nearest even.
+#pragma once
+
+namespace mirage {
+
+MIRAGE_DEVICE float bits_float(uint32_t x) { return __builtin_bit_cast(float, x); }
+MIRAGE_DEVICE uint32_t float_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+
+MIRAGE_DEVICE float to_float(float x) { return x; }
+MIRAGE_DEVICE float to_float(f16 x) {
+  const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, magnitude = uint32_t(x.bits & 0x7fff) << 13;
+  // Multiplying by 2^112 moves the exponent bias and makes subnormals exact; inf and NaN keep their own exponent.
+  const uint32_t scaled = float_bits(bits_float(magnitude) * 0x1p112f);
+  return bits_float(sign | ((x.bits & 0x7c00) == 0x7c00 ? magnitude | 0x7f800000u : scaled));
+}
+MIRAGE_DEVICE float to_float(bf16 x) { return bits_float(uint32_t(x.bits) << 16); }
+
+template <class T>
+MIRAGE_DEVICE T from_float(float x);
+template <>
+MIRAGE_DEVICE float from_float<float>(float x) {
+  return x;
+}
+template <>
+MIRAGE_DEVICE f16 from_float<f16>(float x) {
+  const uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return {0x7fff};                    // NaN, as the GPU writes it
+  if (magnitude >= 0x477ff000u) return {uint16_t(sign | 0x7c00)};  // rounds to 65536 or more: infinity
+  if (magnitude < 0x38800000u) {                                   // subnormal: let the float adder round at 2^-24
+    return {uint16_t(sign | (float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u))};
+  }
+  return {uint16_t(sign | ((magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1)) >> 13))};
+}
+template <>
+MIRAGE_DEVICE bf16 from_float<bf16>(float x) {
+  const uint32_t bits = float_bits(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {0x7fff};
+  return {uint16_t((bits + 0x7fffu + (bits >> 16 & 1)) >> 16)};
+}
+
+template <class T>
+MIRAGE_DEVICE uint32_t pack2(float low, float high) {
+  return from_float<T>(low).bits | uint32_t(from_float<T>(high).bits) << 16;
+}
+
+template <class T>
+MIRAGE_DEVICE float2 unpack2(uint32_t x) {
+  return make_float2(to_float(T{uint16_t(x)}), to_float(T{uint16_t(x >> 16)}));
+}
+
+// {a.half, b.half} as {low, high}: turns two rows of 16-bit pairs into one column pair.
+MIRAGE_DEVICE uint32_t pack_halves(uint32_t a, uint32_t b, int half) {
+  return half ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
+}
+
+}  // namespace mirage

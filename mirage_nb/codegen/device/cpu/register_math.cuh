@@ -1,0 +1,20 @@
+// Float functions in registers; fast_* are exact to rounding here.
+#pragma once
+
+namespace mirage {
+
+#define NEGATIVE_INFINITY (-__builtin_inff())
+
+MIRAGE_DEVICE float fast_exp2(float x) { return __builtin_exp2f(x); }
+MIRAGE_DEVICE float fast_log2(float x) { return __builtin_log2f(x); }
+MIRAGE_DEVICE float fast_sqrt(float x) { return __builtin_sqrtf(x); }
+MIRAGE_DEVICE float fast_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+MIRAGE_DEVICE float fast_reciprocal(float x) { return 1.0f / x; }
+MIRAGE_DEVICE float fast_divide(float a, float b) { return a / b; }
+MIRAGE_DEVICE float maximum(float a, float b) { return __builtin_fmaxf(a, b); }
+MIRAGE_DEVICE float minimum(float a, float b) { return __builtin_fminf(a, b); }
+MIRAGE_DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+MIRAGE_DEVICE float erf_value(float x) { return __builtin_erff(x); }
+MIRAGE_DEVICE float power(float x, float y) { return __builtin_powf(x, y); }
+
+}  // namespace mirage

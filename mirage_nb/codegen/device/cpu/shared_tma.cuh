@@ -1,0 +1,23 @@
+// Bulk copies by the copy engine, completing on an mbarrier. One thread issues each.
+#pragma once
+
+namespace mirage {
+
+MIRAGE_DEVICE void tma_prefetch_map(const TensorMap&) {}
+
+// The box of `map` whose first element is (row, column) -> shared memory, 128-byte aligned (8 * swizzle, if any).
+// Elements outside the tensor arrive as zero and count in the expected bytes.
+MIRAGE_DEVICE void tma_load_2d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row MIRAGE_SITE) {
+  cpu::tma_load(shared, map, bar, {2, column, row, 0}, line);
+}
+MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row,
+                               int plane MIRAGE_SITE) {
+  cpu::tma_load(shared, map, bar, {3, column, row, plane}, line);
+}
+
+// `bytes` contiguous bytes; both addresses and the count are multiples of 16.
+MIRAGE_DEVICE void bulk_load(void* shared, const void* global, int bytes, uint64_t* bar MIRAGE_SITE) {
+  cpu::bulk_load(shared, global, bytes, bar, line);
+}
+
+}  // namespace mirage

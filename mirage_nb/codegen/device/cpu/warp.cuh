@@ -1,0 +1,46 @@
+// Places in the block, and exchanges inside one warp. Every function here is called by all 32 lanes.
+#pragma once
+
+namespace mirage {
+
+MIRAGE_DEVICE int thread_index() { return cpu::running->index; }
+MIRAGE_DEVICE int lane_index() { return thread_index() & 31; }
+MIRAGE_DEVICE int warp_index() { return thread_index() >> 5; }
+MIRAGE_DEVICE int warp_count() { return int(blockDim.x * blockDim.y * blockDim.z + 31) >> 5; }
+
+namespace detail {
+template <class T>
+MIRAGE_DEVICE T exchange(cpu::Collective kind, T v, int n, int line) {
+  static_assert(sizeof(T) == 4, "shuffles move 32 bits");
+  T r;
+  cpu::collective(kind, {&r, &v, nullptr, n, nullptr}, line);
+  return r;
+}
+}  // namespace detail
+
+MIRAGE_DEVICE void warp_sync(MIRAGE_SITE_ALONE) { cpu::collective(cpu::Collective::Sync, {}, line); }
+
+template <class T>
+MIRAGE_DEVICE T shuffle(T v, int lane MIRAGE_SITE) {
+  return detail::exchange(cpu::Collective::Shuffle, v, lane, line);
+}
+template <class T>
+MIRAGE_DEVICE T shuffle_xor(T v, int mask MIRAGE_SITE) {
+  return detail::exchange(cpu::Collective::ShuffleXor, v, mask, line);
+}
+template <class T>
+MIRAGE_DEVICE T shuffle_up(T v, int distance MIRAGE_SITE) {
+  return detail::exchange(cpu::Collective::ShuffleUp, v, distance, line);
+}
+template <class T>
+MIRAGE_DEVICE T shuffle_down(T v, int distance MIRAGE_SITE) {
+  return detail::exchange(cpu::Collective::ShuffleDown, v, distance, line);
+}
+
+MIRAGE_DEVICE uint32_t warp_ballot(bool p MIRAGE_SITE) {
+  return detail::exchange(cpu::Collective::Ballot, uint32_t(p), 0, line);
+}
+MIRAGE_DEVICE bool warp_any(bool p MIRAGE_SITE) { return warp_ballot(p, line) != 0; }
+MIRAGE_DEVICE bool warp_all(bool p MIRAGE_SITE) { return warp_ballot(!p, line) == 0; }
+
+}  // namespace mirage

@@ -1,0 +1,18 @@
+// Tensor core products of one warp: d[16x8] += a[16x16] * b[16x8], float accumulators. Fragments: warp_fragment.cuh.
+#pragma once
+
+namespace mirage {
+
+template <class T>
+MIRAGE_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] MIRAGE_SITE);
+
+template <>
+MIRAGE_DEVICE void mma_m16n8k16<f16>(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line) {
+  cpu::collective(cpu::Collective::MmaF16, {d, a, b, 0, nullptr}, line);
+}
+template <>
+MIRAGE_DEVICE void mma_m16n8k16<bf16>(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line) {
+  cpu::collective(cpu::Collective::MmaBf16, {d, a, b, 0, nullptr}, line);
+}
+
+}  // namespace mirage

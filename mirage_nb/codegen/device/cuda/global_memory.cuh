@@ -1,0 +1,53 @@
+// Accesses to global memory (and plain copies of any space): whole vectors, streaming reads, atomics, prefetch.
+#pragma once
+
+namespace mirage {
+
+namespace detail {
+
+// One access of up to 16 bytes, or as many of 16 as it takes.
+template <int Bytes>
+MIRAGE_DEVICE void copy(void* to, const void* from) {
+  if constexpr (Bytes > 16) {
+    MIRAGE_UNROLL
+    for (int i = 0; i < Bytes / 16; i++) static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from)[i];
+  } else if constexpr (Bytes == 16) {
+    *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+  } else if constexpr (Bytes == 8) {
+    *static_cast<uint2*>(to) = *static_cast<const uint2*>(from);
+  } else if constexpr (Bytes == 4) {
+    *static_cast<uint32_t*>(to) = *static_cast<const uint32_t*>(from);
+  } else {
+    static_assert(Bytes == 2 || Bytes == 1, "1, 2, 4, 8 bytes or a multiple of 16");
+    if constexpr (Bytes == 2) *static_cast<uint16_t*>(to) = *static_cast<const uint16_t*>(from);
+    if constexpr (Bytes == 1) *static_cast<uint8_t*>(to) = *static_cast<const uint8_t*>(from);
+  }
+}
+
+template <int Bytes>
+MIRAGE_DEVICE void copy_stream(void* to, const void* from) {
+  if constexpr (Bytes >= 16) {
+    MIRAGE_UNROLL
+    for (int i = 0; i < Bytes / 16; i++) {
+      uint4 v;
+      asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                   : "l"(__cvta_generic_to_global(static_cast<const uint4*>(from) + i)));
+      static_cast<uint4*>(to)[i] = v;
+    }
+  } else {
+    copy<Bytes>(to, from);
+  }
+}
+
+}  // namespace detail
+
+// Adds to a float in global or shared memory; other threads may do so at the same time.
+MIRAGE_DEVICE void atomic_add(float* p, float v) { atomicAdd(p, v); }
+
+// Asks for the 128-byte line at `p` in L2.
+MIRAGE_DEVICE void prefetch_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
+}
+
+}  // namespace mirage

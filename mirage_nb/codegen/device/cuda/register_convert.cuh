@@ -1,0 +1,61 @@
+// Conversions between float and the 16-bit types, one at a time and in pairs. Rounds to nearest even.
+#pragma once
+
+namespace mirage {
+
+MIRAGE_DEVICE float bits_float(uint32_t x) { return __uint_as_float(x); }
+MIRAGE_DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
+
+MIRAGE_DEVICE float to_float(float x) { return x; }
+MIRAGE_DEVICE float to_float(f16 x) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.bits));
+  return r;
+}
+MIRAGE_DEVICE float to_float(bf16 x) { return bits_float(uint32_t(x.bits) << 16); }
+
+template <class T>
+MIRAGE_DEVICE T from_float(float x);
+template <>
+MIRAGE_DEVICE float from_float<float>(float x) {
+  return x;
+}
+template <>
+MIRAGE_DEVICE f16 from_float<f16>(float x) {
+  f16 r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+template <>
+MIRAGE_DEVICE bf16 from_float<bf16>(float x) {
+  bf16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+
+template <class T>
+MIRAGE_DEVICE uint32_t pack2(float low, float high);
+template <>
+MIRAGE_DEVICE uint32_t pack2<f16>(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+template <>
+MIRAGE_DEVICE uint32_t pack2<bf16>(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+template <class T>
+MIRAGE_DEVICE float2 unpack2(uint32_t x) {
+  return make_float2(to_float(T{uint16_t(x)}), to_float(T{uint16_t(x >> 16)}));
+}
+
+// {a.half, b.half} as {low, high}: turns two rows of 16-bit pairs into one column pair.
+MIRAGE_DEVICE uint32_t pack_halves(uint32_t a, uint32_t b, int half) {
+  return __byte_perm(a, b, half ? 0x7632 : 0x5410);
+}
+
+}  // namespace mirage

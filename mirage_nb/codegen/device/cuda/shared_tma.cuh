@@ -1,0 +1,38 @@
+// Bulk copies by the copy engine, completing on an mbarrier. One thread issues each. From sm_90 on.
+#pragma once
+
+#if __CUDA_ARCH__ >= 900
+namespace mirage {
+
+MIRAGE_DEVICE void tma_prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// The box of `map` whose first element is (row, column) -> shared memory, 128-byte aligned (8 * swizzle, if any).
+// Elements outside the tensor arrive as zero and count in the expected bytes.
+MIRAGE_DEVICE void tma_load_2d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+          shared_address(shared)),
+      "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row)
+      : "memory");
+}
+MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row, int plane) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+          "r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row), "r"(plane)
+      : "memory");
+}
+
+// `bytes` contiguous bytes; both addresses and the count are multiples of 16.
+MIRAGE_DEVICE void bulk_load(void* shared, const void* global, int bytes, uint64_t* bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(shared)),
+      "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(shared_address(bar))
+      : "memory");
+}
+
+}  // namespace mirage
+#endif

@@ -1,0 +1,36 @@
+// Places in the block, and exchanges inside one warp. Every function here is called by all 32 lanes.
+#pragma once
+
+namespace mirage {
+
+MIRAGE_DEVICE int thread_index() {
+  return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+}
+MIRAGE_DEVICE int lane_index() { return thread_index() & 31; }
+MIRAGE_DEVICE int warp_index() { return thread_index() >> 5; }
+MIRAGE_DEVICE int warp_count() { return int(blockDim.x * blockDim.y * blockDim.z + 31) >> 5; }
+
+MIRAGE_DEVICE void warp_sync() { __syncwarp(); }
+
+template <class T>
+MIRAGE_DEVICE T shuffle(T v, int lane) {
+  return __shfl_sync(0xffffffffu, v, lane);
+}
+template <class T>
+MIRAGE_DEVICE T shuffle_xor(T v, int mask) {
+  return __shfl_xor_sync(0xffffffffu, v, mask);
+}
+template <class T>
+MIRAGE_DEVICE T shuffle_up(T v, int distance) {
+  return __shfl_up_sync(0xffffffffu, v, distance);
+}
+template <class T>
+MIRAGE_DEVICE T shuffle_down(T v, int distance) {
+  return __shfl_down_sync(0xffffffffu, v, distance);
+}
+
+MIRAGE_DEVICE bool warp_any(bool p) { return __any_sync(0xffffffffu, p); }
+MIRAGE_DEVICE bool warp_all(bool p) { return __all_sync(0xffffffffu, p); }
+MIRAGE_DEVICE uint32_t warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
+
+}  // namespace mirage

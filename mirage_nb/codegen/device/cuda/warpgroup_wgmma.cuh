@@ -1,0 +1,163 @@
+// Tensor core products of one warpgroup: d[64 x N] += a[64 x 16] * b[16 x N], N = 8, 16, 32, 64, 128 or 256, float
+// accumulators in registers, b (and a, if wanted) in shared memory as 128-byte swizzled tiles. From sm_90a on.
+//
+// All 128 threads of warps 4g .. 4g + 3 call each function. Order: wgmma_fence(d), products, wgmma_commit(),
+// wgmma_wait<pending>(d). Thread t holds row 16 * (t / 32) + mma_d_row(t % 32, i % 4) and column
+// 8 * (i / 4) + mma_d_column(t % 32, i % 4) in d[i]; a in registers is four mma_m16n8k16 fragments, one per warp.
+#pragma once
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+namespace mirage {
+
+// Tiles with rows of 128 bytes in the 128-byte swizzle. Major::K: a row is one index of M or N and 64 of K; the next
+// 16 of K start 32 bytes on. Major::MN: a row is one index of K and 64 of M or N; the next 16 of K start 2048 bytes on,
+// the next 64 of M or N `leading_bytes` on.
+template <Major M>
+MIRAGE_DEVICE uint64_t wgmma_descriptor(const void* shared, int leading_bytes = 16) {
+  const uint64_t start = (shared_address(shared) & 0x3ffff) >> 4;
+  const uint64_t leading = M == Major::K ? 1 : leading_bytes >> 4;
+  return start | leading << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+}
+
+namespace detail {
+
+// Keeps the compiler from moving accumulators across the asynchronous products.
+template <int R>
+MIRAGE_DEVICE void pin(float (&d)[R]) {
+  MIRAGE_UNROLL
+  for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+template <class T>
+constexpr bool IS_F16 = false;
+template <>
+constexpr bool IS_F16<f16> = true;
+
+template <int N>
+struct Wgmma;
+
+#define MIRAGE_R0 "%0, %1, %2, %3, %4, %5, %6, %7, " \
+  "%8, %9, %10, %11, %12, %13, %14, %15"
+#define MIRAGE_R16 "%16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define MIRAGE_R32 "%32, %33, %34, %35, %36, %37, %38, %39, " \
+  "%40, %41, %42, %43, %44, %45, %46, %47"
+#define MIRAGE_R48 "%48, %49, %50, %51, %52, %53, %54, %55, " \
+  "%56, %57, %58, %59, %60, %61, %62, %63"
+#define MIRAGE_R64 "%64, %65, %66, %67, %68, %69, %70, %71, " \
+  "%72, %73, %74, %75, %76, %77, %78, %79"
+#define MIRAGE_R80 "%80, %81, %82, %83, %84, %85, %86, %87, " \
+  "%88, %89, %90, %91, %92, %93, %94, %95"
+#define MIRAGE_R96 "%96, %97, %98, %99, %100, %101, %102, %103, " \
+  "%104, %105, %106, %107, %108, %109, %110, %111"
+#define MIRAGE_R112 "%112, %113, %114, %115, %116, %117, %118, %119, " \
+  "%120, %121, %122, %123, %124, %125, %126, %127"
+#define MIRAGE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MIRAGE_D16(i) MIRAGE_D4(i), MIRAGE_D4(i + 4), MIRAGE_D4(i + 8), MIRAGE_D4(i + 12)
+#define MIRAGE_D64(i) MIRAGE_D16(i), MIRAGE_D16(i + 16), MIRAGE_D16(i + 32), MIRAGE_D16(i + 48)
+
+#define MIRAGE_WGMMA_SHARED(N, TYPE, REGISTERS, OUTPUTS, A, B, TRANS_A, TRANS_B)                                   \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #A ", %" #B   \
+               ", 1, 1, 1, %" #TRANS_A ", %" #TRANS_B ";"                                                          \
+               : OUTPUTS                                                                                           \
+               : "l"(a), "l"(b), "n"(A_MAJOR == Major::MN), "n"(B_MAJOR == Major::MN))
+#define MIRAGE_WGMMA_REGISTER(N, TYPE, REGISTERS, OUTPUTS, A0, A1, A2, A3, B, TRANS_B)                             \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, {%" #A0 ", %" #A1 \
+               ", %" #A2 ", %" #A3 "}, %" #B ", 1, 1, 1, %" #TRANS_B ";"                                           \
+               : OUTPUTS                                                                                           \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_MAJOR == Major::MN))
+
+// One shape: the text of its registers, their operands, and the numbers of the six operands that follow them.
+#define MIRAGE_WGMMA_SHAPE(N, REGISTERS, OUTPUTS, P0, P1, P2, P3, P4, P5)                                   \
+  template <>                                                                                               \
+  struct Wgmma<N> {                                                                                         \
+    template <class T, Major A_MAJOR, Major B_MAJOR>                                                        \
+    static MIRAGE_DEVICE void run(float (&d)[N / 2], uint64_t a, uint64_t b) {                              \
+      if constexpr (IS_F16<T>) {                                                                            \
+        MIRAGE_WGMMA_SHARED(N, "f16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3);                     \
+      } else {                                                                                              \
+        MIRAGE_WGMMA_SHARED(N, "bf16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3);                    \
+      }                                                                                                     \
+    }                                                                                                       \
+    template <class T, Major B_MAJOR>                                                                       \
+    static MIRAGE_DEVICE void run(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {                  \
+      if constexpr (IS_F16<T>) {                                                                            \
+        MIRAGE_WGMMA_REGISTER(N, "f16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3, P4, P5);           \
+      } else {                                                                                              \
+        MIRAGE_WGMMA_REGISTER(N, "bf16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3, P4, P5);          \
+      }                                                                                                     \
+    }                                                                                                       \
+  };
+#define MIRAGE_LIST(list) MIRAGE_UNWRAP list
+#define MIRAGE_UNWRAP(...) __VA_ARGS__
+
+MIRAGE_WGMMA_SHAPE(8, "%0, %1, %2, %3",
+                   (MIRAGE_D4(0)), 4, 5, 6, 7, 8, 9)
+MIRAGE_WGMMA_SHAPE(16, "%0, %1, %2, %3, %4, %5, %6, %7",
+                   (MIRAGE_D4(0), MIRAGE_D4(4)), 8, 9, 10, 11, 12, 13)
+MIRAGE_WGMMA_SHAPE(32, MIRAGE_R0,
+                   (MIRAGE_D16(0)), 16, 17, 18, 19, 20, 21)
+MIRAGE_WGMMA_SHAPE(64, MIRAGE_R0 ", " MIRAGE_R16,
+                   (MIRAGE_D16(0), MIRAGE_D16(16)), 32, 33, 34, 35, 36, 37)
+MIRAGE_WGMMA_SHAPE(128, MIRAGE_R0 ", " MIRAGE_R16 ", " MIRAGE_R32 ", " MIRAGE_R48,
+                   (MIRAGE_D64(0)), 64, 65, 66, 67, 68, 69)
+MIRAGE_WGMMA_SHAPE(256, MIRAGE_R0 ", " MIRAGE_R16 ", " MIRAGE_R32 ", " MIRAGE_R48 ", "
+                   MIRAGE_R64 ", " MIRAGE_R80 ", " MIRAGE_R96 ", " MIRAGE_R112,
+                   (MIRAGE_D64(0), MIRAGE_D64(64)), 128, 129, 130, 131, 132, 133)
+
+#undef MIRAGE_WGMMA_SHAPE
+#undef MIRAGE_WGMMA_SHARED
+#undef MIRAGE_WGMMA_REGISTER
+#undef MIRAGE_LIST
+#undef MIRAGE_UNWRAP
+#undef MIRAGE_D4
+#undef MIRAGE_D16
+#undef MIRAGE_D64
+#undef MIRAGE_R0
+#undef MIRAGE_R16
+#undef MIRAGE_R32
+#undef MIRAGE_R48
+#undef MIRAGE_R64
+#undef MIRAGE_R80
+#undef MIRAGE_R96
+#undef MIRAGE_R112
+
+}  // namespace detail
+
+template <int R>
+MIRAGE_DEVICE void wgmma_fence(float (&d)[R]) {
+  detail::pin(d);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+MIRAGE_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Returns once at most Pending of the newest committed groups are unfinished.
+template <int Pending, int R>
+MIRAGE_DEVICE void wgmma_wait(float (&d)[R]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+  detail::pin(d);
+}
+
+// d += a * b with both in shared memory.
+template <int N, class T, Major A_MAJOR, Major B_MAJOR>
+MIRAGE_DEVICE void wgmma_m64k16(float (&d)[N / 2], uint64_t a, uint64_t b) {
+  detail::Wgmma<N>::template run<T, A_MAJOR, B_MAJOR>(d, a, b);
+}
+// d += a * b with a in registers.
+template <int N, class T, Major B_MAJOR>
+MIRAGE_DEVICE void wgmma_m64k16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {
+  detail::Wgmma<N>::template run<T, B_MAJOR>(d, a, b);
+}
+
+// Moves registers between warpgroups: a multiple of 8 from 24 to 240 per thread; the kernel states its block size.
+template <int N>
+MIRAGE_DEVICE void registers_increase() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+MIRAGE_DEVICE void registers_decrease() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+}  // namespace mirage
+#endif

@@ -1,0 +1,153 @@
+"""CUDA C++ to a cubin with NVRTC: no GPU, no driver, no CUDA headers needed.
+
+In: kernel text that includes the device library, an architecture, options. Out: a `Cubin` with the resources
+of each kernel as ptxas reports them. Invariant: the same text, headers, architecture, options and NVRTC
+version give the same cubin, from the cache under `Settings.home` where there is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from mirage_nb.errors import CompileError, MissingPartError
+from mirage_nb.runtime.artifacts import ArtifactCache, digest, digest_folder
+from mirage_nb.settings import Settings, read_settings
+
+DEVICE_FOLDER = Path(__file__).resolve().parent.parent / "codegen" / "device"
+CUDA_PARTS = ("mirage_device.cuh", "common", "cuda")
+STANDARD = "--std=c++17"
+SHOWN_LINES = 12
+INSTALL_NVRTC = "pip install 'mirage-nb[nvrtc]'"
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUsage:
+    """What one kernel takes: registers per thread; bytes per thread of stack and of register spills; bytes of
+    static shared memory per block, alignment included."""
+
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    static_shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """Machine code for one architecture.
+
+    usage: by kernel name. path: the file in the cache, or None when it could not be kept; note then says why.
+    """
+
+    data: bytes
+    arch: str
+    log: str
+    usage: Mapping[str, ResourceUsage]
+    path: Path | None
+    note: str = ""
+
+
+def compile_cubin(
+    source: str, arch: str = "sm_90a", options: Sequence[str] = (), *, settings: Settings | None = None
+) -> Cubin:
+    """Compile `source` for `arch` (such as "sm_90a"), about 0.1 s per kernel, or fetch it from the cache.
+
+    Raises:
+        CompileError: NVRTC or ptxas rejects the text; carries the first errors of their log.
+        MissingPartError: NVRTC is not installed.
+    """
+    nvrtc = _nvrtc()
+    version = ".".join(map(str, nvrtc.getVersion()))
+    headers = digest_folder(DEVICE_FOLDER, *CUDA_PARTS)
+    key = digest(("cubin", version, headers, arch, *options, "source", source))
+    cache = ArtifactCache((settings or read_settings()).home / "cubin")
+    kept = cache.load(key, ".cubin")
+    if kept is not None:
+        usage = {name: ResourceUsage(**numbers) for name, numbers in kept.facts["usage"].items()}
+        return Cubin(kept.path.read_bytes(), arch, kept.facts["log"], usage, kept.path)
+    data, log = _compile(nvrtc, source, arch, options)
+    usage = read_usage(log)
+    facts = {"arch": arch, "log": log, "usage": {name: asdict(u) for name, u in usage.items()}}
+    try:
+        path, note = cache.store(key, ".cubin", data, facts).path, ""
+    except OSError as error:
+        path, note = None, f"not kept in {cache.folder}: {error.strerror or error}"
+    return Cubin(data, arch, log, usage, path, note)
+
+
+def _nvrtc() -> Any:
+    """CuPy's binding, checked to find its library."""
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except (
+        ImportError,
+        RuntimeError,
+        OSError,
+    ) as error:  # CuPy reports a missing library in each of these ways
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+        raise MissingPartError(f"NVRTC is not usable: {reason}", hint=INSTALL_NVRTC) from error
+    return nvrtc
+
+
+def _compile(nvrtc: Any, source: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
+    flags = (
+        STANDARD,
+        f"--gpu-architecture={arch}",
+        "--ptxas-options=-v",
+        f"--include-path={DEVICE_FOLDER}",
+        *options,
+    )
+    program = nvrtc.createProgram(source, "kernel.cu", [], [])
+    try:
+        try:
+            nvrtc.compileProgram(program, list(flags))
+            return cast(bytes, nvrtc.getCUBIN(program)), _log(nvrtc, program)
+        except nvrtc.NVRTCError as error:
+            raise CompileError(
+                f"NVRTC rejects the kernel for {arch}\n{relevant(_log(nvrtc, program))}"
+            ) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _log(nvrtc: Any, program: Any) -> str:
+    return cast(str, nvrtc.getProgramLog(program)).rstrip("\0\n ")
+
+
+def relevant(log: str) -> str:
+    """The first lines of a compiler's log that say what is wrong, with the code that they quote."""
+    lines = log.splitlines()
+    first = next((n for n, line in enumerate(lines) if re.search(r"\b(error|fatal)\b", line)), 0)
+    shown = lines[first : first + SHOWN_LINES]
+    rest = len(lines) - first - len(shown)
+    return "\n".join(f"  {line}" for line in shown) + (f"\n  ... {rest} more lines" if rest > 0 else "")
+
+
+def read_usage(log: str) -> dict[str, ResourceUsage]:
+    """The resources of every kernel in a log of `ptxas -v`."""
+    return {name: _usage_of(part) for name, part in _entries(log)}
+
+
+def _entries(log: str) -> Iterator[tuple[str, str]]:
+    parts = re.split(r"Compiling entry function '([^']+)' for '[^']+'", log)
+    yield from zip(parts[1::2], parts[2::2], strict=True)
+
+
+def _usage_of(part: str) -> ResourceUsage:
+    def number(pattern: str) -> int:
+        found = re.search(pattern, part)
+        return int(found[1]) if found else 0
+
+    return ResourceUsage(
+        registers=number(r"Used (\d+) registers"),
+        spill_store_bytes=number(r"(\d+) bytes spill stores"),
+        spill_load_bytes=number(r"(\d+) bytes spill loads"),
+        stack_bytes=number(r"(\d+) bytes stack frame"),
+        static_shared_bytes=number(r"(\d+) bytes smem"),
+    )

@@ -1,0 +1,290 @@
+"""Kernels without a GPU: the CPU edition of the device library, built with g++, run in another process.
+
+In: the very text that NVRTC compiles, NumPy arrays, scalars, tensor maps. Out: the arrays as the kernel
+leaves them, or a `LaunchError` that names the mistake, the block, the threads and the line.
+Invariant: nothing that a kernel does can harm the caller: each launch is a process of its own (a few
+milliseconds: it is a small native program, not a Python), with a time limit.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mirage_nb.errors import CompileError, LaunchError, MissingPartError
+from mirage_nb.runtime.arguments import Job, Parameter, bind
+from mirage_nb.runtime.artifacts import ArtifactCache, digest, digest_folder
+from mirage_nb.runtime.compile import DEVICE_FOLDER, relevant
+from mirage_nb.settings import Settings, read_settings
+
+ENGINE = DEVICE_FOLDER / "cpu" / "engine" / "program.cc"
+CPU_PARTS = ("mirage_device.cuh", "common", "cpu")
+COMMON_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fno-strict-aliasing")
+KERNEL_FLAGS = ("-shared", "-w", "-fno-exceptions", "-fno-rtti")
+CHECKED_FLAGS = ("-c", "-fsanitize=thread", "-w", "-fno-exceptions", "-fno-rtti")
+BUILD_SECONDS = 120
+GRACE_SECONDS = 5
+SHARED_LIMIT = 232448
+"""Bytes of shared memory that a block may have on the largest target."""
+
+_KERNEL = re.compile(
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\('
+)
+_V3 = {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
+_HINTS = {
+    "deadlock": "each thread waits for something that no other thread will do",
+    "divergence": "all 32 lanes of a warp must reach a collective together",
+    "race": "put a barrier between the two accesses",
+    "barrier": "a named barrier has one number from 1 to 15 and one count of threads",
+    "mbarrier": "initialise, fence, expect the bytes, wait for the phase",
+    "bounds": "an index is out of range",
+    "alignment": "vector accesses and copies need aligned addresses",
+    "timeout": "an endless loop, or a larger timeout is needed",
+}
+
+
+class CpuModule:
+    """One translation unit on the CPU edition.
+
+    Args:
+        source: text that includes `mirage_device.cuh`; kernels are `extern "C" __global__ void name(...)`.
+        options: more options for the C++ compiler, such as "-DNAME=1".
+        checked: also report races between warps, and every access outside an array, wherever it happens
+            (slower by a factor of about ten).
+
+    Raises:
+        CompileError: the compiler rejects the text, or it has no kernel.
+        MissingPartError: there is no C++ compiler.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        options: Sequence[str] = (),
+        *,
+        checked: bool = False,
+        settings: Settings | None = None,
+    ) -> None:
+        known = settings or read_settings()
+        self.source = source
+        self.checked = checked
+        self._builder = _Builder(known)
+        self._runner = self._builder.runner()
+        self._module, self.kernels = self._builder.module(self._runner, source, options, checked)
+
+    def launch(
+        self,
+        kernel: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int,
+        args: Sequence[Any],
+        *,
+        deferred: bool = False,
+        order: str | int = "forward",
+        timeout: float = 60.0,
+        shared_limit: int = SHARED_LIMIT,
+    ) -> float:
+        """Run one kernel to its end; arrays that it may write are changed in place.
+
+        Args:
+            shared_bytes: dynamic shared memory per block, in bytes.
+            args: C-contiguous arrays (bf16 as uint16), scalars, `TensorMap`s, as the parameters say.
+            deferred: asynchronous copies and products land only when they are waited for, else at once.
+            order: of warps, lanes and blocks: "forward", "reversed", or the seed of a random one.
+            timeout: seconds.
+            shared_limit: bytes of shared memory that a block may have in all.
+
+        Returns:
+            Seconds in the kernel.
+
+        Raises:
+            LaunchError: wrong arguments; or the kernel crashed, hung, diverged, raced or left its arrays.
+        """
+        if kernel not in self.kernels:
+            raise LaunchError(
+                f"no kernel {kernel!r} in this module", hint=f"it has {', '.join(self.kernels)}"
+            )
+        if min(*grid, *block) < 1 or block[0] * block[1] * block[2] > 1024:
+            raise LaunchError(
+                f"cannot launch grid {grid} of blocks {block}", hint="1 to 1024 threads in a block"
+            )
+        mode, seed = (order, 0) if isinstance(order, str) else ("random", order)
+        if mode not in ("forward", "reversed", "random"):
+            raise LaunchError(f"unknown order {order!r}", hint="'forward', 'reversed' or a seed")
+        lines = [
+            f"module {self._module}",
+            f"kernel {kernel}",
+            f"grid {grid[0]} {grid[1]} {grid[2]}",
+            f"block {block[0]} {block[1]} {block[2]}",
+            f"shared {shared_bytes} {shared_limit}",
+            f"mode {int(deferred)} {int(self.checked)}",
+            f"order {mode} {seed}",
+            f"timeout {max(1, round(timeout))}",
+        ]
+        return self._run(lines, bind(self.kernels[kernel], args), timeout)
+
+    def _run(self, lines: list[str], job: Job, timeout: float) -> float:
+        with tempfile.TemporaryDirectory(prefix="mirage-nb-", dir=_scratch()) as name:
+            folder = Path(name)
+            job.write(folder)
+            (folder / "job").write_text("\n".join(lines + job.lines) + "\n")
+            try:
+                ended = subprocess.run(
+                    (self._runner, folder), capture_output=True, timeout=timeout + GRACE_SECONDS, check=False
+                )
+            except subprocess.TimeoutExpired as error:
+                raise LaunchError(f"still running after {timeout:g} s", hint=_HINTS["timeout"]) from error
+            except OSError as error:
+                raise LaunchError(f"the runner cannot be started: {error}") from error
+            seconds = self._read_report(folder / "report", ended.returncode)
+            job.read_back(folder)
+            return seconds
+
+    def _read_report(self, path: Path, status: int) -> float:
+        kind, _, message = (path.read_text(errors="replace") if path.exists() else "").partition("\n")
+        if status == 0 and kind == "done":
+            return float(message)
+        if not kind:
+            cause = f"signal {-status}" if status < 0 else f"status {status}"
+            raise LaunchError(f"the kernel's run ended with {cause} and left no report")
+        raise LaunchError(f"{kind}: {message.rstrip()}{self._quote(message)}", hint=_HINTS.get(kind, ""))
+
+    def _quote(self, message: str) -> str:
+        """The lines of kernel text that a message speaks of."""
+        text = self.source.splitlines()
+        numbers = dict.fromkeys(int(n) for n in re.findall(r"\bline (\d+)", message))
+        quoted = [f"\n  {n:>4} | {text[n - 1].strip()}" for n in numbers if 0 < n <= len(text)]
+        return "".join(quoted[:6])
+
+
+class _Builder:
+    """Runs the C++ compiler; what it makes lives in the cache, or in a temporary folder with this object."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._cxx = settings.cxx
+        self._cache = ArtifactCache(settings.home / "cpu")
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._key = (self._version(), digest_folder(DEVICE_FOLDER, *CPU_PARTS), *_machine_flags())
+
+    def runner(self) -> Path:
+        """The program that runs kernels; built once per machine and version, about 3 s."""
+        key = digest(("runner", *self._key))
+        kept = self._cache.load(key, ".runner")
+        if kept is not None:
+            return kept.path
+        with tempfile.TemporaryDirectory(prefix="mirage-nb-") as folder:
+            output = Path(folder) / "runner"
+            self._compile("the runner", (*COMMON_FLAGS, "-rdynamic", "-o", str(output), str(ENGINE), "-ldl"))
+            return self._keep(key, ".runner", output, {}, executable=True)
+
+    def module(
+        self, runner: Path, source: str, options: Sequence[str], checked: bool
+    ) -> tuple[Path, Mapping[str, tuple[Parameter, ...]]]:
+        """The shared object of a kernel text, about 0.15 s and more, and its kernels."""
+        names = list(dict.fromkeys(_KERNEL.findall(source)))
+        if not names:
+            raise CompileError("the text has no kernel", hint='write extern "C" __global__ void name(...)')
+        key = digest(("module", str(checked), *self._key, *options, "source", source))
+        kept = self._cache.load(key, ".so")
+        if kept is not None:
+            return kept.path, _read_kernels(kept.facts["kernels"])
+        with tempfile.TemporaryDirectory(prefix="mirage-nb-") as folder:
+            output = self._build(Path(folder), source, names, options, checked)
+            described = subprocess.run(
+                (runner, "--describe", output), capture_output=True, text=True, check=False
+            )
+            if described.returncode != 0:
+                raise CompileError(f"the compiled kernels cannot be loaded\n  {described.stderr.strip()}")
+            facts = {"kernels": described.stdout}
+            return self._keep(key, ".so", output, facts), _read_kernels(described.stdout)
+
+    def _build(
+        self, folder: Path, source: str, names: list[str], options: Sequence[str], checked: bool
+    ) -> Path:
+        enlisted = "".join(f"MIRAGE_ENLIST({name});\n" for name in names)
+        text, output = folder / "kernel.cc", folder / "kernel.so"
+        text.write_text(f'#line 1 "kernel.cu"\n{source}\n#line 1 "kernels"\n{enlisted}')
+        include = (f"-I{DEVICE_FOLDER}", *options)
+        if not checked:
+            self._compile(
+                "the kernel", (*COMMON_FLAGS, *KERNEL_FLAGS, *include, "-o", str(output), str(text))
+            )
+            return output
+        # Compiled and linked apart: the runner, not the thread sanitizer's library, hears of the accesses.
+        part = str(folder / "kernel.o")
+        self._compile("the kernel", (*COMMON_FLAGS, *CHECKED_FLAGS, *include, "-o", part, str(text)))
+        self._compile("the kernel", ("-shared", "-o", str(output), part))
+        return output
+
+    def _compile(self, what: str, arguments: Sequence[str]) -> None:
+        try:
+            ended = subprocess.run(
+                (self._cxx, *_machine_flags(), *arguments),
+                capture_output=True,
+                text=True,
+                timeout=BUILD_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CompileError(f"{self._cxx} took more than {BUILD_SECONDS} s for {what}") from error
+        if ended.returncode != 0:
+            raise CompileError(f"{self._cxx} rejects {what}\n{relevant(ended.stderr)}")
+
+    def _keep(
+        self, key: str, suffix: str, made: Path, facts: dict[str, Any], *, executable: bool = False
+    ) -> Path:
+        try:
+            return self._cache.store(key, suffix, made.read_bytes(), facts, executable=executable).path
+        except OSError:
+            if self._temporary is None:
+                self._temporary = tempfile.TemporaryDirectory(prefix="mirage-nb-")
+            own = ArtifactCache(Path(self._temporary.name))
+            return own.store(key, suffix, made.read_bytes(), facts, executable=executable).path
+
+    def _version(self) -> str:
+        try:
+            shown = subprocess.run(
+                (self._cxx, "--version"), capture_output=True, text=True, timeout=30, check=True
+            )
+        except FileNotFoundError as error:
+            raise MissingPartError(
+                f"no C++ compiler: {self._cxx!r} is not there",
+                hint="apt-get install g++ (Debian, Ubuntu), or name another one in MIRAGE_NB_CXX",
+            ) from error
+        except (OSError, subprocess.SubprocessError) as error:
+            raise MissingPartError(
+                f"{self._cxx!r} is not a C++ compiler: {error}", hint="apt-get install g++"
+            ) from error
+        return shown.stdout
+
+
+def _machine_flags() -> tuple[str, ...]:
+    """Vector instructions for x86-64 CPUs that have them; they are part of the digest."""
+    if platform.machine() != "x86_64":
+        return ()
+    try:
+        flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    except OSError:
+        return ()
+    return ("-march=x86-64-v3",) if _V3 <= set(flags) else ()
+
+
+def _scratch() -> str | None:
+    """Memory, if the machine has a folder in it: the arrays of a launch pass through files."""
+    shared = Path("/dev/shm")
+    return str(shared) if shared.is_dir() else None
+
+
+def _read_kernels(described: str) -> dict[str, tuple[Parameter, ...]]:
+    """What `runner --describe` prints: a name, then one indented line for each parameter."""
+    found: dict[str, tuple[Parameter, ...]] = {}
+    for part in re.findall(r"^\w+\n(?:\t.*\n)*", described, re.MULTILINE):
+        name, *types = [line.strip() for line in part.splitlines()]
+        found[name] = tuple(Parameter.parse(t) for t in types)
+    return found

@@ -1,0 +1,441 @@
+"""Hand-written kernels, their inputs, and what NumPy says they compute: for the CPU edition and for GPUs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import erf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+KERNELS = Path(__file__).parent / "runtime" / "kernels"
+
+
+@dataclass(frozen=True)
+class In:
+    """An array that the kernel reads."""
+
+    array: Array
+
+
+@dataclass(frozen=True)
+class Out:
+    """An array that the kernel writes: what it should hold, how far off it may be, what it starts with."""
+
+    expected: Array
+    relative: float = 0.0
+    absolute: float = 0.0
+    start: Array | None = None
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map over an array that the kernel reads."""
+
+    array: Array
+    box: tuple[int, ...]
+    swizzle: int = 128
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch."""
+
+    name: str
+    file: str
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    args: tuple[In | Out | Map | int, ...]
+    options: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The kernel text."""
+        return (KERNELS / self.file).read_text()
+
+
+def fresh(out: Out) -> Array:
+    """The array as the kernel finds it: NaN, or bytes that are no small number."""
+    if out.start is not None:
+        return out.start.copy()
+    return np.full(out.expected.nbytes, 0xFF, np.uint8).view(out.expected.dtype).reshape(out.expected.shape)
+
+
+def compare(out: Out, found: Array) -> None:
+    """Fails unless `found` is what the kernel should have written."""
+    if out.expected.dtype.kind != "f" or (out.relative == 0 and out.absolute == 0):
+        np.testing.assert_array_equal(found, out.expected)
+    else:
+        np.testing.assert_allclose(found, out.expected, rtol=out.relative, atol=out.absolute)
+
+
+def bf16_bits(values: Array) -> Array:
+    """Floats rounded to nearest even, as bit patterns; NaN is 0x7fff."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) >> np.uint64(16)).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FFF), rounded)
+
+
+def bf16_values(bits: Array) -> Array:
+    """The floats that bf16 bit patterns stand for."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def f16_bits(values: Array) -> Array:
+    """Floats rounded to nearest even, as bit patterns; NaN is 0x7fff."""
+    with np.errstate(over="ignore"):
+        return np.where(np.isnan(values), np.uint16(0x7FFF), values.astype(np.float16).view(np.uint16))
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(20)
+
+
+def _normal(*shape: int) -> Array:
+    return _rng().standard_normal(shape).astype(np.float32)
+
+
+def _hard_floats() -> Array:
+    """2048 floats: specials, ties, the edges of both 16-bit formats, random bits."""
+    rng = _rng()
+    special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 65504.0, 65519.9, 65520.0, -65520.0, 65536.0]
+    special += [
+        2.0**-14,
+        2.0**-14 - 2.0**-26,
+        2.0**-24,
+        2.0**-25,
+        1.5 * 2.0**-25,
+        3 * 2.0**-25,
+        2.0**-26,
+        1e-40,
+        3e38,
+    ]
+    special += [1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.3895314e38, 3.4e38]
+    bits = rng.integers(0, 2**32, 512, dtype=np.uint32).view(np.float32)
+    bits = np.where(np.isnan(bits), np.float32(7), bits)
+    halves = (
+        rng.integers(0, 2**15 - 2**10, 1024 - len(special))
+        .astype(np.uint16)
+        .view(np.float16)
+        .astype(np.float32)
+    )
+    between = halves * (1 + rng.choice([2.0**-11, 2.0**-12, -(2.0**-12)], halves.shape)).astype(np.float32)
+    return np.concatenate(
+        [np.array(special, np.float32), bits, between, rng.standard_normal(512).astype(np.float32)]
+    )
+
+
+def _convert() -> Case:
+    x = _hard_floats()
+    with np.errstate(over="ignore", invalid="ignore"):
+        h = f16_bits(x).view(np.float16)
+    b = bf16_bits(x)
+    outs = (Out(h), Out(b), Out(h.astype(np.float32)), Out(bf16_values(b)))
+    return Case("convert", "functions.cu", "convert", (8, 1, 1), (256, 1, 1), 0, (In(x), *outs))
+
+
+def _all_halves() -> Case:
+    bits = np.arange(2**16, dtype=np.uint16)
+    h, b = bits.view(np.float16).astype(np.float32), bf16_values(bits)
+    args = (In(bits.view(np.float16)), In(bits), Out(h), Out(b))
+    return Case("all halves", "functions.cu", "all_halves", (64, 1, 1), (1024, 1, 1), 0, args)
+
+
+def _pack() -> Case:
+    low, high = _normal(2, 64)
+    h_low, h_high = f16_bits(low).astype(np.uint32), f16_bits(high).astype(np.uint32)
+    b_low, b_high = bf16_bits(low).astype(np.uint32), bf16_bits(high).astype(np.uint32)
+    packed = np.stack(
+        [
+            h_low | h_high << 16,
+            b_low | b_high << 16,
+            h_low | b_low << 16,
+            h_high | b_high << 16,
+            low.view(np.uint32),
+        ]
+    )
+    unpacked = np.stack(
+        [low.astype(np.float16), high.astype(np.float16), bf16_values(b_low), bf16_values(b_high), low]
+    )
+    args = (In(low), In(high), Out(packed.astype(np.uint32)), Out(unpacked.astype(np.float32)))
+    return Case("pack", "functions.cu", "pack", (1, 1, 1), (64, 1, 1), 0, args)
+
+
+def _math() -> Case:
+    rng = _rng()
+    x = np.concatenate([rng.uniform(-8, 8, 192), rng.uniform(-0.3, 0.3, 63), [0.0]]).astype(np.float32)
+    y = rng.uniform(0.01, 30, 256).astype(np.float32)
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    erfs = np.array([erf(v) for v in a])
+    cube = np.sqrt(2 / np.pi) * (a + 0.044715 * a**3)
+    gelu = 0.5 * a * (1 + np.array([erf(v / 2**0.5) for v in a]))
+    rows = [np.exp2(a), np.exp(a), np.log2(b), np.sqrt(b), b**-0.5, 1 / b, a / b, np.tanh(a)]
+    rows += [
+        1 / (1 + np.exp(-a)),
+        a / (1 + np.exp(-a)),
+        gelu,
+        0.5 * a * (1 + np.tanh(cube)),
+        np.maximum(a, 0),
+        a * a,
+    ]
+    rows += [b**a, erfs, np.maximum(a, b), np.minimum(a, b), np.clip(a, -1, 2), a * b + 1, 0 * a]
+    expected = np.stack(rows).astype(np.float32)
+    args = (In(x), In(y), Out(expected, relative=4e-6, absolute=4e-7))
+    return Case("math", "functions.cu", "math", (1, 1, 1), (256, 1, 1), 0, args)
+
+
+def _vectors() -> Case:
+    x, u = _normal(64, 16).astype(np.float16), _normal(256)
+    i, j = np.ogrid[:64, :8]
+    v = x[:, :8].astype(np.float32)
+    for term in (
+        u[4 * i + j % 4],
+        u[2 * i + j % 2],
+        x.ravel()[2 * i + j % 2].astype(np.float32),
+        u[i + 0 * j],
+    ):
+        v = v + term
+    y = x.copy()
+    args = (In(x), Out(y), In(u), Out(v, relative=1e-5, absolute=1e-6))
+    return Case("vectors", "functions.cu", "vectors", (1, 1, 1), (64, 1, 1), 0, args)
+
+
+def _exchanges() -> Case:
+    x, lane = _normal(32), np.arange(32)
+    up, down = np.where(lane >= 3, np.roll(x, 3), x), np.where(lane < 29, np.roll(x, -3), x)
+
+    def over(groups: Array, f: Callable[..., Array]) -> Array:
+        return np.array([f(x[groups == g]) for g in groups])
+
+    rows = [x[(lane * 7 + 3) % 32], x[lane ^ 5], up, down, over(lane * 0, np.sum), over(lane // 4, np.sum)]
+    rows += [over(lane * 0, np.max), over(lane // 8, np.max), over(lane * 0, np.min), over(lane // 2, np.min)]
+    rows += [over(lane % 4, np.sum), over(lane % 8, np.max), (9 + (lane ^ 1)).astype(np.float32)]
+    ballot = np.full(32, sum(int(v > 0) << n for n, v in enumerate(x)), np.uint32)
+    votes = np.full(32, 0b1010, np.uint32)
+    args = (In(x), Out(np.stack(rows).astype(np.float32), 1e-5, 1e-6), Out(np.concatenate([ballot, votes])))
+    return Case("exchanges", "functions.cu", "exchanges", (1, 1, 1), (32, 1, 1), 0, args)
+
+
+def _reductions() -> Case:
+    x = _normal(256)
+    low, high = x[:96], x[96:]
+
+    def split(f: Callable[..., Any]) -> Array:
+        return np.concatenate([np.full(96, f(low)), np.full(160, f(high))])
+
+    rows = [np.full(256, x.sum()), np.full(256, x.max()), split(np.sum), split(np.max)]
+    args = (In(x), Out(np.stack(rows).astype(np.float32), 1e-5, 1e-5))
+    return Case("reductions", "functions.cu", "reductions", (1, 1, 1), (64, 4, 1), 0, args)
+
+
+def _hand_over() -> Case:
+    x = _normal(32)
+    return Case(
+        "hand over", "functions.cu", "hand_over", (1, 1, 1), (64, 1, 1), 0, (In(x), Out(x[::-1].copy()))
+    )
+
+
+def _mma(kernel: str, k: int) -> Case:
+    a, b, start = _normal(16, k), _normal(2, k, 8)[1], _normal(3, 16, 8)[2]
+    if kernel == "mma_f16":
+        a, b = a.astype(np.float16), b.astype(np.float16)
+    exact = (a, b)
+    if kernel == "mma_bf16":
+        a, b = bf16_bits(a), bf16_bits(b)
+        exact = (bf16_values(a), bf16_values(b))
+    expected = (start + exact[0].astype(np.float64) @ exact[1].astype(np.float64)).astype(np.float32)
+    args = (In(a), In(b), Out(expected, 1e-5, 1e-5, start))
+    return Case(kernel, "functions.cu", kernel, (1, 1, 1), (32, 1, 1), 0, args)
+
+
+def _ldmatrix() -> Case:
+    m = _rng().integers(0, 2**16, (4, 8, 8)).astype(np.uint16)
+
+    def registers(matrices: Array) -> list[Array]:
+        return [np.ascontiguousarray(one).view(np.uint32).ravel() for one in matrices]
+
+    t = m.transpose(0, 2, 1)
+    rows = [row for of in (m, t) for count in (1, 2, 4) for row in registers(of[:count])]
+    args = (In(m), Out(np.stack(rows)))
+    return Case("ldmatrix", "functions.cu", "ldmatrix", (1, 1, 1), (32, 1, 1), 0, args)
+
+
+def _copies() -> Case:
+    x = _rng().integers(1, 256, (32, 16)).astype(np.uint8)
+
+    def cut(row: Array, valid: int) -> Array:
+        return np.where(np.arange(len(row)) < valid, row, 0)
+
+    rows = []
+    for t, row in enumerate(x):
+        source = row if t % 2 else x[0]
+        rows.append(
+            np.concatenate(
+                [cut(row[:8], t % 9), cut(row[:4], t % 5), row[4:8], row[8:], cut(row, t % 17), source[:8]]
+            )
+        )
+    args = (In(x), Out(np.stack(rows).astype(np.uint8)))
+    return Case("copies", "functions.cu", "copies", (1, 1, 1), (32, 1, 1), 0, args)
+
+
+def _atomics() -> Case:
+    x = _rng().integers(-50, 50, 128).astype(np.float32)
+    args = (In(x), Out(np.full(1, 3 * x.sum() + 5, np.float32), start=np.full(1, 5, np.float32)))
+    return Case("atomics", "functions.cu", "atomics", (3, 1, 1), (128, 1, 1), 0, args)
+
+
+def _places() -> Case:
+    rows = []
+    for bz, by, bx in itertools.product(range(2), range(2), range(3)):
+        for t in range(96):
+            x, y, z = t % 8, t // 8 % 4, t // 32
+            rows.append(
+                [0, 0, 0, t // 32 * 1000 + t % 32, 3, x + 10 * y + 100 * z, 348, bx + 10 * by + 100 * bz]
+            )
+    args = (Out(np.array(rows, np.int32)),)
+    return Case("places", "functions.cu", "places", (3, 2, 2), (8, 4, 3), 96, args)
+
+
+def _box_2d(swizzle: int, row_bytes: int, column: int, row: int) -> Case:
+    source = _rng().integers(1, 2**16, (40, 104)).astype(np.uint16)
+    plain = _window(source, (row, column), (16, row_bytes // 2)).view(np.uint8).ravel()
+    args = (Map(source, (16, row_bytes // 2), swizzle), Out(_swizzled_and_plain(plain, swizzle)), column, row)
+    options = (f"-DSWIZZLE={swizzle}", f"-DROW_BYTES={row_bytes}")
+    name = f"box 2d, swizzle {swizzle}, at ({row}, {column})"
+    return Case(name, "hopper.cu", "box_2d", (1, 1, 1), (64, 1, 1), 16 * row_bytes, args, options)
+
+
+def _box_3d() -> Case:
+    source = _normal(3, 20, 48)
+    plain = _window(source, (2, 7, 20), (2, 16, 32)).view(np.uint8).ravel()
+    args = (Map(source, (2, 16, 32)), Out(_swizzled_and_plain(plain, 128)), 20, 7, 2)
+    return Case("box 3d", "hopper.cu", "box_3d", (1, 1, 1), (64, 1, 1), 2 * 16 * 128, args)
+
+
+def _window(source: Array, start: tuple[int, ...], extents: tuple[int, ...]) -> Array:
+    """Part of an array; what lies outside is zero."""
+    found = np.zeros(extents, source.dtype)
+    for at in np.ndindex(*extents):
+        place = tuple(s + i for s, i in zip(start, at, strict=True))
+        if all(0 <= p < n for p, n in zip(place, source.shape, strict=True)):
+            found[at] = source[place]
+    return found
+
+
+def _swizzled_and_plain(plain: Array, swizzle: int) -> Array:
+    """The 16-byte chunks of a tile in the order of shared memory, then as they were."""
+    chunks = plain.reshape(-1, 16)
+    at = np.arange(len(chunks))
+    place = at ^ ((at >> 3) & (max(1, swizzle // 16) - 1))
+    swizzled = np.empty_like(chunks)
+    swizzled[place] = chunks
+    return np.concatenate([swizzled.ravel(), plain])
+
+
+def _bulk() -> Case:
+    x = _rng().integers(0, 256, 1024).astype(np.uint8)
+    tail = np.concatenate([x[:32], np.full(32, 7, np.uint8)])
+    return Case(
+        "bulk", "hopper.cu", "bulk", (1, 1, 1), (64, 1, 1), 0, (In(x), Out(np.concatenate([x, tail])))
+    )
+
+
+def _row_sum() -> Case:
+    x = _normal(5, 3000).astype(np.float16)
+    args = (In(x), Out(x.astype(np.float64).sum(1).astype(np.float32), 1e-4, 1e-3), 3000)
+    return Case("row sum", "rows.cu", "row_sum", (5, 1, 1), (128, 1, 1), 0, args)
+
+
+def _softmax() -> Case:
+    x = (4 * _normal(6, 1024)).astype(np.float16)
+    e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    args = (In(x), Out((e / e.sum(1, keepdims=True)).astype(np.float16), 2e-3, 1e-6))
+    return Case("softmax", "rows.cu", "softmax", (6, 1, 1), (128, 1, 1), 0, args)
+
+
+def _matmul_cp_async(element: str, blocks: int = 2, k: int = 320) -> Case:
+    a, b = _normal(16 * blocks, k), _normal(k, 64)
+    if element == "f16":
+        a, b = a.astype(np.float16), b.astype(np.float16)
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+    else:
+        a, b = bf16_bits(a), bf16_bits(b)
+        expected = bf16_values(a).astype(np.float64) @ bf16_values(b).astype(np.float64)
+    args = (In(a), In(b), Out(expected.astype(np.float32), 1e-4, 1e-3), k)
+    shared = 2 * (16 + 64) * 72 * 2
+    name = f"matmul by cp.async, {element}"
+    return Case(
+        name,
+        "matmul_cp_async.cu",
+        "matmul",
+        (blocks, 1, 1),
+        (128, 1, 1),
+        shared,
+        args,
+        (f"-DELEMENT={element}",),
+    )
+
+
+def _matmul_tma(k: int = 512, n: int = 128) -> Case:
+    x, w = _normal(16, k).astype(np.float16), _normal(k, n).astype(np.float16)
+    expected = (x.astype(np.float64) @ w.astype(np.float64)).astype(np.float32)
+    args = (Map(x, (16, 64)), Map(w, (64, 64)), Out(expected, 1e-4, 1e-3), k, n)
+    shared = 3 * (64 + 16) * 128
+    return Case("matmul by TMA", "matmul_tma.cu", "matmul", (n // 64, 1, 1), (160, 1, 1), shared, args)
+
+
+def wgmma_case(
+    columns: int, a_order: str, b_order: str, *, element: str = "f16", registers: bool = False
+) -> Case:
+    """One warpgroup: every width, both orders of both operands, a in registers."""
+    k = 192
+    a, b = _normal(64, k), _normal(k, columns)
+    stored: list[Array] = []
+    exact: list[Array] = []
+    for one in (a, b):
+        bits = one.astype(np.float16) if element == "f16" else bf16_bits(one)
+        stored.append(bits)
+        exact.append((bits if element == "f16" else bf16_values(bits)).astype(np.float64))
+    expected = (exact[0] @ exact[1]).astype(np.float32)
+    a_map = Map(stored[0] if a_order == "K" else stored[0].T.copy(), (64, 64))
+    if b_order == "K":
+        b_map = Map(stored[1].T.copy(), (columns, 64))
+    else:
+        wide = np.zeros((k, max(64, columns)), stored[1].dtype)
+        wide[:, :columns] = stored[1]
+        b_map = Map(wide, (64, 64))
+    options: tuple[str, ...] = (
+        f"-DCOLUMNS={columns}",
+        f"-DA_ORDER={a_order}",
+        f"-DB_ORDER={b_order}",
+        f"-DELEMENT={element}",
+    )
+    options += (f"-DA_REGISTERS={int(registers)}",)
+    name = f"wgmma {columns} {element}, a {'in registers' if registers else a_order}, b {b_order}"
+    shared = 64 * 128 * (1 + max(1, columns // 64))
+    args = (a_map, b_map, Out(expected, 1e-4, 1e-3), k)
+    return Case(name, "wgmma.cu", "matmul", (1, 1, 1), (128, 1, 1), shared, args, options)
+
+
+AMPERE: tuple[Case, ...] = (
+    _convert(), _all_halves(), _pack(), _math(), _vectors(), _exchanges(), _reductions(), _hand_over(),
+    _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_f32", 8), _ldmatrix(), _copies(), _atomics(),
+    _places(), _row_sum(), _softmax(), _matmul_cp_async("f16"), _matmul_cp_async("bf16"),
+)  # fmt: skip
+"""Kernels for sm_80 and newer."""
+
+HOPPER: tuple[Case, ...] = (
+    _box_2d(128, 128, 0, 0), _box_2d(128, 128, 64, 32), _box_2d(128, 128, -8, -3), _box_2d(64, 64, 16, 5),
+    _box_2d(32, 32, 96, 30), _box_2d(0, 128, 48, 8), _box_3d(), _bulk(), _matmul_tma(),
+    wgmma_case(8, "K", "MN"), wgmma_case(16, "MN", "K"), wgmma_case(32, "K", "K"), wgmma_case(64, "MN", "MN"),
+    wgmma_case(64, "K", "K", element="bf16"), wgmma_case(128, "K", "MN", registers=True),
+    wgmma_case(256, "MN", "MN", element="bf16"),
+)  # fmt: skip
+"""Kernels for sm_90a."""
