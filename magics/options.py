@@ -1,0 +1,158 @@
+"""The options of `%%mirage` as data, and the one function that reads them.
+
+In: the rest of the magic's line. Out: frozen `CellOptions`. Every mistake is an OptionError that points at
+the word and names the nearest thing that would have been right.
+"""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from mirage_nb.errors import OptionError, SourceSpan
+from mirage_nb.search.space import EFFORTS
+from mirage_nb.targets import TARGETS
+
+USAGE = "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... [--wait]"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its values (none: any that `read` takes), what it means, and how a word becomes a value."""
+
+    name: str
+    metavar: str
+    doc: str
+    read: Callable[[str], object]
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CellOptions:
+    """What a `%%mirage` line says; None leaves the choice to the API."""
+
+    name: str
+    effort: str = "standard"
+    budget: float | None = None
+    target: str | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    wait: bool = False
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(text)
+    return seconds
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not name.isidentifier():
+        raise ValueError(text)
+    return name, int(number)
+
+
+OPTIONS: dict[str, Option] = {
+    option.name: option
+    for option in (
+        Option("--effort", "LEVEL", "how much of the space is searched", str, tuple(EFFORTS)),
+        Option("--budget", "SECONDS", "seconds of search, a positive number", _seconds),
+        Option("--target", "GPU", "the GPU to search for", str.lower, tuple(TARGETS)),
+        Option("--set", "NAME=NUMBER", "override an integer constant of the program, as in --set B=8", _size),
+        Option("--wait", "", "block until the search has ended", str),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of the line and its 0-based place."""
+
+    text: str
+    start: int
+
+
+@dataclass(slots=True)
+class _Line:
+    """The words of a line, read one by one, and errors that point into it."""
+
+    text: str
+    magic: str
+    words: list[Word] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.words = [Word(m.group(), m.start()) for m in re.finditer(r"\S+", self.text)]
+
+    def mistake(self, message: str, word: Word | None, hint: str) -> OptionError:
+        """An error at a word, or at the end of the line."""
+        shown = f"{self.magic} {self.text}".rstrip()
+        at = len(shown) if word is None else len(self.magic) + 1 + word.start
+        width = 1 if word is None else len(word.text)
+        return OptionError(message, hint=hint, span=SourceSpan(1, at + 1, width, shown))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`did you mean x?`, or the list of what is known."""
+    names = list(known)
+    close = difflib.get_close_matches(word.lower(), names, n=1)
+    return f"did you mean {close[0]}?" if close else f"one of {', '.join(names)}"
+
+
+def read_line(text: str) -> CellOptions:
+    """The options of a `%%mirage` line.
+
+    Raises:
+        OptionError: a missing or impossible name, an unknown option, a missing or impossible value.
+    """
+    line = _Line(text, "%%mirage")
+    if not line.words or line.words[0].text.startswith("-"):
+        raise line.mistake("%%mirage needs a name for the session", None, USAGE)
+    name, *rest = line.words
+    if not name.text.isidentifier() or keyword.iskeyword(name.text):
+        raise line.mistake(f"{name.text!r} cannot be a variable", name, "the session is bound to this name")
+    found: dict[str, object] = {}
+    sizes: dict[str, int] = {}
+    waiting = iter(rest)
+    for word in waiting:
+        option, value = _read_option(line, word, waiting)
+        if option.name == "--set" and isinstance(value, tuple):
+            sizes[value[0]] = value[1]
+        else:
+            found[option.name.removeprefix("--")] = value
+    return CellOptions(name.text, sizes=sizes, **found)  # type: ignore[arg-type]  # one reader per field
+
+
+def _read_option(line: _Line, word: Word, waiting: Iterable[Word]) -> tuple[Option, object]:
+    """One option and its value, written `--effort quick` or `--effort=quick`."""
+    name, equals, inline = word.text.partition("=")
+    option = OPTIONS.get(name)
+    if option is None:
+        raise line.mistake(f"unknown option {name!r}", word, nearest(name, OPTIONS))
+    if not option.metavar:
+        if equals:
+            raise line.mistake(f"{name} takes no value", word, option.doc)
+        return option, True
+    given = Word(inline, word.start + len(name) + 1) if equals else next(iter(waiting), None)
+    if given is None or given.text.startswith("--") or not given.text:
+        raise line.mistake(
+            f"{name} needs a value", given if given and given.text else None, _expected(option)
+        )
+    try:
+        value = option.read(given.text)
+    except ValueError:
+        raise line.mistake(f"{name} {given.text}: not {option.metavar}", given, option.doc) from None
+    if option.values and value not in option.values:
+        raise line.mistake(f"unknown {name[2:]} {given.text!r}", given, nearest(given.text, option.values))
+    return option, value
+
+
+def _expected(option: Option) -> str:
+    return (
+        f"one of {', '.join(option.values)}"
+        if option.values
+        else f"{option.name} {option.metavar}: {option.doc}"
+    )

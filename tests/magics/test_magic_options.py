@@ -1,0 +1,64 @@
+"""The line of `%%mirage`: what it accepts, and where its mistakes point."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("IPython")
+pytest.importorskip("anywidget")
+
+from mirage_magics.options import OPTIONS, USAGE, CellOptions, nearest, read_line
+
+from mirage_nb.errors import OptionError
+
+
+def test_all_options_together_in_both_spellings() -> None:
+    wanted = CellOptions("fused", "quick", 2.5, "a100", {"B": 8, "K": 64}, True)
+    assert read_line("fused --effort quick --budget 2.5 --target a100 --set B=8 --set K=64 --wait") == wanted
+    assert read_line("fused --wait --set=K=64 --set=B=8 --target=A100 --budget=2.5 --effort=quick") == wanted
+
+
+def test_a_name_is_enough() -> None:
+    assert read_line("  fused ") == CellOptions("fused")
+
+
+MISTAKES = (
+    ("", "needs a name", "NAME", ""),
+    ("--wait", "needs a name", "NAME", ""),
+    ("2fast", "cannot be a variable", "bound", "2fast"),
+    ("class", "cannot be a variable", "bound", "class"),
+    ("f --efort quick", "unknown option '--efort'", "did you mean --effort?", "--efort"),
+    ("f quick", "unknown option 'quick'", "one of", "quick"),
+    ("f --effort quik", "unknown effort 'quik'", "did you mean quick?", "quik"),
+    ("f --effort", "--effort needs a value", "exhaustive", ""),
+    ("f --effort --wait", "--effort needs a value", "exhaustive", "--wait"),
+    ("f --target h20", "unknown target 'h20'", "did you mean h200?", "h20"),
+    ("f --budget soon", "not SECONDS", "positive", "soon"),
+    ("f --budget -1", "not SECONDS", "positive", "-1"),
+    ("f --budget nan", "not SECONDS", "positive", "nan"),
+    ("f --budget inf", "not SECONDS", "positive", "inf"),
+    ("f --set B", "not NAME=NUMBER", "--set B=8", "B"),
+    ("f --set=B=x", "not NAME=NUMBER", "--set B=8", "B=x"),
+    ("f --wait=yes", "--wait takes no value", "block", "--wait=yes"),
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint", "word"), MISTAKES, ids=[row[0] or "empty" for row in MISTAKES]
+)
+def test_mistakes_name_the_word_and_the_way_out(line: str, message: str, hint: str, word: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        read_line(line)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    span = caught.value.span
+    assert span is not None and span.text == f"%%mirage {line}".rstrip()
+    assert span.text[span.column - 1 : span.column - 1 + len(word)] == word
+
+
+def test_the_usage_names_every_option() -> None:
+    assert all(name in USAGE for name in OPTIONS)
+
+
+def test_far_off_words_get_the_list() -> None:
+    assert nearest("zzz", ["list", "show"]) == "one of list, show"

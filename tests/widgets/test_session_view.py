@@ -1,0 +1,223 @@
+"""The live view without a browser: its pump, its traffic, its answers to the reader."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+pytest.importorskip("anywidget")
+
+from mirage_nb.errors import SearchError
+from mirage_nb.search.progress import Snapshot, State
+from mirage_nb.widgets import SessionView
+from mirage_nb.widgets.session_view import RATE
+from tests.browser.fake_session import FakeSession, prefixes
+
+SECTIONS = ("header", "chart", "prefixes", "prefix", "candidates", "candidate", "messages")
+
+
+class Recorded(SessionView):
+    """A view that keeps what it sends to the page."""
+
+    def __init__(self, session: Any, **options: Any) -> None:
+        self.sent: list[tuple[float, dict[str, Any]]] = []
+        super().__init__(session, **options)
+
+    def _send(self, msg: Any, buffers: Any = None) -> None:
+        if getattr(self, "comm", None) is not None and msg.get("method") == "update":
+            self.sent.append((time.monotonic(), msg["state"]))
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 5
+    while any(t.name == "mirage view" for t in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [t for t in threading.enumerate() if t.name == "mirage view"]
+
+
+def click(view: SessionView, content: Any) -> None:
+    view._handle_custom_msg(content, [])
+
+
+def until(view: SessionView, state: State, timeout: float = 3.0) -> None:
+    deadline = time.monotonic() + timeout
+    while view.state != state.value and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert view.state == state.value
+
+
+def test_the_view_follows_the_session_to_its_end_and_the_pump_ends_with_it() -> None:
+    view = SessionView(FakeSession(0.6))
+    assert view.state == "running"
+    assert view.wait(5)
+    assert view.state == "finished"
+    assert "8 of 8" in view.header or "whole space" in view.header
+    assert view.candidates.count("data-choose") == 12
+
+
+def test_at_most_rate_messages_and_only_what_changed() -> None:
+    view = Recorded(FakeSession(1.2))
+    assert view.wait(5)
+    times = [at for at, state in view.sent if "header" in state]
+    assert len(times) > 5
+    assert all(b - a >= 0.9 / RATE for a, b in pairwise(times))
+    for (_, old), (_, new) in pairwise(view.sent):
+        assert not {k for k in new if k in old and old[k] == new[k]}
+
+
+def test_a_paused_session_sends_nothing_new() -> None:
+    session = FakeSession(60)
+    view = Recorded(session)
+    click(view, {"do": "pause"})
+    until(view, State.PAUSED)
+    time.sleep(0.3)
+    view.sent.clear()
+    time.sleep(0.4)
+    assert view.sent == []
+    view.close()
+
+
+@pytest.mark.parametrize(("action", "state"), [("stop", State.STOPPED), ("pause", State.PAUSED)])
+def test_buttons_act_at_once(action: str, state: State) -> None:
+    session = FakeSession(60)
+    view = SessionView(session)
+    click(view, {"do": action})
+    assert [name for name, _ in session.calls] == [action]
+    assert view.state == state.value
+    view.close()
+
+
+def test_resume_after_pause_goes_on_and_after_the_end_starts_a_new_pump() -> None:
+    session = FakeSession(0.5)
+    view = SessionView(session)
+    click(view, {"do": "pause"})
+    click(view, {"do": "resume"})
+    assert view.state == "running"
+    click(view, {"do": "stop"})
+    assert view.wait(2)
+    click(view, {"do": "resume"})
+    assert view.wait(5)
+    assert view.state == "finished"
+
+
+def test_views_of_one_session_are_independent() -> None:
+    session = FakeSession(60)
+    first, second = SessionView(session), SessionView(session)
+    first.close()
+    assert first.wait(2)
+    click(second, {"do": "stop"})
+    assert second.wait(2)
+    assert second.state == "stopped"
+
+
+def test_choosing_rows_opens_them() -> None:
+    session = FakeSession(0.01)
+    view = SessionView(session)
+    assert view.wait(2)
+    third = session.snapshot().candidates[2]
+    click(view, {"choose": f"candidate:{third.digest}"})
+    assert f"muGraph {third.digest[:8]}" in view.candidate
+    assert f"data-choose='candidate:{third.digest}' aria-selected='true'" in view.candidates
+    click(view, {"choose": "prefix:4"})
+    assert prefixes()[4].reason in view.prefix
+    assert "data-choose='prefix:4' aria-selected='true'" in view.prefixes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, 3, "stop", {}, {"do": "explode"}, {"do": ["stop"]}, {"choose": "prefix:x"}, {"choose": 5}],
+)
+def test_odd_messages_change_nothing(content: Any) -> None:
+    session = FakeSession(60)
+    view = SessionView(session)
+    click(view, content)
+    assert session.calls == []
+    view.close()
+
+
+def test_a_refused_action_is_shown_and_not_raised() -> None:
+    class Stubborn(FakeSession):
+        def pause(self) -> None:
+            raise SearchError("cannot pause <now>")
+
+    view = SessionView(Stubborn(60))
+    click(view, {"do": "pause"})
+    assert "cannot pause &lt;now&gt;" in view.messages
+    view.close()
+
+
+def test_a_pump_that_breaks_says_so_in_the_view_and_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    class Broken(FakeSession):
+        looks = 0
+
+        def snapshot(self) -> Snapshot:
+            self.looks += 1
+            if self.looks > 4:
+                raise RuntimeError("lost <it>")
+            return super().snapshot()
+
+    view = SessionView(Broken(60))
+    assert view.wait(3)
+    assert "RuntimeError: lost &lt;it&gt;" in view.messages
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_bundle_has_a_live_a_static_and_a_text_form_without_addresses() -> None:
+    view = SessionView(FakeSession(0.01), budget_seconds=30)
+    assert view.wait(2)
+    data, _ = view._repr_mimebundle_()
+    assert set(data) >= {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
+    assert "8/8 configurations" in data["text/plain"] and " of 30 s" in data["text/plain"]
+    assert "mir-view" in data["text/html"] and "<svg" in data["text/html"]
+    assert " 0x" not in repr(view) + data["text/plain"] + data["text/html"]
+
+
+def test_the_static_form_is_brought_up_to_date_once_when_the_session_ends() -> None:
+    updates: list[str] = []
+
+    class Handle:
+        def update(self, view: SessionView) -> None:
+            updates.append(view._repr_mimebundle_()[0]["text/plain"])
+
+    view = SessionView(FakeSession(0.3))
+    view._handle = Handle()
+    assert view.wait(3)
+    assert len(updates) == 1 and "finished" in updates[0]
+
+
+def test_all_sections_are_set_and_known_to_the_script() -> None:
+    view = SessionView(FakeSession(0.01))
+    assert view.wait(2)
+    click(view, {"choose": "prefix:4"})
+    for name in SECTIONS:
+        assert getattr(view, name)
+        assert f'"{name}"' in view._esm or f"sections.{name}" in view._esm or f"{name}:" in view._esm
+
+
+def test_a_long_search_keeps_its_traffic_bounded() -> None:
+    class Busy(FakeSession):
+        """Every snapshot differs from the one before in every section."""
+
+        def snapshot(self) -> Snapshot:
+            shown = super().snapshot()
+            many = tuple(
+                replace(p, identity=n, depth=int(shown.seconds * 1000) % 97)
+                for n in range(2000)
+                for p in prefixes()[:1]
+            )
+            counts = {k: int(v + shown.seconds * 1e6) for k, v in shown.counts.items()}
+            return replace(shown, prefixes=many, counts=counts)
+
+    view = Recorded(Busy(2.0))
+    assert view.wait(8)
+    span = view.sent[-1][0] - view.sent[0][0]
+    size = sum(len(text) for _, state in view.sent for text in state.values() if isinstance(text, str))
+    assert size / span < 250_000
