@@ -7,6 +7,8 @@ exist (rows, columns) or as zeros (depth), and are never stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from mirage_nb.codegen.index import Index, named, unravel
@@ -114,10 +116,7 @@ def _product(
     element = c_type(scope.block.types[rows.value].dtype)
     _gather_lambda(out, scope, rows, f"row_side{number}")
     _gather_lambda(out, scope, columns, f"column_side{number}")
-    guard = f"if (warp < {used}) " if used < scope.plan.options.warps else ""
-    if share <= UNROLL_LIMIT:
-        out.line("MIRAGE_UNROLL")
-    with out.block(f"{guard}for (int k = 0; k < {share}; ++k)"):
+    with _only(out, used < scope.plan.options.warps, f"warp < {used}"), _depth_loop(out, share):
         depth_tile = named("warp_k", tiling.split[3]) * share + named("k", share)
         if share * tiling.split[3] > depth:
             out.line(f"if ({depth_tile.bare} >= {depth}) continue;")
@@ -130,6 +129,22 @@ def _product(
             _load_columns(out, scope, tiling, columns, batch, depth_tile * DEPTH_TILE, f"column_side{number}", element)
             with out.unrolled("r", r) as at_r, out.unrolled("c", c) as at_c:
                 out.line(f"mma_m16n8k16<{element}>({target}[{at_b}][{at_r}][{at_c}], p[{at_r}], q[{at_c}]);")
+
+
+@contextmanager
+def _only(out: Writer, needed: bool, condition: str) -> Iterator[None]:
+    """An if-statement, where it is needed."""
+    with out.block(f"if ({condition})") if needed else nullcontext():
+        yield
+
+
+@contextmanager
+def _depth_loop(out: Writer, share: int) -> Iterator[None]:
+    """The loop over a warp's depth tiles, unrolled if it is short."""
+    if share <= UNROLL_LIMIT:
+        out.line("MIRAGE_UNROLL")
+    with out.block(f"for (int k = 0; k < {share}; ++k)"):
+        yield
 
 
 def _clamped(index: Index, extent: int) -> Index:

@@ -1,0 +1,298 @@
+"""Emitted kernels, executed on the CPU edition, agree with the float64 reference."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from mirage_nb.codegen import Options, emit
+from mirage_nb.errors import EmitError, TargetError
+from mirage_nb.ir import (
+    AccumKind,
+    ClampAttrs,
+    DimAttrs,
+    DType,
+    InIterAttrs,
+    Input,
+    KernelGraph,
+    Op,
+    OpKind,
+    PowAttrs,
+    RepeatAttrs,
+)
+from mirage_nb.targets import TARGETS
+from tests.codegen.mugraphs import (
+    Build,
+    attention,
+    gated_mlp,
+    lora,
+    lora_concat,
+    ntrans,
+    one_kernel,
+    rmsnorm,
+    rmsnorm_gain,
+    safe_attention,
+    split_attention,
+    split_safe_attention,
+    tensor,
+)
+from tests.codegen.running import draw, errors, run
+
+H200 = TARGETS["h200"]
+F32 = DType.F32
+TOLERANCE = {DType.F16: 1e-3, DType.BF16: 6e-3, DType.F32: 2e-6}
+
+NAMED = {
+    "rmsnorm": rmsnorm(),
+    "rmsnorm_gain": rmsnorm_gain(),
+    "gated_mlp": gated_mlp(),
+    "gated_mlp_bf16": gated_mlp(dtype=DType.BF16),
+    "gated_mlp_f32": gated_mlp(dtype=DType.F32),
+    "lora": lora(),
+    "lora_concat": lora_concat(),
+    "attention": attention(),
+    "safe_attention": safe_attention(),
+    "split_attention": split_attention(),
+    "split_safe_attention": split_safe_attention(),
+    "ntrans": ntrans(),
+}
+
+
+def check(graph: KernelGraph, options: Options | None = None, scale: float = 0.5) -> None:
+    """Eager and deferred, warps in two orders: asynchronous copies and barriers are all needed and enough."""
+    emitted = emit(graph, H200, options or Options(warps=4))
+    inputs = draw(graph, scale=scale)
+    for how in ({"deferred": False}, {"deferred": True, "order": "reversed"}):
+        outputs = run(emitted, inputs, **how)
+        for error, type_ in zip(errors(graph, emitted, inputs, outputs), graph.output_types, strict=True):
+            assert error < TOLERANCE[type_.dtype], how
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_mugraphs(name: str) -> None:
+    check(NAMED[name])
+
+
+@pytest.mark.parametrize("warps", [1, 2, 8])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_every_ring_depth_and_warp_count(warps: int, stages: int) -> None:
+    check(rmsnorm_gain(m=5, columns=32, loop=8), Options(warps=warps, stages=stages))
+
+
+@pytest.mark.parametrize(("m", "k", "n", "columns", "loop"), [
+    (7, 100, 130, 65, 2),
+    (7, 100, 130, 13, 5),
+    (1, 16, 8, 8, 1),
+    (17, 48, 24, 24, 3),
+    (33, 20, 3, 1, 4),
+    (1, 1, 1, 1, 1),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+def test_extents_that_fill_no_instruction_tile(
+    m: int, k: int, n: int, columns: int, loop: int, dtype: DType
+) -> None:
+    check(rmsnorm(m, k, n, columns, loop, dtype))
+
+
+def elementwise(kind: OpKind, attrs: ClampAttrs | PowAttrs | None, shape: tuple[int, ...], dtype: DType) -> KernelGraph:
+    """One operator on positive numbers (X * X + 1/2), a row broadcast as second operand."""
+    binary = kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)
+    b = Build((tensor(shape, dtype), tensor(shape[-1:], dtype)), (1,))
+    x, row = b.load(0, (None,)), b.load(1, (None,))
+    positive = b.op(OpKind.ADD, b.op(OpKind.SQR, x), b.const(Fraction(1, 2)))
+    other = b.op(OpKind.ADD, b.op(OpKind.SQR, row), b.const(1))
+    result = b.op(kind, positive, other) if binary else b.op(kind, b.op(OpKind.SUB, positive, other), attrs=attrs)
+    if kind in (OpKind.SQRT, OpKind.POW):
+        result = b.op(kind, positive, attrs=attrs)
+    b.save(b.op(OpKind.ADD, result, other), (None,))
+    return one_kernel("X R", b)
+
+
+ATTRIBUTES: list[tuple[OpKind, ClampAttrs | PowAttrs | None]] = [
+    *((k, None) for k in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.EXP, OpKind.SQR, OpKind.SQRT)),
+    *((k, None) for k in (OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.RELU)),
+    (OpKind.CLAMP, ClampAttrs(Fraction(-1, 2), Fraction(1, 4))),
+    (OpKind.CLAMP, ClampAttrs(None, Fraction(0))),
+    (OpKind.CLAMP, ClampAttrs(Fraction(0), None)),
+    *((OpKind.POW, PowAttrs(Fraction(p))) for p in (3, 2, 1, -1)),
+    *((OpKind.POW, PowAttrs(Fraction(p, 2))) for p in (1, -1, 5)),
+]
+
+
+@pytest.mark.parametrize(("kind", "attrs"), ATTRIBUTES)
+def test_every_elementwise_operator(kind: OpKind, attrs: ClampAttrs | PowAttrs | None) -> None:
+    check(elementwise(kind, attrs, (3, 40), F32))
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 8), (1, 1), (3, 1, 33)])
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_elementwise_shapes_and_types(shape: tuple[int, ...], dtype: DType) -> None:
+    check(elementwise(OpKind.MUL, None, shape, dtype))
+
+
+@pytest.mark.parametrize("kind", [OpKind.SUM, OpKind.MAX])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 2, 2048), (1024, 1, 2), (40, 16, 32)])
+def test_reductions(kind: OpKind, dim: int, shape: tuple[int, ...]) -> None:
+    b = Build((tensor(shape, F32),), (1,))
+    x = b.op(OpKind.EXP, b.load(0, (None,)))
+    b.save(b.op(kind, x, attrs=DimAttrs(dim)), (None,))
+    check(one_kernel("X", b))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("wide", [True, False])
+def test_rescaled_sum(dim: int, wide: bool) -> None:
+    shape = (24, 40)
+    top = shape if wide else tuple(e if d == dim else 1 for d, e in enumerate(shape))
+    b = Build((tensor(shape, F32), tensor(top, F32)), (1,))
+    x, m = b.load(0, (None,)), b.load(1, (None,))
+    b.save(b.op(OpKind.RESCALED_SUM, x, m, attrs=DimAttrs(dim)), (None,))
+    check(one_kernel("X M", b), scale=4.0)
+
+
+@pytest.mark.parametrize("kind", [AccumKind.SUM, AccumKind.MAX])
+@pytest.mark.parametrize("source", ["tile", "reduced", "product", "shared"])
+def test_accumulators(kind: AccumKind, source: str) -> None:
+    """Every way in which an accumulator gets its operand."""
+    b = Build((tensor((12, 64), F32), tensor((64, 24), F32)), (1,), 4)
+    x, w = b.load(0, (None,), 1), b.load(1, (None,), 0)
+    match source:
+        case "tile":
+            value = b.op(OpKind.EXP, x)
+        case "reduced":
+            value = b.op(OpKind.SUM if kind is AccumKind.SUM else OpKind.MAX, x, attrs=DimAttrs(1))
+        case "product":
+            value = b.op(OpKind.MATMUL, x, w)
+        case _:
+            total = b.sum(x, 1)
+            value = b.op(OpKind.MUL, total, total)
+            b.save(b.accum(AccumKind.SUM, total), (None,))
+    b.save(b.accum(kind, value), (None,))
+    check(one_kernel("X W", b))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("after", [True, False])
+def test_concat_accumulator(dim: int, after: bool) -> None:
+    """Straight to device memory, or kept for an operator after the loop."""
+    b = Build((tensor((24, 40), F32),), (2,), 3)
+    x = b.load(0, (0,), None)
+    y = b.load(0, (0,), 0)
+    kept = b.accum(AccumKind.CONCAT, b.op(OpKind.EXP, y), dim=dim)
+    if after:
+        kept = b.op(OpKind.SQR, b.op(OpKind.MUL, kept, b.sum(b.accum(AccumKind.HOLD, b.sum(x, 0)), 1)))
+    b.save(kept, (0,))
+    check(one_kernel("X", b))
+
+
+def test_hold_of_a_value_computed_in_the_loop() -> None:
+    b = Build((tensor((8, 32), F32), tensor((16, 32), F32)), (1,), 4)
+    x, y = b.load(0, (None,)), b.load(1, (None,), 0)
+    held = b.accum(AccumKind.HOLD, b.sum(b.op(OpKind.EXP, x), 1))
+    total = b.accum(AccumKind.SUM, b.sum(y, 0))
+    b.save(b.op(OpKind.ADD, held, total), (None,))
+    check(one_kernel("X Y", b))
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_rescale_accumulator(wide: bool) -> None:
+    b = Build((tensor((8, 96), F32), tensor((8, 96), F32)), (1,), 4)
+    x, m = b.load(0, (None,), 1), b.load(1, (None,), 1)
+    if not wide:
+        m = b.op(OpKind.MAX, m, attrs=DimAttrs(1))
+    b.save(b.accum(AccumKind.RESCALE, x, m), (None,))
+    check(one_kernel("X M", b), scale=4.0)
+
+
+def test_repeat_concat_reshape_transpose() -> None:
+    b = Build((tensor((4, 6, 8), F32), tensor((6, 4, 16), F32)), (1,))
+    x, y = b.load(0, (None,)), b.load(1, (None,))
+    turned = b.transpose(y, 1, 0, 2)
+    doubled = b.op(OpKind.REPEAT, x, attrs=RepeatAttrs(2, 2))
+    joined = b.op(OpKind.CONCAT, doubled, turned, attrs=DimAttrs(1))
+    flat = b.reshape(joined, 4, 192)
+    b.save(b.op(OpKind.ADD, flat, b.op(OpKind.REPEAT, b.sum(flat, 0), attrs=RepeatAttrs(0, 4))), (None,))
+    b.save(b.transpose(joined, 2, 0, 1), (None,))
+    check(one_kernel("X Y", b))
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("shape", [(3, 32, 32, 48), (2, 4, 64, 40), (1, 5, 30, 7)])
+@pytest.mark.parametrize("after", [True, False])
+def test_matmul_of_views_and_batches(turned: tuple[bool, bool], shape: tuple[int, ...], after: bool) -> None:
+    """Batched products with either operand transposed, in the loop or without one; the right one broadcast."""
+    batch, m, k, n = shape
+    left, right = (batch, k, m) if turned[0] else (batch, m, k), (n, k) if turned[1] else (k, n)
+    b = Build((tensor(left), tensor(right)), (1,), 1 if after else 2)
+    fmap = (None, None) if after else (1 if turned[0] else 2, 1 if turned[1] else 0)
+    x, y = b.load(0, (None,), fmap[0]), b.load(1, (None,), fmap[1])
+    if turned[0]:
+        x = b.transpose(x, 0, 2, 1)
+    if turned[1]:
+        y = b.transpose(y, 1, 0)
+    product = b.op(OpKind.MATMUL, x, y)
+    b.save(product if after else b.accum(AccumKind.SUM, product), (None,))
+    check(one_kernel("X Y", b), Options(warps=8))
+
+
+def test_product_of_computed_factors_and_of_an_accumulator() -> None:
+    b = Build((tensor((16, 64)), tensor((64, 32)), tensor((32, 16))), (1,), 2)
+    x, y, z = b.load(0, (None,), 1), b.load(1, (None,), 0), b.load(2, (None,))
+    first = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, b.op(OpKind.SILU, x), y))
+    second = b.op(OpKind.MATMUL, first, b.op(OpKind.EXP, b.accum(AccumKind.HOLD, z)))
+    b.save(second, (None,))
+    check(one_kernel("X Y Z", b))
+
+
+def test_constant_operand_of_the_kernel_graph() -> None:
+    b = Build((tensor((4, 8)), tensor((), F32)), (2,))
+    b.save(b.op(OpKind.MUL, b.load(0, (0,)), b.load(1, (None,))), (0,))
+    graph = KernelGraph.start(Input("X", tensor((4, 8))))
+    constant = Build((), (1,))
+    constant.const(Fraction(3, 2))
+    graph = graph.append(constant.graph.ops[0])
+    graph = graph.append(Op(OpKind.GRAPH, (0, 1), body=b.graph)).returning((2,))
+    emitted = emit(graph, H200)
+    assert len(emitted.launches[0].args) == 2
+    check(graph)
+
+
+def test_several_grid_dims_on_one_data_dim() -> None:
+    """x is the outermost; the loop runs inside the grid's part."""
+    b = Build((tensor((48, 8), F32),), (2, 3), 4)
+    x = b.load(0, (0, 0), 0)
+    b.save(b.accum(AccumKind.CONCAT, b.op(OpKind.EXP, x), dim=0), (0, 0))
+    check(one_kernel("X", b))
+
+
+def test_thread_graph_whose_middle_is_read_elsewhere() -> None:
+    b = Build((tensor((8, 32), F32),), (1,))
+    x = b.load(0, (None,))
+    middle = b.op(OpKind.EXP, b.op(OpKind.ADD, x, x))
+    ratio = b.op(OpKind.DIV, b.op(OpKind.SQRT, middle), b.sum(middle, 1))
+    b.save(ratio, (None,))
+    b.save(middle, (None,))
+    check(one_kernel("X", b))
+
+
+def test_f64_is_refused() -> None:
+    with pytest.raises(EmitError, match="f64"):
+        emit(gated_mlp(dtype=DType.F64), H200)
+
+
+def test_block_that_does_not_fit() -> None:
+    with pytest.raises(TargetError, match="shared memory"):
+        emit(rmsnorm(m=2, k=8192, n=128, columns=128, loop=1), H200)
+
+
+def test_same_text_in_every_run() -> None:
+    assert emit(lora(), H200).source == emit(lora(), H200).source
+
+
+def test_text_does_not_depend_on_inputs_that_are_not_read() -> None:
+    graph = rmsnorm()
+    body = graph.ops[0].body
+    assert body is not None
+    assert all(isinstance(op.attrs, InIterAttrs) for op in body.ops[:2])
