@@ -8,7 +8,22 @@ from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort, confi
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 
 __all__ = [
-    "EFFORTS", "Axis", "Budget", "Configuration", "ConfigurationResult", "Cost", "Effort", "Instance",
-    "KernelStructure", "Prepared", "Source", "Step", "Structure", "configurations", "instances", "prepare",
-    "run_configuration", "tiny",
-]  # fmt: skip
+    "EFFORTS",
+    "Axis",
+    "Budget",
+    "Configuration",
+    "ConfigurationResult",
+    "Cost",
+    "Effort",
+    "Instance",
+    "KernelStructure",
+    "Prepared",
+    "Source",
+    "Step",
+    "Structure",
+    "configurations",
+    "instances",
+    "prepare",
+    "run_configuration",
+    "tiny",
+]

@@ -2,9 +2,9 @@
 
 In: a kernel graph of pre-defined operators. Out: `Prepared`, plain picklable data: the axes, the tensors as
 sets of axes, and the program as operators on axes, in which transposes and reshapes have vanished. Every
-dimension carries the identity of its axis; no tensor has the same axis twice: where a program makes a tensor
-meet itself (X @ X^T), the input is read under several aliases with an axis of its own each. What cannot be
-said over axes raises SearchError; the result is never another program.
+dimension carries the identity of its axis; no tensor has the same axis twice: where a program makes a
+tensor meet itself (X @ X^T), the input is read under several aliases with an axis of its own each. What
+cannot be said over axes raises SearchError; the result is never another program.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def prepare(graph: KernelGraph, *, seed: int = 0) -> Prepared:
             continue
         return _Writer(graph, table, seed).write()
     raise SearchError(
-        "two dimensions of one tensor share an axis, and reading the inputs under aliases does not separate them"
+        "two dimensions of one tensor share an axis, and reading the inputs under aliases does not help"
     )
 
 
@@ -203,7 +203,9 @@ class _Dims:
             reads = tuple(self._copy(v) for v in op.inputs)
             layout = self._layout(op, tuple(self.copies[r].layout for r in reads), value)
         if len(self.copies) > MAX_COPIES:
-            raise SearchError("the program is too large to look for aliases", hint="split it into smaller programs")
+            raise SearchError(
+                "the program is too large to look for aliases", hint="split it into smaller programs"
+            )
         self.copies.append(_Copy(value, reads, layout))
         self._memo[value] = len(self.copies) - 1
         return len(self.copies) - 1
@@ -265,8 +267,8 @@ def folded_dim(op: Op) -> int:
 def _reshaped(layout: Layout, before: Shape, after: Shape) -> Layout:
     if [e for e in before if e != 1] != [e for e in after if e != 1]:
         raise SearchError(
-            f"a reshape from {show_shape(before)} to {show_shape(after)} splits or joins axes; the search does not "
-            "support that",
+            f"a reshape from {show_shape(before)} to {show_shape(after)} splits or joins axes, "
+            "which the search does not support",
             hint="give the tensors their final dimensions as inputs; only extents of 1 may come and go",
         )
     symbols = iter([s for s in layout if s is not None])
@@ -318,7 +320,9 @@ class _Writer:
     def _write(self, copy: _Copy, args: tuple[int, ...]) -> int:
         if copy.value < self._graph.input_count:
             key = (copy.value, self._layout(copy.layout))
-            return self._emit(Operator(OpKind.IN_ITER, leaf=self._tensors.setdefault(key, len(self._tensors))))
+            return self._emit(
+                Operator(OpKind.IN_ITER, leaf=self._tensors.setdefault(key, len(self._tensors)))
+            )
         op = self._table.op_of[copy.value]
         layouts = tuple(self._layout(self._table.copies[r].layout) for r in copy.reads)
         match op.kind:
@@ -335,7 +339,9 @@ class _Writer:
                 return self._matmul(layouts[0][-1], args[0], args[1])
             case OpKind.CONCAT_MATMUL:
                 first = self._matmul(layouts[0][-1], args[0], args[2])
-                return self._emit(Operator(OpKind.ADD), (first, self._matmul(layouts[1][-1], args[1], args[3])))
+                return self._emit(
+                    Operator(OpKind.ADD), (first, self._matmul(layouts[1][-1], args[1], args[3]))
+                )
             case OpKind.MUL if args[0] == args[1]:
                 return self._emit(Operator(OpKind.SQR), args[:1])
             case OpKind.POW:

@@ -1,10 +1,10 @@
 """The closure: every value that one kernel of a configuration can hold and that can still reach the target.
 
-In: the semantics of a program, the reduced axes that the grid splits, the axis that the for-loop runs over, and
-the device tensors to start from. Out: the values, each with all its derivations. Every application of an
-operator that is tried is one event: kept, merged with an equal value, or pruned with its reason. Values are
-saturated, so no bound on operators is needed; where a cap or the caller ends the work early, `saturated` says
-so (replaces the enumeration of paper section 4.1; pruning as in section 4.3).
+In: the semantics of a program, the reduced axes that the grid splits, the axis that the for-loop runs over,
+and the device tensors to start from. Out: the values, each with all its derivations. Every application of
+an operator that is tried is one event: kept, merged with an equal value, or pruned with its reason. Values
+are saturated, so no bound on operators is needed; where a cap or the caller ends the work early,
+`saturated` says so (replaces the enumeration of paper section 4.1; pruning as in section 4.3).
 """
 
 from __future__ import annotations
@@ -17,9 +17,24 @@ from mirage_nb.algebra import ADD, DIV_AB, DIV_BA, MUL
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.events import Counts, Outcome
 from mirage_nb.search.fields import Array, fingerprint
+from mirage_nb.search.pairs import Pairs, wider
 from mirage_nb.search.sample import Sample
 from mirage_nb.search.semantics import UNARY, Semantics
-from mirage_nb.search.values import BLOCK, BODY, DATA, GRID, ITER, LOOP, POST, TILE, Operator, Shift, Type, Value, is_legal, present
+from mirage_nb.search.values import (
+    BLOCK,
+    BODY,
+    DATA,
+    GRID,
+    ITER,
+    LOOP,
+    POST,
+    TILE,
+    Operator,
+    Shift,
+    Type,
+    Value,
+    present,
+)
 
 SHIFTED = 16
 """Partner flag of maxima: they may be subtracted, or rescale a sum."""
@@ -44,21 +59,20 @@ class Rules:
     max_depth: int = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """What two types allow: the elementwise result, and for each contractible axis the matmul's result."""
-
-    elementwise: Type | None
-    matmuls: tuple[tuple[int, Type], ...]
-
-
 class Closure:
     """One kernel: `grid` splits these reduced axes, `loop` is the axis of the for-loop or None."""
 
     def __init__(
-        self, semantics: Semantics, grid: frozenset[int], loop: int | None, leaves: Sequence[Value], rules: Rules,
-        sample: Sample, report: Callable[[Counts], None], stopped: Callable[[], bool],
-    ) -> None:  # fmt: skip
+        self,
+        semantics: Semantics,
+        grid: frozenset[int],
+        loop: int | None,
+        leaves: Sequence[Value],
+        rules: Rules,
+        sample: Sample,
+        report: Callable[[Counts], None],
+        stopped: Callable[[], bool],
+    ) -> None:
         self.semantics = semantics
         self.grid = grid
         self.loop = loop
@@ -73,7 +87,7 @@ class Closure:
         self._stopped = stopped
         self._keys: dict[tuple[int, Type, bytes, int, bool, Shift | None], Value] = {}
         self._expressions: dict[tuple[object, ...], int] = {}
-        self._pairs: dict[tuple[Type, Type], Pair] = {}
+        self._pairs = Pairs(semantics)
         self._buckets: tuple[dict[int, list[Value]], ...] = ({}, {})
         self._partners: tuple[dict[int, list[tuple[int, int]]], ...] = ({}, {})
         self._peaks: tuple[set[int], set[int]] = (set(), set())
@@ -83,15 +97,14 @@ class Closure:
         self._unary = sorted((op for op in used if op.kind in UNARY), key=repr)
         self._kinds = {op.kind for op in used}
         self._maxima = OpKind.MAX in self._kinds
-        self._thin = any(
-            op.kind is OpKind.MATMUL and not _is_outer(prepared.program, args, semantics) for op, args in prepared.program
-        )
         self._op = {kind: Operator(kind) for kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)}
         self._fold = {
             kind: [Operator(kind, axis=i) for i in range(len(prepared.axes))]
             for kind in (OpKind.SUM, OpKind.MAX, OpKind.MATMUL, OpKind.RESCALED_SUM)
         }
-        self._accum = {kind: Operator(OpKind.ACCUM, axis=-1 if loop is None else loop, accum=kind) for kind in AccumKind}
+        self._accum = {
+            kind: Operator(OpKind.ACCUM, axis=-1 if loop is None else loop, accum=kind) for kind in AccumKind
+        }
         self._ticks = 0
         self._halted = False
 
@@ -147,8 +160,20 @@ class Closure:
         return found
 
     def _keep_leaf(self, leaf: Value, type_: Type, stage: int) -> None:
-        value = Value(len(self.values), type_, stage, leaf.expr, leaf.p, leaf.q, leaf.has_exp, leaf.print,
-                      constant=leaf.constant, shift=leaf.shift, peak=leaf.peak, nodes=[leaf.nodes[0]])  # fmt: skip
+        value = Value(
+            len(self.values),
+            type_,
+            stage,
+            leaf.expr,
+            leaf.p,
+            leaf.q,
+            leaf.has_exp,
+            leaf.print,
+            constant=leaf.constant,
+            shift=leaf.shift,
+            peak=leaf.peak,
+            nodes=[leaf.nodes[0]],
+        )
         key = (stage, type_, leaf.print, leaf.expr, False, leaf.shift)
         if key in self._keys:
             self._keys[key].nodes.append(leaf.nodes[0])
@@ -163,7 +188,15 @@ class Closure:
     def _count(self, depth: int, outcome: Outcome, number: int = 1) -> None:
         self.counts[depth, outcome] += number
 
-    def _prune(self, outcome: Outcome, operator: Operator, args: list[Value], type_: Type, reason: str, expr: int = -1) -> None:
+    def _prune(
+        self,
+        outcome: Outcome,
+        operator: Operator,
+        args: list[Value],
+        type_: Type,
+        reason: str,
+        expr: int = -1,
+    ) -> None:
         depth = 1 + max(arg.level for arg in args)
         self.counts[depth, outcome] += 1
         self._sample.event(outcome, operator, args, depth, type_, args[0].stage, reason, expr)
@@ -173,7 +206,14 @@ class Closure:
         if self._tick():
             return
         semantics = self.semantics
-        key = (operator.kind, operator.axis, operator.attrs, operator.accum, mask, *(arg.expr for arg in args))
+        key = (
+            operator.kind,
+            operator.axis,
+            operator.attrs,
+            operator.accum,
+            mask,
+            *(arg.expr for arg in args),
+        )
         expr = self._expressions.get(key)
         if expr is None:
             expr = semantics.expression(operator, args, mask)
@@ -189,14 +229,23 @@ class Closure:
             return
         elements = semantics.elements(operator, args, mask)
         if elements is None:
-            self._prune(Outcome.PRUNED_CANONICAL, operator, args, type_, "undefined: it divides by zero", expr)
+            self._prune(
+                Outcome.PRUNED_CANONICAL, operator, args, type_, "undefined: it divides by zero", expr
+            )
             return
         self._keep(operator, args, mask, type_, stage, expr, shift, elements)
 
     def _keep(
-        self, operator: Operator, args: list[Value], mask: int, type_: Type, stage: int, expr: int,
-        shift: Shift | None, elements: tuple[Array, Array | None, bool],
-    ) -> None:  # fmt: skip
+        self,
+        operator: Operator,
+        args: list[Value],
+        mask: int,
+        type_: Type,
+        stage: int,
+        expr: int,
+        shift: Shift | None,
+        elements: tuple[Array, Array | None, bool],
+    ) -> None:
         p, q, has_exp = elements
         print_ = fingerprint(p)
         scaled = operator.kind in (OpKind.MUL, OpKind.DIV) and any(arg.constant for arg in args)
@@ -208,13 +257,28 @@ class Closure:
             self._count(depth, Outcome.MERGED)
             if node not in known.nodes:
                 known.nodes.append(node)
-                self._sample.event(Outcome.MERGED, operator, args, depth, type_, stage, "equal to a known value", expr)
+                self._sample.event(
+                    Outcome.MERGED, operator, args, depth, type_, stage, "equal to a known value", expr
+                )
             return
         if len(self.values) >= self.rules.max_values:
             self.capped = True
             return
-        value = Value(len(self.values), type_, stage, expr, p, q, has_exp, print_, depth, scaled, shift=shift,
-                      peak=self.semantics.peak(operator, args, mask) if self._maxima else None, nodes=[node])  # fmt: skip
+        value = Value(
+            len(self.values),
+            type_,
+            stage,
+            expr,
+            p,
+            q,
+            has_exp,
+            print_,
+            depth,
+            scaled,
+            shift=shift,
+            peak=self.semantics.peak(operator, args, mask) if self._maxima else None,
+            nodes=[node],
+        )
         self._keys[key] = value
         self.values.append(value)
         self._count(depth, Outcome.KEPT)
@@ -227,7 +291,13 @@ class Closure:
             if operator.kind is OpKind.EXP and v.has_exp:
                 continue
             if v.peak is not None or (v.scaled and operator.kind is OpKind.SQR):
-                self._prune(Outcome.PRUNED_CANONICAL, operator, [v], v.type, "a scaled value or a maximum is used directly")
+                self._prune(
+                    Outcome.PRUNED_CANONICAL,
+                    operator,
+                    [v],
+                    v.type,
+                    "a scaled value or a maximum is used directly",
+                )
                 continue
             self._apply(operator, [v], 0, v.type, v.stage)
         for axis, code in enumerate(v.type):
@@ -261,7 +331,13 @@ class Closure:
         without = (*v.type[:axis], code & ~ITER, *v.type[axis + 1 :])
         gathered = (*v.type[:axis], code & ~ITER | LOOP, *v.type[axis + 1 :])
         if v.scaled:
-            self._prune(Outcome.PRUNED_CANONICAL, self._accum[AccumKind.SUM], [v], without, "scaling comes after the loop")
+            self._prune(
+                Outcome.PRUNED_CANONICAL,
+                self._accum[AccumKind.SUM],
+                [v],
+                without,
+                "scaling comes after the loop",
+            )
             return
         if v.peak is None:
             self._apply(self._accum[AccumKind.SUM], [v], LOOP, without, POST)
@@ -296,7 +372,9 @@ class Closure:
         if not self._sample.wants(Outcome.PRUNED_EXPRESSION) or v.peak is not None:
             return None
         near = {expr for expr, _ in self._partners[stage][v.expr]}
-        return next((b[0] for e, b in self._buckets[stage].items() if e not in near and b and b[0].peak is None), None)
+        return next(
+            (b[0] for e, b in self._buckets[stage].items() if e not in near and b and b[0].peak is None), None
+        )
 
     def _meet_expressions(self, v: Value, stage: int) -> None:
         """Find the expressions that may stand beside a new one, once per pair of expressions."""
@@ -328,16 +406,24 @@ class Closure:
             a, m = (u, v) if v.peak is not None else (v, u)
             self._apply_peak(a, m)
             return
-        pair = self._pair(u.type, v.type)
-        if pair.elementwise is None and not pair.matmuls:
-            self._prune(Outcome.PRUNED_TYPE, self._op[OpKind.MUL], [u, v], v.type, "the axes of the tiles do not fit")
+        pair = self._pairs.of(u.type, v.type)
+        if not pair.fits:
+            self._prune(
+                Outcome.PRUNED_TYPE, self._op[OpKind.MUL], [u, v], v.type, "the axes of the tiles do not fit"
+            )
             return
         x, y = (u, v) if u.id < v.id else (v, u)
         if flags & MUL:
             for axis, type_ in pair.matmuls:
                 operator = self._fold[OpKind.MATMUL][axis]
                 if u.scaled or v.scaled:
-                    self._prune(Outcome.PRUNED_CANONICAL, operator, [x, y], type_, "the matmul comes before the scaling")
+                    self._prune(
+                        Outcome.PRUNED_CANONICAL,
+                        operator,
+                        [x, y],
+                        type_,
+                        "the matmul comes before the scaling",
+                    )
                 else:
                     self._apply(operator, [x, y], u.type[axis] & DATA, type_, u.stage)
         if pair.elementwise is not None and not (u.constant and v.constant):
@@ -347,7 +433,13 @@ class Closure:
         stage = u.stage
         if flags & MUL and x is not y:
             if x.scaled or y.scaled:
-                self._prune(Outcome.PRUNED_CANONICAL, self._op[OpKind.MUL], [x, y], type_, "scaling comes last in a product")
+                self._prune(
+                    Outcome.PRUNED_CANONICAL,
+                    self._op[OpKind.MUL],
+                    [x, y],
+                    type_,
+                    "scaling comes last in a product",
+                )
             else:
                 self._apply(self._op[OpKind.MUL], [x, y], 0, type_, stage)
         if flags & ADD:
@@ -358,23 +450,27 @@ class Closure:
                 self._apply(self._op[OpKind.SUB], [y, x], 0, type_, stage)
         if OpKind.DIV in self._kinds and x is not y:
             for flag, above, below in ((DIV_AB, v, u), (DIV_BA, u, v)):
-                if flags & flag and (above.constant or not _wider(below.type, above.type)):
+                if flags & flag and (above.constant or not wider(below.type, above.type)):
                     self._apply(self._op[OpKind.DIV], [above, below], 0, type_, stage)
 
     def _apply_peak(self, a: Value, m: Value) -> None:
         """Subtract a maximum, or rescale by it what was shifted by it."""
         if a.constant or a.peak is not None:
             return
-        pair = self._pair(a.type, m.type)
-        if pair.elementwise is None or _wider(m.type, a.type):
-            self._prune(Outcome.PRUNED_TYPE, self._op[OpKind.SUB], [a, m], a.type, "the axes of the tiles do not fit")
+        pair = self._pairs.of(a.type, m.type)
+        if pair.elementwise is None or wider(m.type, a.type):
+            self._prune(
+                Outcome.PRUNED_TYPE, self._op[OpKind.SUB], [a, m], a.type, "the axes of the tiles do not fit"
+            )
             return
         if a.shift is None and not a.has_exp:
             if OpKind.SUB in self._kinds:
                 self._apply(self._op[OpKind.SUB], [a, m], 0, pair.elementwise, a.stage)
             return
         if a.shift != m.as_shift() or not a.has_exp:
-            self._prune(Outcome.PRUNED_SHIFT, self._op[OpKind.SUB], [a, m], a.type, "another maximum was subtracted")
+            self._prune(
+                Outcome.PRUNED_SHIFT, self._op[OpKind.SUB], [a, m], a.type, "another maximum was subtracted"
+            )
             return
         for axis, code in enumerate(a.type):
             mask = code & DATA
@@ -386,29 +482,6 @@ class Closure:
             type_ = (*pair.elementwise[:loop], a.type[loop] & ~ITER, *pair.elementwise[loop + 1 :])
             self._apply(self._accum[AccumKind.RESCALE], [a, m], LOOP, type_, POST)
 
-    def _pair(self, first: Type, second: Type) -> Pair:
-        key = (first, second)
-        found = self._pairs.get(key)
-        if found is None:
-            found = self._pairs[key] = self._paired(first, second)
-        return found
-
-    def _paired(self, first: Type, second: Type) -> Pair:
-        joined = tuple(a | b for a, b in zip(first, second, strict=True))
-        agree = all(a & DATA == b & DATA or not a & DATA or not b & DATA for a, b in zip(first, second, strict=True))
-        if not agree or not is_legal(joined):
-            return Pair(None, ())
-        left = {i for i, code in enumerate(first) if code & DATA}
-        right = {i for i, code in enumerate(second) if code & DATA}
-        elementwise = joined if left <= right or right <= left else None
-        both = bool(left - right) and bool(right - left)
-        matmuls: list[tuple[int, Type]] = []
-        if both or (self._thin and left != right):
-            for axis in sorted(left & right):
-                if self.semantics.prepared.axes[axis].reduced:
-                    matmuls.append((axis, (*joined[:axis], joined[axis] & ~DATA, *joined[axis + 1 :])))
-        return Pair(elementwise, tuple(matmuls))
-
     # -- results
 
     def finals(self, target: Value) -> list[Value]:
@@ -419,14 +492,3 @@ class Closure:
             if same and present(value.type) == target.type:
                 found.append(value)
         return found
-
-
-def _wider(first: Type, second: Type) -> bool:
-    """Whether `first` has data along an axis where `second` has none."""
-    return any(a & DATA and not b & DATA for a, b in zip(first, second, strict=True))
-
-
-def _is_outer(program: Sequence[tuple[Operator, tuple[int, ...]]], args: tuple[int, ...], semantics: Semantics) -> bool:
-    """Whether both operands of a matmul of the program have an axis that the other lacks."""
-    left, right = (semantics.program_types[a] for a in args)
-    return _wider(left, right) and _wider(right, left)

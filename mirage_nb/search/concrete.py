@@ -1,9 +1,10 @@
 """From a structure and sizes to a concrete muGraph.
 
-In: a prepared program, a structure, and for every kernel the blocks along each grid axis and the for-loop range.
-Out: a kernel graph of graph-defined operators with the inputs of the program. Tiles keep the dimension order of
-the program's tensors; where an operator needs another one, views (Transpose, Reshape) are put in. A partial sum
-over a grid axis leaves the block through a new leading dimension (paper section 2).
+In: a prepared program, a structure, and for every kernel the blocks along each grid axis and the for-loop
+range. Out: a kernel graph of graph-defined operators with the inputs of the program. Tiles keep the
+dimension order of the program's tensors; where an operator needs another one, views (Transpose, Reshape)
+are put in. A partial sum over a grid axis leaves the block through a new leading dimension (paper section
+2).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from mirage_nb.search.values import BLOCK, DATA, ITER, Operator
 
 @dataclass(frozen=True, slots=True)
 class KernelSizes:
-    """Numbers for one kernel: blocks along the axes that the grid splits (x first), and the for-loop range."""
+    """Numbers for one kernel: blocks along the axes that the grid splits (x first), the for-loop range."""
 
     grid: tuple[tuple[int, int], ...]
     loop: int = 1
@@ -44,7 +45,9 @@ class KernelSizes:
         return dict(self.grid).get(axis, 1)
 
 
-def concrete(prepared: Prepared, structure: Structure, sizes: Sequence[KernelSizes], extents: Sequence[int]) -> KernelGraph:
+def concrete(
+    prepared: Prepared, structure: Structure, sizes: Sequence[KernelSizes], extents: Sequence[int]
+) -> KernelGraph:
     """The muGraph of a structure at these sizes.
 
     Args:
@@ -91,7 +94,9 @@ class _Kernel:
     layouts: list[Layout] = field(default_factory=list)
     value: list[int] = field(default_factory=list)
 
-    def build(self, graph: KernelGraph, finals: dict[int, Layout]) -> tuple[KernelGraph, list[tuple[int, Layout]]]:
+    def build(
+        self, graph: KernelGraph, finals: dict[int, Layout]
+    ) -> tuple[KernelGraph, list[tuple[int, Layout]]]:
         """Append this kernel; also its results: the kernel-graph value and the axes of its dimensions."""
         for step in self.kernel.steps:
             if step.source is not None and (operand := self._operand(step.source)[0]) not in self.operands:
@@ -100,7 +105,9 @@ class _Kernel:
         self.block = BlockGraph.start(tuple(graph.types[v] for v in self.operands), grid, self.sizes.loop)
         for step in self.kernel.steps:
             self.value.append(self._step(step))
-        results = [self._save(output, finals.get(number)) for number, output in enumerate(self.kernel.outputs)]
+        results = [
+            self._save(output, finals.get(number)) for number, output in enumerate(self.kernel.outputs)
+        ]
         first = len(graph.types)
         graph = graph.append(Op(OpKind.GRAPH, tuple(self.operands), body=self.block))
         return graph, [(first + index, layout) for index, layout in enumerate(results)]
@@ -142,7 +149,9 @@ class _Kernel:
         assert step.source is not None
         operand, layout = self._operand(step.source)
         imap = tuple(
-            layout.index(axis) if axis in layout and (step.type[axis] & BLOCK or not self._reduced(axis)) else None
+            layout.index(axis)
+            if axis in layout and (step.type[axis] & BLOCK or not self._reduced(axis))
+            else None
             for axis, _ in self.sizes.grid
         )
         loop = self.kernel.loop
@@ -183,11 +192,16 @@ class _Kernel:
             y = self._fitted(y, self.layouts[x])
         else:
             x = self._fitted(x, self.layouts[y])
-        return self._append(Op(operator.kind, (x, y), operator.attrs), _broadcast(self.layouts[x], self.layouts[y]))
+        return self._append(
+            Op(operator.kind, (x, y), operator.attrs), _broadcast(self.layouts[x], self.layouts[y])
+        )
 
     def _matmul(self, axis: int, x: int, y: int) -> int:
         plans = [self._product_layouts(axis, x, y), self._product_layouts(axis, y, x)]
-        costs = [(a != self.layouts[p]) + (b != self.layouts[q]) for (a, b), (p, q) in zip(plans, ((x, y), (y, x)), strict=True)]
+        costs = [
+            (a != self.layouts[p]) + (b != self.layouts[q])
+            for (a, b), (p, q) in zip(plans, ((x, y), (y, x)), strict=True)
+        ]
         if costs[1] < costs[0]:
             x, y, plans = y, x, plans[::-1]
         left, right = plans[0]
@@ -213,7 +227,10 @@ class _Kernel:
         """A view of `value` that broadcasts to `wide`, whose axes contain its own."""
         layout = self.layouts[value]
         shift = len(wide) - len(layout)
-        if all(a is None or (i + shift >= 0 and wide[i + shift] == a) for i, a in enumerate(layout)) and shift >= 0:
+        if (
+            all(a is None or (i + shift >= 0 and wide[i + shift] == a) for i, a in enumerate(layout))
+            and shift >= 0
+        ):
             return value
         return self._viewed(value, tuple(_trimmed([a if a in layout else None for a in wide])))
 
@@ -225,7 +242,9 @@ class _Kernel:
         order = [a for a in layout if a is not None]
         if [a for a in wanted if a is not None] != order:
             perm = _permutation(layout, wanted)
-            value = self._append(Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(perm)), tuple(layout[i] for i in perm))
+            value = self._append(
+                Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(perm)), tuple(layout[i] for i in perm)
+            )
             layout = self.layouts[value]
         if layout == wanted:
             return value
@@ -286,10 +305,8 @@ def _multiplies(left: Layout, right: Layout, axis: int) -> bool:
 
 
 def _permutation(layout: Layout, wanted: Layout) -> tuple[int, ...]:
-    """The order of the dimensions of `layout` that gives the axes of `wanted`, extents of 1 placed alike if they fit."""
+    """The order of the dimensions of `layout` that gives the axes of `wanted`."""
     spare = [i for i, axis in enumerate(layout) if axis is None]
     if len(layout) == len(wanted):
         return tuple(spare.pop(0) if axis is None else layout.index(axis) for axis in wanted)
     return (*spare, *(layout.index(axis) for axis in wanted if axis is not None))
-
-

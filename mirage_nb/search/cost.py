@@ -1,8 +1,8 @@
 """The cost model: what a kernel would take, from the bytes it moves and the work it does.
 
-In: a kernel structure, the extents of its axes and a target; sizes come as arrays, one entry per choice, and so
-do the results. Out: `Estimates`, of which one entry is a `Cost`. It ranks instances and never discards one; only
-shared memory that does not fit makes an instance illegal.
+In: a kernel structure, the extents of its axes and a target; sizes come as arrays, one entry per choice,
+and so do the results. Out: `Estimates`, of which one entry is a `Cost`. It ranks instances and never
+discards one; only shared memory that does not fit makes an instance illegal.
 """
 
 from __future__ import annotations
@@ -122,22 +122,28 @@ def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: 
     device, loaded = _device_bytes(prepared, kernel, sizes, elements, width, blocks)
     tensor, vector, shared = _work(kernel, sizes, elements, times, width)
 
-    resident = np.minimum(np.floor(target.shared_per_multiprocessor / np.maximum(memory, 1)),
-                          target.threads_per_multiprocessor // THREADS)  # fmt: skip
+    resident = np.minimum(
+        np.floor(target.shared_per_multiprocessor / np.maximum(memory, 1)),
+        target.threads_per_multiprocessor // THREADS,
+    )
     resident = np.maximum(resident, 1)
     per_processor = np.ceil(blocks / target.multiprocessors)
     waves = np.ceil(blocks / (target.multiprocessors * resident))
     share = target.device_bandwidth / target.multiprocessors
-    streaming = np.maximum.reduce([
-        device / (target.device_bandwidth * 1e3),
-        loaded * blocks / (target.device_bandwidth * L2_SPEEDUP * 1e3),
-        loaded * per_processor / (share * BLOCK_SHARE * 1e3),
-    ])  # fmt: skip
-    computing = per_processor * np.maximum.reduce([
-        tensor * target.multiprocessors / (target.tensor_rate * 1e6),
-        vector * target.multiprocessors / (target.vector_rate * 1e6),
-        shared * target.multiprocessors / (target.shared_bandwidth * 1e3),
-    ])  # fmt: skip
+    streaming = np.maximum.reduce(
+        [
+            device / (target.device_bandwidth * 1e3),
+            loaded * blocks / (target.device_bandwidth * L2_SPEEDUP * 1e3),
+            loaded * per_processor / (share * BLOCK_SHARE * 1e3),
+        ]
+    )
+    computing = per_processor * np.maximum.reduce(
+        [
+            tensor * target.multiprocessors / (target.tensor_rate * 1e6),
+            vector * target.multiprocessors / (target.vector_rate * 1e6),
+            shared * target.multiprocessors / (target.shared_bandwidth * 1e3),
+        ]
+    )
     serial = np.zeros_like(blocks)
     for step, repeats in zip(kernel.steps, times, strict=True):
         if not step.operator.is_leaf:
@@ -185,7 +191,12 @@ def _fuses(kernel: KernelStructure, index: int) -> bool:
 
 
 def _device_bytes(
-    prepared: Prepared, kernel: KernelStructure, sizes: Sizes, elements: Sequence[Numbers], width: int, blocks: Numbers
+    prepared: Prepared,
+    kernel: KernelStructure,
+    sizes: Sizes,
+    elements: Sequence[Numbers],
+    width: int,
+    blocks: Numbers,
 ) -> tuple[Numbers, Numbers]:
     """Bytes that cross device memory (every tensor once), and bytes that one block loads and stores."""
     unique: dict[object, Numbers] = {}

@@ -1,17 +1,18 @@
 """Explore one configuration: close it, and extract its muGraphs.
 
-In: a prepared program, a configuration, an effort and a budget. Out: a `ConfigurationResult`. Nothing is shared
-between configurations, so they may run in any process in any order; equal inputs give equal results. Whatever
-was left out is named in `cut` (paper section 4).
+In: a prepared program, a configuration, an effort and a budget. Out: a `ConfigurationResult`. Nothing is
+shared between configurations, so they may run in any process in any order; equal inputs give equal results.
+Whatever was left out is named in `cut` (paper section 4).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
+from mirage_nb.ir import OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.closure import Closure, Rules
 from mirage_nb.search.events import Counts, Outcome, Prefix
@@ -21,8 +22,14 @@ from mirage_nb.search.semantics import Semantics
 from mirage_nb.search.space import Budget, Configuration, Effort
 from mirage_nb.search.structure import Source, Structure
 from mirage_nb.search.two_kernels import FIRST_PER_SET, MAX_BETWEEN, Pairing, kernel_of, offers
-from mirage_nb.search.values import BLOCK, Value
+from mirage_nb.search.values import BLOCK, ITER, Value
 
+CLOSURE_SHARE = 0.7
+"""Part of a configuration's seconds that its closures may take."""
+LOOKED_AT = 50
+"""Graphs looked at for every one that is kept."""
+MAX_TERMS = 4
+"""Terms of a product of two sums that are written out."""
 MAX_FINAL_SETS = 64
 """Combinations of equal-valued outputs that are tried for a program with several outputs."""
 
@@ -45,9 +52,13 @@ class ConfigurationResult:
 
 
 def run_configuration(
-    prepared: Prepared, configuration: Configuration, effort: Effort, budget: Budget,
-    report: Callable[[Counts], None], stopped: Callable[[], bool],
-) -> ConfigurationResult:  # fmt: skip
+    prepared: Prepared,
+    configuration: Configuration,
+    effort: Effort,
+    budget: Budget,
+    report: Callable[[Counts], None],
+    stopped: Callable[[], bool],
+) -> ConfigurationResult:
     """Explore one configuration.
 
     Args:
@@ -75,9 +86,12 @@ class _Explorer:
 
     def run(self) -> ConfigurationResult:
         """Close, extract, and say what was left out."""
-        semantics = Semantics(self.prepared, self.effort.options)
+        semantics, note = semantics_for(self.prepared, self.effort)
+        self.cut.extend(note)
         sample = Sample(semantics, self.configuration.label, self.effort.prefixes)
-        first = self.close(semantics, self.configuration.grid, self.configuration.loop, semantics.tensors, sample)
+        first = self.close(
+            semantics, self.configuration.grid, self.configuration.loop, semantics.tensors, sample
+        )
         if self.configuration.kernels == 1:
             structures = tuple(self.one_kernel(first, semantics))
         else:
@@ -96,6 +110,10 @@ class _Explorer:
         """Whether the caller or the clock ends the work."""
         return self.stopped() or time.monotonic() - self.started > self.budget.seconds
 
+    def saturating_halted(self) -> bool:
+        """The same for closures: a part of the time is kept for reading graphs off what they found."""
+        return self.stopped() or time.monotonic() - self.started > self.budget.seconds * CLOSURE_SHARE
+
     def joined(self, counts: Counts) -> dict[tuple[int, Outcome], int]:
         """The counts of the closures that are done, and these."""
         return {key: self.counts.get(key, 0) + counts.get(key, 0) for key in {**self.counts, **counts}}
@@ -105,18 +123,27 @@ class _Explorer:
         self.report(self.joined(counts))
 
     def close(
-        self, semantics: Semantics, grid: Sequence[int], loop: int | None, leaves: Sequence[Value], sample: Sample
+        self,
+        semantics: Semantics,
+        grid: Sequence[int],
+        loop: int | None,
+        leaves: Sequence[Value],
+        sample: Sample,
     ) -> Closure:
         """One saturated closure, or as much of it as the budget allows."""
         effort = self.effort
         rules = Rules(effort.replicas, effort.concat, effort.hold, max_values=self.budget.max_values)
-        closure = Closure(semantics, frozenset(grid), loop, leaves, rules, sample, self.progress, self.halted)
+        closure = Closure(
+            semantics, frozenset(grid), loop, leaves, rules, sample, self.progress, self.saturating_halted
+        )
         closure.run()
         self.values += len(closure.values)
         self.saturated &= closure.saturated
         self.counts = self.joined(closure.counts)
         if closure.capped:
-            self.cut.append(f"{self.configuration}: the closure stopped at its cap of {rules.max_values} values")
+            self.cut.append(
+                f"{self.configuration}: the closure stopped at its cap of {rules.max_values} values"
+            )
         elif not closure.saturated:
             self.cut.append(f"{self.configuration}: the closure was stopped before it was saturated")
         return closure
@@ -125,15 +152,21 @@ class _Explorer:
         """The graphs of this configuration that compute the program in one kernel, smallest first."""
         roots = list(root_sets(closure, semantics, self.cut))
         graphs = Extraction(closure.values)
-        for chosen, roots_ in self.choices(graphs, roots):
+        for chosen, roots_ in self.choices(graphs, roots, lambda chosen: splits(closure, chosen)):
             kernel = kernel_of(closure, graphs, chosen, roots_, Source)
-            if kernel.uses_configuration():
-                yield Structure((kernel,), tuple(Source(output, 0) for output in range(len(roots_))))
+            yield Structure((kernel,), tuple(Source(output, 0) for output in range(len(roots_))))
 
     def two_kernels(self, first: Closure, semantics: Semantics, sample: Sample) -> Iterator[Structure]:
-        """The graphs of two kernels whose first one has this configuration, those that keep least in shared memory first."""
+        """The graphs of two kernels whose first one has this configuration, those with few concats first."""
         offered = offers(first, semantics, parts=self.effort.parts)
-        pairing = Pairing(first, offered, len(semantics.tensors), self.budget.max_block_ops, self.halted)
+        pairing = Pairing(
+            first,
+            offered,
+            len(semantics.tensors),
+            self.budget.max_block_ops,
+            lambda c: splits(first, c),
+            self.halted,
+        )
         leaves = [*semantics.tensors, *(offer.leaf for offer in offered)]
         found: list[Structure] = []
         for loop in (None, *self.prepared.reduced):
@@ -142,39 +175,72 @@ class _Explorer:
             second = self.close(semantics, (), loop, leaves, sample)
             roots = list(root_sets(second, semantics, self.cut))
             graphs = Extraction(second.values)
-            for chosen, roots_ in self.choices(graphs, roots):
-                needed = pairing.needs(chosen)
+            for chosen, roots_ in self.choices(graphs, roots, accepted(second, pairing)):
                 kernel = kernel_of(second, graphs, chosen, roots_, Source)
-                if 0 < len(needed) <= MAX_BETWEEN and kernel.uses_configuration():
-                    found.extend(pairing.join(kernel, needed))
+                found.extend(pairing.join(kernel, pairing.needs(chosen)))
         found.sort(key=lambda structure: (structure.concats, structure.operators))
         if found:
             self.cut.append(
-                f"{self.configuration}: for each set of tensors between the kernels only {FIRST_PER_SET} first kernels"
+                f"{self.configuration}: at most {FIRST_PER_SET} first kernels for each set of tensors between"
             )
         if len(found) > self.effort.structures:
             self.cut.append(f"{self.configuration}: only the first {self.effort.structures} graphs were kept")
         yield from found[: self.effort.structures]
 
-    def choices(self, graphs: Extraction, roots: Sequence[tuple[int, ...]]) -> Iterator[tuple[Choice, tuple[int, ...]]]:
-        """Graphs for any of the root sets, smallest first, up to the effort's size and number."""
+    def choices(
+        self, graphs: Extraction, roots: Sequence[tuple[int, ...]], accept: Callable[[Choice], bool]
+    ) -> Iterator[tuple[Choice, tuple[int, ...]]]:
+        """Accepted graphs for any of the root sets, smallest first, up to the effort's size and number."""
         top = self.budget.max_block_ops
-        sizes = [size for r in roots if (size := graphs.minimum(sorted(set(r)), top, self.halted)) is not None]
+        sizes = [
+            size for r in roots if (size := graphs.minimum(sorted(set(r)), top, self.halted)) is not None
+        ]
+        if roots and not sizes and not self.halted():
+            self.cut.append(f"{self.configuration}: every graph has more than {top} operators")
         if not sizes:
-            if roots and not self.halted():
-                self.cut.append(f"{self.configuration}: every graph has more than {top} operators")
             return
-        found = 0
+        found = looked = 0
         for size in range(max(1, min(sizes)), min(top, min(sizes) + self.effort.extra) + 1):
             for r in roots:
                 for chosen in graphs.graphs(sorted(set(r)), size, self.halted):
-                    if found == self.effort.structures:
+                    looked += 1
+                    if found == self.effort.structures or looked > LOOKED_AT * self.effort.structures:
                         self.cut.append(f"{self.configuration}: only the first {found} graphs were extracted")
                         return
-                    found += 1
-                    yield chosen, r
+                    if accept(chosen):
+                        found += 1
+                        yield chosen, r
         if self.halted():
             self.cut.append(f"{self.configuration}: stopped before every graph was extracted")
+
+
+def semantics_for(prepared: Prepared, effort: Effort) -> tuple[Semantics, list[str]]:
+    """The semantics under the axioms of the effort, and a note on those that are not in force.
+
+    Expanding a product of long sums makes expressions large and the closure slow; unless the effort is to
+    expand them all, such programs keep their products of sums factored.
+    """
+    semantics = Semantics(prepared, effort.options)
+    options = effort.options
+    if options.products == "factored" or effort.expand or semantics.widest_product() <= MAX_TERMS:
+        return semantics, []
+    factored = replace(options, products="factored")
+    restricted = sorted(set(factored.limits()) - set(options.limits()))
+    return Semantics(prepared, factored), [f"products of sums stay factored: {', '.join(restricted)}"]
+
+
+def splits(closure: Closure, choice: Choice) -> bool:
+    """Whether a graph reads some input split by the loop, and by every axis of the grid."""
+    leaves = [
+        closure.values[v].type for v, (operator, _) in choice.items() if operator.kind is OpKind.IN_ITER
+    ]
+    looped = closure.loop is None or any(type_[closure.loop] & ITER for type_ in leaves)
+    return looped and all(any(type_[axis] & BLOCK for type_ in leaves) for axis in closure.grid)
+
+
+def accepted(second: Closure, pairing: Pairing) -> Callable[[Choice], bool]:
+    """Whether a graph of the second kernel reads tensors of the first, not too many, and uses its loop."""
+    return lambda choice: 0 < len(pairing.needs(choice)) <= MAX_BETWEEN and splits(second, choice)
 
 
 def root_sets(closure: Closure, semantics: Semantics, cut: list[str]) -> Iterator[tuple[int, ...]]:
@@ -183,7 +249,11 @@ def root_sets(closure: Closure, semantics: Semantics, cut: list[str]) -> Iterato
     Every block of a split axis must write a part of its own, so the values are split as the grid is.
     """
     finals = [
-        [value.id for value in closure.finals(target) if all(value.type[axis] & BLOCK for axis in closure.grid)]
+        [
+            value.id
+            for value in closure.finals(target)
+            if all(value.type[axis] & BLOCK for axis in closure.grid)
+        ]
         for target in semantics.targets
     ]
     for number, roots in enumerate(product(*finals)):

@@ -1,7 +1,8 @@
 """Extraction: read muGraphs off a closure, each graph once, smallest first.
 
-In: a saturated closure and the values to compute. Out: graphs, each a choice of one node for every value that
-it needs. Invariant: with no limit hit, exactly the graphs of at most N operators are produced, once each.
+In: a saturated closure and the values to compute. Out: graphs, each a choice of one node for every value
+that it needs. Invariant: with no limit hit, exactly the graphs of at most N operators are produced, once
+each.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Extraction:
             self._settle(index)
         changed = True
         while changed:
-            changed = any([self._settle(index) for index in range(len(self.values))])
+            changed = sum(map(self._settle, range(len(self.values)))) > 0
 
     def _settle(self, index: int) -> bool:
         best = self.cost[index]
@@ -86,7 +87,7 @@ class Extraction:
 
 
 def _ranks(values: Sequence[Value]) -> list[int]:
-    """Longest path over all derivations; a derivation that would read its own value is left out of the count."""
+    """Longest path over all derivations; one that would read its own value is left out of the count."""
     rank = [-1] * len(values)
     for start in range(len(values)):
         stack: list[tuple[int, int]] = [(start, 0)]
@@ -100,5 +101,7 @@ def _ranks(values: Sequence[Value]) -> list[int]:
             elif rank[value] < 0 and value not in open_:
                 open_.add(value)
                 stack.append((value, 1))
-                stack.extend((a, 0) for _, args in values[value].nodes for a in args if rank[a] < 0 and a not in open_)
+                stack.extend(
+                    (a, 0) for _, args in values[value].nodes for a in args if rank[a] < 0 and a not in open_
+                )
     return rank

@@ -1,8 +1,8 @@
 """Instantiate: concrete muGraphs of a structure, best estimate first.
 
-In: a structure, its program, a target. Out: `Instance`s whose sizes divide the program's extents and whose tiles
-fit shared memory. All divisors are considered, powers of two or not; grids have at most three dims, free axes
-and reduced ones together. `tiny` gives a small pair of program and muGraph for field trials.
+In: a structure, its program, a target. Out: `Instance`s whose sizes divide the program's extents and whose
+tiles fit shared memory. All divisors are considered, powers of two or not; grids have at most three dims,
+free axes and reduced ones together. `tiny` gives a small pair of program and muGraph for field trials.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def instances(structure: Structure, prepared: Prepared, target: Target, limit: i
         for done, interface in plans:
             key = tuple(sorted(interface.items()))
             if key not in known:
-                known[key] = _kernel_choices(prepared, kernel, extents, interface, target, limit, each_split=not last)
+                known[key] = _kernel_choices(
+                    prepared, kernel, extents, interface, target, limit, each_split=not last
+                )
             for choice in known[key]:
                 grown.append(((*done, choice), {**interface, **_interface(kernel, choice.sizes)}))
         grown.sort(key=lambda plan: sum(choice.cost.us for choice in plan[0]))
@@ -83,7 +85,9 @@ def small_program(prepared: Prepared, extents: tuple[int, ...]) -> KernelGraph:
     for op, values in original.definitions():
         if op.kind is OpKind.RESHAPE:
             before = original.types[op.inputs[0]].shape
-            moved = iter([new for new, old in zip(graph.types[op.inputs[0]].shape, before, strict=True) if old != 1])
+            moved = iter(
+                [new for new, old in zip(graph.types[op.inputs[0]].shape, before, strict=True) if old != 1]
+            )
             shape = tuple(1 if extent == 1 else next(moved) for extent in original.types[values[0]].shape)
             op = type(op)(op.kind, op.inputs, ReshapeAttrs(shape))
         graph = graph.append(op)
@@ -103,9 +107,14 @@ def divisors(extent: int) -> list[int]:
 
 
 def _kernel_choices(
-    prepared: Prepared, kernel: KernelStructure, extents: tuple[int, ...], interface: Mapping[tuple[int, int], int],
-    target: Target, limit: int, each_split: bool,
-) -> list[_Choice]:  # fmt: skip
+    prepared: Prepared,
+    kernel: KernelStructure,
+    extents: tuple[int, ...],
+    interface: Mapping[tuple[int, int], int],
+    target: Target,
+    limit: int,
+    each_split: bool,
+) -> list[_Choice]:
     """The `limit` best sizes of one kernel, in all or for each way in which it splits the reduced axes."""
     sizes = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface)
     if not len(sizes.loop):
@@ -127,11 +136,16 @@ def _kernel_choices(
 
 
 def _all_sizes(
-    kernel: KernelStructure, extents: tuple[int, ...], free: list[int], interface: Mapping[tuple[int, int], int]
+    kernel: KernelStructure,
+    extents: tuple[int, ...],
+    free: list[int],
+    interface: Mapping[tuple[int, int], int],
 ) -> Sizes:
     """Every choice of divisors: at least two blocks along a split reduced axis, at least two iterations."""
     axes = [*kernel.grid, *free]
-    columns = [divisors(extents[axis])[1:] for axis in kernel.grid] + [divisors(extents[axis]) for axis in free]
+    columns = [divisors(extents[axis])[1:] for axis in kernel.grid] + [
+        divisors(extents[axis]) for axis in free
+    ]
     if kernel.loop is not None:
         tied = interface.get((kernel.loop, LOOP))
         columns.append([tied] if tied is not None else divisors(extents[kernel.loop])[1:])

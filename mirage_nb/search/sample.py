@@ -39,9 +39,16 @@ class Sample:
             self._add(Outcome.KEPT, operator.label, args, depth, value.type, value.stage, "", expr)
 
     def event(
-        self, outcome: Outcome, operator: Operator, args: list[Value], depth: int, type_: Type, stage: int,
-        reason: str, expr: int,
-    ) -> None:  # fmt: skip
+        self,
+        outcome: Outcome,
+        operator: Operator,
+        args: list[Value],
+        depth: int,
+        type_: Type,
+        stage: int,
+        reason: str,
+        expr: int,
+    ) -> None:
         """Any other outcome; without a reason, the oracle is asked for one."""
         if self.wants(outcome):
             if not reason and expr >= 0:
@@ -54,10 +61,27 @@ class Sample:
             expr = self._semantics.algebra.mul(value.expr, partner.expr)
             reason = self._semantics.oracle.explain(expr)
             depth = 1 + max(value.level, partner.level)
-            self._add(Outcome.PRUNED_EXPRESSION, "EwMul", [value, partner], depth, value.type, value.stage, reason, expr)
+            self._add(
+                Outcome.PRUNED_EXPRESSION,
+                "EwMul",
+                [value, partner],
+                depth,
+                value.type,
+                value.stage,
+                reason,
+                expr,
+            )
 
     def _add(
-        self, outcome: Outcome, operator: str, args: list[Value], depth: int, type_: Type, stage: int, reason: str, expr: int
+        self,
+        outcome: Outcome,
+        operator: str,
+        args: list[Value],
+        depth: int,
+        type_: Type,
+        stage: int,
+        reason: str,
+        expr: int,
     ) -> None:
         self._left[outcome] -= 1
         parents = tuple(self._identity[a.id] for a in args if a.id in self._identity)

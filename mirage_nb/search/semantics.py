@@ -1,9 +1,9 @@
 """What every operator does to a value: its abstract expression, its field elements, and its shift.
 
-In: a prepared program and the axioms of an effort. Out: `Semantics`, which holds the algebra, the oracle, the
-random field elements of every tensor and the targets; the closure asks it for the result of an operator.
-Invariant: everything drawn at random depends on the seed alone, so all configurations of a program compute
-with the same elements and equal functions have equal arrays (paper sections 4.3 and 5).
+In: a prepared program and the axioms of an effort. Out: `Semantics`, which holds the algebra, the oracle,
+the random field elements of every tensor and the targets; the closure asks it for the result of an
+operator. Invariant: everything drawn at random depends on the seed alone, so all configurations of a
+program compute with the same elements and equal functions have equal arrays (paper sections 4.3 and 5).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, AccumKind, ConstAttrs, OpKind, Trait
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.fields import Array, Field, P, Q, fingerprint, inverse, inverse_or_zero, root
-from mirage_nb.search.values import DATA, LOOP, PARTS, POST, Node, Operator, Shift, Type, Value
+from mirage_nb.search.values import DATA, PARTS, POST, Node, Operator, Shift, Type, Value
 
 DRAWS = 2
 """Independent draws computed side by side: even a scalar value has two elements to tell it apart."""
@@ -89,13 +89,25 @@ class Semantics:
             p, q = (part.transpose(rank).reshape(target) for part in drawn[tensor.input])
             aliases = [t for t in self.prepared.tensors[:index] if t.input == tensor.input]
             name = tensor.name + "'" * len(aliases)
-            axes = [part for axis in tensor.axes if axis is not None
-                    for part in self.parts(axis, self.prepared.axes[axis].full)]  # fmt: skip
+            axes = [
+                part
+                for axis in tensor.axes
+                if axis is not None
+                for part in self.parts(axis, self.prepared.axes[axis].full)
+            ]
             made.append(
-                Value(index, self.prepared.type_of(tensor.axes), POST, self.algebra.symbol(name, axes), p,
-                      q if self.exponentials else None, False, fingerprint(p),
-                      nodes=[(Operator(OpKind.IN_ITER, leaf=index), ())])
-            )  # fmt: skip
+                Value(
+                    index,
+                    self.prepared.type_of(tensor.axes),
+                    POST,
+                    self.algebra.symbol(name, axes),
+                    p,
+                    q if self.exponentials else None,
+                    False,
+                    fingerprint(p),
+                    nodes=[(Operator(OpKind.IN_ITER, leaf=index), ())],
+                )
+            )
         return made
 
     def _constant(self, index: int, attrs: ConstAttrs) -> Value:
@@ -109,9 +121,18 @@ class Semantics:
             p = np.full(shape, top * pow(bottom, -1, P) % P, np.int64)
             q = np.full(shape, top * pow(bottom, -1, Q) % Q, np.int64)
         key = attrs.symbol or attrs.value
-        return Value(index, (0,) * len(self.prepared.axes), POST, self.algebra.constant(key), p,
-                     q if self.exponentials else None, False, fingerprint(p), constant=True,
-                     nodes=[(Operator(OpKind.CONST, leaf=index), ())])  # fmt: skip
+        return Value(
+            index,
+            (0,) * len(self.prepared.axes),
+            POST,
+            self.algebra.constant(key),
+            p,
+            q if self.exponentials else None,
+            False,
+            fingerprint(p),
+            constant=True,
+            nodes=[(Operator(OpKind.CONST, leaf=index), ())],
+        )
 
     # -- the program itself
 
@@ -120,6 +141,7 @@ class Semantics:
         for node in self.prepared.program:
             made.append(self._evaluated(node, made))
         self.program_types = tuple(value.type for value in made)
+        self._terms = tuple(len(self.algebra.monomials(value.expr)) for value in made)
         return [made[index] for index in self.prepared.outputs]
 
     def _evaluated(self, node: Node, made: list[Value]) -> Value:
@@ -132,13 +154,38 @@ class Semantics:
         shift = self.shift(operator, values, mask)
         elements = self.elements(operator, values, mask)
         if type_ is None or isinstance(shift, str):
-            reason = shift if isinstance(shift, str) else "it is an outer product of tensors, which only a matmul may be"
-            raise SearchError(f"{operator.kind.value} is used in a way that the search does not support: {reason}")
+            reason = (
+                shift
+                if isinstance(shift, str)
+                else "it is an outer product of tensors, which only a matmul may be"
+            )
+            raise SearchError(
+                f"{operator.kind.value} is used in a way that the search does not support: {reason}"
+            )
         if elements is None:
             raise SearchError(f"{operator.kind.value} is undefined for these constants: it divides by zero")
         p, q, has_exp = elements
-        return Value(len(made), type_, POST, self.expression(operator, values, mask), p, q, has_exp, fingerprint(p),
-                     shift=shift, peak=self.peak(operator, values, mask))  # fmt: skip
+        return Value(
+            len(made),
+            type_,
+            POST,
+            self.expression(operator, values, mask),
+            p,
+            q,
+            has_exp,
+            fingerprint(p),
+            shift=shift,
+            peak=self.peak(operator, values, mask),
+        )
+
+    def widest_product(self) -> int:
+        """The largest number of terms that some product of the program has when it is written out."""
+        widest = 1
+        for operator, args in self.prepared.program:
+            if operator.kind in (OpKind.SQR, OpKind.MUL, OpKind.MATMUL):
+                left, right = (self._terms[a] for a in (args if len(args) == 2 else args * 2))
+                widest = max(widest, left * right)
+        return widest
 
     # -- expressions
 
@@ -246,7 +293,7 @@ class Semantics:
 
     # -- shifts: exp(x - max) may only be combined with what was shifted by the same maximum
 
-    def shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | None | str:
+    def shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | str | None:
         """The shift of a result, or the reason why the operator would lose or mix shifts."""
         kind, a = operator.kind, args[0]
         if kind is OpKind.SUB and args[1].peak is not None:
@@ -275,7 +322,9 @@ class Semantics:
         return Shift(fingerprint(p), frozenset(i for i, n in enumerate(p.shape) if i and n > 1))
 
     @staticmethod
-    def _passed_on(operator: Operator, args: list[Value], shifted: list[Value], dims: tuple[int, ...]) -> Shift | None | str:
+    def _passed_on(
+        operator: Operator, args: list[Value], shifted: list[Value], dims: tuple[int, ...]
+    ) -> Shift | str | None:
         first = shifted[0].shift
         assert first is not None
         match operator.kind:
@@ -341,6 +390,8 @@ def _div(a: Value, b: Value) -> Elements | None:
 
 
 _BINARY: dict[OpKind, Callable[[Value, Value], Elements | None]] = {
-    OpKind.ADD: _add, OpKind.SUB: _sub, OpKind.MUL: _mul, OpKind.DIV: _div,
-}  # fmt: skip
-
+    OpKind.ADD: _add,
+    OpKind.SUB: _sub,
+    OpKind.MUL: _mul,
+    OpKind.DIV: _div,
+}

@@ -15,28 +15,6 @@ MAX_GRID_DIMS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How much of the space is searched.
-
-    `options`: the axioms in force. `kernels`: at most so many kernels. `extra`: graphs up to this many operators
-    above the smallest one of a configuration. `structures`: at most so many graphs per configuration.
-    `prefixes`: size of the sample of events. `replicas`, `concat`, `hold`: see `closure.Rules`. `parts`: any part of an axis may be left between two
-    kernels, not only the grid's.
-    """
-
-    name: str
-    options: AlgebraOptions
-    kernels: int
-    extra: int
-    structures: int
-    prefixes: int = 150
-    replicas: bool = True
-    concat: bool = True
-    hold: bool = True
-    parts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Budget:
     """Bounds of one configuration: seconds of work, values in a closure, operators of a block graph."""
 
@@ -45,12 +23,51 @@ class Budget:
     max_block_ops: int = 24
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much of the space is searched.
+
+    Attributes:
+        options: the axioms in force.
+        kernels: at most so many kernels.
+        extra: graphs up to this many operators above the smallest one of a configuration.
+        structures: at most so many graphs per configuration.
+        budget: what one configuration may take, unless the caller says otherwise.
+        prefixes: size of the sample of events.
+        replicas, concat, hold: see `closure.Rules`.
+        parts: any part of an axis may be left between two kernels, not only the grid's.
+        expand: products of long sums are always written out.
+    """
+
+    name: str
+    options: AlgebraOptions
+    kernels: int
+    extra: int
+    structures: int
+    budget: Budget = Budget()
+    prefixes: int = 150
+    replicas: bool = True
+    concat: bool = True
+    hold: bool = True
+    parts: bool = False
+    expand: bool = False
+
+
 EFFORTS: dict[str, Effort] = {
     effort.name: effort
     for effort in (
-        Effort("quick", QUICK, kernels=1, extra=2, structures=64, concat=False),
-        Effort("standard", STANDARD, kernels=2, extra=3, structures=256),
-        Effort("exhaustive", THOROUGH, kernels=2, extra=5, structures=4096, parts=True),
+        Effort("quick", QUICK, kernels=1, extra=2, structures=64, budget=Budget(10.0), concat=False),
+        Effort("standard", STANDARD, kernels=2, extra=3, structures=128),
+        Effort(
+            "exhaustive",
+            THOROUGH,
+            kernels=2,
+            extra=5,
+            structures=4096,
+            budget=Budget(600.0, 200_000, 32),
+            parts=True,
+            expand=True,
+        ),
     )
 }
 

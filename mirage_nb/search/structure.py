@@ -1,7 +1,7 @@
 """Structures: muGraphs over axes, with sizes still symbolic. Plain picklable data.
 
-A kernel structure is a list of steps in definition order; a step is an operator on earlier steps with the type
-of its result. Kernels read tensors of the program or results of earlier kernels (paper section 2).
+A kernel structure is a list of steps in definition order; a step is an operator on earlier steps with the
+type of its result. Kernels read tensors of the program or results of earlier kernels (paper section 2).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.values import BLOCK, ITER, Operator, Type
+from mirage_nb.ir import AccumKind
+from mirage_nb.search.values import Operator, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,6 @@ class KernelStructure:
         """Operators without iterators, constants and savers."""
         return sum(not step.operator.is_leaf for step in self.steps)
 
-    def uses_configuration(self) -> bool:
-        """Whether some input is really split by the loop and by every grid axis."""
-        leaves = [step.type for step in self.steps if step.operator.kind is OpKind.IN_ITER]
-        looped = self.loop is None or any(type_[self.loop] & ITER for type_ in leaves)
-        return looped and all(any(type_[axis] & BLOCK for type_ in leaves) for axis in self.grid)
-
 
 @dataclass(frozen=True, slots=True)
 class Structure:
@@ -76,7 +70,9 @@ class Structure:
     @property
     def concats(self) -> int:
         """Concat accumulators of all kernels: they keep a whole axis in shared memory."""
-        return sum(step.operator.accum is AccumKind.CONCAT for kernel in self.kernels for step in kernel.steps)
+        return sum(
+            step.operator.accum is AccumKind.CONCAT for kernel in self.kernels for step in kernel.steps
+        )
 
     def digest(self) -> str:
         """Equal structures have equal digests, in every run."""

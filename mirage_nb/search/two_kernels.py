@@ -1,14 +1,16 @@
 """Two kernels: what the first one can produce is offered to the closure of the second.
 
-In: the closure of the first kernel. Out: structures of two kernels, fewest operators first. A partial sum over
-an axis that the grid splits becomes a dimension of the tensor between the kernels; only the second kernel can
-sum it, which is how split reductions come about (paper section 4.1; the form known as FlashDecoding).
+In: the closure of the first kernel. Out: structures of two kernels, fewest operators first. A partial sum
+over an axis that the grid splits becomes a dimension of the tensor between the kernels; only the second
+kernel can sum it, which is how split reductions come about (paper section 4.1; the form known as
+FlashDecoding).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.closure import Closure
@@ -22,6 +24,8 @@ MAX_BETWEEN = 3
 FIRST_PER_SET = 12
 """Graphs of the first kernel that are kept for one set of its outputs, fewest concat accumulators first."""
 FIRST_LOOKED_AT = 200
+FIRST_STEPS = 20_000
+"""Choices of a node that looking for them may take."""
 FIRST_EXTRA = 2
 """They have at most so many operators more than the smallest one."""
 
@@ -37,8 +41,8 @@ class Offer:
 def offers(first: Closure, semantics: Semantics, parts: bool) -> list[Offer]:
     """The device tensors that the first kernel can write, equal ones once.
 
-    Every block of a split axis writes a part of its own. An axis is whole, summed up, or (partial sums) has its
-    grid part left; with `parts` other parts may be left as well.
+    Every block of a split axis writes a part of its own. An axis is whole, summed up, or (partial sums)
+    has its grid part left; with `parts` other parts may be left as well.
     """
     found: dict[tuple[Type, bytes, int, Shift | None], Offer] = {}
     known = {value.print for value in (*semantics.targets, *semantics.tensors)}
@@ -54,8 +58,19 @@ def offers(first: Closure, semantics: Semantics, parts: bool) -> list[Offer]:
         key = (type_, value.print, value.expr, value.shift)
         if key not in found:
             number = len(semantics.tensors) + len(found)
-            leaf = Value(number, type_, POST, value.expr, value.p, value.q, value.has_exp, value.print,
-                         shift=value.shift, peak=value.peak, nodes=[(Operator(OpKind.IN_ITER, leaf=number), ())])  # fmt: skip
+            leaf = Value(
+                number,
+                type_,
+                POST,
+                value.expr,
+                value.p,
+                value.q,
+                value.has_exp,
+                value.print,
+                shift=value.shift,
+                peak=value.peak,
+                nodes=[(Operator(OpKind.IN_ITER, leaf=number), ())],
+            )
             found[key] = Offer(value.id, leaf)
     return list(found.values())
 
@@ -68,6 +83,7 @@ class Pairing:
     offered: Sequence[Offer]
     tensors: int
     top: int
+    accept: Callable[[Choice], bool]
     stopped: Callable[[], bool]
     graphs: Extraction = field(init=False)
     _known: dict[frozenset[int], list[Choice]] = field(default_factory=dict)
@@ -102,31 +118,39 @@ class Pairing:
         if key not in self._known:
             self._known[key] = self._smallest(roots)
         for choice in self._known[key]:
-            kernel = kernel_of(self.first, self.graphs, choice, roots, Source)
-            if kernel.uses_configuration():
-                yield kernel
+            yield kernel_of(self.first, self.graphs, choice, roots, Source)
+
+    def _bounded(self) -> Callable[[], bool]:
+        steps = count()
+        return lambda: next(steps) > FIRST_STEPS or self.stopped()
 
     def _smallest(self, roots: list[int]) -> list[Choice]:
         unique = sorted(set(roots))
-        size = self.graphs.minimum(unique, self.top, self.stopped)
+        bounded = self._bounded()
+        size = self.graphs.minimum(unique, self.top, bounded)
         if size is None:
             return []
         found: list[Choice] = []
         for bound in range(size, min(self.top, size + FIRST_EXTRA) + 1):
-            for choice in self.graphs.graphs(unique, bound, self.stopped):
+            for choice in self.graphs.graphs(unique, bound, bounded):
                 if len(found) == FIRST_LOOKED_AT:
                     break
-                found.append(choice)
+                if self.accept(choice):
+                    found.append(choice)
         return sorted(found, key=concats)[:FIRST_PER_SET]
 
 
 def concats(choice: Choice) -> int:
-    """Concat accumulators of a graph: they keep a whole axis in shared memory, so graphs with fewer fit better."""
+    """Concat accumulators of a graph: they keep a whole axis in shared memory."""
     return sum(operator.accum is AccumKind.CONCAT for operator, _ in choice.values())
 
 
 def kernel_of(
-    closure: Closure, graphs: Extraction, choice: Choice, roots: Sequence[int], source: Callable[[int], Source]
+    closure: Closure,
+    graphs: Extraction,
+    choice: Choice,
+    roots: Sequence[int],
+    source: Callable[[int], Source],
 ) -> KernelStructure:
     """The block graph of a choice, as a structure; `source` names the tensor behind a leaf."""
     order = graphs.ordered(choice)
@@ -144,4 +168,6 @@ def kernel_of(
                 source=source(operator.leaf) if operator.kind is OpKind.IN_ITER else None,
             )
         )
-    return KernelStructure(tuple(steps), tuple(index[r] for r in roots), tuple(sorted(closure.grid)), closure.loop)
+    return KernelStructure(
+        tuple(steps), tuple(index[r] for r in roots), tuple(sorted(closure.grid)), closure.loop
+    )
