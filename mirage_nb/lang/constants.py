@@ -86,10 +86,9 @@ def _too_deep() -> MirageError:
 
 
 def literal(text: str) -> Number:
-    """The exact value of a decimal literal such as `4_096`, `1e-5` or `.5`."""
+    """The exact value of a decimal literal of a few digits, such as `4_096`, `1e-5` or `.5`."""
     mantissa, _, exponent = text.replace("_", "").lower().partition("e")
-    # 10**exponent is only computed when it can be within the limits.
-    if len(exponent.lstrip("+-0")) > 4 or len(mantissa) > MAX_BITS or abs(int(exponent or "0")) > MAX_BITS:
+    if abs(int(exponent or "0")) > MAX_BITS:  # before the power of ten is computed
         raise too_large()
     return Number.of(Fraction(mantissa) * Fraction(10) ** int(exponent or "0"))
 
