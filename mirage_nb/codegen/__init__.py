@@ -2,6 +2,9 @@
 
 from mirage_nb.codegen.cuda import emit, emit_plan
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
-from mirage_nb.optimize.options import Options
+from mirage_nb.optimize import Options, default_options, variants
 
-__all__ = ["Emitted", "Launch", "LibraryCall", "MapArg", "Options", "Temporary", "TensorArg", "emit", "emit_plan"]
+__all__ = [
+    "Emitted", "Launch", "LibraryCall", "MapArg", "Options", "Temporary", "TensorArg", "default_options", "emit",
+    "emit_plan", "variants",
+]  # fmt: skip

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, TensorArg, Temporary
+from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, TensorArg, Temporary
 from mirage_nb.codegen.kernel import KernelText
 from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind
-from mirage_nb.optimize import BlockPlan, Options, Plan
+from mirage_nb.optimize import BlockPlan, Options, Plan, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.targets import Target
 
@@ -25,7 +25,8 @@ def emit(graph: KernelGraph, target: Target, options: Options | None = None) -> 
         EmitError: a tensor of f64, or of more than 2^31 elements, in a graph-defined operator.
         TargetError: a block needs more shared memory than the target has.
     """
-    return emit_plan(plan_graph(graph, target, options), options or Options())
+    chosen = options or default_options(target)
+    return emit_plan(plan_graph(graph, target, chosen), chosen)
 
 
 def emit_plan(plan: Plan, options: Options) -> Emitted:
@@ -65,7 +66,14 @@ def _kernel(
 ) -> tuple[Launch, str]:
     text = KernelText(f"kernel{index}", block_plan, literals)
     grid = (*block_plan.block.grid, 1, 1)[:3]
-    args = (*(TensorArg(operands[i]) for i in text.params()), *(TensorArg(v) for v in values))
+    args = (
+        *(TensorArg(operands[i]) for i in text.params()),
+        *(TensorArg(v) for v in values),
+        *(
+            MapArg(operands[arg], box.rows, box.columns, box.box, box.swizzle)
+            for arg, box in text.tensor_maps()
+        ),
+    )
     source = text.text()
     launch = Launch(
         f"kernel{index}", (grid[0], grid[1], grid[2]), block_plan.options.threads, block_plan.shared_bytes, args, index

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mirage_nb.codegen.index import Index, named
+from mirage_nb.codegen.index import Index
 from mirage_nb.codegen.maps import (
-    Walk,
     declare_accumulator,
-    each,
     emit_accumulate,
     emit_finish_map,
     emit_map,
@@ -21,13 +19,15 @@ from mirage_nb.codegen.maps import (
     walk,
 )
 from mirage_nb.codegen.matmul import emit_finish_matmul, emit_matmul, registers
-from mirage_nb.codegen.reader import Scope, device_offset, locate
+from mirage_nb.codegen.reader import Scope
 from mirage_nb.codegen.reduce import emit_finish_reduce, emit_reduce, share
+from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import AccumAttrs, AccumKind, InIterAttrs, OpKind
-from mirage_nb.optimize.placement import MATMULS, Phase, Place, Step, StepKind
+from mirage_nb.optimize.placement import MATMULS, Phase, Step, StepKind
 from mirage_nb.optimize.plan import BlockPlan
+from mirage_nb.optimize.transfer import Boxes
 
 INDEX_LIMIT = 2**31
 """Element offsets are 32-bit."""
@@ -43,8 +43,9 @@ class KernelText:
         self.scope = Scope(plan, literals)
         self.out = Writer()
         self.outputs = self.block.output_types
-        self.slots = max((plan.buffer(s.value).copies for s in plan.ring if s.value is not None), default=0)
+        self.ring = BulkRing(self.out, self.scope) if plan.options.bulk else AsyncRing(self.out, self.scope)
         self.awaited = True
+        self.looped = False
         for shape in (*self.block.args, *self.outputs):
             if shape.elements >= INDEX_LIMIT:
                 raise EmitError(f"a tensor of {shape} has more than 2^31 elements", hint="split it over several calls")
@@ -66,14 +67,24 @@ class KernelText:
 
     def params(self) -> tuple[int, ...]:
         """Operands that the kernel takes as pointers, in order."""
-        read = {op.attrs.arg for op in self.block.ops if isinstance(op.attrs, InIterAttrs)}
+        boxed = {value for value, _, _ in self.ring.tensor_maps}
+        read = {
+            op.attrs.arg
+            for op, values in self.block.definitions()
+            if isinstance(op.attrs, InIterAttrs) and values[0] not in boxed
+        }
         return tuple(sorted(read - set(self.scope.literals)))
+
+    def tensor_maps(self) -> tuple[tuple[int, Boxes], ...]:
+        """(operand, boxes) of the tensor maps that follow the pointers, in order."""
+        return tuple((arg, boxed) for _, arg, boxed in self.ring.tensor_maps)
 
     def _signature(self) -> str:
         inputs = [f"const {c_type(self.block.args[i].dtype)}* __restrict__ x{i}" for i in self.params()]
         outputs = [f"{c_type(t.dtype)}* __restrict__ o{i}" for i, t in enumerate(self.outputs)]
+        maps = [f"const __grid_constant__ TensorMap map{value}" for value, _, _ in self.ring.tensor_maps]
         head = f'extern "C" __global__ void __launch_bounds__({self.plan.options.threads})'
-        return f"{head}\n{self.name}({', '.join([*inputs, *outputs])})"
+        return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps])})"
 
     def _names(self) -> None:
         out = self.out
@@ -83,7 +94,7 @@ class KernelText:
                 out.line(f"const int block_{axis} = (int)blockIdx.{axis};")
         if self.plan.buffers:
             out.line("MIRAGE_DYNAMIC_SHARED(shared);")
-        ring = {s.value for s in self.plan.ring}
+        ring = {s.value for s in self.ring.steps}
         for buffer in self.plan.buffers:
             element = c_type(buffer.layout.dtype)
             stem = "ring" if buffer.value in ring else "t"
@@ -96,64 +107,28 @@ class KernelText:
             out.line(f"MIRAGE_SHARED(float, scratch, {self.plan.options.warps});")
 
     def _phase(self, phase: Phase) -> list[Step]:
-        steps = [s for s in self.plan.steps if s.phase is phase]
-        return steps if phase is Phase.LOOP else [s for s in steps if s.kind is not StepKind.LOAD]
+        return [s for s in self.plan.steps if s.phase is phase and s.kind is not StepKind.LOAD]
 
     def _start(self) -> None:
-        """Issue the loads that happen once, then fill the ring."""
-        out = self.out
-        early = [s for s in self.plan.steps if s.kind is StepKind.LOAD and s.phase is Phase.BEFORE]
+        """Issue the loads that happen once, then start the ring; a producer warp goes ahead of both."""
+        early = loads(self.scope, Phase.BEFORE)
+        if self.plan.options.bulk:
+            self.ring.begin()
         for step in early:
-            self._load(step, Index(), "t")
+            emit_load(self.out, self.scope, step, Index(), "t")
         if early:
-            out.line("cp_async_commit();")
+            self.out.line("cp_async_commit();")
             self.awaited = False
-        if self.slots:
-            with out.block(f"for (int f = 0; f < {self.slots - 1}; ++f)"):
-                self._fill(named("f", self.slots - 1), "f")
-                out.line("cp_async_commit();")
+        if not self.plan.options.bulk:
+            self.ring.begin()
 
-    def _fill(self, iteration: Index, slot: str) -> None:
-        for step in self.plan.ring:
-            assert step.value is not None
-            elements = self.plan.buffer(step.value).layout.elements
-            element = c_type(self.plan.stored[step.value])
-            self.out.line(f"{element}* const fill{step.value} = ring{step.value} + {slot} * {elements};")
-            self._load(step, iteration, "fill")
-
-    def _load(self, step: Step, iteration: Index, stem: str) -> None:
-        """Copy one tile from device memory, 16, 8 or 4 bytes at a time if alignment allows, else by element."""
-        op = self.block.ops[step.op]
-        assert step.value is not None and isinstance(op.attrs, InIterAttrs)
-        shape = self.scope.shape(step.value)
-        size = self.plan.stored[step.value].size
-        layout = self.plan.buffer(step.value).layout
-        for nbytes in (16, 8, 4):
-            width = nbytes // size
-            walked = Walk(shape, width)
-            if not shape or shape[-1] % width or layout.strides[-1] != 1:
-                continue
-            source = device_offset(self.block, op.attrs, walked.index()[1], iteration)
-            rows = all(s % width == 0 for s in layout.strides[:-1])
-            if source.multiple_of(width) and rows and (nbytes == 16 or not layout.swizzled):
-                break
-        else:
-            nbytes, walked = 0, Walk(shape, 1)
-        self.out.line(f"// %{step.value} = {describe_load(self.block, op.attrs)}")
-        with each(self.out, self.scope, walked) as index:
-            leaf = locate(self.scope, step.value, index, None)
-            pointer = f"{stem}{step.value}"
-            source = device_offset(self.block, op.attrs, index, iteration)
-            if nbytes:
-                self.out.line(f"cp_async<{nbytes}>({pointer} + {leaf.offset}, x{op.attrs.arg} + {source.bare});")
-            else:
-                self.out.line(f"{pointer}[{leaf.offset}] = x{op.attrs.arg}[{source.bare}];")
-
-    def _sync(self, pending: int = 0) -> None:
+    def _sync(self) -> None:
+        """A barrier of all threads that compute; the first one also completes the early loads."""
         if not self.awaited:
-            self.out.line(f"cp_async_wait<{pending}>();")
+            newer = 0 if self.plan.options.bulk or not self.ring.slots or self.looped else self.ring.slots - 1
+            self.out.line(f"cp_async_wait<{newer}>();")
             self.awaited = True
-        self.out.line("block_sync();")
+        self.out.line(f"barrier_sync(1, {self.scope.threads});" if self.plan.options.bulk else "block_sync();")
 
     def _accumulators(self) -> None:
         out = self.out
@@ -180,36 +155,25 @@ class KernelText:
             declare_accumulator(out, name, attrs.kind, count)
 
     def _loop(self) -> None:
-        out, plan = self.out, self.plan
-        if not self.awaited and not self.slots:
+        out, plan, ring = self.out, self.plan, self.ring
+        if not self.awaited and (plan.options.bulk or not ring.slots):
             out.line("cp_async_wait<0>();")
-        self.awaited = True
+        self.awaited = self.looped = True
         with out.block(f"for (int i = 0; i < {self.block.loop}; ++i)"):
-            if self.slots:
-                out.line(f"cp_async_wait<{self.slots - 2}>();")
-            if plan.loop_barrier:
-                out.line("block_sync();")
-            if self.slots:
-                ahead = self.slots - 1
-                with out.block(f"if (i + {ahead} < {self.block.loop})"):
-                    iteration = named("i", self.block.loop - ahead) + ahead
-                    self._fill(iteration, f"(i + {ahead}) % {self.slots}")
-                out.line("cp_async_commit();")
-            for step in plan.ring:
+            ring.enter(plan.loop_barrier)
+            for step in ring.steps:
                 assert step.value is not None
-                element = c_type(plan.stored[step.value])
-                elements = plan.buffer(step.value).layout.elements
-                out.line(
-                    f"const {element}* const t{step.value} = ring{step.value} + i % {self.slots} * {elements};"
-                )
+                layout = plan.buffer(step.value).layout
+                slot = f"ring{step.value} + i % {ring.slots} * {layout.elements}"
+                out.line(f"const {c_type(layout.dtype)}* const t{step.value} = {slot};")
             for step in self._phase(Phase.LOOP):
-                if step.kind is not StepKind.LOAD:
-                    self._step(step)
+                self._step(step)
+            ring.leave()
 
     def _step(self, step: Step) -> None:
         out, scope = self.out, self.scope
         if self.plan.steps.index(step) in self.plan.barriers:
-            self._sync(max(0, self.slots - 1) if step.phase is Phase.BEFORE else 0)
+            self._sync()
         out.line(f"// {self._comment(step)}")
         match step.kind:
             case StepKind.MAP if step.accum is not None:
@@ -226,7 +190,7 @@ class KernelText:
                 number = self.block.savers.index(self.block.ops[step.op])
                 emit_save(out, scope, step, f"o{number}", self.outputs[number])
             case StepKind.LOAD:
-                raise AssertionError("loads are issued by the ring")
+                raise AssertionError("loads are issued by the ring, or before everything else")
 
     def _finish(self, step: Step) -> None:
         source = next(s for s in self.plan.steps if s.accum == step.op)
@@ -263,8 +227,3 @@ class KernelText:
             text += f", into %{self.scope.first[step.accum]}"
         return text
 
-
-def describe_load(block: object, attrs: InIterAttrs) -> str:
-    """`x0, grid (1, None), loop 0` for a comment."""
-    imap = ", ".join("-" if d is None else str(d) for d in attrs.imap)
-    return f"operand {attrs.arg}, imap ({imap}), fmap {'-' if attrs.fmap is None else attrs.fmap}"

@@ -22,11 +22,11 @@ from mirage_nb.codegen.reader import (
     broadcast_index,
     grid_part,
     locate,
-    row_major,
     view,
 )
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumAttrs, AccumKind, DimAttrs, DType, OpKind, OutSaverAttrs, RepeatAttrs, TensorType
+from mirage_nb.optimize.layout import row_major
 from mirage_nb.optimize.placement import Place, Step
 
 VECTOR = 8

@@ -24,7 +24,7 @@ from mirage_nb.ir import (
     ThreadGraph,
     TransposeAttrs,
 )
-from mirage_nb.optimize.layout import SharedLayout
+from mirage_nb.optimize.layout import SharedLayout, row_major
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.placement import Place
 
@@ -94,13 +94,16 @@ def broadcast_dim(dim: int | None, rank: int, shape: tuple[int, ...]) -> int | N
 
 
 def swizzled_offset(layout: SharedLayout, index: Multi) -> str:
-    """Element offset under a 128-byte swizzle, as a C expression."""
+    """Element offset under a swizzle, as a C expression.
+
+    The pattern repeats every eight rows, so only the row inside the pattern goes through the swizzle.
+    """
     size, panel = layout.dtype.size, layout.panel
     row, column = linear(index[:-1], layout.shape[:-1]), index[-1]
-    inside = row * (panel * size) + (column % panel) * size
-    offset = (column // panel) * (layout.panel_rows * panel)
-    swizzled = f"swizzle<128>({inside.bare}) / {size}"
-    return swizzled if offset == Index() else f"{offset.bare} + {swizzled}"
+    outside = (column // panel) * (layout.panel_rows * panel) + (row // 8) * (8 * panel)
+    inside = (row % 8) * (panel * size) + (column % panel) * size
+    swizzled = f"swizzle<{layout.swizzle}>({inside.bare}) / {size}"
+    return swizzled if outside == Index() else f"{outside.bare} + {swizzled}"
 
 
 class Reader:
@@ -295,7 +298,7 @@ def locate(scope: Scope, value: int, index: Multi, dim: int | None) -> Leaf:
         stride = 0 if dim is None else layout.strides[dim]
         # Ring slots are chosen by the pointer; partial sums are added up here.
         copies = buffer.copies if scope.ops[value].kind is OpKind.ACCUM else 1
-        if layout.swizzled:
+        if layout.swizzle:
             column = index[-1]
             return Leaf(f"t{value}", swizzled_offset(layout, index), column, stride, copies, layout.elements)
         offset = Index()
@@ -307,14 +310,6 @@ def locate(scope: Scope, value: int, index: Multi, dim: int | None) -> Leaf:
     offset = device_offset(scope.block, op.attrs, index, named("i", scope.block.loop))
     stride = 0 if dim is None else row_major(scope.block.args[op.attrs.arg].shape)[dim]
     return Leaf(f"x{op.attrs.arg}", offset.bare, offset, stride)
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a dense tensor."""
-    found = [1] * len(shape)
-    for dim in range(len(shape) - 2, -1, -1):
-        found[dim] = found[dim + 1] * shape[dim + 1]
-    return tuple(found)
 
 
 def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Index:
@@ -329,14 +324,21 @@ def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Ind
     return at
 
 
-def device_offset(block: BlockGraph, attrs: InIterAttrs, index: Multi, iteration: Index) -> Index:
-    """Element offset of tile index `index` in operand `attrs.arg` for one for-loop iteration."""
-    strides = row_major(block.args[attrs.arg].shape)
-    tile = block.tile_shape(attrs)
-    offset = Index()
-    for dim, (part, stride) in enumerate(zip(index, strides, strict=True)):
+def device_start(block: BlockGraph, attrs: InIterAttrs, iteration: Index) -> Multi:
+    """Where in operand `attrs.arg` the tile of this block begins in one for-loop iteration."""
+    found = []
+    for dim, extent in enumerate(block.tile_shape(attrs)):
         at = grid_part(block, attrs.imap, dim)
         if attrs.fmap == dim and block.loop > 1:
             at = at * block.loop + iteration
-        offset = offset + (at * tile[dim] + part) * stride
+        found.append(at * extent)
+    return tuple(found)
+
+
+def device_offset(block: BlockGraph, attrs: InIterAttrs, index: Multi, iteration: Index) -> Index:
+    """Element offset of tile index `index` in operand `attrs.arg` for one for-loop iteration."""
+    start = device_start(block, attrs, iteration)
+    offset = Index()
+    for first, part, stride in zip(start, index, row_major(block.args[attrs.arg].shape), strict=True):
+        offset = offset + (first + part) * stride
     return offset

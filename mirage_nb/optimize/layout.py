@@ -15,24 +15,27 @@ from mirage_nb.ir import BlockGraph, DType
 from mirage_nb.optimize.placement import Placement, Place, StepKind
 from mirage_nb.optimize.tiling import Tiling
 
-PANEL_BYTES = 128
-"""Width of a swizzled panel."""
+LINE_BYTES = 128
+"""All banks of shared memory once; every copy of a tensor begins on such a line."""
+
+SWIZZLES = (128, 64, 32)
+"""Panel widths in bytes, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLayout:
     """Where the elements of a shared tensor lie.
 
-    strides: elements per step of each dimension, before swizzling. swizzled: the last dimension is cut
-    into panels of 128 bytes, each panel holds all rows, and 16-byte chunks are permuted by the row.
-    elements: allocated per copy.
+    strides: elements per step of each dimension, before swizzling. elements: allocated per copy.
+    swizzle: 0, or 128, 64, 32: the last dimension is cut into panels of that many bytes, each panel holds
+    all rows, and 16-byte chunks are permuted by the row.
     """
 
     shape: tuple[int, ...]
     dtype: DType
     strides: tuple[int, ...]
     elements: int
-    swizzled: bool = False
+    swizzle: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -42,11 +45,11 @@ class SharedLayout:
     @property
     def panel(self) -> int:
         """Elements across a swizzled panel."""
-        return PANEL_BYTES // self.dtype.size
+        return self.swizzle // self.dtype.size
 
     @property
     def panel_rows(self) -> int:
-        """Rows of a swizzled panel: every dimension but the last, up to a whole 1024-byte pattern."""
+        """Rows of a swizzled panel: every dimension but the last, up to a whole pattern of eight."""
         return -(-math.prod(self.shape[:-1]) // 8) * 8
 
 
@@ -59,23 +62,37 @@ def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None 
         strides[dim] = step
         step = step * shape[dim] + (pad if position == 0 else 0)
     # Copies of the tensor follow each other; each begins on a 128-byte line.
-    unit = PANEL_BYTES // dtype.size
+    unit = LINE_BYTES // dtype.size
     return SharedLayout(shape, dtype, tuple(strides), -(-step // unit) * unit)
 
 
+def panel_bytes(shape: tuple[int, ...], dtype: DType) -> int:
+    """The widest swizzle whose panels the last extent fills, 0 if none does."""
+    return next((b for b in SWIZZLES if shape and shape[-1] * dtype.size % b == 0), 0)
+
+
 def swizzled(shape: tuple[int, ...], dtype: DType) -> SharedLayout:
-    """Panels of 128 bytes with swizzled chunks; the last extent must fill whole panels."""
-    width = PANEL_BYTES // dtype.size
-    assert shape[-1] % width == 0
-    strides = tuple(s // shape[-1] * width for s in pitched(shape, dtype).strides[:-1])
+    """Panels with swizzled chunks; the last extent must fill whole panels."""
+    swizzle = panel_bytes(shape, dtype)
+    assert swizzle
+    width = swizzle // dtype.size
+    strides = tuple(s // shape[-1] * width for s in row_major(shape)[:-1])
     rows = -(-math.prod(shape[:-1]) // 8) * 8
-    return SharedLayout(shape, dtype, (*strides, 1), rows * shape[-1], swizzled=True)
+    return SharedLayout(shape, dtype, (*strides, 1), rows * shape[-1], swizzle)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a dense tensor."""
+    found = [1] * len(shape)
+    for dim in range(len(shape) - 2, -1, -1):
+        found[dim] = found[dim + 1] * shape[dim + 1]
+    return tuple(found)
 
 
 def choose_layouts(
-    block: BlockGraph, placement: Placement, tilings: Mapping[int, Tiling]
+    block: BlockGraph, placement: Placement, tilings: Mapping[int, Tiling], boxed: frozenset[int | None]
 ) -> dict[int, SharedLayout]:
-    """A layout for every shared value, in order of definition."""
+    """A layout for every shared value, in order of definition; `boxed` ones arrive by bulk tensor copies."""
     turned = {s.accum: tilings[s.op].swapped for s in placement.steps if s.accum is not None and s.op in tilings}
     finishing = {s.value: turned[s.op] for s in placement.steps if s.kind is StepKind.FINISH and s.op in turned}
     found = {}
@@ -83,6 +100,9 @@ def choose_layouts(
         if where is not Place.SHARED:
             continue
         shape, dtype = block.types[value].shape, placement.stored[value]
+        if value in boxed:
+            found[value] = swizzled(shape, dtype)
+            continue
         pad = 0
         if value in finishing:
             pad = 4 if finishing[value] else 8

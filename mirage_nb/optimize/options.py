@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirage_nb.targets import Target
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """One way to emit.
 
-    warps: warps that compute, per block. stages: tiles of the for-loop in flight (ring depth).
-    bulk: stream the ring with bulk tensor copies from a warp of its own (sm_90 and later).
+    warps: warps that compute, per block. stages: tiles of the for-loop in flight (ring depth); fewer are
+    used where they do not fit. bulk: stream the ring with bulk tensor copies from a warp of its own
+    (sm_90 and later), where every streamed tile allows it.
     """
 
     warps: int = 8
-    stages: int = 3
+    stages: int = 4
     bulk: bool = False
 
     @property
@@ -26,3 +29,20 @@ class Options:
     def threads(self) -> int:
         """Threads per block, the producer warp included."""
         return self.compute_threads + (32 if self.bulk else 0)
+
+
+def default_options(target: Target) -> Options:
+    """What is tried first on a target."""
+    return Options(bulk=target.tma)
+
+
+def all_options(target: Target) -> tuple[Options, ...]:
+    """Everything that a tuner may try on a target, the default first."""
+    first = default_options(target)
+    others = (
+        Options(warps, stages, bulk)
+        for bulk in ((True, False) if target.tma else (False,))
+        for warps in (8, 4)
+        for stages in (4, 3, 6, 2)
+    )
+    return tuple(dict.fromkeys((first, *others)))

@@ -7,17 +7,18 @@ its elementwise chains fused, nothing else is changed. Invariant: emitting a pla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_nb.errors import TargetError
-from mirage_nb.ir import BlockGraph, DType, KernelGraph, OpKind
+from mirage_nb.ir import BlockGraph, DType, InIterAttrs, KernelGraph, OpKind
 from mirage_nb.optimize.layout import SharedLayout, choose_layouts
 from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
-from mirage_nb.optimize.options import Options
-from mirage_nb.optimize.placement import MATMULS, Phase, Place, Step, StepKind, pairs, place
+from mirage_nb.optimize.options import Options, all_options, default_options
+from mirage_nb.optimize.placement import MATMULS, Phase, Place, Placement, Step, StepKind, pairs, place
 from mirage_nb.optimize.schedule import Access, barriers, order, overlapping
 from mirage_nb.optimize.thread_graph import fuse
 from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
+from mirage_nb.optimize.transfer import boxes
 from mirage_nb.targets import Target
 
 RESERVED_BYTES = 1024
@@ -47,7 +48,7 @@ class BlockPlan:
     """Everything that was decided for one graph-defined operator.
 
     barriers: positions in `steps` before which a block-wide barrier stands; loop_barrier: one stands at
-    the top of every iteration. tilings: operator index -> Tiling, for Matmuls on tensor cores.
+    the top of every iteration, whatever the ring needs. tilings: operator index -> Tiling, for Matmuls on tensor cores.
     """
 
     block: BlockGraph
@@ -68,11 +69,6 @@ class BlockPlan:
     def buffer(self, value: int) -> Buffer:
         """The shared tensor of `value`."""
         return next(b for b in self.buffers if b.value == value)
-
-    @property
-    def ring(self) -> tuple[Step, ...]:
-        """The loads that the for-loop streams."""
-        return tuple(s for s in self.steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ def plan(graph: KernelGraph, target: Target, options: Options | None = None) -> 
         TargetError: a block needs more shared memory than the target has.
     """
     fused = fuse(graph)
-    chosen = options or Options()
+    chosen = options or default_options(target)
     literals = {v for op, values in fused.definitions() if op.kind is OpKind.CONST for v in values}
     kernels = tuple(
         plan_block(op.body, target, chosen, frozenset(i for i, v in enumerate(op.inputs) if v in literals))
@@ -135,26 +131,52 @@ def _last_use(graph: KernelGraph, value: int) -> int:
     return max(graph.uses()[value], default=0)
 
 
+def variants(graph: KernelGraph, target: Target) -> tuple[Options, ...]:
+    """The options under which `graph` fits `target` and that differ in what they make of it, default first."""
+    found: dict[tuple[BlockPlan | None, ...], Options] = {}
+    for options in all_options(target):
+        try:
+            found.setdefault(plan(graph, target, options).kernels, options)
+        except TargetError:
+            continue
+    return tuple(found.values())
+
+
 def plan_block(
     block: BlockGraph, target: Target, options: Options, literal_args: frozenset[int] = frozenset()
 ) -> BlockPlan:
-    """Plan one block graph whose chains are fused."""
+    """Plan one block graph whose chains are fused; the ring gets shallower until it fits. Raises TargetError."""
     placement = place(block, literal_args)
     steps = _scheduled(placement.steps)
-    tilings = _tilings(block, steps, options)
-    layouts = choose_layouts(block, placement, tilings)
-    stages = max(1, min(options.stages, block.loop))
-    copies = {b: _copies(block, steps, tilings, b, stages) for b in layouts}
-    intervals = [
-        Interval(v, layouts[v].nbytes * copies[v], *_lifetime(steps, v)) for v in layouts
-    ]
-    memory = allocate(intervals, alignment=1024 if any(x.swizzled for x in layouts.values()) else 128)
+    chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps))
     available = target.shared_per_block - RESERVED_BYTES
-    if memory.peak > available:
-        raise TargetError(
-            f"a block needs {memory.peak} bytes of shared memory; {target.name} has {available}",
-            hint="use a larger grid, a larger for-loop range, or fewer stages",
-        )
+    deepest = max(2, options.stages) if block.loop > 1 else 1
+    planned = None
+    for stages in range(min(deepest, block.loop), min(2, block.loop) - 1, -1):
+        planned = _plan_block(block, placement, steps, replace(chosen, stages=stages))
+        if planned.shared_bytes <= available:
+            return planned
+    assert planned is not None
+    raise TargetError(
+        f"a block needs {planned.shared_bytes} bytes of shared memory; {target.name} has {available}",
+        hint="use a larger grid or a larger for-loop range",
+    )
+
+
+def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...]) -> bool:
+    """Whether there is a ring and the copy engine can bring every tile of it."""
+    streamed = [block.ops[s.op].attrs for s in steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP]
+    return bool(streamed) and all(isinstance(a, InIterAttrs) and boxes(block, a) is not None for a in streamed)
+
+
+def _plan_block(block: BlockGraph, placement: Placement, steps: tuple[Step, ...], options: Options) -> BlockPlan:
+    tilings = _tilings(block, steps, options)
+    ring = frozenset(s.value for s in steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
+    layouts = choose_layouts(block, placement, tilings, boxed=ring if options.bulk else frozenset())
+    copies = {v: _copies(steps, tilings, v, options.stages) for v in layouts}
+    intervals = [Interval(v, layouts[v].nbytes * copies[v], *_lifetime(steps, v)) for v in layouts]
+    # A swizzle pattern repeats every 1024 bytes; cp.async and vectors need 16, a line is 128.
+    memory = allocate(intervals, alignment=1024 if any(x.swizzle for x in layouts.values()) else 128)
     buffers = tuple(
         Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True)
     )
@@ -192,7 +214,7 @@ def _tilings(block: BlockGraph, steps: tuple[Step, ...], options: Options) -> di
     return found
 
 
-def _copies(block: BlockGraph, steps: tuple[Step, ...], tilings: dict[int, Tiling], value: int, stages: int) -> int:
+def _copies(steps: tuple[Step, ...], tilings: dict[int, Tiling], value: int, stages: int) -> int:
     for step in steps:
         if step.value == value and step.kind is StepKind.LOAD and step.phase is Phase.LOOP:
             return stages
@@ -228,10 +250,10 @@ def _barriers(steps: tuple[Step, ...], buffers: tuple[Buffer, ...]) -> tuple[fro
         return Access(steps[index].reads, frozenset() if value is None else frozenset({value}))
 
     before, loop, after = ([i for i, s in enumerate(steps) if s.phase is p] for p in Phase)
-    # A streamed load is complete and visible after the barrier at the top of the iteration.
+    # A streamed load is complete and visible once the iteration has waited for its ring slot.
     body = [i for i in loop if steps[i].kind is not StepKind.LOAD]
     early = [access(i) for i in before]
-    top = len(body) != len(loop) or any(
+    top = any(
         access(i).writes or any(access(i).conflicts(e, shares) for e in early) for i in body
     )
     found = {before[i] for i in barriers(early, shares)}

@@ -19,6 +19,10 @@ ACCUMULATOR_REGISTERS = 128
 """f32 accumulators that one thread may hold for one Matmul."""
 
 
+PARTIAL_BYTES = 32768
+"""Shared memory that the partial sums of one Matmul may take after the loop."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """One Matmul [batch, m, k] @ [batch, k, n] on the warps of a block.
@@ -85,7 +89,8 @@ def tile_matmul(left: TensorType, right: TensorType, warps: int, *, deferred: bo
     options = [
         Tiling(batch, rows, columns, k, swapped, split)
         for split in product(powers, repeat=4)
-        if math.prod(split) <= warps and (deferred or split[3] == 1)
+        if math.prod(split) <= warps
+        and (split[3] == 1 or (deferred and 4 * split[3] * batch * m * n <= PARTIAL_BYTES))
     ]
     return min(options, key=lambda tiling: _cost(tiling, loop))
 

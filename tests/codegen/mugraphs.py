@@ -187,12 +187,12 @@ def split_attention(
 
 
 def split_safe_attention(
-    heads: int = 2, rows: int = 8, keys: int = 256, d: int = 64, splits: int = 2, loop: int = 2
+    heads: int = 2, rows: int = 16, keys: int = 256, d: int = 64, row_blocks: int = 1, splits: int = 2, loop: int = 2
 ) -> KernelGraph:
     """As split_attention with a running maximum: partial results carry their maximum. K is [heads, keys, d]."""
     args = (tensor((heads, rows, d)), tensor((heads, keys, d)), tensor((heads, keys, d)))
-    b = Build(args, (heads, splits), loop)
-    q, k, v = b.load(0, (0, None)), b.load(1, (0, 1), 1), b.load(2, (0, 1), 1)
+    b = Build(args, (heads, row_blocks, splits), loop)
+    q, k, v = b.load(0, (0, 1, None)), b.load(1, (0, None, 1), 1), b.load(2, (0, None, 1), 1)
     scores = b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1))
     scores = b.op(OpKind.MUL, scores, b.const(Fraction(1, 8)))
     top = b.op(OpKind.MAX, scores, attrs=DimAttrs(2))
@@ -200,13 +200,14 @@ def split_safe_attention(
     total = b.accum(AccumKind.RESCALE, b.sum(e, 2), top)
     out = b.accum(AccumKind.RESCALE, b.op(OpKind.MATMUL, e, v), top)
     highest = b.accum(AccumKind.MAX, top)
+    block_rows = rows // row_blocks
     for value, last in ((out, d), (total, 1), (highest, 1)):
-        b.save(b.reshape(value, 1, 1, rows, last), (0, 1))
+        b.save(b.reshape(value, 1, 1, block_rows, last), (0, 2, 1))
     graph = one_kernel("Q K V", b)
-    c = Build(tuple(graph.types[-3:]), (heads,))
-    o, t, m = c.load(0, (0,)), c.load(1, (0,)), c.load(2, (0,))
+    c = Build(tuple(graph.types[-3:]), (heads, row_blocks))
+    o, t, m = (c.load(i, (0, 2)) for i in range(3))
     parts = [c.op(OpKind.RESCALED_SUM, part, m, attrs=DimAttrs(1)) for part in (o, t)]
-    c.save(c.reshape(c.op(OpKind.DIV, *parts), 1, rows, d), (0,))
+    c.save(c.reshape(c.op(OpKind.DIV, *parts), 1, block_rows, d), (0, 1))
     graph = graph.append(Op(OpKind.GRAPH, (3, 4, 5), body=c.graph))
     return graph.returning((6,))
 

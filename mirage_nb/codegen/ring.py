@@ -1,0 +1,194 @@
+"""Loads into shared memory: tiles that are read once, and the ring of tiles that the for-loop streams.
+
+In: a block plan. Out: statements that fill the ring, wait for a slot and release it, with cp.async issued by
+all threads or with bulk tensor copies issued by a producer warp. Invariant: a slot is overwritten only after
+every warp has finished reading it, and read only after its copies have completed and are visible.
+"""
+
+from __future__ import annotations
+
+from mirage_nb.codegen.index import Index, linear, named
+from mirage_nb.codegen.maps import Walk, each
+from mirage_nb.codegen.reader import Scope, device_offset, device_start, locate
+from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.ir import InIterAttrs
+from mirage_nb.optimize.placement import Phase, Step, StepKind
+from mirage_nb.optimize.transfer import Boxes, boxes
+
+
+def loads(scope: Scope, phase: Phase) -> list[Step]:
+    """The load steps of a phase."""
+    return [s for s in scope.plan.steps if s.kind is StepKind.LOAD and s.phase is phase]
+
+
+def attributes(scope: Scope, step: Step) -> InIterAttrs:
+    """Which part of which operand a load brings."""
+    attrs = scope.block.ops[step.op].attrs
+    assert isinstance(attrs, InIterAttrs)
+    return attrs
+
+
+def describe(scope: Scope, step: Step) -> str:
+    """A load in muGraph terms, for a comment."""
+    attrs = attributes(scope, step)
+    imap = ", ".join("-" if d is None else str(d) for d in attrs.imap)
+    fmap = "-" if attrs.fmap is None else attrs.fmap
+    return f"// %{step.value} = operand {attrs.arg}, imap ({imap}), fmap {fmap}: {scope.block.types[step.value or 0]}"
+
+
+def emit_load(out: Writer, scope: Scope, step: Step, iteration: Index, stem: str) -> None:
+    """Copy one tile from device memory, 16, 8 or 4 bytes at a time if alignment allows, else by element."""
+    assert step.value is not None
+    attrs = attributes(scope, step)
+    width = _copy_width(scope, step, iteration)
+    walked = Walk(scope.shape(step.value), max(1, width))
+    nbytes = width * scope.plan.stored[step.value].size
+    out.line(describe(scope, step))
+    with each(out, scope, walked) as index:
+        target = f"{stem}{step.value}"
+        leaf = locate(scope, step.value, index, None)
+        source = device_offset(scope.block, attrs, index, iteration)
+        if width:
+            out.line(f"cp_async<{nbytes}>({target} + {leaf.offset}, x{attrs.arg} + {source.bare});")
+        else:
+            out.line(f"{target}[{leaf.offset}] = x{attrs.arg}[{source.bare}];")
+
+
+def _copy_width(scope: Scope, step: Step, iteration: Index) -> int:
+    """Elements per asynchronous copy, 0 if none is possible."""
+    assert step.value is not None
+    layout = scope.plan.buffer(step.value).layout
+    shape, size = layout.shape, layout.dtype.size
+    if not shape or layout.strides[-1] != 1:
+        return 0
+    for nbytes in (16, 8, 4):
+        width = nbytes // size
+        if shape[-1] % width or any(s % width for s in layout.strides[:-1]):
+            continue
+        source = device_offset(scope.block, attributes(scope, step), Walk(shape, width).index()[1], iteration)
+        if source.multiple_of(width):
+            return width
+    return 0
+
+
+class AsyncRing:
+    """All threads issue cp.async; one barrier per iteration both publishes a slot and frees the next."""
+
+    def __init__(self, out: Writer, scope: Scope) -> None:
+        self.out, self.scope = out, scope
+        self.steps = loads(scope, Phase.LOOP)
+        self.slots = scope.plan.options.stages if self.steps else 0
+
+    @property
+    def tensor_maps(self) -> tuple[tuple[int, int, Boxes], ...]:
+        """No tensor maps."""
+        return ()
+
+    def begin(self) -> None:
+        """Fill all slots but one."""
+        if self.slots:
+            with self.out.block(f"for (int f = 0; f < {self.slots - 1}; ++f)"):
+                self._fill(named("f", self.slots - 1), "f")
+                self.out.line("cp_async_commit();")
+
+    def enter(self, barrier: bool) -> None:
+        """Wait for the slot of iteration i, refill the one that iteration i-1 has left."""
+        if self.slots:
+            self.out.line(f"cp_async_wait<{self.slots - 2}>();")
+        if self.slots or barrier:
+            self.out.line("block_sync();")
+        if self.slots:
+            ahead, loop = self.slots - 1, self.scope.block.loop
+            with self.out.block(f"if (i + {ahead} < {loop})"):
+                self._fill(named("i", loop - ahead) + ahead, f"(i + {ahead}) % {self.slots}")
+            self.out.line("cp_async_commit();")
+
+    def leave(self) -> None:
+        """The barrier of the next iteration frees the slot."""
+
+    def _fill(self, iteration: Index, slot: str) -> None:
+        for step in self.steps:
+            assert step.value is not None
+            layout = self.scope.plan.buffer(step.value).layout
+            target = f"{c_type(layout.dtype)}* const fill{step.value}"
+            self.out.line(f"{target} = ring{step.value} + {slot} * {layout.elements};")
+            emit_load(self.out, self.scope, step, iteration, "fill")
+
+
+class BulkRing:
+    """A producer warp issues bulk tensor copies; mbarriers say when a slot is full and when it is empty."""
+
+    def __init__(self, out: Writer, scope: Scope) -> None:
+        self.out, self.scope = out, scope
+        self.steps = loads(scope, Phase.LOOP)
+        self.slots = scope.plan.options.stages
+
+    @property
+    def tensor_maps(self) -> tuple[tuple[int, int, Boxes], ...]:
+        """(value, operand, boxes) of every streamed tile."""
+        found = []
+        for step in self.steps:
+            attrs = attributes(self.scope, step)
+            boxed = boxes(self.scope.block, attrs)
+            assert boxed is not None and step.value is not None
+            found.append((step.value, attrs.arg, boxed))
+        return tuple(found)
+
+    def begin(self) -> None:
+        """Set up the mbarriers and send the producer warp on its way."""
+        out, warps = self.out, self.scope.plan.options.warps
+        out.line(f"MIRAGE_SHARED(uint64_t, full, {self.slots});")
+        out.line(f"MIRAGE_SHARED(uint64_t, empty, {self.slots});")
+        with out.block("if (thread == 0)"):
+            with out.block(f"for (int s = 0; s < {self.slots}; ++s)"):
+                out.line("mbarrier_init(full + s, 1);")
+                out.line(f"mbarrier_init(empty + s, {warps});")
+            out.line("fence_mbarrier_init();")
+        out.line("block_sync();")
+        with out.block(f"if (warp == {warps})"):
+            out.line("// the producer warp: one lane streams tiles as slots become empty")
+            with out.block("if (lane == 0)"):
+                self._produce()
+            out.line("return;")
+
+    def _produce(self) -> None:
+        out, loop = self.out, self.scope.block.loop
+        for value, _, _ in self.tensor_maps:
+            out.line(f"tma_prefetch_map(map{value});")
+        with out.block(f"for (int f = 0; f < {loop}; ++f)"):
+            out.line(f"const int slot = f % {self.slots};")
+            out.line(f"mbarrier_wait(empty + slot, (f / {self.slots} + 1) % 2);")
+            total = 0
+            for value, _, boxed in self.tensor_maps:
+                total += boxed.elements * self.scope.plan.stored[value].size
+            out.line(f"mbarrier_arrive_expect_tx(full + slot, {total});")
+            for step, (value, _, boxed) in zip(self.steps, self.tensor_maps, strict=True):
+                self._copies(step, value, boxed)
+
+    def _copies(self, step: Step, value: int, boxed: Boxes) -> None:
+        out = self.out
+        attrs = attributes(self.scope, step)
+        layout = self.scope.plan.buffer(value).layout
+        operand = self.scope.block.args[attrs.arg].shape
+        start = device_start(self.scope.block, attrs, named("f", self.scope.block.loop))
+        row, column = linear(start[:-1], operand[:-1]), start[-1]
+        height, width = boxed.box
+        out.line(describe(self.scope, step))
+        with out.unrolled("p", boxed.across) as p, out.unrolled("d", boxed.down) as d:
+            target = named("slot", self.slots) * layout.elements
+            target = target + named(p, boxed.across) * (layout.panel_rows * width) + named(d, boxed.down) * (height * width)
+            across = column + named(p, boxed.across) * width
+            down = row + named(d, boxed.down) * height
+            at = f"ring{value} + {target.bare}"
+            out.line(f"tma_load_2d({at}, map{value}, full + slot, {across.bare}, {down.bare});")
+
+    def enter(self, barrier: bool) -> None:
+        """Wait for the slot of iteration i."""
+        self.out.line(f"mbarrier_wait(full + i % {self.slots}, i / {self.slots} % 2);")
+        if barrier:
+            self.out.line(f"barrier_sync(1, {self.scope.threads});")
+
+    def leave(self) -> None:
+        """This warp has finished with the slot."""
+        self.out.line("warp_sync();")
+        self.out.line(f"if (lane == 0) mbarrier_arrive(empty + i % {self.slots});")
