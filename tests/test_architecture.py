@@ -10,8 +10,9 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -97,15 +98,16 @@ class Source:
     text: str
     tree: ast.Module
     is_package: bool = False
+    gated: frozenset[str] = frozenset()  # our modules that cannot be imported without an optional extra
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One dotted name that a module imports or takes from `os`, and whether inside a function."""
+    """One dotted name that a module imports or takes from `os`, and when."""
 
     target: str
     line: int
-    lazy: bool
+    when: str  # "load", "call" or "typing"
     imported: bool = True
 
 
@@ -130,25 +132,28 @@ def uses(source: Source) -> list[Use]:
     """Every import, constant `import_module` and attribute of `os` in the module."""
     found: list[Use] = []
 
-    def visit(node: ast.AST, lazy: bool) -> None:
+    def visit(node: ast.AST, when: str) -> None:
         match node:
             case ast.Import(names=names):
-                found.extend(Use(alias.name, node.lineno, lazy) for alias in names)
+                found.extend(Use(alias.name, node.lineno, when) for alias in names)
             case ast.ImportFrom(names=names):
                 base = absolute(source, node)
-                found.extend(Use(f"{base}.{alias.name}", node.lineno, lazy) for alias in names)
+                found.extend(Use(f"{base}.{alias.name}", node.lineno, when) for alias in names)
             case ast.Call(
                 func=ast.Attribute(attr=called) | ast.Name(id=called),
                 args=[ast.Constant(value=str(target)), *_],
             ) if called in ("import_module", "__import__"):
-                found.append(Use(target, node.lineno, lazy))
+                found.append(Use(target, node.lineno, when))
             case ast.Attribute(value=ast.Name(id="os"), attr=attr):
-                found.append(Use(f"os.{attr}", node.lineno, lazy, imported=False))
-        inner = lazy or isinstance(node, (*FUNCTIONS, ast.Lambda))
+                found.append(Use(f"os.{attr}", node.lineno, when, imported=False))
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                when = "call"
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                when = "typing"
         for child in ast.iter_child_nodes(node):
-            visit(child, inner)
+            visit(child, when)
 
-    visit(source.tree, False)
+    visit(source.tree, "load")
     return found
 
 
@@ -168,7 +173,7 @@ def ranks(source: Source) -> Iterator[Violation]:
         return
     for use in uses(source):
         target = ranked(use.target)
-        if not use.imported or target is None or (use.lazy and (prefix, target) in LAZY_UPWARD):
+        if not use.imported or target is None or (use.when == "call" and (prefix, target) in LAZY_UPWARD):
             continue
         highest = RANKS[prefix] if room_of(prefix) == room_of(target) else RANKS[prefix] - 1
         if RANKS[target] > highest:
@@ -192,11 +197,34 @@ def star_imports(source: Source) -> Iterator[Violation]:
 
 
 def lazy_imports(source: Source) -> Iterator[Violation]:
-    """Functions import nothing but optional extras and the two lazy upward rooms."""
+    """Functions import optional extras, our modules that need one, the two lazy upward rooms: nothing else."""
     for use in uses(source):
-        upward = (ranked(source.name), ranked(use.target)) in LAZY_UPWARD
-        if use.imported and use.lazy and not upward and use.target.split(".")[0] not in OPTIONAL:
-            yield use.line, f"{use.target} is imported inside a function"
+        if use.imported and use.when == "call":
+            upward = (ranked(source.name), ranked(use.target)) in LAZY_UPWARD
+            optional = use.target.split(".")[0] in OPTIONAL or any(
+                under(use.target, name) for name in source.gated
+            )
+            if not upward and not optional:
+                yield use.line, f"{use.target} is imported inside a function"
+
+
+def gated_modules(sources: list[Source]) -> frozenset[str]:
+    """Our modules that load an optional extra as they are imported, themselves or through others of ours."""
+    loads = {source.name: [use.target for use in uses(source) if use.when == "load"] for source in sources}
+    gated: set[str] = set()
+    while new := {
+        name
+        for name, targets in loads.items()
+        if name not in gated
+        and any(t.split(".")[0] in OPTIONAL or module_of(t, loads) in gated for t in targets)
+    }:
+        gated |= new
+    return frozenset(gated)
+
+
+def module_of(target: str, names: Collection[str]) -> str | None:
+    """The module that an imported name comes from."""
+    return max((name for name in names if under(target, name)), key=len, default=None)
 
 
 def global_statements(source: Source) -> Iterator[Violation]:
@@ -254,26 +282,33 @@ PACKAGE_RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def package_sources() -> Iterator[tuple[Path, Source]]:
+@cache
+def house() -> dict[Path, Source]:
+    """Every Python file of the package and the tests."""
+    found: dict[Path, Source] = {}
     for folder, package in (("mirage_nb", "mirage_nb"), ("magics", "mirage_magics"), ("tests", "tests")):
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = [package, *path.relative_to(ROOT / folder).with_suffix("").parts]
             is_package = parts[-1] == "__init__"
             text = path.read_text(encoding="utf-8")
             name = ".".join(parts[:-1] if is_package else parts)
-            yield path, Source(name, text, ast.parse(text), is_package)
+            found[path.relative_to(ROOT)] = Source(name, text, ast.parse(text), is_package)
+    gated = gated_modules(list(found.values()))
+    return {path: replace(source, gated=gated) for path, source in found.items()}
 
 
 def snippet(name: str, text: str) -> Source:
     """`name` ends in a dot for a package's `__init__`."""
-    return Source(name.rstrip("."), text, ast.parse(text), name.endswith("."))
+    return Source(
+        name.rstrip("."), text, ast.parse(text), name.endswith("."), frozenset({"mirage_nb.runtime.launch"})
+    )
 
 
 @pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
 def test_the_house_obeys(rule: Rule) -> None:
     broken = [
-        f"{path.relative_to(ROOT)}:{line}: {message}"
-        for path, source in package_sources()
+        f"{path}:{line}: {message}"
+        for path, source in house().items()
         if rule is sizes or not under(source.name, "tests")
         for line, message in rule(source)
     ]
@@ -281,7 +316,7 @@ def test_the_house_obeys(rule: Rule) -> None:
 
 
 def test_the_rules_see_the_house() -> None:
-    names = {source.name for _, source in package_sources()}
+    names = {source.name for source in house().values()}
     assert {"mirage_nb", "mirage_nb.ir", "mirage_nb.ir.ops", "tests.test_architecture"} <= names
 
 
@@ -320,6 +355,11 @@ BAD: tuple[tuple[Rule, str, str], ...] = (
     (lazy_imports, "mirage_nb.ir.ops", "class C:\n    async def f(self):\n        from .dtypes import DType"),
     (lazy_imports, "mirage_nb.pipeline", "def f():\n    importlib.import_module('mirage_nb.viz')"),
     (lazy_imports, "mirage_nb.pipeline", "def f():\n    import torchvision"),
+    (
+        lazy_imports,
+        "mirage_nb.runtime.execute",
+        "def f():\n    from mirage_nb.runtime.compile import compile_cubin",
+    ),
     (global_statements, "mirage_nb.pipeline", "def f():\n    global state\n    state = 1"),
     (mutable_state, "mirage_nb.pipeline", "seen = {}\n\n\ndef f(k):\n    seen[k] = 1"),
     (mutable_state, "mirage_nb.pipeline", "seen: set[int] = set()\n\n\ndef f(k):\n    seen.add(k)"),
@@ -346,6 +386,7 @@ GOOD: tuple[tuple[Rule, str, str], ...] = (
     (star_imports, "mirage_nb.ir.", "from mirage_nb.ir.ops import OPS"),
     (lazy_imports, "mirage_nb.pipeline", "import math\n\nif True:\n    import cmath"),
     (lazy_imports, "mirage_nb.optimize.layout", "def f():\n    import z3"),
+    (lazy_imports, "mirage_nb.runtime.execute", "def f():\n    from .launch import GpuExecutable"),
     (lazy_imports, "mirage_nb.ir.show", "def f():\n    from mirage_nb.viz import picture"),
     (global_statements, "mirage_nb.pipeline", "def f(x):\n    def g():\n        nonlocal x\n        x = 2"),
     (mutable_state, "mirage_nb.pipeline", "TABLE = {}\n\n\ndef register(k):\n    TABLE[k] = 1"),
@@ -368,6 +409,17 @@ def test_good_snippets_pass(rule: Rule, name: str, text: str) -> None:
 
 def test_every_rule_has_snippets_of_both_kinds() -> None:
     assert {row[0] for row in BAD} == {row[0] for row in GOOD} == set(PACKAGE_RULES)
+
+
+def test_modules_that_need_an_extra_are_found() -> None:
+    sources = [
+        snippet("mirage_nb.runtime.launch", "import cupy"),
+        snippet("mirage_nb.runtime.race", "from .launch import GpuExecutable"),
+        snippet("mirage_nb.runtime.typed", "if TYPE_CHECKING:\n    import torch"),
+        snippet("mirage_nb.runtime.gpu", "def f():\n    import cupy"),
+        snippet("mirage_nb.runtime.all", "from mirage_nb.runtime import gpu, typed"),
+    ]
+    assert gated_modules(sources) == {"mirage_nb.runtime.launch", "mirage_nb.runtime.race"}
 
 
 def probe(statement: str) -> tuple[float, set[str]]:
