@@ -87,5 +87,5 @@ needs-cxx:
 		{ echo "$(CXX_NAME) is missing, and the tests run generated kernels with it; Debian package: g++" >&2; exit 1; }
 
 needs-chromium:
-	@command -v chromium >/dev/null || \
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ echo "no Chromium, and the browser tests drive it; Debian package: chromium" >&2; exit 1; }

@@ -197,7 +197,7 @@ def star_imports(source: Source) -> Iterator[Violation]:
 
 
 def lazy_imports(source: Source) -> Iterator[Violation]:
-    """Functions import optional extras, our modules that need one, the two lazy upward rooms: nothing else."""
+    """Functions import optional extras, our modules that need one, the lazy upward rooms: nothing else."""
     for use in uses(source):
         if use.imported and use.when == "call":
             upward = (ranked(source.name), ranked(use.target)) in LAZY_UPWARD
