@@ -124,7 +124,8 @@ def test_reference_names_every_function(row: Any) -> None:
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("X + 0", None), ("X + -0", None), ("X - 0", None), ("X * 1", None), ("X / 1", None), ("-(-X)", None), ("X.T.T", None),
+        ("X + 0", None), ("X + -0", None), ("X - 0", None), ("X * 1", None), ("X / 1", None),
+        ("-(-X)", None), ("X.T.T", None),
         ("reshape(reshape(X, 6), 2, 3)", None), ("repeat(X, 1, 0)", None), ("X ** 1", None),
         ("sum(reshape(X, 1, 6), 0)", ["Reshape"]), ("mean(reshape(X, 6, 1), -1)", ["Reshape"]),
         ("X * X", ["Sqr"]), ("X ** 2", ["Sqr"]), ("square(X)", ["Sqr"]), ("pow(X, 2)", ["Sqr"]),
