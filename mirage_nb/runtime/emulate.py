@@ -25,8 +25,7 @@ from mirage_nb.settings import Settings, read_settings
 ENGINE = DEVICE_FOLDER / "cpu" / "engine" / "program.cc"
 CPU_PARTS = ("mirage_device.cuh", "common", "cpu")
 COMMON_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fno-strict-aliasing")
-KERNEL_FLAGS = ("-shared", "-w", "-fno-exceptions", "-fno-rtti")
-CHECKED_FLAGS = ("-c", "-fsanitize=thread", "-w", "-fno-exceptions", "-fno-rtti")
+KERNEL_FLAGS = ("-w", "-fno-exceptions", "-fno-rtti", "-fstack-clash-protection")
 BUILD_SECONDS = 120
 GRACE_SECONDS = 5
 SHARED_LIMIT = 232448
@@ -210,16 +209,14 @@ class _Builder:
         enlisted = "".join(f"MIRAGE_ENLIST({name});\n" for name in names)
         text, output = folder / "kernel.cc", folder / "kernel.so"
         text.write_text(f'#line 1 "kernel.cu"\n{source}\n#line 1 "kernels"\n{enlisted}')
-        include = (f"-I{DEVICE_FOLDER}", *options)
-        if not checked:
-            self._compile(
-                "the kernel", (*COMMON_FLAGS, *KERNEL_FLAGS, *include, "-o", str(output), str(text))
-            )
-            return output
-        # Compiled and linked apart: the runner, not the thread sanitizer's library, hears of the accesses.
-        part = str(folder / "kernel.o")
-        self._compile("the kernel", (*COMMON_FLAGS, *CHECKED_FLAGS, *include, "-o", part, str(text)))
-        self._compile("the kernel", ("-shared", "-o", str(output), part))
+        flags = (*COMMON_FLAGS, *KERNEL_FLAGS, f"-I{DEVICE_FOLDER}", *options)
+        if checked:
+            # Compiled and linked apart: the runner hears of the accesses, not the sanitizer's library.
+            part = str(folder / "kernel.o")
+            self._compile("the kernel", (*flags, "-fsanitize=thread", "-c", "-o", part, str(text)))
+            self._compile("the kernel", ("-shared", "-o", str(output), part))
+        else:
+            self._compile("the kernel", (*flags, "-shared", "-o", str(output), str(text)))
         return output
 
     def _compile(self, what: str, arguments: Sequence[str]) -> None:

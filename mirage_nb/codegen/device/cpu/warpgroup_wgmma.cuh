@@ -45,14 +45,4 @@ MIRAGE_DEVICE void wgmma_m64k16(float (&d)[N / 2], const uint32_t (&a)[4], uint6
   cpu::collective(cpu::Collective::Wgmma, {d, a, nullptr, 0, &shape}, line);
 }
 
-// Moves registers between warpgroups: a multiple of 8 from 24 to 240 per thread; the kernel states its block size.
-template <int N>
-MIRAGE_DEVICE void registers_increase(MIRAGE_SITE_ALONE) {
-  cpu::collective(cpu::Collective::Registers, {}, line);
-}
-template <int N>
-MIRAGE_DEVICE void registers_decrease(MIRAGE_SITE_ALONE) {
-  cpu::collective(cpu::Collective::Registers, {}, line);
-}
-
 }  // namespace mirage

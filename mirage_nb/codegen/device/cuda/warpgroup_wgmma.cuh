@@ -149,15 +149,5 @@ MIRAGE_DEVICE void wgmma_m64k16(float (&d)[N / 2], const uint32_t (&a)[4], uint6
   detail::Wgmma<N>::template run<T, B_MAJOR>(d, a, b);
 }
 
-// Moves registers between warpgroups: a multiple of 8 from 24 to 240 per thread; the kernel states its block size.
-template <int N>
-MIRAGE_DEVICE void registers_increase() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-}
-template <int N>
-MIRAGE_DEVICE void registers_decrease() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-}
-
 }  // namespace mirage
 #endif

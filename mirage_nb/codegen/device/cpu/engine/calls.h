@@ -31,7 +31,7 @@ uint32_t shared_offset(const void* p);
 // Warp collectives: all lanes hand in operands, the warp runs the operation once.
 enum class Collective : uint8_t {
   Sync, Shuffle, ShuffleXor, ShuffleUp, ShuffleDown, Ballot, MmaF16, MmaBf16, Ldmatrix, LdmatrixTrans, Wgmma, WgmmaFence,
-  WgmmaCommit, WgmmaWait, Registers
+  WgmmaCommit, WgmmaWait
 };
 struct Operands {
   void* out;

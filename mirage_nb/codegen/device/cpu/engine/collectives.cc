@@ -218,8 +218,7 @@ void run_collective(Warp& warp) {
     case Collective::WgmmaCommit: warp.group++; return;
     case Collective::WgmmaWait: return finish_products(warp, warp.lanes[0].operands.n);
     case Collective::Sync:
-    case Collective::WgmmaFence:
-    case Collective::Registers: return;
+    case Collective::WgmmaFence: return;
   }
 }
 

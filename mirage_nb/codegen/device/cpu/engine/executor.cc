@@ -61,22 +61,38 @@ void create_lanes(size_t count) {
   }
 }
 
-std::string lane_list(const Warp& warp, const std::vector<int>& which) {
-  if (int(which.size()) == warp.count) return "all lanes";
-  std::string list = which.size() == 1 ? "lane " : "lanes ";
+// "lane 3", "warps 0-2,7".
+std::string numbered(const char* what, const std::vector<int>& which) {
+  std::string list = text("%s%s ", what, which.size() == 1 ? "" : "s");
   for (size_t i = 0; i < which.size();) {
     size_t j = i;
     while (j + 1 < which.size() && which[j + 1] == which[j] + 1) j++;
-    list += (i ? "," : "") + (j == i ? text("%d", which[i]) : text("%d-%d", which[i], which[j]));
+    if (i) list += ",";
+    list += j == i ? text("%d", which[i]) : text("%d-%d", which[i], which[j]);
     i = j + 1;
   }
   return list;
 }
 
+// Who shares a description, in order of appearance.
+class Groups {
+ public:
+  void add(const std::string& what, int who) {
+    for (auto& [known, members] : groups_) {
+      if (known == what) return members.push_back(who);
+    }
+    groups_.push_back({what, {who}});
+  }
+  auto begin() const { return groups_.begin(); }
+  auto end() const { return groups_.end(); }
+
+ private:
+  std::vector<std::pair<std::string, std::vector<int>>> groups_;
+};
+
 const char* const COLLECTIVE_NAMES[] = {"warp_sync", "shuffle", "shuffle_xor", "shuffle_up", "shuffle_down",
                                         "warp_ballot", "mma_m16n8k16<f16>", "mma_m16n8k16<bf16>", "ldmatrix",
-                                        "ldmatrix_trans", "wgmma_m64k16", "wgmma_fence", "wgmma_commit", "wgmma_wait",
-                                        "registers_increase/decrease"};
+                                        "ldmatrix_trans", "wgmma_m64k16", "wgmma_fence", "wgmma_commit", "wgmma_wait"};
 
 std::string describe_lane(const Lane& lane) {
   switch (lane.state) {
@@ -95,17 +111,13 @@ std::string describe_lane(const Lane& lane) {
   return "";
 }
 
-std::string describe_warp(const Warp& warp) {
-  std::vector<std::pair<std::string, std::vector<int>>> groups;
-  for (int l = 0; l < warp.count; l++) {
-    std::string what = describe_lane(warp.lanes[l]);
-    auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == what; });
-    if (same == groups.end()) same = groups.insert(same, {what, {}});
-    same->second.push_back(l);
-  }
-  std::string result = text("warp %d: ", warp.index);
-  for (size_t i = 0; i < groups.size(); i++) {
-    result += (i ? "; " : "") + lane_list(warp, groups[i].second) + " " + groups[i].first;
+std::string describe_lanes(const Warp& warp) {
+  Groups groups;
+  for (int l = 0; l < warp.count; l++) groups.add(describe_lane(warp.lanes[l]), l);
+  std::string result;
+  for (const auto& [what, members] : groups) {
+    if (!result.empty()) result += "; ";
+    result += (int(members.size()) == warp.count ? "all lanes" : numbered("lane", members)) + " " + what;
   }
   return result;
 }
@@ -113,7 +125,7 @@ std::string describe_warp(const Warp& warp) {
 std::string block_name() { return text("block (%u,%u,%u)", launch.block.x, launch.block.y, launch.block.z); }
 
 [[noreturn]] void diverged(const Warp& warp) {
-  fail("divergence", text("the lanes of a warp went apart in %s; %s", block_name().c_str(), describe_warp(warp).c_str()));
+  fail("divergence", text("the lanes of warp %d went apart in %s: %s", warp.index, block_name().c_str(), describe_lanes(warp).c_str()));
 }
 
 // Barriers ---------------------------------------------------------------------------------------------------
@@ -282,10 +294,12 @@ uint32_t random_below(uint32_t n) {
 }
 
 std::string describe_warps() {
-  std::string result;
+  Groups groups;
   for (const Warp& warp : warps) {
-    if (!warp.done) result += "  " + describe_warp(warp) + "\n";
+    if (!warp.done) groups.add(describe_lanes(warp), warp.index);
   }
+  std::string result;
+  for (const auto& [what, members] : groups) result += "  " + numbered("warp", members) + ": " + what + "\n";
   return result;
 }
 
