@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+import mirage_nb
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA_SUFFIXES = {".cuh", ".css", ".h", ".js", ".json", ".mirage"}
 
@@ -132,6 +134,10 @@ def tracked(folder: str) -> list[Path]:
         pytest.fail("this test reads the list of files from git; run it in a clone")
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).exists()]
+
+
+def test_the_version_is_said_once_more_in_the_package() -> None:
+    assert mirage_nb.__version__ == read_project()["project"]["version"]
 
 
 def test_the_version_is_in_the_changelog_or_unreleased() -> None:
