@@ -56,7 +56,7 @@ def header_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: 
     state = snapshot.state.value
     running = snapshot.state is State.RUNNING
     doing = f"<span class='mir-stage'>{escape(stage)}</span>" if stage and running else ""
-    first = "" if snapshot.first_seconds is None else f", first muGraph after {snapshot.first_seconds:.2f} s"
+    first = "" if snapshot.first_seconds is None else f", first µGraph after {snapshot.first_seconds:.2f} s"
     budget = "" if budget_seconds is None else f" of {budget_seconds:g} s"
     done, total = snapshot.configurations_done, snapshot.configurations_total
     pruned = sum(snapshot.total(outcome) for outcome in Outcome if outcome.name.startswith("PRUNED"))
@@ -97,14 +97,14 @@ def chart_html(snapshot: Snapshot) -> str:
 def candidates_html(snapshot: Snapshot, chosen: str = "") -> str:
     """The verified muGraphs, best first, at most ROWS of them."""
     if not snapshot.candidates:
-        return "<h4>verified muGraphs</h4><p class='mir-none'>none yet</p>"
-    columns = ("#", "muGraph", "operators", "kernels", "time", "verdict", "error", "configuration")
+        return "<h4>verified µGraphs</h4><p class='mir-none'>none yet</p>"
+    columns = ("#", "µGraph", "operators", "kernels", "time", "verdict", "error", "configuration")
     head = "".join(f"<th data-column='{n}' scope='col'>{name}</th>" for n, name in enumerate(columns))
     rows = [_row(rank, c, c.digest == chosen) for rank, c in enumerate(snapshot.candidates[:ROWS], start=1)]
     left = len(snapshot.candidates) - ROWS
     more = f"<p class='mir-none'>and {left} more</p>" if left > 0 else ""
     return (
-        "<h4>verified muGraphs</h4><div class='mir-scroll'><table class='mir-table'>"
+        "<h4>verified µGraphs</h4><div class='mir-scroll'><table class='mir-table'>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{more}"
     )
 
@@ -154,7 +154,7 @@ def candidate_html(candidate: Candidate) -> str:
         place = f"output {witness.output}, element {list(witness.index)}, seed {witness.seed}"
         facts.insert(1, ("witness", escape(f"{place}: expected {witness.expected}, found {witness.found}")))
     return (
-        f"<div class='mir-detail'><h4>muGraph {escape(candidate.digest[:8])}</h4>{_facts(facts)}"
+        f"<div class='mir-detail'><h4>µGraph {escape(candidate.digest[:8])}</h4>{_facts(facts)}"
         f"<div class='mir-picture'>{mugraph_svg(candidate.graph)}</div></div>"
     )
 

@@ -49,7 +49,7 @@ def mugraph_svg(graph: KernelGraph) -> str:
     kernels = graph.kernel_count
     title = f"kernel graph · {kernels} kernel{'s' if kernels != 1 else ''} · tensors in device memory"
     whole = _framed(_Scene.of_kernels(graph, names), title, "kernel")
-    summary = f"muGraph with {kernels} kernel(s): {', '.join(graph.output_names)} from "
+    summary = f"µGraph with {kernels} kernel(s): {', '.join(graph.output_names)} from "
     summary += ", ".join(given.name for given in graph.inputs)
     return svg.document(whole.width + 2, whole.height + 2, summary, (svg.move(1.0, 1.0, whole.parts),))
 

@@ -124,7 +124,7 @@ def test_choosing_rows_opens_them() -> None:
     assert view.wait(2)
     third = session.snapshot().candidates[2]
     click(view, {"choose": f"candidate:{third.digest}"})
-    assert f"muGraph {third.digest[:8]}" in view.candidate
+    assert f"µGraph {third.digest[:8]}" in view.candidate
     assert f"data-choose='candidate:{third.digest}' aria-selected='true'" in view.candidates
     click(view, {"choose": "prefix:4"})
     assert prefixes()[4].reason in view.prefix

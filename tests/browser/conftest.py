@@ -1,0 +1,205 @@
+"""A JupyterLab server in a folder of its own, and Debian's or the system's Chromium to look at it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+START_SECONDS = 60
+PAGE_MS = 30_000
+
+SETUP = """\
+import mirage_magics, mirage_nb
+from tests.browser.fake_session import FakeSession
+mirage_nb.superoptimize = lambda program, **options: FakeSession({seconds}, options["name"])
+mirage_magics.load_ipython_extension(get_ipython())
+"""
+CELL = """\
+%%mirage fused
+X: f16[16, 1024]
+W: f16[1024, 4096]
+return rms_norm(X) @ W
+"""
+
+
+class Server:
+    """A running JupyterLab: its folder and its address."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        names = home / "names"
+        names.mkdir()
+        (names / "mirage_magics").symlink_to(ROOT / "magics")
+        config = {name: str(home / name) for name in ("config", "data", "runtime", "ipython")}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(names)]),
+            "HOME": str(home),
+            "JUPYTER_CONFIG_DIR": config["config"],
+            "JUPYTER_DATA_DIR": config["data"],
+            "JUPYTER_RUNTIME_DIR": config["runtime"],
+            "IPYTHONDIR": config["ipython"],
+            "MIRAGE_NB_HOME": str(home / "store"),
+        }
+        options = ("--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={self.port}")
+        private = (
+            "--LabApp.expose_app_in_browser=True",
+            "--IdentityProvider.token=",
+            f"--ServerApp.root_dir={home}",
+            "--ServerApp.port_retries=0",
+        )
+        self.log = (home / "server.log").open("wb")
+        self.running = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options, *private],
+            env=environment,
+            cwd=home,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+        )
+        self.setting("notification", {"fetchNews": "false", "checkForUpdates": False})
+
+    def setting(self, name: str, values: dict[str, Any]) -> None:
+        """Write a user setting of @jupyterlab/apputils-extension."""
+        folder = self.home / "config" / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.jupyterlab-settings").write_text(json.dumps(values))
+
+    def notebook(self, name: str, *cells: str) -> str:
+        """Write a notebook; returns its address."""
+        content = {
+            "cells": [
+                {"cell_type": "code", "id": f"c{n}", "metadata": {}, "source": source, "outputs": [],
+                 "execution_count": None}
+                for n, source in enumerate(cells)
+            ],
+            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }  # fmt: skip
+        (self.home / f"{name}.ipynb").write_text(json.dumps(content))
+        return f"http://127.0.0.1:{self.port}/doc/tree/{name}.ipynb"
+
+    def wait(self) -> None:
+        """Until it answers."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api", timeout=2).close()
+                return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.2)
+        pytest.fail(f"JupyterLab did not start: {(self.home / 'server.log').read_text()[-2000:]}")
+
+    def close(self) -> None:
+        """End the server and its kernels."""
+        self.running.terminate()
+        try:
+            self.running.wait(20)
+        except subprocess.TimeoutExpired:
+            self.running.kill()
+        self.log.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    pytest.importorskip("jupyterlab")
+    running = Server(tmp_path_factory.mktemp("lab"))
+    try:
+        running.wait()
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on the PATH")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def new_page(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """`new_page(width, dark)`: an empty page; errors of its console fail the test."""
+    complaints: list[str] = []
+    contexts: list[Any] = []
+
+    def make(width: int = 1280, dark: bool = False) -> Any:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 1100}, color_scheme="dark" if dark else "light"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PAGE_MS)
+        page.on(
+            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+class Notebook:
+    """A notebook open in the page."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page = page
+        page.goto(address)
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
+        page.wait_for_function("document.querySelector('#jp-main-statusbar')?.innerText.includes('| Idle')")
+
+    def run(self, number: int, wait: bool = True) -> None:
+        """Run cell `number`, counted from 0."""
+        cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
+        cell.locator(".jp-InputPrompt").click()
+        self.page.evaluate("void window.jupyterapp.commands.execute('notebook:run-cell')")
+        if wait:
+            self.page.wait_for_function(
+                "n => /\\d/.test(document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')[n].innerText)",
+                arg=number,
+            )
+
+    def output(self, number: int) -> str:
+        """The text that cell `number` shows."""
+        cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
+        return str(cell.locator(".jp-OutputArea-output").first.inner_text())
+
+
+@pytest.fixture
+def open_notebook(server: Server, new_page: Callable[..., Any], request: Any) -> Callable[..., Notebook]:
+    """`open_notebook(*cells, seconds=, width=, dark=)`: the first cell sets scripted searches up."""
+
+    def make(*cells: str, seconds: float = 20.0, width: int = 1280, dark: bool = False) -> Notebook:
+        server.setting("themes", {"theme": "JupyterLab Dark" if dark else "JupyterLab Light"})
+        name = "".join(c if c.isalnum() else "_" for c in request.node.name)
+        page = new_page(width, dark)
+        notebook = Notebook(page, server.notebook(name, SETUP.format(seconds=seconds), *cells))
+        notebook.run(0)
+        return notebook
+
+    return make

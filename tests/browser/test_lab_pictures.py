@@ -1,0 +1,106 @@
+"""How it looks: nothing cut off in a real font, and screenshots near those that were looked at."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb.viz import counts_svg, mugraph_svg, page, prefix_svg
+from tests.browser.conftest import CELL, Notebook
+from tests.browser.fake_session import prefixes, snapshot
+from tests.viz.mugraph_samples import SAMPLES
+
+Image = pytest.importorskip("PIL.Image")
+
+pytestmark = pytest.mark.browser
+
+GOLDEN = Path(__file__).parent / "golden"
+THUMB = 480
+"""Width of the kept screenshots."""
+TOLERANCE = 12.0
+"""Mean difference of 8-bit channels in the worst tile of 24 pixels; another font stays below it."""
+
+SPILLED = """() => {
+  const spilled = [];
+  for (const text of document.querySelectorAll('svg text')) {
+    const box = text.getBoundingClientRect();
+    const holds = (r) => r.left <= box.left + 1 && r.right >= box.right - 1 &&
+        r.top <= box.top + 4 && r.bottom >= box.bottom - 4;
+    const near = [...text.parentNode.querySelectorAll(':scope > rect')].map((r) => r.getBoundingClientRect());
+    const whole = text.ownerSVGElement.getBoundingClientRect();
+    if (!holds(whole) || (near.length && !text.closest('.mir-chart') && !near.some(holds))) {
+      if (near.length && text.parentNode.tagName !== 'svg') spilled.push(text.textContent);
+      if (!holds(whole)) spilled.push('outside: ' + text.textContent);
+    }
+  }
+  return spilled;
+}"""
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_text_leaves_its_box(new_page: Callable[..., Any], name: str) -> None:
+    tab = new_page(1920)
+    tab.set_content(page("t", mugraph_svg(SAMPLES[name]())))
+    assert tab.evaluate(SPILLED) == []
+
+
+def test_no_text_leaves_the_other_pictures(new_page: Callable[..., Any]) -> None:
+    tab = new_page(1280)
+    sample = prefixes()
+    tab.set_content(page("t", counts_svg(snapshot().counts) + prefix_svg(sample[11], sample)))
+    assert tab.evaluate(SPILLED) == []
+
+
+def test_the_check_for_spilled_text_sees_one(new_page: Callable[..., Any]) -> None:
+    tab = new_page(1280)
+    svg = mugraph_svg(SAMPLES["rmsnorm_fused"]()).replace(">Matmul<", ">Matmul of two rather large operands<")
+    tab.set_content(page("t", svg))
+    assert tab.evaluate(SPILLED) == ["Matmul of two rather large operands"]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_the_view_looks_as_it_did(
+    open_notebook: Callable[..., Notebook], width: int, dark: bool, update_golden: bool, tmp_path: Path
+) -> None:
+    notebook = open_notebook(CELL, seconds=0.3, width=width, dark=dark)
+    notebook.run(1)
+    tab = notebook.page
+    tab.wait_for_function("document.querySelector('.mir-live .mir-state')?.innerText === 'finished'")
+    tab.locator(".mir-live [data-choose='prefix:11']").click()
+    tab.wait_for_selector(".mir-section-prefix svg")
+    tab.set_viewport_size({"width": width, "height": 2400})
+    tab.wait_for_timeout(500)
+    shot = Image.open(io.BytesIO(tab.locator(".mir-live").screenshot())).convert("RGB")
+    shot.save(tmp_path / "whole.png")
+    thumb = shot.resize((THUMB, round(shot.height * THUMB / shot.width)), Image.Resampling.BOX)
+    kept = GOLDEN / f"view-{width}-{'dark' if dark else 'light'}.png"
+    if update_golden:
+        GOLDEN.mkdir(exist_ok=True)
+        thumb.quantize(64).save(kept, optimize=True)
+        return
+    assert kept.exists(), f"{kept} is missing; write it with --update-golden and look at it"
+    old = Image.open(kept).convert("RGB")
+    assert abs(old.height - thumb.height) <= 0.08 * old.height
+    assert worst_tile(np.asarray(old.resize(thumb.size), float), np.asarray(thumb, float)) < TOLERANCE
+
+
+def worst_tile(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], size: int = 24) -> float:
+    """The largest mean difference over tiles."""
+    apart = np.abs(a - b).mean(axis=2)
+    rows, columns = (n // size * size for n in apart.shape)
+    tiles = apart[:rows, :columns].reshape(rows // size, size, columns // size, size)
+    return float(tiles.mean(axis=(1, 3)).max())
+
+
+def test_the_comparison_sees_a_lost_box() -> None:
+    whole = np.full((480, 480, 3), 250.0)
+    whole[100:150, 100:200] = 60.0
+    lost = np.full((480, 480, 3), 250.0)
+    assert worst_tile(whole, whole) == 0.0
+    assert worst_tile(whole, lost) > TOLERANCE
