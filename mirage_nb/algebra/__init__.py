@@ -1,7 +1,8 @@
 """Abstract expressions and their oracle: what the search prunes with (section 4.3 of the paper)."""
 
+from mirage_nb.algebra.atoms import Expr
 from mirage_nb.algebra.axioms import EQUATIONS, PARTS, Axiom
-from mirage_nb.algebra.normal_form import Algebra, Expr
+from mirage_nb.algebra.normal_form import Algebra
 from mirage_nb.algebra.options import QUICK, STANDARD, THOROUGH, AlgebraOptions
 from mirage_nb.algebra.oracle import ADD, DIV_AB, DIV_BA, MUL, Oracle
 

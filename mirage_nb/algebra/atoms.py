@@ -19,6 +19,8 @@ from itertools import permutations, product
 from math import factorial, prod
 
 SubAxis = Hashable
+Expr = int
+"""The number of an expression in its algebra."""
 Factor = tuple[int, tuple[int, ...]]
 """An atom (its prime) and one variable per axis that it depends on, in the order of the axes' numbers.
 Variable v >= 0 is bound; variable -1 - a is the free axis number a."""
@@ -198,9 +200,9 @@ class AtomTable:
         key = (mask, m)
         out = self._sums.get(key)
         if out is None:
-            touched, rest = [], []
-            for p in self.monomials[m].atoms:
-                (touched if self.atoms[p].axes & mask else rest).append(p)
+            atoms = self.monomials[m].atoms
+            touched = [p for p in atoms if self.atoms[p].axes & mask]
+            rest = [p for p in atoms if not self.atoms[p].axes & mask]
             names = list(bits(mask))
             variable = {-1 - a: v for v, a in enumerate(names)}
             factors: list[Factor] = []
@@ -296,12 +298,9 @@ def _colors(names: Sequence[int], variables: list[int], factors: list[Factor]) -
     """Numbers that tell variables apart by what they touch; they do not depend on how they are numbered."""
     color = dict.fromkeys(variables, 0)
     for _ in range(2):
+        colored = [(p, [u if u < 0 else color[u] for u in vs], vs) for p, vs in factors]
         signature = {
-            v: (
-                names[v],
-                color[v],
-                sorted((p, [u if u < 0 else color[u] for u in vs], vs.index(v)) for p, vs in factors if v in vs),
-            )
+            v: (names[v], color[v], sorted((p, us, vs.index(v)) for p, us, vs in colored if v in vs))
             for v in variables
         }
         ranks = sorted(signature.values())

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from mirage_nb.algebra.atoms import AtomKind, AtomTable, Factor, bits
-from mirage_nb.algebra.normal_form import Algebra, Expr
+from mirage_nb.algebra.atoms import AtomKind, AtomTable, Block, Expr, Factor, bits
+from mirage_nb.algebra.normal_form import Algebra
 
 _PLACES = {AtomKind.EXP: "an exponent", AtomKind.ROOT: "a radicand", AtomKind.INVERSE: "a denominator"}
 
@@ -80,10 +80,20 @@ def network(algebra: Algebra, monomial: int) -> Network:
 
 
 def _is_bare(algebra: Algebra, piece: Expr) -> bool:
-    """Whether a piece is a number or an inverse."""
+    """Whether no term equals this piece: it is a number, or an inverse, or a sum or root of such."""
     terms = algebra.monomials(piece)
-    atom = algebra.table.atoms.get(terms[0][0])
-    return len(terms) == 1 and (terms[0][0] == 1 or (atom is not None and atom.kind is AtomKind.INVERSE))
+    if len(terms) > 1:
+        return False
+    return all(_is_bare_atom(algebra, p) for p in algebra.table.monomials[terms[0][0]].atoms)
+
+
+def _is_bare_atom(algebra: Algebra, prime: int) -> bool:
+    atom = algebra.table.atoms[prime]
+    if isinstance(atom.payload, Block):
+        return all(_is_bare_atom(algebra, p) for p, _ in atom.payload.factors)
+    if atom.kind is AtomKind.ROOT and algebra.splits(AtomKind.ROOT):
+        return _is_bare(algebra, algebra.argument(prime))
+    return atom.kind is AtomKind.INVERSE
 
 
 def find_levels(algebra: Algebra, targets: Iterable[Expr]) -> list[Level]:
@@ -154,10 +164,11 @@ def _multiplied_out(algebra: Algebra, net: Network, at: int, coefficient: int) -
 def same_scope(table: AtomTable, factors: Sequence[Factor]) -> list[list[Factor]]:
     """The largest sets of factors in which no axis stands for two variables (maximal cliques)."""
     scopes = [dict(zip(bits(table.atoms[p].axes), vs, strict=True)) for p, vs in factors]
-    friends = [
-        {j for j, other in enumerate(scopes) if j != i and all(other.get(a, v) == v for a, v in scope.items())}
-        for i, scope in enumerate(scopes)
-    ]
+
+    def agree(i: int, j: int) -> bool:
+        return all(scopes[j].get(a, v) == v for a, v in scopes[i].items())
+
+    friends = [{j for j in range(len(factors)) if j != i and agree(i, j)} for i in range(len(factors))]
     found: list[list[Factor]] = []
 
     def extend(chosen: list[int], open_: set[int], closed: set[int]) -> None:

@@ -8,11 +8,12 @@ already summed may not occur in any factor outside of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 
-from mirage_nb.algebra.atoms import AtomTable, Factor, bits
-from mirage_nb.algebra.levels import Level, Network
+from mirage_nb.algebra.atoms import Factor, bits
+from mirage_nb.algebra.levels import Level, Network, network
+from mirage_nb.algebra.normal_form import Algebra, Terms
 
 Scope = dict[int, int]
 """For each variable of the part (free axis a: -1 - a) the variable of the whole."""
@@ -84,27 +85,6 @@ def _extents_fit(part: Network, whole: Network) -> bool:
     return 0 not in part.touch or _extents(part) <= _extents(whole)
 
 
-def completes(
-    table: AtomTable,
-    open_monomial: Callable[[int], Network],
-    terms: tuple[tuple[int, int], ...],
-    whole: int,
-    level: Level,
-) -> bool:
-    """Whether all `terms` fit into `level` with one cofactor, the first of them into the monomial `whole`."""
-    first, net = open_monomial(terms[0][0]), open_monomial(whole)
-    if len(terms) == 1:
-        return level.terms[whole] >= terms[0][1] and any(True for _ in embeddings(first, net, level.exact))
-    axes = 0
-    for m, _ in terms:
-        axes |= table.monomials[m].axes
-    for scope, used in embeddings(first, net, level.exact):
-        for env, closed in _environments(first, net, scope, axes):
-            if _all_found(table, open_monomial, terms, net, used, env, closed, level.terms):
-                return True
-    return False
-
-
 def _environments(
     first: Network, whole: Network, scope: Scope, axes: int
 ) -> Iterator[tuple[Scope, frozenset[int]]]:
@@ -117,38 +97,66 @@ def _environments(
             closed.add(w)
     env = {v: w for v, w in scope.items() if v < 0}
     unbound = [a for a in bits(axes) if -1 - a not in env]
-    options = [[-1 - a, *(w for w, name in enumerate(whole.names) if name == a and w not in closed)] for a in unbound]
+    summed = {a: [w for w, name in enumerate(whole.names) if name == a and w not in closed] for a in unbound}
+    options = [[-1 - a, *summed[a]] for a in unbound]
     for chosen in product(*options):
         yield env | {-1 - a: w for a, w in zip(unbound, chosen, strict=True)}, frozenset(closed)
 
 
-def _all_found(
-    table: AtomTable,
-    open_monomial: Callable[[int], Network],
-    terms: tuple[tuple[int, int], ...],
-    whole: Network,
-    used: list[int],
-    env: Scope,
-    closed: frozenset[int],
-    level: dict[int, int],
-) -> bool:
-    """Whether each term, put in the place of the first one, gives a summand of the level."""
-    kept = [w for w in range(len(whole.names)) if w not in closed]
-    number = {w: i for i, w in enumerate(kept)}
-    cofactor: list[Factor] = [
-        (p, tuple(w if w < 0 else number[w] for w in ws))
-        for j, (p, ws) in enumerate(whole.factors)
-        if j not in used
-    ]
-    inner = {v: (w if w < 0 else number[w]) for v, w in env.items()}
-    needed: Counter[int] = Counter()
-    for m, c in terms:
-        term = open_monomial(m)
-        shift = len(kept)
-        factors = [(p, tuple(v + shift if v >= 0 else inner[v] for v in vs)) for p, vs in term.factors]
-        names = [whole.names[w] for w in kept] + list(term.names)
-        out = table.close(names, cofactor + factors)
-        needed[out] += c
-        if needed[out] > level.get(out, 0):
-            return False
-    return True
+class Matcher:
+    """Matches the monomials of one algebra, and remembers them opened."""
+
+    def __init__(self, algebra: Algebra) -> None:
+        self._algebra = algebra
+        self._networks: dict[int, Network] = {}
+
+    def open(self, monomial: int) -> Network:
+        """A monomial opened."""
+        net = self._networks.get(monomial)
+        if net is None:
+            net = self._networks[monomial] = network(self._algebra, monomial)
+        return net
+
+    def completes(self, terms: Terms, whole: int, level: Level) -> bool:
+        """Whether all `terms` fit into the level with one cofactor, the first of them into `whole`."""
+        first, net = self.open(terms[0][0]), self.open(whole)
+        if len(terms) == 1:
+            enough = level.terms[whole] >= terms[0][1]
+            return enough and any(True for _ in embeddings(first, net, level.exact))
+        axes = 0
+        for m, _ in terms:
+            axes |= self._algebra.table.monomials[m].axes
+        for scope, used in embeddings(first, net, level.exact):
+            for env, closed in _environments(first, net, scope, axes):
+                if self._all_found(terms, _Rest(net, used, closed), env, level.terms):
+                    return True
+        return False
+
+    def _all_found(self, terms: Terms, rest: _Rest, env: Scope, level: dict[int, int]) -> bool:
+        """Whether each term, put in the place of the first one, gives a summand of the level."""
+        inner = {v: rest.renamed(w) for v, w in env.items()}
+        shift = len(rest.names)
+        needed: Counter[int] = Counter()
+        for m, c in terms:
+            term = self.open(m)
+            factors = [(p, tuple(v + shift if v >= 0 else inner[v] for v in vs)) for p, vs in term.factors]
+            out = self._algebra.table.close([*rest.names, *term.names], rest.factors + factors)
+            needed[out] += c
+            if needed[out] > level.get(out, 0):
+                return False
+        return True
+
+
+class _Rest:
+    """What is left of a network without some factors and without the variables that they have summed."""
+
+    def __init__(self, whole: Network, used: list[int], closed: frozenset[int]) -> None:
+        kept = [w for w in range(len(whole.names)) if w not in closed]
+        self._number = {w: i for i, w in enumerate(kept)}
+        self.names = [whole.names[w] for w in kept]
+        left = (f for j, f in enumerate(whole.factors) if j not in used)
+        self.factors: list[Factor] = [(p, tuple(self.renamed(w) for w in ws)) for p, ws in left]
+
+    def renamed(self, variable: int) -> int:
+        """The number of a variable of the whole network in this one."""
+        return variable if variable < 0 else self._number[variable]

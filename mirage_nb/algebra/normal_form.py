@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from math import gcd
 
-from mirage_nb.algebra.atoms import AtomKind, AtomTable, SubAxis, bits
+from mirage_nb.algebra.atoms import AtomKind, AtomTable, Expr, SubAxis, bits
 from mirage_nb.algebra.options import STANDARD, AlgebraOptions
 from mirage_nb.algebra.polynomial import factor
+from mirage_nb.algebra.text import show, show_terms
 
-Expr = int
 Terms = tuple[tuple[int, int], ...]
 """(monomial, coefficient) pairs, ascending."""
 
@@ -149,6 +149,14 @@ class Algebra:
         names = self.table.axis_names
         return frozenset(names[i] for i in bits(self._axes[e]))
 
+    def show(self, e: Expr) -> str:
+        """The normal form as text, such as `Σk X·W / √(1/k·(Σk X²))`."""
+        return show(self, e)
+
+    def terms(self, e: Expr) -> tuple[tuple[int, str], ...]:
+        """The summands of the normal form: coefficient and text of each."""
+        return show_terms(self, e)
+
     def axes_mask(self, e: Expr) -> int:
         """The axes that e depends on, as a bit mask of the numbers of `AtomTable.axis`."""
         return self._axes[e]
@@ -233,9 +241,9 @@ class Algebra:
     def _has_addition(self, terms: Terms) -> bool:
         return len(terms) > 1 or self.table.monomials[terms[0][0]].additive
 
-    def keeps_product(self, a: Expr, b: Expr) -> bool:
-        """Whether a * b stays a product of additions."""
-        return self._factored and self._has_addition(self._terms[a]) and self._has_addition(self._terms[b])
+    def keeps_additions(self, e: Expr) -> bool:
+        """Whether the product of e with another such expression stays a product of additions."""
+        return self._factored and self._has_addition(self._terms[e])
 
     def total(self, e: Expr) -> int:
         """The sum of the coefficients of e."""
@@ -278,7 +286,9 @@ class Algebra:
         out = self._pieces.get(e)
         if out is None:
             terms = self._terms[e]
-            integer, common, rest = (terms[0][1], terms[0][0], {1: 1}) if len(terms) == 1 else self._content(terms)
+            common, integer, rest = *terms[0], {1: 1}
+            if len(terms) > 1:
+                integer, common, rest = self._content(terms)
             found = [self.single(1, p) for p in _prime_factors(integer)]
             found += [self._piece(p) for p in self.table.monomials[common].atoms]
             out = self._pieces[e] = tuple(found + self._sums_in(rest))

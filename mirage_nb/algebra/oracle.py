@@ -4,18 +4,47 @@ In: an algebra and the target expressions. Out: yes or no per expression (memois
 pairs, and a reason in words. The answer is yes whenever some term that equals a target under the axioms in
 force has a part equal to the expression (Theorem 1 of the paper); the tests try this against exhaustive
 rewriting. It is no for nearly everything else; what the normal form cannot decide counts as yes.
+
+Questions are answered in two stages: divisibility of flats (integers that ignore scope), then matching.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import gcd
 
-from mirage_nb.algebra.levels import Level, Network, find_levels, network
-from mirage_nb.algebra.matching import completes
-from mirage_nb.algebra.normal_form import Algebra, Expr, Terms
+from mirage_nb.algebra.atoms import Expr
+from mirage_nb.algebra.levels import Level, find_levels
+from mirage_nb.algebra.matching import Matcher
+from mirage_nb.algebra.normal_form import Algebra, Terms
+from mirage_nb.algebra.text import show, show_monomial
 
 MUL, ADD, DIV_AB, DIV_BA = 1, 2, 4, 8
+_EVERYWHERE = -1  # as a bit mask: every bit is set
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    """What the filters for pairs need to know of an expression.
+
+    Attributes:
+        flat: what the flats of its terms have in common; slots: the largest flats of the target that this
+            divides (bit mask).
+        places: see `Oracle.places`.
+        total: the sum of its coefficients.
+        divisor: flat of its inverse, if that still reaches the target; divisor_slots likewise, or 0.
+        factor: its flat as a factor that keeps additions, if it has an addition; 0 if it is no such factor
+            of the target. None without an addition, or when products are multiplied out.
+    """
+
+    flat: int
+    slots: int
+    places: int
+    total: int
+    divisor: int
+    divisor_slots: int
+    factor: int | None
 
 
 class Oracle:
@@ -37,70 +66,104 @@ class Oracle:
         self.undecided = any(algebra.is_vague(level.expr) for level in self.levels)
         self.queries = 0
         self.misses = 0
-        self._networks: dict[int, Network] = {}
+        self._matcher = Matcher(algebra)
         self._slots: dict[int, list[tuple[int, int]]] = {}
         for i, level in enumerate(self.levels):
             for m in level.terms:
                 self._slots.setdefault(algebra.table.monomials[m].flat, []).append((i, m))
         self._flats = sorted(self._slots)
-        self._where: dict[Expr, int] = {}
-        self._shared: dict[Expr, tuple[int, int]] = {}
+        self._largest = [f for f in self._flats if all(f == other or other % f for other in self._flats)]
+        self._greatest_total = max(level.total for level in self.levels)
+        self._contexts: dict[tuple[int, int], int] = {}
+        self._places: dict[Expr, int] = {}
+        self._profiles: dict[Expr, _Profile] = {}
         self._pairs: dict[tuple[Expr, Expr], int] = {}
 
     # ---- one expression
     def reaches(self, e: Expr) -> bool:
         """Whether e can still become a part of some target."""
-        self.queries += 1
-        return self.where(e) != 0
+        return self.places(e) != 0
 
-    def where(self, e: Expr) -> int:
-        """The levels that e can become a part of, as a bit mask of positions in `levels`."""
-        found = self._where.get(e)
+    def places(self, e: Expr) -> int:
+        """Where e can become a part: a bit mask of pairs (level, flat of the cofactor); 0 for nowhere."""
+        self.queries += 1
+        found = self._places.get(e)
         if found is None:
             self.misses += 1
-            found = self._where[e] = self._search(e)
+            found = self._places[e] = self._search(e)
         return found
 
     def _search(self, e: Expr) -> int:
         if self.undecided or self.algebra.is_vague(e):
-            return (1 << len(self.levels)) - 1
-        terms = self._ordered(self.algebra.monomials(e))
+            return _EVERYWHERE
+        terms = self.algebra.monomials(e)
         monomials = self.algebra.table.monomials
-        flats = [monomials[m].flat for m, _ in terms]
-        total = self.algebra.total(e)
-        found = 0
+        if len(terms) > 1:
+            terms = self._most_telling_first(terms)
+        first, others = monomials[terms[0][0]].flat, [monomials[m].flat for m, _ in terms[1:]]
+        found, slots, contexts = 0, self._slots, self._contexts
+        total = 0
         for flat in self._flats:
-            if flat % flats[0]:
+            if flat % first:
                 continue
-            rest = flat // flats[0]
-            if any(rest * f not in self._slots for f in flats):
+            cofactor = flat // first
+            if others and not all(cofactor * f in slots for f in others):
                 continue
-            for i, m in self._slots[flat]:
-                if not found >> i & 1 and total <= self.levels[i].total and self._fits(terms, m, i):
-                    found |= 1 << i
+            total = total or self.algebra.total(e)
+            for i, m in slots[flat]:
+                level = self.levels[i]
+                bit = contexts.setdefault((i, cofactor), len(contexts))
+                if not found >> bit & 1 and total <= level.total and self._fits(terms, m, level):
+                    found |= 1 << bit
         return found
 
-    def _ordered(self, terms: Terms) -> Terms:
-        """The term that tells most about scope comes first."""
-        if len(terms) == 1:
-            return terms
+    def _most_telling_first(self, terms: Terms) -> Terms:
+        """The term with most axes first: it says most about scope."""
         monomials = self.algebra.table.monomials
         first = max(terms, key=lambda t: (monomials[t[0]].axes.bit_count(), monomials[t[0]].flat))
         return (first, *(t for t in terms if t is not first))
 
-    def _fits(self, terms: Terms, whole: int, position: int) -> bool:
-        level = self.levels[position]
-        if whole % terms[0][0] == 0 and not self._open(whole).bare:
-            rest = whole // terms[0][0]
-            if all(level.terms.get(rest * m, 0) >= c for m, c in terms):
+    def _fits(self, terms: Terms, whole: int, level: Level) -> bool:
+        first = terms[0][0]
+        if whole % first == 0 and not self._matcher.open(whole).bare:
+            cofactor = whole // first
+            if all(level.terms.get(cofactor * m, 0) >= c for m, c in terms):
                 return True
-        return completes(self.algebra.table, self._open, terms, whole, level)
+        return self._matcher.completes(terms, whole, level)
 
-    def _open(self, monomial: int) -> Network:
-        net = self._networks.get(monomial)
-        if net is None:
-            net = self._networks[monomial] = network(self.algebra, monomial)
-        return net
+    def explain(self, e: Expr) -> str:
+        """Why e is kept or cut, in one or two lines."""
+        algebra, text = self.algebra, show(self.algebra, e)
+        if self.undecided:
+            return f"{text}\n  kept: a denominator or root of the target is not decided, so nothing is cut"
+        if algebra.is_vague(e):
+            return f"{text}\n  kept: it has a denominator or root that is not decided"
+        places = self.places(e)
+        if places:
+            found = {i for (i, _), bit in self._contexts.items() if places >> bit & 1}
+            level = self.levels[min(found)]
+            same = e == level.expr
+            return f"{text}\n  kept: {'it is' if same else 'a part of'} {level.place}" + (
+                "" if same else f", {show(algebra, level.expr)}"
+            )
+        return f"{text}\n  cut: {self._why_cut(e)}"
+
+    def _why_cut(self, e: Expr) -> str:
+        algebra, table = self.algebra, self.algebra.table
+        terms = algebra.monomials(e)
+        for m, _ in terms:
+            flat = table.monomials[m].flat
+            if any(whole % flat == 0 for whole in self._flats):
+                continue
+            missing = min((flat // gcd(flat, whole) for whole in self._flats), default=flat)
+            alone = show_monomial(algebra, m)
+            atoms = sorted(self._matcher.open(m).places)
+            unknown = [show_monomial(algebra, p) for p in atoms if missing % p == 0]
+            more = f": {', '.join(unknown)} too many" if unknown else ": it sums over too many axes"
+            return f"no part of the target has all factors of {alone}{more}"
+        if len(terms) > 1 and all(self.reaches(algebra.single(m, c)) for m, c in terms):
+            return "its summands fit one by one, but not together in one place"
+        return "the factors occur, but a summed axis is still needed by other factors of the target"
 
     # ---- pairs
     def pair(self, a: Expr, b: Expr) -> int:
@@ -108,66 +171,73 @@ class Oracle:
 
         MUL is also the filter for a matmul, because a part of a part is a part.
         """
-        known = self._pairs.get((a, b))
-        if known is None:
-            known = self._pairs[a, b] = self._pair(a, b)
-        return known
+        flags = self._pairs.get((a, b))
+        if flags is None:
+            flags = self._pair(a, b)
+            if flags:  # the others are too many to remember and quick to find out
+                self._pairs[a, b] = flags
+        return flags
 
     def pairs(self, a: Expr, others: Iterable[Expr]) -> list[int]:
         """`pair(a, b)` for many b."""
         return [self.pair(a, b) for b in others]
 
     def _pair(self, a: Expr, b: Expr) -> int:
-        algebra, flags = self.algebra, 0
-        if self._product_may_fit(a, b) and self.reaches(algebra.mul(a, b)):
+        algebra, divides, flags = self.algebra, self._divides, 0
+        p = self._profiles.get(a) or self._profile(a)
+        q = self._profiles.get(b) or self._profile(b)
+        shared, total = p.places & q.places, p.total + q.total
+        if self._product_may_fit(p, q) and self.places(algebra.mul(a, b)):
             flags |= MUL
-        if self._levels_shared(a, b) and self.reaches(algebra.add(a, b)):
+        if shared and total <= self._greatest_total and self.places(algebra.add(a, b)):
             flags |= ADD
-        if self._quotient_may_fit(a, b) and self.reaches(algebra.div(a, b)):
+        if p.slots & q.divisor_slots and divides(p.flat * q.divisor) and self.places(algebra.div(a, b)):
             flags |= DIV_AB
-        if self._quotient_may_fit(b, a) and self.reaches(algebra.div(b, a)):
+        if q.slots & p.divisor_slots and divides(q.flat * p.divisor) and self.places(algebra.div(b, a)):
             flags |= DIV_BA
         return flags
 
-    def _product_may_fit(self, a: Expr, b: Expr) -> bool:
-        if self.algebra.keeps_product(a, b):
-            m, n = self.algebra.as_product(a), self.algebra.as_product(b)
-            if m is None or n is None:
-                return self._undecided(a, b)
-            monomials = self.algebra.table.monomials
-            fits = self._divides(monomials[m].flat * monomials[n].flat)
-        else:
-            (flat_a, slots_a), (flat_b, slots_b) = self._content(a), self._content(b)
-            fits = bool(slots_a & slots_b) and self._divides(flat_a * flat_b)
-        return fits or self._undecided(a, b)
-
-    def _quotient_may_fit(self, a: Expr, b: Expr) -> bool:
-        inverse = self.algebra.inverse(b)
-        if not self.where(inverse):
+    def _product_may_fit(self, p: _Profile, q: _Profile) -> bool:
+        if p.factor is not None and q.factor is not None:
+            return p.factor != 0 != q.factor and self._divides(p.factor * q.factor)
+        if not p.slots & q.slots or p.total * q.total > self._greatest_total:
             return False
-        (flat_a, slots_a), (flat_b, slots_b) = self._content(a), self._content(inverse)
-        fits = bool(slots_a & slots_b) and self._divides(flat_a * flat_b)
-        return fits or self._undecided(a, b)
-
-    def _levels_shared(self, a: Expr, b: Expr) -> bool:
-        shared = self.where(a) & self.where(b)
-        if not shared:
-            return False
-        total = self.algebra.total(a) + self.algebra.total(b)
-        return any(shared >> i & 1 and total <= level.total for i, level in enumerate(self.levels))
+        return self._divides(p.flat * q.flat)
 
     def _divides(self, flat: int) -> bool:
-        return any(whole % flat == 0 for whole in self._flats)
+        for whole in self._largest:
+            if whole % flat == 0:
+                return True
+        return False
 
-    def _undecided(self, a: Expr, b: Expr) -> bool:
-        return self.undecided or self.algebra.is_vague(a) or self.algebra.is_vague(b)
+    def _profile(self, e: Expr) -> _Profile:
+        algebra = self.algebra
+        if self.undecided or algebra.is_vague(e):
+            profile = _Profile(1, _EVERYWHERE, _EVERYWHERE, 0, 1, _EVERYWHERE, None)
+        else:
+            flat = self._common_flat(e)
+            inverse = algebra.inverse(e)
+            places = self.places(inverse)
+            divisor = 1 if places == _EVERYWHERE else self._common_flat(inverse)
+            factor = None
+            if algebra.keeps_additions(e):
+                monomial = algebra.as_product(e)
+                factor = 0 if monomial is None else algebra.table.monomials[monomial].flat
+            profile = _Profile(
+                flat=flat,
+                slots=self._slots_of(flat),
+                places=self.places(e),
+                total=algebra.total(e),
+                divisor=divisor,
+                divisor_slots=self._slots_of(divisor) if places else 0,
+                factor=factor,
+            )
+        self._profiles[e] = profile
+        return profile
 
-    def _content(self, e: Expr) -> tuple[int, int]:
-        """What the flats of all terms of e have in common, and which flats of the target it divides."""
-        found = self._shared.get(e)
-        if found is None:
-            monomials = self.algebra.table.monomials
-            flat = gcd(*(monomials[m].flat for m, _ in self.algebra.monomials(e)))
-            slots = sum(1 << i for i, whole in enumerate(self._flats) if whole % flat == 0)
-            found = self._shared[e] = flat, slots
-        return found
+    def _common_flat(self, e: Expr) -> int:
+        monomials = self.algebra.table.monomials
+        return gcd(*(monomials[m].flat for m, _ in self.algebra.monomials(e)))
+
+    def _slots_of(self, flat: int) -> int:
+        return sum(1 << i for i, whole in enumerate(self._largest) if whole % flat == 0)

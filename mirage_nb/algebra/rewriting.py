@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import assert_never
 
+from mirage_nb.algebra.atoms import Expr
 from mirage_nb.algebra.axioms import (
     UNIT_AXIS,
     AdditionFree,
@@ -22,7 +23,7 @@ from mirage_nb.algebra.axioms import (
     Symbol,
     Term,
 )
-from mirage_nb.algebra.normal_form import Algebra, Expr
+from mirage_nb.algebra.normal_form import Algebra
 
 SymbolAxes = Mapping[str, frozenset[Hashable]]
 Binding = dict[str, Hashable]
