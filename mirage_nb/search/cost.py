@@ -34,6 +34,8 @@ STEP_US = 0.02
 """A barrier and the start of an operator on a tile."""
 ITERATION_US = 0.12
 """The part of an iteration that does not overlap with the one before."""
+WAVE_US = 0.8
+"""From the end of one wave of blocks to the first bytes of the next."""
 HARD_FUNCTION = 8.0
 """Vector instructions of an exponential, a root or a division."""
 MATMUL_GRAIN = (16, 8, 16)
@@ -149,7 +151,10 @@ def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: 
         if not step.operator.is_leaf:
             serial = serial + repeats * STEP_US
     serial = waves * (serial + (sizes.loop * ITERATION_US if kernel.loop is not None else 0.0))
-    us = target.start_us + np.maximum.reduce([streaming, computing, serial]) + 0.25 * (computing + serial)
+    fill = loaded / np.maximum(sizes.loop, 1) / (share * BLOCK_SHARE * 1e3) + (waves - 1) * WAVE_US
+    together = np.maximum.reduce([streaming, computing, serial]) + 0.25 * (computing + serial)
+    overlaps = (sizes.loop > 1) | (resident > 1)
+    us = target.start_us + fill + np.where(overlaps, together, streaming + computing + serial)
     return Estimates(us + target.launch_us, device, shared * blocks, memory, blocks)
 
 
@@ -180,7 +185,7 @@ def _shared_memory(kernel: KernelStructure, elements: Sequence[Numbers], width: 
 def _is_held(kernel: KernelStructure, index: int) -> bool:
     """Whether a tile lies in shared memory only while it is alive."""
     operator = kernel.steps[index].operator
-    return not operator.is_leaf and operator.kind is not OpKind.ACCUM and not _fuses(kernel, index)
+    return not operator.is_leaf and operator.kind is not OpKind.ACCUM
 
 
 def _fuses(kernel: KernelStructure, index: int) -> bool:

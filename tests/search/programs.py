@@ -125,6 +125,5 @@ def moe(x: int = 8, m: int = 8, k: int = 4096, f: int = 4096, n: int = 4096) -> 
 
 
 PROGRAMS = {
-    f.__name__: f
-    for f in (rmsnorm, rmsnorm_fig3, gated_mlp, lora, gqa, qknorm, qknorm_k, attention_safe, ntrans, moe)
+    f.__name__: f for f in (rmsnorm, rmsnorm_fig3, gated_mlp, lora, gqa, qknorm, qknorm_k, attention_safe, ntrans, moe)
 }

@@ -1,0 +1,144 @@
+"""prepare(): the program over axes says the same as the program over dimensions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mirage_nb.errors import SearchError
+from mirage_nb.interp import reference
+from mirage_nb.ir import DimAttrs, Op, OpKind, ReshapeAttrs
+from mirage_nb.search import Prepared, prepare
+from mirage_nb.search.instantiate import small_program
+from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, moe, qknorm, rmsnorm
+
+Array = npt.NDArray[np.float64]
+
+RULES = {
+    OpKind.ADD: np.add, OpKind.SUB: np.subtract, OpKind.MUL: np.multiply, OpKind.DIV: np.divide,
+    OpKind.EXP: np.exp, OpKind.SQRT: np.sqrt, OpKind.SQR: np.square,
+    OpKind.SILU: lambda x: x / (1 + np.exp(-x)),
+}  # fmt: skip
+
+
+def over_axes(prepared: Prepared, arrays: list[Array]) -> list[Array]:
+    """The program over axes in NumPy, one dimension for every axis; shares nothing with the search."""
+    count = len(prepared.axes)
+    values: list[Array] = []
+    for operator, args in prepared.program:
+        read = [values[a] for a in args]
+        if operator.kind is OpKind.IN_ITER:
+            tensor = prepared.tensors[operator.leaf]
+            letters = [0 if axis is None else axis + 1 for axis in tensor.axes]
+            present = sorted(axis for axis in tensor.axes if axis is not None)
+            value = np.einsum(arrays[tensor.input], letters, [axis + 1 for axis in present])
+            shape = [prepared.axes[axis].extent if axis in present else 1 for axis in range(count)]
+            values.append(value.reshape(shape))
+        elif operator.kind is OpKind.CONST:
+            values.append(np.full([1] * count, float(prepared.constants[operator.leaf].value)))
+        elif operator.kind is OpKind.MATMUL:
+            values.append((read[0] * read[1]).sum(operator.axis, keepdims=True))
+        elif operator.kind is OpKind.SUM:
+            values.append(read[0].sum(operator.axis, keepdims=True))
+        elif operator.kind is OpKind.MAX:
+            values.append(read[0].max(operator.axis, keepdims=True))
+        else:
+            values.append(RULES[operator.kind](*read))
+    found = []
+    for value, axes in zip(prepared.outputs, prepared.output_axes, strict=True):
+        present = [axis for axis in axes if axis is not None]
+        array = values[value].transpose([*present, *(a for a in range(count) if a not in present)])
+        found.append(array.reshape([1 if a is None else prepared.axes[a].extent for a in axes]))
+    return found
+
+
+SMALL = {
+    "rmsnorm": (2, 4, 3), "rmsnorm_fig3": (2, 4, 3), "gated_mlp": (2, 3, 4), "lora": (2, 4, 3, 5),
+    "gqa": (2, 3, 4, 5), "qknorm": (2, 3, 4, 5), "qknorm_k": (2, 3, 4, 5), "attention_safe": (2, 3, 4, 5),
+    "ntrans": (3, 4), "moe": (2, 3, 4, 5, 6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_over_axes_equals_the_program(name: str) -> None:
+    graph = PROGRAMS[name](*SMALL[name])
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(i.type.shape) for i in graph.inputs]
+    for found, expected in zip(over_axes(prepare(graph), arrays), reference.evaluate(graph, arrays), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_extents_of_one_have_no_axis() -> None:
+    prepared = prepare(gqa(1, 4, 8, 16))
+    assert [tensor.axes[0] for tensor in prepared.tensors] == [None, None, None]
+    assert [axis.extent for axis in prepared.axes] == [4, 8, 16, 8]
+
+
+def test_transposes_vanish_and_reduced_axes_are_those_that_are_folded() -> None:
+    prepared = prepare(attention_safe())
+    assert OpKind.TRANSPOSE not in {operator.kind for operator, _ in prepared.program}
+    assert [axis.reduced for axis in prepared.axes] == [False, False, True, True, False]
+    assert prepare(qknorm()).axes[4].reduced
+    assert [axis.reduced for axis in prepare(moe()).axes] == [False, False, True, True, False]
+
+
+def test_a_tensor_that_meets_itself_is_read_under_two_aliases() -> None:
+    b = Builder.over(X=(4, 6))
+    b.matmul(0, b.transpose(0))
+    prepared = prepare(b.done())
+    assert [tensor.input for tensor in prepared.tensors] == [0, 0]
+    first, second = (tensor.axes for tensor in prepared.tensors)
+    assert first[0] != second[0] and first[1] == second[1]
+    arrays = [np.random.default_rng(0).standard_normal((4, 6))]
+    np.testing.assert_allclose(over_axes(prepared, arrays)[0], arrays[0] @ arrays[0].T)
+
+
+def test_a_residual_around_a_square_matmul() -> None:
+    b = Builder.over(X=(3, 6), W=(6, 6))
+    b.op(OpKind.ADD, 0, b.matmul(0, 1))
+    prepared = prepare(b.done())
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((3, 6)), rng.standard_normal((6, 6))
+    np.testing.assert_allclose(over_axes(prepared, [x, w])[0], x + x @ w)
+    shared = {axis.extent for axis in prepared.axes if axis.reduced}
+    assert shared == {6}, "both roles of the square axis are cut alike"
+
+
+def test_shared_intermediates_stay_one() -> None:
+    b = Builder.over(X=(3, 6))
+    b.op(OpKind.ADD, 0, b.matmul(b.matmul(0, b.transpose(0)), 0))
+    prepared = prepare(b.done())
+    x = np.random.default_rng(0).standard_normal((3, 6))
+    np.testing.assert_allclose(over_axes(prepared, [x])[0], x + x @ x.T @ x)
+
+
+def test_small_program_keeps_the_meaning_of_reshapes_that_insert_ones() -> None:
+    b = Builder.over(X=(4, 6))
+    b.op(OpKind.MUL, b.op(OpKind.RESHAPE, 0, attrs=ReshapeAttrs((4, 1, 6))), b.const(Fraction(3)))
+    prepared = prepare(b.done())
+    small = small_program(prepared, (2, 3))
+    assert small.output_types[0].shape == (2, 1, 3)
+
+
+def test_splitting_an_axis_is_refused_by_name() -> None:
+    b = Builder.over(X=(4, 6))
+    b.op(OpKind.RESHAPE, 0, attrs=ReshapeAttrs((4, 2, 3)))
+    with pytest.raises(SearchError, match="splits or joins"):
+        prepare(b.done())
+
+
+def test_preparing_is_deterministic_and_needs_outputs() -> None:
+    graph = rmsnorm(2, 4, 3)
+    assert prepare(graph) == prepare(graph)
+    with pytest.raises(SearchError, match="returns nothing"):
+        prepare(graph.returning(()))
+
+
+def test_unsupported_operators_are_named() -> None:
+    b = Builder.over(X=(4, 6), Y=(4, 6))
+    b.graph = b.graph.append(Op(OpKind.CONCAT, (0, 1), DimAttrs(0)))
+    with pytest.raises(SearchError, match="Concat"):
+        prepare(b.done())
