@@ -79,6 +79,7 @@ FREE = {"concurrent.futures.Executor"}  # the abstract type of a parameter; it s
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
 MAX_IMPORT_SECONDS = 0.3
+MAX_NUMPY_IMPORTS = 4  # the same limit on machines that other work slows down: about 0.075 s for one
 UNWANTED_AT_IMPORT = {"IPython", "anywidget", "cupy", "ipywidgets", "torch", "z3"}
 
 MUTABLE_CALLS = {"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"}
@@ -436,11 +437,13 @@ def probe(statement: str) -> tuple[float, set[str]]:
 
 
 def test_import_is_quick_and_light() -> None:
-    runs = [probe("import mirage_nb") for _ in range(5)]
-    assert "mirage_nb" in runs[0][1]
-    assert not runs[0][1] & UNWANTED_AT_IMPORT
+    runs = [(probe("import mirage_nb"), probe("import numpy")) for _ in range(5)]
+    loaded = runs[0][0][1]
+    assert "mirage_nb" in loaded
+    assert not loaded & UNWANTED_AT_IMPORT
     # Other work on the machine only ever adds to processor time, so the least of several runs is the cost.
-    assert min(seconds for seconds, _ in runs) < MAX_IMPORT_SECONDS
+    seconds, numpy_seconds = (min(run[i][0] for run in runs) for i in (0, 1))
+    assert seconds < max(MAX_IMPORT_SECONDS, MAX_NUMPY_IMPORTS * numpy_seconds)
 
 
 def test_the_probe_sees_a_slow_and_heavy_import() -> None:
