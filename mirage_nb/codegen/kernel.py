@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from mirage_nb.codegen.fragments import Fragments
 from mirage_nb.codegen.index import Index
 from mirage_nb.codegen.maps import (
     declare_accumulator,
@@ -44,6 +45,7 @@ class KernelText:
         self.out = Writer()
         self.outputs = self.block.output_types
         self.ring = BulkRing(self.out, self.scope) if plan.options.bulk else AsyncRing(self.out, self.scope)
+        self.fragments = Fragments(self.out, self.scope, plan.region) if plan.region else None
         self.awaited = True
         self.looped = False
         for shape in (*self.block.args, *self.outputs):
@@ -61,6 +63,11 @@ class KernelText:
             self._accumulators()
             if self._phase(Phase.LOOP):
                 self._loop()
+            if self.fragments is not None and self.fragments.exchanged():
+                out.line("// the warps that share rows agree on their maxima")
+                self.fragments.publish()
+                self._sync()
+                self.fragments.agree()
             for step in self._phase(Phase.AFTER):
                 self._step(step)
         return out.text()
@@ -103,6 +110,10 @@ class KernelText:
                 f"{element}* const {stem}{buffer.value} = reinterpret_cast<{element}*>(shared + {buffer.offset});"
                 f"  // {what}{self.block.types[buffer.value]}, %{buffer.value}"
             )
+        if self.fragments is not None:
+            for array in self.fragments.exchanged():
+                count = self.fragments.region.key_warps * self.fragments.region.padded_rows
+                out.line(f"MIRAGE_SHARED(float, {array}_all, {count});")
         if any(s.kind is StepKind.REDUCE and share(self.scope, s.op).whole_block for s in self.plan.steps):
             out.line(f"MIRAGE_SHARED(float, scratch, {self.plan.options.warps});")
 
@@ -132,6 +143,9 @@ class KernelText:
 
     def _accumulators(self) -> None:
         out = self.out
+        if self.fragments is not None:
+            self.fragments.declare()
+            return
         done = set()
         for step in self.plan.steps:
             if step.accum is None or step.accum in done:
@@ -184,6 +198,9 @@ class KernelText:
                 emit_reduce(out, scope, step)
             case StepKind.MATMUL:
                 emit_matmul(out, scope, step)
+            case StepKind.FRAGMENT:
+                assert self.fragments is not None
+                self.fragments.emit(step)
             case StepKind.FINISH:
                 self._finish(step)
             case StepKind.SAVE:
@@ -193,6 +210,9 @@ class KernelText:
                 raise AssertionError("loads are issued by the ring, or before everything else")
 
     def _finish(self, step: Step) -> None:
+        if self.fragments is not None:
+            self.fragments.finish(step)
+            return
         source = next(s for s in self.plan.steps if s.accum == step.op)
         match source.kind:
             case StepKind.MATMUL:

@@ -80,18 +80,18 @@ def emit_matmul(out: Writer, scope: Scope, step: Step) -> None:
         return
     value = scope.first[step.accum] if step.accum is not None else scope.first[step.op]
     with out.block():
-        _warp_place(out, tiling)
+        warp_place(out, tiling)
         if step.accum is None:
             b, r, c, _ = tiling.per_warp
             out.line(f"float a{value}[{b}][{r}][{c}][4] = {{}};")
         for number, (left, right) in enumerate(pairs(op)):
             rows, columns = sides(scope, tiling, left, right)
-            _product(out, scope, tiling, rows, columns, f"a{value}", number)
+            emit_product(out, scope, tiling, rows, columns, f"a{value}", number)
         if step.value is not None:
             store_fragments(out, scope, tiling, step.value, value)
 
 
-def _warp_place(out: Writer, tiling: Tiling) -> None:
+def warp_place(out: Writer, tiling: Tiling) -> None:
     """Name this warp's place in the split."""
     inner = 1
     for name, count in zip(("warp_k", "warp_c", "warp_r", "warp_b"), reversed(tiling.split), strict=True):
@@ -105,7 +105,7 @@ def _used_warps(tiling: Tiling) -> int:
     return b * r * c * k
 
 
-def _product(
+def emit_product(
     out: Writer, scope: Scope, tiling: Tiling, rows: Operand, columns: Operand, target: str, number: int
 ) -> None:
     """target += rows @ columns, over this warp's share of the tiles."""
@@ -114,8 +114,8 @@ def _product(
     share = -(-depth // tiling.split[3])
     used = _used_warps(tiling)
     element = c_type(scope.block.types[rows.value].dtype)
-    _gather_lambda(out, scope, rows, f"row_side{number}")
-    _gather_lambda(out, scope, columns, f"column_side{number}")
+    gather_lambda(out, scope, rows, f"row_side{number}")
+    gather_lambda(out, scope, columns, f"column_side{number}")
     with _only(out, used < scope.plan.options.warps, f"warp < {used}"), _depth_loop(out, share):
         depth_tile = named("warp_k", tiling.split[3]) * share + named("k", share)
         if share * tiling.split[3] > depth:
@@ -124,9 +124,9 @@ def _product(
         with out.unrolled("b", b) as at_b:
             out.line(f"uint32_t p[{r}][4];")
             out.line(f"uint32_t q[{c}][2];")
-            batch = _clamped(named("warp_b", tiling.split[0]) * b + named("b", b), tiling.batch)
-            _load_rows(out, scope, tiling, rows, batch, depth_tile * DEPTH_TILE, f"row_side{number}", element)
-            _load_columns(out, scope, tiling, columns, batch, depth_tile * DEPTH_TILE, f"column_side{number}", element)
+            batch = clamped(named("warp_b", tiling.split[0]) * b + named("b", b), tiling.batch)
+            load_rows(out, scope, tiling, rows, batch, depth_tile * DEPTH_TILE, f"row_side{number}", element)
+            load_columns(out, scope, tiling, columns, batch, depth_tile * DEPTH_TILE, f"column_side{number}", element)
             with out.unrolled("r", r) as at_r, out.unrolled("c", c) as at_c:
                 out.line(f"mma_m16n8k16<{element}>({target}[{at_b}][{at_r}][{at_c}], p[{at_r}], q[{at_c}]);")
 
@@ -147,7 +147,7 @@ def _depth_loop(out: Writer, share: int) -> Iterator[None]:
         yield
 
 
-def _clamped(index: Index, extent: int) -> Index:
+def clamped(index: Index, extent: int) -> Index:
     """The index, or the last one that exists."""
     if index.limit < extent:
         return index
@@ -190,7 +190,7 @@ def _address(scope: Scope, operand: Operand, batch: Index, side: Index, depth: I
     return f"{found.pointer} + {found.offset}"
 
 
-def _load_rows(
+def load_rows(
     out: Writer, scope: Scope, tiling: Tiling, operand: Operand, batch: Index, depth: Index, gather: str, element: str
 ) -> None:
     r = tiling.per_warp[1]
@@ -203,7 +203,7 @@ def _load_rows(
                 out.line(f"const int depth = {depth.bare} + mma_a_k(lane, i);")
                 _gathered(out, operand, batch, gather, element, f"p[{at_r}][i]", "row")
         elif along == "depth":
-            row = _clamped(tile + named("lane % 16", 16), operand.extent)
+            row = clamped(tile + named("lane % 16", 16), operand.extent)
             at = _address(scope, operand, batch, row, depth + named("lane / 16", 2) * 8)
             out.line(f"ldmatrix_x4(p[{at_r}], {at});")
         else:
@@ -212,7 +212,7 @@ def _load_rows(
             out.line(f"ldmatrix_x4_trans(p[{at_r}], {at});")
 
 
-def _load_columns(
+def load_columns(
     out: Writer, scope: Scope, tiling: Tiling, operand: Operand, batch: Index, depth: Index, gather: str, element: str
 ) -> None:
     c = tiling.per_warp[2]
@@ -241,7 +241,7 @@ def _load_columns(
 def _column_address(scope: Scope, operand: Operand, batch: Index, tile: Index, depth: Index, along: str) -> str:
     half = named("lane / 8 % 2", 2) * 8
     if along == "depth":
-        column = _clamped(tile + named("lane % 8", 8), operand.extent)
+        column = clamped(tile + named("lane % 8", 8), operand.extent)
         return _address(scope, operand, batch, column, depth + half)
     column = _clamped_chunk(tile, operand.extent)
     return _address(scope, operand, batch, column, depth + named("lane % 8", 8) + half)
@@ -268,7 +268,7 @@ def _gathered(
     out.line(f"{target} = pack2<{element}>({parts[0]}, {parts[1]});")
 
 
-def _gather_lambda(out: Writer, scope: Scope, operand: Operand, name: str) -> None:
+def gather_lambda(out: Writer, scope: Scope, operand: Operand, name: str) -> None:
     """A function that reads one element of an operand that ldmatrix cannot take."""
     if contiguous_side(scope, operand) is not None:
         return
@@ -336,7 +336,7 @@ def emit_finish_matmul(out: Writer, scope: Scope, step: Step, source: int) -> No
     tiling = scope.plan.tiling(source)
     if tiling is not None:
         with out.block():
-            _warp_place(out, tiling)
+            warp_place(out, tiling)
             store_fragments(out, scope, tiling, step.value, step.value)
         return
     walked = Walk(scope.shape(step.value), 1)

@@ -24,6 +24,7 @@ from mirage_nb.ir import (
     ThreadGraph,
     TransposeAttrs,
 )
+from mirage_nb.ir.graph import result_count
 from mirage_nb.optimize.layout import SharedLayout, row_major
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.placement import Place
@@ -56,6 +57,10 @@ class Scope:
     def threads(self) -> int:
         """Threads that compute."""
         return self.plan.options.compute_threads
+
+    def values(self, op: int) -> range:
+        """The values that operator `op` defines."""
+        return range(self.first[op], self.first[op] + result_count(self.block.ops[op]))
 
     @property
     def block(self) -> BlockGraph:

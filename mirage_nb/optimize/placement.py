@@ -35,6 +35,8 @@ class Place(enum.Enum):
     """Another index into the operand."""
     INLINE = "inline"
     """Computed in registers where it is read."""
+    REGISTER = "register"
+    """In fragments of the warp that computes it, inside a warp-private loop body."""
     NONE = "none"
     """Never read as a whole: folded into an accumulator or written straight to device memory."""
 
@@ -46,6 +48,8 @@ class StepKind(enum.Enum):
     MAP = "map"
     REDUCE = "reduce"
     MATMUL = "matmul"
+    FRAGMENT = "fragment"
+    """One operator of a warp-private loop body."""
     FINISH = "finish"
     """Registers of an accumulator go to shared memory after the loop."""
     SAVE = "save"
@@ -96,16 +100,23 @@ def pairs(op: Op) -> tuple[tuple[int, int], ...]:
     return ((w, y), (x, z))
 
 
-def place(block: BlockGraph, literal_args: frozenset[int] = frozenset()) -> Placement:
-    """Place every value of `block`. `literal_args` are operands that are constants of the kernel graph."""
-    return _Placer(block, literal_args).run()
+def place(
+    block: BlockGraph, literal_args: frozenset[int] = frozenset(), private: tuple[int, ...] = ()
+) -> Placement:
+    """Place every value of `block`.
+
+    literal_args: operands that are constants of the kernel graph. private: operators of a warp-private
+    loop body (see `optimize.region`), empty if there is none.
+    """
+    return _Placer(block, literal_args, frozenset(private)).run()
 
 
 class _Placer:
     """Holds the tables that the rules below look things up in."""
 
-    def __init__(self, block: BlockGraph, literal_args: frozenset[int]) -> None:
+    def __init__(self, block: BlockGraph, literal_args: frozenset[int], private: frozenset[int]) -> None:
         self.block = block
+        self.private = private
         self.literal_args = literal_args
         self.values = [values for _, values in block.definitions()]
         self.defined = {v: i for i, values in enumerate(self.values) for v in values}
@@ -207,6 +218,8 @@ class _Placer:
                 return Place.SHARED if for_matmul or len(readers) > 1 else Place.DEVICE
             case OpKind.ACCUM:
                 return Place.NONE if self._streams(index) else Place.SHARED
+            case _ if index in self.private:
+                return Place.REGISTER
             case _ if self.folded_into(index) is not None:
                 return Place.NONE
             case kind if kind in INLINE_KINDS or Trait.ELEMENTWISE in OPS[kind].traits:
@@ -233,7 +246,7 @@ class _Placer:
         for value in values:
             if self.places[value] is Place.SHARED:
                 found.add(value)
-            elif self.places[value] in (Place.VIEW, Place.INLINE, Place.NONE):
+            elif self.places[value] in (Place.VIEW, Place.INLINE, Place.REGISTER, Place.NONE):
                 found |= self._reads(self.block.ops[self.defined[value]].inputs)
         return frozenset(found)
 
@@ -244,6 +257,8 @@ class _Placer:
             streamed = self._streams(self.defined[op.inputs[0]])
             return [Step(StepKind.SAVE, index, None, Phase.LOOP if streamed else Phase.AFTER, None, reads)]
         made = [v for v in self.values[index] if self.places[v] is Place.SHARED]
+        if index in self.private:
+            return self._private(index, made, reads)
         if isinstance(op.attrs, AccumAttrs):
             return self._accumulate(index, op.attrs, made, reads)
         if op.kind is OpKind.IN_ITER:
@@ -258,6 +273,14 @@ class _Placer:
         if accum is not None:
             return [Step(kind, index, None, Phase.LOOP, accum, reads)]
         return [Step(kind, index, v, self._phase(index), None, reads) for v in made]
+
+    def _private(self, index: int, made: list[int], reads: frozenset[int]) -> list[Step]:
+        """An operator of a warp-private body; an accumulator also has its end after the loop."""
+        op = self.block.ops[index]
+        if op.kind is OpKind.ACCUM:
+            step = Step(StepKind.FRAGMENT, index, None, Phase.LOOP, index, reads)
+            return [step, Step(StepKind.FINISH, index, made[0], Phase.AFTER)]
+        return [Step(StepKind.FRAGMENT, index, None, Phase.LOOP, None, reads)]
 
     def _accumulate(self, index: int, attrs: AccumAttrs, made: list[int], reads: frozenset[int]) -> list[Step]:
         if not made:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mirage_nb.errors import TargetError
-from mirage_nb.ir import BlockGraph, DType, InIterAttrs, KernelGraph, OpKind
+from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind
 from mirage_nb.optimize.layout import SharedLayout, choose_layouts
 from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
 from mirage_nb.optimize.options import Options, all_options, default_options
 from mirage_nb.optimize.placement import MATMULS, Phase, Place, Placement, Step, StepKind, pairs, place
+from mirage_nb.optimize.region import Region, find_region
 from mirage_nb.optimize.schedule import Access, barriers, order, overlapping
 from mirage_nb.optimize.thread_graph import fuse
 from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
@@ -47,12 +48,13 @@ class Buffer:
 class BlockPlan:
     """Everything that was decided for one graph-defined operator.
 
-    barriers: positions in `steps` before which a block-wide barrier stands; loop_barrier: one stands at
+    region: the warp-private loop body, if there is one. barriers: positions in `steps` before which a block-wide barrier stands; loop_barrier: one stands at
     the top of every iteration, whatever the ring needs. tilings: operator index -> Tiling, for Matmuls on tensor cores.
     """
 
     block: BlockGraph
     options: Options
+    region: Region | None
     places: tuple[Place, ...]
     stored: tuple[DType, ...]
     steps: tuple[Step, ...]
@@ -146,14 +148,15 @@ def plan_block(
     block: BlockGraph, target: Target, options: Options, literal_args: frozenset[int] = frozenset()
 ) -> BlockPlan:
     """Plan one block graph whose chains are fused; the ring gets shallower until it fits. Raises TargetError."""
-    placement = place(block, literal_args)
+    region = find_region(block, options.warps)
+    placement = place(block, literal_args, region.ops if region else ())
     steps = _scheduled(placement.steps)
     chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps))
     available = target.shared_per_block - RESERVED_BYTES
     deepest = max(2, options.stages) if block.loop > 1 else 1
     planned = None
     for stages in range(min(deepest, block.loop), min(2, block.loop) - 1, -1):
-        planned = _plan_block(block, placement, steps, replace(chosen, stages=stages))
+        planned = _plan_block(block, placement, steps, region, replace(chosen, stages=stages))
         if planned.shared_bytes <= available:
             return planned
     assert planned is not None
@@ -169,11 +172,13 @@ def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...]) -> bool:
     return bool(streamed) and all(isinstance(a, InIterAttrs) and boxes(block, a) is not None for a in streamed)
 
 
-def _plan_block(block: BlockGraph, placement: Placement, steps: tuple[Step, ...], options: Options) -> BlockPlan:
-    tilings = _tilings(block, steps, options)
+def _plan_block(
+    block: BlockGraph, placement: Placement, steps: tuple[Step, ...], region: Region | None, options: Options
+) -> BlockPlan:
+    tilings = _tilings(block, steps, region, options)
     ring = frozenset(s.value for s in steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
     layouts = choose_layouts(block, placement, tilings, boxed=ring if options.bulk else frozenset())
-    copies = {v: _copies(steps, tilings, v, options.stages) for v in layouts}
+    copies = {v: _copies(block, steps, tilings, region, v, options.stages) for v in layouts}
     intervals = [Interval(v, layouts[v].nbytes * copies[v], *_lifetime(steps, v)) for v in layouts]
     # A swizzle pattern repeats every 1024 bytes; cp.async and vectors need 16, a line is 128.
     memory = allocate(intervals, alignment=1024 if any(x.swizzle for x in layouts.values()) else 128)
@@ -182,7 +187,7 @@ def _plan_block(block: BlockGraph, placement: Placement, steps: tuple[Step, ...]
     )
     marks, top = _barriers(steps, buffers)
     return BlockPlan(
-        block, options, placement.places, placement.stored, steps, tuple(tilings.items()), buffers,
+        block, options, region, placement.places, placement.stored, steps, tuple(tilings.items()), buffers,
         memory.peak, marks, top,
     )  # fmt: skip
 
@@ -199,10 +204,19 @@ def _scheduled(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(result)
 
 
-def _tilings(block: BlockGraph, steps: tuple[Step, ...], options: Options) -> dict[int, Tiling]:
+def _tilings(
+    block: BlockGraph, steps: tuple[Step, ...], region: Region | None, options: Options
+) -> dict[int, Tiling]:
+    """Per Matmul on tensor cores, and per matrix accumulator of a warp-private body."""
     found = {}
+    first = [values[0] if values else -1 for _, values in block.definitions()]
     for step in steps:
-        op = block.ops[step.op]
+        op, value = block.ops[step.op], first[step.op]
+        if step.kind is StepKind.FRAGMENT and region is not None:
+            columns = block.types[value].shape[-1]
+            if op.kind in (OpKind.MATMUL, OpKind.ACCUM) and columns > 1:
+                found[step.op] = region.tiling(value, columns, block.types[op.inputs[0]].shape[-1])
+            continue
         if op.kind not in MATMULS:
             continue
         operands = [(block.types[a], block.types[b]) for a, b in pairs(op)]
@@ -214,14 +228,25 @@ def _tilings(block: BlockGraph, steps: tuple[Step, ...], options: Options) -> di
     return found
 
 
-def _copies(steps: tuple[Step, ...], tilings: dict[int, Tiling], value: int, stages: int) -> int:
-    for step in steps:
-        if step.value == value and step.kind is StepKind.LOAD and step.phase is Phase.LOOP:
-            return stages
-        if step.value == value and step.kind is StepKind.FINISH:
-            feeding = [s.op for s in steps if s.accum == step.op]
-            return max((tilings[i].copies for i in feeding if i in tilings), default=1)
-    return 1
+def _copies(
+    block: BlockGraph,
+    steps: tuple[Step, ...],
+    tilings: dict[int, Tiling],
+    region: Region | None,
+    value: int,
+    stages: int,
+) -> int:
+    step = next(s for s in steps if s.value == value)
+    if step.kind is StepKind.LOAD and step.phase is Phase.LOOP:
+        return stages
+    if step.kind is not StepKind.FINISH:
+        return 1
+    if region is not None:
+        attrs = block.ops[step.op].attrs
+        whole = isinstance(attrs, AccumAttrs) and attrs.kind is AccumKind.MAX
+        return 1 if whole or value in region.keyed else region.key_warps
+    feeding = [s.op for s in steps if s.accum == step.op]
+    return max((tilings[i].copies for i in feeding if i in tilings), default=1)
 
 
 def _lifetime(steps: tuple[Step, ...], value: int) -> tuple[int, int]:
