@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 Residues = NDArray[np.uint64]
 
 EXACT = 2**53
+CACHED = 2**19
+"""Elements that are converted to floats at once: as many as stay in the cache."""
 LIMB = np.uint64(16)
 LIMB_MASK = np.uint64(2**16 - 1)
 
@@ -27,10 +29,10 @@ class Modulus:
     """Arithmetic modulo a prime below 2^31 that is 3 modulo 4."""
 
     value: int
+    _m: np.uint64 = field(init=False, repr=False, compare=False)
 
-    @property
-    def _m(self) -> np.uint64:
-        return np.uint64(self.value)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_m", np.uint64(self.value))
 
     def of(self, number: int) -> np.uint64:
         """The residue of any integer."""
@@ -74,30 +76,39 @@ class Modulus:
         return self.power(x, (self.value + 1) // 4)
 
     def matmul(self, x: Residues, y: Residues) -> Residues:
-        """x @ y, exact for any inner extent below 2^20."""
-        largest = self.value - 1
-        span = EXACT // largest**2
-        if span >= 64:
-            return self._narrow(x, y, span)
-        low_x, high_x = x & LIMB_MASK, x >> LIMB
-        low_y, high_y = y & LIMB_MASK, y >> LIMB
+        """x @ y, exact for any extents."""
+        inner = x.shape[-1]
+        multiply, span = self._narrow, EXACT // (self.value - 1) ** 2
+        if span < 64:
+            multiply, span = self._wide, EXACT // 2**33
+        result = math.prod(x.shape[:-1]) * y.shape[-1]
+        span = min(span, max(16, max(CACHED, result) * inner // max(1, x.size + y.size)))
+        parts = (multiply(x[..., at : at + span], y[..., at : at + span, :]) for at in range(0, inner, span))
+        return functools.reduce(self.add, parts)
+
+    def _narrow(self, x: Residues, y: Residues) -> Residues:
+        product: Residues = _product(_floats(x), _floats(y)) % self._m
+        return product
+
+    def _wide(self, x: Residues, y: Residues) -> Residues:
+        low_x, high_x, low_y, high_y = (
+            _floats(part) for side in (x, y) for part in (side & LIMB_MASK, side >> LIMB)
+        )
         high = _product(high_x, high_y) % self._m
         middle = (_product(high_x, low_y) + _product(low_x, high_y)) % self._m
         low = _product(low_x, low_y) % self._m
         total: Residues = (high * self.of(2**32) + middle * np.uint64(2**16) + low) % self._m
         return total
 
-    def _narrow(self, x: Residues, y: Residues, span: int) -> Residues:
-        inner = x.shape[-1]
-        parts = (_product(x[..., at : at + span], y[..., at : at + span, :]) for at in range(0, inner, span))
-        return functools.reduce(self.add, (part % self._m for part in parts))
+
+def _floats(x: Residues) -> NDArray[np.float64]:
+    return x.view(np.int64).astype(np.float64)
 
 
-def _product(x: Residues, y: Residues) -> Residues:
-    """x @ y through float64; the caller keeps sums of products below 2^53."""
-    left, right = (side.view(np.int64).astype(np.float64) for side in (x, y))
-    found: Residues = (left @ right).astype(np.int64).view(np.uint64)
-    return found
+def _product(x: NDArray[np.float64], y: NDArray[np.float64]) -> Residues:
+    """x @ y of whole numbers; the caller keeps the sums of products below 2^53."""
+    product: Residues = (x @ y).astype(np.int64).view(np.uint64)
+    return product
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -59,7 +60,7 @@ class Verdict:
         if self.trials:
             parts.append(f"{self.trials} trials")
         if self.log2_bound is not None:
-            parts.append(f"error probability at most 2^{self.log2_bound:.0f}")
+            parts.append(f"error probability at most 2^{math.ceil(self.log2_bound)}")
         if self.note:
             parts.append(self.note)
         return ", ".join(parts)

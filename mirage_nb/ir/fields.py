@@ -1,0 +1,180 @@
+"""Attributes as data: which fields the attributes of an operator have and how each is written.
+
+In: an attributes dataclass. Out: its fields as plain values (numbers, strings, lists, None) and back. The
+text and JSON forms both go through here, so a new attributes class needs one row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from mirage_nb.errors import FormatError, ProgramSizeError
+from mirage_nb.ir.ops import (
+    OPS,
+    AccumAttrs,
+    AccumKind,
+    Attrs,
+    ClampAttrs,
+    ConstAttrs,
+    DimAttrs,
+    InIterAttrs,
+    OpKind,
+    OutSaverAttrs,
+    PowAttrs,
+    RepeatAttrs,
+    ReshapeAttrs,
+    TransposeAttrs,
+)
+
+Plain = int | str | Fraction | list[Any] | None
+
+MAX_OPERATORS = 2000
+MAX_RANK = 16
+MAX_EXTENT = 2**40
+MAX_ELEMENTS = 2**60
+MAX_DIGITS = 1200
+MAX_NAME = 200
+_NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How one field is written and read back; `read` raises FormatError."""
+
+    write: Callable[[Any], Plain]
+    read: Callable[[Plain], Any]
+
+
+def whole(value: Plain) -> int:
+    """An integer of moderate size."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FormatError(f"{shown(value)} is not a whole number")
+    if abs(value) > MAX_EXTENT:
+        raise ProgramSizeError(f"the number {shown(value)} is beyond 2^40")
+    return value
+
+
+def shown(value: object) -> str:
+    """The start of a value, for messages."""
+    text = str(value) if isinstance(value, str) else repr(value)[:200]
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def name(value: Plain) -> str:
+    """A string of moderate length that can be printed and encoded."""
+    if not isinstance(value, str):
+        raise FormatError(f"{shown(value)} is not a name")
+    if len(value) > MAX_NAME:
+        raise ProgramSizeError(f"the name {shown(value)} has more than {MAX_NAME} characters")
+    return value
+
+
+def fraction(value: Plain) -> Fraction:
+    """An exact rational: a whole number, or a text n or n/d."""
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 3 * MAX_DIGITS:
+        return Fraction(value)
+    if not isinstance(value, str) or len(value) > 2 * MAX_DIGITS:
+        raise FormatError(f"{shown(value)} is not a rational number like 1/8")
+    if not _NUMBER.match(value) or max(map(len, value.split("/"))) > MAX_DIGITS + 1:
+        raise FormatError(f"{shown(value)} is not a rational number like 1/8")
+    top, _, bottom = value.partition("/")
+    if bottom and int(bottom) == 0:
+        raise FormatError(f"{shown(value)} divides by zero")
+    return Fraction(int(top), int(bottom or 1))
+
+
+def _write_fraction(value: Fraction) -> Fraction:
+    if max(abs(value.numerator), value.denominator).bit_length() > 3 * MAX_DIGITS:
+        raise ProgramSizeError(f"a constant has more than {MAX_DIGITS} digits")
+    return value
+
+
+def optional(codec: Codec) -> Codec:
+    """The codec, or None."""
+    return Codec(
+        lambda value: None if value is None else codec.write(value),
+        lambda value: None if value is None else codec.read(value),
+    )
+
+
+def several(codec: Codec) -> Codec:
+    """A tuple of at most MAX_RANK."""
+
+    def read(value: Plain) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise FormatError(f"{shown(value)} is not a list")
+        if len(value) > MAX_RANK:
+            raise ProgramSizeError(f"a list of {len(value)} dimensions; at most {MAX_RANK}")
+        return tuple(codec.read(item) for item in value)
+
+    return Codec(lambda values: [codec.write(value) for value in values], read)
+
+
+def _accumulator(value: Plain) -> AccumKind:
+    try:
+        return AccumKind(value)
+    except ValueError:
+        kinds = ", ".join(kind.value for kind in AccumKind)
+        raise FormatError(f"unknown accumulator {shown(value)}", hint=f"one of {kinds}") from None
+
+
+INT = Codec(int, whole)
+NAME = Codec(str, name)
+FRACTION = Codec(_write_fraction, fraction)
+DIM = optional(INT)
+KIND = Codec(lambda kind: str(kind.value), _accumulator)
+
+FIELDS: dict[type, dict[str, Codec]] = {
+    InIterAttrs: {"arg": INT, "imap": several(DIM), "fmap": DIM},
+    OutSaverAttrs: {"omap": several(DIM)},
+    AccumAttrs: {"kind": KIND, "dim": DIM},
+    ConstAttrs: {"value": FRACTION, "symbol": NAME},
+    DimAttrs: {"dim": INT},
+    RepeatAttrs: {"dim": INT, "times": INT},
+    ReshapeAttrs: {"shape": several(INT)},
+    TransposeAttrs: {"perm": several(INT)},
+    ClampAttrs: {"low": optional(FRACTION), "high": optional(FRACTION)},
+    PowAttrs: {"exponent": FRACTION},
+}
+
+DEFAULTS: dict[type, dict[str, Plain]] = {
+    InIterAttrs: {"fmap": None},
+    AccumAttrs: {"dim": None},
+    ConstAttrs: {"symbol": ""},
+    ClampAttrs: {"low": None, "high": None},
+}
+"""Fields that are left out when they have this value."""
+
+
+def write_attrs(attrs: Attrs | None) -> dict[str, Plain]:
+    """The fields of attributes as plain values, without those that have their default."""
+    if attrs is None:
+        return {}
+    kind = type(attrs)
+    written = {field: codec.write(getattr(attrs, field)) for field, codec in FIELDS[kind].items()}
+    defaults = DEFAULTS.get(kind, {})
+    return {field: value for field, value in written.items() if field not in defaults or value != defaults[field]}
+
+
+def read_attrs(kind: OpKind, values: Mapping[str, Plain]) -> Attrs | None:
+    """The attributes of an operator from plain values. Raises FormatError, ProgramSizeError."""
+    wanted = OPS[kind].attrs
+    fields = FIELDS[wanted] if wanted is not None else {}
+    for given in values:
+        if given not in fields:
+            known = f"it has {', '.join(fields)}" if fields else "it has none"
+            raise FormatError(f"{kind.value} has no attribute {shown(given)}", hint=known)
+    if wanted is None:
+        return None
+    full = {**DEFAULTS.get(wanted, {}), **values}
+    missing = [field for field in fields if field not in full]
+    if missing:
+        raise FormatError(f"{kind.value} needs the attribute {missing[0]}")
+    found: Attrs = wanted(**{field: codec.read(full[field]) for field, codec in fields.items()})
+    return found

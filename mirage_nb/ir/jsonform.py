@@ -1,0 +1,195 @@
+"""The JSON form of muGraphs, for programs; the same content as the text form.
+
+In: a kernel graph; out: a JSON text with a schema version, and the other way round:
+`parse_json(print_json(g)) == g`. Rationals are strings, so nothing is rounded. Unknown keys, wrong types,
+and sizes beyond the limits are errors; reading is linear in the text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from mirage_nb.errors import FormatError, GraphError, ProgramSizeError, ShapeError
+from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
+from mirage_nb.ir.fields import (
+    INT,
+    MAX_ELEMENTS,
+    MAX_OPERATORS,
+    MAX_RANK,
+    Plain,
+    name,
+    read_attrs,
+    several,
+    shown,
+    whole,
+    write_attrs,
+)
+from mirage_nb.ir.graph import BlockGraph, Input, KernelGraph, Op, ThreadGraph
+from mirage_nb.ir.ops import OpKind
+
+SCHEMA = "mugraph"
+VERSION = 1
+MAX_TEXT = 8_000_000
+
+Graph = KernelGraph | BlockGraph | ThreadGraph
+G = TypeVar("G", KernelGraph, BlockGraph, ThreadGraph)
+KINDS = {kind.value: kind for kind in OpKind}
+SHAPE = several(INT)
+
+
+def print_json(graph: KernelGraph) -> str:
+    """The JSON text of a graph. Raises ProgramSizeError for constants of more than a thousand digits."""
+    return json.dumps(to_plain(graph), indent=1)
+
+
+def to_plain(graph: KernelGraph) -> dict[str, Any]:
+    """The graph as nested dicts and lists, ready for `json.dumps`."""
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "inputs": [{"name": i.name, "dtype": i.type.dtype.value, "shape": list(i.type.shape)} for i in graph.inputs],
+        "operators": _operators(graph),
+        "outputs": [
+            {"value": value, "name": label} for value, label in zip(graph.outputs, graph.output_names, strict=True)
+        ],
+    }
+
+
+def _operators(graph: Graph) -> list[dict[str, Any]]:
+    return [_operator(op) for op in graph.ops]
+
+
+def _operator(op: Op) -> dict[str, Any]:
+    written: dict[str, Any] = {"kind": op.kind.value, "operands": list(op.inputs)}
+    if op.attrs is not None:
+        written["attrs"] = {
+            field: str(value) if isinstance(value, Fraction) else value
+            for field, value in write_attrs(op.attrs).items()
+        }
+    match op.body:
+        case BlockGraph(grid=grid, loop=loop):
+            written["block"] = {"grid": list(grid), "loop": loop, "operators": _operators(op.body)}
+        case ThreadGraph(outputs=outputs):
+            written["thread"] = {"operators": _operators(op.body), "outputs": list(outputs)}
+    return written
+
+
+def parse_json(text: str) -> KernelGraph:
+    """The kernel graph in a JSON text. Raises FormatError, ProgramSizeError."""
+    if len(text) > MAX_TEXT:
+        raise ProgramSizeError(f"a text of {len(text)} characters; at most {MAX_TEXT}")
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not JSON: {shown(str(error))}") from error
+    return from_plain(plain)
+
+
+def from_plain(plain: object) -> KernelGraph:
+    """The kernel graph in nested dicts and lists. Raises FormatError, ProgramSizeError."""
+    top = _record(plain, "the graph", ("schema", "version", "inputs", "operators", "outputs"))
+    if top["schema"] != SCHEMA or top["version"] != VERSION or isinstance(top["version"], bool):
+        raise FormatError(f"schema {shown(top['schema'])} {shown(top['version'])}; this reads {SCHEMA} {VERSION}")
+    inputs = [_input(item) for item in _list(top["inputs"], "inputs")]
+    graph = _Reader().fill(KernelGraph.start(*inputs), top["operators"])
+    outputs = [_record(item, "an output", ("value", "name")) for item in _list(top["outputs"], "outputs")]
+    if not outputs:
+        return graph
+    try:
+        return graph.returning(tuple(whole(o["value"]) for o in outputs), tuple(name(o["name"]) for o in outputs))
+    except GraphError as error:
+        raise FormatError(error.message) from error
+
+
+def _input(item: object) -> Input:
+    record = _record(item, "an input", ("name", "dtype", "shape"))
+    dtype = DTYPE_NAMES.get(record["dtype"]) if isinstance(record["dtype"], str) else None
+    if dtype is None:
+        raise FormatError(f"unknown element type {shown(record['dtype'])}")
+    shape = SHAPE.read(record["shape"])
+    if any(extent < 1 for extent in shape):
+        raise FormatError("extents are at least 1")
+    found = Input(name(record["name"]), TensorType(shape, dtype))
+    _check_size(found.type)
+    return found
+
+
+class _Reader:
+    """Builds graphs and counts operators over all levels."""
+
+    def __init__(self) -> None:
+        self.operators = 0
+
+    def fill(self, graph: G, operators: object) -> G:
+        """The graph with all operators of a list."""
+        for item in _list(operators, "operators"):
+            self.operators += 1
+            if self.operators > MAX_OPERATORS:
+                raise ProgramSizeError(f"more than {MAX_OPERATORS} operators")
+            start = len(graph.types)
+            try:
+                graph = graph.append(self._operator(graph, item))
+            except (GraphError, ShapeError) as error:
+                raise FormatError(f"operator {len(graph.ops)}: {error.message}", hint=error.hint) from error
+            for t in graph.types[start:]:
+                _check_size(t)
+        return graph
+
+    def _operator(self, graph: Graph, item: object) -> Op:
+        record = _record(item, "an operator", ("kind", "operands"), ("attrs", "block", "thread"))
+        kind = KINDS.get(record["kind"]) if isinstance(record["kind"], str) else None
+        if kind is None:
+            raise FormatError(f"unknown operator {shown(record['kind'])}")
+        operands = tuple(whole(v) for v in _list(record["operands"], "operands"))
+        if any(not 0 <= v < len(graph.types) for v in operands):
+            raise FormatError(f"{kind.value} reads a value that is not defined before it")
+        types = tuple(graph.types[v] for v in operands)
+        body: BlockGraph | ThreadGraph | None = None
+        if kind is OpKind.GRAPH:
+            block = _record(record.get("block"), "a block graph", ("grid", "loop", "operators"))
+            start = BlockGraph.start(types, SHAPE.read(block["grid"]), whole(block["loop"]))
+            body = self.fill(start, block["operators"])
+        elif kind is OpKind.FUSED:
+            thread = _record(record.get("thread"), "a thread graph", ("operators", "outputs"))
+            chain = self.fill(ThreadGraph.start(types), thread["operators"])
+            outputs = tuple(whole(v) for v in _list(thread["outputs"], "outputs"))
+            if any(not 0 <= v < len(chain.types) for v in outputs):
+                raise FormatError("a thread graph returns a value that is not defined")
+            body = chain.returning(outputs)
+        if ("block" in record and kind is not OpKind.GRAPH) or ("thread" in record and kind is not OpKind.FUSED):
+            raise FormatError(f"{kind.value} has no graph of its own")
+        return Op(kind, operands, read_attrs(kind, _attrs(record.get("attrs", {}))), body)
+
+
+def _attrs(plain: object) -> dict[str, Plain]:
+    if not isinstance(plain, dict):
+        raise FormatError(f"attrs {shown(plain)} is not an object")
+    return plain
+
+
+def _list(plain: object, what: str) -> list[Any]:
+    if not isinstance(plain, list):
+        raise FormatError(f"{what}: {shown(plain)} is not a list")
+    if len(plain) > MAX_OPERATORS:
+        raise ProgramSizeError(f"{what}: {len(plain)} entries; at most {MAX_OPERATORS}")
+    return plain
+
+
+def _record(plain: object, what: str, wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    if not isinstance(plain, dict):
+        raise FormatError(f"{what}: {shown(plain)} is not an object")
+    for key in wanted:
+        if key not in plain:
+            raise FormatError(f"{what} needs {key!r}")
+    for key in plain:
+        if key not in wanted and key not in optional:
+            raise FormatError(f"{what} has no {shown(key)}", hint=f"it has {', '.join((*wanted, *optional))}")
+    return plain
+
+
+def _check_size(t: TensorType) -> None:
+    if len(t.shape) > MAX_RANK or math.prod(t.shape) > MAX_ELEMENTS:
+        raise ProgramSizeError(f"a tensor of more than 2^60 elements or {MAX_RANK} dimensions")

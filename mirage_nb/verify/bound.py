@@ -1,0 +1,348 @@
+"""How likely a trial is to miss that two graphs differ: degrees, terms and coefficients (Theorems 2 and 3).
+
+In: two graphs of the same inputs and the pool of primes. Out: the base-2 logarithm of the probability that
+an output element that differs agrees in one trial, or None where no theorem gives a bound below 1.
+
+Every element is a quotient of sums of f * exp(g / h); a forward pass bounds degree, number of terms and
+coefficients of both sides of the quotient. Theorem 2 wants coefficients below q / 2. Where they may be
+larger, the primes being drawn at random from a pool takes that place: a non-zero integer of L bits is a
+multiple of few primes of the pool. Without exponentials the bound is that of Schwartz and Zippel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from mirage_nb.errors import VerificationError
+from mirage_nb.interp.modular import Pool
+from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
+    BlockGraph,
+    ConstAttrs,
+    DimAttrs,
+    InIterAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    OutSaverAttrs,
+    PowAttrs,
+    TensorType,
+    ThreadGraph,
+    TransposeAttrs,
+)
+from mirage_nb.ir.ops import Shape
+
+Axis = int | str
+"""A dimension counted from the right (-1 is the last), the loop, or a grid dimension."""
+
+LOOP = "loop"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Numerator or denominator: degree of the f, log2 of the number of terms, degree of the g and h,
+    log2 of the largest absolute sum of coefficients of any of them."""
+
+    degree: float = 0
+    terms: float = 0
+    inner: float = 0
+    bits: float = 0
+
+    def times(self, other: Side) -> Side:
+        """The product: exponents add up over a common denominator."""
+        both = self.inner > 0 and other.inner > 0
+        return Side(
+            self.degree + other.degree,
+            self.terms + other.terms,
+            self.inner + other.inner,
+            self.bits + other.bits + both,
+        )
+
+    def power(self, n: float) -> Side:
+        """The product of n such sides."""
+        both = n if self.inner > 0 else 0
+        return Side(self.degree * n, self.terms * n, self.inner * n, self.bits * n + both)
+
+    def plus(self, other: Side) -> Side:
+        """The sum."""
+        inner = max(self.inner, other.inner)
+        return Side(
+            max(self.degree, other.degree),
+            _log_add(self.terms, other.terms) if inner else 0.0,
+            inner,
+            _log_add(self.bits, other.bits),
+        )
+
+    def sum_of(self, n: float) -> Side:
+        """The sum of n such sides; exponential terms stay apart, others flow together."""
+        more = math.log2(n)
+        return replace(self, terms=self.terms + (more if self.inner > 0 else 0), bits=self.bits + more)
+
+
+def _log_add(x: float, y: float) -> float:
+    return max(x, y) + math.log2(1 + 2.0 ** -min(abs(x - y), 1000.0))
+
+
+ONE = Side()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A quotient; the axes along which it, and its denominator, may differ from element to element."""
+
+    top: Side
+    bottom: Side
+    varies: frozenset[Axis]
+    bottom_varies: frozenset[Axis]
+
+    def summed(self, axis: Axis, n: int) -> Form:
+        """The sum of n elements along an axis: over one denominator, or over the product of all of them."""
+        kept = replace(self, varies=self.varies - {axis}, bottom_varies=self.bottom_varies - {axis})
+        if axis not in self.bottom_varies or n == 1:
+            return replace(kept, top=self.top.sum_of(n))
+        top = self.top.times(self.bottom.power(n - 1)).sum_of(n)
+        return replace(kept, top=top, bottom=self.bottom.power(n))
+
+
+def trial_bound(program: KernelGraph, candidate: KernelGraph, pool: Pool) -> float | None:
+    """log2 of the chance that an output element that differs agrees in one trial, however outputs are paired.
+
+    The graphs must be bounded in the sense of `lax.LaxReport`. None: the theorems say nothing here.
+    """
+    worst = max(_chance(left, right, pool) for left in forms(program) for right in forms(candidate))
+    return math.log2(worst) if 0 < worst < 1 else None
+
+
+def _chance(left: Form, right: Form, pool: Pool) -> float:
+    difference = left.top.times(right.bottom).plus(right.top.times(left.bottom))
+    low = pool.low // 2 - 1  # q is the smaller prime of a pair
+    if difference.inner == 0:
+        return difference.degree / pool.low + _lost(difference.bits, 1, pool)
+    k, d = difference.terms, max(difference.degree, 2 * difference.inner)
+    if k > 16:
+        return 1.0
+    terms: float = 2.0**k
+    exponents = _lost(2 * difference.bits + 1, terms * terms, pool)
+    return 8 * d * terms**4 / low + math.exp(-math.log(low) / (terms * terms)) + exponents
+
+
+def _lost(bits: float, polynomials: float, pool: Pool) -> float:
+    """The chance that a random prime of the pool divides the coefficients of one of some polynomials."""
+    usable = math.log2(pool.low) - 1
+    if bits + 1 < usable:
+        return 0.0
+    return polynomials * bits / usable / len(pool.pairs)
+
+
+def forms(graph: KernelGraph) -> list[Form]:
+    """The bounds on every output of a graph."""
+    values = [_input(i.type.shape) for i in graph.inputs]
+    for op, results in graph.definitions():
+        operands = [values[v] for v in op.inputs]
+        if isinstance(op.body, BlockGraph):
+            values += _block(op.body, operands)
+        else:
+            values.append(_plain(op, operands, graph.types, results[0]))
+    return [values[v] for v in graph.outputs]
+
+
+def _input(shape: Shape) -> Form:
+    return Form(Side(degree=1), ONE, _wide(shape), frozenset())
+
+
+def _wide(shape: Shape) -> frozenset[Axis]:
+    return frozenset(i - len(shape) for i, extent in enumerate(shape) if extent > 1)
+
+
+def _block(graph: BlockGraph, args: list[Form]) -> list[Form]:
+    values: list[Form] = []
+    saved: list[Form] = []
+    for op, results in graph.definitions():
+        operands = [values[v] for v in op.inputs]
+        if isinstance(op.attrs, InIterAttrs):
+            values.append(_iterated(graph, op.attrs, args[op.attrs.arg]))
+        elif isinstance(op.attrs, AccumAttrs):
+            values.append(_accumulated(op.attrs, operands[0], graph, len(graph.types[results[0]].shape)))
+        elif isinstance(op.attrs, OutSaverAttrs):
+            saved.append(_saved(graph, op.attrs, operands[0], len(graph.types[op.inputs[0]].shape)))
+        elif isinstance(op.body, ThreadGraph):
+            inner = list(operands)
+            for step, (value,) in op.body.definitions():
+                inner.append(_plain(step, [inner[v] for v in step.inputs], op.body.types, value))
+            values += [inner[v] for v in op.body.outputs]
+        else:
+            values.append(_plain(op, operands, graph.types, results[0]))
+    return saved
+
+
+def _iterated(graph: BlockGraph, attrs: InIterAttrs, whole: Form) -> Form:
+    rank = len(graph.args[attrs.arg].shape)
+    split: set[tuple[int, Axis]] = {(dim - rank, _grid(i)) for i, dim in enumerate(attrs.imap) if dim is not None}
+    if attrs.fmap is not None:
+        split.add((attrs.fmap - rank, LOOP))
+    return _spread(whole, lambda axis: {axis, *(part for dim, part in split if dim == axis)})
+
+
+def _grid(i: int) -> str:
+    return f"grid {i}"
+
+
+def _spread(form: Form, rename: Callable[[Axis], set[Axis]]) -> Form:
+    varies, bottom = (
+        frozenset(new for axis in axes for new in rename(axis)) for axes in (form.varies, form.bottom_varies)
+    )
+    return replace(form, varies=varies, bottom_varies=bottom)
+
+
+def _accumulated(attrs: AccumAttrs, x: Form, graph: BlockGraph, rank: int) -> Form:
+    if attrs.kind is AccumKind.SUM:
+        return x.summed(LOOP, graph.loop)
+    if attrs.dim is not None:
+        dim = attrs.dim - rank
+        return _spread(x, lambda axis: {dim} if axis == LOOP else {axis})
+    return _spread(x, lambda axis: set() if axis == LOOP else {axis})
+
+
+def _saved(graph: BlockGraph, attrs: OutSaverAttrs, x: Form, rank: int) -> Form:
+    target = {_grid(i): dim - rank for i, dim in enumerate(attrs.omap) if dim is not None}
+    return _spread(x, lambda axis: {target[axis]} if axis in target else {axis} - {_grid(i) for i in range(3)})
+
+
+def _plain(op: Op, operands: list[Form], types: tuple[TensorType, ...], result: int) -> Form:
+    """The bound on the result of an operator of the table; `types` are those of the graph's values."""
+    rule = RULES.get(op.kind)
+    shapes = [types[v].shape for v in op.inputs]
+    if rule is None:
+        raise VerificationError(f"no bound is known for {op.kind.value}")
+    return rule(op, operands, shapes, types[result].shape)
+
+
+def _const(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    assert isinstance(op.attrs, ConstAttrs)
+    if op.attrs.symbol:
+        return Form(Side(degree=1), ONE, frozenset(), frozenset())
+    value = op.attrs.value
+    return Form(Side(bits=_bits(value.numerator)), Side(bits=_bits(value.denominator)), frozenset(), frozenset())
+
+
+def _bits(number: int) -> float:
+    return math.log2(abs(number)) if number else 0.0
+
+
+def _product(a: Form, b: Form) -> Form:
+    return Form(
+        a.top.times(b.top),
+        a.bottom.times(b.bottom),
+        a.varies | b.varies,
+        a.bottom_varies | b.bottom_varies,
+    )
+
+
+def _total(a: Form, b: Form) -> Form:
+    top = a.top.times(b.bottom).plus(b.top.times(a.bottom))
+    return replace(_product(a, b), top=top)
+
+
+def _inverse(a: Form) -> Form:
+    return Form(a.bottom, a.top, a.varies, a.varies)
+
+
+def _power(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    assert isinstance(op.attrs, PowAttrs)
+    (x,) = operands
+    n = op.attrs.exponent
+    raised = replace(x, top=x.top.power(abs(float(n))), bottom=x.bottom.power(abs(float(n))))
+    return _inverse(raised) if n < 0 else raised
+
+
+def _exponential(x: Form) -> Form:
+    inner = max(1.0, x.top.degree, x.bottom.degree)
+    return Form(Side(inner=inner, bits=max(x.top.bits, x.bottom.bits)), ONE, x.varies, frozenset())
+
+
+def _sigmoid(x: Form) -> Form:
+    e = _exponential(x)
+    return Form(e.top, ONE.plus(e.top), x.varies, x.varies)
+
+
+def _matmul_of(inner: int, a: Form, b: Form) -> Form:
+    left = _spread(a, lambda axis: {"inner"} if axis == -1 else {axis})
+    right = _spread(b, lambda axis: {"inner"} if axis == -2 else {axis})
+    return _product(left, right).summed("inner", inner)
+
+
+def _matmul(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    return _matmul_of(shapes[0][-1], *operands)
+
+
+def _concat_matmul(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    w, x, y, z = operands
+    return _total(_matmul_of(shapes[0][-1], w, y), _matmul_of(shapes[1][-1], x, z))
+
+
+def _sum(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    assert isinstance(op.attrs, DimAttrs)
+    (shape,) = shapes
+    return operands[0].summed(op.attrs.dim - len(shape), shape[op.attrs.dim])
+
+
+def _reshape(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    """Regrouped dimensions: if one of them varies, all of them may."""
+    wide = _wide(result)
+
+    def regrouped(axes: frozenset[Axis]) -> frozenset[Axis]:
+        named = frozenset(axis for axis in axes if isinstance(axis, str))
+        return named | wide if len(named) < len(axes) else named
+
+    (x,) = operands
+    return replace(x, varies=regrouped(x.varies), bottom_varies=regrouped(x.bottom_varies))
+
+
+def _transpose(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    assert isinstance(op.attrs, TransposeAttrs)
+    rank = len(result)
+    moved: dict[Axis, Axis] = {old - rank: new - rank for new, old in enumerate(op.attrs.perm)}
+    return _spread(operands[0], lambda axis: {moved.get(axis, axis)})
+
+
+def _repeat(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    return operands[0]
+
+
+def _concat(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    assert isinstance(op.attrs, DimAttrs)
+    a, b = operands
+    axis: frozenset[Axis] = frozenset({op.attrs.dim - len(result)})
+    return Form(
+        a.top.plus(b.top),
+        a.bottom.plus(b.bottom),
+        a.varies | b.varies | axis,
+        a.bottom_varies | b.bottom_varies | axis,
+    )
+
+
+Rule = Callable[[Op, list[Form], list[Shape], Shape], Form]
+
+RULES: dict[OpKind, Rule] = {
+    OpKind.CONST: _const,
+    OpKind.MATMUL: _matmul,
+    OpKind.CONCAT_MATMUL: _concat_matmul,
+    OpKind.SUM: _sum,
+    OpKind.ADD: lambda op, operands, shapes, result: _total(*operands),
+    OpKind.SUB: lambda op, operands, shapes, result: _total(*operands),
+    OpKind.MUL: lambda op, operands, shapes, result: _product(*operands),
+    OpKind.DIV: lambda op, operands, shapes, result: _product(operands[0], _inverse(operands[1])),
+    OpKind.EXP: lambda op, operands, shapes, result: _exponential(operands[0]),
+    OpKind.SQR: lambda op, operands, shapes, result: _product(operands[0], operands[0]),
+    OpKind.SILU: lambda op, operands, shapes, result: _product(operands[0], _sigmoid(operands[0])),
+    OpKind.SIGMOID: lambda op, operands, shapes, result: _sigmoid(operands[0]),
+    OpKind.POW: _power,
+    OpKind.REPEAT: _repeat,
+    OpKind.RESHAPE: _reshape,
+    OpKind.TRANSPOSE: _transpose,
+    OpKind.CONCAT: _concat,
+}
+"""Every operator that Theorem 2 covers."""

@@ -1,0 +1,58 @@
+"""Two files against each other: what `python -m mirage_nb verify A B` says.
+
+In: two texts, each a tensor program, a muGraph or its JSON form. Out: an exit code and the text to print:
+0 accepted, 1 refuted, 2 not decided (outside LAX or without enough defined elements).
+"""
+
+from __future__ import annotations
+
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.jsonform import parse_json
+from mirage_nb.ir.text import HEADER, parse_graph
+from mirage_nb.lang import parse
+from mirage_nb.verify.trials import TRIALS, verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+
+ACCEPTED, REFUTED, UNDECIDED = 0, 1, 2
+
+
+def verify_files(
+    a_text: str, b_text: str, *, trials: int = TRIALS, seed: int = 0, final: bool = False
+) -> tuple[int, str]:
+    """Exit code and report. Raises MirageError for a text that cannot be read or graphs that do not compare."""
+    verdict = verify(read_graph(a_text), read_graph(b_text), trials=trials, seed=seed, final=final)
+    if verdict.accepted:
+        return ACCEPTED, describe(verdict)
+    code = REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
+    return code, describe(verdict)
+
+
+def read_graph(text: str) -> KernelGraph:
+    """The graph in a text of any of the three forms. Raises FormatError, ProgramSizeError, and those of `lang`."""
+    start = text.lstrip()
+    if start.startswith(HEADER):
+        return parse_graph(text)
+    if start.startswith("{"):
+        return parse_json(text)
+    return parse(text).graph
+
+
+def describe(verdict: Verdict) -> str:
+    """The verdict on a few lines: rung, sizes, primes, bound, outputs, witness."""
+    lines = [str(verdict)]
+    if verdict.sizes:
+        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in verdict.sizes.items())
+        lines.append(f"  checked at {shapes}")
+    if verdict.primes:
+        p, q = verdict.primes[0]
+        lines.append(f"  seed {verdict.seed}, first primes p = {p}, q = {q}")
+    if verdict.outputs and verdict.outputs != tuple(range(len(verdict.outputs))):
+        pairs = ", ".join(f"{i} is {j}" for i, j in enumerate(verdict.outputs))
+        lines.append(f"  outputs of the first file in the second: {pairs}")
+    if verdict.witness is not None:
+        w = verdict.witness
+        lines.append(
+            f"  output {w.output} at {list(w.index)}: {w.expected} in the first, {w.found} in the second "
+            f"(seed {w.seed})"
+        )
+    return "\n".join(lines)

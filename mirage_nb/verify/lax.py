@@ -1,0 +1,188 @@
+"""Which graphs field trials can decide, and which field parts each input needs (paper Definition 5.1).
+
+In: a graph. Out: a `LaxReport`. A backward pass asks every operator which parts of its operands it reads:
+outside an exponential the p part, inside one the q part. An exponential of which the q part is asked for
+is the second one on its path, and the graph is outside LAX. The same pass notes what else weakens the
+statement that a trial makes: roots, symbols, and operators that are tested as uninterpreted functions.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mirage_nb.interp.field import MAX_POWER
+from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
+    BlockGraph,
+    ConstAttrs,
+    InIterAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    PowAttrs,
+    ThreadGraph,
+)
+
+Graph = KernelGraph | BlockGraph | ThreadGraph
+
+
+class Part(enum.Flag):
+    """The field parts of a value."""
+
+    NONE = 0
+    P = enum.auto()
+    Q = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class LaxReport:
+    """`parts`: for every input, whether (p, q) are read; `second`: the operator that exponentiates a second
+    time, or empty; `opaque`: the operators tested as uninterpreted functions; whether there are maxima,
+    square roots, symbols, exponentials."""
+
+    parts: Mapping[str, tuple[bool, bool]]
+    second: str
+    opaque: tuple[str, ...]
+    maxima: bool
+    roots: bool
+    symbols: bool
+    exponentials: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether unequal field values alone prove that two graphs differ as functions of reals."""
+        return not (self.opaque or self.maxima or self.roots or self.symbols)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether Theorem 2 speaks about the graph: no roots, nothing uninterpreted."""
+        return not (self.opaque or self.maxima or self.roots)
+
+
+EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
+OPAQUE = frozenset({OpKind.RELU, OpKind.GELU, OpKind.CLAMP})
+
+
+def inspect(graph: KernelGraph) -> LaxReport:
+    """The report on one graph."""
+    ops = list(all_ops(graph))
+    demand = _Demand()
+    wanted = demand.of_kernel(graph)
+    return LaxReport(
+        parts={i.name: (Part.P in part, Part.Q in part) for i, part in zip(graph.inputs, wanted, strict=False)},
+        second=demand.second,
+        opaque=tuple(sorted({op.kind.value for op in ops if is_opaque(op)})),
+        maxima=any(_is_maximum(op) for op in ops),
+        roots=any(is_root(op) for op in ops),
+        symbols=any(isinstance(op.attrs, ConstAttrs) and op.attrs.symbol != "" for op in ops),
+        exponentials=any(op.kind in EXPONENTIALS or _rescales(op) for op in ops),
+    )
+
+
+def joined(left: LaxReport, right: LaxReport) -> LaxReport:
+    """The report on two graphs that are run on the same inputs."""
+    parts = {name: (p or right.parts[name][0], q or right.parts[name][1]) for name, (p, q) in left.parts.items()}
+    return LaxReport(
+        parts=parts,
+        second=left.second or right.second,
+        opaque=tuple(sorted({*left.opaque, *right.opaque})),
+        maxima=left.maxima or right.maxima,
+        roots=left.roots or right.roots,
+        symbols=left.symbols or right.symbols,
+        exponentials=left.exponentials or right.exponentials,
+    )
+
+
+def all_ops(graph: Graph) -> Iterable[Op]:
+    """Every operator of a graph on every level."""
+    for op in graph.ops:
+        yield op
+        if op.body is not None:
+            yield from all_ops(op.body)
+
+
+def is_opaque(op: Op) -> bool:
+    """Whether the field knows the operator as an uninterpreted function only."""
+    if isinstance(op.attrs, PowAttrs):
+        return op.attrs.exponent.denominator > 2 or abs(op.attrs.exponent) > MAX_POWER
+    return op.kind in OPAQUE
+
+
+def is_root(op: Op) -> bool:
+    """Whether the operator takes a square root."""
+    half = isinstance(op.attrs, PowAttrs) and op.attrs.exponent.denominator == 2
+    return op.kind is OpKind.SQRT or (half and not is_opaque(op))
+
+
+def _rescales(op: Op) -> bool:
+    accumulator = isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.RESCALE
+    return op.kind is OpKind.RESCALED_SUM or accumulator
+
+
+def _is_maximum(op: Op) -> bool:
+    accumulator = isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.MAX
+    return op.kind is OpKind.MAX or accumulator or _rescales(op)
+
+
+class _Demand:
+    """The backward pass; `second` names the first operator found to exponentiate a second time."""
+
+    def __init__(self) -> None:
+        self.second = ""
+
+    def of_kernel(self, graph: KernelGraph) -> list[Part]:
+        wanted = [Part.NONE] * len(graph.types)
+        for value in graph.outputs:
+            wanted[value] |= Part.P
+        self._backward(graph, wanted, "")
+        return wanted[: graph.input_count]
+
+    def of_block(self, graph: BlockGraph, outputs: list[Part], place: str) -> list[Part]:
+        wanted = [Part.NONE] * len(graph.types)
+        args = [Part.NONE] * len(graph.args)
+        saved = iter(outputs)
+        for op in graph.ops:
+            if op.kind is OpKind.OUT_SAVER:
+                wanted[op.inputs[0]] |= next(saved)
+        self._backward(graph, wanted, place)
+        for op, values in graph.definitions():
+            if isinstance(op.attrs, InIterAttrs):
+                args[op.attrs.arg] |= wanted[values[0]]
+        return args
+
+    def of_thread(self, graph: ThreadGraph, outputs: list[Part], place: str) -> list[Part]:
+        wanted = [Part.NONE] * len(graph.types)
+        for value, part in zip(graph.outputs, outputs, strict=True):
+            wanted[value] |= part
+        self._backward(graph, wanted, place)
+        return wanted[: graph.input_count]
+
+    def _backward(self, graph: Graph, wanted: list[Part], place: str) -> None:
+        for number, (op, values) in reversed(list(enumerate(graph.definitions()))):
+            results = [wanted[v] for v in values]
+            here = f"{place}operator {number} ({op.kind.value})"
+            for value, part in zip(op.inputs, self._reads(op, results, here), strict=True):
+                wanted[value] |= part
+
+    def _reads(self, op: Op, results: list[Part], here: str) -> list[Part]:
+        """The parts of its operands that an operator reads when these parts of its results are read."""
+        if op.kind is OpKind.OUT_SAVER:
+            return [Part.NONE]
+        if isinstance(op.body, BlockGraph):
+            return self.of_block(op.body, results, f"{here}, ")
+        if isinstance(op.body, ThreadGraph):
+            return self.of_thread(op.body, results, f"{here}, ")
+        (part,) = results
+        exponent = Part.Q if part else Part.NONE
+        if Part.Q in part and (op.kind in EXPONENTIALS or _rescales(op)):
+            self.second = self.second or here
+        if _rescales(op):
+            return [part, exponent]
+        if op.kind is OpKind.SILU:
+            return [part | exponent]
+        if op.kind in EXPONENTIALS:
+            return [exponent]
+        return [part] * len(op.inputs)

@@ -1,0 +1,90 @@
+"""Two graphs on float64 inputs: the judge where field values alone prove nothing.
+
+In: two graphs and a seed. Out: DIFFERENT with a witness, or AGREE. A square root that cancels a square, a
+maximum of scaled values or an operator outside LAX may make equal functions look different to the field;
+only a difference that float64 shows far above rounding refutes them.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import KernelGraph
+from mirage_nb.verify.verdict import Witness
+
+Array = NDArray[np.float64]
+
+TOLERANCE = 1e-9
+"""Relative to the largest value of the output; rounding stays many orders below for inputs near 1."""
+
+
+class Reals(enum.Enum):
+    """What float64 says."""
+
+    AGREE = "agree"
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True, slots=True)
+class RealsReport:
+    """Outcome, and where the graphs differ."""
+
+    outcome: Reals
+    witness: Witness | None = None
+
+
+def in_reals(program: KernelGraph, candidate: KernelGraph, seed: int) -> RealsReport:
+    """Compare on a normal and on a positive draw, outputs in any order; infinite and undefined results of
+    the program are not compared."""
+    for number, draw in enumerate((_normal, _positive)):
+        inputs = draw(program, seed)
+        left, right = evaluate(program, inputs), evaluate(candidate, inputs)
+        if not _pairable(left, right):
+            return RealsReport(Reals.DIFFERENT, _witness(left, right, seed + number))
+    return RealsReport(Reals.AGREE)
+
+
+def _normal(graph: KernelGraph, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng([seed, 2])
+    return {i.name: rng.normal(size=i.type.shape) for i in graph.inputs}
+
+
+def _positive(graph: KernelGraph, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng([seed, 3])
+    return {i.name: rng.uniform(0.5, 1.5, size=i.type.shape) for i in graph.inputs}
+
+
+def _pairable(left: Sequence[Array], right: Sequence[Array]) -> bool:
+    """Whether some order of the right outputs agrees with the left ones."""
+    orders = itertools.permutations(right) if len(right) <= MAX_PERMUTED else [tuple(right)]
+    return any(all(_error(a, b) is None for a, b in zip(left, order, strict=True)) for order in orders)
+
+
+MAX_PERMUTED = 5
+"""More outputs than this are compared in their own order."""
+
+
+def _error(left: Array, right: Array) -> tuple[int, ...] | None:
+    """The first element that differs, or None."""
+    if left.shape != right.shape:
+        return ()
+    finite = np.isfinite(left)
+    scale = float(np.abs(left[finite]).max(initial=1e-30))
+    with np.errstate(invalid="ignore"):
+        wrong = finite & ~(np.abs(left - right) <= TOLERANCE * scale)
+    return tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.any() else None
+
+
+def _witness(left: Sequence[Array], right: Sequence[Array], seed: int) -> Witness | None:
+    for number, (a, b) in enumerate(zip(left, right, strict=True)):
+        index = _error(a, b)
+        if index is not None and a.shape == b.shape:
+            return Witness(seed, number, index, repr(float(a[index])), repr(float(b[index])))
+    return None

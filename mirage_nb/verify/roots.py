@@ -1,0 +1,152 @@
+"""Inputs of a trial whose square roots exist, as far as they can be had.
+
+In: a program and a field instance. Out: random inputs. Half of all residues have no root; a program that
+takes one root per row of a large tensor would never get all of them by luck. So the elements that a
+failed root depends on, and only they, are drawn again, round by round, until every root exists or the
+rounds stop helping. What still fails is marked undefined by the interpreter and left out of the trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate_all
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, Trait, TransposeAttrs
+from mirage_nb.ir.ops import Shape
+from mirage_nb.verify.lax import is_root
+
+Mask = NDArray[np.bool_]
+Parts = Mapping[str, tuple[bool, bool]]
+
+ROUNDS = 48
+PATIENCE = 6
+"""Rounds without fewer failures after which what fails is left to the masks."""
+
+
+def rooted_inputs(graph: KernelGraph, instance: FieldInstance, parts: Parts) -> tuple[FieldTensor, ...]:
+    """Random inputs of `graph`, uniform but for the condition that its square roots exist."""
+    inputs = [instance.random(i.name, i.type.shape, *parts[i.name]) for i in graph.inputs]
+    pruned = _up_to_roots(graph)
+    best, waited = math.inf, 0
+    for number in range(ROUNDS if pruned.outputs else 0):
+        values = evaluate_all(pruned, inputs, instance)
+        failed = {v: ~values[v].defined for v in pruned.outputs}
+        count = sum(int(mask.sum()) for mask in failed.values())
+        waited = 0 if count < best else waited + 1
+        best = min(best, count)
+        if count == 0 or waited > PATIENCE:
+            break
+        for at, mask in enumerate(_blame(pruned, failed)):
+            if mask is not None and mask.any():
+                given = graph.inputs[at]
+                fresh = instance.random(f"{given.name} again {number}", given.type.shape, *parts[given.name])
+                inputs[at] = _replaced(inputs[at], fresh, mask)
+    return tuple(inputs)
+
+
+def _replaced(old: FieldTensor, new: FieldTensor, mask: Mask) -> FieldTensor:
+    p, q = (None if a is None or b is None else np.where(mask, b, a) for a, b in ((old.p, new.p), (old.q, new.q)))
+    return FieldTensor(p, q)
+
+
+def _up_to_roots(graph: KernelGraph) -> KernelGraph:
+    """The operators that square roots of the kernel graph depend on; the outputs are the roots."""
+    needed: set[int] = set()
+    definitions = list(graph.definitions())
+    for op, values in reversed(definitions):
+        if is_root(op) or needed & set(values):
+            needed |= {*values, *op.inputs}
+    pruned = KernelGraph.start(*graph.inputs)
+    renamed = {v: v for v in range(graph.input_count)}
+    roots = []
+    for op, values in definitions:
+        if not needed & set(values):
+            continue
+        first = len(pruned.types)
+        pruned = pruned.append(Op(op.kind, tuple(renamed[v] for v in op.inputs), op.attrs, op.body))
+        renamed |= {v: first + i for i, v in enumerate(values)}
+        roots += [renamed[v] for v in values if is_root(op)]
+    return pruned.returning(tuple(roots))
+
+
+def _blame(graph: KernelGraph, failed: Mapping[int, Mask]) -> list[Mask | None]:
+    """For every input, the elements that the failed elements depend on (None: no element)."""
+    blamed: dict[int, Mask] = dict(failed)
+    shapes = [t.shape for t in graph.types]
+    for op, values in reversed(list(graph.definitions())):
+        masks = [blamed[v] for v in values if v in blamed]
+        if not masks or not any(mask.any() for mask in masks):
+            continue
+        for value, mask in zip(op.inputs, _dependencies(op, masks, [shapes[v] for v in op.inputs]), strict=True):
+            blamed[value] = blamed[value] | mask if value in blamed else mask
+    return [blamed.get(v) for v in range(graph.input_count)]
+
+
+def _dependencies(op: Op, masks: Sequence[Mask], shapes: Sequence[Shape]) -> list[Mask]:
+    """For every operand, the elements that the marked elements of the results depend on."""
+    rule = RULES.get(op.kind)
+    if rule is not None:
+        return rule(op, masks[0], shapes)
+    if Trait.ELEMENTWISE in OPS[op.kind].traits:
+        return [_narrowed(masks[0], shape) for shape in shapes]
+    return [np.ones(shape, bool) for shape in shapes]
+
+
+def _narrowed(mask: Mask, shape: Shape) -> Mask:
+    """The mask folded to an operand that was broadcast to it."""
+    extra = mask.ndim - len(shape)
+    folded: Mask = np.asarray(mask.any(axis=tuple(range(extra))))
+    axes = tuple(i for i, extent in enumerate(shape) if extent == 1)
+    return np.broadcast_to(np.asarray(np.any(folded, axis=axes, keepdims=True)), shape)
+
+
+def _matmul(mask: Mask, left: Shape, right: Shape) -> list[Mask]:
+    rows = np.broadcast_to(mask.any(axis=-1, keepdims=True), (*mask.shape[:-1], left[-1]))
+    columns = np.broadcast_to(mask.any(axis=-2, keepdims=True), (*mask.shape[:-2], right[-2], mask.shape[-1]))
+    return [_narrowed(rows, left), _narrowed(columns, right)]
+
+
+def _concat_matmul(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+    (w, y), (x, z) = _matmul(mask, shapes[0], shapes[2]), _matmul(mask, shapes[1], shapes[3])
+    return [w, x, y, z]
+
+
+def _reduction(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+    wide = np.broadcast_to(mask, shapes[0])
+    return [_narrowed(wide, shape) for shape in shapes]
+
+
+def _repeat(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+    assert isinstance(op.attrs, RepeatAttrs)
+    (shape,) = shapes
+    dim = op.attrs.dim
+    return [np.asarray(mask.reshape(*shape[:dim], op.attrs.times, *shape[dim:]).any(axis=dim))]
+
+
+def _transpose(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+    assert isinstance(op.attrs, TransposeAttrs)
+    return [mask.transpose(np.argsort(op.attrs.perm))]
+
+
+def _concat(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+    assert isinstance(op.attrs, DimAttrs)
+    return list(np.split(mask, [shapes[0][op.attrs.dim]], axis=op.attrs.dim))
+
+
+RULES: dict[OpKind, Callable[[Op, Mask, Sequence[Shape]], list[Mask]]] = {
+    OpKind.CONST: lambda op, mask, shapes: [],
+    OpKind.MATMUL: lambda op, mask, shapes: _matmul(mask, *shapes),
+    OpKind.CONCAT_MATMUL: _concat_matmul,
+    OpKind.SUM: _reduction,
+    OpKind.MAX: _reduction,
+    OpKind.RESCALED_SUM: _reduction,
+    OpKind.REPEAT: _repeat,
+    OpKind.RESHAPE: lambda op, mask, shapes: [mask.reshape(shapes[0])],
+    OpKind.TRANSPOSE: _transpose,
+    OpKind.CONCAT: _concat,
+}
+"""How marks go backward; elementwise operators have one rule, everything else blames its operands whole."""

@@ -1,0 +1,243 @@
+"""The random test: a candidate against its program on random field elements (paper section 5.2).
+
+In: two graphs of the same inputs. Out: a `Verdict` that says which rung was reached and what was checked.
+Every trial draws primes, a root of unity and all inputs anew. An element that has no value in a trial is
+left out of it; trials go on until every output element was compared often enough. A difference refutes,
+at once where field values prove it, else after the float64 reference confirmed it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirage_nb.errors import OptionError, VerificationError
+from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate
+from mirage_nb.interp.modular import LARGE, SMALL, Pool
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.legality import check
+from mirage_nb.verify.bound import trial_bound
+from mirage_nb.verify.lax import LaxReport, inspect, joined
+from mirage_nb.verify.matching import Matching
+from mirage_nb.verify.reals import Reals, in_reals
+from mirage_nb.verify.roots import rooted_inputs
+from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
+
+TRIALS = 4
+MAX_TRIALS = 10_000
+ATTEMPTS_PER_TRIAL = 4
+"""How many draws a trial may take on average to give every element a value; some more at the start."""
+FINAL_LOG2_BOUND = -64.0
+"""What final verification adds trials for, up to `FINAL_TRIALS`, where a theorem bounds a trial."""
+FINAL_TRIALS = 64
+WIDE_ELEMENTS = 2**20
+"""Inputs up to which final trials use 31-bit primes; four times the work of 21-bit ones."""
+SMALL_ELEMENTS = 2**16
+"""Trials with fewer input elements are kept: the next candidate of the program meets the same ones."""
+
+
+def verify(
+    program: KernelGraph, candidate: KernelGraph, *, trials: int = TRIALS, seed: int = 0, final: bool = False
+) -> Verdict:
+    """Whether `candidate` computes what `program` computes, its outputs in any order.
+
+    Args:
+        trials: how often every output element is compared, on fresh random elements each time.
+        seed: the trials follow from it.
+        final: for inputs of up to a million elements, primes of 31 bits instead of 21; for small ones, where
+            a theorem bounds a trial, also as many trials as it takes for an error probability of 2^-64.
+
+    Raises:
+        VerificationError: the graphs do not have the same inputs.
+        GraphError: a graph breaks Definition 2.1.
+        OptionError: a number of trials or a seed that is out of range.
+    """
+    if not 1 <= trials <= MAX_TRIALS or not 0 <= seed < 2**63:
+        raise OptionError(f"trials {trials}, seed {seed}: 1 to {MAX_TRIALS} trials, a seed below 2^63")
+    _check_inputs(program, candidate)
+    wide = final and sum(i.type.elements for i in program.inputs) <= WIDE_ELEMENTS
+    return _verify(program, candidate, trials, seed, LARGE if wide else SMALL)
+
+
+def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
+    left, right = ({i.name: i.type for i in g.inputs} for g in (program, candidate))
+    for name in sorted(left.keys() | right.keys()):
+        if left.get(name) != right.get(name):
+            raise VerificationError(
+                f"input {name} is {left.get(name, 'missing')} in the program "
+                f"and {right.get(name, 'missing')} in the candidate",
+                hint="only graphs with the same inputs can be compared",
+            )
+
+
+@functools.lru_cache(maxsize=4096)
+def _verify(program: KernelGraph, candidate: KernelGraph, trials: int, seed: int, pool: Pool) -> Verdict:
+    check(program)
+    check(candidate)
+    return _Run(program, candidate, trials, seed, pool).verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Random inputs and what the program makes of them."""
+
+    instance: FieldInstance
+    inputs: Mapping[str, FieldTensor]
+    expected: tuple[FieldTensor, ...]
+
+
+def trial_seed(seed: int, number: int) -> int:
+    """The seed of one trial; `Witness.seed` is such a number."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:7], "little")
+
+
+def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> _Trial:
+    """The trial that follows from a trial's seed."""
+    parts = tuple(lax.parts[i.name] for i in program.inputs)
+    elements = sum(i.type.elements for i in program.inputs)
+    draw = _kept_trial if elements < SMALL_ELEMENTS else _draw_trial
+    return draw(program, parts, seed, pool)
+
+
+def _draw_trial(program: KernelGraph, parts: tuple[tuple[bool, bool], ...], seed: int, pool: Pool) -> _Trial:
+    instance = FieldInstance.draw(seed, pool)
+    names = [i.name for i in program.inputs]
+    inputs = rooted_inputs(program, instance, dict(zip(names, parts, strict=True)))
+    return _Trial(instance, dict(zip(names, inputs, strict=True)), evaluate(program, inputs, instance))
+
+
+_kept_trial = functools.lru_cache(maxsize=64)(_draw_trial)
+
+
+class _Run:
+    """One verification."""
+
+    def __init__(self, program: KernelGraph, candidate: KernelGraph, trials: int, seed: int, pool: Pool) -> None:
+        self.program = program
+        self.candidate = candidate
+        self.trials = trials
+        self.seed = seed
+        self.pool = pool
+        self.lax = joined(inspect(program), inspect(candidate))
+        self.primes: list[tuple[int, int]] = []
+
+    def verdict(self) -> Verdict:
+        """Field trials, or what the reals say where trials do not decide."""
+        matching = Matching(self.program.output_types, self.candidate.output_types)
+        if not matching.possible():
+            return self._verdict(VerdictKind.REFUTED, note="the outputs have other types than the program's")
+        if self.lax.second:
+            return self._by_reals(VerdictKind.OUTSIDE_LAX, f"a second exponential on one path: {self.lax.second}")
+        bound = self._trial_bound()
+        wanted = self._wanted(bound)
+        for number in range(ATTEMPTS_PER_TRIAL * wanted + 48):
+            if number == 2 * wanted + 8 and self._differ_in_reals():
+                break  # many elements without a value: the reals may know already
+            seed = trial_seed(self.seed, number)
+            trial = draw_trial(self.program, self.lax, seed, self.pool)
+            self.primes.append((trial.instance.p.value, trial.instance.q.value))
+            matching.compare(trial.expected, evaluate(self.candidate, trial.inputs, trial.instance), seed)
+            if not matching.possible():
+                return self._differs(matching)
+            if matching.compared(wanted):
+                return self._equal(matching, bound, wanted)
+        return self._by_reals(VerdictKind.UNDECIDED, f"some output elements had a value in fewer than {wanted} trials")
+
+    def _differ_in_reals(self) -> bool:
+        return in_reals(self.program, self.candidate, self.seed).outcome is Reals.DIFFERENT
+
+    def _trial_bound(self) -> float | None:
+        if not self.lax.bounded or len(self.program.outputs) != len(self.candidate.outputs):
+            return None
+        # Every pairing of outputs is bounded: which one holds shows only when the trials are over.
+        return trial_bound(self.program, self.candidate, self.pool)
+
+    def _wanted(self, bound: float | None) -> int:
+        """How often every element is compared."""
+        elements = sum(i.type.elements for i in self.program.inputs)
+        if self.pool is SMALL or bound is None or elements >= SMALL_ELEMENTS:
+            return self.trials
+        return max(self.trials, min(FINAL_TRIALS, math.ceil(FINAL_LOG2_BOUND / bound)))
+
+    def _equal(self, matching: Matching, bound: float | None, wanted: int) -> Verdict:
+        total = None
+        if bound is not None:
+            # Some of the trials may have left an element out; which ones is part of what was random.
+            total = wanted * bound + math.log2(math.comb(len(self.primes), wanted))
+        return self._verdict(
+            VerdictKind.FIELD,
+            log2_bound=total if total is not None and total <= -1 else None,
+            outputs=matching.permutation(),
+            note=self._note(total),
+        )
+
+    def _differs(self, matching: Matching) -> Verdict:
+        """A difference in the field, final where it proves one in the reals."""
+        witness = matching.witness()
+        if self.lax.exact:
+            return self._verdict(VerdictKind.REFUTED, witness=witness, note="the field values differ")
+        return self._by_reals(
+            VerdictKind.OUTSIDE_LAX if self.lax.opaque else VerdictKind.UNDECIDED,
+            "the field values differ, which proves nothing because of "
+            + " and ".join(self._caveats())
+            + "; float64 values agree",
+            witness,
+        )
+
+    def _by_reals(self, otherwise: VerdictKind, note: str, field_witness: Witness | None = None) -> Verdict:
+        """REFUTED where float64 values of the two graphs differ, else the given kind."""
+        found = in_reals(self.program, self.candidate, self.seed)
+        if found.outcome is Reals.DIFFERENT:
+            both = "the field and float64 values differ" if field_witness else "the float64 values differ"
+            return self._verdict(VerdictKind.REFUTED, witness=field_witness or found.witness, note=both)
+        return self._verdict(otherwise, note=note)
+
+    def _verdict(
+        self,
+        kind: VerdictKind,
+        *,
+        log2_bound: float | None = None,
+        outputs: tuple[int, ...] = (),
+        witness: Witness | None = None,
+        note: str = "",
+    ) -> Verdict:
+        return Verdict(
+            kind=kind,
+            trials=len(self.primes),
+            primes=tuple(self.primes),
+            seed=self.seed,
+            sizes={i.name: i.type.shape for i in self.program.inputs},
+            log2_bound=log2_bound,
+            outputs=outputs,
+            witness=witness,
+            note=note,
+        )
+
+    def _caveats(self) -> list[str]:
+        """What the field sees otherwise than the reals do."""
+        return [
+            *self.lax.opaque,
+            *(["maxima"] if self.lax.maxima else []),
+            *(["square roots"] if self.lax.roots else []),
+            *(["symbols"] if self.lax.symbols else []),
+        ]
+
+    def _note(self, bound: float | None) -> str:
+        parts = [f"all output elements at this size, {self.pool.name}"]
+        parts += [f"{name} as an uninterpreted function" for name in self.lax.opaque]
+        if self.lax.maxima:
+            parts.append("maxima as uninterpreted shifts, whose safety is for the float gate")
+        if bound is None:
+            outside = [name for name in self._caveats() if name != "symbols"]
+            reason = f"{' and '.join(outside)} are" if outside else "this many exponential terms are"
+            parts.append(f"no error bound, {reason} beyond Theorem 2")
+        return "; ".join(parts)
+
+
+def clear_caches() -> None:
+    """Forget verdicts and kept trials."""
+    _verify.cache_clear()
+    _kept_trial.cache_clear()
