@@ -1,1 +1,30 @@
-"""mirage_nb: a superoptimizer for tensor programs that lives in a notebook."""
+"""mirage_nb: a superoptimizer for tensor programs that lives in a notebook.
+
+`superoptimize(program)` starts a session; `%load_ext mirage_nb` brings the `%%mirage` cell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirage_nb.errors import MirageError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.lang import TensorProgram, load, parse
+from mirage_nb.pipeline import Session, Winner, superoptimize
+from mirage_nb.targets import TARGETS, Target
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "TARGETS", "KernelGraph", "MirageError", "Session", "Target", "TensorProgram", "Verdict", "VerdictKind",
+    "Winner", "load", "parse", "superoptimize", "verify",
+]  # fmt: skip
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext mirage_nb` calls: registers the magics."""
+    from mirage_magics import load_ipython_extension as register
+
+    register(shell)

@@ -305,8 +305,9 @@ _T = Trait
 
 
 def _row(
-    kind: OpKind, arity: int | None, attrs: type | None, levels: frozenset[Level], shape: ShapeRule | None, *traits: Trait
-) -> OpSpec:
+    kind: OpKind, arity: int | None, attrs: type | None, levels: frozenset[Level], shape: ShapeRule | None,
+    *traits: Trait,
+) -> OpSpec:  # fmt: skip
     return OpSpec(kind, arity, attrs, levels, frozenset(traits), shape)
 
 

@@ -1,0 +1,139 @@
+"""The command line: `python -m mirage_nb superoptimize | verify | doctor | bench`.
+
+Parses arguments, calls the API, prints. Exit codes: 0 done, 1 nothing verified (or refuted), 2 a mistake
+in the arguments or the input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mirage_nb.bench import commands as bench
+from mirage_nb.bench.workloads import WORKLOADS, workload
+from mirage_nb.errors import MirageError, OptionError
+from mirage_nb.lang import TensorProgram, load, parse
+from mirage_nb.pipeline import Session, superoptimize
+from mirage_nb.report import describe, emit_files, to_json
+from mirage_nb.runtime.doctor import examine, report
+from mirage_nb.search import EFFORTS
+from mirage_nb.targets import DEFAULT_TARGET, TARGETS
+from mirage_nb.verify.files import verify_files
+
+PROGRESS_SECONDS = 0.5
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line as an argparse parser."""
+    top = argparse.ArgumentParser(prog="mirage_nb", description="superoptimize tensor programs")
+    commands = top.add_subparsers(dest="command", required=True)
+    sub = commands.add_parser("superoptimize", help="search, verify, compile and run the best muGraph of a program")
+    sub.add_argument("file", nargs="?", help="a .mirage file")
+    sub.add_argument("--workload", choices=WORKLOADS, metavar="NAME", help=f"one of {', '.join(WORKLOADS)}")
+    sub.add_argument("--set", action="append", default=[], metavar="B=8", help="override an integer constant")
+    sub.add_argument("--effort", choices=tuple(EFFORTS), default="standard")
+    sub.add_argument("--max-block-ops", type=int, metavar="N", help="largest number of block operators")
+    sub.add_argument("--budget", type=float, metavar="S", help="seconds of search")
+    sub.add_argument("--target", choices=tuple(TARGETS), default=DEFAULT_TARGET)
+    sub.add_argument("--json", metavar="OUT", help="write the result as JSON")
+    sub.add_argument("--emit", metavar="DIR", help="write the CUDA sources, cubins and muGraph texts")
+    sub.add_argument("--quiet", action="store_true", help="no progress line")
+    sub.set_defaults(run=_superoptimize)
+    sub = commands.add_parser("verify", help="compare two programs or muGraph files")
+    sub.add_argument("left")
+    sub.add_argument("right")
+    sub.add_argument("--trials", type=int, default=4)
+    sub.add_argument("--final", action="store_true", help="larger primes, and instances with a bound of 2^-64")
+    sub.set_defaults(run=_verify)
+    sub = commands.add_parser("doctor", help="what this machine has and what is missing")
+    sub.set_defaults(run=_doctor)
+    bench.add_parser(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+    except MirageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+def _superoptimize(options: argparse.Namespace) -> int:
+    program = _program(options)
+    session = superoptimize(
+        program,
+        target=options.target,
+        effort=options.effort,
+        budget=options.budget,
+        max_block_ops=options.max_block_ops,
+    )
+    try:
+        _follow(session, quiet=options.quiet)
+    except KeyboardInterrupt:
+        session.stop()
+        session.wait()
+    print(describe(session))
+    if options.json:
+        Path(options.json).write_text(to_json(session))
+    if options.emit:
+        for path in emit_files(session, Path(options.emit)):
+            print(f"wrote {path}")
+    return 0 if session.snapshot().candidates else 1
+
+
+def _program(options: argparse.Namespace) -> TensorProgram:
+    if bool(options.file) == bool(options.workload):
+        raise OptionError("give either a FILE or --workload NAME")
+    sizes = dict(_size(text) for text in options.set)
+    if options.workload:
+        return parse(workload(options.workload), name=options.workload, sizes=sizes)
+    return load(options.file, sizes=sizes)
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, equals, number = text.partition("=")
+    if not equals or not name.isidentifier() or not number.strip().isdecimal():
+        raise OptionError(f"--set {text!r}: not of the form NAME=NUMBER", hint="for example --set B=8")
+    return name, int(number)
+
+
+def _follow(session: Session, *, quiet: bool) -> None:
+    """Show progress on one line until the session ends."""
+    live = sys.stderr.isatty() and not quiet
+    while not session.wait(PROGRESS_SECONDS):
+        if live:
+            now = session.snapshot()
+            line = f"{now.seconds:6.1f} s  {now.configurations_done}/{now.configurations_total} configurations"
+            print(f"\r{line}, {now.verified} verified muGraphs  {session.stage}\033[K", end="", file=sys.stderr)
+    if live:
+        print("\r\033[K", end="", file=sys.stderr)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    texts = []
+    for name in (options.left, options.right):
+        try:
+            texts.append(Path(name).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"{name} cannot be read: {error}") from error
+    code, text = verify_files(*texts, trials=options.trials, final=options.final)
+    print(text)
+    return code
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    print(report(examine()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""A finished session as text, as JSON and as files: what the command line prints and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mirage_nb.errors import StoreError
+from mirage_nb.ir.text import print_graph
+from mirage_nb.pipeline import Session, Winner
+from mirage_nb.search.events import Outcome
+from mirage_nb.search.progress import Candidate, Snapshot
+from mirage_nb.verify.verdict import Verdict
+
+SCHEMA = 1
+SHOWN_CANDIDATES = 8
+
+
+def describe(session: Session) -> str:
+    """The result for a reader in a terminal: counts, the ranked candidates, the best muGraph and its run."""
+    snapshot = session.snapshot()
+    lines = [
+        f"{session.name}: {snapshot.state.value} after {snapshot.seconds:.2f} s, target {session.target.name}, "
+        f"{'space exhausted' if snapshot.exhausted else 'space not exhausted'}",
+        _counts_line(snapshot),
+        f"{snapshot.structures} muGraphs extracted, {snapshot.verified} instances verified, "
+        f"{snapshot.refuted} refuted, {snapshot.outside_lax} outside LAX",
+    ]
+    lines += [f"not searched: {cut}" for cut in snapshot.cut]
+    lines += [f"note: {message}" for message in snapshot.messages]
+    if snapshot.candidates:
+        lines += ["", *_table(snapshot)]
+    winner = session.best
+    if winner is not None:
+        lines += ["", *_winner_lines(session, winner)]
+    return "\n".join(lines)
+
+
+def _counts_line(snapshot: Snapshot) -> str:
+    return ", ".join(f"{snapshot.total(outcome):,} {outcome.value}" for outcome in Outcome)
+
+
+def _table(snapshot: Snapshot) -> list[str]:
+    rows = [f"{'muGraph':<10}{'kernels':>8}{'operators':>10}{'estimate us':>13}{'time us':>9}  verdict"]
+    for c in snapshot.candidates[:SHOWN_CANDIDATES]:
+        timed = f"{c.time_us:.2f}" if c.time_us is not None else "-"
+        rows.append(f"{c.digest[:8]:<10}{c.kernels:>8}{c.operators:>10}{c.estimate_us:>13.2f}{timed:>9}  {c.verdict}")
+    left = len(snapshot.candidates) - SHOWN_CANDIDATES
+    if left > 0:
+        rows.append(f"and {left} more")
+    return rows
+
+
+def _winner_lines(session: Session, winner: Winner) -> list[str]:
+    lines = ["best muGraph", print_graph(winner.graph), "", f"verdict: {winner.candidate.verdict}"]
+    if winner.cubin is not None:
+        for name, usage in winner.cubin.usage.items():
+            lines.append(
+                f"{name} for {winner.cubin.arch}: {usage.registers} registers, "
+                f"{usage.spill_store_bytes + usage.spill_load_bytes} bytes spilled"
+            )
+    lines.append(
+        f"executed on {winner.executable.device}: relative error {winner.report.relative_error:.1e} against float64"
+    )
+    if winner.candidate.time_us is not None:
+        lines.append(f"time: {winner.candidate.time_us:.2f} us (median, inputs rotated past L2)")
+    else:
+        lines.append(f"time: not measured here; the cost model estimates {winner.candidate.estimate_us:.2f} us")
+    for lap in session.baselines:
+        shown = f"{lap.timing.median_us:.2f} us" if lap.timing is not None else f"not timed, {lap.note}"
+        lines.append(f"  {lap.name}: {shown}")
+    return lines
+
+
+def to_json(session: Session) -> str:
+    """The result as JSON; `schema` names the version of the form."""
+    snapshot = session.snapshot()
+    winner = session.best
+    baselines = {lap.name: lap.timing.median_us if lap.timing else None for lap in session.baselines}
+    data = {
+        "schema": SCHEMA,
+        "name": session.name,
+        "program": session.program.text,
+        "target": session.target.name,
+        "effort": session.search.effort,
+        "seconds": round(snapshot.seconds, 3),
+        "state": snapshot.state.value,
+        "exhausted": snapshot.exhausted,
+        "cut": list(snapshot.cut),
+        "messages": list(snapshot.messages),
+        "counts": {outcome.value: snapshot.total(outcome) for outcome in Outcome},
+        "counts_by_depth": [[d, o.value, n] for (d, o), n in sorted(snapshot.counts.items(), key=_count_key)],
+        "structures": snapshot.structures,
+        "refuted": snapshot.refuted,
+        "outside_lax": snapshot.outside_lax,
+        "candidates": [_candidate(c) for c in snapshot.candidates],
+        "best": winner.candidate.digest if winner is not None else None,
+        "baselines": baselines,
+        "passes": [[p.name, p.candidate[:8], round(p.seconds, 4), p.outcome] for p in session.trace],
+    }
+    return json.dumps(data, indent=1)
+
+
+def _count_key(item: tuple[tuple[int, Outcome], int]) -> tuple[int, str]:
+    (depth, outcome), _ = item
+    return depth, outcome.name
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "digest": candidate.digest,
+        "mugraph": print_graph(candidate.graph),
+        "kernels": candidate.kernels,
+        "operators": candidate.operators,
+        "configuration": candidate.configuration,
+        "sizes": dict(candidate.sizes),
+        "verdict": _verdict(candidate.verdict),
+        "estimate_us": round(candidate.estimate_us, 3),
+        "time_us": candidate.time_us,
+        "error": candidate.error,
+        "executed_on": candidate.executed_on or None,
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "kind": verdict.kind.value,
+        "trials": verdict.trials,
+        "primes": [list(pair) for pair in verdict.primes],
+        "seed": verdict.seed,
+        "sizes": {name: list(shape) for name, shape in (verdict.sizes or {}).items()},
+        "log2_bound": verdict.log2_bound,
+        "note": verdict.note,
+    }
+
+
+def emit_files(session: Session, folder: Path) -> list[Path]:
+    """Write source, cubin and muGraph text of every executed candidate into `folder`; returns the paths.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for winner in session.winners:
+            stem = folder / f"{session.name or 'program'}-{winner.candidate.digest[:8]}"
+            files = {".cu": winner.source.encode(), ".mugraph": print_graph(winner.graph).encode()}
+            if winner.cubin is not None:
+                files[f".{winner.cubin.arch}.cubin"] = winner.cubin.data
+            for suffix, content in files.items():
+                path = stem.with_name(stem.name + suffix)
+                path.write_bytes(content)
+                written.append(path)
+    except OSError as error:
+        message = f"{folder} cannot be written: {error.strerror}"
+        raise StoreError(message, hint="give another folder to --emit") from error
+    return written

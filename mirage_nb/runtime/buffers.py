@@ -1,0 +1,86 @@
+"""Arrays for a muGraph: random inputs, and the way element types look on each side.
+
+NumPy has no bf16: such tensors travel as uint16 bit patterns, converted here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.interp import evaluate
+from mirage_nb.ir import DType, KernelGraph, TensorType
+
+Array = NDArray[Any]
+
+STORED: dict[DType, type[np.generic]] = {
+    DType.F16: np.float16,
+    DType.BF16: np.uint16,
+    DType.F32: np.float32,
+    DType.F64: np.float64,
+}
+LARGEST: dict[DType, float] = {DType.F16: 65504.0, DType.BF16: 3e38, DType.F32: 3e38, DType.F64: 1e300}
+SMALLEST_SCALE = 2.0**-12
+HEADROOM = 0.05
+"""Outputs of a check stay below this share of the largest number of their type."""
+
+
+def encode(values: Array, dtype: DType) -> Array:
+    """Real numbers rounded to `dtype`, as stored."""
+    if dtype is not DType.BF16:
+        return np.ascontiguousarray(values, dtype=STORED[dtype])
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    rounded = bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))
+    return (rounded >> np.uint64(16)).astype(np.uint16)
+
+
+def decode(stored: Array, dtype: DType) -> Array:
+    """Stored elements as float64."""
+    if dtype is not DType.BF16:
+        return stored.astype(np.float64)
+    return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+
+
+def poisoned(type_: TensorType) -> Array:
+    """An array full of NaN: an element that is never written shows."""
+    if type_.dtype is DType.BF16:
+        return np.full(type_.shape, 0x7FFF, np.uint16)
+    return np.full(type_.shape, np.nan, STORED[type_.dtype])
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Random inputs of a program, as stored, its float64 outputs on exactly these, and their scale."""
+
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    scale: float
+
+
+def draw_sample(graph: KernelGraph, seed: int) -> Sample:
+    """Normally distributed inputs with the program's outputs.
+
+    The scale starts at 1 and is halved until no output comes near the end of its type's range.
+    """
+    scale = 1.0
+    while True:
+        stored = draw(graph, seed, scale)
+        exact = evaluate(graph, [decode(a, i.type.dtype) for a, i in zip(stored, graph.inputs, strict=True)])
+        if _fits(exact, graph.output_types) or scale < SMALLEST_SCALE:
+            return Sample(tuple(stored), exact, scale)
+        scale /= 2
+
+
+def draw(graph: KernelGraph, seed: int, scale: float) -> list[Array]:
+    """One stored array per input: normal numbers of standard deviation `scale`."""
+    rng = np.random.default_rng(seed)
+    return [encode(rng.standard_normal(i.type.shape, np.float32) * scale, i.type.dtype) for i in graph.inputs]
+
+
+def _fits(outputs: Sequence[Array], types: Sequence[TensorType]) -> bool:
+    pairs = zip(outputs, types, strict=True)
+    return all(bool(np.all(np.abs(a) < HEADROOM * LARGEST[t.dtype])) for a, t in pairs)

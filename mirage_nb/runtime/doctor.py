@@ -1,0 +1,113 @@
+"""What this machine has, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mirage_nb.settings import Settings, read_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the machine: whether it is there, which, what it is for, and how to get it."""
+
+    name: str
+    found: bool
+    detail: str
+    purpose: str
+    remedy: str = ""
+
+
+def examine(settings: Settings | None = None) -> tuple[Part, ...]:
+    """Look at every part that some room can use. Never raises; takes about a second."""
+    known = settings if settings is not None else read_settings()
+    return (
+        _package("numpy", "the search and the interpreters", "pip install numpy"),
+        _package("z3-solver", "layouts", "pip install z3-solver"),
+        _gpu(),
+        _nvrtc(),
+        _compiler(known),
+        _package("torch", "baselines and the float64 reference on a GPU", "pip install 'mirage-nb[torch]'"),
+        _package("ipywidgets", "the live view", "pip install 'mirage-nb[notebook]'"),
+        _package("anywidget", "the live view", "pip install 'mirage-nb[notebook]'"),
+        _package("matplotlib", "figures", "pip install 'mirage-nb[notebook]'"),
+        _store(known),
+    )
+
+
+def report(parts: tuple[Part, ...]) -> str:
+    """The findings as a table of text, one part a line, with the remedy under what is missing."""
+    lines = []
+    for part in parts:
+        lines.append(f"{'ok     ' if part.found else 'missing'}  {part.name:<12} {part.detail}")
+        if not part.found:
+            lines.append(f"{'':9}{'':<12}  needed for {part.purpose}; {part.remedy}")
+    return "\n".join(lines)
+
+
+def _package(name: str, purpose: str, remedy: str) -> Part:
+    try:
+        return Part(name, True, importlib.metadata.version(name), purpose)
+    except importlib.metadata.PackageNotFoundError:
+        return Part(name, False, "not installed", purpose, remedy)
+
+
+def _guarded(name: str, purpose: str, remedy: str, look: Callable[[], str]) -> Part:
+    """A part that is there when `look` returns its description; any failure is the detail."""
+    try:
+        return Part(name, True, look(), purpose)
+    except Exception as error:  # noqa: BLE001  # a broken driver or wheel fails in ways of its own; the report shows which
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        return Part(name, False, first[:160], purpose, remedy)
+
+
+def _gpu() -> Part:
+    def look() -> str:
+        import cupy
+
+        if not cupy.cuda.is_available():
+            raise RuntimeError("no CUDA device")
+        properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+        driver = cupy.cuda.runtime.driverGetVersion()
+        return f"{properties['name'].decode()}, CUDA driver {driver // 1000}.{driver % 1000 // 10}"
+
+    remedy = "everything else runs on the CPU edition; estimates come from the cost model"
+    return _guarded("GPU", "timing, and running kernels at full speed", remedy, look)
+
+
+def _nvrtc() -> Part:
+    def look() -> str:
+        from cupy.cuda import nvrtc
+
+        major, minor = nvrtc.getVersion()
+        return f"NVRTC {major}.{minor}"
+
+    return _guarded("NVRTC", "compiling cubins, with or without a GPU", "pip install 'mirage-nb[nvrtc]'", look)
+
+
+def _compiler(settings: Settings) -> Part:
+    def look() -> str:
+        path = shutil.which(settings.cxx)
+        if path is None:
+            raise RuntimeError(f"{settings.cxx} is not on the PATH")
+        shown = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        return shown.stdout.splitlines()[0]
+
+    return _guarded("C++", "executing kernels without a GPU", "apt-get install g++", look)
+
+
+def _store(settings: Settings) -> Part:
+    def look() -> str:
+        settings.home.mkdir(parents=True, exist_ok=True)
+        probe = settings.home / ".doctor"
+        probe.write_bytes(b"x")
+        probe.unlink()
+        return f"{settings.home}, SQLite {sqlite3.sqlite_version}"
+
+    remedy = "set MIRAGE_NB_HOME to a folder that can be written to"
+    return _guarded("store", "keeping results and compiled kernels", remedy, look)

@@ -1,0 +1,145 @@
+"""Running an emitted muGraph: on the attached GPU, or the very same source on the CPU edition.
+
+In: what `codegen.emit` returned. Out: an `Executable` that takes tensors and returns tensors, and a check
+of its outputs against float64. Outputs are poisoned before a check, inputs are fresh random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from mirage_nb.codegen import Emitted, Launch, LibraryCall, TensorArg
+from mirage_nb.errors import LaunchError, MissingPartError
+from mirage_nb.interp import evaluate
+from mirage_nb.ir import Input, KernelGraph, Op
+from mirage_nb.runtime.buffers import Array, Sample, decode, encode, poisoned
+from mirage_nb.runtime.compile import Cubin, compile_cubin
+from mirage_nb.runtime.emulate import CpuModule
+from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.tensor_map import TensorMap
+from mirage_nb.targets import Target
+from mirage_nb.verify.float_gate import FloatReport, compare
+
+
+class Executable(Protocol):
+    """A muGraph that can be run."""
+
+    @property
+    def device(self) -> str:
+        """Where it runs."""
+
+    def __call__(self, *tensors: Any) -> Any:
+        """Run on tensors in input order; one output, or a tuple of them."""
+
+    def check(self, sample: Sample) -> FloatReport:
+        """Run on the sample's inputs with poisoned outputs and compare with its float64 outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A compiled muGraph: the executable, the cubin (None without NVRTC), and what is worth knowing."""
+
+    executable: Executable
+    cubin: Cubin | None
+    note: str = ""
+
+
+def prepare_executable(emitted: Emitted, target: Target, gpu: Gpu | None) -> Ready:
+    """Compile for the target and load where it can run: the GPU if one is given, else the CPU edition.
+
+    Raises:
+        CompileError: NVRTC or g++ rejects the source.
+        MissingPartError: there is neither a GPU with NVRTC nor g++.
+    """
+    cubin, note = None, ""
+    try:
+        cubin = compile_cubin(emitted.source, target.arch)
+    except MissingPartError as error:
+        note = str(error)
+    if gpu is not None and cubin is not None:
+        from mirage_nb.runtime.launch import GpuExecutable
+
+        return Ready(GpuExecutable(emitted, cubin, gpu), cubin, note)
+    return Ready(CpuExecutable(emitted), cubin, note)
+
+
+class CpuExecutable:
+    """The kernels of a muGraph on the CPU edition, in a process of their own: a wrong kernel harms nothing."""
+
+    device = "CPU edition"
+
+    def __init__(self, emitted: Emitted) -> None:
+        self._emitted = emitted
+        self._module = CpuModule(emitted.source) if emitted.source else None
+
+    def __call__(self, *tensors: Any) -> Any:
+        graph = self._emitted.graph
+        stored = [self._stored(t, i) for t, i in zip(tensors, graph.inputs, strict=True)]
+        outputs = self.run(stored)
+        kinds = [hasattr(t, "detach") for t in tensors]
+        types = graph.output_types
+        values = [decode(a, t.dtype) if any(kinds) else a for a, t in zip(outputs, types, strict=True)]
+        if any(kinds):
+            source = next(t for t in tensors if hasattr(t, "detach"))
+            values = [source.new_tensor(v).to(source.dtype) for v in values]
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _stored(self, tensor: Any, into: Input) -> Array:
+        host = tensor.detach().cpu().float().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+        if host.shape != into.type.shape:
+            raise LaunchError(f"{into.name} has shape {list(host.shape)}, the program says {list(into.type.shape)}")
+        return encode(host, into.type.dtype)
+
+    def run(self, inputs: Sequence[Array], *, deferred: bool = False, order: str | int = "forward") -> list[Array]:
+        """Run on stored arrays; outputs start as NaN. `deferred` and `order` as in `CpuModule.launch`.
+
+        Raises:
+            LaunchError: a kernel crashed, hung, diverged or read what nothing wrote.
+        """
+        graph = self._emitted.graph
+        held: dict[int, Array] = dict(enumerate(inputs))
+        for value in sorted({*graph.outputs, *(t.value for t in self._emitted.temporaries)}):
+            held.setdefault(value, poisoned(graph.types[value]))
+        for view, original in self._emitted.aliases:
+            if original in held:
+                held[view] = held[original].reshape(graph.types[view].shape)
+            else:
+                held[original] = held[view].reshape(graph.types[original].shape)
+        for step in self._emitted.launches:
+            if isinstance(step, LibraryCall):
+                held[step.output][...] = _library(step, held, graph)
+            else:
+                self._launch(step, held, deferred, order)
+        return [held[v] for v in graph.outputs]
+
+    def _launch(self, step: Launch, held: dict[int, Array], deferred: bool, order: str | int) -> None:
+        if self._module is None:
+            raise LaunchError(f"{step.kernel} was never emitted")
+        args: list[Any] = []
+        for arg in step.args:
+            if isinstance(arg, TensorArg):
+                args.append(held[arg.value])
+            else:
+                args.append(TensorMap(held[arg.value].reshape(arg.rows, arg.columns), arg.box, arg.swizzle))
+        self._module.launch(
+            step.kernel, step.grid, (step.threads, 1, 1), step.shared_bytes, args, deferred=deferred, order=order
+        )
+
+    def check(self, sample: Sample) -> FloatReport:
+        types = self._emitted.graph.output_types
+        found = [decode(a, t.dtype) for a, t in zip(self.run(sample.inputs), types, strict=True)]
+        return compare(found, sample.outputs, types[0].dtype)
+
+
+def _library(step: LibraryCall, held: dict[int, Array], graph: KernelGraph) -> Array:
+    """A pre-defined operator between kernels, by the float64 reference, rounded as stored."""
+    operands = [graph.types[v] for v in step.inputs]
+    single = KernelGraph.start(*(Input(f"a{n}", t) for n, t in enumerate(operands)))
+    single = single.append(Op(step.op.kind, tuple(range(len(operands))), step.op.attrs))
+    single = single.returning((len(operands),))
+    exact = evaluate(single, [decode(held[v], graph.types[v].dtype) for v in step.inputs])
+    return encode(exact[0], graph.types[step.output].dtype)

@@ -1,0 +1,50 @@
+"""Is there a GPU, and which: the one place that decides between the GPU and the CPU edition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_nb.targets import TARGETS, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The attached card: its name, compute capability (90 for 9.0), multiprocessors, driver ("13.0"), L2 bytes."""
+
+    name: str
+    capability: int
+    multiprocessors: int
+    driver: str
+    l2_bytes: int
+
+    def runs(self, target: Target) -> bool:
+        """Whether a cubin for `target` loads on this card: same generation; sm_90a and the like only exactly."""
+        if target.arch[-1] in "af":
+            return self.capability == target.capability
+        return self.capability // 10 == target.capability // 10 and self.capability >= target.capability
+
+    def target(self) -> Target | None:
+        """The known target that describes this card best, or None."""
+        fits = [t for t in TARGETS.values() if t.capability == self.capability]
+        named = [t for t in fits if t.name.removeprefix("rtx").lower() in self.name.lower().replace(" ", "")]
+        return next(iter(named or fits), None)
+
+
+def attached_gpu() -> Gpu | None:
+    """The current CUDA device, or None when there is no card, no driver, or no CuPy."""
+    try:
+        import cupy
+    except ImportError:
+        return None
+    if not cupy.cuda.is_available():
+        return None
+    device = cupy.cuda.Device()
+    properties = cupy.cuda.runtime.getDeviceProperties(device.id)
+    driver = cupy.cuda.runtime.driverGetVersion()
+    return Gpu(
+        name=properties["name"].decode(),
+        capability=int(device.compute_capability),
+        multiprocessors=int(properties["multiProcessorCount"]),
+        driver=f"{driver // 1000}.{driver % 1000 // 10}",
+        l2_bytes=int(properties["l2CacheSize"]),
+    )

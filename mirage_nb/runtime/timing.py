@@ -1,0 +1,109 @@
+"""Timing on the attached GPU: graph replays, inputs rotated past L2, contestants interleaved.
+
+In: functions that enqueue work for one set of buffers. Out: microseconds per call, median and spread.
+Outputs are checked by the caller before anything is timed. Every contestant is captured into one CUDA
+graph that calls it once for each set of buffers; replays of all contestants take turns, so a change of
+clock or of a neighbour's load meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_nb.errors import LaunchError
+
+L2_FACTOR = 3.0
+"""The rotated sets hold this many times the card's L2, so that a set is gone before its next turn."""
+MAX_SETS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Microseconds per call: median, and the spread from the 10th to the 90th percentile."""
+
+    name: str
+    median_us: float
+    low_us: float
+    high_us: float
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """Something to time: `calls[i]()` enqueues one call on buffer set i, on the current stream."""
+
+    name: str
+    calls: Sequence[Callable[[], object]]
+
+
+def set_count(bytes_per_set: int, l2_bytes: int) -> int:
+    """How many buffer sets to rotate so that together they exceed the L2 cache by `L2_FACTOR`."""
+    return max(2, min(MAX_SETS, math.ceil(L2_FACTOR * l2_bytes / max(1, bytes_per_set))))
+
+
+def time_interleaved(contestants: Sequence[Contestant], torch: Any, *, repeats: int = 40) -> list[Timing]:
+    """Time all contestants on the current device, taking turns.
+
+    A contestant that cannot be captured into a CUDA graph is left out of the result.
+
+    Raises:
+        LaunchError: no GPU is attached.
+    """
+    if not torch.cuda.is_available():
+        raise LaunchError("there is no GPU to time on")
+    captured = []
+    for contestant in contestants:
+        graph = _capture(contestant, torch)
+        if graph is not None:
+            captured.append((contestant, graph))
+    samples: dict[str, list[float]] = {contestant.name: [] for contestant, _ in captured}
+    for _ in range(3):
+        for _, graph in captured:
+            graph.replay()
+    torch.cuda.synchronize()
+    for _ in range(repeats):
+        for contestant, graph in captured:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            samples[contestant.name].append(begin.elapsed_time(end) * 1e3 / len(contestant.calls))
+    return [_summary(contestant.name, samples[contestant.name]) for contestant, _ in captured]
+
+
+def _capture(contestant: Contestant, torch: Any) -> Any:
+    """All calls of a contestant as one CUDA graph, or None if one of them cannot be captured."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            for call in contestant.calls:
+                call()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                for call in contestant.calls:
+                    call()
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return None
+    torch.cuda.synchronize()
+    return graph
+
+
+def _summary(name: str, samples: list[float]) -> Timing:
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return Timing(
+        name=name,
+        median_us=statistics.median(ordered),
+        low_us=ordered[round(0.1 * last)],
+        high_us=ordered[round(0.9 * last)],
+        repeats=len(ordered),
+    )

@@ -1,0 +1,123 @@
+"""A tensor program as a PyTorch function: the float64 reference on the GPU, and the eager baseline.
+
+In: a kernel graph of pre-defined operators. Out: a function of tensors, in the order of the graph's
+inputs, on whatever device and dtype they come in. One table, keyed like the operator table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mirage_nb.errors import GraphError
+from mirage_nb.ir import (
+    ClampAttrs,
+    ConstAttrs,
+    DimAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    PowAttrs,
+    RepeatAttrs,
+    ReshapeAttrs,
+    TransposeAttrs,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensor = torch.Tensor
+
+Rule = Callable[[Any, Op, "tuple[Any, ...]"], Any]
+"""Takes the torch module, the operator and its operands; scalars are Python floats."""
+
+
+def _dim(op: Op) -> int:
+    assert isinstance(op.attrs, DimAttrs)
+    return op.attrs.dim
+
+
+def _const(torch: Any, op: Op, args: tuple[Any, ...]) -> float:
+    assert isinstance(op.attrs, ConstAttrs)
+    return float(op.attrs.value)
+
+
+def _rescaled_sum(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    x, m = args
+    return (x * torch.exp(m - m.amax(_dim(op), keepdim=True))).sum(_dim(op), keepdim=True)
+
+
+def _clamp(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    assert isinstance(op.attrs, ClampAttrs)
+    low, high = (None if limit is None else float(limit) for limit in (op.attrs.low, op.attrs.high))
+    return torch.clamp(args[0], low, high)
+
+
+def _pow(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    assert isinstance(op.attrs, PowAttrs)
+    return args[0] ** float(op.attrs.exponent)
+
+
+def _repeat(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    assert isinstance(op.attrs, RepeatAttrs)
+    return torch.cat([args[0]] * op.attrs.times, op.attrs.dim)
+
+
+def _reshape(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    assert isinstance(op.attrs, ReshapeAttrs)
+    return args[0].reshape(op.attrs.shape)
+
+
+def _transpose(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    assert isinstance(op.attrs, TransposeAttrs)
+    return args[0].permute(op.attrs.perm)
+
+
+TORCH: dict[OpKind, Rule] = {
+    OpKind.CONST: _const,
+    OpKind.MATMUL: lambda torch, op, a: a[0] @ a[1],
+    OpKind.CONCAT_MATMUL: lambda torch, op, a: a[0] @ a[2] + a[1] @ a[3],
+    OpKind.SUM: lambda torch, op, a: a[0].sum(_dim(op), keepdim=True),
+    OpKind.MAX: lambda torch, op, a: a[0].amax(_dim(op), keepdim=True),
+    OpKind.RESCALED_SUM: _rescaled_sum,
+    OpKind.ADD: lambda torch, op, a: a[0] + a[1],
+    OpKind.SUB: lambda torch, op, a: a[0] - a[1],
+    OpKind.MUL: lambda torch, op, a: a[0] * a[1],
+    OpKind.DIV: lambda torch, op, a: a[0] / a[1],
+    OpKind.EXP: lambda torch, op, a: torch.exp(a[0]),
+    OpKind.SQR: lambda torch, op, a: a[0] * a[0],
+    OpKind.SQRT: lambda torch, op, a: torch.sqrt(a[0]),
+    OpKind.SILU: lambda torch, op, a: torch.nn.functional.silu(a[0]),
+    OpKind.GELU: lambda torch, op, a: torch.nn.functional.gelu(a[0]),
+    OpKind.SIGMOID: lambda torch, op, a: torch.sigmoid(a[0]),
+    OpKind.RELU: lambda torch, op, a: torch.relu(a[0]),
+    OpKind.CLAMP: _clamp,
+    OpKind.POW: _pow,
+    OpKind.REPEAT: _repeat,
+    OpKind.RESHAPE: _reshape,
+    OpKind.TRANSPOSE: _transpose,
+    OpKind.CONCAT: lambda torch, op, a: torch.cat(a, _dim(op)),
+}
+
+
+def as_torch(graph: KernelGraph, torch: Any) -> Callable[..., tuple[Any, ...]]:
+    """A function of the graph's inputs that returns its outputs.
+
+    Args:
+        graph: a tensor program; graph-defined operators raise GraphError.
+        torch: the imported module.
+    """
+    steps = []
+    for op, results in graph.definitions():
+        if op.kind not in TORCH:
+            raise GraphError(f"{op.kind.value} has no PyTorch form: a tensor program is made of pre-defined operators")
+        steps.append((TORCH[op.kind], op, results[0]))
+    count = len(graph.types)
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        values: list[Any] = [*inputs, *([None] * (count - len(inputs)))]
+        for rule, op, result in steps:
+            values[result] = rule(torch, op, tuple(values[v] for v in op.inputs))
+        return tuple(values[v] for v in graph.outputs)
+
+    return run
