@@ -166,10 +166,11 @@ class Rewriter:
     def _at_root(self, term: Term) -> Iterator[Term]:
         for lhs, rhs, axiom in self._rules.get(_head(term), ()):
             binding: Binding = {}
-            if match(lhs, term, binding) and self._holds(axiom, binding):
+            if match(lhs, term, binding) and self.holds(axiom, binding):
                 yield fill(rhs, binding)
 
-    def _holds(self, axiom: Axiom, binding: Binding) -> bool:
+    def holds(self, axiom: Axiom, binding: Binding) -> bool:
+        """Whether the side conditions of an axiom hold for what its holes stand for."""
         conditions = axiom.conditions + (axiom.factored_conditions if self._factored else ())
         for condition in conditions:
             match condition:
