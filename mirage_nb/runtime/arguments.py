@@ -24,10 +24,7 @@ _DTYPES: dict[str, tuple[str, ...]] = {
     "f16": ("float16",),
     "bf16": ("uint16", "bfloat16"),
     "bool": ("bool",),
-    **{
-        f"{name}_t": (name,)
-        for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-    },
+    **{f"{name}_t": (name,) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
 }
 """Element type in the kernel -> names of NumPy dtypes that hold it; other element types take any array."""
 
@@ -65,11 +62,14 @@ class Job:
     arguments: list[str] = field(default_factory=list)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes in all arrays."""
+        return sum(buffer.array.nbytes for buffer in self.buffers)
+
+    @property
     def lines(self) -> list[str]:
         """Buffers first: arguments speak of them by number."""
-        buffers = [
-            f"buffer {n} {b.array.nbytes} {int(b.constant)} {b.name}" for n, b in enumerate(self.buffers)
-        ]
+        buffers = [f"buffer {n} {b.array.nbytes} {int(b.constant)} {b.name}" for n, b in enumerate(self.buffers)]
         return buffers + self.arguments
 
     def write(self, folder: Path) -> None:
@@ -90,9 +90,7 @@ class Job:
             if not np.may_share_memory(known.array, array):
                 continue
             if known.array.ctypes.data != array.ctypes.data or known.array.nbytes != array.nbytes:
-                raise LaunchError(
-                    f"{known.name} and {name} overlap in part", hint="pass whole arrays, or copies"
-                )
+                raise LaunchError(f"{known.name} and {name} overlap in part", hint="pass whole arrays, or copies")
             known.constant &= constant
             return number
         self.buffers.append(_Buffer(array, name, constant))
@@ -102,9 +100,7 @@ class Job:
 def bind(parameters: Sequence[Parameter], args: Sequence[Any]) -> Job:
     """Check the arguments and lay them out. Raises LaunchError with the position of a wrong one."""
     if len(args) != len(parameters):
-        raise LaunchError(
-            f"{len(args)} arguments for {len(parameters)} parameters", hint=_signature(parameters)
-        )
+        raise LaunchError(f"{len(args)} arguments for {len(parameters)} parameters", hint=_signature(parameters))
     job = Job()
     for position, (parameter, value) in enumerate(zip(parameters, args, strict=True)):
         name = f"argument {position}"
@@ -136,9 +132,7 @@ def _array(job: Job, value: Any, name: str, parameter: Parameter, parameters: Se
         raise LaunchError(f"{name} is a {type(value).__name__}, not an array", hint=_signature(parameters))
     wanted = _DTYPES.get(parameter.type)
     if wanted is not None and value.dtype.name not in wanted:
-        raise LaunchError(
-            f"{name} is an array of {value.dtype}, the kernel takes {parameter}", hint=f"use {wanted[0]}"
-        )
+        raise LaunchError(f"{name} is an array of {value.dtype}, the kernel takes {parameter}", hint=f"use {wanted[0]}")
     return job.buffer(_contiguous(value, name), name, parameter.constant)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,13 +29,14 @@ COMMON_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fno-strict-aliasing")
 KERNEL_FLAGS = ("-w", "-fno-exceptions", "-fno-rtti", "-fstack-clash-protection")
 BUILD_SECONDS = 120
 GRACE_SECONDS = 5
+MEMORY_FOLDER = "/dev/shm"
 SHARED_LIMIT = 232448
 """Bytes of shared memory that a block may have on the largest target."""
 
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\('
 )
-_V3 = {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
+_X86_VECTORS = ("avx2", "fma")
 _HINTS = {
     "deadlock": "each thread waits for something that no other thread will do",
     "divergence": "all 32 lanes of a warp must reach a collective together",
@@ -106,13 +108,9 @@ class CpuModule:
             LaunchError: wrong arguments; or the kernel crashed, hung, diverged, raced or left its arrays.
         """
         if kernel not in self.kernels:
-            raise LaunchError(
-                f"no kernel {kernel!r} in this module", hint=f"it has {', '.join(self.kernels)}"
-            )
+            raise LaunchError(f"no kernel {kernel!r} in this module", hint=f"it has {', '.join(self.kernels)}")
         if min(*grid, *block) < 1 or block[0] * block[1] * block[2] > 1024:
-            raise LaunchError(
-                f"cannot launch grid {grid} of blocks {block}", hint="1 to 1024 threads in a block"
-            )
+            raise LaunchError(f"cannot launch grid {grid} of blocks {block}", hint="1 to 1024 threads in a block")
         mode, seed = (order, 0) if isinstance(order, str) else ("random", order)
         if mode not in ("forward", "reversed", "random"):
             raise LaunchError(f"unknown order {order!r}", hint="'forward', 'reversed' or a seed")
@@ -129,10 +127,13 @@ class CpuModule:
         return self._run(lines, bind(self.kernels[kernel], args), timeout)
 
     def _run(self, lines: list[str], job: Job, timeout: float) -> float:
-        with tempfile.TemporaryDirectory(prefix="mirage-nb-", dir=_scratch()) as name:
+        with tempfile.TemporaryDirectory(prefix="mirage-nb-", dir=_scratch(job.nbytes)) as name:
             folder = Path(name)
-            job.write(folder)
-            (folder / "job").write_text("\n".join(lines + job.lines) + "\n")
+            try:
+                job.write(folder)
+                (folder / "job").write_text("\n".join(lines + job.lines) + "\n")
+            except OSError as error:
+                raise LaunchError(f"no room for the arrays of the launch: {error}") from error
             try:
                 ended = subprocess.run(
                     (self._runner, folder), capture_output=True, timeout=timeout + GRACE_SECONDS, check=False
@@ -195,17 +196,13 @@ class _Builder:
             return kept.path, _read_kernels(kept.facts["kernels"])
         with tempfile.TemporaryDirectory(prefix="mirage-nb-") as folder:
             output = self._build(Path(folder), source, names, options, checked)
-            described = subprocess.run(
-                (runner, "--describe", output), capture_output=True, text=True, check=False
-            )
+            described = subprocess.run((runner, "--describe", output), capture_output=True, text=True, check=False)
             if described.returncode != 0:
                 raise CompileError(f"the compiled kernels cannot be loaded\n  {described.stderr.strip()}")
             facts = {"kernels": described.stdout}
             return self._keep(key, ".so", output, facts), _read_kernels(described.stdout)
 
-    def _build(
-        self, folder: Path, source: str, names: list[str], options: Sequence[str], checked: bool
-    ) -> Path:
+    def _build(self, folder: Path, source: str, names: list[str], options: Sequence[str], checked: bool) -> Path:
         enlisted = "".join(f"MIRAGE_ENLIST({name});\n" for name in names)
         text, output = folder / "kernel.cc", folder / "kernel.so"
         text.write_text(f'#line 1 "kernel.cu"\n{source}\n#line 1 "kernels"\n{enlisted}')
@@ -233,9 +230,7 @@ class _Builder:
         if ended.returncode != 0:
             raise CompileError(f"{self._cxx} rejects {what}\n{relevant(ended.stderr)}")
 
-    def _keep(
-        self, key: str, suffix: str, made: Path, facts: dict[str, Any], *, executable: bool = False
-    ) -> Path:
+    def _keep(self, key: str, suffix: str, made: Path, facts: dict[str, Any], *, executable: bool = False) -> Path:
         try:
             return self._cache.store(key, suffix, made.read_bytes(), facts, executable=executable).path
         except OSError:
@@ -246,9 +241,7 @@ class _Builder:
 
     def _version(self) -> str:
         try:
-            shown = subprocess.run(
-                (self._cxx, "--version"), capture_output=True, text=True, timeout=30, check=True
-            )
+            shown = subprocess.run((self._cxx, "--version"), capture_output=True, text=True, timeout=30, check=True)
         except FileNotFoundError as error:
             raise MissingPartError(
                 f"no C++ compiler: {self._cxx!r} is not there",
@@ -269,13 +262,15 @@ def _machine_flags() -> tuple[str, ...]:
         flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
     except OSError:
         return ()
-    return ("-march=x86-64-v3",) if _V3 <= set(flags) else ()
+    return tuple(f"-m{name}" for name in _X86_VECTORS if name in flags)
 
 
-def _scratch() -> str | None:
-    """Memory, if the machine has a folder in it: the arrays of a launch pass through files."""
-    shared = Path("/dev/shm")
-    return str(shared) if shared.is_dir() else None
+def _scratch(nbytes: int) -> str | None:
+    """Where the arrays of a launch pass through files: in memory, if there is a folder with room to spare."""
+    try:
+        return MEMORY_FOLDER if shutil.disk_usage(MEMORY_FOLDER).free > 2 * nbytes else None
+    except OSError:
+        return None
 
 
 def _read_kernels(described: str) -> dict[str, tuple[Parameter, ...]]:

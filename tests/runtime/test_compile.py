@@ -92,9 +92,7 @@ def test_what_was_compiled_is_kept(settings: Settings, compiled: list[str]) -> N
 
 @pytest.mark.parametrize("suffix", [".cubin", ".json"])
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "gone", "foreign"])
-def test_a_damaged_entry_is_made_again(
-    settings: Settings, compiled: list[str], suffix: str, damage: str
-) -> None:
+def test_a_damaged_entry_is_made_again(settings: Settings, compiled: list[str], suffix: str, damage: str) -> None:
     first = compile_cubin(SOURCE, "sm_90a", ONE, settings=settings)
     assert first.path is not None
     file = first.path.with_suffix(suffix)
@@ -137,9 +135,7 @@ def test_errors_show_the_lines_that_matter(settings: Settings) -> None:
     with pytest.raises(CompileError) as caught:
         compile_cubin(bad, "sm_90a", settings=settings)
     assert 'kernel.cu(3): error: identifier "missing" is undefined' in str(caught.value)
-    too_much = (
-        'extern "C" __global__ void k(int* p) { __shared__ int a[100000]; a[p[0]] = 1; p[1] = a[p[2]]; }'
-    )
+    too_much = 'extern "C" __global__ void k(int* p) { __shared__ int a[100000]; a[p[0]] = 1; p[1] = a[p[2]]; }'
     with pytest.raises(CompileError, match="uses too much shared data"):
         compile_cubin(too_much, "sm_90a", settings=settings)
     with pytest.raises(CompileError, match="invalid value for --gpu-architecture"):
@@ -154,9 +150,7 @@ def test_a_long_log_is_cut() -> None:
     assert shown[0] == "  k.cu(0): error: e0" and shown[-1] == "  ... 28 more lines" and len(shown) == 13
 
 
-def test_without_nvrtc_the_error_says_how_to_get_it(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_nvrtc_the_error_says_how_to_get_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     with pytest.raises(MissingPartError, match=r"pip install 'mirage-nb\[nvrtc\]'"):
         compile_cubin(SOURCE, "sm_90a", settings=settings)

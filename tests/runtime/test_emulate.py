@@ -79,9 +79,7 @@ def test_wrong_launches_are_named() -> None:
     frozen = y.copy()
     frozen.setflags(write=False)
     for pattern, call in {
-        "no kernel 'j' in this module\n  hint: it has k": lambda: module.launch(
-            "j", (1, 1, 1), (32, 1, 1), 0, [y]
-        ),
+        "no kernel 'j' in this module\n  hint: it has k": lambda: module.launch("j", (1, 1, 1), (32, 1, 1), 0, [y]),
         "cannot launch grid": lambda: module.launch("k", (1, 1, 1), (1025, 1, 1), 0, [y]),
         "cannot launch grid .0": lambda: module.launch("k", (0, 1, 1), (32, 1, 1), 0, [y]),
         "2 arguments for 1 parameters": lambda: module.launch("k", (1, 1, 1), (32, 1, 1), 0, [y, y]),
@@ -91,6 +89,22 @@ def test_wrong_launches_are_named() -> None:
     }.items():
         with pytest.raises(LaunchError, match=pattern):
             call()
+
+
+def test_the_shared_memory_of_a_block_is_counted_as_the_gpu_counts_it() -> None:
+    body = "(float* y) {\n MIRAGE_SHARED(float, one, 1);\n MIRAGE_DYNAMIC_SHARED(d);\n d[0] = one[0] = 0;\n}"
+    module = CpuModule(f'{HEAD}extern "C" __global__ void k{body}')
+    module.launch("k", (1, 1, 1), (1, 1, 1), 3072, [floats()], shared_limit=4096)
+    with pytest.raises(LaunchError, match="needs 4097 bytes of shared memory, more than the 4096 there are"):
+        module.launch("k", (1, 1, 1), (1, 1, 1), 3073, [floats()], shared_limit=4096)
+
+
+@pytest.mark.parametrize("folder", ["/nowhere", "/proc"])
+def test_arrays_pass_through_the_disk_where_memory_has_no_folder(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_nb.runtime.emulate.MEMORY_FOLDER", folder)
+    y = floats()
+    run("(float* y) {\n y[threadIdx.x] = 2;\n}", [y])
+    assert y[31] == 2
 
 
 def test_arguments_that_share_memory_share_it_in_the_kernel() -> None:
@@ -108,18 +122,14 @@ def test_the_text_decides_the_kernels_and_their_parameters() -> None:
 
 
 def test_compile_errors_show_the_line_of_the_kernel() -> None:
-    with pytest.raises(
-        CompileError, match=r"(?s)rejects the kernel.*kernel.cu:3:\d+: error: .*undefined_name"
-    ):
+    with pytest.raises(CompileError, match=r"(?s)rejects the kernel.*kernel.cu:3:\d+: error: .*undefined_name"):
         CpuModule(f'{HEAD}extern "C" __global__ void k(float* y) {{ y[0] = undefined_name; }}')
     with pytest.raises(CompileError, match="no kernel"):
         CpuModule(HEAD)
 
 
 def test_a_missing_compiler_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(
-        MissingPartError, match=r"no C\+\+ compiler: 'g\+\+-none'(?s:.*)apt-get install g\+\+"
-    ):
+    with pytest.raises(MissingPartError, match=r"no C\+\+ compiler: 'g\+\+-none'(?s:.*)apt-get install g\+\+"):
         CpuModule(HEAD, settings=Settings(tmp_path, 1, "g++-none"))
 
 

@@ -54,9 +54,7 @@ def test_a_missing_wait_in_the_ring_is_a_race(hole: str) -> None:
     assert outcome(RING, options, checked=False, deferred=True) != "right"
 
 
-@pytest.mark.parametrize(
-    ("expected", "missing"), [(20480, "10240 bytes to come"), (4096, "-6144 bytes to come")]
-)
+@pytest.mark.parametrize(("expected", "missing"), [(20480, "10240 bytes to come"), (4096, "-6144 bytes to come")])
 def test_wrong_expected_bytes_are_a_deadlock_that_names_the_mbarrier(expected: int, missing: str) -> None:
     message = outcome(RING, (f"-DEXPECTED={expected}",), checked=False)
     assert message.startswith("deadlock: ") and "mbarrier_wait parity 0" in message and missing in message
@@ -144,9 +142,7 @@ def test_divergence_and_deadlock_are_named(threads: int, body: str, pattern: str
 
 def test_warps_that_wait_for_the_same_are_told_together() -> None:
     body = "(float* y) {\n if (warp_index() != 2) barrier_sync(1, 160);\n}"
-    with pytest.raises(
-        LaunchError, match=r"(?s)deadlock: .*warps 0-1,3-4: all lanes at barrier_sync\(1, 160\)"
-    ):
+    with pytest.raises(LaunchError, match=r"(?s)deadlock: .*warps 0-1,3-4: all lanes at barrier_sync\(1, 160\)"):
         run(body, [floats()], threads=160)
 
 

@@ -40,7 +40,8 @@ extern "C" __global__ void box_2d(const __grid_constant__ TensorMap map, unsigne
   show(tile, out, ROWS * ROW_BYTES);
 }
 
-extern "C" __global__ void box_3d(const __grid_constant__ TensorMap map, unsigned char* out, int column, int row, int plane) {
+extern "C" __global__ void box_3d(const __grid_constant__ TensorMap map, unsigned char* out, int column, int row,
+                                  int plane) {
   MIRAGE_DYNAMIC_SHARED(tile);
   MIRAGE_SHARED(uint64_t, bar, 1);
   start(bar);

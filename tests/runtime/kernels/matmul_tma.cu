@@ -1,5 +1,6 @@
-// C[16, N] = X[16, K] * W[K, N], one block per 64 columns: boxes of 64 x 64 of W and of 16 x 64 of X arrive by TMA in a
-// ring of stages, filled by a producer warp; four consumer warps hold W^T as the m = 16 side of mma and X as the n = 8 side.
+// C[16, N] = X[16, K] * W[K, N], one block per 64 columns: boxes of 64 x 64 of W and of 16 x 64 of X arrive by TMA in
+// a ring of stages, filled by a producer warp; four consumer warps take W^T as the m = 16 side of mma and X as the
+// n = 8 side.
 #include "mirage_device.cuh"
 using namespace mirage;
 
@@ -66,7 +67,6 @@ extern "C" __global__ void __launch_bounds__(32 * (CONSUMERS + 1))
   MIRAGE_UNROLL
   for (int j = 0; j < 2; j++) {
     MIRAGE_UNROLL
-    for (int i = 0; i < 4; i++)
-      C[(j * 8 + mma_d_column(l, i)) * N + column + w * 16 + mma_d_row(l, i)] = d[j][i];
+    for (int i = 0; i < 4; i++) C[(j * 8 + mma_d_column(l, i)) * N + column + w * 16 + mma_d_row(l, i)] = d[j][i];
   }
 }

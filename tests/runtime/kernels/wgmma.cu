@@ -25,8 +25,8 @@ using namespace mirage;
 #endif
 
 constexpr Major AM = Major::A_ORDER, BM = Major::B_ORDER;
-constexpr int B_WIDE = BM == Major::MN && COLUMNS > 64 ? 64 : COLUMNS;        // columns of one box of B
-constexpr int B_BOX = BM == Major::MN ? 64 * 128 : B_WIDE * 128;  // bytes
+constexpr int B_WIDE = BM == Major::MN && COLUMNS > 64 ? 64 : COLUMNS;  // columns of one box of B
+constexpr int B_BOX = BM == Major::MN ? 64 * 128 : B_WIDE * 128;        // bytes
 constexpr int A_BYTES = 64 * 128, B_BYTES = COLUMNS / B_WIDE * B_BOX;
 
 extern "C" __global__ void __launch_bounds__(128)

@@ -6,7 +6,8 @@ namespace mirage {
 namespace detail {
 // Warps first .. first + warps - 1 call this; barrier 0 means the whole block. The scratch is free on return.
 template <class Combine>
-MIRAGE_DEVICE float combine_warps(float v, float* scratch, int first, int warps, int barrier, Combine combine MIRAGE_SITE) {
+MIRAGE_DEVICE float combine_warps(float v, float* scratch, int first, int warps, int barrier,
+                                  Combine combine MIRAGE_SITE) {
   v = butterfly<1, 32>(v, combine MIRAGE_PASS);
   if (lane_index() == 0) scratch[warp_index() - first] = v;
   group_sync(barrier, warps * 32 MIRAGE_PASS);

@@ -3,8 +3,16 @@
 
 namespace mirage {
 
-MIRAGE_DEVICE float bits_float(uint32_t x) { return __builtin_bit_cast(float, x); }
-MIRAGE_DEVICE uint32_t float_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+MIRAGE_DEVICE float bits_float(uint32_t x) {
+  float r;
+  memcpy(&r, &x, 4);
+  return r;
+}
+MIRAGE_DEVICE uint32_t float_bits(float x) {
+  uint32_t r;
+  memcpy(&r, &x, 4);
+  return r;
+}
 
 MIRAGE_DEVICE float to_float(float x) { return x; }
 MIRAGE_DEVICE float to_float(f16 x) {

@@ -49,8 +49,8 @@ MIRAGE_DEVICE uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 #define blockDim (::mirage::cpu::launch.threads)
 #define gridDim (::mirage::cpu::launch.blocks)
 
-#define MIRAGE_SHARED(T, name, count)                                   \
-  static ::mirage::cpu::SharedArray mirage_shared_##name{#name};        \
+#define MIRAGE_SHARED(T, name, count)                            \
+  static ::mirage::cpu::SharedArray mirage_shared_##name{#name}; \
   T* const name = static_cast<T*>(::mirage::cpu::shared_array(mirage_shared_##name, sizeof(T) * (count)))
 #define MIRAGE_DYNAMIC_SHARED(name) unsigned char* const name = ::mirage::cpu::dynamic_shared()
 

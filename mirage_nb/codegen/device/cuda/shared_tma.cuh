@@ -27,11 +27,10 @@ MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar
 
 // `bytes` contiguous bytes; both addresses and the count are multiples of 16.
 MIRAGE_DEVICE void bulk_load(void* shared, const void* global, int bytes, uint64_t* bar) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(shared)),
-      "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(shared_address(bar))
-      : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(shared_address(bar))
+               : "memory");
 }
 
 }  // namespace mirage

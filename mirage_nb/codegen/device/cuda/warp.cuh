@@ -3,9 +3,7 @@
 
 namespace mirage {
 
-MIRAGE_DEVICE int thread_index() {
-  return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
-}
+MIRAGE_DEVICE int thread_index() { return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)); }
 MIRAGE_DEVICE int lane_index() { return thread_index() & 31; }
 MIRAGE_DEVICE int warp_index() { return thread_index() >> 5; }
 MIRAGE_DEVICE int warp_count() { return int(blockDim.x * blockDim.y * blockDim.z + 31) >> 5; }

@@ -36,73 +36,78 @@ constexpr bool IS_F16<f16> = true;
 template <int N>
 struct Wgmma;
 
-#define MIRAGE_R0 "%0, %1, %2, %3, %4, %5, %6, %7, " \
+#define MIRAGE_R0                    \
+  "%0, %1, %2, %3, %4, %5, %6, %7, " \
   "%8, %9, %10, %11, %12, %13, %14, %15"
-#define MIRAGE_R16 "%16, %17, %18, %19, %20, %21, %22, %23, " \
+#define MIRAGE_R16                           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
-#define MIRAGE_R32 "%32, %33, %34, %35, %36, %37, %38, %39, " \
+#define MIRAGE_R32                           \
+  "%32, %33, %34, %35, %36, %37, %38, %39, " \
   "%40, %41, %42, %43, %44, %45, %46, %47"
-#define MIRAGE_R48 "%48, %49, %50, %51, %52, %53, %54, %55, " \
+#define MIRAGE_R48                           \
+  "%48, %49, %50, %51, %52, %53, %54, %55, " \
   "%56, %57, %58, %59, %60, %61, %62, %63"
-#define MIRAGE_R64 "%64, %65, %66, %67, %68, %69, %70, %71, " \
+#define MIRAGE_R64                           \
+  "%64, %65, %66, %67, %68, %69, %70, %71, " \
   "%72, %73, %74, %75, %76, %77, %78, %79"
-#define MIRAGE_R80 "%80, %81, %82, %83, %84, %85, %86, %87, " \
+#define MIRAGE_R80                           \
+  "%80, %81, %82, %83, %84, %85, %86, %87, " \
   "%88, %89, %90, %91, %92, %93, %94, %95"
-#define MIRAGE_R96 "%96, %97, %98, %99, %100, %101, %102, %103, " \
+#define MIRAGE_R96                               \
+  "%96, %97, %98, %99, %100, %101, %102, %103, " \
   "%104, %105, %106, %107, %108, %109, %110, %111"
-#define MIRAGE_R112 "%112, %113, %114, %115, %116, %117, %118, %119, " \
+#define MIRAGE_R112                                  \
+  "%112, %113, %114, %115, %116, %117, %118, %119, " \
   "%120, %121, %122, %123, %124, %125, %126, %127"
 #define MIRAGE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MIRAGE_D16(i) MIRAGE_D4(i), MIRAGE_D4(i + 4), MIRAGE_D4(i + 8), MIRAGE_D4(i + 12)
 #define MIRAGE_D64(i) MIRAGE_D16(i), MIRAGE_D16(i + 16), MIRAGE_D16(i + 32), MIRAGE_D16(i + 48)
 
-#define MIRAGE_WGMMA_SHARED(N, TYPE, REGISTERS, OUTPUTS, A, B, TRANS_A, TRANS_B)                                   \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #A ", %" #B   \
-               ", 1, 1, 1, %" #TRANS_A ", %" #TRANS_B ";"                                                          \
-               : OUTPUTS                                                                                           \
+#define MIRAGE_WGMMA_SHARED(N, TYPE, REGISTERS, OUTPUTS, A, B, TRANS_A, TRANS_B)                                 \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #A ", %" #B \
+               ", 1, 1, 1, %" #TRANS_A ", %" #TRANS_B ";"                                                        \
+               : OUTPUTS                                                                                         \
                : "l"(a), "l"(b), "n"(A_MAJOR == Major::MN), "n"(B_MAJOR == Major::MN))
-#define MIRAGE_WGMMA_REGISTER(N, TYPE, REGISTERS, OUTPUTS, A0, A1, A2, A3, B, TRANS_B)                             \
+#define MIRAGE_WGMMA_REGISTER(N, TYPE, REGISTERS, OUTPUTS, A0, A1, A2, A3, B, TRANS_B)                              \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, {%" #A0 ", %" #A1 \
-               ", %" #A2 ", %" #A3 "}, %" #B ", 1, 1, 1, %" #TRANS_B ";"                                           \
-               : OUTPUTS                                                                                           \
+               ", %" #A2 ", %" #A3 "}, %" #B ", 1, 1, 1, %" #TRANS_B ";"                                            \
+               : OUTPUTS                                                                                            \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_MAJOR == Major::MN))
 
 // One shape: the text of its registers, their operands, and the numbers of the six operands that follow them.
-#define MIRAGE_WGMMA_SHAPE(N, REGISTERS, OUTPUTS, P0, P1, P2, P3, P4, P5)                                   \
-  template <>                                                                                               \
-  struct Wgmma<N> {                                                                                         \
-    template <class T, Major A_MAJOR, Major B_MAJOR>                                                        \
-    static MIRAGE_DEVICE void run(float (&d)[N / 2], uint64_t a, uint64_t b) {                              \
-      if constexpr (IS_F16<T>) {                                                                            \
-        MIRAGE_WGMMA_SHARED(N, "f16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3);                     \
-      } else {                                                                                              \
-        MIRAGE_WGMMA_SHARED(N, "bf16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3);                    \
-      }                                                                                                     \
-    }                                                                                                       \
-    template <class T, Major B_MAJOR>                                                                       \
-    static MIRAGE_DEVICE void run(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {                  \
-      if constexpr (IS_F16<T>) {                                                                            \
-        MIRAGE_WGMMA_REGISTER(N, "f16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3, P4, P5);           \
-      } else {                                                                                              \
-        MIRAGE_WGMMA_REGISTER(N, "bf16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3, P4, P5);          \
-      }                                                                                                     \
-    }                                                                                                       \
+#define MIRAGE_WGMMA_SHAPE(N, REGISTERS, OUTPUTS, P0, P1, P2, P3, P4, P5)                          \
+  template <>                                                                                      \
+  struct Wgmma<N> {                                                                                \
+    template <class T, Major A_MAJOR, Major B_MAJOR>                                               \
+    static MIRAGE_DEVICE void run(float (&d)[N / 2], uint64_t a, uint64_t b) {                     \
+      if constexpr (IS_F16<T>) {                                                                   \
+        MIRAGE_WGMMA_SHARED(N, "f16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3);            \
+      } else {                                                                                     \
+        MIRAGE_WGMMA_SHARED(N, "bf16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3);           \
+      }                                                                                            \
+    }                                                                                              \
+    template <class T, Major B_MAJOR>                                                              \
+    static MIRAGE_DEVICE void run(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {         \
+      if constexpr (IS_F16<T>) {                                                                   \
+        MIRAGE_WGMMA_REGISTER(N, "f16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3, P4, P5);  \
+      } else {                                                                                     \
+        MIRAGE_WGMMA_REGISTER(N, "bf16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3, P4, P5); \
+      }                                                                                            \
+    }                                                                                              \
   };
 #define MIRAGE_LIST(list) MIRAGE_UNWRAP list
 #define MIRAGE_UNWRAP(...) __VA_ARGS__
 
-MIRAGE_WGMMA_SHAPE(8, "%0, %1, %2, %3",
-                   (MIRAGE_D4(0)), 4, 5, 6, 7, 8, 9)
-MIRAGE_WGMMA_SHAPE(16, "%0, %1, %2, %3, %4, %5, %6, %7",
-                   (MIRAGE_D4(0), MIRAGE_D4(4)), 8, 9, 10, 11, 12, 13)
-MIRAGE_WGMMA_SHAPE(32, MIRAGE_R0,
-                   (MIRAGE_D16(0)), 16, 17, 18, 19, 20, 21)
-MIRAGE_WGMMA_SHAPE(64, MIRAGE_R0 ", " MIRAGE_R16,
-                   (MIRAGE_D16(0), MIRAGE_D16(16)), 32, 33, 34, 35, 36, 37)
-MIRAGE_WGMMA_SHAPE(128, MIRAGE_R0 ", " MIRAGE_R16 ", " MIRAGE_R32 ", " MIRAGE_R48,
-                   (MIRAGE_D64(0)), 64, 65, 66, 67, 68, 69)
-MIRAGE_WGMMA_SHAPE(256, MIRAGE_R0 ", " MIRAGE_R16 ", " MIRAGE_R32 ", " MIRAGE_R48 ", "
-                   MIRAGE_R64 ", " MIRAGE_R80 ", " MIRAGE_R96 ", " MIRAGE_R112,
+MIRAGE_WGMMA_SHAPE(8, "%0, %1, %2, %3", (MIRAGE_D4(0)), 4, 5, 6, 7, 8, 9)
+MIRAGE_WGMMA_SHAPE(16, "%0, %1, %2, %3, %4, %5, %6, %7", (MIRAGE_D4(0), MIRAGE_D4(4)), 8, 9, 10, 11, 12, 13)
+MIRAGE_WGMMA_SHAPE(32, MIRAGE_R0, (MIRAGE_D16(0)), 16, 17, 18, 19, 20, 21)
+MIRAGE_WGMMA_SHAPE(64, MIRAGE_R0 ", " MIRAGE_R16, (MIRAGE_D16(0), MIRAGE_D16(16)), 32, 33, 34, 35, 36, 37)
+MIRAGE_WGMMA_SHAPE(128, MIRAGE_R0 ", " MIRAGE_R16 ", " MIRAGE_R32 ", " MIRAGE_R48, (MIRAGE_D64(0)), 64, 65, 66, 67, 68,
+                   69)
+MIRAGE_WGMMA_SHAPE(256,
+                   MIRAGE_R0 ", " MIRAGE_R16 ", " MIRAGE_R32 ", " MIRAGE_R48 ", " MIRAGE_R64 ", " MIRAGE_R80
+                             ", " MIRAGE_R96 ", " MIRAGE_R112,
                    (MIRAGE_D64(0), MIRAGE_D64(64)), 128, 129, 130, 131, 132, 133)
 
 #undef MIRAGE_WGMMA_SHAPE

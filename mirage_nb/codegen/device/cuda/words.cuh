@@ -22,7 +22,7 @@ typedef unsigned long uint64_t;
 #define MIRAGE_PASS
 
 #define MIRAGE_SHARED(T, name, count) __shared__ __align__(128) T name[count]
-#define MIRAGE_DYNAMIC_SHARED(name)                                   \
+#define MIRAGE_DYNAMIC_SHARED(name)                                        \
   extern __shared__ __align__(1024) unsigned char mirage_dynamic_shared[]; \
   unsigned char* const name = mirage_dynamic_shared
 

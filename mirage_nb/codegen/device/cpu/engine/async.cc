@@ -11,10 +11,10 @@ namespace {
 
 struct Mbarrier {
   uint64_t* address;
-  int arrivals, pending;     // per phase
-  int64_t bytes = 0;         // still to come in this phase
-  int phase = 0;             // parity of the current phase
-  bool fenced = false;       // known to the copy engine
+  int arrivals, pending;      // per phase
+  int64_t bytes = 0;          // still to come in this phase
+  int phase = 0;              // parity of the current phase
+  bool fenced = false;        // known to the copy engine
   Clock arriving, completed;  // what the current, the completed phase orders
 };
 
@@ -101,7 +101,8 @@ void land(const Bulk& bulk) {
     unsigned char* to = bulk.to;
     const size_t row_bytes = size_t(bulk.map.box[0]) * bulk.map.element_bytes;
     for (int p = 0; p < int(bulk.map.box[2]); p++)
-      for (int r = 0; r < int(bulk.map.box[1]); r++, to += row_bytes) land_row(bulk, bulk.box.row + r, bulk.box.plane + p, to);
+      for (int r = 0; r < int(bulk.map.box[1]); r++, to += row_bytes)
+        land_row(bulk, bulk.box.row + r, bulk.box.plane + p, to);
   }
   m->bytes -= int64_t(bulk.bytes);
   complete_phase(*m);
@@ -197,7 +198,8 @@ void mbarrier_arrive(uint64_t* bar, int line) {
     race_release(warp_of(self()), m.arriving, line);
   }
   if (m.pending == 0) {
-    fail("mbarrier", text("more arrivals in one phase than the %d of mbarrier_init; %s", m.arrivals, place(self(), line).c_str()));
+    fail("mbarrier",
+         text("more arrivals in one phase than the %d of mbarrier_init; %s", m.arrivals, place(self(), line).c_str()));
   }
   m.pending--;
   complete_phase(m);
@@ -217,14 +219,12 @@ void mbarrier_wait(uint64_t* bar, int parity, int line) {
   if (mode.checked) race_acquire(warp_of(lane), find(bar)->completed);
 }
 
-bool mbarrier_passed(uint64_t* bar, int parity) {
-  return find(bar)->phase != parity;
-}
+bool mbarrier_passed(uint64_t* bar, int parity) { return find(bar)->phase != parity; }
 
 std::string describe_mbarrier(const uint64_t* bar) {
   const Mbarrier* m = find(bar);
-  return text("the mbarrier at shared address %u is in phase %d, %d of %d arrivals and %lld bytes to come", shared_offset(bar),
-              m->phase, m->pending, m->arrivals, static_cast<long long>(m->bytes));
+  return text("the mbarrier at shared address %u is in phase %d, %d of %d arrivals and %lld bytes to come",
+              shared_offset(bar), m->phase, m->pending, m->arrivals, static_cast<long long>(m->bytes));
 }
 
 // Boxes ------------------------------------------------------------------------------------------------------
@@ -239,9 +239,11 @@ void place_tensor_map(TensorMap& map) {
 void tma_load(void* shared, const TensorMap& map, uint64_t* bar, const Box& box, int line) {
   self().line = line;
   const MapWords w = words(map);
-  if (w.magic != MAP_MAGIC) fail("arguments", text("tma_load of something that is no tensor map; %s", place(self(), line).c_str()));
+  if (w.magic != MAP_MAGIC)
+    fail("arguments", text("tma_load of something that is no tensor map; %s", place(self(), line).c_str()));
   if (int(w.rank) != box.rank) {
-    fail("arguments", text("tma_load_%dd with a map of %u dimensions; %s", box.rank, w.rank, place(self(), line).c_str()));
+    fail("arguments",
+         text("tma_load_%dd with a map of %u dimensions; %s", box.rank, w.rank, place(self(), line).c_str()));
   }
   const size_t bytes = size_t(w.box[0]) * w.box[1] * w.box[2] * w.element_bytes;
   check_shared(shared, bytes, std::max<size_t>(128, w.swizzle * 8), "tma_load", line);
@@ -250,10 +252,18 @@ void tma_load(void* shared, const TensorMap& map, uint64_t* bar, const Box& box,
 
 void bulk_load(void* shared, const void* global, int bytes, uint64_t* bar, int line) {
   self().line = line;
-  if (bytes <= 0 || bytes % 16) fail("arguments", text("bulk_load of %d bytes; %s", bytes, place(self(), line).c_str()));
+  if (bytes <= 0 || bytes % 16)
+    fail("arguments", text("bulk_load of %d bytes; %s", bytes, place(self(), line).c_str()));
   check_shared(shared, size_t(bytes), 16, "bulk_load", line);
   check_global(global, size_t(bytes), 16, "bulk_load", line);
-  issue({static_cast<unsigned char*>(shared), static_cast<const unsigned char*>(global), {}, {}, size_t(bytes), bar, {}, line},
+  issue({static_cast<unsigned char*>(shared),
+         static_cast<const unsigned char*>(global),
+         {},
+         {},
+         size_t(bytes),
+         bar,
+         {},
+         line},
         "bulk_load");
 }
 

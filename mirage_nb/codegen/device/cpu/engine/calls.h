@@ -10,8 +10,8 @@ namespace cpu {
 
 // One CUDA thread, as far as kernel text sees it.
 struct Thread {
-  dim3 thread;        // threadIdx
-  int index;          // linear in the block
+  dim3 thread;  // threadIdx
+  int index;    // linear in the block
 };
 struct Launch {
   dim3 blocks, threads, block;  // gridDim, blockDim, blockIdx
@@ -30,22 +30,34 @@ uint32_t shared_offset(const void* p);
 
 // Warp collectives: all lanes hand in operands, the warp runs the operation once.
 enum class Collective : uint8_t {
-  Sync, Shuffle, ShuffleXor, ShuffleUp, ShuffleDown, Ballot, MmaF16, MmaBf16, Ldmatrix, LdmatrixTrans, Wgmma, WgmmaFence,
-  WgmmaCommit, WgmmaWait
+  Sync,
+  Shuffle,
+  ShuffleXor,
+  ShuffleUp,
+  ShuffleDown,
+  Ballot,
+  MmaF16,
+  MmaBf16,
+  Ldmatrix,
+  LdmatrixTrans,
+  Wgmma,
+  WgmmaFence,
+  WgmmaCommit,
+  WgmmaWait
 };
 struct Operands {
   void* out;
   const void* a;
   const void* b;
-  int n;               // lane, distance, matrix count, pending groups
+  int n;  // lane, distance, matrix count, pending groups
   const struct WgmmaShape* shape;
 };
 // A null Operands::a means that a is in shared memory, else it points to four fragment registers.
 struct WgmmaShape {
-  int n;               // columns of d
+  int n;  // columns of d
   bool bf16;
-  bool a_mn, b_mn;     // which index runs contiguously, as the instruction has it
-  uint64_t a, b;       // descriptors
+  bool a_mn, b_mn;  // which index runs contiguously, as the instruction has it
+  uint64_t a, b;    // descriptors
 };
 void collective(Collective kind, const Operands& operands, int line);
 

@@ -1,4 +1,4 @@
-// What a warp does as one: shuffles, mma, ldmatrix, wgmma. Each reads the operands of all lanes and writes their results.
+// What a warp does as one: shuffles, mma, ldmatrix, wgmma. Each reads all lanes' operands and writes their results.
 #include <cstring>
 
 #include "engine.h"
@@ -31,7 +31,8 @@ void shuffle(Warp& warp) {
     int from = source_lane(lane.kind, l, lane.operands.n);
     if (from < 0 || from >= LANES) from = l;  // shuffle_up and shuffle_down keep their own value at the ends
     if (from >= warp.count) {
-      fail("divergence", text("a shuffle reads lane %d of a warp of %d; %s", from, warp.count, place(lane, lane.line).c_str()));
+      fail("divergence",
+           text("a shuffle reads lane %d of a warp of %d; %s", from, warp.count, place(lane, lane.line).c_str()));
     }
     put(lane.operands.out, in[from]);
   }
@@ -114,7 +115,10 @@ class Tile {
  public:
   Tile(uint64_t descriptor, bool mn_major, const Warp& warp, int line)
       : base_(shared_base() + uint32_t(descriptor)),
-        leading_(int(descriptor >> 32 & 0x7fffffff)), mn_major_(mn_major), warp_(warp), line_(line) {
+        leading_(int(descriptor >> 32 & 0x7fffffff)),
+        mn_major_(mn_major),
+        warp_(warp),
+        line_(line) {
     if (bool(descriptor >> 63) != mn_major) {
       fail("arguments", text("wgmma_descriptor and wgmma_m64k16 disagree about the major index; %s",
                              place(warp.lanes[0], line).c_str()));
@@ -180,7 +184,8 @@ void start_product(Warp& warp) {
   for (int l = 0; l < LANES; l++) {
     const Operands& operands = warp.lanes[l].operands;
     if (operands.shape->a != product.shape.a || operands.shape->b != product.shape.b) {
-      fail("divergence", text("the lanes give different descriptors to wgmma_m64k16; %s", place(first, first.line).c_str()));
+      fail("divergence",
+           text("the lanes give different descriptors to wgmma_m64k16; %s", place(first, first.line).c_str()));
     }
     product.d[l] = static_cast<float*>(operands.out);
     if (operands.a) memcpy(product.a[l], operands.a, sizeof product.a[l]);

@@ -40,6 +40,12 @@ struct Lane : Thread {
   int parity = 0;
   std::vector<Copy> copies;
   int group = 0;
+
+  void start() {
+    state = State::Ready;
+    line = group = 0;
+    copies.clear();
+  }
 };
 
 // A wgmma of one warp on its way: its operands, and a's fragments if they came in registers.
@@ -57,12 +63,18 @@ struct Warp {
   bool waiting = false, done = false;  // waiting: arrived at a barrier
   std::vector<Product> products;
   int group = 0, products_issued = 0;
+
+  void start() {
+    waiting = done = false;
+    group = products_issued = 0;
+    products.clear();
+  }
 };
 
 // How a launch runs.
 struct Mode {
-  bool deferred = false;    // asynchronous copies and products land as late as they may
-  bool checked = false;     // the kernel was compiled with its accesses reported to race.cc
+  bool deferred = false;  // asynchronous copies and products land as late as they may
+  bool checked = false;   // the kernel was compiled with its accesses reported to race.cc
   enum { Forward, Reversed, Random } order = Forward;
   uint64_t seed = 0;
   size_t shared_limit = 0;  // bytes of shared memory per block
@@ -84,16 +96,16 @@ void finish_products(Warp& warp, int pending);
 
 // async.cc
 void async_start_block();
-bool async_land_one();                          // false: nothing is on its way
+bool async_land_one();  // false: nothing is on its way
 void async_end_block();
 bool mbarrier_passed(uint64_t* bar, int parity);
 std::string describe_mbarrier(const uint64_t* bar);
-void place_tensor_map(TensorMap& map);          // argument number -> address
+void place_tensor_map(TensorMap& map);  // argument number -> address
 
 // memory.cc
 struct Region {
   std::string name;
-  unsigned char *begin, *end;            // what the kernel may touch
+  unsigned char *begin, *end;              // what the kernel may touch
   unsigned char *pages_begin, *pages_end;  // what is mapped, canaries around [begin, end)
   bool constant;
 };
@@ -104,7 +116,7 @@ void memory_start_block();
 void memory_end_block();
 void memory_end_launch();
 constexpr size_t SHARED_SPAN = 1 << 20;  // addresses for the shared arrays of one block
-unsigned char* shared_base();           // what shared addresses count from
+unsigned char* shared_base();            // what shared addresses count from
 void check_shared(const void* p, size_t bytes, size_t alignment, const char* call, int line);
 void check_global(const void* p, size_t bytes, size_t alignment, const char* call, int line);
 // Where `p` lies, in words; empty if it lies inside a region or near none.

@@ -90,9 +90,10 @@ class Groups {
   std::vector<std::pair<std::string, std::vector<int>>> groups_;
 };
 
-const char* const COLLECTIVE_NAMES[] = {"warp_sync", "shuffle", "shuffle_xor", "shuffle_up", "shuffle_down",
-                                        "warp_ballot", "mma_m16n8k16<f16>", "mma_m16n8k16<bf16>", "ldmatrix",
-                                        "ldmatrix_trans", "wgmma_m64k16", "wgmma_fence", "wgmma_commit", "wgmma_wait"};
+const char* const COLLECTIVE_NAMES[] = {"warp_sync",    "shuffle",        "shuffle_xor",       "shuffle_up",
+                                        "shuffle_down", "warp_ballot",    "mma_m16n8k16<f16>", "mma_m16n8k16<bf16>",
+                                        "ldmatrix",     "ldmatrix_trans", "wgmma_m64k16",      "wgmma_fence",
+                                        "wgmma_commit", "wgmma_wait"};
 
 std::string describe_lane(const Lane& lane) {
   switch (lane.state) {
@@ -125,7 +126,8 @@ std::string describe_lanes(const Warp& warp) {
 std::string block_name() { return text("block (%u,%u,%u)", launch.block.x, launch.block.y, launch.block.z); }
 
 [[noreturn]] void diverged(const Warp& warp) {
-  fail("divergence", text("the lanes of warp %d went apart in %s: %s", warp.index, block_name().c_str(), describe_lanes(warp).c_str()));
+  fail("divergence", text("the lanes of warp %d went apart in %s: %s", warp.index, block_name().c_str(),
+                          describe_lanes(warp).c_str()));
 }
 
 // Barriers ---------------------------------------------------------------------------------------------------
@@ -247,12 +249,8 @@ bool run_warp(Warp& warp) {
 }
 
 void run_block() {
-  for (Lane& lane : lanes) {
-    lane.state = State::Ready;
-    lane.copies.clear();
-    lane.group = 0;
-  }
-  for (Warp& warp : warps) warp.waiting = warp.done = false, warp.group = warp.products_issued = 0, warp.products.clear();
+  for (Lane& lane : lanes) lane.start();
+  for (Warp& warp : warps) warp.start();
   for (Barrier& barrier : barriers) barrier = Barrier();
   memory_start_block();
   async_start_block();
@@ -276,8 +274,10 @@ void run_block() {
     }
   }
   for (size_t w = 0; w < warps.size(); w++) {
-    if (warps[w].products_issued != warps[w / 4 * 4].products_issued || (warps[w].products_issued && w / 4 * 4 + 4 > warps.size())) {
-      fail("divergence", text("wgmma was not called by all four warps of warpgroup %zu of %s", w / 4, block_name().c_str()));
+    if (warps[w].products_issued != warps[w / 4 * 4].products_issued ||
+        (warps[w].products_issued && w / 4 * 4 + 4 > warps.size())) {
+      fail("divergence",
+           text("wgmma was not called by all four warps of warpgroup %zu of %s", w / 4, block_name().c_str()));
     }
   }
   async_end_block();
@@ -327,8 +327,8 @@ void barrier(int id, int threads, bool waits, int line) {
     fail("barrier", text("barrier %d does not exist, named barriers are 1 to 15; %s", id, place(lane, line).c_str()));
   }
   if (named && (threads < LANES || threads % LANES || threads > int(warps.size()) * LANES)) {
-    fail("barrier", text("barrier %d is awaited with %d threads: not a multiple of 32 within the block; %s", id, threads,
-                         place(lane, line).c_str()));
+    fail("barrier", text("barrier %d is awaited with %d threads: not a multiple of 32 within the block; %s", id,
+                         threads, place(lane, line).c_str()));
   }
   wait_here(State::Barrier, line);
 }

@@ -19,12 +19,12 @@ static void access(const void* p, size_t bytes, bool write) {
 
 using mirage::cpu::access;
 
-#define HOOK(bytes)                                                                 \
-  void __tsan_read##bytes(void* p) { access(p, bytes, false); }                     \
-  void __tsan_write##bytes(void* p) { access(p, bytes, true); }                     \
-  void __tsan_unaligned_read##bytes(void* p) { access(p, bytes, false); }           \
-  void __tsan_unaligned_write##bytes(void* p) { access(p, bytes, true); }           \
-  void __tsan_volatile_read##bytes(void* p) { access(p, bytes, false); }            \
+#define HOOK(bytes)                                                       \
+  void __tsan_read##bytes(void* p) { access(p, bytes, false); }           \
+  void __tsan_write##bytes(void* p) { access(p, bytes, true); }           \
+  void __tsan_unaligned_read##bytes(void* p) { access(p, bytes, false); } \
+  void __tsan_unaligned_write##bytes(void* p) { access(p, bytes, true); } \
+  void __tsan_volatile_read##bytes(void* p) { access(p, bytes, false); }  \
   void __tsan_volatile_write##bytes(void* p) { access(p, bytes, true); }
 
 extern "C" {

@@ -12,7 +12,7 @@ namespace mirage::cpu {
 
 namespace {
 
-constexpr unsigned char POISON = 0xff;   // NaN in every float type
+constexpr unsigned char POISON = 0xff;  // NaN in every float type
 constexpr unsigned char CANARY = 0xa5;
 constexpr size_t DYNAMIC_ALIGNMENT = 1024, STATIC_ALIGNMENT = 128, ARGUMENT_ALIGNMENT = 16;
 
@@ -20,7 +20,7 @@ std::deque<Region> arguments;
 std::deque<Region> shared;  // the dynamic part first
 std::vector<SharedArray*> shared_arrays;
 unsigned char* arena = nullptr;
-size_t arena_used = 0, shared_bytes = 0;
+size_t arena_used = 0, dynamic_bytes = 0, static_bytes = 0;
 
 size_t page() { return size_t(sysconf(_SC_PAGESIZE)); }
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -45,10 +45,12 @@ void check_canaries(const Region& region, const char* when) {
 }
 
 Region& add_shared(const std::string& name, size_t bytes, size_t alignment) {
-  shared_bytes += bytes;
-  if (shared_bytes > mode.shared_limit) {
-    fail("arguments", text("the block needs %zu bytes of shared memory, more than the %zu there are", shared_bytes,
-                           mode.shared_limit));
+  (shared.empty() ? dynamic_bytes : static_bytes) += bytes;
+  // The dynamic part comes after the static one, on its own alignment.
+  const size_t all = dynamic_bytes ? round_up(static_bytes, DYNAMIC_ALIGNMENT) + dynamic_bytes : static_bytes;
+  if (all > mode.shared_limit) {
+    fail("arguments",
+         text("the block needs %zu bytes of shared memory, more than the %zu there are", all, mode.shared_limit));
   }
   const size_t span = pages_for(bytes);
   if (arena_used + span + page() > SHARED_SPAN) fail("arguments", "too many shared arrays in one kernel");
@@ -67,7 +69,8 @@ const Region* region_of(const std::deque<Region>& regions, const void* p) {
 void check_range(const std::deque<Region>& regions, const char* space, const void* p, size_t bytes, size_t alignment,
                  const char* call, int line) {
   if (reinterpret_cast<uintptr_t>(p) % alignment) {
-    fail("alignment", text("%s needs an address that is a multiple of %zu; %s", call, alignment, place(self(), line).c_str()));
+    fail("alignment",
+         text("%s needs an address that is a multiple of %zu; %s", call, alignment, place(self(), line).c_str()));
   }
   const Region* region = region_of(regions, p);
   if (region && static_cast<const unsigned char*>(p) + bytes <= region->end) return;
@@ -96,12 +99,12 @@ unsigned char* argument_data(int number) {
   return arguments[size_t(number)].begin;
 }
 
-void memory_start_launch(size_t dynamic_bytes) {
+void memory_start_launch(size_t dynamic) {
   void* base = mmap(nullptr, SHARED_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) fail("memory", "no memory for shared memory");
   arena = static_cast<unsigned char*>(base);
   arena_used = page();
-  add_shared("dynamic shared memory", dynamic_bytes, DYNAMIC_ALIGNMENT);
+  add_shared("dynamic shared memory", dynamic, DYNAMIC_ALIGNMENT);
 }
 
 void memory_start_block() {
@@ -131,7 +134,8 @@ unsigned char* shared_base() { return arena; }
 
 uint32_t shared_offset(const void* p) {
   const size_t offset = size_t(static_cast<const unsigned char*>(p) - arena);
-  if (offset >= SHARED_SPAN) fail("bounds", text("an address that should be in shared memory is not; %s", place(self(), self().line).c_str()));
+  if (offset >= SHARED_SPAN)
+    fail("bounds", text("an address that should be in shared memory is not; %s", place(self(), self().line).c_str()));
   return uint32_t(offset);
 }
 
@@ -147,10 +151,12 @@ std::string describe_address(const void* address) {
   const auto p = static_cast<const unsigned char*>(address);
   for (const auto* regions : {&shared, &arguments}) {
     for (const Region& region : *regions) {
-      if (p < region.pages_begin - page() || p >= region.pages_end + page() || (p >= region.begin && p < region.end)) continue;
+      if (p < region.pages_begin - page() || p >= region.pages_end + page() || (p >= region.begin && p < region.end))
+        continue;
       const size_t size = size_t(region.end - region.begin);
       if (p >= region.end && (regions == &arguments || p < region.pages_end + page())) {
-        return text("memory %zu bytes past the end of %s (%zu bytes)", size_t(p - region.end), region.name.c_str(), size);
+        return text("memory %zu bytes past the end of %s (%zu bytes)", size_t(p - region.end), region.name.c_str(),
+                    size);
       }
       return text("memory %zu bytes before %s", size_t(region.begin - p), region.name.c_str());
     }
@@ -168,7 +174,8 @@ void check_access(const void* address, size_t bytes, bool write) {
                           place(self(), self().line).c_str()));
     }
     if (write && region.constant) {
-      fail("bounds", text("the kernel writes %s, an input; %s", region.name.c_str(), place(self(), self().line).c_str()));
+      fail("bounds",
+           text("the kernel writes %s, an input; %s", region.name.c_str(), place(self(), self().line).c_str()));
     }
     return true;
   };
@@ -191,7 +198,9 @@ void report_misaligned(const void* p, int bytes, int line) {
   const Region* region = region_of(shared, p);
   if (!region) region = region_of(arguments, p);
   const std::string where =
-      region ? text("byte %zu of %s", size_t(static_cast<const unsigned char*>(p) - region->begin), region->name.c_str()) : "an address";
+      region
+          ? text("byte %zu of %s", size_t(static_cast<const unsigned char*>(p) - region->begin), region->name.c_str())
+          : "an address";
   fail("alignment", text("an access of %d bytes at %s that is not a multiple of %d; %s", bytes, where.c_str(), bytes,
                          place(self(), line).c_str()));
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t GRAIN = 2;  // bytes per cell: the smallest element
 
 struct Cell {
-  uint32_t written;         // the writer's clock, 0: never
+  uint32_t written;  // the writer's clock, 0: never
   uint32_t writer;
   uint32_t read[COPY_ENGINE];  // each warp's clock when it last read
 };
@@ -21,9 +21,8 @@ struct Cell {
 Cell* cells = nullptr;
 Clock clocks[AGENTS];
 int warp_count = 0;
-uint32_t fenced[AGENTS];          // clock of the last fence_proxy_async
-std::vector<int> lines[AGENTS];   // line at which each clock value began
-
+uint32_t fenced[AGENTS];         // clock of the last fence_proxy_async
+std::vector<int> lines[AGENTS];  // line at which each clock value began
 
 void tick(int agent, int line) {
   clocks[agent].at[agent]++;
@@ -37,8 +36,8 @@ int line_of(int agent, uint32_t clock) {
 
 std::string agent_name(int agent) { return agent == COPY_ENGINE ? "the copy engine" : text("warp %d", agent); }
 
-[[noreturn]] void race(const void* p, int agent, const char* did, int line, int other, const char* other_did, uint32_t clock,
-                       const char* missing) {
+[[noreturn]] void race(const void* p, int agent, const char* did, int line, int other, const char* other_did,
+                       uint32_t clock, const char* missing) {
   const int since = line_of(other, clock);
   fail("race", text("in block (%u,%u,%u) %s %s shared memory (address %u)%s; %s %s it %s; %s", launch.block.x,
                     launch.block.y, launch.block.z, agent_name(agent).c_str(), did, shared_offset(p),
@@ -56,7 +55,8 @@ void each_cell(const void* p, size_t bytes, Visit visit) {
 
 void wrote(int agent, const Clock& clock, const void* p, size_t bytes, int line) {
   each_cell(p, bytes, [&](Cell& cell, const void* at) {
-    if (cell.written > clock.at[cell.writer]) race(at, agent, "writes", line, int(cell.writer), "wrote", cell.written, NO_ORDER);
+    if (cell.written > clock.at[cell.writer])
+      race(at, agent, "writes", line, int(cell.writer), "wrote", cell.written, NO_ORDER);
     for (int r = 0; r < warp_count; r++) {
       if (cell.read[r] > clock.at[r] && r != agent) race(at, agent, "writes", line, r, "read", cell.read[r], NO_ORDER);
     }
@@ -69,7 +69,8 @@ void wrote(int agent, const Clock& clock, const void* p, size_t bytes, int line)
 
 void race_start_block(int warps) {
   if (!cells) {
-    void* base = mmap(nullptr, SHARED_SPAN / GRAIN * sizeof(Cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base = mmap(nullptr, SHARED_SPAN / GRAIN * sizeof(Cell), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) fail("memory", "no memory to watch for races");
     cells = static_cast<Cell*>(base);
   }
@@ -112,7 +113,8 @@ void race_proxy_fence(int warp, int line) {
 void race_read(int warp, const void* p, size_t bytes, int line) {
   const Clock& clock = clocks[warp];
   each_cell(p, bytes, [&](Cell& cell, const void* at) {
-    if (cell.written > clock.at[cell.writer]) race(at, warp, "reads", line, int(cell.writer), "wrote", cell.written, NO_ORDER);
+    if (cell.written > clock.at[cell.writer])
+      race(at, warp, "reads", line, int(cell.writer), "wrote", cell.written, NO_ORDER);
     cell.read[warp] = clock.at[warp];
   });
 }
@@ -123,7 +125,8 @@ void race_proxy_read(int warp, const void* p, size_t bytes, int line) {
   race_read(warp, p, bytes, line);
   each_cell(p, bytes, [&](Cell& cell, const void* at) {
     if (cell.writer != uint32_t(COPY_ENGINE) && cell.written > fenced[cell.writer]) {
-      race(at, warp, "reads through wgmma", line, int(cell.writer), "wrote", cell.written, "no fence_proxy_async came after the write");
+      race(at, warp, "reads through wgmma", line, int(cell.writer), "wrote", cell.written,
+           "no fence_proxy_async came after the write");
     }
   });
 }

@@ -22,8 +22,8 @@ struct Clock {
 
 void race_start_block(int warps);
 Clock race_clock(int warp);
-void race_barrier(uint32_t warps, int line);                // all of these warps have arrived
-void race_release(int warp, Clock& into, int line);         // what `warp` did so far is before whoever acquires `into`
+void race_barrier(uint32_t warps, int line);         // all of these warps have arrived
+void race_release(int warp, Clock& into, int line);  // what `warp` did so far is before whoever acquires `into`
 void race_acquire(int warp, const Clock& from);
 void race_proxy_fence(int warp, int line);
 

@@ -53,8 +53,8 @@ std::string text(const char* format, ...) {
 }
 
 std::string place(const Thread& thread, int line) {
-  return text("thread (%u,%u,%u), warp %d, of block (%u,%u,%u), %s line %d", thread.thread.x, thread.thread.y, thread.thread.z,
-              warp_of(thread), launch.block.x, launch.block.y, launch.block.z,
+  return text("thread (%u,%u,%u), warp %d, of block (%u,%u,%u), %s line %d", thread.thread.x, thread.thread.y,
+              thread.thread.z, warp_of(thread), launch.block.x, launch.block.y, launch.block.z,
               line ? "at or after" : "before its first library call,", line);
 }
 
@@ -71,11 +71,11 @@ void watch_signals(unsigned timeout_seconds) {
   stack.ss_sp = signal_stack;
   stack.ss_size = sizeof signal_stack;
   sigaltstack(&stack, nullptr);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(signal, &action, nullptr);
-  struct sigaction timer {};
+  struct sigaction timer{};
   timer.sa_handler = on_alarm;
   timer.sa_flags = SA_ONSTACK;
   sigaction(SIGALRM, &timer, nullptr);

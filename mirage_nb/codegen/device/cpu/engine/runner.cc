@@ -3,9 +3,9 @@
 //   runner --describe MODULE     prints the name of each kernel in the shared object, then a line per parameter
 //   runner FOLDER                reads FOLDER/job, runs, writes the arrays back; FOLDER/report says how it went
 //
-// A job is lines of words: module PATH; kernel NAME; grid X Y Z; block X Y Z; shared BYTES LIMIT; mode DEFERRED CHECKED;
-// order forward|reversed|random SEED; timeout SECONDS; buffer FILE BYTES CONSTANT NAME for each array; then, for each
-// parameter of the kernel, pointer BUFFER, scalar HEX or map HEX (which names its buffer by number).
+// A job is lines of words: module PATH; kernel NAME; grid X Y Z; block X Y Z; shared BYTES LIMIT;
+// mode DEFERRED CHECKED; order forward|reversed|random SEED; timeout SECONDS; buffer FILE BYTES CONSTANT NAME for each
+// array; then, for each parameter of the kernel, pointer BUFFER, scalar HEX or map HEX (which names its buffer).
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -47,7 +47,8 @@ struct Job {
 
 std::vector<unsigned char> from_hex(const std::string& hex) {
   std::vector<unsigned char> bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) bytes.push_back(static_cast<unsigned char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  for (size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes.push_back(static_cast<unsigned char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
   return bytes;
 }
 
