@@ -32,7 +32,7 @@ def structures_of(graph: KernelGraph, kernels: int, per_configuration: int = 100
 
 def best(graph: KernelGraph, kernels: int = 1) -> Instance:
     prepared = prepare(graph)
-    found = [i for s in structures_of(graph, kernels) for i in instances(s, prepared, H200, 1)]
+    found = [i for s in structures_of(graph, kernels, 12) for i in instances(s, prepared, H200, 1)]
     return min(found, key=lambda instance: instance.cost.us)
 
 
