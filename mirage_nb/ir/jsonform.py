@@ -148,19 +148,19 @@ class _Reader:
             raise FormatError(f"{kind.value} reads a value that is not defined before it")
         types = tuple(graph.types[v] for v in operands)
         body: BlockGraph | ThreadGraph | None = None
-        if kind is OpKind.GRAPH:
+        if kind is OpKind.GRAPH and isinstance(graph, KernelGraph):
             block = _record(record.get("block"), "a block graph", ("grid", "loop", "operators"))
             start = BlockGraph.start(types, SHAPE.read(block["grid"]), whole(block["loop"]))
             body = self.fill(start, block["operators"])
-        elif kind is OpKind.FUSED:
+        elif kind is OpKind.FUSED and isinstance(graph, BlockGraph):
             thread = _record(record.get("thread"), "a thread graph", ("operators", "outputs"))
             chain = self.fill(ThreadGraph.start(types), thread["operators"])
             outputs = tuple(whole(v) for v in _list(thread["outputs"], "outputs"))
             if any(not 0 <= v < len(chain.types) for v in outputs):
                 raise FormatError("a thread graph returns a value that is not defined")
             body = chain.returning(outputs)
-        if ("block" in record and kind is not OpKind.GRAPH) or ("thread" in record and kind is not OpKind.FUSED):
-            raise FormatError(f"{kind.value} has no graph of its own")
+        if body is None and ("block" in record or "thread" in record):
+            raise FormatError(f"{kind.value} has no graph of its own here")
         return Op(kind, operands, read_attrs(kind, _attrs(record.get("attrs", {}))), body)
 
 

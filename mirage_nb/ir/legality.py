@@ -197,8 +197,8 @@ def _check_paths(graph: BlockGraph, place: str) -> None:
 
 def _check_accumulator(op: Op, read: list[int | None], changing: bool, here: str) -> None:
     if any(stage != 0 for stage in read):
-        what = "accumulated value" if 1 in read else "constant"
-        raise GraphError(f"{here}: accumulates what is not of the loop body: a {what}")
+        what = "an accumulated value" if 1 in read else "a constant"
+        raise GraphError(f"{here}: accumulates what is not of the loop body: {what}")
     if isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.HOLD and changing:
         raise GraphError(f"{here}: holds a value that changes with the iteration")
 

@@ -314,7 +314,10 @@ class _Reader:
             raise ProgramSizeError(f"more than {MAX_OPERATORS} inputs")
         if line.value() != number:
             raise line.error(f"input %{number} comes here", 1)
-        found = Input(line.label(), line.type())
+        try:
+            found = Input(line.label(), line.type())
+        except FormatError as error:
+            raise self._located(error, line) from error
         line.end()
         _check_size(found.type.shape, line)
         return found
@@ -378,9 +381,9 @@ class _Reader:
         if any(v >= len(graph.types) for v in operands):
             raise line.error(f"{kind.value} reads a value that is not defined before it")
         types = tuple(graph.types[v] for v in operands)
-        if kind is OpKind.GRAPH:
+        if kind is OpKind.GRAPH and isinstance(graph, KernelGraph):
             return Op(kind, operands, body=self._block(line, types, attrs))
-        if kind is OpKind.FUSED and not attrs:
+        if kind is OpKind.FUSED and isinstance(graph, BlockGraph) and not attrs:
             return Op(kind, operands, body=self._thread(line, types))
         return Op(kind, operands, read_attrs(kind, attrs))
 
