@@ -15,6 +15,7 @@ from itertools import product
 from mirage_nb.ir import OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.closure import Closure, Rules
+from mirage_nb.search.derive import free_loops
 from mirage_nb.search.events import Counts, Outcome, Prefix
 from mirage_nb.search.extract import Choice, Extraction
 from mirage_nb.search.sample import Sample
@@ -89,9 +90,7 @@ class _Explorer:
         semantics, note = semantics_for(self.prepared, self.effort)
         self.cut.extend(note)
         sample = Sample(semantics, self.configuration.label, self.effort.prefixes)
-        first = self.close(
-            semantics, self.configuration.grid, self.configuration.loop, semantics.tensors, sample
-        )
+        first = self.close(semantics, self.configuration.grid, self.configuration.loop, semantics.tensors, sample)
         if self.configuration.kernels == 1:
             structures = tuple(self.one_kernel(first, semantics))
         else:
@@ -141,9 +140,7 @@ class _Explorer:
         self.saturated &= closure.saturated
         self.counts = self.joined(closure.counts)
         if closure.capped:
-            self.cut.append(
-                f"{self.configuration}: the closure stopped at its cap of {rules.max_values} values"
-            )
+            self.cut.append(f"{self.configuration}: the closure stopped at its cap of {rules.max_values} values")
         elif not closure.saturated:
             self.cut.append(f"{self.configuration}: the closure was stopped before it was saturated")
         return closure
@@ -154,7 +151,10 @@ class _Explorer:
         graphs = Extraction(closure.values)
         for chosen, roots_ in self.choices(graphs, roots, lambda chosen: splits(closure, chosen)):
             kernel = kernel_of(closure, graphs, chosen, roots_, Source)
-            yield Structure((kernel,), tuple(Source(output, 0) for output in range(len(roots_))))
+            structure = Structure((kernel,), tuple(Source(output, 0) for output in range(len(roots_))))
+            yield structure
+            if self.effort.free_loops:
+                yield from free_loops(structure, self.prepared)
 
     def two_kernels(self, first: Closure, semantics: Semantics, sample: Sample) -> Iterator[Structure]:
         """The graphs of two kernels whose first one has this configuration, those with few concats first."""
@@ -192,9 +192,7 @@ class _Explorer:
     ) -> Iterator[tuple[Choice, tuple[int, ...]]]:
         """Accepted graphs for any of the root sets, smallest first, up to the effort's size and number."""
         top = self.budget.max_block_ops
-        sizes = [
-            size for r in roots if (size := graphs.minimum(sorted(set(r)), top, self.halted)) is not None
-        ]
+        sizes = [size for r in roots if (size := graphs.minimum(sorted(set(r)), top, self.halted)) is not None]
         if roots and not sizes and not self.halted():
             self.cut.append(f"{self.configuration}: every graph has more than {top} operators")
         if not sizes:
@@ -231,9 +229,7 @@ def semantics_for(prepared: Prepared, effort: Effort) -> tuple[Semantics, list[s
 
 def splits(closure: Closure, choice: Choice) -> bool:
     """Whether a graph reads some input split by the loop, and by every axis of the grid."""
-    leaves = [
-        closure.values[v].type for v, (operator, _) in choice.items() if operator.kind is OpKind.IN_ITER
-    ]
+    leaves = [closure.values[v].type for v, (operator, _) in choice.items() if operator.kind is OpKind.IN_ITER]
     looped = closure.loop is None or any(type_[closure.loop] & ITER for type_ in leaves)
     return looped and all(any(type_[axis] & BLOCK for type_ in leaves) for axis in closure.grid)
 
@@ -249,11 +245,7 @@ def root_sets(closure: Closure, semantics: Semantics, cut: list[str]) -> Iterato
     Every block of a split axis must write a part of its own, so the values are split as the grid is.
     """
     finals = [
-        [
-            value.id
-            for value in closure.finals(target)
-            if all(value.type[axis] & BLOCK for axis in closure.grid)
-        ]
+        [value.id for value in closure.finals(target) if all(value.type[axis] & BLOCK for axis in closure.grid)]
         for target in semantics.targets
     ]
     for number, roots in enumerate(product(*finals)):

@@ -8,7 +8,7 @@ free axes and reduced ones together. `tiny` gives a small pair of program and mu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from mirage_nb.ir import KernelGraph, OpKind, ReshapeAttrs
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.concrete import KernelSizes, concrete, small_inputs
 from mirage_nb.search.cost import Cost, Estimates, Sizes, estimate
+from mirage_nb.search.derive import concatenated
 from mirage_nb.search.space import MAX_GRID_DIMS
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.search.values import BLOCK, DATA, GRID, LOOP, TILE
@@ -58,14 +59,18 @@ def instances(structure: Structure, prepared: Prepared, target: Target, limit: i
         for done, interface in plans:
             key = tuple(sorted(interface.items()))
             if key not in known:
-                known[key] = _kernel_choices(
-                    prepared, kernel, extents, interface, target, limit, each_split=not last
-                )
+                known[key] = _kernel_choices(prepared, kernel, extents, interface, target, limit, each_split=not last)
             for choice in known[key]:
                 grown.append(((*done, choice), {**interface, **_interface(kernel, choice.sizes)}))
         grown.sort(key=lambda plan: sum(choice.cost.us for choice in plan[0]))
         plans = grown
-    return [_instance(prepared, structure, choices, extents) for choices, _ in plans[:limit]]
+    made: list[Instance] = []
+    for choices, _ in plans[:limit]:
+        made.append(_instance(prepared, structure, choices, extents))
+        joined = concatenated(made[-1].graph)
+        if joined is not None:
+            made.append(replace(made[-1], graph=joined))
+    return made[:limit]
 
 
 def tiny(prepared: Prepared, structure: Structure) -> tuple[KernelGraph, KernelGraph]:
@@ -85,9 +90,7 @@ def small_program(prepared: Prepared, extents: tuple[int, ...]) -> KernelGraph:
     for op, values in original.definitions():
         if op.kind is OpKind.RESHAPE:
             before = original.types[op.inputs[0]].shape
-            moved = iter(
-                [new for new, old in zip(graph.types[op.inputs[0]].shape, before, strict=True) if old != 1]
-            )
+            moved = iter([new for new, old in zip(graph.types[op.inputs[0]].shape, before, strict=True) if old != 1])
             shape = tuple(1 if extent == 1 else next(moved) for extent in original.types[values[0]].shape)
             op = type(op)(op.kind, op.inputs, ReshapeAttrs(shape))
         graph = graph.append(op)
@@ -143,9 +146,7 @@ def _all_sizes(
 ) -> Sizes:
     """Every choice of divisors: at least two blocks along a split reduced axis, at least two iterations."""
     axes = [*kernel.grid, *free]
-    columns = [divisors(extents[axis])[1:] for axis in kernel.grid] + [
-        divisors(extents[axis]) for axis in free
-    ]
+    columns = [divisors(extents[axis])[1:] for axis in kernel.grid] + [divisors(extents[axis]) for axis in free]
     if kernel.loop is not None:
         tied = interface.get((kernel.loop, LOOP))
         columns.append([tied] if tied is not None else divisors(extents[kernel.loop])[1:])

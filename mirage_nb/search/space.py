@@ -37,6 +37,7 @@ class Effort:
         replicas, concat, hold: see `closure.Rules`.
         parts: any part of an axis may be left between two kernels, not only the grid's.
         expand: products of long sums are always written out.
+        free_loops: loops over free axes are derived as well.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Effort:
     hold: bool = True
     parts: bool = False
     expand: bool = False
+    free_loops: bool = False
 
 
 EFFORTS: dict[str, Effort] = {
@@ -67,6 +69,7 @@ EFFORTS: dict[str, Effort] = {
             budget=Budget(600.0, 200_000, 32),
             parts=True,
             expand=True,
+            free_loops=True,
         ),
     )
 }

@@ -1,0 +1,88 @@
+"""Derive further muGraphs from those found, by rewrites that keep what is computed.
+
+In: a structure or a concrete muGraph. Out: others. A loop over a free axis is a change of roles: every
+operator is pointwise along that axis, so what has it moves into the loop body and concat accumulators
+gather it. A sum of two matmuls is one matmul of concatenated operands: (W || X) @ (Y || Z) = W @ Y + X @ Z
+(paper section 8.1). Grid dims over free axes are sizes, see `instantiate`; thread graphs are made when a
+muGraph is planned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_nb.ir import AccumKind, BlockGraph, KernelGraph, Op, OpKind
+from mirage_nb.search.axes import Prepared
+from mirage_nb.search.structure import KernelStructure, Step, Structure
+from mirage_nb.search.values import BODY, ITER, LOOP, POST, TILE, Operator
+
+
+def free_loops(structure: Structure, prepared: Prepared) -> tuple[Structure, ...]:
+    """The same structure with a for-loop over a free axis, for every axis that all outputs have.
+
+    Only for structures of one kernel without a loop.
+    """
+    (kernel, *more) = structure.kernels
+    if more or kernel.loop is not None:
+        return ()
+    outputs = [kernel.steps[output].type for output in kernel.outputs]
+    axes = [axis for axis in prepared.free if all(type_[axis] & TILE for type_ in outputs)]
+    return tuple(Structure((_looped(kernel, axis),), structure.outputs) for axis in axes)
+
+
+def _looped(kernel: KernelStructure, axis: int) -> KernelStructure:
+    steps = []
+    for step in kernel.steps:
+        code = step.type[axis] | ITER if step.type[axis] & TILE else step.type[axis]
+        steps.append(replace(step, stage=BODY, type=(*step.type[:axis], code, *step.type[axis + 1 :])))
+    gather = Operator(OpKind.ACCUM, axis=axis, accum=AccumKind.CONCAT)
+    outputs = []
+    for output in kernel.outputs:
+        type_ = steps[output].type
+        gathered = (*type_[:axis], TILE | LOOP, *type_[axis + 1 :])
+        outputs.append(len(steps))
+        steps.append(Step(gather, (output,), gathered, POST))
+    return KernelStructure(tuple(steps), tuple(outputs), kernel.grid, axis)
+
+
+def concatenated(graph: KernelGraph) -> KernelGraph | None:
+    """The muGraph with every sum of two matmuls in its block graphs as one concat-matmul; None if it has none."""
+    ops = tuple(
+        replace(op, body=_concatenated_block(op.body)) if isinstance(op.body, BlockGraph) else op for op in graph.ops
+    )
+    if ops == graph.ops:
+        return None
+    return replace(graph, ops=ops)
+
+
+def _concatenated_block(block: BlockGraph) -> BlockGraph:
+    uses = block.uses()
+    maker = {value: op for op, values in block.definitions() for value in values}
+    absorbed: set[int] = set()
+    joined: dict[int, tuple[int, ...]] = {}
+    for op, values in block.definitions():
+        if op.kind is OpKind.ADD and _sum_of_products(block, maker, uses, op):
+            (w, y), (x, z) = (maker[value].inputs for value in op.inputs)
+            joined[values[0]] = (w, x, y, z)
+            absorbed.update(op.inputs)
+    made = BlockGraph.start(block.args, block.grid, block.loop)
+    renamed: dict[int, int] = {}
+    for op, values in block.definitions():
+        if values and values[0] in absorbed:
+            continue
+        if values and values[0] in joined:
+            op = Op(OpKind.CONCAT_MATMUL, joined[values[0]])
+        made = made.append(replace(op, inputs=tuple(renamed[v] for v in op.inputs)))
+        for value in values:
+            renamed[value] = len(made.types) - 1
+    return made
+
+
+def _sum_of_products(block: BlockGraph, maker: dict[int, Op], uses: tuple[tuple[int, ...], ...], op: Op) -> bool:
+    """Whether an addition adds two matmuls of equal shape that nothing else reads."""
+    first, second = op.inputs
+    return (
+        first != second
+        and all(maker[value].kind is OpKind.MATMUL and len(uses[value]) == 1 for value in op.inputs)
+        and block.types[first].shape == block.types[second].shape
+    )

@@ -1,0 +1,69 @@
+"""Derived muGraphs compute what they were derived from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mirage_nb.interp import reference
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
+from mirage_nb.ir.legality import check
+from mirage_nb.search import EFFORTS, Budget, Structure, configurations, instances, prepare, run_configuration, tiny
+from mirage_nb.search.derive import concatenated, free_loops
+from mirage_nb.targets import find_target
+from tests.search.programs import PROGRAMS, lora
+
+H200 = find_target("h200")
+
+
+def first_structures(graph: KernelGraph, number: int) -> list[Structure]:
+    prepared, effort = prepare(graph), replace(EFFORTS["standard"], kernels=1, structures=number)
+    found: list[Structure] = []
+    for configuration in configurations(prepared, effort):
+        found.extend(
+            run_configuration(prepared, configuration, effort, Budget(), lambda c: None, lambda: False).structures
+        )
+    return found
+
+
+def same(program: KernelGraph, candidate: KernelGraph) -> bool:
+    rng = np.random.default_rng(4)
+    arrays = [rng.standard_normal(i.type.shape) for i in program.inputs]
+    pairs = zip(reference.evaluate(program, arrays), reference.evaluate(candidate, arrays), strict=True)
+    return all(np.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "gated_mlp", "lora", "gqa", "moe", "attention_safe"])
+def test_a_loop_over_a_free_axis_changes_nothing(name: str) -> None:
+    prepared = prepare(PROGRAMS[name]())
+    derived = [d for s in first_structures(PROGRAMS[name](), 3) for d in free_loops(s, prepared)]
+    assert derived
+    for structure in derived:
+        program, candidate = tiny(prepared, structure)
+        check(candidate)
+        assert same(program, candidate)
+        for instance in instances(structure, prepared, H200, 1):
+            check(instance.graph, H200)
+            (op,) = instance.graph.ops
+            assert isinstance(op.body, BlockGraph) and op.body.loop > 1
+
+
+def test_lora_in_its_concatenated_form() -> None:
+    graph = lora(6, 12, 4, 10)
+    prepared = prepare(graph)
+    forms = set()
+    for structure in first_structures(graph, 10):
+        for instance in instances(structure, prepared, H200, 4):
+            (op,) = instance.graph.ops
+            assert isinstance(op.body, BlockGraph)
+            if OpKind.CONCAT_MATMUL in {inner.kind for inner in op.body.ops}:
+                forms.add(sum(inner.kind is OpKind.MATMUL for inner in op.body.ops))
+                check(instance.graph)
+                assert same(graph, instance.graph)
+    assert 1 in forms, "X @ A feeds the concatenated matmul"
+
+
+def test_only_block_graphs_are_rewritten() -> None:
+    assert concatenated(lora(6, 12, 4, 10)) is None
