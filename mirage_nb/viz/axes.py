@@ -2,8 +2,8 @@
 
 In: a kernel graph. Out: for every value on every level one letter per dimension, equal letters where the
 operators force two dimensions to be the same axis. A dimension that is 1 by nature (a reduced one) has no
-name; one that is 1 because grid or loop split it down to 1 keeps the name of its axis. Axes that a matmul
-carries along as batch are named b, h, g, the others m, k, n, ... in order of first appearance.
+name; one that is 1 because grid or loop split it down to 1 keeps the name of its axis. The letters follow the
+order of first appearance, inputs first, as those of the search do.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from mirage_nb.ir import (
 Path = tuple[int, ...]
 """Where a graph stands: () the kernel graph, (i,) the body of its operator i, (i, j) one level below."""
 
-_BATCH = "bhg"
-_OTHER = "mkndepqrstuvwacfjlo"
+_LETTERS = "abcdefghjklmnopqrstuvw"
 """Without x, y, z (grid dims) and i (for-loop)."""
 
 _Graph = KernelGraph | BlockGraph | ThreadGraph
@@ -52,7 +51,6 @@ class _Axes:
     """Union-find over dimensions; of two classes the one that appeared first stays."""
 
     parent: dict[_Slot, _Slot] = field(default_factory=dict)
-    batch: set[_Slot] = field(default_factory=set)
     dims: dict[tuple[Path, int], _Dims] = field(default_factory=dict)
 
     def find(self, slot: _Slot) -> _Slot:
@@ -77,33 +75,30 @@ def axis_names(graph: KernelGraph) -> AxisNames:
     for value in range(graph.input_count):
         axes.dims[(), value] = _fresh((), value, graph)
     _visit(axes, (), graph)
-    batch = {axes.find(slot) for slot in axes.batch}
     names: dict[_Slot, str] = {}
-    supply = {True: _supply(_BATCH), False: _supply(_OTHER)}
+    supply = _supply()
     table: dict[tuple[Path, int], tuple[str, ...]] = {}
     for key in sorted(axes.dims, key=lambda key: (len(key[0]), key)):
         found = []
         for slot in axes.dims[key]:
             root = None if slot is None else axes.find(slot)
             if root is not None and root not in names:
-                names[root] = next(supply[root in batch])
+                names[root] = next(supply)
             found.append("" if root is None else names[root])
         table[key] = tuple(found)
     return AxisNames(table)
 
 
-def _supply(letters: str) -> Iterator[str]:
-    yield from letters
+def _supply() -> Iterator[str]:
+    yield from _LETTERS
     number = 1
     while True:
-        yield from (f"{letter}{number}" for letter in letters)
+        yield from (f"{letter}{number}" for letter in _LETTERS)
         number += 1
 
 
 def _fresh(path: Path, value: int, graph: _Graph) -> _Dims:
-    return [
-        (path, value, dim) if extent != 1 else None for dim, extent in enumerate(graph.types[value].shape)
-    ]
+    return [(path, value, dim) if extent != 1 else None for dim, extent in enumerate(graph.types[value].shape)]
 
 
 def _visit(axes: _Axes, path: Path, graph: _Graph) -> None:
@@ -174,7 +169,6 @@ def _aligned(axes: _Axes, operands: list[_Dims]) -> _Dims:
 
 def _matmul(axes: _Axes, left: _Dims, right: _Dims) -> _Dims:
     axes.join(left[-1], right[-2])
-    axes.batch.update(slot for slot in (*left[:-2], *right[:-2]) if slot is not None)
     return [*_aligned(axes, [left[:-2], right[:-2]]), left[-2], right[-1]]
 
 

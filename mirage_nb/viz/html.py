@@ -191,11 +191,10 @@ def prefixes_html(snapshot: Snapshot, chosen: int | None = None) -> str:
         f"<tr tabindex='0' data-choose='prefix:{p.identity}' "
         f"aria-selected='{str(p.identity == chosen).lower()}'>"
         f"<td>{p.depth}</td><td><i class='mir-dot' style='background:var(--mir-{COLOUR[p.outcome]})'></i>"
-        f"{escape(p.outcome.value)}</td><td><code>{escape(p.operator)}</code></td><td>{escape(p.type)}</td>"
-        f"<td>{escape(p.stage)}</td></tr>"
+        f"{escape(p.outcome.value)}</td><td><code>{escape(p.operator)}</code></td><td>{escape(p.type)}</td></tr>"
         for p in shown
     )
-    columns = ("depth", "outcome", "operator", "type", "stage")
+    columns = ("depth", "outcome", "operator", "type")
     head = "".join(f"<th scope='col'>{name}</th>" for name in columns)
     return (
         f"<p class='mir-none'>{len(shown)} of {sum(snapshot.counts.values()):,} applications</p>"

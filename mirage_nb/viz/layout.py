@@ -116,9 +116,7 @@ def path(route: Sequence[Point]) -> str:
     return "".join(parts)
 
 
-def _split(
-    nodes: Sequence[Node], edges: Sequence[Edge]
-) -> tuple[list[list[int]], list[_Link], list[tuple[int, ...]]]:
+def _split(nodes: Sequence[Node], edges: Sequence[Edge]) -> tuple[list[list[int]], list[_Link], list[tuple[int, ...]]]:
     """Layers with dummy nodes, links between neighbouring layers, and the dummies of every edge."""
     layers: list[list[int]] = [[] for _ in range(max((n.layer for n in nodes), default=-1) + 1)]
     for index, node in enumerate(nodes):

@@ -91,8 +91,7 @@ class _Scene:
             if results and results[0] in folded:
                 continue
             tensors = [
-                _tensor(graph.types[v], names.of((), v), _output_name(graph, v), v in graph.outputs)
-                for v in results
+                _tensor(graph.types[v], names.of((), v), _output_name(graph, v), v in graph.outputs) for v in results
             ]
             if isinstance(op.body, BlockGraph):
                 scene.defined(op, results, _block(op.body, names, (index,), tensors))
@@ -146,8 +145,7 @@ class _Scene:
             last = max(layers[node] for node in body)
             ends = {source for source, target in pairs if source in body and target not in body}
             least = [
-                last + 1 if node not in body else last if node in ends else layer
-                for node, layer in enumerate(layers)
+                last + 1 if node not in body else last if node in ends else layer for node, layer in enumerate(layers)
             ]
             layers = layout.longest_path(len(self.shapes), pairs, least)
         if self.exits:
@@ -202,9 +200,7 @@ def _framed(scene: _Scene, title: str, level: str, tensors: Sequence[Shape] = ()
     return Shape(width, height + below, tuple(parts), tuple(enters), tuple(leaves))
 
 
-def _block(
-    body: BlockGraph, names: AxisNames, path: Path, tensors: Sequence[Shape]
-) -> tuple[Shape, tuple[int, ...]]:
+def _block(body: BlockGraph, names: AxisNames, path: Path, tensors: Sequence[Shape]) -> tuple[Shape, tuple[int, ...]]:
     """A block graph as one shape, and for every entry the number of the operand that comes in there."""
     scene = _Scene()
     folded = _folded(body)
@@ -236,9 +232,7 @@ def _block(
     return _framed(scene, title, "block", tensors), tuple(arg for arg, _ in scene.entries)
 
 
-def _thread(
-    body: ThreadGraph, names: AxisNames, path: Path, tensors: Sequence[Shape]
-) -> tuple[Shape, tuple[int, ...]]:
+def _thread(body: ThreadGraph, names: AxisNames, path: Path, tensors: Sequence[Shape]) -> tuple[Shape, tuple[int, ...]]:
     """A thread graph as one shape; its entries are its inputs in order."""
     scene = _Scene()
     folded = _folded(body)
@@ -333,9 +327,7 @@ def _caption(
         case TransposeAttrs():
             return f"{name} {','.join(_axis(axes, dim) for dim in op.attrs.perm)}"
         case ClampAttrs():
-            low, high = (
-                "∞" if limit is None else _fraction(limit) for limit in (op.attrs.low, op.attrs.high)
-            )
+            low, high = ("∞" if limit is None else _fraction(limit) for limit in (op.attrs.low, op.attrs.high))
             return f"{name} {'-' if op.attrs.low is None else ''}{low}…{high}"
         case PowAttrs():
             return f"{name} {_fraction(op.attrs.exponent)}"

@@ -19,8 +19,7 @@ PAD = 8.0
 _STYLE = (
     STYLE
     + "".join(
-        f".mir .pill.{name},.mir .op.{name}{{stroke:var(--mir-{name});stroke-width:2}}"
-        for name in COLOUR.values()
+        f".mir .pill.{name},.mir .op.{name}{{stroke:var(--mir-{name});stroke-width:2}}" for name in COLOUR.values()
     )
     + ".mir .op.sure{fill:var(--mir-ground)}"
     + ".mir .unknown{fill:none;stroke:var(--mir-soft);stroke-dasharray:3 2}"

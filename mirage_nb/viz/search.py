@@ -63,9 +63,7 @@ def _bar(row: Mapping[Outcome, int], depth: int, y: float) -> list[str]:
     x = BAR_LEFT
     for outcome, width in _widths(row, total).items():
         hover = svg.element("title", f"depth {depth}, {outcome.value}: {row[outcome]:,}")
-        parts.append(
-            svg.element("rect", hover, x=x, y=y + 2.0, width=width, height=ROW - 4.0, cls=COLOUR[outcome])
-        )
+        parts.append(svg.element("rect", hover, x=x, y=y + 2.0, width=width, height=ROW - 4.0, cls=COLOUR[outcome]))
         x += width
     parts.append(svg.label(f"{total:,}", WIDTH, y + ROW / 2, SIZE, anchor="end"))
     return parts

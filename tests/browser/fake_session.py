@@ -31,9 +31,9 @@ def candidates(count: int = 12) -> tuple[Candidate, ...]:
             Candidate(
                 digest=f"{number:02x}{graph.digest()[2:]}",
                 graph=graph,
-                configuration=("loop over k", "grid over k, loop over k", "no loop")[number % 3],
+                configuration=("loop over b", "grid over b, loop over b", "no loop")[number % 3],
                 operators=7 + number % 5,
-                sizes={"grid m": 1, "grid n": 128, "loop k": 16},
+                sizes={"grid c": 128, "loop b": 16},
                 verdict=FIELD,
                 estimate_us=8.1 + 1.7 * number,
             )
@@ -47,38 +47,36 @@ def candidates(count: int = 12) -> tuple[Candidate, ...]:
 def prefixes() -> tuple[Prefix, ...]:
     """A small derivation with every outcome."""
     rows = (
-        (0, (), 0, "X", "loop", "[m, k:I]", "X", Outcome.KEPT, "input"),
-        (1, (), 0, "W", "loop", "[k:I, n]", "W", Outcome.KEPT, "input"),
-        (2, (0,), 1, "Sqr", "loop", "[m, k:I]", "X²", Outcome.KEPT, "can become part of the target"),
-        (3, (0, 1), 1, "Matmul", "loop", "[m, n]", "Σk X·W", Outcome.KEPT, "can become part of the target"),
-        (4, (0, 0), 1, "EwAdd", "loop", "[m, k:I]", "2·X", Outcome.PRUNED_EXPRESSION, "no term has 2·X"),
-        (5, (0, 1), 1, "EwMul", "loop", "–", "", Outcome.PRUNED_TYPE, "axes m and n differ"),
-        (6, (2,), 2, "Sum", "loop", "[m]", "Σk X²", Outcome.KEPT, "can become part of the target"),
-        (7, (0, 0), 1, "EwMul", "loop", "[m, k:I]", "X²", Outcome.MERGED, "same value as 2"),
-        (8, (6,), 3, "Accum sum", "after", "[m]", "Σk X²", Outcome.KEPT, "can become part of the target"),
-        (9, (3,), 2, "Accum sum", "after", "[m, n]", "Σk X·W", Outcome.KEPT, "can become part of the target"),
-        (10, (8,), 4, "Sqrt", "after", "[m]", "√(Σk X²)", Outcome.KEPT, "can become part of the target"),
-        (11, (9, 10), 5, "EwDiv", "after", "[m, n]", "Σk X·W / √(Σk X²)", Outcome.KEPT, "the target"),
+        (0, (), 0, "X", "loop", "[a, b:I]", "X", Outcome.KEPT, "input"),
+        (1, (), 0, "W", "loop", "[b:I, c]", "W", Outcome.KEPT, "input"),
+        (2, (0,), 1, "Sqr", "loop", "[a, b:I]", "X²", Outcome.KEPT, "can become part of the target"),
+        (3, (0, 1), 1, "Matmul", "loop", "[a, c]", "Σb X·W", Outcome.KEPT, "can become part of the target"),
+        (4, (0, 0), 1, "EwAdd", "loop", "[a, b:I]", "2·X", Outcome.PRUNED_EXPRESSION, "no term has 2·X"),
+        (5, (0, 1), 1, "EwMul", "loop", "–", "", Outcome.PRUNED_TYPE, "axes a and c differ"),
+        (6, (2,), 2, "Sum", "loop", "[a]", "Σb X²", Outcome.KEPT, "can become part of the target"),
+        (7, (0, 0), 1, "EwMul", "loop", "[a, b:I]", "X²", Outcome.MERGED, "same value as 2"),
+        (8, (6,), 3, "Accum sum", "after", "[a]", "Σb X²", Outcome.KEPT, "can become part of the target"),
+        (9, (3,), 2, "Accum sum", "after", "[a, c]", "Σb X·W", Outcome.KEPT, "can become part of the target"),
+        (10, (8,), 4, "Sqrt", "after", "[a]", "√(Σb X²)", Outcome.KEPT, "can become part of the target"),
+        (11, (9, 10), 5, "EwDiv", "after", "[a, c]", "Σb X·W / √(Σb X²)", Outcome.KEPT, "the target"),
         (
             12,
             (10, 9),
             5,
             "EwMul",
             "after",
-            "[m, n]",
+            "[a, c]",
             "",
             Outcome.PRUNED_CANONICAL,
             "EwMul(9, 10) ranks lower",
         ),
-        (13, (99, 8), 4, "EwSub", "after", "[m]", "…", Outcome.PRUNED_SHIFT, "a shift on one side only"),
+        (13, (99, 8), 4, "EwSub", "after", "[a]", "…", Outcome.PRUNED_SHIFT, "a shift on one side only"),
     )
-    where = "loop over k"
+    where = "loop over b"
     return tuple(Prefix(*row[:2], where, *row[2:]) for row in rows)
 
 
-def snapshot(
-    share: float = 1.0, state: State = State.FINISHED, seconds: float = 2.0, name: str = "fused"
-) -> Snapshot:
+def snapshot(share: float = 1.0, state: State = State.FINISHED, seconds: float = 2.0, name: str = "fused") -> Snapshot:
     """What a search looks like when `share` of it is done."""
     shape = (0.02, 0.01, 0.15, 0.7, 0.1, 0.02)
     counts = {

@@ -80,9 +80,7 @@ def test_pause_resume_and_stop(open_notebook: Callable[..., Notebook]) -> None:
 def finished(open_notebook: Callable[..., Notebook]) -> Notebook:
     notebook = open_notebook(CELL, "%mirage show fused", "fused.stop(); 1 + 1", seconds=0.3)
     notebook.run(1)
-    notebook.page.wait_for_function(
-        "document.querySelector('.mir-live .mir-state')?.innerText === 'finished'"
-    )
+    notebook.page.wait_for_function("document.querySelector('.mir-live .mir-state')?.innerText === 'finished'")
     return notebook
 
 
@@ -142,9 +140,7 @@ def test_a_mistake_shows_line_and_caret_without_traceback(open_notebook: Callabl
     assert "Traceback" not in text and len(lines) <= 5
 
 
-def test_the_saved_notebook_holds_the_end_as_html_and_text(
-    finished: Notebook, server: Server, request: Any
-) -> None:
+def test_the_saved_notebook_holds_the_end_as_html_and_text(finished: Notebook, server: Server, request: Any) -> None:
     page = finished.page
     page.wait_for_timeout(500)
     page.keyboard.press("Control+s")

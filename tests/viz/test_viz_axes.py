@@ -9,33 +9,33 @@ from tests.viz.mugraph_samples import rmsnorm_fused, rmsnorm_program, split_atte
 
 def test_figure_3_reads_as_in_the_paper() -> None:
     names = axis_names(rmsnorm_program())
-    assert [names.of((), v) for v in range(3)] == [("m", "k"), ("k",), ("k", "n")]
-    assert names.of((), 4) == ("m", "")  # the sum is 1 by nature
-    assert names.of((), len(rmsnorm_program().types) - 1) == ("m", "n")
+    assert [names.of((), v) for v in range(3)] == [("a", "b"), ("b",), ("b", "c")]
+    assert names.of((), 4) == ("a", "")  # the sum is 1 by nature
+    assert names.of((), len(rmsnorm_program().types) - 1) == ("a", "c")
 
 
 def test_names_go_through_all_levels() -> None:
     graph = rmsnorm_fused()
     names = axis_names(graph)
-    assert names.of((), 3) == ("m", "n")
-    assert [names.of((0,), v) for v in range(3)] == [("m", "k"), ("k",), ("k", "n")]
+    assert names.of((), 3) == ("a", "c")
+    assert [names.of((0,), v) for v in range(3)] == [("a", "b"), ("b",), ("b", "c")]
     body = graph.ops[0].body
     assert body is not None
     fused = next(i for i, op in enumerate(body.ops) if op.kind is OpKind.FUSED)
-    assert names.of((0, fused), 0) == ("m", "")
-    assert names.of((0, fused), 1) == ("m", "n")
+    assert names.of((0, fused), 0) == ("a", "")
+    assert names.of((0, fused), 1) == ("a", "c")
 
 
 def test_a_batch_axis_split_to_1_keeps_its_name_and_partial_sums_get_a_new_one() -> None:
     graph = split_attention()
     names = axis_names(graph)
-    assert names.of((), 0) == ("b", "m", "k")
+    assert names.of((), 0) == ("a", "b", "c")
     body = graph.ops[0].body
     assert body is not None and body.types[0].shape == (1, 32, 64)
-    assert names.of((0,), 0) == ("b", "m", "k")
+    assert names.of((0,), 0) == ("a", "b", "c")
     parts = names.of((), 3)
-    assert parts[1:] == ("b", "m", "d") and parts[0] not in {"b", "m", "k", "n", "d", ""}
-    assert names.of((), 6) == ("b", "m", "d")
+    assert parts[1:] == ("a", "b", "e") and parts[0] not in {"a", "b", "c", "d", "e", ""}
+    assert names.of((), 6) == ("a", "b", "e")
 
 
 def test_a_reshape_that_merges_dimensions_makes_new_axes() -> None:
@@ -43,7 +43,7 @@ def test_a_reshape_that_merges_dimensions_makes_new_axes() -> None:
     merged = graph.append(Op(OpKind.RESHAPE, (0,), ReshapeAttrs((24,))))
     assert axis_names(merged).of((), 1)[0] not in axis_names(merged).of((), 0)
     widened = graph.append(Op(OpKind.RESHAPE, (0,), ReshapeAttrs((4, 1, 6))))
-    assert axis_names(widened).of((), 1) == ("m", "", "k")
+    assert axis_names(widened).of((), 1) == ("a", "", "b")
 
 
 def test_names_never_run_out() -> None:

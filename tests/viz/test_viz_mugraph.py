@@ -78,9 +78,9 @@ def test_figure_3() -> None:
     shown = [text.text for text in texts(svg)]
     assert "block graph · grid dims x=128 · for-loop range i=16" in shown
     assert "for-loop body · i = 0 … 15" in shown
-    assert sorted(t for t in shown if "→" in t) == ["i→k"] * 3 + ["x→n"] * 2 + ["x→φ"] * 2
-    assert {"X f16[m=16, k=1024]", "W f16[k=1024, n=4096]", "Z f16[m=16, n=4096]"} <= set(shown)
-    assert "[k=64, n=32]" in shown
+    assert sorted(t for t in shown if "→" in t) == ["i→b"] * 3 + ["x→c"] * 2 + ["x→φ"] * 2
+    assert {"X f16[a=16, b=1024]", "W f16[b=1024, c=4096]", "Z f16[a=16, c=4096]"} <= set(shown)
+    assert "[b=64, c=32]" in shown
     assert "EwMul(·, 1/1024)" in shown
 
 

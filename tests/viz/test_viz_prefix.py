@@ -35,8 +35,7 @@ def test_the_outcome_colours_the_last_operator() -> None:
 
 def test_a_long_history_is_cut_at_the_nearest_ancestors() -> None:
     chain = [
-        Prefix(i, (i - 1,) if i else (), "c", i, f"op{i}", "loop", "[m]", "e", Outcome.KEPT, "")
-        for i in range(100)
+        Prefix(i, (i - 1,) if i else (), "c", i, f"op{i}", "loop", "[m]", "e", Outcome.KEPT, "") for i in range(100)
     ]
     found = ancestors(chain[-1], {p.identity: p for p in chain})
     assert len(found) == MOST and min(found) == 100 - MOST
