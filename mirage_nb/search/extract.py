@@ -7,12 +7,10 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirage_nb.search.values import Node, Value
-
-UNREACHABLE = 1_000_000
 
 Choice = dict[int, Node]
 """The node chosen for every value of a graph, by value id."""
@@ -22,34 +20,37 @@ Choice = dict[int, Node]
 class Extraction:
     """The values of a closure, ordered for extraction.
 
-    `rank[v]` exceeds the rank of everything that a derivation of v reads; `cost[v]` bounds from below the
-    operators of any graph that computes v.
+    `rank[v]` exceeds the rank of everything that a derivation of v reads. `required[v]` is the set (as bits)
+    of values that every graph of v computes: its size bounds the operators of such a graph from below.
     """
 
     values: Sequence[Value]
     rank: list[int] = field(default_factory=list)
-    cost: list[int] = field(default_factory=list)
+    required: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rank = _ranks(self.values)
-        self.cost = [UNREACHABLE] * len(self.values)
+        self.required = [0] * len(self.values)
         for index in sorted(range(len(self.values)), key=self.rank.__getitem__):
-            self._settle(index)
-        changed = True
-        while changed:
-            changed = sum(map(self._settle, range(len(self.values)))) > 0
+            self.required[index] = self._required(index)
 
-    def _settle(self, index: int) -> bool:
-        best = self.cost[index]
+    def _required(self, index: int) -> int:
+        common = -1
         for operator, args in self.values[index].nodes:
-            best = min(best, 0 if operator.is_leaf else 1 + max(self.cost[a] for a in args))
-        better = best < self.cost[index]
-        self.cost[index] = best
-        return better
+            if operator.is_leaf:
+                return 0
+            common &= self._all(args)
+        return common | 1 << index
+
+    def _all(self, values: Iterable[int]) -> int:
+        joined = 0
+        for value in values:
+            joined |= self.required[value]
+        return joined
 
     def minimum(self, roots: Sequence[int], upto: int, stopped: Callable[[], bool]) -> int | None:
         """The operators of the smallest graph that computes all roots, or None if it has more than `upto`."""
-        for bound in range(max(self.cost[r] for r in roots), upto + 1):
+        for bound in range(self._all(roots).bit_count(), upto + 1):
             if next(self.graphs(roots, bound, stopped), None) is not None:
                 return bound
             if stopped():
@@ -58,27 +59,29 @@ class Extraction:
 
     def graphs(self, roots: Sequence[int], size: int, stopped: Callable[[], bool]) -> Iterator[Choice]:
         """Every graph of exactly `size` operators that computes all roots; ends early when stopped."""
-        yield from self._extend({}, frozenset(roots), 0, size, stopped)
+        yield from self._extend({}, 0, frozenset(roots), 0, size, stopped)
 
     def _extend(
-        self, chosen: Choice, front: frozenset[int], used: int, size: int, stopped: Callable[[], bool]
+        self, chosen: Choice, done: int, front: frozenset[int], used: int, size: int, stopped: Callable[[], bool]
     ) -> Iterator[Choice]:
+        """Graphs that extend `chosen` (the values in `done`) by what `front` still needs."""
         if not front:
             if used == size:
                 yield dict(chosen)
             return
-        value = max(front, key=lambda v: (self.rank[v], v))
+        rank = self.rank
+        value = max(front, key=lambda v: (rank[v], v))
         rest = front - {value}
+        beside = self._all(rest)
+        done |= 1 << value
         for node in self.values[value].nodes:
             operator, args = node
-            step = 0 if operator.is_leaf else 1
-            ahead = rest.union(a for a in args if a not in chosen)
-            needed = sum(self.cost[v] > 0 for v in ahead)
-            needed = max(needed, max((self.cost[v] for v in ahead), default=0))
-            if used + step + needed > size or stopped():
+            now = used if operator.is_leaf else used + 1
+            if now + ((beside | self._all(args)) & ~done).bit_count() > size or stopped():
                 continue
             chosen[value] = node
-            yield from self._extend(chosen, ahead, used + step, size, stopped)
+            ahead = rest.union(a for a in args if a not in chosen)
+            yield from self._extend(chosen, done, ahead, now, size, stopped)
             del chosen[value]
 
     def ordered(self, choice: Choice) -> list[int]:
@@ -101,7 +104,5 @@ def _ranks(values: Sequence[Value]) -> list[int]:
             elif rank[value] < 0 and value not in open_:
                 open_.add(value)
                 stack.append((value, 1))
-                stack.extend(
-                    (a, 0) for _, args in values[value].nodes for a in args if rank[a] < 0 and a not in open_
-                )
+                stack.extend((a, 0) for _, args in values[value].nodes for a in args if rank[a] < 0 and a not in open_)
     return rank

@@ -24,7 +24,7 @@ MAX_BETWEEN = 3
 FIRST_PER_SET = 12
 """Graphs of the first kernel that are kept for one set of its outputs, fewest concat accumulators first."""
 FIRST_LOOKED_AT = 200
-FIRST_STEPS = 20_000
+FIRST_STEPS = 4_000
 """Choices of a node that looking for them may take."""
 FIRST_EXTRA = 2
 """They have at most so many operators more than the smallest one."""
@@ -168,6 +168,4 @@ def kernel_of(
                 source=source(operator.leaf) if operator.kind is OpKind.IN_ITER else None,
             )
         )
-    return KernelStructure(
-        tuple(steps), tuple(index[r] for r in roots), tuple(sorted(closure.grid)), closure.loop
-    )
+    return KernelStructure(tuple(steps), tuple(index[r] for r in roots), tuple(sorted(closure.grid)), closure.loop)

@@ -118,8 +118,6 @@ def relative_error(prepared_seed: int, program: KernelGraph, candidate: KernelGr
 def test_everything_found_computes_the_program(name: str) -> None:
     prepared = prepare(PROGRAMS[name]())
     for configuration in configurations(prepared, STANDARD):
-        if name == "ntrans" and configuration.kernels == 2:
-            continue
         effort = replace(STANDARD, structures=4)
         result = run_configuration(prepared, configuration, effort, Budget(), lambda counts: None, lambda: False)
         digests = [s.digest() for s in result.structures]

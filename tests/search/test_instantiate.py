@@ -45,8 +45,6 @@ SMALL = {
 @pytest.mark.parametrize("kernels", [1, 2])
 @pytest.mark.parametrize("name", SMALL)
 def test_instances_compute_the_program_at_any_sizes(name: str, kernels: int) -> None:
-    if (name, kernels) == ("ntrans", 2):
-        pytest.skip("its two-kernel structures take long to extract")
     graph = PROGRAMS[name](*SMALL[name])
     prepared = prepare(graph)
     rng = np.random.default_rng(3)
