@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mirage_nb.bench.cost import run_cost
 from mirage_nb.bench.kernels import DEFAULT_WORKLOADS, run_kernels
 from mirage_nb.bench.workloads import WORKLOADS
 from mirage_nb.errors import OptionError
@@ -19,13 +20,30 @@ def add_parser(commands: Any) -> None:
     kernels.add_argument("--set", default="1", metavar="B=1,8", help="batch sizes, for example B=1,8")
     kernels.add_argument("--record", metavar="FILE", help="write the measurements as JSON")
     kernels.set_defaults(run=_kernels)
+    cost = kinds.add_parser("cost", help="how well the cost model ranks instances, on the attached GPU")
+    cost.add_argument("--workloads", default=",".join(DEFAULT_WORKLOADS), help="names, separated by commas")
+    cost.add_argument("--batch", type=int, default=1, metavar="B")
+    cost.add_argument("--count", type=int, default=100, help="instances of each workload")
+    cost.add_argument("--record", metavar="FILE", help="write every measurement as JSON")
+    cost.set_defaults(run=_cost)
 
 
-def _kernels(options: argparse.Namespace) -> int:
+def _names(options: argparse.Namespace) -> tuple[str, ...]:
     names = tuple(name for name in options.workloads.split(",") if name)
     for name in names:
         if name not in WORKLOADS:
             raise OptionError(f"unknown workload {name!r}", hint=f"one of {', '.join(WORKLOADS)}")
+    return names
+
+
+def _cost(options: argparse.Namespace) -> int:
+    if options.batch < 1 or options.count < 1:
+        raise OptionError("--batch and --count have to be positive")
+    return run_cost(_names(options), options.batch, options.count, options.record)
+
+
+def _kernels(options: argparse.Namespace) -> int:
+    names = _names(options)
     batches = options.set.removeprefix("B=").split(",")
     if not all(b.isdecimal() and int(b) > 0 for b in batches):
         raise OptionError(f"--set {options.set!r}: not a list of batch sizes", hint="for example --set B=1,8")

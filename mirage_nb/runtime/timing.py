@@ -19,6 +19,8 @@ from mirage_nb.errors import LaunchError
 L2_FACTOR = 3.0
 """The rotated sets hold this many times the card's L2, so that a set is gone before its next turn."""
 MAX_SETS = 64
+CALLS_PER_GRAPH = 24
+"""At least so many calls in one CUDA graph: what it costs to start the graph is spread over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def time_interleaved(contestants: Sequence[Contestant], torch: Any, *, repeats: 
             graph.replay()
             end.record()
             end.synchronize()
-            samples[contestant.name].append(begin.elapsed_time(end) * 1e3 / len(contestant.calls))
+            samples[contestant.name].append(begin.elapsed_time(end) * 1e3 / len(_turns(contestant)))
     return [_summary(contestant.name, samples[contestant.name]) for contestant, _ in captured]
 
 
@@ -88,13 +90,19 @@ def _capture(contestant: Contestant, torch: Any) -> Any:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=stream):
-                for call in contestant.calls:
+                for call in _turns(contestant):
                     call()
         except RuntimeError:
             torch.cuda.synchronize()
             return None
     torch.cuda.synchronize()
     return graph
+
+
+def _turns(contestant: Contestant) -> list[Callable[[], object]]:
+    """All calls in order, again and again, until there are enough for one graph."""
+    rounds = math.ceil(CALLS_PER_GRAPH / len(contestant.calls))
+    return [*contestant.calls] * rounds
 
 
 def _summary(name: str, samples: list[float]) -> Timing:
