@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, TensorArg, Temporary
+from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
 from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, Options, Plan, default_options
@@ -32,9 +32,7 @@ def emit(graph: KernelGraph, target: Target, options: Options | None = None) -> 
 def emit_plan(plan: Plan, options: Options) -> Emitted:
     """Emit what a plan says."""
     graph = plan.graph
-    constants = {
-        values[0]: op.attrs.value for op, values in graph.definitions() if isinstance(op.attrs, ConstAttrs)
-    }
+    constants = {values[0]: op.attrs.value for op, values in graph.definitions() if isinstance(op.attrs, ConstAttrs)}
     parts = [HEADER]
     launches: list[Launch | LibraryCall] = []
     aliases: list[tuple[int, int]] = []
@@ -49,33 +47,38 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
             launches.append(LibraryCall(op, op.inputs, values[0], index))
             continue
         literals = {i: constants[v] for i, v in enumerate(op.inputs) if v in constants}
-        launch, text = _kernel(index, block_plan, literals, op.inputs, values)
+        launch, text = _kernel(index, block_plan, literals, graph, values)
         parts.append(text)
         launches.append(launch)
     temporaries = tuple(
         Temporary(value, graph.types[value], offset)
         for value, offset in zip(plan.temporaries, plan.workspace.offsets, strict=True)
     )
-    return Emitted(
-        graph, options, "\n".join(parts), tuple(launches), temporaries, plan.workspace.peak, tuple(aliases)
-    )
+    return Emitted(graph, options, "\n".join(parts), tuple(launches), temporaries, plan.workspace.peak, tuple(aliases))
 
 
 def _kernel(
-    index: int, block_plan: BlockPlan, literals: dict[int, Fraction], operands: tuple[int, ...], values: tuple[int, ...]
+    index: int,
+    block_plan: BlockPlan,
+    literals: dict[int, Fraction],
+    graph: KernelGraph,
+    values: tuple[int, ...],
 ) -> tuple[Launch, str]:
-    text = KernelText(f"kernel{index}", block_plan, literals)
+    operands = graph.ops[index].inputs
+    text = KernelText(f"kernel{index}", block_plan, literals, tuple(graph.types[v] for v in values))
     grid = (*block_plan.block.grid, 1, 1)[:3]
-    args = (
+    args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),
         *(TensorArg(v) for v in values),
-        *(
-            MapArg(operands[arg], box.rows, box.columns, box.box, box.swizzle)
-            for arg, box in text.tensor_maps()
-        ),
+        *(MapArg(operands[arg], box.rows, box.columns, box.box, box.swizzle) for arg, box in text.tensor_maps()),
     )
     source = text.text()
     launch = Launch(
-        f"kernel{index}", (grid[0], grid[1], grid[2]), block_plan.options.threads, block_plan.shared_bytes, args, index
+        f"kernel{index}",
+        (grid[0], grid[1], grid[2]),
+        block_plan.options.threads,
+        block_plan.shared_bytes,
+        args,
+        index,
     )
     return launch, source

@@ -139,7 +139,10 @@ class Fragments:
                     cell = f"f{left}[0][{r}][2 * {k} + {i} / 2]"
                     out.line(f"p[{r}][{i}] = pack2<{element}>({cell}[{i} % 2 * 2], {cell}[{i} % 2 * 2 + 1]);")
                 load_columns(out, scope, tiling, columns, Index(), depth, "column_side", element)
-                with out.unrolled("r", self.region.row_tiles) as r, out.unrolled("c", tiling.per_warp[2]) as c:
+                with (
+                    out.unrolled("r", self.region.row_tiles) as r,
+                    out.unrolled("c", tiling.per_warp[2]) as c,
+                ):
                     out.line(f"mma_m16n8k16<{element}>({target}[0][{r}][{c}], p[{r}], q[{c}]);")
 
     def _fade(self, accum: int) -> None:
@@ -196,7 +199,9 @@ class Fragments:
         column = Index()
         if tiles:
             warp = named("warp_k", region.key_warps) * tiles if value in region.keyed else Index()
-            column = (warp + named("c" if tiles > 1 else "0", tiles)) * COLUMN_TILE + named("mma_d_column(lane, i)", COLUMN_TILE)
+            column = (warp + named("c" if tiles > 1 else "0", tiles)) * COLUMN_TILE + named(
+                "mma_d_column(lane, i)", COLUMN_TILE
+            )
         return (*(Index(),) * (len(shape) - 2), clamped(row, region.rows), column)
 
     def _accumulate(self, index: int) -> None:
@@ -254,9 +259,7 @@ class Fragments:
         maxima = [
             f"a{self.scope.first[i]}"
             for i in self.region.ops
-            if self.scope.block.ops[i].kind is OpKind.ACCUM
-            and self._kind(i) is AccumKind.MAX
-            and not self._is_shift(i)
+            if self.scope.block.ops[i].kind is OpKind.ACCUM and self._kind(i) is AccumKind.MAX and not self._is_shift(i)
         ]
         return (*(f"top{v}" for v in sorted(self.region.shifts)), *maxima)
 

@@ -25,7 +25,7 @@ from mirage_nb.codegen.reduce import emit_finish_reduce, emit_reduce, share
 from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.errors import EmitError
-from mirage_nb.ir import AccumAttrs, AccumKind, InIterAttrs, OpKind
+from mirage_nb.ir import AccumAttrs, InIterAttrs, OpKind, TensorType
 from mirage_nb.optimize.placement import MATMULS, Phase, Step, StepKind
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.transfer import Boxes
@@ -37,13 +37,15 @@ INDEX_LIMIT = 2**31
 class KernelText:
     """Writes one kernel."""
 
-    def __init__(self, name: str, plan: BlockPlan, literals: dict[int, Fraction]) -> None:
+    def __init__(
+        self, name: str, plan: BlockPlan, literals: dict[int, Fraction], outputs: tuple[TensorType, ...]
+    ) -> None:
         self.name = name
         self.plan = plan
         self.block = plan.block
         self.scope = Scope(plan, literals)
         self.out = Writer()
-        self.outputs = self.block.output_types
+        self.outputs = outputs
         self.ring = BulkRing(self.out, self.scope) if plan.options.bulk else AsyncRing(self.out, self.scope)
         self.fragments = Fragments(self.out, self.scope, plan.region) if plan.region else None
         self.awaited = True
@@ -170,15 +172,17 @@ class KernelText:
 
     def _loop(self) -> None:
         out, plan, ring = self.out, self.plan, self.ring
-        if not self.awaited and (plan.options.bulk or not ring.slots):
-            out.line("cp_async_wait<0>();")
-        self.awaited = self.looped = True
-        with out.block(f"for (int i = 0; i < {self.block.loop}; ++i)"):
+        if plan.entry_barrier and (plan.options.bulk or not ring.slots):
+            self._sync()
+        # A ring of cp.async waits for everything older than itself, and has a barrier in every iteration.
+        self.awaited = self.awaited or (bool(ring.slots) and not plan.options.bulk)
+        self.looped = True
+        with out.block(f"for (int iteration = 0; iteration < {self.block.loop}; ++iteration)"):
             ring.enter(plan.loop_barrier)
             for step in ring.steps:
                 assert step.value is not None
                 layout = plan.buffer(step.value).layout
-                slot = f"ring{step.value} + i % {ring.slots} * {layout.elements}"
+                slot = f"ring{step.value} + iteration % {ring.slots} * {layout.elements}"
                 out.line(f"const {c_type(layout.dtype)}* const t{step.value} = {slot};")
             for step in self._phase(Phase.LOOP):
                 self._step(step)
@@ -246,4 +250,3 @@ class KernelText:
         if step.accum is not None:
             text += f", into %{self.scope.first[step.accum]}"
         return text
-

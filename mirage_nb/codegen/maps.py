@@ -25,7 +25,16 @@ from mirage_nb.codegen.reader import (
     view,
 )
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import AccumAttrs, AccumKind, DimAttrs, DType, OpKind, OutSaverAttrs, RepeatAttrs, TensorType
+from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
+    DimAttrs,
+    DType,
+    OpKind,
+    OutSaverAttrs,
+    RepeatAttrs,
+    TensorType,
+)
 from mirage_nb.optimize.layout import row_major
 from mirage_nb.optimize.placement import Place, Step
 
@@ -90,9 +99,12 @@ def walk(scope: Scope, value: int, *, computed: bool = False) -> Walk:
 
 def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False) -> bool:
     """Whether `width` consecutive elements along `dim` can be read with one index."""
-    leaf = scope.plan.places[value] in (Place.LITERAL, Place.DEVICE, Place.SHARED)
-    if dim is None or (leaf and not computed):
+    place = scope.plan.places[value]
+    if dim is None or place in (Place.LITERAL, Place.DEVICE):
         return True
+    if place is Place.SHARED and not computed:
+        layout = scope.plan.buffer(value).layout
+        return not layout.swizzle or width * layout.dtype.size <= 16
     op = scope.ops[value]
     shape = scope.shape(value)
     match op.kind:
@@ -146,12 +158,18 @@ def emit_map(out: Writer, scope: Scope, step: Step) -> None:
         result = reader.read(source, index, walked.dim) if folded else reader.compute(source, index, walked.dim)
         if isinstance(op.attrs, AccumAttrs) and op.attrs.dim is not None:
             index = shifted(scope, index, op.attrs.dim, source)
-        store_vector(out, reader, result, locate(scope, step.value, index, walked.dim), scope.plan.stored[step.value])
+        store_vector(
+            out,
+            reader,
+            result,
+            locate(scope, step.value, index, walked.dim, walked.width),
+            scope.plan.stored[step.value],
+        )
 
 
 def shifted(scope: Scope, index: Multi, dim: int, tile: int) -> Multi:
     """The index into a concatenation over iterations."""
-    moved = index[dim] + named("i", scope.block.loop) * scope.shape(tile)[dim]
+    moved = index[dim] + named("iteration", scope.block.loop) * scope.shape(tile)[dim]
     return (*index[:dim], moved, *index[dim + 1 :])
 
 
@@ -174,7 +192,10 @@ def emit_save(out: Writer, scope: Scope, step: Step, output: str, out_type: Tens
         for dim, stride in enumerate(row_major(out_type.shape)):
             at = grid_part(scope.block, op.attrs.omap, dim)
             offset = offset + (at * tile[dim] + index[dim]) * stride
-        store_vector(out, reader, result, Leaf(output, offset.bare, offset, 1), out_type.dtype)
+        leaf = Leaf(
+            output, offset.bare, (offset + named("v", walked.width)).bare, offset.multiple_of(walked.width), True
+        )
+        store_vector(out, reader, result, leaf, out_type.dtype)
 
 
 def store_vector(out: Writer, reader: Reader, result: str, leaf: Leaf, dtype: DType) -> None:
@@ -185,10 +206,10 @@ def store_vector(out: Writer, reader: Reader, result: str, leaf: Leaf, dtype: DT
         out.lines(reader.body)
         out.line(f"{leaf.pointer}[{leaf.offset}] = from_float<{target}>({result});")
         return
-    if leaf.stride != 1 or leaf.aligned is None or not leaf.aligned.multiple_of(width):
+    if not leaf.whole:
         with out.unrolled("v", width):
             out.lines(reader.body)
-            out.line(f"{leaf.pointer}[{leaf.offset} + v * {leaf.stride}] = from_float<{target}>({result});")
+            out.line(f"{leaf.pointer}[{leaf.element}] = from_float<{target}>({result});")
         return
     out.line(f"Vec<float, {width}> y;")
     with out.unrolled("v", width):
@@ -250,10 +271,9 @@ def emit_finish_map(out: Writer, scope: Scope, step: Step) -> None:
     assert step.value is not None
     walked = walk(scope, scope.block.ops[step.op].inputs[0])
     with each_slot(out, scope, walked) as (index, s):
-        leaf = locate(scope, step.value, index, walked.dim)
-        at = leaf.offset if walked.width == 1 else f"{leaf.offset} + v * {leaf.stride}"
+        leaf = locate(scope, step.value, index, walked.dim, walked.width)
         with out.unrolled("v", walked.width):
-            out.line(f"{leaf.pointer}[{at}] = a{step.value}{register_slot(walked, s)};")
+            out.line(f"{leaf.pointer}[{leaf.element}] = a{step.value}{register_slot(walked, s)};")
 
 
 def register_slot(walked: Walk, slot: str) -> str:

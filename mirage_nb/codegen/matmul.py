@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from mirage_nb.codegen.index import Index, named, unravel
-from mirage_nb.codegen.maps import each_slot, each, Walk
+from mirage_nb.codegen.maps import Walk, each, each_slot
 from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, locate, view
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import DType
@@ -171,7 +171,11 @@ def contiguous_side(scope: Scope, operand: Operand) -> str | None:
     if scope.plan.places[leaf] is not Place.SHARED or rank < 2:
         return None
     layout = scope.plan.buffer(leaf).layout
-    inner = [d for d, (stride, extent) in enumerate(zip(layout.strides, layout.shape, strict=True)) if stride == 1 and extent > 1]
+    inner = [
+        d
+        for d, (stride, extent) in enumerate(zip(layout.strides, layout.shape, strict=True))
+        if stride == 1 and extent > 1
+    ]
     others = [s for d, s in enumerate(layout.strides) if d not in inner]
     if layout.dtype not in (DType.F16, DType.BF16) or len(inner) != 1 or any(s % 8 for s in others):
         return None
@@ -191,7 +195,14 @@ def _address(scope: Scope, operand: Operand, batch: Index, side: Index, depth: I
 
 
 def load_rows(
-    out: Writer, scope: Scope, tiling: Tiling, operand: Operand, batch: Index, depth: Index, gather: str, element: str
+    out: Writer,
+    scope: Scope,
+    tiling: Tiling,
+    operand: Operand,
+    batch: Index,
+    depth: Index,
+    gather: str,
+    element: str,
 ) -> None:
     r = tiling.per_warp[1]
     tile = (named("warp_r", tiling.split[1]) * r + named("r", r)) * ROW_TILE
@@ -213,7 +224,14 @@ def load_rows(
 
 
 def load_columns(
-    out: Writer, scope: Scope, tiling: Tiling, operand: Operand, batch: Index, depth: Index, gather: str, element: str
+    out: Writer,
+    scope: Scope,
+    tiling: Tiling,
+    operand: Operand,
+    batch: Index,
+    depth: Index,
+    gather: str,
+    element: str,
 ) -> None:
     c = tiling.per_warp[2]
     base = named("warp_c", tiling.split[2]) * (c * COLUMN_TILE)
@@ -255,9 +273,7 @@ def _clamped_chunk(index: Index, extent: int) -> Index:
     return Index(((f"({index} < {extent} ? {index} : {last})", last // 8 + 1, 1),)) if last else Index()
 
 
-def _gathered(
-    out: Writer, operand: Operand, batch: Index, gather: str, element: str, target: str, side: str
-) -> None:
+def _gathered(out: Writer, operand: Operand, batch: Index, gather: str, element: str, target: str, side: str) -> None:
     """Two neighbours along depth from anywhere, zeros beyond the extents."""
     out.line(f"const bool inside = {side} < {operand.extent};")
     parts = []
@@ -276,9 +292,7 @@ def gather_lambda(out: Writer, scope: Scope, operand: Operand, name: str) -> Non
     batches = 1
     for extent in operand.batch:
         batches *= extent
-    index = operand.index(
-        scope, named("batch", batches), named("side", operand.extent), named("depth", operand.depth)
-    )
+    index = operand.index(scope, named("batch", batches), named("side", operand.extent), named("depth", operand.depth))
     result = reader.read(operand.value, index, None)
     with out.block(f"const auto {name} = [&](int batch, int side, int depth) -> float", tail="};"):
         out.lines([*reader.loads, *reader.body, f"return {result};"])
@@ -319,9 +333,7 @@ def _share(tiling: Tiling, axis: int, local: str) -> Index:
     return named(warp, tiling.split[axis]) * count + named(local, count)
 
 
-def _coordinate(
-    out: Writer, name: str, tile: Index, inside: str, reach: int, extent: int
-) -> tuple[Index, list[str]]:
+def _coordinate(out: Writer, name: str, tile: Index, inside: str, reach: int, extent: int) -> tuple[Index, list[str]]:
     """Name a coordinate of the product; conditions under which it exists."""
     expression = tile + named(inside, reach)
     if reach == 1 and expression.limit < extent:

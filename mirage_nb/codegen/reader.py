@@ -7,7 +7,7 @@ operators stays in registers (the thread graph of the paper).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_nb.codegen.index import Index, linear, named, unravel
@@ -26,8 +26,8 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.graph import result_count
 from mirage_nb.optimize.layout import SharedLayout, row_major
-from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.placement import Place
+from mirage_nb.optimize.plan import BlockPlan
 
 Multi = tuple[Index, ...]
 
@@ -74,12 +74,18 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An element in memory: pointer, element offset, and the stride along the vector dimension."""
+    """Elements in memory.
+
+    offset: of the first element. element: of element v along the vector dimension. whole: one vector access
+    reaches all of them. varies: they are different elements at all. copies, copy_elements: partial sums of
+    the same element, and how far they are apart.
+    """
 
     pointer: str
     offset: str
-    aligned: Index | None
-    stride: int
+    element: str
+    whole: bool
+    varies: bool
     copies: int = 1
     copy_elements: int = 0
 
@@ -144,7 +150,7 @@ class Reader:
             case Place.LITERAL:
                 return self._literal(op)
             case Place.DEVICE | Place.SHARED:
-                return self._load(value, locate(scope, value, index, dim))
+                return self._load(value, locate(scope, value, index, dim, self.width))
             case Place.VIEW:
                 inner, inner_index, inner_dim = view(scope, op, index, dim)
                 return self.read(inner, inner_index, inner_dim)
@@ -209,12 +215,11 @@ class Reader:
 
     def _load(self, value: int, leaf: Leaf) -> str:
         name = self.fresh(f"x{value}")
-        if self.width == 1 or leaf.stride == 0:
+        if self.width == 1 or not leaf.varies:
             self.loads += _load_one(name, leaf, leaf.offset)
             return name
-        if leaf.stride != 1 or leaf.aligned is None or not leaf.aligned.multiple_of(self.width):
-            term = "v" if leaf.stride == 1 else f"v * {leaf.stride}"
-            self.body += _load_one(name, leaf, f"{leaf.offset} + {term}")
+        if not leaf.whole:
+            self.body += _load_one(name, leaf, leaf.element)
             return name
         at = f"load<{self.width}>({leaf.pointer} + {leaf.offset})"
         if leaf.copies == 1:
@@ -294,27 +299,44 @@ def view(scope: Scope, op: Op, index: Multi, dim: int | None) -> tuple[int, Mult
             return source, index, dim
 
 
-def locate(scope: Scope, value: int, index: Multi, dim: int | None) -> Leaf:
-    """Where an element of a shared or device leaf lies."""
+def locate(scope: Scope, value: int, index: Multi, dim: int | None, width: int = 1) -> Leaf:
+    """Where `width` elements along `dim` of a shared or device leaf lie, the first at `index`."""
     plan = scope.plan
-    if plan.places[value] is Place.SHARED:
-        buffer = plan.buffer(value)
-        layout = buffer.layout
-        stride = 0 if dim is None else layout.strides[dim]
-        # Ring slots are chosen by the pointer; partial sums are added up here.
-        copies = buffer.copies if scope.ops[value].kind is OpKind.ACCUM else 1
-        if layout.swizzle:
-            column = index[-1]
-            return Leaf(f"t{value}", swizzled_offset(layout, index), column, stride, copies, layout.elements)
-        offset = Index()
-        for part, step in zip(index, layout.strides, strict=True):
-            offset = offset + part * step
-        return Leaf(f"t{value}", offset.bare, offset, stride, copies, layout.elements)
-    op = scope.ops[value]
-    assert isinstance(op.attrs, InIterAttrs)
-    offset = device_offset(scope.block, op.attrs, index, named("i", scope.block.loop))
-    stride = 0 if dim is None else row_major(scope.block.args[op.attrs.arg].shape)[dim]
-    return Leaf(f"x{op.attrs.arg}", offset.bare, offset, stride)
+    if plan.places[value] is not Place.SHARED:
+        attrs = scope.ops[value].attrs
+        assert isinstance(attrs, InIterAttrs)
+        operand = scope.block.args[attrs.arg].shape
+        start = device_start(scope.block, attrs, named("iteration", scope.block.loop))
+        at = tuple(first + part for first, part in zip(start, index, strict=True))
+        return strided(f"x{attrs.arg}", at, row_major(operand), dim, width)
+    buffer = plan.buffer(value)
+    layout = buffer.layout
+    # Ring slots are chosen by the pointer; partial sums are added up by the reader.
+    copies = buffer.copies if scope.ops[value].kind is OpKind.ACCUM else 1
+    if not layout.swizzle:
+        leaf = strided(f"t{value}", index, layout.strides, dim, width)
+        return replace(leaf, copies=copies, copy_elements=layout.elements)
+    chunk = width * layout.dtype.size <= 16 and dim == len(index) - 1 and index[dim].multiple_of(width)
+    moved = tuple(p + named("v", width) if d == dim else p for d, p in enumerate(index))
+    return Leaf(
+        f"t{value}",
+        swizzled_offset(layout, index),
+        swizzled_offset(layout, moved),
+        chunk,
+        dim is not None,
+        copies,
+        layout.elements,
+    )
+
+
+def strided(pointer: str, index: Multi, strides: tuple[int, ...], dim: int | None, width: int) -> Leaf:
+    """Elements of a tensor with plain strides."""
+    offset = Index()
+    for part, step in zip(index, strides, strict=True):
+        offset = offset + part * step
+    stride = 0 if dim is None else strides[dim]
+    element = offset + named("v", width) * stride
+    return Leaf(pointer, offset.bare, element.bare, stride == 1 and offset.multiple_of(width), dim is not None)
 
 
 def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Index:

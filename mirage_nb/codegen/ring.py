@@ -92,15 +92,15 @@ class AsyncRing:
                 self.out.line("cp_async_commit();")
 
     def enter(self, barrier: bool) -> None:
-        """Wait for the slot of iteration i, refill the one that iteration i-1 has left."""
+        """Wait for the slot of this iteration, refill the one that the last iteration has left."""
         if self.slots:
             self.out.line(f"cp_async_wait<{self.slots - 2}>();")
         if self.slots or barrier:
             self.out.line("block_sync();")
         if self.slots:
             ahead, loop = self.slots - 1, self.scope.block.loop
-            with self.out.block(f"if (i + {ahead} < {loop})"):
-                self._fill(named("i", loop - ahead) + ahead, f"(i + {ahead}) % {self.slots}")
+            with self.out.block(f"if (iteration + {ahead} < {loop})"):
+                self._fill(named("iteration", loop - ahead) + ahead, f"(iteration + {ahead}) % {self.slots}")
             self.out.line("cp_async_commit();")
 
     def leave(self) -> None:
@@ -176,19 +176,21 @@ class BulkRing:
         out.line(describe(self.scope, step))
         with out.unrolled("p", boxed.across) as p, out.unrolled("d", boxed.down) as d:
             target = named("slot", self.slots) * layout.elements
-            target = target + named(p, boxed.across) * (layout.panel_rows * width) + named(d, boxed.down) * (height * width)
+            target = (
+                target + named(p, boxed.across) * (layout.panel_rows * width) + named(d, boxed.down) * (height * width)
+            )
             across = column + named(p, boxed.across) * width
             down = row + named(d, boxed.down) * height
             at = f"ring{value} + {target.bare}"
             out.line(f"tma_load_2d({at}, map{value}, full + slot, {across.bare}, {down.bare});")
 
     def enter(self, barrier: bool) -> None:
-        """Wait for the slot of iteration i."""
-        self.out.line(f"mbarrier_wait(full + i % {self.slots}, i / {self.slots} % 2);")
+        """Wait for the slot of this iteration."""
+        self.out.line(f"mbarrier_wait(full + iteration % {self.slots}, iteration / {self.slots} % 2);")
         if barrier:
             self.out.line(f"barrier_sync(1, {self.scope.threads});")
 
     def leave(self) -> None:
         """This warp has finished with the slot."""
         self.out.line("warp_sync();")
-        self.out.line(f"if (lane == 0) mbarrier_arrive(empty + i % {self.slots});")
+        self.out.line(f"if (lane == 0) mbarrier_arrive(empty + iteration % {self.slots});")

@@ -7,12 +7,14 @@ In: the shared tensors of a block graph with the ways in which each is written a
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType
-from mirage_nb.optimize.placement import Placement, Place, StepKind
+from mirage_nb.optimize.placement import Place, Placement, Step, StepKind
 from mirage_nb.optimize.tiling import Tiling
 
 LINE_BYTES = 128
@@ -89,24 +91,186 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
+class Use(enum.Enum):
+    """A way in which threads of a block touch a shared tensor."""
+
+    COPY = "copy"
+    """Written by asynchronous copies of 16 bytes along the last dimension."""
+    BOXES = "boxes"
+    """Written by bulk tensor copies, which swizzle."""
+    FACTOR = "factor"
+    """Read by ldmatrix: eight rows of 16 bytes at once."""
+    VECTOR = "vector"
+    """Read or written in vectors along the last dimension."""
+    STRAIGHT = "straight"
+    """Written from mma accumulators, rows on the 16 side."""
+    TURNED = "turned"
+    """Written from mma accumulators, columns on the 16 side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One shared tensor and everything that is done to it."""
+
+    value: int
+    shape: tuple[int, ...]
+    dtype: DType
+    uses: tuple[Use, ...]
+
+
+BANK_BYTES, BANKS = 4, 32
+FORBIDDEN = -1
+"""Cost of a layout that a use cannot work with."""
+ORDER_COST = 64
+"""Cost of an elementwise step between tensors whose contiguous dimensions differ: no vectors."""
+
+
+def candidates(demand: Demand) -> tuple[SharedLayout, ...]:
+    """Layouts worth considering: row-major and column-major, plain and padded, and swizzled."""
+    shape, dtype = demand.shape, demand.dtype
+    found = [pitched(shape, dtype)]
+    pads = (4, 8) if dtype.size == 4 else (8,)
+    if len(shape) > 1:
+        found += [pitched(shape, dtype, pad=pad) for pad in pads]
+        turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+        found += [pitched(shape, dtype, turned, pad) for pad in (0, *pads)]
+    # A 16-byte chunk stays whole under a swizzle: eight 16-bit elements, but not eight f32.
+    if panel_bytes(shape, dtype) and (dtype.size == 2 or Use.BOXES in demand.uses):
+        found.append(swizzled(shape, dtype))
+    return tuple(dict.fromkeys(found))
+
+
+def cost(demand: Demand, layout: SharedLayout) -> int:
+    """Shared-memory wavefronts of one access by a warp, summed over the uses; FORBIDDEN if one is impossible.
+
+    Bytes break ties: an eighth of a wavefront for each kilobyte.
+    """
+    found = [_use_cost(demand, layout, use) for use in demand.uses]
+    if FORBIDDEN in found:
+        return FORBIDDEN
+    return 1024 * sum(found) + layout.nbytes // 8
+
+
+def _use_cost(demand: Demand, layout: SharedLayout, use: Use) -> int:
+    row_order = not demand.shape or layout.strides[-1] == 1
+    match use:
+        case Use.BOXES:
+            return 0 if layout.swizzle else FORBIDDEN
+        case Use.COPY if not row_order or layout.swizzle:
+            return FORBIDDEN
+        case Use.FACTOR:
+            rows = [_byte_offset(layout, i, 0) for i in range(8)]
+            aligned = all(offset % 16 == 0 for offset in rows) or not _fills_chunks(demand)
+            return _wavefronts(rows, 16) if aligned else FORBIDDEN
+        case Use.COPY | Use.VECTOR:
+            return 1 if row_order else 8
+        case Use.STRAIGHT:
+            return _wavefronts([_byte_offset(layout, lane // 4, lane % 4 * 2) for lane in range(32)], 4)
+        case Use.TURNED:
+            return _wavefronts([_byte_offset(layout, lane % 4 * 2, lane // 4) for lane in range(32)], 4)
+
+
+def _fills_chunks(demand: Demand) -> bool:
+    """Whether rows are whole 16-byte chunks; others are gathered element by element in any case."""
+    return len(demand.shape) > 1 and demand.shape[-1] % 8 == 0 and demand.shape[-2] % 8 == 0
+
+
+def _byte_offset(layout: SharedLayout, row: int, column: int) -> int:
+    """Byte offset of an element of the last two dimensions, counted along the contiguous one."""
+    if len(layout.shape) < 2:
+        return (row + column) * layout.dtype.size
+    plain = row * max(layout.strides[-2:]) + column * min(layout.strides[-2:])
+    offset = plain * layout.dtype.size
+    if layout.swizzle:
+        offset ^= (offset >> 3) & (layout.swizzle - 16)
+    return offset
+
+
+def _wavefronts(offsets: list[int], width: int) -> int:
+    """Passes over the banks for one access per lane of `width` bytes."""
+    words: dict[int, set[int]] = {}
+    for offset in offsets:
+        for word in range(offset // BANK_BYTES, (offset + width - 1) // BANK_BYTES + 1):
+            words.setdefault(word % BANKS, set()).add(word)
+    return max(len(found) for found in words.values())
+
+
+def lay_out(demands: Sequence[Demand], pairs: Sequence[tuple[int, int]]) -> dict[int, SharedLayout]:
+    """The cheapest layouts: a 0/1 program with one variable per tensor and layout.
+
+    Exactly one layout per tensor; a pair of tensors (values) that one elementwise step connects pays
+    ORDER_COST where their contiguous dimensions differ. Tensors that no pair connects are independent of
+    each other, so for them the program is a minimum.
+
+    Raises:
+        GraphError: the demands on one tensor contradict each other.
+    """
+    costs: dict[int, dict[SharedLayout, int]] = {}
+    for demand in demands:
+        allowed = {x: c for x in candidates(demand) if (c := cost(demand, x)) != FORBIDDEN}
+        if not allowed:
+            raise GraphError(f"no layout of %{demand.value} allows {', '.join(u.value for u in demand.uses)}")
+        costs[demand.value] = allowed
+    best = {value: min(found, key=lambda x: found[x]) for value, found in costs.items()}
+    if all(_same_order(best[a], best[b]) for a, b in pairs):
+        return best  # each cost is at its own minimum, and no pair pays
+    return _solve(costs, pairs)
+
+
+def _same_order(a: SharedLayout, b: SharedLayout) -> bool:
+    return (a.strides[-1:] == (1,)) == (b.strides[-1:] == (1,))
+
+
+def _solve(costs: dict[int, dict[SharedLayout, int]], pairs: Sequence[tuple[int, int]]) -> dict[int, SharedLayout]:
+    """The 0/1 program, by Z3."""
+    import z3  # heavy, and needed only where choices depend on each other
+
+    solver = z3.Optimize()
+    chosen = {value: {x: z3.Bool(f"t{value}_{i}") for i, x in enumerate(found)} for value, found in costs.items()}
+    total = z3.IntVal(0)
+    for value, found in chosen.items():
+        solver.add(z3.PbEq([(b, 1) for b in found.values()], 1))
+        total += z3.Sum([z3.If(b, costs[value][x], 0) for x, b in found.items()])
+    for a, b in pairs:
+        for x, first in chosen[a].items():
+            for y, second in chosen[b].items():
+                if not _same_order(x, y):
+                    total += z3.If(z3.And(first, second), 1024 * ORDER_COST, 0)
+    solver.minimize(total)
+    assert solver.check() == z3.sat
+    model = solver.model()
+    return {value: next(x for x, b in found.items() if z3.is_true(model.eval(b))) for value, found in chosen.items()}
+
+
 def choose_layouts(
     block: BlockGraph, placement: Placement, tilings: Mapping[int, Tiling], boxed: frozenset[int | None]
 ) -> dict[int, SharedLayout]:
     """A layout for every shared value, in order of definition; `boxed` ones arrive by bulk tensor copies."""
-    turned = {s.accum: tilings[s.op].swapped for s in placement.steps if s.accum is not None and s.op in tilings}
-    finishing = {s.value: turned[s.op] for s in placement.steps if s.kind is StepKind.FINISH and s.op in turned}
-    found = {}
-    for value, where in enumerate(placement.places):
-        if where is not Place.SHARED:
-            continue
-        shape, dtype = block.types[value].shape, placement.stored[value]
-        if value in boxed:
-            found[value] = swizzled(shape, dtype)
-            continue
-        pad = 0
-        if value in finishing:
-            pad = 4 if finishing[value] else 8
-        elif dtype.size == 2 and len(shape) > 1 and shape[-1] % 8 == 0:
-            pad = 8
-        found[value] = pitched(shape, dtype, pad=pad)
-    return found
+    uses: dict[int, list[Use]] = {v: [] for v, where in enumerate(placement.places) if where is Place.SHARED}
+    pairs = []
+    for step in placement.steps:
+        tiling = tilings.get(step.op)
+        factor = step.kind in (StepKind.MATMUL, StepKind.FRAGMENT) and tiling is not None
+        for value in step.reads:
+            uses[value].append(Use.FACTOR if factor and placement.stored[value].size == 2 else Use.VECTOR)
+            if step.kind is StepKind.MAP and step.value is not None:
+                pairs.append((value, step.value))
+        if step.value is not None:
+            uses[step.value].append(_written(step, placement, tilings, boxed))
+    demands = [
+        Demand(v, block.types[v].shape, placement.stored[v], tuple(dict.fromkeys(found))) for v, found in uses.items()
+    ]
+    connected = [(a, b) for a, b in pairs if min(len(block.types[a].shape), len(block.types[b].shape)) > 1]
+    return lay_out(demands, connected)
+
+
+def _written(step: Step, placement: Placement, tilings: Mapping[int, Tiling], boxed: frozenset[int | None]) -> Use:
+    """How a step writes its tensor."""
+    if step.kind is StepKind.LOAD:
+        return Use.BOXES if step.value in boxed else Use.COPY
+    writer = step.op
+    if step.kind is StepKind.FINISH:
+        writer = next((s.op for s in placement.steps if s.accum == step.op and s.op in tilings), step.op)
+    if writer not in tilings:
+        return Use.VECTOR
+    return Use.TURNED if tilings[writer].swapped else Use.STRAIGHT

@@ -90,9 +90,7 @@ def _finish(placed: dict[int, int], sizes: Sequence[int]) -> MemoryPlan:
     return MemoryPlan(tuple(placed[i] for i in range(len(sizes))), peak)
 
 
-def _branch_and_bound(
-    intervals: Sequence[Interval], sizes: Sequence[int], best: MemoryPlan, bound: int
-) -> MemoryPlan:
+def _branch_and_bound(intervals: Sequence[Interval], sizes: Sequence[int], best: MemoryPlan, bound: int) -> MemoryPlan:
     """Try every order of placing each buffer at the lowest free offset.
 
     Some order reaches the optimum: sort an optimal plan by offset and push every buffer down.

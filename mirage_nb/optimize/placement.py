@@ -100,9 +100,7 @@ def pairs(op: Op) -> tuple[tuple[int, int], ...]:
     return ((w, y), (x, z))
 
 
-def place(
-    block: BlockGraph, literal_args: frozenset[int] = frozenset(), private: tuple[int, ...] = ()
-) -> Placement:
+def place(block: BlockGraph, literal_args: frozenset[int] = frozenset(), private: tuple[int, ...] = ()) -> Placement:
     """Place every value of `block`.
 
     literal_args: operands that are constants of the kernel graph. private: operators of a warp-private

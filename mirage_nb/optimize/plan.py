@@ -20,6 +20,7 @@ from mirage_nb.optimize.schedule import Access, barriers, order, overlapping
 from mirage_nb.optimize.thread_graph import fuse
 from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
 from mirage_nb.optimize.transfer import boxes
+from mirage_nb.optimize.widen import widen
 from mirage_nb.targets import Target
 
 RESERVED_BYTES = 1024
@@ -48,8 +49,10 @@ class Buffer:
 class BlockPlan:
     """Everything that was decided for one graph-defined operator.
 
-    region: the warp-private loop body, if there is one. barriers: positions in `steps` before which a block-wide barrier stands; loop_barrier: one stands at
-    the top of every iteration, whatever the ring needs. tilings: operator index -> Tiling, for Matmuls on tensor cores.
+    region: the warp-private loop body, if there is one. tilings: operator index -> Tiling, for Matmuls on
+    tensor cores and the accumulators of a region. barriers: positions in `steps` before which a block-wide
+    barrier stands; entry_barrier, loop_barrier: one stands before the loop, at the top of every iteration,
+    whatever the ring needs.
     """
 
     block: BlockGraph
@@ -62,6 +65,7 @@ class BlockPlan:
     buffers: tuple[Buffer, ...]
     shared_bytes: int
     barriers: frozenset[int]
+    entry_barrier: bool
     loop_barrier: bool
 
     def tiling(self, op: int) -> Tiling | None:
@@ -93,7 +97,7 @@ def plan(graph: KernelGraph, target: Target, options: Options | None = None) -> 
     Raises:
         TargetError: a block needs more shared memory than the target has.
     """
-    fused = fuse(graph)
+    fused = fuse(widen(graph))
     chosen = options or default_options(target)
     literals = {v for op, values in fused.definitions() if op.kind is OpKind.CONST for v in values}
     kernels = tuple(
@@ -182,13 +186,11 @@ def _plan_block(
     intervals = [Interval(v, layouts[v].nbytes * copies[v], *_lifetime(steps, v)) for v in layouts]
     # A swizzle pattern repeats every 1024 bytes; cp.async and vectors need 16, a line is 128.
     memory = allocate(intervals, alignment=1024 if any(x.swizzle for x in layouts.values()) else 128)
-    buffers = tuple(
-        Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True)
-    )
-    marks, top = _barriers(steps, buffers)
+    buffers = tuple(Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True))
+    marks, entry, top = _barriers(steps, buffers)
     return BlockPlan(
         block, options, region, placement.places, placement.stored, steps, tuple(tilings.items()), buffers,
-        memory.peak, marks, top,
+        memory.peak, marks, entry, top,
     )  # fmt: skip
 
 
@@ -204,9 +206,7 @@ def _scheduled(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(result)
 
 
-def _tilings(
-    block: BlockGraph, steps: tuple[Step, ...], region: Region | None, options: Options
-) -> dict[int, Tiling]:
+def _tilings(block: BlockGraph, steps: tuple[Step, ...], region: Region | None, options: Options) -> dict[int, Tiling]:
     """Per Matmul on tensor cores, and per matrix accumulator of a warp-private body."""
     found = {}
     first = [values[0] if values else -1 for _, values in block.definitions()]
@@ -222,9 +222,7 @@ def _tilings(
         operands = [(block.types[a], block.types[b]) for a, b in pairs(op)]
         if all(on_tensor_cores(a, b) for a, b in operands):
             left, right = operands[0]
-            found[step.op] = tile_matmul(
-                left, right, options.warps, deferred=step.accum is not None, loop=block.loop
-            )
+            found[step.op] = tile_matmul(left, right, options.warps, deferred=step.accum is not None, loop=block.loop)
     return found
 
 
@@ -266,8 +264,8 @@ def _lifetime(steps: tuple[Step, ...], value: int) -> tuple[int, int]:
     return made, last
 
 
-def _barriers(steps: tuple[Step, ...], buffers: tuple[Buffer, ...]) -> tuple[frozenset[int], bool]:
-    """Barrier positions, and whether each iteration begins with one."""
+def _barriers(steps: tuple[Step, ...], buffers: tuple[Buffer, ...]) -> tuple[frozenset[int], bool, bool]:
+    """Barrier positions; whether one stands before the loop, and at the top of every iteration."""
     shares = overlapping({b.value: (b.offset, b.nbytes) for b in buffers})
 
     def access(index: int) -> Access:
@@ -278,12 +276,10 @@ def _barriers(steps: tuple[Step, ...], buffers: tuple[Buffer, ...]) -> tuple[fro
     # A streamed load is complete and visible once the iteration has waited for its ring slot.
     body = [i for i in loop if steps[i].kind is not StepKind.LOAD]
     early = [access(i) for i in before]
-    top = any(
-        access(i).writes or any(access(i).conflicts(e, shares) for e in early) for i in body
-    )
+    top = any(access(i).writes for i in body)
+    entry = any(access(i).conflicts(e, shares) for e in early for i in body)
     found = {before[i] for i in barriers(early, shares)}
     found |= {body[i] for i in barriers([access(i) for i in body], shares)}
     pending = early + [access(i) for i in loop]
     found |= {after[i] for i in barriers([access(i) for i in after], shares, pending)}
-    return frozenset(found), bool(loop) and top
-
+    return frozenset(found), entry, top

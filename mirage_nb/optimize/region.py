@@ -59,7 +59,7 @@ class Region:
     @property
     def row_tiles(self) -> int:
         """16-row tiles of one warp."""
-        return -(-(-(-self.rows // ROW_TILE)) // self.row_warps)
+        return math.ceil(math.ceil(self.rows / ROW_TILE) / self.row_warps)
 
     def column_tiles(self, value: int, columns: int) -> int:
         """8-column tiles of a value that one warp holds."""
@@ -94,16 +94,14 @@ def find_region(block: BlockGraph, warps: int) -> Region | None:
     body = _Body(block)
     if not body.fits or not body.chained:
         return None
-    tiles = -(-body.rows // ROW_TILE)
+    tiles = math.ceil(body.rows / ROW_TILE)
     row_warps = max(w for w in (1, 2, 4, 8, 16, 32) if w <= tiles and warps % w == 0)
     key_warps = warps // row_warps if body.splittable else 1
     while key_warps > 1 and any(c % (key_warps * DEPTH_TILE) for c in body.keyed_columns):
         key_warps //= 2
     if 2 * row_warps * key_warps < warps:
         return None
-    region = Region(
-        body.rows, row_warps, key_warps, frozenset(body.keyed), frozenset(body.shifts), tuple(body.ops)
-    )
+    region = Region(body.rows, row_warps, key_warps, frozenset(body.keyed), frozenset(body.shifts), tuple(body.ops))
     return region if _registers(block, region, body) <= REGISTER_BUDGET else None
 
 
@@ -138,15 +136,11 @@ class _Body:
         self.chained = False
         self.splittable = True
         self.shifts = {
-            op.inputs[1]
-            for op in block.ops
-            if isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.RESCALE
+            op.inputs[1] for op in block.ops if isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.RESCALE
         }
         stages = block.stages()
         self.fits = block.has_loop and all(
-            self._accept(index)
-            for index, op in enumerate(block.ops)
-            if stages[index] != 1 or op.kind is OpKind.ACCUM
+            self._accept(index) for index, op in enumerate(block.ops) if stages[index] != 1 or op.kind is OpKind.ACCUM
         )
 
     @property
@@ -201,7 +195,7 @@ class _Body:
             self.keyed.add(value)
             self.status[value] = _PLAIN
             return math.prod(types[left].shape[:-2]) == 1
-        self.chained = True
+        self.chained |= left in self.keyed
         self.partial.add(value)
         self.splittable &= left in self.keyed
         self.status[value] = self.status[left]
@@ -240,7 +234,10 @@ class _Body:
             case AccumKind.SUM:
                 return found[0] == _PLAIN
             case AccumKind.MAX:
-                return self.block.types[op.inputs[0]].shape[-1] == 1 and found[0][0] in (_Kind.PLAIN, _Kind.TOP)
+                return self.block.types[op.inputs[0]].shape[-1] == 1 and found[0][0] in (
+                    _Kind.PLAIN,
+                    _Kind.TOP,
+                )
             case AccumKind.RESCALE:
                 return found == [(_Kind.SCALED, op.inputs[1]), (_Kind.TOP, op.inputs[1])]
             case _:
@@ -252,12 +249,12 @@ class _Body:
         known = [_PLAIN if v in self.leaves else self.status[v] for v in op.inputs]
         if op.kind is OpKind.FUSED:
             assert isinstance(op.body, ThreadGraph)
-            inner = list(known)
+            inner: list[_Status | None] = list(known)
             for thread_op in op.body.ops:
                 inner.append(_shifted(thread_op, [inner[v] for v in thread_op.inputs]))
             found = [inner[v] for v in op.body.outputs]
         else:
-            found = [_shifted(op, known)]
+            found = [_shifted(op, list(known))]
         keyed = any(v in self.keyed for v in op.inputs)
         for value, status in zip(self.values[index], found, strict=True):
             if status is None:

@@ -51,8 +51,9 @@ def order(predecessors: Sequence[Sequence[int]]) -> tuple[int, ...]:
 def barriers(steps: Sequence[Access], shares: Shares, pending: Sequence[Access] = ()) -> frozenset[int]:
     """Positions before which a barrier stands, as few as this order allows.
 
-    `shares` says which buffers overlap in memory (see `overlapping`). `pending` was done since the last barrier before the first step. Placing each barrier as late as
-    possible is optimal for a fixed order: it closes over every earlier conflict at once.
+    `shares` says which buffers overlap in memory (see `overlapping`); `pending` was done since the last
+    barrier before the first step. Placing each barrier as late as possible is optimal for a fixed order: it
+    closes over every earlier conflict at once.
     """
     open_steps = list(pending)
     found = []

@@ -14,11 +14,8 @@ from mirage_nb.ir import OPS, BlockGraph, KernelGraph, Op, OpKind, ThreadGraph, 
 
 def fuse(graph: KernelGraph) -> KernelGraph:
     """`graph` with every chain of elementwise operators in its block graphs turned into a FUSED operator."""
-    result = replace(graph, ops=(), types=graph.types[: graph.input_count], outputs=(), output_names=())
-    for op in graph.ops:
-        body = fuse_block(op.body) if isinstance(op.body, BlockGraph) else op.body
-        result = result.append(replace(op, body=body))
-    return result.returning(graph.outputs, graph.output_names)
+    ops = (replace(op, body=fuse_block(op.body)) if isinstance(op.body, BlockGraph) else op for op in graph.ops)
+    return replace(graph, ops=tuple(ops))
 
 
 def fuse_block(block: BlockGraph) -> BlockGraph:

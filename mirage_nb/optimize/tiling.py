@@ -86,11 +86,11 @@ def tile_matmul(left: TensorType, right: TensorType, warps: int, *, deferred: bo
     swapped = turned < straight
     rows, columns = (n, m) if swapped else (m, n)
     powers = [1 << p for p in range(warps.bit_length()) if warps % (1 << p) == 0]
+    depths = [p for p in powers if p == 1 or (deferred and 4 * p * batch * m * n <= PARTIAL_BYTES)]
     options = [
-        Tiling(batch, rows, columns, k, swapped, split)
-        for split in product(powers, repeat=4)
-        if math.prod(split) <= warps
-        and (split[3] == 1 or (deferred and 4 * split[3] * batch * m * n <= PARTIAL_BYTES))
+        Tiling(batch, rows, columns, k, swapped, (b, r, c, d))
+        for b, r, c, d in product(powers, powers, powers, depths)
+        if b * r * c * d <= warps
     ]
     return min(options, key=lambda tiling: _cost(tiling, loop))
 

@@ -33,9 +33,7 @@ class Build:
     def __init__(self, args: tuple[TensorType, ...], grid: tuple[int, ...], loop: int = 1) -> None:
         self.graph = BlockGraph.start(args, grid, loop)
 
-    def op(
-        self, kind: OpKind, *inputs: int, attrs: Attrs | None = None, body: ThreadGraph | None = None
-    ) -> int:
+    def op(self, kind: OpKind, *inputs: int, attrs: Attrs | None = None, body: ThreadGraph | None = None) -> int:
         self.graph = self.graph.append(Op(kind, inputs, attrs, body))
         return len(self.graph.types) - 1
 
@@ -187,7 +185,14 @@ def split_attention(
 
 
 def split_safe_attention(
-    heads: int = 2, rows: int = 16, keys: int = 256, d: int = 64, row_blocks: int = 1, splits: int = 2, loop: int = 2
+    heads: int = 2,
+    rows: int = 16,
+    keys: int = 256,
+    d: int = 64,
+    row_blocks: int = 1,
+    splits: int = 2,
+    loop: int = 2,
+    combine_blocks: int = 1,
 ) -> KernelGraph:
     """As split_attention with a running maximum: partial results carry their maximum. K is [heads, keys, d]."""
     args = (tensor((heads, rows, d)), tensor((heads, keys, d)), tensor((heads, keys, d)))
@@ -204,10 +209,10 @@ def split_safe_attention(
     for value, last in ((out, d), (total, 1), (highest, 1)):
         b.save(b.reshape(value, 1, 1, block_rows, last), (0, 2, 1))
     graph = one_kernel("Q K V", b)
-    c = Build(tuple(graph.types[-3:]), (heads, row_blocks))
+    c = Build(tuple(graph.types[-3:]), (heads, combine_blocks))
     o, t, m = (c.load(i, (0, 2)) for i in range(3))
     parts = [c.op(OpKind.RESCALED_SUM, part, m, attrs=DimAttrs(1)) for part in (o, t)]
-    c.save(c.reshape(c.op(OpKind.DIV, *parts), 1, block_rows, d), (0, 1))
+    c.save(c.reshape(c.op(OpKind.DIV, *parts), 1, rows // combine_blocks, d), (0, 1))
     graph = graph.append(Op(OpKind.GRAPH, (3, 4, 5), body=c.graph))
     return graph.returning((6,))
 

@@ -72,11 +72,7 @@ def test_the_entry_includes_every_header_of_both_editions() -> None:
     text = (DEVICE_FOLDER / "mirage_device.cuh").read_text()
     for edition in ("cuda", "cpu"):
         included = re.findall(rf'#include "((?:{edition}|common)/\w+\.cuh)"', text)
-        headers = {
-            f"{p.parent.name}/{p.name}"
-            for f in (edition, "common")
-            for p in (DEVICE_FOLDER / f).glob("*.cuh")
-        }
+        headers = {f"{p.parent.name}/{p.name}" for f in (edition, "common") for p in (DEVICE_FOLDER / f).glob("*.cuh")}
         assert headers <= set(included)
 
 

@@ -39,8 +39,8 @@ CASES: dict[str, KernelGraph] = {
     "gated_mlp B=8 grid 128": mugraphs.gated_mlp(64, 4096, 4096, 32, 32),
 }
 ATTENTION: dict[str, KernelGraph] = {
-    "gqa safe B=1 split": mugraphs.split_safe_attention(2, 256, 4096, 64, 4, 16, 4),
-    "decode70b B=1 split": mugraphs.split_safe_attention(2, 8, 8192, 128, 1, 32, 4),
+    "gqa safe B=1 split": mugraphs.split_safe_attention(2, 256, 4096, 64, 4, 16, 4, 64),
+    "decode70b B=1 split": mugraphs.split_safe_attention(2, 8, 8192, 128, 1, 32, 4, 8),
     "ntrans B=1": mugraphs.ntrans(8, 4096),
     "ntrans B=8": mugraphs.ntrans(64, 4096),
 }
@@ -176,4 +176,7 @@ def test_right_and_how_fast(name: str) -> None:
     best, default = min(rows, key=lambda row: row[0]), rows[0]
     for label, (time, options, error, registers, spilled) in (("best", best), ("default", default)):
         how = f"warps {options.warps} stages {options.stages} {'bulk' if options.bulk else 'async'}"
-        print(f"\n{name:32} {label:8} {time:8.2f} us  {how:26} error {error:.1e} regs {registers} spill {spilled}", end="")
+        print(
+            f"\n{name:32} {label:8} {time:8.2f} us  {how:26} error {error:.1e} regs {registers} spill {spilled}",
+            end="",
+        )

@@ -1,0 +1,65 @@
+"""Partial results between two generated kernels travel in f32.
+
+In: a muGraph. Out: the same muGraph with the element types of such temporaries widened to f32, so that a
+split accumulation loses nothing between its two kernels. Invariant: inputs and outputs of the muGraph keep
+their types, and so does every tensor that a tensor-core Matmul or a pre-defined operator reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_nb.ir import BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType
+
+_SEE_THROUGH = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.ACCUM})
+
+
+def widen(graph: KernelGraph) -> KernelGraph:
+    """`graph` with 16-bit temporaries between graph-defined operators in f32."""
+    types = list(graph.types)
+    uses = graph.uses()
+    for op, values in graph.definitions():
+        for value in values:
+            readers = [graph.ops[i] for i in uses[value]]
+            if (
+                op.kind is OpKind.GRAPH
+                and value not in graph.outputs
+                and types[value].dtype in (DType.F16, DType.BF16)
+                and all(_only_computed_with(reader, value) for reader in readers)
+            ):
+                types[value] = replace(types[value], dtype=DType.F32)
+    ops = tuple(_rebuilt(op, types) for op in graph.ops)
+    return replace(graph, ops=ops, types=tuple(types))
+
+
+def _only_computed_with(reader: Op, value: int) -> bool:
+    """Whether a reader is a generated kernel that multiplies no matrices with this operand."""
+    if not isinstance(reader.body, BlockGraph):
+        return False
+    block = reader.body
+    followed = {
+        values[0]
+        for op, values in block.definitions()
+        if isinstance(op.attrs, InIterAttrs) and reader.inputs[op.attrs.arg] == value
+    }
+    for op, values in block.definitions():
+        if followed.isdisjoint(op.inputs):
+            continue
+        if op.kind in (OpKind.MATMUL, OpKind.CONCAT_MATMUL):
+            return False
+        if op.kind in _SEE_THROUGH:
+            followed.update(values)
+    return True
+
+
+def _rebuilt(op: Op, types: list[TensorType]) -> Op:
+    """A graph-defined operator over its operands' new types."""
+    if not isinstance(op.body, BlockGraph):
+        return op
+    args = tuple(types[v] for v in op.inputs)
+    if args == op.body.args:
+        return op
+    block = BlockGraph.start(args, op.body.grid, op.body.loop)
+    for inner in op.body.ops:
+        block = block.append(inner)
+    return replace(op, body=block)

@@ -1,0 +1,134 @@
+#include "mirage_device.cuh"
+
+using namespace mirage;
+
+extern "C" __global__ void __launch_bounds__(256)
+kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict__ o0) {
+  const int thread = thread_index(), warp = warp_index(), lane = lane_index();
+  const int block_x = (int)blockIdx.x;
+  MIRAGE_DYNAMIC_SHARED(shared);
+  f16* const ring0 = reinterpret_cast<f16*>(shared + 147456);  // 4 x f16[2, 256], %0
+  f16* const ring1 = reinterpret_cast<f16*>(shared + 0);  // 4 x f16[256, 64], %1
+  float* const t4 = reinterpret_cast<float*>(shared + 5120);  // f16[2, 1], %4
+  float* const t6 = reinterpret_cast<float*>(shared + 0);  // 8 x f16[2, 64], %6
+  for (int f = 0; f < 3; ++f) {
+    f16* const fill0 = ring0 + f * 576;
+    // %0 = operand 0, imap (-), fmap 1: f16[2, 256]
+    for (int e = thread; e < 64; e += 256) {
+      const int i0 = e / 32;
+      const int i1 = e % 32;
+      cp_async<16>(fill0 + i0 * 264 + i1 * 8, x0 + i0 * 4096 + f * 256 + i1 * 8);
+    }
+    f16* const fill1 = ring1 + f * 18432;
+    // %1 = operand 1, imap (1), fmap 0: f16[256, 64]
+    for (int e = thread; e < 2048; e += 256) {
+      const int i0 = e / 8;
+      const int i1 = e % 8;
+      cp_async<16>(fill1 + i0 * 72 + i1 * 8, x1 + f * 1572864 + i0 * 6144 + block_x * 64 + i1 * 8);
+    }
+    cp_async_commit();
+  }
+  float a4[1];
+  MIRAGE_UNROLL
+  for (int s = 0; s < 1; ++s) a4[s] = 0.0f;
+  float a6[1][4][1][4] = {};
+  for (int iteration = 0; iteration < 16; ++iteration) {
+    cp_async_wait<2>();
+    block_sync();
+    if (iteration + 3 < 16) {
+      f16* const fill0 = ring0 + (iteration + 3) % 4 * 576;
+      // %0 = operand 0, imap (-), fmap 1: f16[2, 256]
+      for (int e = thread; e < 64; e += 256) {
+        const int i0 = e / 32;
+        const int i1 = e % 32;
+        cp_async<16>(fill0 + i0 * 264 + i1 * 8, x0 + i0 * 4096 + iteration * 256 + i1 * 8 + 768);
+      }
+      f16* const fill1 = ring1 + (iteration + 3) % 4 * 18432;
+      // %1 = operand 1, imap (1), fmap 0: f16[256, 64]
+      for (int e = thread; e < 2048; e += 256) {
+        const int i0 = e / 8;
+        const int i1 = e % 8;
+        cp_async<16>(fill1 + i0 * 72 + i1 * 8, x1 + iteration * 1572864 + i0 * 6144 + block_x * 64 + i1 * 8 + 4718592);
+      }
+    }
+    cp_async_commit();
+    const f16* const t0 = ring0 + iteration % 4 * 576;
+    const f16* const t1 = ring1 + iteration % 4 * 18432;
+    // %3 = Sum(%2): f16[2, 1], into %4
+    {
+      const int o = thread / 32;
+      if (o < 2) for (int k = thread % 32; k < 32; k += 32) {
+        const auto x0_1 = to_floats(load<8>(t0 + o * 264 + k * 8));
+        MIRAGE_UNROLL
+        for (int v = 0; v < 8; ++v) {
+          const float sqr_2 = square(x0_1[v]);
+          a4[0] += sqr_2;
+        }
+      }
+    }
+    // %5 = Matmul(%0, %1): f16[2, 64], warps 1 x 1 x 1 x 8 (batch x rows x columns x depth), transposed, into %6
+    {
+      const int warp_k = warp % 8;
+      MIRAGE_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        uint32_t p[4][4];
+        uint32_t q[1][2];
+        MIRAGE_UNROLL
+        for (int r = 0; r < 4; ++r) {
+          ldmatrix_x4_trans(p[r], t1 + warp_k * 2304 + k * 1152 + lane % 8 * 72 + lane / 16 * 576 + r * 16 + lane / 8 % 2 * 8);
+        }
+        ldmatrix_x2(q[0], t0 + (lane % 8 < 2 ? lane % 8 : 1) * 264 + warp_k * 32 + k * 16 + lane / 8 % 2 * 8);
+        MIRAGE_UNROLL
+        for (int r = 0; r < 4; ++r) {
+          mma_m16n8k16<f16>(a6[0][r][0], p[r], q[0]);
+        }
+      }
+    }
+  }
+  block_sync();
+  // %4 = sum accumulator of %3 (to shared memory)
+  {
+    float result = a4[0];
+    const int o = thread / 32;
+    result = warp_sum<32>(result);
+    if (thread % 32 == 0 && o < 2) t4[o] = from_float<float>(result);
+  }
+  // %6 = sum accumulator of %5 (to shared memory)
+  {
+    const int warp_k = warp % 8;
+    {
+      MIRAGE_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        MIRAGE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const int row = r * 16 + mma_d_row(lane, i);
+          const int column = mma_d_column(lane, i);
+          if (column < 2) t6[warp_k * 160 + column * 68 + row] = from_float<float>(a6[0][r][0][i]);
+        }
+      }
+    }
+  }
+  block_sync();
+  // output 0 = %8
+  for (int e = thread; e < 64; e += 256) {
+    const int i0 = e / 32;
+    const int i1 = e % 32;
+    auto x6_1 = load<2>(t6 + i0 * 68 + i1 * 2);
+    MIRAGE_UNROLL
+    for (int q = 1; q < 8; ++q) {
+      const auto more = load<2>(t6 + q * 160 + i0 * 68 + i1 * 2);
+      MIRAGE_UNROLL
+      for (int v = 0; v < 2; ++v) x6_1[v] += more[v];
+    }
+    const float x4_2 = to_float(t4[i0]);
+    Vec<float, 2> y;
+    MIRAGE_UNROLL
+    for (int v = 0; v < 2; ++v) {
+      const float mul_3 = x4_2 * 0.000244140625f;
+      const float sqrt_4 = fast_sqrt(mul_3);
+      const float div_5 = fast_divide(x6_1[v], sqrt_4);
+      y[v] = div_5;
+    }
+    store(o0 + i0 * 6144 + block_x * 64 + i1 * 2, from_floats<f16>(y));
+  }
+}

@@ -1,0 +1,87 @@
+"""Layouts: injective, within what copies and ldmatrix demand, and the cheapest."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_nb.errors import GraphError
+from mirage_nb.ir import DType
+from mirage_nb.optimize.layout import (
+    FORBIDDEN,
+    ORDER_COST,
+    Demand,
+    SharedLayout,
+    Use,
+    _byte_offset,
+    candidates,
+    cost,
+    lay_out,
+)
+
+
+@st.composite
+def demands(draw: st.DrawFn, value: int = 0) -> Demand:
+    shape = (draw(st.sampled_from([1, 2, 8, 16])), draw(st.sampled_from([1, 8, 32, 64, 96])))
+    dtype = draw(st.sampled_from([DType.F16, DType.F32]))
+    options = [Use.COPY, Use.VECTOR, Use.STRAIGHT, Use.TURNED] + ([Use.FACTOR] if dtype.size == 2 else [])
+    return Demand(value, shape, dtype, tuple(draw(st.lists(st.sampled_from(options), unique=True, max_size=3))))
+
+
+def offset(layout: SharedLayout, row: int, column: int) -> int:
+    if not layout.swizzle:
+        return row * layout.strides[0] + column * layout.strides[1]
+    panel, inside = divmod(column, layout.panel)
+    return panel * layout.panel_rows * layout.panel + _byte_offset(layout, row, inside) // layout.dtype.size
+
+
+@given(demands())
+def test_every_candidate_is_injective_and_fits(demand: Demand) -> None:
+    for layout in candidates(demand):
+        used = [offset(layout, *at) for at in product(*map(range, demand.shape))]
+        assert len(set(used)) == len(used)
+        assert max(used) < layout.elements
+        assert layout.nbytes % 128 == 0
+
+
+def total(found: dict[int, SharedLayout], given_: list[Demand], pairs: list[tuple[int, int]]) -> int:
+    alike = (
+        (found[a].strides[-1] == 1) == (found[b].strides[-1] == 1)
+        if (pairs and (a := pairs[0][0], b := pairs[0][1]))
+        else True
+    )
+    return sum(cost(d, found[d.value]) for d in given_) + (0 if alike else 1024 * ORDER_COST)
+
+
+@settings(max_examples=25)
+@given(demands(0), demands(1))
+def test_the_program_finds_what_trying_everything_finds(first: Demand, second: Demand) -> None:
+    pairs = [(0, 1)]
+    allowed = [[x for x in candidates(d) if cost(d, x) != FORBIDDEN] for d in (first, second)]
+    if not all(allowed):
+        with pytest.raises(GraphError):
+            lay_out([first, second], pairs)
+        return
+    found = lay_out([first, second], pairs)
+    best = min(total({0: a, 1: b}, [first, second], pairs) for a in allowed[0] for b in allowed[1])
+    assert total(found, [first, second], pairs) == best
+
+
+def test_factors_of_matmuls_are_free_of_bank_conflicts() -> None:
+    for shape in ((64, 64), (16, 32), (8, 128), (24, 40)):
+        (layout,) = lay_out([Demand(0, shape, DType.F16, (Use.COPY, Use.FACTOR))], []).values()
+        rows = [_byte_offset(layout, row, 0) for row in range(8)]
+        assert len({r // 16 % 8 for r in rows}) == 8
+
+
+def test_bulk_copies_ask_for_the_swizzle() -> None:
+    (layout,) = lay_out([Demand(0, (64, 32), DType.F16, (Use.BOXES, Use.FACTOR))], []).values()
+    assert layout.swizzle == 64
+
+
+def test_contradictory_demands_are_named() -> None:
+    with pytest.raises(GraphError, match="boxes"):
+        lay_out([Demand(0, (64, 64), DType.F16, (Use.BOXES, Use.COPY))], [])

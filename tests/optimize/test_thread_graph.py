@@ -1,0 +1,67 @@
+"""Fusing elementwise chains changes no value."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import OPS, DimAttrs, DType, KernelGraph, OpKind, Trait
+from mirage_nb.optimize import fuse
+from tests.codegen.mugraphs import Build, lora, ntrans, one_kernel, rmsnorm, safe_attention, tensor
+
+
+def same(graph: KernelGraph) -> None:
+    fused = fuse(graph)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(i.type.shape) for i in graph.inputs]
+    for a, b in zip(evaluate(graph, inputs), evaluate(fused, inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    assert fused.output_types == graph.output_types
+
+
+def elementwise(graph: KernelGraph) -> list[OpKind]:
+    body = graph.ops[0].body
+    assert body is not None
+    return [op.kind for op in body.ops if Trait.ELEMENTWISE in OPS[op.kind].traits or op.kind is OpKind.FUSED]
+
+
+def test_mul_sqrt_div_are_one_thread_graph() -> None:
+    """The paper's Figure 3: three operators after the loop, nothing of them in shared memory."""
+    assert elementwise(fuse(rmsnorm())) == [OpKind.SQR, OpKind.FUSED]
+
+
+def test_named_mugraphs_keep_their_values() -> None:
+    for graph in (rmsnorm(), lora(), ntrans(), safe_attention()):
+        same(graph)
+
+
+def test_a_chain_does_not_swallow_a_path_that_returns() -> None:
+    """exp(x) -> sum -> division of exp(x): the division may not join the exponential."""
+    b = Build((tensor((4, 8), DType.F32),), (1,))
+    e = b.op(OpKind.EXP, b.load(0, (None,)))
+    b.save(b.op(OpKind.DIV, e, b.sum(e, 1)), (None,))
+    graph = one_kernel("X", b)
+    assert elementwise(fuse(graph)) == [OpKind.EXP, OpKind.DIV]
+    same(graph)
+
+
+@st.composite
+def block_graphs(draw: st.DrawFn) -> KernelGraph:
+    """Random elementwise operators and sums; every value may be read several times or saved."""
+    b = Build((tensor((4, 8), DType.F32), tensor((1, 8), DType.F32)), (1,))
+    values = [b.load(0, (None,)), b.load(1, (None,))]
+    for _ in range(draw(st.integers(1, 9))):
+        kind = draw(st.sampled_from([OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR, OpKind.RELU, OpKind.SUM]))
+        picked = [draw(st.sampled_from(values)) for _ in range(OPS[kind].arity or 1)]
+        attrs = DimAttrs(draw(st.integers(0, 1))) if kind is OpKind.SUM else None
+        values.append(b.op(kind, *picked, attrs=attrs))
+    for value in draw(st.lists(st.sampled_from(values[2:]), min_size=1, max_size=3)):
+        b.save(value, (None,))
+    return one_kernel("X Y", b)
+
+
+@given(block_graphs())
+def test_any_chains_keep_their_values(graph: KernelGraph) -> None:
+    same(graph)
