@@ -178,11 +178,11 @@ class KernelGraph(_Graph):
         """sha256 over the structure; equal graphs have equal digests, in every run."""
         return digest(self)
 
-    def _repr_html_(self) -> str:
-        """The picture that a notebook shows."""
-        from mirage_nb.viz.mugraph import mugraph_svg
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """What a notebook shows: the picture, or the text form."""
+        from mirage_nb.viz.mugraph import mugraph_bundle
 
-        return mugraph_svg(self)
+        return mugraph_bundle(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from mirage_nb.ir import (
     Trait,
     TransposeAttrs,
 )
+from mirage_nb.ir.text import print_graph
 from mirage_nb.viz import layout, svg
 from mirage_nb.viz.axes import AxisNames, Path, axis_names
 from mirage_nb.viz.shapes import PILL, SMALL, Chip, Shape, operator, pill, tip
@@ -52,6 +53,11 @@ def mugraph_svg(graph: KernelGraph) -> str:
     summary = f"µGraph with {kernels} kernel(s): {', '.join(graph.output_names)} from "
     summary += ", ".join(given.name for given in graph.inputs)
     return svg.document(whole.width + 2, whole.height + 2, summary, (svg.move(1.0, 1.0, whole.parts),))
+
+
+def mugraph_bundle(graph: KernelGraph) -> dict[str, str]:
+    """The picture and the text form, by MIME type, as notebooks and terminals want them."""
+    return {"text/html": mugraph_svg(graph), "text/plain": print_graph(graph)}
 
 
 class _Scene:

@@ -11,8 +11,6 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").split(".")[0] not in ("IPython", "anywidget", "ipywidgets", "traitlets"):
         raise
-    raise MissingPartError(
-        f"the live view needs {error.name}", hint="pip install 'mirage-nb[notebook]'"
-    ) from error
+    raise MissingPartError(f"the live view needs {error.name}", hint="pip install 'mirage-nb[notebook]'") from error
 
 __all__ = ["SessionView"]

@@ -112,9 +112,18 @@ class SessionView(anywidget.AnyWidget):
         """Display the view; when the session ends, its static form in the notebook is brought up to date."""
         handle = _new_handle()
         handle.display(self)
-        if hasattr(get_ipython(), "kernel"):  # a terminal would print the static form instead
+        shell: Any = get_ipython()
+        if hasattr(shell, "kernel"):  # a terminal would print the static form instead
             self._handle = handle
+            # Programs that execute notebooks only listen while a cell runs, so the next cell says it again.
+            shell.events.register("post_run_cell", self._after_cell)
         return self
+
+    def _after_cell(self, _: object) -> None:
+        if self._session.snapshot().state in ENDED:
+            shell: Any = get_ipython()
+            shell.events.unregister("post_run_cell", self._after_cell)
+            self._keep()
 
     def close(self) -> None:
         """End the pump and take the view off the page."""

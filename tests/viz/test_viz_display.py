@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from mirage_nb.ir.text import parse_graph
 from mirage_nb.viz import mugraph_svg
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 
-def test_a_mugraph_shows_its_picture() -> None:
+def test_a_mugraph_shows_its_picture_or_its_text() -> None:
     graph = rmsnorm_fused()
-    assert graph._repr_html_() == mugraph_svg(graph)
+    bundle = graph._repr_mimebundle_(include=None, exclude=None)
+    assert bundle["text/html"] == mugraph_svg(graph)
+    assert parse_graph(bundle["text/plain"]) == graph
 
 
 def test_graphs_load_no_pictures_before_one_is_shown() -> None:

@@ -13,9 +13,11 @@ import pytest
 
 pytest.importorskip("anywidget")
 
+from IPython.core.events import EventManager
+
 from mirage_nb.errors import SearchError
 from mirage_nb.search.progress import Snapshot, State
-from mirage_nb.widgets import SessionView
+from mirage_nb.widgets import SessionView, session_view
 from mirage_nb.widgets.session_view import RATE
 from tests.browser.fake_session import FakeSession, prefixes
 
@@ -221,3 +223,36 @@ def test_a_long_search_keeps_its_traffic_bounded() -> None:
     span = view.sent[-1][0] - view.sent[0][0]
     size = sum(len(text) for _, state in view.sent for text in state.values() if isinstance(text, str))
     assert size / span < 250_000
+
+
+def test_the_next_cell_after_the_end_brings_the_static_form_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shell:
+        """A kernel's shell, as far as a view uses it."""
+
+        kernel = object()
+
+        def __init__(self) -> None:
+            self.events = EventManager(self, {"post_run_cell": lambda result: None})
+
+    class Handle:
+        updates = 0
+
+        def display(self, view: SessionView) -> None:
+            """Nothing to see."""
+
+        def update(self, view: SessionView) -> None:
+            self.updates += 1
+
+    shell, handle = Shell(), Handle()
+    monkeypatch.setattr(session_view, "get_ipython", lambda: shell)
+    monkeypatch.setattr(session_view, "_new_handle", lambda: handle)
+    session = FakeSession(60)
+    view = SessionView(session).show()
+    shell.events.trigger("post_run_cell", None)
+    assert handle.updates == 0
+    session.stop()
+    assert view.wait(2)
+    shell.events.trigger("post_run_cell", None)
+    assert handle.updates == 2
+    shell.events.trigger("post_run_cell", None)
+    assert handle.updates == 2
