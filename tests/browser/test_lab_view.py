@@ -165,3 +165,23 @@ def test_narrow_pages_put_the_columns_below_each_other(open_notebook: Callable[.
     side, main = (page.locator(f".mir-live .{name}").bounding_box() for name in ("mir-side", "mir-main"))
     assert main["y"] >= side["y"] + side["height"] - 1
     assert page.evaluate("(n => n.scrollWidth <= n.clientWidth)(document.querySelector('.mir-live'))")
+
+
+def test_a_real_search_from_cell_to_kernel(open_notebook: Callable[..., Notebook]) -> None:
+    real = CELL.replace("fused", "fused --effort quick")
+    notebook = open_notebook(
+        "del mirage_nb.superoptimize\nfrom mirage_nb.pipeline import superoptimize\n"
+        "mirage_nb.superoptimize = superoptimize",
+        real,
+        "print(fused.result(60).state.value, fused.best.graph.kernel_count)",
+        "fused.best.graph",
+    )
+    notebook.run(1)
+    notebook.run(2)
+    notebook.run(3)
+    assert notebook.output(3).strip() == "finished 1"
+    notebook.run(4)
+    page = notebook.page
+    page.wait_for_function("document.querySelector('.mir-live .mir-state')?.innerText === 'finished'")
+    assert page.locator(".mir-live .mir-section-candidate svg").count() == 1
+    assert "block graph" in str(page.locator(".jp-CodeCell").nth(4).locator("svg.mir").text_content())
