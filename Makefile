@@ -32,8 +32,8 @@ test-default: install needs-cxx
 	$(PYTEST)
 
 test-notebook: install needs-cxx
-	$(PYTEST) -m "notebook and not browser and not gpu and not slow"
-	$(PYTEST) --nbval-lax --nbval-current-env --nbval-sanitize-with notebooks/sanitize.cfg notebooks
+	$(PYTEST) -m "notebook and not browser and not gpu and not slow" \
+		--nbval-lax --nbval-current-env --nbval-sanitize-with notebooks/sanitize.cfg
 
 test-browser: install needs-cxx needs-chromium
 	$(PYTEST) -m "browser and not gpu and not slow"

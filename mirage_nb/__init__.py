@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import MirageError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import TensorProgram, load, parse
-from mirage_nb.pipeline import Session, Winner, superoptimize
 from mirage_nb.targets import TARGETS, Target
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from mirage_nb.pipeline import Session, Winner, superoptimize
 
 __version__ = "0.1.0"
 
@@ -21,6 +23,19 @@ __all__ = [
     "TARGETS", "KernelGraph", "MirageError", "Session", "Target", "TensorProgram", "Verdict", "VerdictKind",
     "Winner", "load", "parse", "superoptimize", "verify",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """The pipeline loads with its first use, so that `import mirage_nb` stays quick."""
+    if name not in ("Session", "Winner", "superoptimize"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from mirage_nb import pipeline
+
+    return getattr(pipeline, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def load_ipython_extension(shell: Any) -> None:

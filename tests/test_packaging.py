@@ -128,12 +128,13 @@ def test_the_wheel_holds_every_file(tmp_path: Path) -> None:
 
 
 def tracked(folder: str) -> list[Path]:
-    """The files of a folder that belong to the project; what runs leave behind is not ours to install."""
+    """The files of a folder that belong to the project, settings of editors and formatters left out."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", folder]
     if not (ROOT / ".git").exists():
         pytest.fail("this test reads the list of files from git; run it in a clone")
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).exists()]
+    paths = [ROOT / line for line in listed.stdout.splitlines()]
+    return [path for path in paths if path.exists() and not path.name.startswith(".")]
 
 
 def test_the_version_is_said_once_more_in_the_package() -> None:
