@@ -300,8 +300,7 @@ def _colors(names: Sequence[int], variables: list[int], factors: list[Factor]) -
     for _ in range(2):
         colored = [(p, [u if u < 0 else color[u] for u in vs], vs) for p, vs in factors]
         signature = {
-            v: (names[v], color[v], sorted((p, us, vs.index(v)) for p, us, vs in colored if v in vs))
-            for v in variables
+            v: (names[v], color[v], sorted((p, us, vs.index(v)) for p, us, vs in colored if v in vs)) for v in variables
         }
         ranks = sorted(signature.values())
         color = {v: ranks.index(signature[v]) for v in variables}

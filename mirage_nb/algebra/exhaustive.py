@@ -141,9 +141,7 @@ def examine(
         _ask_others(oracle, sorted(expressions), expressions, rng, pairs, found)
 
 
-def _ask_parts(
-    oracle: Oracle, target: Term, parts: Iterable[Term], known: dict[Term, Expr], found: Survey
-) -> None:
+def _ask_parts(oracle: Oracle, target: Term, parts: Iterable[Term], known: dict[Term, Expr], found: Survey) -> None:
     for part in parts:
         found.parts += 1
         if not oracle.reaches(known[part]):
@@ -154,9 +152,7 @@ def _ask_parts(
                 found.wrong.append(f"pair denied: {part} of {target}")
 
 
-def _ask_others(
-    oracle: Oracle, choices: list[Expr], parts: set[Expr], rng: Random, pairs: int, found: Survey
-) -> None:
+def _ask_others(oracle: Oracle, choices: list[Expr], parts: set[Expr], rng: Random, pairs: int, found: Survey) -> None:
     algebra = oracle.algebra
     for _ in range(pairs):
         a, b = rng.choice(choices), rng.choice(choices)

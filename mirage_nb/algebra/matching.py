@@ -55,9 +55,7 @@ def embeddings(part: Network, whole: Network, exact: bool) -> Iterator[tuple[Sco
     yield from place(0)
 
 
-def _bind(
-    part: Network, whole: Network, scope: Scope, vs: tuple[int, ...], ws: tuple[int, ...]
-) -> list[int] | None:
+def _bind(part: Network, whole: Network, scope: Scope, vs: tuple[int, ...], ws: tuple[int, ...]) -> list[int] | None:
     """Let the variables of one factor stand for those of another; the new ones, or None if impossible."""
     new: list[int] = []
     for v, w in zip(vs, ws, strict=True):
@@ -85,9 +83,7 @@ def _extents_fit(part: Network, whole: Network) -> bool:
     return 0 not in part.touch or _extents(part) <= _extents(whole)
 
 
-def _environments(
-    first: Network, whole: Network, scope: Scope, axes: int
-) -> Iterator[tuple[Scope, frozenset[int]]]:
+def _environments(first: Network, whole: Network, scope: Scope, axes: int) -> Iterator[tuple[Scope, frozenset[int]]]:
     """The meanings of the part's free axes, and the variables that its first term has summed."""
     closed = {w for v, w in scope.items() if v >= 0}
     extents = _extents(first)

@@ -93,7 +93,7 @@ def _powers(counted: Counter[_Text]) -> _Text:
     if len(counted) == 1 and max(counted.values()) == 1:
         return next(iter(counted))
     parts = []
-    for text, n in sorted(counted.items(), key=lambda item: item[0][1] == _LOOSE):
+    for text, n in sorted(counted.items(), key=lambda item: (not item[0][0].isdigit(), item[0][1] == _LOOSE)):
         power = str(n).translate(_SUPERSCRIPTS) if n > 1 else ""
         parts.append(_closed(text, _TIGHT) + power)
     return "·".join(parts), _PRODUCT if len(parts) > 1 else _TIGHT
