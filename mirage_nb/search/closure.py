@@ -39,7 +39,7 @@ from mirage_nb.search.values import (
 SHIFTED = 16
 """Partner flag of maxima: they may be subtracted, or rescale a sum."""
 ALL = MUL | ADD | DIV_AB | DIV_BA
-POLL_EVERY = 64
+POLL_EVERY = 16
 """Applications between two looks at the stop flag."""
 
 
@@ -229,9 +229,7 @@ class Closure:
             return
         elements = semantics.elements(operator, args, mask)
         if elements is None:
-            self._prune(
-                Outcome.PRUNED_CANONICAL, operator, args, type_, "undefined: it divides by zero", expr
-            )
+            self._prune(Outcome.PRUNED_CANONICAL, operator, args, type_, "undefined: it divides by zero", expr)
             return
         self._keep(operator, args, mask, type_, stage, expr, shift, elements)
 
@@ -257,9 +255,7 @@ class Closure:
             self._count(depth, Outcome.MERGED)
             if node not in known.nodes:
                 known.nodes.append(node)
-                self._sample.event(
-                    Outcome.MERGED, operator, args, depth, type_, stage, "equal to a known value", expr
-                )
+                self._sample.event(Outcome.MERGED, operator, args, depth, type_, stage, "equal to a known value", expr)
             return
         if len(self.values) >= self.rules.max_values:
             self.capped = True
@@ -372,9 +368,7 @@ class Closure:
         if not self._sample.wants(Outcome.PRUNED_EXPRESSION) or v.peak is not None:
             return None
         near = {expr for expr, _ in self._partners[stage][v.expr]}
-        return next(
-            (b[0] for e, b in self._buckets[stage].items() if e not in near and b and b[0].peak is None), None
-        )
+        return next((b[0] for e, b in self._buckets[stage].items() if e not in near and b and b[0].peak is None), None)
 
     def _meet_expressions(self, v: Value, stage: int) -> None:
         """Find the expressions that may stand beside a new one, once per pair of expressions."""
@@ -408,9 +402,7 @@ class Closure:
             return
         pair = self._pairs.of(u.type, v.type)
         if not pair.fits:
-            self._prune(
-                Outcome.PRUNED_TYPE, self._op[OpKind.MUL], [u, v], v.type, "the axes of the tiles do not fit"
-            )
+            self._prune(Outcome.PRUNED_TYPE, self._op[OpKind.MUL], [u, v], v.type, "the axes of the tiles do not fit")
             return
         x, y = (u, v) if u.id < v.id else (v, u)
         if flags & MUL:
@@ -459,18 +451,14 @@ class Closure:
             return
         pair = self._pairs.of(a.type, m.type)
         if pair.elementwise is None or wider(m.type, a.type):
-            self._prune(
-                Outcome.PRUNED_TYPE, self._op[OpKind.SUB], [a, m], a.type, "the axes of the tiles do not fit"
-            )
+            self._prune(Outcome.PRUNED_TYPE, self._op[OpKind.SUB], [a, m], a.type, "the axes of the tiles do not fit")
             return
         if a.shift is None and not a.has_exp:
             if OpKind.SUB in self._kinds:
                 self._apply(self._op[OpKind.SUB], [a, m], 0, pair.elementwise, a.stage)
             return
         if a.shift != m.as_shift() or not a.has_exp:
-            self._prune(
-                Outcome.PRUNED_SHIFT, self._op[OpKind.SUB], [a, m], a.type, "another maximum was subtracted"
-            )
+            self._prune(Outcome.PRUNED_SHIFT, self._op[OpKind.SUB], [a, m], a.type, "another maximum was subtracted")
             return
         for axis, code in enumerate(a.type):
             mask = code & DATA

@@ -23,6 +23,8 @@ from mirage_nb.search.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.targets import Target
 
 MAX_GRID_X = 2**31 - 1
+RESERVED_BYTES = 1024
+"""Shared memory that a kernel needs beside its tiles: barriers and what the driver keeps."""
 TINY_REDUCED, TINY_FREE = 8, 4
 """Extents of the axes on a tiny instance: two of every part."""
 
@@ -123,7 +125,8 @@ def _kernel_choices(
     if not len(sizes.loop):
         return []
     estimates = estimate(prepared, kernel, sizes, target)
-    legal = (estimates.shared_memory <= target.shared_per_block) & (estimates.blocks <= MAX_GRID_X)
+    legal = estimates.shared_memory + RESERVED_BYTES <= target.shared_per_block
+    legal &= estimates.blocks <= MAX_GRID_X
     order = np.flatnonzero(legal)
     order = order[np.argsort(estimates.us[order], kind="stable")]
     taken: dict[tuple[float, ...], int] = {}

@@ -106,7 +106,6 @@ class Value:
     shift: Shift | None = None
     peak: tuple[bytes, frozenset[int]] | None = None
     nodes: list[Node] = field(default_factory=list)
-    cost: int = 0
     inverse_p: Array | None = None
     inverse_q: Array | None = None
 

@@ -25,6 +25,7 @@ from mirage_nb.search import (
     run_configuration,
     tiny,
 )
+from mirage_nb.verify.trials import verify
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, rmsnorm
 
 STANDARD = EFFORTS["standard"]
@@ -126,6 +127,8 @@ def test_everything_found_computes_the_program(name: str) -> None:
             program, candidate = tiny(prepared, structure)
             check(candidate)
             assert relative_error(1, program, candidate) < 1e-9, (str(configuration), structure)
+        for structure in result.structures[:1]:
+            assert verify(*tiny(prepared, structure), seed=5).accepted, (str(configuration), structure)
 
 
 def test_a_tensor_that_meets_itself() -> None:
