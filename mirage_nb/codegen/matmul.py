@@ -266,11 +266,8 @@ def _column_address(scope: Scope, operand: Operand, batch: Index, tile: Index, d
 
 
 def _clamped_chunk(index: Index, extent: int) -> Index:
-    """As `_clamped`, for the first of eight."""
-    if index.limit + 8 <= extent:
-        return index
-    last = extent - 8
-    return Index(((f"({index} < {extent} ? {index} : {last})", last // 8 + 1, 1),)) if last else Index()
+    """As `clamped`, for the first of eight; both are multiples of eight."""
+    return clamped(index // 8, extent // 8) * 8
 
 
 def _gathered(out: Writer, operand: Operand, batch: Index, gather: str, element: str, target: str, side: str) -> None:

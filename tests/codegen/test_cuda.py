@@ -273,6 +273,23 @@ def test_matmul_of_views_and_batches(turned: tuple[bool, bool], shape: tuple[int
     check(one_kernel("X Y", b), Options(warps=8))
 
 
+@pytest.mark.parametrize("columns", [8, 16, 24, 48, 80, 96, 192])
+@pytest.mark.parametrize(("m", "tile"), [(2, 32), (24, 48), (40, 16)])
+def test_products_of_swizzled_tiles(columns: int, m: int, tile: int) -> None:
+    """Panels of every width, several of them, and extents that do not fill the last instruction tile."""
+    check(rmsnorm(m, 3 * tile, 2 * columns, columns, 3), BULK)
+
+
+def test_product_that_leaves_the_loop_divided() -> None:
+    """A product that is stored in every iteration, and a norm that is computed once before the loop."""
+    b = Build((tensor((2, 128)), tensor((128, 96))), (2,), 4)
+    x, whole, w = b.load(0, (None,), 1), b.load(0, (None,)), b.load(1, (1,), 0)
+    norm = b.op(OpKind.SQRT, b.sum(b.op(OpKind.SQR, whole), 1))
+    b.save(b.accum(AccumKind.SUM, b.op(OpKind.DIV, b.op(OpKind.MATMUL, x, w), norm)), (1,))
+    for options in (BULK, Options(warps=8)):
+        check(one_kernel("X W", b), options)
+
+
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("turned", [False, True])
 def test_swizzled_tiles_read_element_by_element(dtype: DType, turned: bool) -> None:
