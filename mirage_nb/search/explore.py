@@ -158,6 +158,8 @@ class _Explorer:
 
     def two_kernels(self, first: Closure, semantics: Semantics, sample: Sample) -> Iterator[Structure]:
         """The graphs of two kernels whose first one has this configuration, those with few concats first."""
+        if len(semantics.targets) > 1:
+            self.cut.append(f"{self.configuration}: the second kernel writes every output")
         offered = offers(first, semantics, parts=self.effort.parts)
         pairing = Pairing(
             first,

@@ -149,19 +149,20 @@ class Semantics:
         if operator.is_leaf:
             return (self.tensors if operator.kind is OpKind.IN_ITER else self.constants)[operator.leaf]
         values = [made[a] for a in args]
+        if all(value.constant for value in values):
+            raise SearchError(
+                f"{operator.kind.value} of constants alone is not supported by the search",
+                hint="write the number that it gives",
+            )
         type_ = _whole(operator, values)
         mask = values[0].type[operator.axis] & DATA if operator.axis >= 0 else 0
         shift = self.shift(operator, values, mask)
         elements = self.elements(operator, values, mask)
         if type_ is None or isinstance(shift, str):
             reason = (
-                shift
-                if isinstance(shift, str)
-                else "it is an outer product of tensors, which only a matmul may be"
+                shift if isinstance(shift, str) else "it is an outer product of tensors, which only a matmul may be"
             )
-            raise SearchError(
-                f"{operator.kind.value} is used in a way that the search does not support: {reason}"
-            )
+            raise SearchError(f"{operator.kind.value} is used in a way that the search does not support: {reason}")
         if elements is None:
             raise SearchError(f"{operator.kind.value} is undefined for these constants: it divides by zero")
         p, q, has_exp = elements

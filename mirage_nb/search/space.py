@@ -10,6 +10,7 @@ from itertools import combinations
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, AlgebraOptions
 from mirage_nb.search.axes import Prepared
+from mirage_nb.search.semantics import Semantics
 
 MAX_GRID_DIMS = 3
 
@@ -92,7 +93,12 @@ class Configuration:
 
 
 def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, ...]:
-    """Every configuration of a program at this effort, simplest first. They are independent of each other."""
+    """Every configuration of a program at this effort, simplest first. They are independent of each other.
+
+    Raises:
+        SearchError: the program uses an operator in a way that the closure cannot express.
+    """
+    Semantics(prepared, effort.options)  # evaluates the program by the rules of the closure, or raises
     outputs = set(range(len(prepared.axes)))
     for axes in prepared.output_axes:
         outputs &= {axis for axis in axes if axis is not None}

@@ -11,7 +11,7 @@ import pytest
 from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
 from mirage_nb.ir import DimAttrs, Op, OpKind, ReshapeAttrs
-from mirage_nb.search import Prepared, prepare
+from mirage_nb.search import EFFORTS, Prepared, configurations, prepare
 from mirage_nb.search.instantiate import small_program
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, moe, qknorm, rmsnorm
 
@@ -142,3 +142,18 @@ def test_unsupported_operators_are_named() -> None:
     b.graph = b.graph.append(Op(OpKind.CONCAT, (0, 1), DimAttrs(0)))
     with pytest.raises(SearchError, match="Concat"):
         prepare(b.done())
+
+
+def test_uses_that_the_closure_cannot_express_are_refused_before_the_search() -> None:
+    b = Builder.over(X=(4, 6))
+    b.op(OpKind.DIV, 0, b.max(0))
+    with pytest.raises(SearchError, match="maximum may only be subtracted"):
+        configurations(prepare(b.done()), EFFORTS["standard"])
+    b = Builder.over(X=(4, 1), Y=(1, 6))
+    b.op(OpKind.MUL, 0, 1)
+    with pytest.raises(SearchError, match="outer product"):
+        configurations(prepare(b.done()), EFFORTS["standard"])
+    b = Builder.over(X=(4, 6))
+    b.op(OpKind.MUL, 0, b.op(OpKind.SQRT, b.const(Fraction(2))))
+    with pytest.raises(SearchError, match="constants alone"):
+        configurations(prepare(b.done()), EFFORTS["standard"])
