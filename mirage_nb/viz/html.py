@@ -104,7 +104,7 @@ def candidates_html(snapshot: Snapshot, chosen: str = "") -> str:
     left = len(snapshot.candidates) - ROWS
     more = f"<p class='mir-none'>and {left} more</p>" if left > 0 else ""
     return (
-        "<h4>verified µGraphs</h4><div class='mir-scroll'><table class='mir-table'>"
+        "<h4>verified µGraphs</h4><div class='mir-scroll'><table class='mir-table mir-wide'>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{more}"
     )
 
@@ -115,6 +115,7 @@ def _row(rank: int, candidate: Candidate, chosen: bool) -> str:
     time = candidate.time_us if candidate.time_us is not None else candidate.estimate_us
     shown = f"{time:.2f} µs" if measured else f"<i>≈{time:.2f} µs</i>"
     error = "" if candidate.error is None else f"{candidate.error:.1e}"
+    configuration = escape(candidate.configuration)
     cells = (
         (rank, str(rank)),
         (candidate.digest, f"<code>{escape(candidate.digest[:8])}</code>"),
@@ -123,7 +124,7 @@ def _row(rank: int, candidate: Candidate, chosen: bool) -> str:
         (time, shown),
         (verdict.kind.value, _badge(verdict)),
         (candidate.error if candidate.error is not None else -1, error),
-        (candidate.configuration, escape(candidate.configuration)),
+        (candidate.configuration, f"<span title='{configuration}'>{configuration}</span>"),
     )
     inside = "".join(f"<td data-value='{escape(str(value))}'>{text}</td>" for value, text in cells)
     return (

@@ -43,9 +43,7 @@ MISTAKES = (
 )
 
 
-@pytest.mark.parametrize(
-    ("line", "message", "hint", "word"), MISTAKES, ids=[row[0] or "empty" for row in MISTAKES]
-)
+@pytest.mark.parametrize(("line", "message", "hint", "word"), MISTAKES, ids=[row[0] or "empty" for row in MISTAKES])
 def test_mistakes_name_the_word_and_the_way_out(line: str, message: str, hint: str, word: str) -> None:
     with pytest.raises(OptionError) as caught:
         read_line(line)

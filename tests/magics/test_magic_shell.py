@@ -64,12 +64,8 @@ def run(shell: InteractiveShell, cell: str) -> tuple[str, Any]:
     return shown, result
 
 
-def test_a_cell_starts_a_search_binds_the_name_and_shows_a_view(
-    shell: InteractiveShell, calls: Calls
-) -> None:
-    shown, result = run(
-        shell, f"%%mirage fused --effort quick --budget 5 --target a100 --set B=2\nB = 1\n{PROGRAM}"
-    )
+def test_a_cell_starts_a_search_binds_the_name_and_shows_a_view(shell: InteractiveShell, calls: Calls) -> None:
+    shown, result = run(shell, f"%%mirage fused --effort quick --budget 5 --target a100 --set B=2\nB = 1\n{PROGRAM}")
     assert result.success
     ((program, options),) = calls.seen
     assert options == {"name": "fused", "effort": "quick", "budget": 5.0, "target": "a100"}
@@ -92,15 +88,19 @@ def test_running_the_cell_again_stops_the_search_before(shell: InteractiveShell,
     assert [s.state for s in calls.sessions] == [State.STOPPED, State.RUNNING]
 
 
-def test_a_mistake_in_the_program_shows_line_and_caret_and_no_traceback(
-    shell: InteractiveShell, calls: Calls
-) -> None:
+def test_a_mistake_in_the_program_shows_line_and_caret_and_no_traceback(shell: InteractiveShell, calls: Calls) -> None:
     shown, result = run(shell, "%%mirage fused\nX: f16[16, 1024]\nreturn rms_nrm(X)\n")
     assert isinstance(result.error_in_exec, MirageError)
     assert "line 3: return rms_nrm(X)" in shown
     assert "^^^^^^^" in shown and "rms_norm" in shown
     assert "Traceback" not in shown and "File " not in shown and "---" not in shown
     assert calls.seen == [] and "fused" not in shell.user_ns
+
+
+def test_remarks_on_the_program_are_shown_with_their_line(shell: InteractiveShell) -> None:
+    shown, result = run(shell, f"%%mirage fused\nU: f16[2, 2]\n{PROGRAM}")
+    assert result.success
+    assert "note: " in shown and "line 2: U: f16[2, 2]" in shown
 
 
 def test_a_mistake_in_the_options_does_the_same(shell: InteractiveShell) -> None:
@@ -112,9 +112,7 @@ def test_a_mistake_in_the_options_does_the_same(shell: InteractiveShell) -> None
     assert "did you mean --effort?" in shown and "Traceback" not in shown
 
 
-def test_errors_of_the_api_are_shown_as_short(
-    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_the_api_are_shown_as_short(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise SearchError("no workers", hint="wait")
 
@@ -140,9 +138,7 @@ def test_wait_blocks_until_the_end(shell: InteractiveShell, monkeypatch: pytest.
     assert quick.state is State.FINISHED
 
 
-def test_an_interrupt_while_waiting_stops_the_search(
-    shell: InteractiveShell, calls: Calls, monkeypatch: Any
-) -> None:
+def test_an_interrupt_while_waiting_stops_the_search(shell: InteractiveShell, calls: Calls, monkeypatch: Any) -> None:
     def interrupted(self: FakeSession, timeout: float | None = None) -> bool:
         raise KeyboardInterrupt
 
