@@ -15,19 +15,25 @@ from contextlib import contextmanager
 from mirage_nb.codegen.index import Index, named
 from mirage_nb.codegen.matmul import (
     clamped,
+    contiguous_side,
     emit_product,
     gather_lambda,
     load_columns,
+    load_rows,
     sides,
     store_fragments,
     warp_place,
 )
-from mirage_nb.codegen.reader import Multi, Reader, Scope, locate
+from mirage_nb.codegen.reader import Multi, Reader, Scope, behind_views, locate
+from mirage_nb.codegen.ring import loads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumAttrs, AccumKind, OpKind
-from mirage_nb.optimize.placement import Place, Step
+from mirage_nb.optimize.placement import Phase, Place, Step
 from mirage_nb.optimize.region import Region
 from mirage_nb.optimize.tiling import COLUMN_TILE, DEPTH_TILE, ROW_TILE
+
+HELD_REGISTERS = 32
+"""Registers that operands of the whole loop may take."""
 
 
 class Fragments:
@@ -40,6 +46,7 @@ class Fragments:
             for index, op in enumerate(scope.block.ops)
             if index in region.ops and isinstance(op.attrs, AccumAttrs)
         }
+        self.held: dict[int, str] = {}
         uses = scope.block.uses()
         self.folded = {
             v: index for v, index in self.accumulator.items()
@@ -83,6 +90,27 @@ class Fragments:
             else:
                 out.line(f"float a{value}{self._form(value)} = {{}};")
 
+    def hoist(self) -> None:
+        """Row sides that no iteration changes are loaded into registers once, before the loop."""
+        ring = {s.value for s in loads(self.scope, Phase.LOOP)}
+        for index in self.region.ops:
+            op, tiling = self.scope.block.ops[index], self.scope.plan.tiling(index)
+            if op.kind is not OpKind.MATMUL or tiling is None:
+                continue
+            left, right = op.inputs
+            rows, _ = sides(self.scope, tiling, left, right)
+            tiles, depth = self.region.row_tiles, rows.depth // DEPTH_TILE
+            streamed = self.scope.plan.places[left] is Place.REGISTER or behind_views(self.scope, left) in ring
+            name = f"held{left}"
+            if streamed or contiguous_side(self.scope, rows) is None or 4 * tiles * depth > HELD_REGISTERS:
+                continue
+            if name not in self.held.values():
+                self.out.line(f"uint32_t {name}[{depth}][{tiles}][4];  // the rows of %{left}")
+                with self.out.unrolled("k", depth) as k:
+                    at = named(k, depth) * DEPTH_TILE
+                    load_rows(self.out, self.scope, tiling, rows, Index(), at, "", f"{name}[{k}]")
+            self.held[index] = name
+
     def _is_shift(self, accum: int) -> bool:
         """A max accumulator of a running maximum: the running maximum is its value."""
         return self.scope.block.ops[accum].inputs[0] in self.region.shifts and self._kind(accum) is AccumKind.MAX
@@ -124,7 +152,8 @@ class Fragments:
         with out.block():
             warp_place(out, tiling)
             if scope.plan.places[left] is not Place.REGISTER:
-                emit_product(out, scope, tiling, rows, columns, target, 0)
+                held = f"held{left}" if index in self.held else ""
+                emit_product(out, scope, tiling, rows, columns, target, 0, held)
                 return
             element = c_type(scope.block.types[left].dtype)
             gather_lambda(out, scope, columns, "column_side")

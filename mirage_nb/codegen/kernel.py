@@ -172,8 +172,10 @@ class KernelText:
 
     def _loop(self) -> None:
         out, plan, ring = self.out, self.plan, self.ring
-        if plan.entry_barrier and (plan.options.bulk or not ring.slots):
+        if plan.entry_barrier and (plan.options.bulk or not ring.slots or self.fragments is not None):
             self._sync()
+        if self.fragments is not None:
+            self.fragments.hoist()
         # A ring of cp.async waits for everything older than itself, and has a barrier in every iteration.
         self.awaited = self.awaited or (bool(ring.slots) and not plan.options.bulk)
         self.looped = True

@@ -106,29 +106,43 @@ def _used_warps(tiling: Tiling) -> int:
 
 
 def emit_product(
-    out: Writer, scope: Scope, tiling: Tiling, rows: Operand, columns: Operand, target: str, number: int
+    out: Writer,
+    scope: Scope,
+    tiling: Tiling,
+    rows: Operand,
+    columns: Operand,
+    target: str,
+    number: int,
+    held: str = "",
 ) -> None:
-    """target += rows @ columns, over this warp's share of the tiles."""
+    """target += rows @ columns, over this warp's share of the tiles.
+
+    held: registers [depth tile][row tile][4] that have the row side already.
+    """
     b, r, c, _ = tiling.per_warp
     depth = -(-rows.depth // DEPTH_TILE)
     share = -(-depth // tiling.split[3])
     used = _used_warps(tiling)
     element = c_type(scope.block.types[rows.value].dtype)
-    gather_lambda(out, scope, rows, f"row_side{number}")
+    if not held:
+        gather_lambda(out, scope, rows, f"row_side{number}")
     gather_lambda(out, scope, columns, f"column_side{number}")
+    side = f"{held}[k]" if held else "p"
     with _only(out, used < scope.plan.options.warps, f"warp < {used}"), _depth_loop(out, share):
         depth_tile = named("warp_k", tiling.split[3]) * share + named("k", share)
         if share * tiling.split[3] > depth:
             out.line(f"if ({depth_tile.bare} >= {depth}) continue;")
             depth_tile = Index(((f"({depth_tile.bare})", depth, 1),))
         with out.unrolled("b", b) as at_b:
-            out.line(f"uint32_t p[{r}][4];")
+            if not held:
+                out.line(f"uint32_t p[{r}][4];")
             out.line(f"uint32_t q[{c}][2];")
             batch = clamped(named("warp_b", tiling.split[0]) * b + named("b", b), tiling.batch)
-            load_rows(out, scope, tiling, rows, batch, depth_tile * DEPTH_TILE, f"row_side{number}", element)
+            if not held:
+                load_rows(out, scope, tiling, rows, batch, depth_tile * DEPTH_TILE, f"row_side{number}", "p")
             load_columns(out, scope, tiling, columns, batch, depth_tile * DEPTH_TILE, f"column_side{number}", element)
             with out.unrolled("r", r) as at_r, out.unrolled("c", c) as at_c:
-                out.line(f"mma_m16n8k16<{element}>({target}[{at_b}][{at_r}][{at_c}], p[{at_r}], q[{at_c}]);")
+                out.line(f"mma_m16n8k16<{element}>({target}[{at_b}][{at_r}][{at_c}], {side}[{at_r}], q[{at_c}]);")
 
 
 @contextmanager
@@ -195,15 +209,10 @@ def _address(scope: Scope, operand: Operand, batch: Index, side: Index, depth: I
 
 
 def load_rows(
-    out: Writer,
-    scope: Scope,
-    tiling: Tiling,
-    operand: Operand,
-    batch: Index,
-    depth: Index,
-    gather: str,
-    element: str,
+    out: Writer, scope: Scope, tiling: Tiling, operand: Operand, batch: Index, depth: Index, gather: str, target: str
 ) -> None:
+    """The 16-row fragments of a depth tile into registers `target[row tile][4]`."""
+    element = c_type(scope.block.types[operand.value].dtype)
     r = tiling.per_warp[1]
     tile = (named("warp_r", tiling.split[1]) * r + named("r", r)) * ROW_TILE
     along = contiguous_side(scope, operand)
@@ -212,15 +221,15 @@ def load_rows(
             with out.unrolled("i", 4):
                 out.line(f"const int row = {tile.bare} + mma_a_row(lane, i);")
                 out.line(f"const int depth = {depth.bare} + mma_a_k(lane, i);")
-                _gathered(out, operand, batch, gather, element, f"p[{at_r}][i]", "row")
+                _gathered(out, operand, batch, gather, element, f"{target}[{at_r}][i]", "row")
         elif along == "depth":
             row = clamped(tile + named("lane % 16", 16), operand.extent)
             at = _address(scope, operand, batch, row, depth + named("lane / 16", 2) * 8)
-            out.line(f"ldmatrix_x4(p[{at_r}], {at});")
+            out.line(f"ldmatrix_x4({target}[{at_r}], {at});")
         else:
             row = _clamped_chunk(tile + named("lane / 8 % 2", 2) * 8, operand.extent)
             at = _address(scope, operand, batch, row, depth + named("lane % 8", 8) + named("lane / 16", 2) * 8)
-            out.line(f"ldmatrix_x4_trans(p[{at_r}], {at});")
+            out.line(f"ldmatrix_x4_trans({target}[{at_r}], {at});")
 
 
 def load_columns(

@@ -25,9 +25,9 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.graph import result_count
-from mirage_nb.optimize.layout import SharedLayout, row_major
 from mirage_nb.optimize.placement import Place
 from mirage_nb.optimize.plan import BlockPlan
+from mirage_nb.optimize.swizzle import SharedLayout, row_major
 
 Multi = tuple[Index, ...]
 
@@ -297,6 +297,13 @@ def view(scope: Scope, op: Op, index: Multi, dim: int | None) -> tuple[int, Mult
             return source, inner, None if dim is None else len(shape) - 1
         case _:  # a hold accumulator of a value that no iteration changes
             return source, index, dim
+
+
+def behind_views(scope: Scope, value: int) -> int:
+    """The value that a chain of views looks at."""
+    while scope.plan.places[value] is Place.VIEW:
+        value = scope.ops[value].inputs[0]
+    return value
 
 
 def locate(scope: Scope, value: int, index: Multi, dim: int | None, width: int = 1) -> Leaf:

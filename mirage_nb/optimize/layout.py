@@ -8,87 +8,14 @@ In: the shared tensors of a block graph with the ways in which each is written a
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType
 from mirage_nb.optimize.placement import Place, Placement, Step, StepKind
+from mirage_nb.optimize.swizzle import SharedLayout, panel_bytes, pitched, swizzled
 from mirage_nb.optimize.tiling import Tiling
-
-LINE_BYTES = 128
-"""All banks of shared memory once; every copy of a tensor begins on such a line."""
-
-SWIZZLES = (128, 64, 32)
-"""Panel widths in bytes, best first."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLayout:
-    """Where the elements of a shared tensor lie.
-
-    strides: elements per step of each dimension, before swizzling. elements: allocated per copy.
-    swizzle: 0, or 128, 64, 32: the last dimension is cut into panels of that many bytes, each panel holds
-    all rows, and 16-byte chunks are permuted by the row.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DType
-    strides: tuple[int, ...]
-    elements: int
-    swizzle: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes per copy."""
-        return self.elements * self.dtype.size
-
-    @property
-    def panel(self) -> int:
-        """Elements across a swizzled panel."""
-        return self.swizzle // self.dtype.size
-
-    @property
-    def panel_rows(self) -> int:
-        """Rows of a swizzled panel: every dimension but the last, up to a whole pattern of eight."""
-        return -(-math.prod(self.shape[:-1]) // 8) * 8
-
-
-def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None = None, pad: int = 0) -> SharedLayout:
-    """Dimensions nested in `order` (outermost first; default row-major), `pad` elements behind each row."""
-    order = tuple(range(len(shape))) if order is None else order
-    strides = [0] * len(shape)
-    step = 1
-    for position, dim in enumerate(reversed(order)):
-        strides[dim] = step
-        step = step * shape[dim] + (pad if position == 0 else 0)
-    # Copies of the tensor follow each other; each begins on a 128-byte line.
-    unit = LINE_BYTES // dtype.size
-    return SharedLayout(shape, dtype, tuple(strides), -(-step // unit) * unit)
-
-
-def panel_bytes(shape: tuple[int, ...], dtype: DType) -> int:
-    """The widest swizzle whose panels the last extent fills, 0 if none does."""
-    return next((b for b in SWIZZLES if shape and shape[-1] * dtype.size % b == 0), 0)
-
-
-def swizzled(shape: tuple[int, ...], dtype: DType) -> SharedLayout:
-    """Panels with swizzled chunks; the last extent must fill whole panels."""
-    swizzle = panel_bytes(shape, dtype)
-    assert swizzle
-    width = swizzle // dtype.size
-    strides = tuple(s // shape[-1] * width for s in row_major(shape)[:-1])
-    rows = -(-math.prod(shape[:-1]) // 8) * 8
-    return SharedLayout(shape, dtype, (*strides, 1), rows * shape[-1], swizzle)
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a dense tensor."""
-    found = [1] * len(shape)
-    for dim in range(len(shape) - 2, -1, -1):
-        found[dim] = found[dim + 1] * shape[dim + 1]
-    return tuple(found)
 
 
 class Use(enum.Enum):

@@ -45,4 +45,4 @@ def all_options(target: Target) -> tuple[Options, ...]:
         for warps in (8, 4)
         for stages in (4, 3, 6, 2)
     )
-    return tuple(dict.fromkeys((first, *others)))
+    return tuple(dict.fromkeys((first, *others, Options(16, 4, target.tma))))

@@ -21,6 +21,7 @@ from mirage_nb.ir import (
     OpKind,
     Trait,
 )
+from mirage_nb.optimize.swizzle import panel_bytes
 from mirage_nb.optimize.tiling import on_tensor_cores
 
 
@@ -86,6 +87,9 @@ class Placement:
     stored: tuple[DType, ...]
     steps: tuple[Step, ...]
 
+
+PREFETCH_BYTES = 32768
+"""Largest tile that a block without a loop stages in shared memory only to have it early."""
 
 INLINE_KINDS = frozenset({OpKind.FUSED, OpKind.REPEAT, OpKind.CONCAT})
 VIEW_KINDS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
@@ -213,7 +217,8 @@ class _Placer:
                 assert isinstance(op.attrs, InIterAttrs)
                 if op.attrs.arg in self.literal_args:
                     return Place.LITERAL
-                return Place.SHARED if for_matmul or len(readers) > 1 else Place.DEVICE
+                early = for_matmul or len(readers) > 1 or self._worth_prefetching(value, op.attrs)
+                return Place.SHARED if early else Place.DEVICE
             case OpKind.ACCUM:
                 return Place.NONE if self._streams(index) else Place.SHARED
             case _ if index in self.private:
@@ -224,6 +229,28 @@ class _Placer:
                 return Place.INLINE if len(readers) <= 1 and not for_matmul else Place.SHARED
             case _:
                 return Place.SHARED
+
+    def _worth_prefetching(self, value: int, attrs: InIterAttrs) -> bool:
+        """Whether a tile with one reader should be on its way long before it is read.
+
+        Beside a ring it travels with the ring, if the copy engine can take it. Without a loop it is asked
+        for together with everything else, if barriers would otherwise stand before its first use.
+        """
+        tile = self.block.types[value]
+        if self.block.has_loop:
+            streamed = attrs.fmap is not None and self.block.loop > 1
+            return streamed and self._has_ring() and panel_bytes(tile.shape, tile.dtype) > 0
+        reduces = any(Trait.REDUCTION in OPS[op.kind].traits for op in self.block.ops)
+        return reduces and bool(tile.shape) and tile.nbytes <= PREFETCH_BYTES
+
+    def _has_ring(self) -> bool:
+        """Whether a Matmul streams an operand through the loop."""
+        return any(
+            isinstance(op.attrs, InIterAttrs)
+            and op.attrs.fmap is not None
+            and any(self.block.ops[i].kind in MATMULS for i in self.readers(values[0]))
+            for op, values in zip(self.block.ops, self.values, strict=True)
+        )
 
     def _stored(self, value: int) -> DType:
         op = self.block.ops[self.defined[value]]

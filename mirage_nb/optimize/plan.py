@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind
-from mirage_nb.optimize.layout import SharedLayout, choose_layouts
+from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
 from mirage_nb.optimize.options import Options, all_options, default_options
 from mirage_nb.optimize.placement import MATMULS, Phase, Place, Placement, Step, StepKind, pairs, place
 from mirage_nb.optimize.region import Region, find_region
 from mirage_nb.optimize.schedule import Access, barriers, order, overlapping
+from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.optimize.thread_graph import fuse
 from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
 from mirage_nb.optimize.transfer import boxes

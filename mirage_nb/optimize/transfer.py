@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.ir import BlockGraph, InIterAttrs
-from mirage_nb.optimize.layout import panel_bytes
+from mirage_nb.optimize.swizzle import panel_bytes
 
 BOX_ROWS = 256
 """Rows that one bulk tensor copy may bring."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirage_nb.codegen import Options, emit
+from mirage_nb.codegen import Launch, LibraryCall, Options, TensorArg, emit
 from mirage_nb.errors import EmitError, TargetError
 from mirage_nb.ir import (
     AccumKind,
@@ -20,6 +20,7 @@ from mirage_nb.ir import (
     OpKind,
     PowAttrs,
     RepeatAttrs,
+    ReshapeAttrs,
 )
 from mirage_nb.optimize import plan
 from mirage_nb.targets import TARGETS
@@ -358,3 +359,29 @@ def test_block_that_does_not_fit() -> None:
 
 def test_same_text_in_every_run() -> None:
     assert emit(lora(), H200).source == emit(lora(), H200).source
+
+
+def test_pre_defined_operators_stay_library_calls() -> None:
+    """A program half of which was turned into a kernel: calls in order, views as aliases, one temporary."""
+    b = Build((tensor((4, 32)),), (2,))
+    b.save(b.op(OpKind.EXP, b.load(0, (0,))), (0,))
+    graph = KernelGraph.start(Input("X", tensor((8, 16))), Input("W", tensor((16, 16))))
+    graph = graph.append(Op(OpKind.MATMUL, (0, 1)))
+    graph = graph.append(Op(OpKind.RESHAPE, (2,), ReshapeAttrs((4, 32))))
+    graph = graph.append(Op(OpKind.GRAPH, (3,), body=b.graph)).returning((4,))
+    emitted = emit(graph, H200)
+    call, launch = emitted.launches
+    assert isinstance(call, LibraryCall) and (call.inputs, call.output) == ((0, 1), 2)
+    assert isinstance(launch, Launch) and launch.args == (TensorArg(3), TensorArg(4))
+    assert emitted.aliases == ((3, 2),)
+    assert [t.value for t in emitted.temporaries] == [2]
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_norms_without_a_loop(staged: bool) -> None:
+    """Small tiles are all asked for at the start, tall ones are read where they are needed."""
+    width = 256 if staged else 32768
+    graph = ntrans(2, width)
+    source = emit(graph, H200).source
+    assert source.count("cp_async<16>") == (3 if staged else 2)
+    check(graph)

@@ -14,13 +14,13 @@ from mirage_nb.optimize.layout import (
     FORBIDDEN,
     ORDER_COST,
     Demand,
-    SharedLayout,
     Use,
     _byte_offset,
     candidates,
     cost,
     lay_out,
 )
+from mirage_nb.optimize.swizzle import SharedLayout
 
 
 @st.composite

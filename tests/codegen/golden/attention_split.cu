@@ -59,6 +59,11 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
   float a12[1][1][8][4] = {};
   cp_async_wait<0>();
   barrier_sync(1, 256);
+  uint32_t held0[4][1][4];  // the rows of %0
+  MIRAGE_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    ldmatrix_x4(held0[k][0], t0 + warp_r * 1152 + lane % 16 * 72 + k * 16 + lane / 16 * 8);
+  }
   for (int iteration = 0; iteration < 4; ++iteration) {
     mbarrier_wait(full + iteration % 4, iteration / 4 % 2);
     const f16* const t1 = ring1 + iteration % 4 * 4096;
@@ -70,9 +75,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
       const int warp_r = warp / 2 % 4;
       MIRAGE_UNROLL
       for (int k = 0; k < 4; ++k) {
-        uint32_t p[1][4];
         uint32_t q[4][2];
-        ldmatrix_x4(p[0], t0 + warp_r * 1152 + lane % 16 * 72 + k * 16 + lane / 16 * 8);
         MIRAGE_UNROLL
         for (int c = 0; c < 2; ++c) {
           uint32_t both[4];
@@ -82,7 +85,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
         }
         MIRAGE_UNROLL
         for (int c = 0; c < 4; ++c) {
-          mma_m16n8k16<f16>(f4[0][0][c], p[0], q[c]);
+          mma_m16n8k16<f16>(f4[0][0][c], held0[k][0], q[c]);
         }
       }
     }
@@ -266,9 +269,24 @@ kernel1(const float* __restrict__ x0, const float* __restrict__ x1, const float*
   const int block_x = (int)blockIdx.x;
   const int block_y = (int)blockIdx.y;
   MIRAGE_DYNAMIC_SHARED(shared);
-  float* const t2 = reinterpret_cast<float*>(shared + 1024);  // f32[1, 16, 4, 1], %2
-  float* const t3 = reinterpret_cast<float*>(shared + 0);  // f32[1, 1, 4, 64], %3
-  float* const t4 = reinterpret_cast<float*>(shared + 1280);  // f32[1, 1, 4, 1], %4
+  float* const t0 = reinterpret_cast<float*>(shared + 0);  // f32[1, 16, 4, 64], %0
+  float* const t1 = reinterpret_cast<float*>(shared + 17408);  // f32[1, 16, 4, 1], %1
+  float* const t2 = reinterpret_cast<float*>(shared + 17664);  // f32[1, 16, 4, 1], %2
+  float* const t3 = reinterpret_cast<float*>(shared + 16384);  // f32[1, 1, 4, 64], %3
+  float* const t4 = reinterpret_cast<float*>(shared + 0);  // f32[1, 1, 4, 1], %4
+  // %0 = operand 0, imap (0, 2), fmap -: f32[1, 16, 4, 64]
+  for (int e = thread; e < 1024; e += 256) {
+    const int i1 = (e / 16) / 4;
+    const int i2 = (e / 16) % 4;
+    const int i3 = e % 16;
+    cp_async<16>(t0 + i1 * 256 + i2 * 64 + i3 * 4, x0 + block_x * 262144 + i1 * 16384 + block_y * 256 + i2 * 64 + i3 * 4);
+  }
+  // %1 = operand 1, imap (0, 2), fmap -: f32[1, 16, 4, 1]
+  for (int e = thread; e < 64; e += 256) {
+    const int i1 = e / 4;
+    const int i2 = e % 4;
+    cp_async<4>(t1 + i1 * 4 + i2, x1 + block_x * 4096 + i1 * 256 + block_y * 4 + i2);
+  }
   // %2 = operand 2, imap (0, 2), fmap -: f32[1, 16, 4, 1]
   for (int e = thread; e < 64; e += 256) {
     const int i1 = e / 4;
@@ -284,7 +302,7 @@ kernel1(const float* __restrict__ x0, const float* __restrict__ x1, const float*
     float top = NEGATIVE_INFINITY;
     const int o = thread;
     for (int k = 0; k < 16; k += 1) {
-      const float x0_1 = to_float(x0[block_x * 262144 + k * 16384 + block_y * 256 + (o / 64) * 64 + (o % 64)]);
+      const float x0_1 = to_float(t0[k * 256 + (o / 64) * 64 + (o % 64)]);
       const float x2_2 = to_float(t2[k * 4 + (o / 64)]);
       const float rise = maximum(top, x2_2);
       result = result * fast_exp(top - rise) + x0_1 * fast_exp(x2_2 - rise);
@@ -292,13 +310,14 @@ kernel1(const float* __restrict__ x0, const float* __restrict__ x1, const float*
     }
     t3[(o / 64) * 64 + (o % 64)] = from_float<float>(result);
   }
+  block_sync();
   // %4 = RescaledSum(%1, %2): f32[1, 1, 4, 1]
   {
     float result = 0.0f;
     float top = NEGATIVE_INFINITY;
     const int o = thread / 16;
     if (o < 4) for (int k = thread % 16; k < 16; k += 16) {
-      const float x1_1 = to_float(x1[block_x * 4096 + k * 256 + block_y * 4 + o]);
+      const float x1_1 = to_float(t1[k * 4 + o]);
       const float x2_2 = to_float(t2[k * 4 + o]);
       const float rise = maximum(top, x2_2);
       result = result * fast_exp(top - rise) + x1_1 * fast_exp(x2_2 - rise);

@@ -8,12 +8,22 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
   const int block_x = (int)blockIdx.x;
   MIRAGE_DYNAMIC_SHARED(shared);
   f16* const t0 = reinterpret_cast<f16*>(shared + 0);  // f16[1, 4096], %0
-  float* const t4 = reinterpret_cast<float*>(shared + 8192);  // f16[1, 1], %4
-  float* const t8 = reinterpret_cast<float*>(shared + 8320);  // f16[1, 1], %8
+  f16* const t1 = reinterpret_cast<f16*>(shared + 8192);  // f16[1, 4096], %1
+  f16* const t2 = reinterpret_cast<f16*>(shared + 16384);  // f16[1, 4096], %2
+  float* const t4 = reinterpret_cast<float*>(shared + 24576);  // f16[1, 1], %4
+  float* const t8 = reinterpret_cast<float*>(shared + 24704);  // f16[1, 1], %8
   MIRAGE_SHARED(float, scratch, 8);
   // %0 = operand 0, imap (0), fmap -: f16[1, 4096]
   for (int e = thread; e < 512; e += 256) {
     cp_async<16>(t0 + e * 8, x0 + block_x * 4096 + e * 8);
+  }
+  // %1 = operand 1, imap (0), fmap -: f16[1, 4096]
+  for (int e = thread; e < 512; e += 256) {
+    cp_async<16>(t1 + e * 8, x1 + block_x * 4096 + e * 8);
+  }
+  // %2 = operand 2, imap (0), fmap -: f16[1, 4096]
+  for (int e = thread; e < 512; e += 256) {
+    cp_async<16>(t2 + e * 8, x2 + block_x * 4096 + e * 8);
   }
   cp_async_commit();
   cp_async_wait<0>();
@@ -37,8 +47,8 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
   {
     float result = 0.0f;
     for (int k = thread; k < 512; k += 256) {
-      const auto x1_1 = to_floats(load<8>(x1 + block_x * 4096 + k * 8));
-      const auto x2_2 = to_floats(load<8>(x2 + block_x * 4096 + k * 8));
+      const auto x1_1 = to_floats(load<8>(t1 + k * 8));
+      const auto x2_2 = to_floats(load<8>(t2 + k * 8));
       const auto x0_3 = to_floats(load<8>(t0 + k * 8));
       const float x4_4 = to_float(t4[0]);
       MIRAGE_UNROLL
@@ -59,8 +69,8 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
   block_sync();
   // output 0 = %10
   for (int e = thread; e < 512; e += 256) {
-    const auto x1_1 = to_floats(load<8>(x1 + block_x * 4096 + e * 8));
-    const auto x2_2 = to_floats(load<8>(x2 + block_x * 4096 + e * 8));
+    const auto x1_1 = to_floats(load<8>(t1 + e * 8));
+    const auto x2_2 = to_floats(load<8>(t2 + e * 8));
     const auto x0_3 = to_floats(load<8>(t0 + e * 8));
     const float x4_4 = to_float(t4[0]);
     const float x8_11 = to_float(t8[0]);

@@ -3,14 +3,15 @@
 using namespace mirage;
 
 extern "C" __global__ void __launch_bounds__(288)
-kernel0(const f16* __restrict__ x1, f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __grid_constant__ TensorMap map2) {
+kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __grid_constant__ TensorMap map1, const __grid_constant__ TensorMap map2) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
   MIRAGE_DYNAMIC_SHARED(shared);
   f16* const ring0 = reinterpret_cast<f16*>(shared + 65536);  // 4 x f16[16, 128], %0
+  f16* const ring1 = reinterpret_cast<f16*>(shared + 81920);  // 4 x f16[128], %1
   f16* const ring2 = reinterpret_cast<f16*>(shared + 0);  // 4 x f16[128, 64], %2
   float* const t5 = reinterpret_cast<float*>(shared + 34816);  // f16[16, 1], %5
-  f16* const t6 = reinterpret_cast<f16*>(shared + 81920);  // f16[16, 128], %6
+  f16* const t6 = reinterpret_cast<f16*>(shared + 90112);  // f16[16, 128], %6
   float* const t8 = reinterpret_cast<float*>(shared + 0);  // 8 x f16[16, 64], %8
   MIRAGE_SHARED(uint64_t, full, 4);
   MIRAGE_SHARED(uint64_t, empty, 4);
@@ -26,15 +27,21 @@ kernel0(const f16* __restrict__ x1, f16* __restrict__ o0, const __grid_constant_
     // the producer warp: one lane streams tiles as slots become empty
     if (lane == 0) {
       tma_prefetch_map(map0);
+      tma_prefetch_map(map1);
       tma_prefetch_map(map2);
       for (int f = 0; f < 8; ++f) {
         const int slot = f % 4;
         mbarrier_wait(empty + slot, (f / 4 + 1) % 2);
-        mbarrier_arrive_expect_tx(full + slot, 20480);
+        mbarrier_arrive_expect_tx(full + slot, 20736);
         // %0 = operand 0, imap (-), fmap 1: f16[16, 128]
         MIRAGE_UNROLL
         for (int p = 0; p < 2; ++p) {
           tma_load_2d(ring0 + slot * 2048 + p * 1024, map0, full + slot, f * 128 + p * 64, 0);
+        }
+        // %1 = operand 1, imap (-), fmap 0: f16[128]
+        MIRAGE_UNROLL
+        for (int p = 0; p < 2; ++p) {
+          tma_load_2d(ring1 + slot * 1024 + p * 512, map1, full + slot, f * 128 + p * 64, 0);
         }
         // %2 = operand 2, imap (1), fmap 0: f16[128, 64]
         tma_load_2d(ring2 + slot * 8192, map2, full + slot, block_x * 64, f * 128);
@@ -50,6 +57,7 @@ kernel0(const f16* __restrict__ x1, f16* __restrict__ o0, const __grid_constant_
     mbarrier_wait(full + iteration % 4, iteration / 4 % 2);
     barrier_sync(1, 256);
     const f16* const t0 = ring0 + iteration % 4 * 2048;
+    const f16* const t1 = ring1 + iteration % 4 * 1024;
     const f16* const t2 = ring2 + iteration % 4 * 8192;
     // %4 = Sum(%3): f16[16, 1], into %5
     {
@@ -68,7 +76,7 @@ kernel0(const f16* __restrict__ x1, f16* __restrict__ o0, const __grid_constant_
       const int i0 = e / 16;
       const int i1 = e % 16;
       const auto x0_1 = to_floats(load<8>(t0 + (i1 * 8 / 64) * 1024 + (i0 / 8) * 512 + swizzle<128>((i0 % 8) * 128 + (i1 * 8 % 64) * 2) / 2));
-      const auto x1_2 = to_floats(load<8>(x1 + iteration * 128 + i1 * 8));
+      const auto x1_2 = to_floats(load<8>(t1 + (i1 * 8 / 64) * 512 + swizzle<128>((i1 * 8 % 64) * 2) / 2));
       Vec<float, 8> y;
       MIRAGE_UNROLL
       for (int v = 0; v < 8; ++v) {
