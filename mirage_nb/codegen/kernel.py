@@ -92,7 +92,7 @@ class KernelText:
         inputs = [f"const {c_type(self.block.args[i].dtype)}* __restrict__ x{i}" for i in self.params()]
         outputs = [f"{c_type(t.dtype)}* __restrict__ o{i}" for i, t in enumerate(self.outputs)]
         maps = [f"const __grid_constant__ TensorMap map{value}" for value, _, _ in self.ring.tensor_maps]
-        head = f'extern "C" __global__ void __launch_bounds__({self.plan.options.threads})'
+        head = f'extern "C" __global__ void __launch_bounds__({self.plan.options.threads}, 1)'
         return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps])})"
 
     def _names(self) -> None:

@@ -383,5 +383,5 @@ def test_norms_without_a_loop(staged: bool) -> None:
     width = 256 if staged else 32768
     graph = ntrans(2, width)
     source = emit(graph, H200).source
-    assert source.count("cp_async<16>") == (3 if staged else 2)
+    assert source.count("cp_async<16>") == (3 if staged else 1)
     check(graph)

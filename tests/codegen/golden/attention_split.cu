@@ -2,7 +2,7 @@
 
 using namespace mirage;
 
-extern "C" __global__ void __launch_bounds__(288)
+extern "C" __global__ void __launch_bounds__(288, 1)
 kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ o1, float* __restrict__ o2, const __grid_constant__ TensorMap map1, const __grid_constant__ TensorMap map2) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
@@ -263,7 +263,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 kernel1(const float* __restrict__ x0, const float* __restrict__ x1, const float* __restrict__ x2, f16* __restrict__ o0) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;

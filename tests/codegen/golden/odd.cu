@@ -2,7 +2,7 @@
 
 using namespace mirage;
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 1)
 kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict__ o0) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;

@@ -2,7 +2,7 @@
 
 using namespace mirage;
 
-extern "C" __global__ void __launch_bounds__(288)
+extern "C" __global__ void __launch_bounds__(288, 1)
 kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __grid_constant__ TensorMap map1, const __grid_constant__ TensorMap map2) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
