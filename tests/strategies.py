@@ -69,9 +69,7 @@ def attributes(draw: st.DrawFn, kind: OpKind, shape: Shape) -> Attrs | None:
             low = draw(st.none() | FRACTIONS)
             return ClampAttrs(low, draw(st.none() | st.just((low or Fraction(0)) + 1)))
         case OpKind.POW:
-            return PowAttrs(
-                draw(st.sampled_from([Fraction(n, d) for n in (-3, -1, 2, 3) for d in (1, 2, 3)]))
-            )
+            return PowAttrs(draw(st.sampled_from([Fraction(n, d) for n in (-3, -1, 2, 3) for d in (1, 2, 3)])))
     return None
 
 
@@ -116,6 +114,17 @@ def programs(draw: st.DrawFn, steps: int = 8) -> KernelGraph:
     graph = draw(grown(KernelGraph.start(*draw(inputs())), Level.KERNEL, steps))
     assert isinstance(graph, KernelGraph)
     return graph.returning(draw(_some_values(len(graph.types))))
+
+
+@st.composite
+def program_pairs(draw: st.DrawFn, steps: int = 5) -> tuple[KernelGraph, KernelGraph]:
+    """Two programs of the same inputs with one output each, of the same shape more often than not."""
+    start = KernelGraph.start(*draw(inputs()))
+    first, second = (draw(grown(start, Level.KERNEL, steps)) for _ in range(2))
+    assert isinstance(first, KernelGraph) and isinstance(second, KernelGraph)
+    wanted = first.types[-1]
+    fits = [v for v, t in enumerate(second.types) if t == wanted] or [len(second.types) - 1]
+    return first.returning((len(first.types) - 1,)), second.returning((fits[-1],))
 
 
 def _some_values(count: int) -> st.SearchStrategy[tuple[int, ...]]:
@@ -180,9 +189,7 @@ def _grown_block(draw: st.DrawFn, graph: BlockGraph, steps: int) -> BlockGraph:
 def threads(draw: st.DrawFn, held: tuple[TensorType, ...]) -> ThreadGraph:
     """Chains of one or more operators in registers, ending in one output that uses all of them."""
     graph = ThreadGraph.start(held)
-    for kind in draw(
-        st.lists(st.sampled_from((OpKind.SQR, OpKind.EXP, OpKind.SILU)), min_size=1, max_size=3)
-    ):
+    for kind in draw(st.lists(st.sampled_from((OpKind.SQR, OpKind.EXP, OpKind.SILU)), min_size=1, max_size=3)):
         graph = graph.append(Op(kind, (len(graph.types) - 1,)))
     return graph.returning((len(graph.types) - 1,))
 
@@ -212,12 +219,7 @@ def _without_dead_constants(graph: BlockGraph) -> BlockGraph:
     kept = BlockGraph.start(graph.args, graph.grid, graph.loop)
     renamed: dict[int, int] = {}
     stages = _value_stages(graph)
-    read = {
-        v
-        for op, values in graph.definitions()
-        if any(stages[r] is not None for r in values)
-        for v in op.inputs
-    }
+    read = {v for op, values in graph.definitions() if any(stages[r] is not None for r in values) for v in op.inputs}
     for op, values in graph.definitions():
         needed = any(v in read or stages[v] is not None for v in values)
         if needed and all(v in renamed for v in op.inputs):

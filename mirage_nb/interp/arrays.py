@@ -105,13 +105,13 @@ def _region(
 def reshape(array: Array, attrs: Attrs | None, batch: int) -> Array:
     """Row-major reshape of the tile."""
     assert isinstance(attrs, ReshapeAttrs)
-    return array.reshape(*array.shape[:batch], *attrs.shape)
+    return array.reshape((*array.shape[:batch], *attrs.shape))
 
 
 def transpose(array: Array, attrs: Attrs | None, batch: int) -> Array:
     """Permuted tile dimensions."""
     assert isinstance(attrs, TransposeAttrs)
-    return array.transpose(*range(batch), *(batch + i for i in attrs.perm))
+    return array.transpose((*range(batch), *(batch + i for i in attrs.perm)))
 
 
 def repeat(array: Array, attrs: Attrs | None, batch: int) -> Array:

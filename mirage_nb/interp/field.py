@@ -1,11 +1,11 @@
 """The field interpreter: the reference's walk over Z_p x Z_q (paper section 5.2, Table 3).
 
 In: a graph, random field tensors, an instance (primes, root of unity, seed). Out: field tensors. The p part
-is computed outside exponents, the q part inside: exp(x) is w ** x_q, which has no q part, so a second
-exponential on a path finds nothing to read and is refused. An element that meets a division by zero or
-the root of a non-square is marked undefined, and so is everything computed from it; it never gets a
-made-up value. Max and the operators outside LAX are uninterpreted functions: Max of the set of elements
-that were reduced, whatever the order and grouping, the others of their operand.
+is computed outside exponents, the q part inside: exp(x) is w ** x_q, which has no q part. An element that
+meets a division by zero, the root of a non-square or a second exponential is marked undefined, and so is all
+that is computed from it; it never gets a made-up value. Max and the operators outside LAX are uninterpreted
+functions: Max of the set of elements that were reduced, whatever the order and grouping, the others of
+their operand.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.errors import GraphError, VerificationError
+from mirage_nb.errors import GraphError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.instance import FieldInstance, FieldTensor, Mask, Words, random_inputs
-from mirage_nb.interp.modular import Modulus, mix
+from mirage_nb.interp.modular import Modulus, Residues, mix
 from mirage_nb.interp.reference import ordered
 from mirage_nb.interp.run import run_kernel
 from mirage_nb.ir import AccumKind, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
@@ -36,7 +36,6 @@ def evaluate(
     """The outputs of a program or muGraph on these field tensors, by name or in the order of its inputs.
 
     Raises:
-        VerificationError: two exponentials stand on one path.
         ShapeError: an input is missing, unknown or of another shape.
     """
     values = evaluate_all(graph, inputs, instance)
@@ -67,9 +66,7 @@ class FieldAlgebra:
 
     instance: FieldInstance
 
-    def apply(
-        self, kind: OpKind, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-    ) -> FieldTensor:
+    def apply(self, kind: OpKind, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
         return TABLE[kind](self, operands, attrs, batch)
 
     def view(self, value: FieldTensor, move: Callable[[Array], Array]) -> FieldTensor:
@@ -80,13 +77,16 @@ class FieldAlgebra:
             there = [piece for piece in pieces if piece is not None]
             return arrays.concat(there, dim, batch) if len(there) == len(pieces) else None
 
+        p, q = joined([x.p for x in parts]), joined([x.q for x in parts])
+        if p is None and q is None:
+            return _nothing(arrays.concat([x.any_part for x in parts], dim, batch))
         undefined = None
         if any(part.undefined is not None for part in parts):
             undefined = joined([~part.defined for part in parts])
         sets = None
         if any(part.sets is not None for part in parts):
             sets = joined([self.sets_of(part) for part in parts])
-        return FieldTensor(joined([x.p for x in parts]), joined([x.q for x in parts]), undefined, sets)
+        return FieldTensor(p, q, undefined, sets)
 
     def fold(
         self, kind: AccumKind, state: tuple[FieldTensor, ...], operands: Sequence[FieldTensor], batch: int
@@ -120,7 +120,9 @@ class FieldAlgebra:
                 (self.instance.q, [x.q for x in operands]),
             )
         )
-        return _checked(FieldTensor(p, q, _either(*(x.undefined for x in operands))))
+        if p is None and q is None:
+            return _nothing(operation(self.instance.p, *(x.any_part for x in operands)))
+        return FieldTensor(p, q, _either(*(x.undefined for x in operands)))
 
     def rescaled(self, x: FieldTensor, old: FieldTensor, new: FieldTensor) -> FieldTensor:
         """x * exp(old - new)."""
@@ -139,6 +141,8 @@ class FieldAlgebra:
     def union(self, x: FieldTensor, y: FieldTensor) -> FieldTensor:
         """The elementwise maximum of two tensors, as the maximum of the united sets."""
         like = FieldTensor(x.p if y.p is not None else None, x.q if y.q is not None else None)
+        if like.p is None and like.q is None:
+            return _nothing(self.sets_of(x) + self.sets_of(y))
         return self.maximum(self.sets_of(x) + self.sets_of(y), like, _either(x.undefined, y.undefined))
 
     def uninterpreted(self, label: str, x: FieldTensor) -> FieldTensor:
@@ -152,14 +156,12 @@ class FieldAlgebra:
             None if part is None else mix(words, self.instance.key(label, name)) % np.uint64(modulus.value)
             for name, part, modulus in (("p", like.p, self.instance.p), ("q", like.q, self.instance.q))
         )
-        return _checked(FieldTensor(p, q, undefined, sets))
+        return FieldTensor(p, q, undefined, sets)
 
 
-def _checked(x: FieldTensor) -> FieldTensor:
-    """The tensor, when a part is left. Raises VerificationError."""
-    if x.p is None and x.q is None:
-        raise VerificationError("a second exponential on one path: the field has no value for it")
-    return x
+def _nothing(like: Residues) -> FieldTensor:
+    """A tensor of this shape in which no element has a value."""
+    return FieldTensor(np.zeros(like.shape, np.uint64), None, np.ones(like.shape, bool))
 
 
 def _either(*masks: Mask | None) -> Mask | None:
@@ -197,9 +199,9 @@ def aligned(operands: Sequence[FieldTensor], batch: int) -> list[FieldTensor]:
 
 
 def exponential(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
-    """w ** x_q; no q part is left. Raises VerificationError where x has none."""
+    """w ** x_q; no q part is left, and no element has a value where x has none."""
     if x.q is None:
-        raise VerificationError("a second exponential on one path: the field has no value for it")
+        return _nothing(x.any_part)
     return FieldTensor(algebra.instance.exp(x.q), None, x.undefined)
 
 
@@ -220,9 +222,7 @@ def _elementwise(operation: Operation) -> Rule:
     return lambda algebra, operands, attrs, batch: algebra.each(operation, *aligned(operands, batch))
 
 
-def _const(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
+def _const(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     """A rational number, or one random element for every symbol and value."""
     constant = arrays.scalar(attrs)
     shape = (1,) * batch
@@ -238,9 +238,7 @@ def _const(
     return FieldTensor(parts[0], parts[1], np.ones(shape, bool) if undefined else None)
 
 
-def _matmul(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
+def _matmul(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     x, y = aligned(operands, batch)
     product = algebra.each(Modulus.matmul, replace(x, undefined=None), replace(y, undefined=None))
     if x.undefined is None and y.undefined is None:
@@ -267,9 +265,7 @@ def _reduced_mask(x: FieldTensor, axis: int) -> Mask | None:
     return np.asarray(np.broadcast_to(x.undefined, x.shape).any(axis=axis, keepdims=True))
 
 
-def _sum(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
+def _sum(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     return _summed(algebra, operands[0], arrays.reduced_axis(attrs, batch))
 
 
@@ -280,9 +276,7 @@ def _max_along(algebra: FieldAlgebra, x: FieldTensor, axis: int) -> FieldTensor:
     return algebra.maximum(sets, x, _reduced_mask(x, axis))
 
 
-def _max(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
+def _max(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     return _max_along(algebra, operands[0], arrays.reduced_axis(attrs, batch))
 
 
@@ -296,9 +290,7 @@ def _rescaled_sum(
     return _summed(algebra, algebra.rescaled(x, m, _max_along(algebra, m, axis)), axis)
 
 
-def _sigmoid(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
+def _sigmoid(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     """1 / (1 + exp(-x))."""
     (x,) = operands
     e = exponential(algebra, x)
@@ -307,22 +299,16 @@ def _sigmoid(
     return algebra.each(Modulus.mul, e, _inverse(algebra, below))
 
 
-def _silu(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
+def _silu(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     return algebra.each(Modulus.mul, operands[0], _sigmoid(algebra, operands, attrs, batch))
 
 
-def _divide(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
+def _divide(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     x, y = aligned(operands, batch)
     return algebra.each(Modulus.mul, x, _inverse(algebra, y))
 
 
-def _pow(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
+def _pow(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     """Whole and half exponents are products, quotients and roots; others are uninterpreted."""
     assert isinstance(attrs, PowAttrs)
     (x,) = operands
@@ -335,9 +321,7 @@ def _pow(
 
 
 def _outside(kind: OpKind) -> Rule:
-    def rule(
-        algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-    ) -> FieldTensor:
+    def rule(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
         limits = f" {attrs.low} {attrs.high}" if isinstance(attrs, ClampAttrs) else ""
         return algebra.uninterpreted(f"{kind.value}{limits}", operands[0])
 
@@ -348,9 +332,7 @@ def _moving(move: Callable[[Array, Attrs | None, int], Array]) -> Rule:
     return lambda algebra, operands, attrs, batch: operands[0].moved(lambda array: move(array, attrs, batch))
 
 
-def _concat(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
+def _concat(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     assert isinstance(attrs, DimAttrs)
     return algebra.join(operands, attrs.dim, batch)
 

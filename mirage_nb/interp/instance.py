@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.errors import VerificationError
 from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.modular import SMALL, Modulus, Pool, Residues
 from mirage_nb.ir import KernelGraph
@@ -43,7 +42,7 @@ class FieldTensor:
         """One of the parts, for its shape."""
         part = self.p if self.p is not None else self.q
         if part is None:
-            raise VerificationError("a second exponential on one path: the field has no value for it")
+            raise AssertionError("a field tensor has a part")
         return part
 
     @property
@@ -89,7 +88,8 @@ class FieldInstance:
         return cls(Modulus(p), Modulus(q), pow(int(rng.integers(1, p)), 2, p), seed)
 
     def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
-        """Uniform elements, independent for every name and part; only the parts asked for."""
+        """Uniform elements, independent for every name and part; the parts asked for, at least one."""
+        p = p or not q
         parts = [
             self.generator(name, part).integers(0, modulus.value, shape, dtype=np.uint64) if wanted else None
             for part, modulus, wanted in (("p", self.p, p), ("q", self.q, q))

@@ -91,9 +91,7 @@ class Modulus:
         return product
 
     def _wide(self, x: Residues, y: Residues) -> Residues:
-        low_x, high_x, low_y, high_y = (
-            _floats(part) for side in (x, y) for part in (side & LIMB_MASK, side >> LIMB)
-        )
+        low_x, high_x, low_y, high_y = (_floats(part) for side in (x, y) for part in (side & LIMB_MASK, side >> LIMB))
         high = _product(high_x, high_y) % self._m
         middle = (_product(high_x, low_y) + _product(low_x, high_y)) % self._m
         low = _product(low_x, low_y) % self._m
@@ -152,10 +150,10 @@ def _primes(limit: int) -> list[int]:
 
 def mix(x: Residues, key: int) -> Residues:
     """A keyed permutation of 64-bit words that scatters them (the finaliser of splitmix64, twice)."""
-    word = x ^ np.uint64(key & (2**64 - 1))
+    word = x.reshape(-1) ^ np.uint64(key & (2**64 - 1))
     for _ in range(2):
         word = word + np.uint64(0x9E3779B97F4A7C15)
         word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         word = word ^ (word >> np.uint64(31))
-    return word
+    return word.reshape(x.shape)

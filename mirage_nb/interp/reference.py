@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,18 +39,16 @@ def evaluate(graph: KernelGraph, inputs: Inputs, dtype: DTypeLike = np.float64) 
     """
     with np.errstate(all="ignore"):
         held = [np.asarray(a, dtype=dtype) for a in ordered(graph, inputs)]
-        values = run_kernel(graph, held, FloatAlgebra())
+        values = run_kernel(graph, held, FloatAlgebra(np.dtype(dtype)))
     return tuple(np.array(np.broadcast_to(values[v], graph.types[v].shape)) for v in graph.outputs)
 
 
-def evaluate_block(
-    graph: BlockGraph, args: Sequence[Array], dtype: DTypeLike = np.float64
-) -> tuple[Array, ...]:
+def evaluate_block(graph: BlockGraph, args: Sequence[Array], dtype: DTypeLike = np.float64) -> tuple[Array, ...]:
     """The outputs of one graph-defined kernel on its operands. Raises as `evaluate`."""
     wanted = [(f"operand {i}", t.shape) for i, t in enumerate(graph.args)]
     with np.errstate(all="ignore"):
         held = [np.asarray(a, dtype=dtype) for a in checked(wanted, args)]
-        return run_block(graph, held, FloatAlgebra())
+        return run_block(graph, held, FloatAlgebra(np.dtype(dtype)))
 
 
 def ordered(graph: KernelGraph, inputs: Inputs) -> list[Array]:
@@ -76,11 +75,14 @@ def checked(wanted: Sequence[tuple[str, Shape]], found: Sequence[Array]) -> list
     return [np.asarray(array) for array in found]
 
 
+@dataclass(frozen=True, slots=True)
 class FloatAlgebra:
-    """Floating-point arrays; the element type is that of the inputs."""
+    """Floating-point arrays of one element type."""
+
+    dtype: np.dtype[Any]
 
     def apply(self, kind: OpKind, operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
-        return TABLE[kind](operands, attrs, batch)
+        return TABLE[kind](operands, attrs, batch).astype(self.dtype, copy=False)
 
     def view(self, value: Array, move: Callable[[Array], Array]) -> Array:
         return move(value)

@@ -63,7 +63,7 @@ class Side:
 
     def power(self, n: float) -> Side:
         """The product of n such sides."""
-        both = n if self.inner > 0 else 0
+        both = max(0, n - 1) if self.inner > 0 else 0
         return Side(self.degree * n, self.terms * n, self.inner * n, self.bits * n + both)
 
     def plus(self, other: Side) -> Side:

@@ -39,8 +39,8 @@ class Part(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class LaxReport:
-    """`parts`: for every input, whether (p, q) are read; `second`: the operator that exponentiates a second
-    time, or empty; `opaque`: the operators tested as uninterpreted functions; whether there are maxima,
+    """`parts`: for every input, whether (p, q) are read; `second`: the operator whose exponential enters
+    another one, or empty; `opaque`: the operators tested as uninterpreted functions; whether there are maxima,
     square roots, symbols, exponentials."""
 
     parts: Mapping[str, tuple[bool, bool]]
@@ -128,7 +128,7 @@ def _is_maximum(op: Op) -> bool:
 
 
 class _Demand:
-    """The backward pass; `second` names the first operator found to exponentiate a second time."""
+    """The backward pass; `second` names an exponential that enters another one."""
 
     def __init__(self) -> None:
         self.second = ""

@@ -1,8 +1,8 @@
 """Inputs of a trial whose square roots exist, as far as they can be had.
 
 In: a program and a field instance. Out: random inputs. Half of all residues have no root; a program that
-takes one root per row of a large tensor would never get all of them by luck. So the elements that a
-failed root depends on, and only they, are drawn again, round by round, until every root exists or the
+takes one root per row of a large tensor would never get all of them by luck. So elements that a
+failed root depends on, and only such, are drawn again, round by round, until every root exists or the
 rounds stop helping. What still fails is marked undefined by the interpreter and left out of the trial.
 """
 
@@ -40,8 +40,8 @@ def rooted_inputs(graph: KernelGraph, instance: FieldInstance, parts: Parts) -> 
         best = min(best, count)
         if count == 0 or waited > PATIENCE:
             break
-        for at, mask in enumerate(_blame(pruned, failed)):
-            if mask is not None and mask.any():
+        for at, mask in enumerate(_redrawn(pruned, failed)):
+            if mask is not None:
                 given = graph.inputs[at]
                 fresh = instance.random(f"{given.name} again {number}", given.type.shape, *parts[given.name])
                 inputs[at] = _replaced(inputs[at], fresh, mask)
@@ -71,6 +71,21 @@ def _up_to_roots(graph: KernelGraph) -> KernelGraph:
         renamed |= {v: first + i for i, v in enumerate(values)}
         roots += [renamed[v] for v in values if is_root(op)]
     return pruned.returning(tuple(roots))
+
+
+def _redrawn(graph: KernelGraph, failed: Mapping[int, Mask]) -> list[Mask | None]:
+    """For every input, the elements to draw again: for each root, in the inputs where it depends on the
+    smallest part, so that a row's own numbers change and not the weights that all rows share."""
+    found: list[Mask | None] = [None] * graph.input_count
+    for value, mask in failed.items():
+        blamed = _blame(graph, {value: mask})
+        parts = [0.0 if mask is None else float(mask.mean()) for mask in blamed]
+        least = min((part for part in parts if part), default=0.0)
+        for at, (part, elements) in enumerate(zip(parts, blamed, strict=True)):
+            if elements is not None and part == least > 0:
+                before = found[at]
+                found[at] = elements if before is None else before | elements
+    return found
 
 
 def _blame(graph: KernelGraph, failed: Mapping[int, Mask]) -> list[Mask | None]:

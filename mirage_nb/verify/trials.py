@@ -130,7 +130,9 @@ class _Run:
         if not matching.possible():
             return self._verdict(VerdictKind.REFUTED, note="the outputs have other types than the program's")
         if self.lax.second:
-            return self._by_reals(VerdictKind.OUTSIDE_LAX, f"a second exponential on one path: {self.lax.second}")
+            return self._by_reals(
+                VerdictKind.OUTSIDE_LAX, f"the result of {self.lax.second} enters a second exponential"
+            )
         bound = self._trial_bound()
         wanted = self._wanted(bound)
         for number in range(ATTEMPTS_PER_TRIAL * wanted + 48):

@@ -165,6 +165,12 @@ def test_precision_is_a_choice() -> None:
     assert not np.isfinite(reference.evaluate(program, inputs, np.float32)[0]).all()
 
 
+@given(programs() | mugraphs())
+@settings(max_examples=50)
+def test_every_operator_keeps_the_precision(graph: object) -> None:
+    assert all(out.dtype == np.float32 for out in reference.evaluate(graph, arrays_for(graph, 8), np.float32))
+
+
 def test_block_graphs_run_alone() -> None:
     case = rmsnorm()
     inputs = arrays_for(case.program, 6)

@@ -1,0 +1,69 @@
+"""Two texts against each other: forms, exit codes, reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_nb.errors import FormatError, MirageError, VerificationError
+from mirage_nb.ir import OpKind
+from mirage_nb.ir.jsonform import print_json
+from mirage_nb.ir.text import print_graph
+from mirage_nb.verify.files import read_graph, verify_files
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+from tests.mugraphs import Kernel, lora, qknorm_wrong, rmsnorm
+
+PROGRAM = """
+X: f16[2, 8]
+W: f16[8, 8]
+Y = X / sqrt(mean(X * X, -1, keepdims=True))
+return Y @ W
+"""
+
+
+def test_all_forms_are_read() -> None:
+    graph = rmsnorm().candidate
+    assert read_graph(print_graph(graph)) == read_graph("\n" + print_json(graph)) == graph
+
+
+def test_a_program_and_its_mugraph() -> None:
+    code, text = verify_files(PROGRAM, print_graph(rmsnorm().candidate))
+    assert code == 0
+    assert text.startswith("field, 4 trials") and "checked at X [2, 8], W [8, 8]" in text
+
+
+def test_a_wrong_one_shows_where() -> None:
+    case = qknorm_wrong()
+    code, text = verify_files(print_graph(case.program), print_json(case.candidate), seed=4)
+    assert code == 1
+    assert "refuted" in text and "output 0 at [0, 0, 0]" in text and "seed 4" in text
+
+
+def test_undecided_has_its_own_code() -> None:
+    k = Kernel(X=(2,))
+    k.op(OpKind.EXP, k.op(OpKind.EXP, 0))
+    text = print_graph(k.returning(2))
+    assert verify_files(text, text)[0] == 2
+
+
+def test_reordered_outputs_are_shown() -> None:
+    k = Kernel(X=(2, 2), Y=(2, 2))
+    graph = k.returning(0, 1)
+    code, text = verify_files(print_graph(graph), print_graph(graph.returning((1, 0))))
+    assert code == 0 and "0 is 1, 1 is 0" in text
+
+
+@pytest.mark.parametrize("text", ["", "mugraph 9", "{", "Y = X +", "\0"])
+def test_what_cannot_be_read_is_a_mistake_of_the_user(text: str) -> None:
+    with pytest.raises(MirageError):
+        verify_files(text, PROGRAM)
+
+
+def test_errors_keep_their_kind() -> None:
+    with pytest.raises(FormatError):
+        read_graph("mugraph 1\ninput")
+    with pytest.raises(VerificationError):
+        verify_files(PROGRAM, print_graph(lora().program))
+
+
+def test_a_bound_is_never_rounded_in_its_favour() -> None:
+    assert "2^-73" in str(Verdict(VerdictKind.FIELD, trials=4, log2_bound=-73.6))
