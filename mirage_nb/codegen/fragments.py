@@ -293,11 +293,13 @@ class Fragments:
         return (*(f"top{v}" for v in sorted(self.region.shifts)), *maxima)
 
     def publish(self) -> None:
-        """Every warp shows its maxima."""
+        """Every warp that works shows its maxima."""
+        idle = self.region.warps < self.scope.plan.options.warps
+        shown = f"warp < {self.region.warps} && lane % 4 == 0" if idle else "lane % 4 == 0"
         for array in self.exchanged():
             with self._rows() as (r, h, row):
                 at = f"{array}_all[warp_k * {self.region.padded_rows} + {row}]"
-                self.out.line(f"if (lane % 4 == 0) {at} = {array}[{r}][{h}];")
+                self.out.line(f"if ({shown}) {at} = {array}[{r}][{h}];")
 
     def agree(self) -> None:
         """Every warp takes the largest maximum and shrinks its rescaled accumulators accordingly."""

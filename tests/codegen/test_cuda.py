@@ -95,6 +95,17 @@ def test_warp_private_attention(rows: int, warps: int, key_warps: int, bulk: boo
     check(graph, options, scale=3.0)
 
 
+@pytest.mark.parametrize("order", ["forward", "reversed", 1])
+def test_warps_without_work_show_no_maxima(order: str | int) -> None:
+    """64 keys are work for four warps of eight."""
+    graph = split_safe_attention(rows=16, keys=256, splits=2, loop=2)
+    options = Options(warps=8, stages=2)
+    region = plan(graph, H200, options).kernels[0]
+    assert region is not None and region.region is not None and region.region.warps == 4
+    emitted, inputs = emit(graph, H200, options), draw(graph, scale=0.3)
+    assert max(errors(graph, emitted, inputs, run(emitted, inputs, order=order))) < 1e-3
+
+
 def test_a_shift_that_is_not_undone_keeps_its_value() -> None:
     """The maximum of one iteration is an output here: the running maximum must not stand in for it."""
     b = Build((tensor((16, 64)), tensor((64, 64)), tensor((64, 64))), (1,), 2)
