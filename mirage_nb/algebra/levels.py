@@ -70,12 +70,14 @@ def network(algebra: Algebra, monomial: int) -> Network:
             if v >= 0:
                 touch[v] += 1
     bare = []
+    kinds = [table.atoms[p].kind for p, _ in factors]
+    additions = {i for i, kind in enumerate(kinds) if kind in (AtomKind.ADDITION, AtomKind.LATER)}
     for kind in (AtomKind.INVERSE, AtomKind.ROOT):
         if algebra.splits(kind):
-            split = [i for i, (p, _) in enumerate(factors) if table.atoms[p].kind is kind]
-            alone = frozenset(i for i in split if _is_bare(algebra, algebra.argument(factors[i][0])))
-            if alone:
-                bare.append((alone, frozenset(split) - alone))
+            split = {i for i, found in enumerate(kinds) if found is kind}
+            alone = {i for i in split if _is_bare(algebra, algebra.argument(factors[i][0]))}
+            if alone:  # a kept addition may have proper factors of this kind inside
+                bare.append((frozenset(alone), frozenset(split - alone | additions)))
     return Network(tuple(names), tuple(factors), tuple(touch), places, tuple(bare))
 
 

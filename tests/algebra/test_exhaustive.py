@@ -42,9 +42,9 @@ def surveys(options: AlgebraOptions, seed: int, targets: int, *, depth: int = 4,
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_part_is_cut_and_few_others_are_kept(preset: str) -> None:
-    found = total(surveys(PRESETS[preset], seed=1, targets=9))
+    found = total(surveys(PRESETS[preset], seed=1, targets=6))
     assert found.wrong == []
-    assert found.parts > 70_000 and found.asked > 15_000 and found.complete > 40
+    assert found.parts > 50_000 and found.asked > 10_000 and found.complete > 30
     assert found.kept / found.asked * 1000 < KEPT_PER_THOUSAND[preset]
 
 
@@ -189,6 +189,6 @@ def everything_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("mutate", [scope_is_ignored, everything_fits], ids=lambda f: f.__name__)
 def test_wrong_keeps_are_caught(mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    found = total(surveys(STANDARD, seed=1, targets=9))
+    found = total(surveys(STANDARD, seed=1, targets=6))
     assert found.wrong == []
     assert found.kept / found.asked * 1000 > KEPT_PER_THOUSAND["standard"]

@@ -233,3 +233,25 @@ def test_pickled_oracle_answers_the_same() -> None:
     copy = pickle.loads(pickle.dumps(p.oracle))
     for e in range(len(p.algebra)):
         assert copy.reaches(e) == p.oracle.reaches(e)
+
+
+def test_content_of_one_sum_and_denominator_of_another() -> None:
+    """Factored: (c x + c w) * ((y + c) / (x / z)) keeps 1/(1/z) outside of the sum that holds the 1/x."""
+    algebra = Algebra(QUICK)
+    x, w, y, z, c = (algebra.symbol(n, axes) for n, axes in (("x", "kl"), ("w", "j"), ("y", "l"), ("z", ""), ("c", "")))
+    left = algebra.sum("k", algebra.mul(c, algebra.add(x, w)))
+    right = algebra.sum("l", algebra.div(algebra.add(y, c), algebra.div(x, z)))
+    oracle = Oracle(algebra, [algebra.mul(left, right)])
+    for part in (x, w, y, z, c, algebra.sum("k", x), left, right, algebra.add(y, c)):
+        assert oracle.reaches(part), oracle.explain(part)
+
+
+def test_part_of_one_denominator_among_others_in_another_scope() -> None:
+    """sum_j (x/y) / (s/(w+w)): 1/y stands inside the sum, the 1/(1/2) of the other divisor outside of it."""
+    algebra = Algebra()
+    x, y, s, w = (algebra.symbol(n, axes) for n, axes in (("x", "j"), ("y", "jk"), ("s", "k"), ("w", "j")))
+    inner = algebra.sum("j", algebra.div(x, y))
+    target = algebra.div(inner, algebra.div(s, algebra.add(w, w)))
+    oracle = Oracle(algebra, [target])
+    for part in (y, w, s, algebra.add(w, w), algebra.div(s, algebra.add(w, w)), inner):
+        assert oracle.reaches(part), oracle.explain(part)
