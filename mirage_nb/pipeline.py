@@ -1,125 +1,92 @@
-"""superoptimize(): the passes in reading order, from a tensor program to kernels that ran.
+"""superoptimize(): from the text of a tensor program to kernels that ran.
 
-parse -> search -> verify at the real shape -> emit -> compile -> execute -> time. The search runs in the
-background (`SearchSession`); when it ends, its supervising thread takes the finalists through the later
-passes. A finalist that fails a pass is dropped with its reason; nothing is timed or handed out before
-its output was compared with float64 on fresh random inputs.
+parse -> search -> the later passes (`mirage_nb.runtime.passes`). Everything after parsing happens in the background;
+a `Session` is what the caller holds: it watches, steers, and runs the winner.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from mirage_nb.codegen import Emitted, Options, emit, variants
-from mirage_nb.errors import LaunchError, MirageError, OptionError, SearchError
-from mirage_nb.ir import KernelGraph
+from mirage_nb.codegen import emit
+from mirage_nb.errors import LaunchError, MirageError, OptionError
 from mirage_nb.lang import TensorProgram, load, parse
-from mirage_nb.runtime.buffers import Sample, draw_sample
-from mirage_nb.runtime.compile import Cubin
-from mirage_nb.runtime.execute import Executable, prepare_executable
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.passes import FINALISTS_CPU, Pass, Passes, Winner
 from mirage_nb.search import EFFORTS, Budget
 from mirage_nb.search.progress import Candidate, Snapshot, State
 from mirage_nb.search.session import SearchSession
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
-from mirage_nb.verify.float_gate import FloatReport
-from mirage_nb.verify.trials import verify
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.race import Lap
 
-T = TypeVar("T")
-
-FINALISTS_GPU = 12
-"""How many candidates are compiled, checked and timed where a GPU is attached."""
-FINALISTS_CPU = 4
-"""Without a GPU: how many may be tried until one was executed correctly on the CPU edition."""
-RETIMED = 4
-"""The fastest of the first race run again, interleaved with PyTorch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One traced pass over one candidate: its name, how long it took (seconds), and what came of it."""
-
-    name: str
-    candidate: str
-    seconds: float
-    outcome: str
-
-
-@dataclass(frozen=True, slots=True)
-class Winner:
-    """A candidate that went through every pass: what was emitted and compiled, and how its execution went."""
-
-    candidate: Candidate
-    emitted: Emitted
-    executable: Executable
-    cubin: Cubin | None
-    report: FloatReport
-
-    @property
-    def source(self) -> str:
-        """The CUDA source of its kernels."""
-        return self.emitted.source
-
-    @property
-    def graph(self) -> KernelGraph:
-        """Its muGraph."""
-        return self.candidate.graph
-
-    @property
-    def label(self) -> str:
-        """How a race names it: the muGraph and the way it was emitted."""
-        return f"{self.candidate.digest[:8]} {self.emitted.options}"
+__all__ = ["Session", "Winner", "superoptimize"]
 
 
 class Session:
-    """A superoptimization: the search, and the passes that follow it. Made by `superoptimize`."""
+    """A superoptimization: the search, and the passes that follow it. Made by `superoptimize`.
 
-    def __init__(self, program: TensorProgram, name: str, target: Target, gpu: Gpu | None) -> None:
+    May be used from any thread.
+    """
+
+    def __init__(self, program: TensorProgram, search: SearchSession, gpu: Gpu | None) -> None:
         self.program = program
-        self.name = name
-        self.target = target
-        self.gpu = gpu
-        self.stage = "searching"
-        self.trace: tuple[Pass, ...] = ()
-        self.baselines: tuple[Lap, ...] = ()
-        self._winners: dict[str, Winner] = {}
-        self._built: list[Winner] = []
-        self._sample: Sample | None = None
-        self._search: SearchSession | None = None
+        self.search = search
+        self._passes = Passes(search, gpu)
+
+    def start(self) -> Session:
+        """Begin in the background and return at once."""
+        self.search.start(self._passes.run)
+        return self
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return self.search.name
+
+    @property
+    def target(self) -> Target:
+        """The GPU that it searches for."""
+        return self.search.target
 
     # -- watching and steering --------------------------------------------------------------------
 
     @property
-    def search(self) -> SearchSession:
-        """The search behind this session."""
-        if self._search is None:
-            raise SearchError("the session was not started")
-        return self._search
+    def stage(self) -> str:
+        """What is being done, for a reader; empty in the end."""
+        searching = self.snapshot().state in (State.WAITING, State.RUNNING, State.PAUSED)
+        return self._passes.stage or ("searching" if searching else "")
 
-    def begin(self, search: SearchSession) -> Session:
-        """Attach the search and start it."""
-        self._search = search
-        search.start()
-        return self
+    @property
+    def trace(self) -> tuple[Pass, ...]:
+        """The passes that were run after the search."""
+        return self._passes.trace
+
+    @property
+    def baselines(self) -> tuple[Lap, ...]:
+        """How PyTorch fared beside the winners."""
+        return self._passes.baselines
+
+    @property
+    def input_scale(self) -> float:
+        """Standard deviation of the random inputs that keeps the program's values inside their types' range."""
+        return self._passes.input_scale
 
     def snapshot(self) -> Snapshot:
         """The state now: counts, candidates, messages."""
         return self.search.snapshot()
 
     def stop(self) -> None:
-        """End the search; what was found stays."""
+        """End the search, or the passes that follow it; what was found stays."""
         self.search.stop()
 
     def pause(self) -> None:
-        """Let the workers sleep."""
+        """Let the workers sleep; the passes that follow the search rest after the present one."""
         self.search.pause()
 
     def resume(self) -> None:
@@ -139,148 +106,74 @@ class Session:
     @property
     def best(self) -> Winner | None:
         """The fastest candidate that was executed correctly; None before that."""
-        for candidate in self.snapshot().candidates:
-            if candidate.digest in self._winners:
-                return replace(self._winners[candidate.digest], candidate=candidate)
-        return None
+        return next(iter(self.winners), None)
 
     @property
     def winners(self) -> tuple[Winner, ...]:
         """Every candidate that was executed correctly, best first."""
-        order = {c.digest: n for n, c in enumerate(self.snapshot().candidates)}
-        return tuple(sorted(self._winners.values(), key=lambda w: order.get(w.candidate.digest, len(order))))
+        held = self._passes.winners
+        candidates = self.snapshot().candidates
+        return tuple(replace(held[c.digest], candidate=c) for c in candidates if c.digest in held)
 
-    def build(self, digest: str) -> Winner:
-        """Take one candidate through emit, compile and execute now.
+    def source_of(self, candidate: Candidate | str) -> str:
+        """The CUDA source of a candidate, executed or not, given itself or the start of its digest.
 
         Raises:
-            OptionError: no candidate has this digest.
+            OptionError: there is no such candidate.
+            EmitError, TargetError: it cannot be emitted for this target.
+        """
+        chosen = self._chosen(candidate)
+        winner = self._passes.winners.get(chosen.digest)
+        return winner.source if winner is not None else emit(chosen.graph, self.target).source
+
+    def build(self, candidate: Candidate | str) -> Winner:
+        """Take one candidate through emit, compile and execute now, in this thread, whatever the session does.
+
+        Raises:
+            OptionError: there is no such candidate.
             MirageError: a pass failed; the message says which and why.
         """
-        chosen = next((c for c in self.snapshot().candidates if c.digest.startswith(digest)), None)
-        if chosen is None:
-            raise OptionError(f"no candidate {digest!r}")
-        return self._winners.get(chosen.digest) or self._finalist(chosen)
+        return self._passes.build(self._chosen(candidate))
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         """Run the winner on NumPy, CuPy or torch tensors, in input order or by name.
 
-        Waits for the search. Returns one array, or a tuple of them, of the kind that was passed in.
+        Waits for the session; one that was stopped builds its best candidate first. Returns one array, or a
+        tuple of them, of the kind that was passed in.
 
         Raises:
-            LaunchError: nothing was executed correctly, or the tensors do not fit the inputs.
+            LaunchError: nothing was executed correctly, or the tensors are not as many as the inputs.
+            ShapeError, DTypeError: a tensor does not fit its input.
         """
+        ordered = self._ordered(tensors, named)
         self.wait()
-        winner = self.best
-        if winner is None:
-            raise LaunchError("there is no kernel to run", hint="see the session's messages")
-        return winner.executable(*self._ordered(tensors, named))
+        return (self.best or self._built_late()).executable(*ordered)
+
+    def _chosen(self, candidate: Candidate | str) -> Candidate:
+        if isinstance(candidate, Candidate):
+            return candidate
+        found = [c for c in self.snapshot().candidates if c.digest.startswith(candidate)]
+        if len(found) != 1:
+            raise OptionError(
+                f"{'several candidates begin' if found else 'no candidate begins'} with {candidate!r}",
+                hint="give the start of one digest, as the list of candidates shows it",
+            )
+        return found[0]
+
+    def _built_late(self) -> Winner:
+        reasons = list(self.snapshot().messages)
+        for candidate in self.snapshot().candidates[:FINALISTS_CPU]:
+            try:
+                return self.build(candidate)
+            except MirageError as error:
+                reasons.append(str(error))
+        raise LaunchError("there is no kernel to run", hint=reasons[-1] if reasons else "no muGraph was verified")
 
     def _ordered(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         names = [i.name for i in self.program.graph.inputs]
-        unknown = [n for n in named if n not in names[len(tensors) :]]
-        if unknown or len(tensors) + len(named) != len(names):
+        if len(tensors) + len(named) != len(names) or any(n not in names[len(tensors) :] for n in named):
             raise LaunchError(f"expected the tensors {', '.join(names)}", hint="pass them in this order, or by name")
         return (*tensors, *(named[n] for n in names[len(tensors) :]))
-
-    # -- the passes after the search ----------------------------------------------------------------
-
-    def finish(self, search: SearchSession) -> None:
-        """Take the finalists through the later passes; called in the supervising thread."""
-        candidates = search.snapshot().candidates
-        if not candidates:
-            search.tell("no muGraph was verified within these bounds")
-            return
-        limit = FINALISTS_GPU if self.gpu is not None else FINALISTS_CPU
-        for candidate in candidates[:limit]:
-            if search.snapshot().state is State.STOPPED:
-                return
-            try:
-                self._finalist(candidate)
-            except MirageError as error:
-                search.drop(candidate.digest, f"{candidate.digest[:8]} dropped: {error}")
-                continue
-            if self.gpu is None:
-                break
-        if self.gpu is not None and self._built:
-            self._time(self.gpu)
-        self.stage = ""
-
-    def _finalist(self, candidate: Candidate) -> Winner:
-        """Verify at the real shape, then build every way to emit it (the default one without a GPU)."""
-        verdict = self._traced("verify", candidate, lambda: verify(self.program.graph, candidate.graph, final=True))
-        if not verdict.accepted:
-            raise LaunchError(f"refuted at the real shape: {verdict}")
-        candidate = replace(candidate, verdict=verdict)
-        ways: tuple[Options | None, ...] = (None,)
-        if self.gpu is not None:
-            ways = variants(candidate.graph, self.target) or ways
-        built, reasons = [], []
-        for options in ways:
-            try:
-                built.append(self._build(candidate, options))
-            except MirageError as error:
-                reasons.append(str(error))
-        if not built:
-            raise LaunchError(reasons[0])
-        for reason in reasons:
-            self.search.tell(f"{candidate.digest[:8]}: one way to emit it was dropped: {reason}")
-        self._built.extend(built)
-        self._keep(built[0])
-        return built[0]
-
-    def _build(self, candidate: Candidate, options: Options | None) -> Winner:
-        """Emit, compile, execute and compare with float64."""
-        emitted = self._traced("emit", candidate, lambda: emit(candidate.graph, self.target, options))
-        ready = self._traced("compile", candidate, lambda: prepare_executable(emitted, self.target, self.gpu))
-        if self._sample is None:
-            self._sample = draw_sample(self.program.graph, self.search.seed + 2)
-        sample = self._sample
-        report = self._traced("execute", candidate, lambda: ready.executable.check(sample))
-        if not report.ok:
-            raise LaunchError(f"wrong on {ready.executable.device}: {report.note}")
-        known = replace(candidate, error=report.relative_error, executed_on=ready.executable.device)
-        return Winner(known, emitted, ready.executable, ready.cubin, report)
-
-    def _keep(self, winner: Winner) -> None:
-        self._winners[winner.candidate.digest] = winner
-        self.search.update(winner.candidate)
-
-    def _time(self, gpu: Gpu) -> None:
-        """Race everything that was built, then the fastest again beside PyTorch."""
-        from mirage_nb.runtime.race import pytorch_peers, race
-
-        self.stage = "timing"
-        graph, scale = self.program.graph, self.input_scale
-        entries: dict[str, Any] = {winner.label: winner.executable for winner in self._built}
-        first = race(graph, entries, {}, gpu, scale=scale, repeats=12)
-        timed = {lap.name: lap.timing.median_us for lap in first if lap.timing is not None}
-        best = sorted(timed, key=timed.__getitem__)[:RETIMED]
-        again = race(graph, {name: entries[name] for name in best}, pytorch_peers(graph), gpu, scale=scale)
-        timed |= {lap.name: lap.timing.median_us for lap in again if lap.timing is not None}
-        self.baselines = tuple(lap for lap in again if lap.name not in entries)
-        for winner in sorted(self._built, key=lambda w: timed.get(w.label, float("inf")), reverse=True):
-            if winner.label in timed:
-                known = replace(winner.candidate, time_us=timed[winner.label])
-                self._keep(replace(winner, candidate=known))
-
-    @property
-    def input_scale(self) -> float:
-        """Standard deviation of the random inputs that keeps the outputs inside their type's range."""
-        return self._sample.scale if self._sample is not None else 1.0
-
-    def _traced(self, name: str, candidate: Candidate, run: Callable[[], T]) -> T:
-        self.stage = f"{name} {candidate.digest[:8]}"
-        started = time.monotonic()
-        outcome = "failed"
-        try:
-            value = run()
-            outcome = "ok"
-            return value
-        finally:
-            done = Pass(name, candidate.digest, time.monotonic() - started, outcome)
-            self.trace = (*self.trace, done)
-
 
 def superoptimize(
     program: str | Path | TensorProgram,
@@ -316,19 +209,17 @@ def superoptimize(
     parsed = _parsed(program, name, sizes)
     gpu = attached_gpu()
     chosen = find_target(target) if target is not None else _default_target(gpu)
-    session = Session(parsed, name or parsed.name, chosen, gpu if gpu is not None and gpu.runs(chosen) else None)
     search = SearchSession(
         parsed.graph,
         chosen,
         effort=effort,
         budget=_budget(effort, max_block_ops),
         seconds=_seconds(budget),
-        name=session.name,
+        name=name or parsed.name,
         executor=executor,
-        finish=session.finish,
         seed=seed,
     )
-    return session.begin(search)
+    return Session(parsed, search, gpu if gpu is not None and gpu.runs(chosen) else None).start()
 
 
 def _parsed(program: str | Path | TensorProgram, name: str, sizes: Mapping[str, int] | None) -> TensorProgram:

@@ -35,6 +35,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.verify": 3,
     "mirage_nb.search": 3,
     "mirage_nb.optimize": 3,
+    "mirage_nb.search.pool": 3,
     "mirage_nb.search.session": 4,
     "mirage_nb.search.worker": 4,
     "mirage_nb.codegen": 4,
@@ -71,7 +72,7 @@ PLACES = (
     Place(
         ("threading", "_thread", "multiprocessing", "concurrent", "subprocess",
          "os.fork", "os.forkpty", "os.popen", "os.posix_spawn", "os.system"),
-        ("mirage_nb.search.session", "mirage_nb.runtime", "mirage_nb.widgets"),
+        ("mirage_nb.search.session", "mirage_nb.search.pool", "mirage_nb.runtime", "mirage_nb.widgets"),
     ),
     Place(("sqlite3",), ("mirage_nb.runtime",)),
     Place(("os.environ", "os.environb", "os.getenv", "os.putenv", "os.unsetenv"), ("mirage_nb.settings",)),

@@ -1,6 +1,7 @@
-"""Arrays for a muGraph: random inputs, and the way element types look on each side.
+"""Arrays for a muGraph: random inputs, what a caller passes in, and the way element types look on each side.
 
-NumPy has no bf16: such tensors travel as uint16 bit patterns, converted here and nowhere else.
+NumPy has no bf16: such tensors travel as uint16 bit patterns, converted here and nowhere else. Everything
+else has the NumPy type of the same name.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import DType, KernelGraph, TensorType
+from mirage_nb.ir import DType, Input, KernelGraph, TensorType
+from mirage_nb.ir.ops import show_shape
 
 Array = NDArray[Any]
 
@@ -25,8 +28,9 @@ STORED: dict[DType, type[np.generic]] = {
 }
 LARGEST: dict[DType, float] = {DType.F16: 65504.0, DType.BF16: 3e38, DType.F32: 3e38, DType.F64: 1e300}
 SMALLEST_SCALE = 2.0**-12
+"""Programs that overflow even with inputs this small are checked with them all the same."""
 HEADROOM = 0.05
-"""Outputs of a check stay below this share of the largest number of their type."""
+"""Values of a check stay below this share of the largest number of their type."""
 
 
 def encode(values: Array, dtype: DType) -> Array:
@@ -52,6 +56,35 @@ def poisoned(type_: TensorType) -> Array:
     return np.full(type_.shape, np.nan, STORED[type_.dtype])
 
 
+def accept(tensor: Any, into: Input) -> Array:
+    """A caller's array as stored: real numbers are rounded to the input's dtype, bf16 bits (uint16) are taken as such.
+
+    Raises:
+        ShapeError: another shape than the program says.
+        DTypeError: not an array of real numbers.
+    """
+    host = np.asarray(tensor)
+    check_shape(host.shape, into)
+    if into.type.dtype is DType.BF16 and host.dtype == np.uint16:
+        return np.ascontiguousarray(host)
+    if host.dtype.kind not in "fiub":
+        raise DTypeError(f"{into.name} has dtype {host.dtype}, the program says {into.type.dtype.value}")
+    return encode(host, into.type.dtype)
+
+
+def check_count(tensors: Sequence[Any], inputs: Sequence[Input]) -> None:
+    """Raises LaunchError when there are more or fewer tensors than inputs."""
+    if len(tensors) != len(inputs):
+        names = ", ".join(i.name for i in inputs)
+        raise LaunchError(f"{len(tensors)} tensors for {len(inputs)} inputs", hint=f"pass {names}, in this order")
+
+
+def check_shape(shape: Sequence[int], into: Input) -> None:
+    """Raises ShapeError when an input has another shape."""
+    if tuple(shape) != into.type.shape:
+        raise ShapeError(f"{into.name} has shape {show_shape(tuple(shape))}, the program says {into.type}")
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Random inputs of a program, as stored, its float64 outputs on exactly these, and their scale."""
@@ -64,14 +97,17 @@ class Sample:
 def draw_sample(graph: KernelGraph, seed: int) -> Sample:
     """Normally distributed inputs with the program's outputs.
 
-    The scale starts at 1 and is halved until no output comes near the end of its type's range.
+    The scale starts at 1 and is halved until no value on the way comes near the end of its type's range:
+    a kernel need not survive what the program itself, in its own types, does not.
     """
+    computed = range(len(graph.inputs), len(graph.types))
+    everything = graph.returning((*computed, *graph.outputs))
     scale = 1.0
     while True:
         stored = draw(graph, seed, scale)
-        exact = evaluate(graph, [decode(a, i.type.dtype) for a, i in zip(stored, graph.inputs, strict=True)])
-        if _fits(exact, graph.output_types) or scale < SMALLEST_SCALE:
-            return Sample(tuple(stored), exact, scale)
+        values = evaluate(everything, [decode(a, i.type.dtype) for a, i in zip(stored, graph.inputs, strict=True)])
+        if scale < SMALLEST_SCALE or _fits(values, everything.output_types):
+            return Sample(tuple(stored), values[-len(graph.outputs) :], scale)
         scale /= 2
 
 
@@ -81,6 +117,6 @@ def draw(graph: KernelGraph, seed: int, scale: float) -> list[Array]:
     return [encode(rng.standard_normal(i.type.shape, np.float32) * scale, i.type.dtype) for i in graph.inputs]
 
 
-def _fits(outputs: Sequence[Array], types: Sequence[TensorType]) -> bool:
-    pairs = zip(outputs, types, strict=True)
-    return all(bool(np.all(np.abs(a) < HEADROOM * LARGEST[t.dtype])) for a, t in pairs)
+def _fits(values: Sequence[Array], types: Sequence[TensorType]) -> bool:
+    limits = [HEADROOM * LARGEST[t.dtype] for t in types]
+    return all(bool(np.all(np.abs(a) < limit)) for a, limit in zip(values, limits, strict=True))

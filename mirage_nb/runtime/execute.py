@@ -15,12 +15,22 @@ import numpy as np
 from mirage_nb.codegen import Emitted, Launch, LibraryCall, TensorArg
 from mirage_nb.errors import LaunchError, MissingPartError
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import Input, KernelGraph, Op
-from mirage_nb.runtime.buffers import Array, Sample, decode, encode, poisoned
+from mirage_nb.ir import DType, Input, KernelGraph, Op
+from mirage_nb.runtime.buffers import (
+    Array,
+    Sample,
+    accept,
+    check_count,
+    check_shape,
+    decode,
+    encode,
+    poisoned,
+)
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.emulate import CpuModule
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.tensor_map import TensorMap
+from mirage_nb.runtime.torch_program import check_dtype, is_torch, torch_dtype
 from mirage_nb.targets import Target
 from mirage_nb.verify.float_gate import FloatReport, compare
 
@@ -51,6 +61,9 @@ class Ready:
 def prepare_executable(emitted: Emitted, target: Target, gpu: Gpu | None) -> Ready:
     """Compile for the target and load where it can run: the GPU if one is given, else the CPU edition.
 
+    Args:
+        gpu: a card that runs the target, or None.
+
     Raises:
         CompileError: NVRTC or g++ rejects the source.
         MissingPartError: there is neither a GPU with NVRTC nor g++.
@@ -68,7 +81,11 @@ def prepare_executable(emitted: Emitted, target: Target, gpu: Gpu | None) -> Rea
 
 
 class CpuExecutable:
-    """The kernels of a muGraph on the CPU edition, in a process of their own: a wrong kernel harms nothing."""
+    """The kernels of a muGraph on the CPU edition, in a process of their own: a wrong kernel harms nothing.
+
+    Raises:
+        CompileError, MissingPartError: as `CpuModule` does.
+    """
 
     device = "CPU edition"
 
@@ -77,22 +94,21 @@ class CpuExecutable:
         self._module = CpuModule(emitted.source) if emitted.source else None
 
     def __call__(self, *tensors: Any) -> Any:
-        graph = self._emitted.graph
-        stored = [self._stored(t, i) for t, i in zip(tensors, graph.inputs, strict=True)]
-        outputs = self.run(stored)
-        kinds = [hasattr(t, "detach") for t in tensors]
-        types = graph.output_types
-        values = [decode(a, t.dtype) if any(kinds) else a for a, t in zip(outputs, types, strict=True)]
-        if any(kinds):
-            source = next(t for t in tensors if hasattr(t, "detach"))
-            values = [source.new_tensor(v).to(source.dtype) for v in values]
-        return values[0] if len(values) == 1 else tuple(values)
+        """Run on NumPy arrays or torch tensors (of any device) in input order.
 
-    def _stored(self, tensor: Any, into: Input) -> Array:
-        host = tensor.detach().cpu().float().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
-        if host.shape != into.type.shape:
-            raise LaunchError(f"{into.name} has shape {list(host.shape)}, the program says {list(into.type.shape)}")
-        return encode(host, into.type.dtype)
+        Returns torch tensors, where the first one passed in is, if there is one, else NumPy arrays of the
+        program's dtypes (float32 for bf16).
+
+        Raises:
+            LaunchError: another number of tensors; or as `run`.
+            ShapeError, DTypeError: a tensor does not fit its input.
+        """
+        graph = self._emitted.graph
+        check_count(tensors, graph.inputs)
+        outputs = self.run([_stored(t, i) for t, i in zip(tensors, graph.inputs, strict=True)])
+        like = next((t for t in tensors if is_torch(t)), None)
+        values = [_handed_out(a, t.dtype, like) for a, t in zip(outputs, graph.output_types, strict=True)]
+        return values[0] if len(values) == 1 else tuple(values)
 
     def run(self, inputs: Sequence[Array], *, deferred: bool = False, order: str | int = "forward") -> list[Array]:
         """Run on stored arrays; outputs start as NaN. `deferred` and `order` as in `CpuModule.launch`.
@@ -133,6 +149,25 @@ class CpuExecutable:
         types = self._emitted.graph.output_types
         found = [decode(a, t.dtype) for a, t in zip(self.run(sample.inputs), types, strict=True)]
         return compare(found, sample.outputs, types[0].dtype)
+
+
+def _stored(tensor: Any, into: Input) -> Array:
+    if not is_torch(tensor):
+        return accept(tensor, into)
+    check_shape(tensor.shape, into)
+    check_dtype(tensor, into)
+    host = tensor.detach().cpu()
+    return encode((host.float() if into.type.dtype is DType.BF16 else host).numpy(), into.type.dtype)
+
+
+def _handed_out(stored: Array, dtype: DType, like: Any) -> Any:
+    """An output as the caller's kind of tensor; `like` is a torch tensor, or None for NumPy."""
+    plain = decode(stored, dtype).astype(np.float32) if dtype is DType.BF16 else stored
+    if like is None:
+        return plain
+    import torch
+
+    return torch.from_numpy(plain).to(device=like.device, dtype=torch_dtype(torch, dtype))
 
 
 def _library(step: LibraryCall, held: dict[int, Array], graph: KernelGraph) -> Array:

@@ -1,14 +1,16 @@
 """Kernels on the attached GPU: a cubin through CuPy's RawModule, on any stream, without copies.
 
-In: an emitted muGraph and its cubin; torch or CuPy tensors. Out: tensors of the same library, enqueued on
-that library's current stream. Arguments are prepared once per set of buffers (`bind`), so a call in a
-loop or in a CUDA graph only launches.
+In: an emitted muGraph and its cubin; torch, CuPy or NumPy tensors. Out: tensors of the same library, enqueued
+on that library's current stream (NumPy arrays are copied there and back). Arguments are prepared once per
+set of buffers (`bind`), so a call in a loop or in a CUDA graph only launches.
 """
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +18,21 @@ import cupy
 import numpy as np
 
 from mirage_nb.codegen import Emitted, Launch, LibraryCall, TensorArg
-from mirage_nb.errors import DTypeError, LaunchError, ShapeError
+from mirage_nb.errors import DTypeError, LaunchError, MissingPartError
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
-from mirage_nb.runtime.buffers import Sample, decode, encode
+from mirage_nb.runtime.buffers import STORED, Sample, accept, check_count, check_shape, decode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.tensor_map import device_map
-from mirage_nb.runtime.torch_program import TORCH
+from mirage_nb.runtime.torch_program import TORCH, check_dtype, is_torch, torch_dtype
 from mirage_nb.verify.float_gate import FloatReport, compare
 
-CUPY_DTYPE = {DType.F16: "float16", DType.BF16: "uint16", DType.F32: "float32", DType.F64: "float64"}
-TORCH_NAME = {DType.F16: "torch.float16", DType.BF16: "torch.bfloat16", DType.F32: "torch.float32"}
+ALIGNMENT = 16
 Call = Callable[[], None]
 
 
 class GpuExecutable:
-    """A muGraph on the current CUDA device.
+    """A muGraph on the CUDA device that is current when it is made.
 
     Raises:
         LaunchError: the cubin does not load on this card.
@@ -40,6 +41,7 @@ class GpuExecutable:
     def __init__(self, emitted: Emitted, cubin: Cubin, gpu: Gpu) -> None:
         self._emitted = emitted
         self._gpu = gpu
+        self._index = int(cupy.cuda.Device().id)
         self._functions = _load(emitted, cubin)
 
     @property
@@ -48,43 +50,82 @@ class GpuExecutable:
         return self._gpu.name
 
     def __call__(self, *tensors: Any) -> Any:
-        graph = self._emitted.graph
-        torch_like = next((t for t in tensors if hasattr(t, "data_ptr")), None)
-        if torch_like is None:
-            outputs = [cupy.empty(t.shape, CUPY_DTYPE[t.dtype]) for t in graph.output_types]
-            arrays = [_upload(t, i) for t, i in zip(tensors, graph.inputs, strict=True)]
-            self.bind(arrays, outputs)()
-            if not any(isinstance(t, cupy.ndarray) for t in tensors):
-                outputs = [cupy.asnumpy(o) for o in outputs]
-        else:
-            outputs = [torch_like.new_empty(t.shape) for t in graph.output_types]
-            import torch
+        """Run on torch, CuPy or NumPy tensors in input order; returns as it was given, one tensor or a tuple.
 
-            with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-                self.bind(tensors, outputs)()
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-    def bind(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
-        """Prepare the launches for these buffers; the returned function enqueues them on CuPy's current stream.
+        Torch and CuPy tensors are read where they are: they have to lie on the GPU, contiguous, in the
+        program's dtypes (bf16 is uint16 in CuPy). NumPy arrays are rounded to these and copied.
 
         Raises:
-            ShapeError, DTypeError, LaunchError: a tensor is of another shape or type, or not contiguous.
+            LaunchError: another number of tensors, of several libraries, or a tensor that is elsewhere.
+            ShapeError, DTypeError: a tensor does not fit its input.
+        """
+        graph = self._emitted.graph
+        check_count(tensors, graph.inputs)
+        kinds = {_kind(t) for t in tensors}
+        if len(kinds) > 1:
+            raise LaunchError(f"tensors of {' and '.join(sorted(kinds))} in one call", hint="pass them of one library")
+        (kind,) = kinds
+        outputs = self._on_torch(tensors) if kind == "torch" else self._on_cupy(tensors, kind)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _on_torch(self, tensors: Sequence[Any]) -> list[Any]:
+        import torch
+
+        like = tensors[0]
+        with torch.cuda.device(self._index):
+            types = self._emitted.graph.output_types
+            outputs = [like.new_empty(t.shape, dtype=torch_dtype(torch, t.dtype)) for t in types]
+            # From torch's memory: inside a CUDA graph capture only its pool may be asked for more.
+            workspace = like.new_empty(self._emitted.workspace_bytes, dtype=torch.uint8)
+            call = self.bind(tensors, outputs, workspace.data_ptr())
+            with torch_stream(torch):
+                call()
+        return outputs
+
+    def _on_cupy(self, tensors: Sequence[Any], kind: str) -> list[Any]:
+        graph = self._emitted.graph
+        with cupy.cuda.Device(self._index):
+            arrays = list(tensors)
+            if kind == "NumPy":
+                arrays = [cupy.asarray(accept(t, i)) for t, i in zip(tensors, graph.inputs, strict=True)]
+            outputs = [cupy.empty(t.shape, STORED[t.dtype]) for t in graph.output_types]
+            self.bind(arrays, outputs)()
+            if kind == "NumPy":
+                pairs = zip(outputs, graph.output_types, strict=True)
+                return [_host(o, t) for o, t in pairs]
+        return outputs
+
+    def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: int | None = None) -> Call:
+        """Prepare the launches for these buffers; the returned function enqueues them on CuPy's current stream.
+
+        Args:
+            inputs, outputs: torch or CuPy tensors; the function keeps them alive.
+            workspace: address of `workspace_bytes` of device memory that the caller keeps alive; default: its own.
+
+        Raises:
+            ShapeError, DTypeError, LaunchError: a tensor does not fit, is elsewhere, or is not contiguous.
         """
         graph = self._emitted.graph
         address: dict[int, int] = {}
         for value, (given, tensor) in enumerate(zip(graph.inputs, inputs, strict=True)):
-            address[value] = _address(tensor, given.type, given.name)
-        for value, tensor in zip(graph.outputs, outputs, strict=True):
-            address[value] = _address(tensor, graph.types[value], "an output")
-        workspace = cupy.empty(max(1, self._emitted.workspace_bytes), "uint8")
+            address[value] = self._address(tensor, given)
+        for number, (value, tensor) in enumerate(zip(graph.outputs, outputs, strict=True)):
+            address[value] = self._address(tensor, Input(f"output {number}", graph.types[value]))
+        own = None
+        if workspace is None and self._emitted.workspace_bytes:
+            own = cupy.empty(self._emitted.workspace_bytes, "uint8")
+            workspace = int(own.data.ptr)
         for temporary in self._emitted.temporaries:
-            address[temporary.value] = int(workspace.data.ptr) + temporary.offset
+            address[temporary.value] = (workspace or 0) + temporary.offset
         for view, original in self._emitted.aliases:
-            address.setdefault(view, address.get(original, 0))
-            address.setdefault(original, address[view])
+            if original in address:
+                address.setdefault(view, address[original])
+            else:
+                address[original] = address[view]
         steps = [self._step(step, address, graph) for step in self._emitted.launches]
+        held = (own, inputs, outputs)
 
-        def call(held: object = (workspace, inputs, outputs)) -> None:
+        def call(held: object = held) -> None:
             for step in steps:
                 step()
 
@@ -108,14 +149,72 @@ class GpuExecutable:
 
         return launch
 
+    def _address(self, tensor: Any, into: Input) -> int:
+        """Where the tensor's elements start on the GPU, once it fits."""
+        if is_torch(tensor):
+            device = tensor.device.index if tensor.is_cuda else None
+            contiguous, pointer = tensor.is_contiguous(), int(tensor.data_ptr())
+            check_dtype(tensor, into)
+        else:
+            device, pointer = int(tensor.device.id), int(tensor.data.ptr)
+            contiguous = tensor.flags.c_contiguous
+            if tensor.dtype != STORED[into.type.dtype]:
+                wanted = np.dtype(STORED[into.type.dtype]).name
+                raise DTypeError(f"{into.name} has dtype {tensor.dtype}, {into.type.dtype.value} is {wanted} in CuPy")
+        check_shape(tensor.shape, into)
+        if device != self._index:
+            where = "not on a GPU" if device is None else f"on GPU {device}"
+            raise LaunchError(f"{into.name} is {where}, the kernels are on GPU {self._index}", hint="move it there")
+        if not contiguous:
+            raise LaunchError(f"{into.name} is not contiguous", hint="call .contiguous() or cupy.ascontiguousarray")
+        if pointer % ALIGNMENT:
+            raise LaunchError(f"{into.name} starts at no multiple of {ALIGNMENT} bytes", hint="pass a copy of it")
+        return pointer
+
     def check(self, sample: Sample) -> FloatReport:
+        """Run on the sample's inputs with poisoned outputs and compare with its float64 outputs.
+
+        Raises:
+            LaunchError: the card rejects a launch, or a kernel failed on it.
+        """
         types = self._emitted.graph.output_types
-        inputs = [cupy.asarray(a) for a in sample.inputs]
-        outputs = [_poisoned(t) for t in types]
-        self.bind(inputs, outputs)()
-        cupy.cuda.get_current_stream().synchronize()
-        found = [decode(cupy.asnumpy(a), t.dtype) for a, t in zip(outputs, types, strict=True)]
+        with _card_errors():
+            inputs = [cupy.asarray(a) for a in sample.inputs]
+            outputs = [_poisoned(t) for t in types]
+            self.bind(inputs, outputs)()
+            cupy.cuda.get_current_stream().synchronize()
+            found = [decode(cupy.asnumpy(a), t.dtype) for a, t in zip(outputs, types, strict=True)]
         return compare(found, sample.outputs, types[0].dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreign:
+    """Somebody else's stream, the way CuPy takes it in."""
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
+
+
+def torch_stream(torch: Any) -> Any:
+    """torch's current stream, to be made CuPy's in a `with` statement."""
+    return cupy.cuda.Stream.from_external(_Foreign(torch.cuda.current_stream().cuda_stream))
+
+
+def _kind(tensor: Any) -> str:
+    if is_torch(tensor):
+        return "torch"
+    return "CuPy" if isinstance(tensor, cupy.ndarray) else "NumPy"
+
+
+@contextlib.contextmanager
+def _card_errors() -> Iterator[None]:
+    """What CUDA reports, as a LaunchError."""
+    try:
+        yield
+    except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, MemoryError) as error:
+        raise LaunchError(f"the card reports {error}") from error
 
 
 def _load(emitted: Emitted, cubin: Cubin) -> dict[str, Any]:
@@ -135,42 +234,29 @@ def _load(emitted: Emitted, cubin: Cubin) -> dict[str, Any]:
     return functions
 
 
-def _address(tensor: Any, type_: TensorType, name: str) -> int:
-    if tuple(tensor.shape) != type_.shape:
-        raise ShapeError(f"{name} has shape {list(tensor.shape)}, the program says {list(type_.shape)}")
-    if isinstance(tensor, cupy.ndarray):
-        contiguous, found, wanted = tensor.flags.c_contiguous, tensor.dtype.name, CUPY_DTYPE[type_.dtype]
-        pointer = int(tensor.data.ptr)
-    else:
-        contiguous, found, wanted = tensor.is_contiguous(), str(tensor.dtype), TORCH_NAME[type_.dtype]
-        pointer = int(tensor.data_ptr())
-        if not tensor.is_cuda:
-            raise LaunchError(f"{name} is not on the GPU", hint="move it with .cuda()")
-    if found != wanted:
-        raise DTypeError(f"{name} has dtype {found}, the program says {wanted}")
-    if not contiguous:
-        raise LaunchError(f"{name} is not contiguous", hint="call .contiguous() first")
-    if pointer % 16:
-        raise LaunchError(f"{name} does not start at a multiple of 16 bytes", hint="call .clone() first")
-    return pointer
-
-
-def _upload(tensor: Any, into: Input) -> Any:
-    if isinstance(tensor, cupy.ndarray):
-        return tensor
-    return cupy.asarray(encode(np.asarray(tensor), into.type.dtype))
+def _host(array: Any, type_: TensorType) -> Any:
+    """A NumPy array of the program's dtype, float32 for bf16."""
+    host = cupy.asnumpy(array)
+    return decode(host, type_.dtype).astype(np.float32) if type_.dtype is DType.BF16 else host
 
 
 def _poisoned(type_: TensorType) -> Any:
     if type_.dtype is DType.BF16:
         return cupy.full(type_.shape, 0x7FFF, "uint16")
-    return cupy.full(type_.shape, float("nan"), CUPY_DTYPE[type_.dtype])
+    return cupy.full(type_.shape, float("nan"), STORED[type_.dtype])
 
 
 def _library_call(step: LibraryCall, address: dict[int, int], graph: KernelGraph) -> Call:
-    """A pre-defined operator by torch, on the stream that CuPy is using."""
-    import torch
+    """A pre-defined operator by torch, on the stream that CuPy is using.
 
+    Raises:
+        MissingPartError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        what = f"{step.op.kind.value} between kernels runs in PyTorch, which is not installed"
+        raise MissingPartError(what, hint="pip install 'mirage-nb[torch]'") from error
     operands = [_as_torch(torch, address[v], graph.types[v]) for v in step.inputs]
     output = _as_torch(torch, address[step.output], graph.types[step.output])
 
@@ -185,7 +271,6 @@ def _library_call(step: LibraryCall, address: dict[int, int], graph: KernelGraph
 def _as_torch(torch: Any, address: int, type_: TensorType) -> Any:
     """A torch tensor over device memory that somebody else owns."""
     memory = cupy.cuda.UnownedMemory(address, type_.nbytes, None)
-    array = cupy.ndarray(type_.shape, CUPY_DTYPE[type_.dtype], cupy.cuda.MemoryPointer(memory, 0))
+    array = cupy.ndarray(type_.shape, STORED[type_.dtype], cupy.cuda.MemoryPointer(memory, 0))
     tensor = torch.as_tensor(array, device="cuda")
     return tensor.view(torch.bfloat16) if type_.dtype is DType.BF16 else tensor
-

@@ -9,23 +9,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import cupy
 import torch
 
-from mirage_nb.ir import DType, KernelGraph
+from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.launch import GpuExecutable
+from mirage_nb.runtime.launch import GpuExecutable, torch_stream
 from mirage_nb.runtime.timing import Contestant, Timing, set_count, time_interleaved
-from mirage_nb.runtime.torch_program import as_torch
+from mirage_nb.runtime.torch_program import as_torch, torch_dtype
 
-PEER_TOLERANCE = 2e-2
-"""Peers compute in their own way; one that is further off than this from float64 is not timed."""
-TORCH_DTYPE = {
-    DType.F16: torch.float16, DType.BF16: torch.bfloat16, DType.F32: torch.float32, DType.F64: torch.float64,
-}  # fmt: skip
+RACE_TOLERANCE = 2e-2
+"""Everybody computes in their own way; who is further off than this from float64 is not timed."""
+NOTE_LENGTH = 120
 Peer = Callable[..., Any]
+Buffers = tuple[list[Any], list[Any]]
+"""Inputs and outputs of one call."""
+Calls = list[Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +62,24 @@ def race(
     reference = as_torch(program, torch)(*(t.double() for t in sets[0][0]))
     laps: dict[str, Lap] = {}
     contestants: list[Contestant] = []
-    for name, executable in ours.items():
-        calls = [_ours(executable, inputs, outputs) for inputs, outputs in sets]
-        for output in sets[0][1]:
-            output.fill_(float("nan"))
-        calls[0]()
-        torch.cuda.synchronize()
-        laps[name] = Lap(name, _error(sets[0][1], reference), None)
-        contestants.append(Contestant(name, calls))
-    for name, peer in peers.items():
-        lap, contestant = _enter_peer(name, peer, sets, reference)
-        laps[name] = lap
-        if contestant is not None:
-            contestants.append(contestant)
-    correct = [c for c in contestants if (laps[c.name].error or 0.0) <= PEER_TOLERANCE]
-    for timing in time_interleaved(correct, torch, repeats=repeats):
+    entrants: dict[str, Callable[[], tuple[Calls, Sequence[Any]]]] = {
+        **{name: partial(_ours, executable, sets) for name, executable in ours.items()},
+        **{name: partial(_peer, peer, sets) for name, peer in peers.items()},
+    }
+    for name, enter in entrants.items():
+        try:
+            calls, outputs = enter()
+        except Exception as error:  # noqa: BLE001  # who cannot run at these shapes is no contestant
+            first = str(error).strip().splitlines() or [type(error).__name__]
+            laps[name] = Lap(name, None, None, first[0][:NOTE_LENGTH])
+            continue
+        distance = _error(outputs, reference)
+        if distance <= RACE_TOLERANCE:
+            laps[name] = Lap(name, distance, None, "not captured into a CUDA graph")
+            contestants.append(Contestant(name, calls))
+        else:
+            laps[name] = Lap(name, distance, None, "wrong or inaccurate: not timed")
+    for timing in time_interleaved(contestants, torch, repeats=repeats):
         laps[timing.name] = Lap(timing.name, laps[timing.name].error, timing)
     return list(laps.values())
 
@@ -86,49 +90,47 @@ def pytorch_peers(program: KernelGraph) -> dict[str, Peer]:
     return {"eager": eager, "torch.compile": torch.compile(eager, dynamic=False)}
 
 
-def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float) -> list[tuple[list[Any], list[Any]]]:
+def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float) -> list[Buffers]:
     bytes_per_set = sum(i.type.nbytes for i in program.inputs)
     generator = torch.Generator("cuda").manual_seed(0)
     sets = []
     for _ in range(set_count(bytes_per_set, gpu.l2_bytes)):
         inputs = [
-            (torch.randn(i.type.shape, device="cuda", generator=generator) * scale).to(TORCH_DTYPE[i.type.dtype])
+            (torch.randn(i.type.shape, device="cuda", generator=generator) * scale).to(torch_dtype(torch, i.type.dtype))
             for i in program.inputs
         ]
-        outputs = [torch.empty(t.shape, device="cuda", dtype=TORCH_DTYPE[t.dtype]) for t in program.output_types]
+        outputs = [
+            torch.empty(t.shape, device="cuda", dtype=torch_dtype(torch, t.dtype)) for t in program.output_types
+        ]
         sets.append((inputs, outputs))
     return sets
 
 
-def _ours(executable: GpuExecutable, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], None]:
-    call = executable.bind(inputs, outputs)
+def _ours(executable: GpuExecutable, sets: Sequence[Buffers]) -> tuple[Calls, Sequence[Any]]:
+    """The calls of one of our executables, and its outputs on the first set, poisoned before."""
+    calls = [_on_stream(executable.bind(inputs, outputs)) for inputs, outputs in sets]
+    for output in sets[0][1]:
+        output.fill_(float("nan"))
+    calls[0]()
+    torch.cuda.synchronize()
+    return [*calls], sets[0][1]
 
+
+def _on_stream(call: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        with torch_stream(torch):
             call()
 
     return run
 
 
-def _enter_peer(
-    name: str, peer: Peer, sets: list[tuple[list[Any], list[Any]]], reference: Sequence[Any]
-) -> tuple[Lap, Contestant | None]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            outputs = peer(*sets[0][0])
-            torch.cuda.synchronize()
-    except Exception as error:  # noqa: BLE001  # a peer that does not support these shapes is not a contestant
-        first = str(error).strip().splitlines() or [type(error).__name__]
-        return Lap(name, None, None, first[0][:120]), None
-    distance = _error(outputs, reference)
-    note = "" if distance <= PEER_TOLERANCE else "wrong or inaccurate: not timed"
-    calls = [_peer_call(peer, inputs) for inputs, _ in sets]
-    return Lap(name, distance, None, note), Contestant(name, calls)
-
-
-def _peer_call(peer: Peer, inputs: Sequence[Any]) -> Callable[[], object]:
-    return lambda: peer(*inputs)
+def _peer(peer: Peer, sets: Sequence[Buffers]) -> tuple[Calls, Sequence[Any]]:
+    """The calls of a peer, and its outputs on the first set."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outputs = peer(*sets[0][0])
+        torch.cuda.synchronize()
+    return [partial(peer, *inputs) for inputs, _ in sets], outputs
 
 
 def _error(outputs: Sequence[Any], reference: Sequence[Any]) -> float:

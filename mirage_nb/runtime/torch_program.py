@@ -7,13 +7,15 @@ inputs, on whatever device and dtype they come in. One table, keyed like the ope
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mirage_nb.errors import GraphError
+from mirage_nb.errors import DTypeError, GraphError
 from mirage_nb.ir import (
     ClampAttrs,
     ConstAttrs,
     DimAttrs,
+    DType,
+    Input,
     KernelGraph,
     Op,
     OpKind,
@@ -23,10 +25,13 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 
-if TYPE_CHECKING:
-    import torch
-
-    Tensor = torch.Tensor
+TORCH_DTYPE: dict[DType, str] = {
+    DType.F16: "float16",
+    DType.BF16: "bfloat16",
+    DType.F32: "float32",
+    DType.F64: "float64",
+}
+"""The names of the element types in torch."""
 
 Rule = Callable[[Any, Op, "tuple[Any, ...]"], Any]
 """Takes the torch module, the operator and its operands; scalars are Python floats."""
@@ -98,6 +103,23 @@ TORCH: dict[OpKind, Rule] = {
     OpKind.TRANSPOSE: _transpose,
     OpKind.CONCAT: lambda torch, op, a: torch.cat(a, _dim(op)),
 }
+
+
+def torch_dtype(torch: Any, dtype: DType) -> Any:
+    """The dtype object of the imported module `torch`."""
+    return getattr(torch, TORCH_DTYPE[dtype])
+
+
+def is_torch(tensor: Any) -> bool:
+    """Whether this is a torch tensor, without importing torch."""
+    return hasattr(tensor, "data_ptr")
+
+
+def check_dtype(tensor: Any, into: Input) -> None:
+    """Raises DTypeError when a torch tensor has another dtype than the program says."""
+    wanted = f"torch.{TORCH_DTYPE[into.type.dtype]}"
+    if str(tensor.dtype) != wanted:
+        raise DTypeError(f"{into.name} has dtype {tensor.dtype}, the program says {wanted}")
 
 
 def as_torch(graph: KernelGraph, torch: Any) -> Callable[..., tuple[Any, ...]]:

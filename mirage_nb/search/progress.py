@@ -28,7 +28,7 @@ class Candidate:
 
     `estimate_us` comes from the cost model; `time_us` is a measured median or None; `error` is the
     relative error of the executed kernel against float64, or None before it ran; `executed_on` says
-    where ("CPU edition" or the card's name).
+    where ("CPU edition" or the card's name); `note` says what kept it from being executed, if something did.
     """
 
     digest: str
@@ -41,6 +41,21 @@ class Candidate:
     time_us: float | None = None
     error: float | None = None
     executed_on: str = ""
+    note: str = ""
+
+    @property
+    def rank(self) -> tuple[bool, float, bool, bool, float, int, str]:
+        """Candidates in this order are best first: measured, executed, not yet tried, tried in vain."""
+        measured = self.time_us is not None
+        return (
+            not measured,
+            self.time_us if self.time_us is not None else 0.0,
+            not self.executed_on,
+            bool(self.note),
+            self.estimate_us,
+            self.operators,
+            self.digest,
+        )
 
     @property
     def kernels(self) -> int:
@@ -50,7 +65,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a session at one moment; cheap to take, safe to keep."""
+    """The state of a session at one moment; cheap to take, safe to keep.
+
+    `structures` counts muGraphs without sizes, `verified` their instances; `candidates` are the best of
+    those, best first. `first_seconds`: when the first one was there. `cut`: what was not searched.
+    """
 
     name: str
     state: State
@@ -75,12 +94,5 @@ class Snapshot:
 
     @property
     def best(self) -> Candidate | None:
-        """The candidate to run: fastest measured, else best estimate."""
-        if not self.candidates:
-            return None
-        timed = [c for c in self.candidates if c.time_us is not None]
-        if timed:
-            return min(timed, key=lambda c: c.time_us or 0.0)
-        return min(self.candidates, key=lambda c: c.estimate_us)
-
-
+        """The candidate to run: fastest measured, else best estimate among those that were executed, else of all."""
+        return min(self.candidates, key=lambda candidate: candidate.rank, default=None)

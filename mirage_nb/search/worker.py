@@ -1,18 +1,18 @@
 """What one worker does with one configuration: saturate, extract, verify, instantiate.
 
 A `Task` goes in, an `Explored` comes out; both are picklable, so any `concurrent.futures.Executor` can
-carry them. While it works, the worker looks for flags and leaves its counts in the session's folder
-(`Mailbox`): a killed worker loses nothing but its own configuration, whose counts are overwritten when
-the work is done again. Where the folder cannot be reached (a cluster) the task still runs, unobserved.
+carry them. On the way the worker posts what it has (`Findings`) and looks for two flags in the session's
+folder (`Mailbox`). Where the folder cannot be reached (a cluster) the task still runs, unobserved.
+Invariant: a task gives the same findings wherever and however often it runs to its end.
 """
 
 from __future__ import annotations
 
-import json
-import signal
+import contextlib
+import pickle
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirage_nb.ir import KernelGraph
@@ -20,7 +20,6 @@ from mirage_nb.search import (
     EFFORTS,
     Budget,
     Configuration,
-    ConfigurationResult,
     Prepared,
     Structure,
     instances,
@@ -32,17 +31,35 @@ from mirage_nb.search.events import Counts, Outcome, Prefix
 from mirage_nb.search.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.trials import verify
-from mirage_nb.verify.verdict import Verdict, VerdictKind
+from mirage_nb.verify.verdict import VerdictKind
 
 INSTANCES_PER_STRUCTURE = 4
-CANDIDATES_PER_CONFIGURATION = 64
+KEPT_INSTANCES = 64
+"""Candidates that one configuration hands over in the end, best estimates first."""
+STREAMED_INSTANCES = 8
+"""The same while it is still at work: posts are small."""
 POLL_SECONDS = 0.02
-REPORT_SECONDS = 0.1
+POST_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is known of one configuration.
+
+    `structures`: muGraphs extracted; `verified`: instances of those that passed; `candidates`: the best ones.
+    """
+
+    counts: Counts = field(default_factory=dict)
+    structures: int = 0
+    verified: int = 0
+    refuted: int = 0
+    outside_lax: int = 0
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """A folder shared by the session and its workers: two flags, and one file of counts per configuration."""
+    """A folder that a session and its workers share: two flags, and the latest findings of each configuration."""
 
     folder: Path
 
@@ -56,29 +73,33 @@ class Mailbox:
         """Exists while the session is paused."""
         return self.folder / "pause"
 
-    def counts_file(self, index: int) -> Path:
-        """The latest counts of configuration `index`."""
-        return self.folder / f"counts-{index}.json"
+    def post(self, index: int, findings: Findings) -> None:
+        """Leave findings for the session, whole or not at all; those of an earlier post are replaced."""
+        draft = self.folder / f"{index}.draft"
+        with contextlib.suppress(OSError):  # out of reach, or a full disk: the result travels another way
+            draft.write_bytes(pickle.dumps(findings))
+            draft.replace(self._post(index))
 
-    def post(self, index: int, counts: Counts) -> None:
-        """Leave counts for the session, whole or not at all."""
-        rows = [[depth, outcome.name, number] for (depth, outcome), number in counts.items()]
-        draft = self.counts_file(index).with_suffix(".draft")
-        draft.write_text(json.dumps(rows))
-        draft.replace(self.counts_file(index))
-
-    def collect(self, index: int) -> Counts:
-        """The counts last left for configuration `index`, or none."""
+    def collect(self, index: int) -> Findings | None:
+        """What was posted since the last look, or None."""
+        taken = self.folder / f"{index}.taken"
         try:
-            rows = json.loads(self.counts_file(index).read_text())
+            self._post(index).replace(taken)
         except FileNotFoundError:
-            return {}
-        return {(depth, Outcome[name]): number for depth, name, number in rows}
+            return None
+        findings: Findings = pickle.loads(taken.read_bytes())
+        return findings
+
+    def _post(self, index: int) -> Path:
+        return self.folder / f"{index}.post"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One configuration of one program, with everything that a worker needs to explore it."""
+    """One configuration of one program, with everything that a worker needs to explore it.
+
+    `deadline` is in seconds since the epoch: workers may sit on other machines.
+    """
 
     index: int
     program: KernelGraph
@@ -90,31 +111,31 @@ class Task:
     deadline: float | None
     mailbox: Mailbox
 
+    @property
+    def seconds(self) -> float:
+        """How long it may take: the budget for exploring, and as much for verifying what was found."""
+        return 2 * self.budget.seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What a worker found in one configuration; `cut` names what was left out and why."""
+    """The end of a task. `unfinished`: it was stopped or late; `cut` names what was left out and why."""
 
     index: int
-    counts: Counts
-    structures: int
-    candidates: tuple[Candidate, ...]
-    refuted: tuple[Verdict, ...]
-    outside_lax: int
+    findings: Findings
     prefixes: tuple[Prefix, ...]
     cut: tuple[str, ...]
-    saturated: bool
-    seconds: float
+    unfinished: bool
 
 
 class Watch:
-    """The worker's view of the session: stop, pause and deadline, looked up at most every few milliseconds."""
+    """The worker's view of its session: stop, pause and deadline, looked up every few milliseconds at most."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._looked = 0.0
-        self._posted = 0.0
         self._stop = False
+        self._observed = task.mailbox.folder.exists()
 
     def stopped(self) -> bool:
         """Whether to give up; sleeps while the session is paused."""
@@ -126,60 +147,69 @@ class Watch:
         while box.pause_flag.exists() and not box.stop_flag.exists():
             time.sleep(POLL_SECONDS)
         late = self._task.deadline is not None and time.time() > self._task.deadline
-        self._stop = late or box.stop_flag.exists()
+        orphaned = self._observed and not box.folder.exists()
+        self._stop = late or orphaned or box.stop_flag.exists()
         return self._stop
 
-    def report(self, counts: Counts) -> None:
-        """Post the counts so far, a few times a second."""
-        now = time.monotonic()
-        if now - self._posted > REPORT_SECONDS and self._task.mailbox.folder.exists():
-            self._posted = now
-            self._task.mailbox.post(self._task.index, counts)
+
+def explore(task: Task, post: Callable[[int, Findings], None] | None = None) -> Explored:
+    """Work through one configuration; ends early, and says so, when stopped or late.
+
+    Args:
+        post: takes the findings so far, a few times a second; default: the task's mailbox.
+    """
+    return _Exploration(task, post or task.mailbox.post).run()
 
 
-def ignore_interrupts() -> None:
-    """Worker processes leave Ctrl-C to the session that supervises them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class _Exploration:
+    """The work on one configuration."""
 
-
-def explore(task: Task) -> Explored:
-    """Work through one configuration; ends early, and says so, when stopped or late."""
-    started = time.monotonic()
-    watch = Watch(task)
-    prepared = prepare(task.program, seed=task.seed)
-    effort = EFFORTS[task.effort]
-    result = run_configuration(prepared, task.configuration, effort, task.budget, watch.report, watch.stopped)
-    tally = _Tally(task, prepared)
-    for structure in result.structures:
-        if watch.stopped():
-            break
-        tally.add(structure)
-    return tally.close(result, time.monotonic() - started, cut_short=watch.stopped())
-
-
-class _Tally:
-    """Verified candidates of one configuration, and what became of the others."""
-
-    def __init__(self, task: Task, prepared: Prepared) -> None:
+    def __init__(self, task: Task, post: Callable[[int, Findings], None]) -> None:
         self._task = task
-        self._prepared = prepared
-        self._found: list[Candidate] = []
-        self._refuted: list[Verdict] = []
+        self._post = post
+        self._watch = Watch(task)
+        self._started = time.monotonic()
+        self._posted = 0.0
+        self._counts: Counts = {}
+        self._structures = 0
+        self._verified = 0
+        self._refuted = 0
         self._outside = 0
+        self._best: list[Candidate] = []
 
-    def add(self, structure: Structure) -> None:
+    def run(self) -> Explored:
+        task = self._task
+        prepared = prepare(task.program, seed=task.seed)
+        effort = EFFORTS[task.effort]
+        result = run_configuration(
+            prepared, task.configuration, effort, task.budget, self._report, self._watch.stopped
+        )
+        self._counts, self._structures = result.counts, len(result.structures)
+        looked_at = 0
+        for structure in result.structures:
+            if self._watch.stopped() or time.monotonic() - self._started > task.seconds:
+                break
+            self._verify(prepared, structure)
+            looked_at += 1
+            self._tell(first=looked_at == 1)
+        cut = result.cut
+        if looked_at < self._structures:
+            cut = (*cut, f"{task.configuration}: {looked_at} of {self._structures} muGraphs were verified in time")
+        return Explored(task.index, self._findings(KEPT_INSTANCES), result.prefixes, cut, self._watch.stopped())
+
+    def _verify(self, prepared: Prepared, structure: Structure) -> None:
         """Verify a structure with fresh random elements on a small instance, then give it sizes."""
-        program, small = tiny(self._prepared, structure)
+        program, small = tiny(prepared, structure)
         verdict = verify(program, small, seed=self._task.seed + 1)
         if verdict.kind is VerdictKind.REFUTED:
-            self._refuted.append(verdict)
+            self._refuted += 1
             return
         if not verdict.accepted:
             self._outside += 1
             return
-        best = instances(structure, self._prepared, self._task.target, limit=INSTANCES_PER_STRUCTURE)
-        for instance in best:
-            self._found.append(
+        for instance in instances(structure, prepared, self._task.target, limit=INSTANCES_PER_STRUCTURE):
+            self._verified += 1
+            self._best.append(
                 Candidate(
                     digest=instance.graph.digest(),
                     graph=instance.graph,
@@ -190,31 +220,35 @@ class _Tally:
                     estimate_us=instance.cost.us,
                 )
             )
+        self._best.sort(key=lambda candidate: candidate.rank)
+        del self._best[KEPT_INSTANCES:]
 
-    def close(self, result: ConfigurationResult, seconds: float, cut_short: bool) -> Explored:
-        """Everything found, best estimates first."""
-        ranked = sorted(self._found, key=lambda c: (c.estimate_us, c.operators, c.digest))
-        cut = result.cut
-        if cut_short and not any("stopped" in reason for reason in cut):
-            cut = (*cut, f"{self._task.configuration}: stopped before every structure was verified")
-        return Explored(
-            index=self._task.index,
-            counts=result.counts,
-            structures=len(result.structures),
-            candidates=tuple(ranked[:CANDIDATES_PER_CONFIGURATION]),
-            refuted=tuple(self._refuted),
+    def _report(self, counts: Counts) -> None:
+        self._counts = counts
+        self._tell()
+
+    def _tell(self, *, first: bool = False) -> None:
+        """Post the findings, a few times a second and when there is something to see for the first time."""
+        now = time.monotonic()
+        if first or now - self._posted > POST_SECONDS:
+            self._posted = now
+            self._post(self._task.index, self._findings(STREAMED_INSTANCES))
+
+    def _findings(self, kept: int) -> Findings:
+        return Findings(
+            counts=dict(self._counts),
+            structures=self._structures,
+            verified=self._verified,
+            refuted=self._refuted,
             outside_lax=self._outside,
-            prefixes=tuple(result.prefixes),
-            cut=cut,
-            saturated=result.saturated and not cut_short,
-            seconds=seconds,
+            candidates=tuple(self._best[:kept]),
         )
 
 
-def merge_counts(parts: Mapping[int, Counts]) -> Counts:
+def merge_counts(parts: Iterable[Counts]) -> Counts:
     """The sum of the counts of several configurations."""
     total: dict[tuple[int, Outcome], int] = {}
-    for counts in parts.values():
+    for counts in parts:
         for key, number in counts.items():
             total[key] = total.get(key, 0) + number
     return total

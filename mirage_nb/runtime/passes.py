@@ -1,0 +1,371 @@
+"""The passes after the search: from verified candidates to kernels that ran.
+
+In: a search that found candidates. Out: `Winner`s, and what every pass took. emit -> compile -> execute ->
+time -> verify at the real shape; the search's workers do what takes long. Invariants: nothing is timed or
+handed out as a winner before its output was compared with float64 on fresh random inputs; a finalist that
+computes something else is dropped, one that a pass merely cannot take stays a candidate and says why.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mirage_nb.codegen import Emitted, emit, variants
+from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.runtime.buffers import Sample, draw_sample
+from mirage_nb.runtime.compile import Cubin, compile_cubin
+from mirage_nb.runtime.execute import CpuExecutable, Executable
+from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session import SearchSession, Stopped, internal_error
+from mirage_nb.verify.float_gate import FloatReport
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from mirage_nb.runtime.race import Lap
+
+T = TypeVar("T")
+
+FINALISTS_GPU = 12
+"""How many candidates are compiled, checked and timed where a GPU is attached."""
+FINALISTS_CPU = 4
+"""Without a GPU: how many may be tried until one was executed correctly on the CPU edition."""
+RETIMED = 4
+"""The fastest of the first race run again, interleaved with PyTorch, and are verified at the real shape."""
+FIRST_REPEATS = 12
+COMPILE_SECONDS = 120.0
+EXECUTE_SECONDS = 180.0
+CONFIRM_SECONDS = 60.0
+"""What verification at the real shape may take; beyond it the verdict at smaller shapes stands."""
+CONFIRM_ELEMENTS = 2**26
+"""The same for memory: elements of all tensors of the program. A trial takes about 20 bytes for each."""
+
+
+class WrongResult(LaunchError):
+    """A kernel whose output is not the program's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One traced pass over one candidate: its name, how long it took (seconds), and what came of it."""
+
+    name: str
+    candidate: str
+    seconds: float
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A candidate that went through every pass: what was emitted and compiled, and how its execution went."""
+
+    candidate: Candidate
+    emitted: Emitted
+    executable: Executable
+    cubin: Cubin | None
+    report: FloatReport
+
+    @property
+    def source(self) -> str:
+        """The CUDA source of its kernels."""
+        return self.emitted.source
+
+    @property
+    def graph(self) -> KernelGraph:
+        """Its muGraph."""
+        return self.candidate.graph
+
+    @property
+    def label(self) -> str:
+        """How a race names it: the muGraph and the way it was emitted."""
+        return f"{self.candidate.digest[:8]} {self.emitted.options}"
+
+
+class Passes:
+    """The later passes of one session, and what they made. May be used from any thread.
+
+    `stage` says what is being done, for a reader; `trace` which passes were run; `baselines` how PyTorch
+    fared in the last race.
+    """
+
+    def __init__(self, search: SearchSession, gpu: Gpu | None) -> None:
+        self.search = search
+        self.gpu = gpu
+        self.stage = ""
+        self.trace: tuple[Pass, ...] = ()
+        self.baselines: tuple[Lap, ...] = ()
+        self._guard = threading.Lock()
+        self._winners: dict[str, Winner] = {}
+        self._sample: Sample | None = None
+
+    @property
+    def winners(self) -> dict[str, Winner]:
+        """Every candidate that was executed correctly, by digest."""
+        with self._guard:
+            return dict(self._winners)
+
+    def build(self, candidate: Candidate) -> Winner:
+        """Emit, compile and execute one candidate in this thread, unless that is done. Raises MirageError."""
+        done = self.winners.get(candidate.digest)
+        if done is not None:
+            return done
+        try:
+            return self._build(candidate, _here)
+        except WrongResult as error:
+            self._set_aside(candidate, error)
+            raise
+        finally:
+            self.stage = ""
+
+    def run(self) -> None:
+        """Take the finalists of the search through all passes; called in its supervising thread.
+
+        Raises:
+            MissingPartError: nothing can be executed on this machine.
+        """
+        candidates = self.search.snapshot().candidates
+        try:
+            if not candidates:
+                self.search.tell("no muGraph was verified within these bounds")
+            elif self.gpu is None or not self._race_on_gpu(candidates[:FINALISTS_GPU], self.gpu):
+                self._first_on_cpu(candidates[:FINALISTS_CPU])
+        except MissingPartError as error:
+            self.search.tell(f"no kernel was executed: {error}")
+        finally:
+            self.stage = ""
+
+    def _first_on_cpu(self, finalists: Sequence[Candidate]) -> None:
+        """Execute finalists, best estimate first, until one is right."""
+        for candidate in finalists:
+            try:
+                self._build(candidate, self.search.call)
+            except (MissingPartError, Stopped):
+                raise
+            except MirageError as error:
+                self._set_aside(candidate, error)
+            else:
+                if self._confirm([candidate]):
+                    return
+
+    def _build(self, candidate: Candidate, call: Call) -> Winner:
+        """Emit the default way, compile, execute and compare with float64."""
+        try:
+            emitted = self._traced("emit", candidate, lambda: emit(candidate.graph, self.search.target))
+            return self._executed(candidate, emitted, call)
+        except Exception as error:  # whatever goes wrong with one candidate is told like a mistake
+            raise _told(error) from error
+
+    def _executed(self, candidate: Candidate, emitted: Emitted, call: Call) -> Winner:
+        cubin = None
+        try:
+            compiling = (compile_cubin, emitted.source, self.search.target.arch)
+            cubin = self._traced("compile", candidate, lambda: call(*compiling, seconds=COMPILE_SECONDS))
+        except MissingPartError as error:
+            self.search.tell(f"no cubin: {error}")
+        if self.gpu is not None and cubin is not None:
+            return self._keep(self._on_gpu(candidate, emitted, cubin, self.gpu))
+        trying = (try_on_cpu, self.search.program, emitted, self._sample_seed)
+        report = self._traced("execute", candidate, lambda: call(*trying, seconds=EXECUTE_SECONDS))
+        return self._keep(_winner(candidate, emitted, CpuExecutable(emitted), cubin, report))
+
+    def _race_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu) -> bool:
+        """Build every finalist every way, race them, verify the fastest at the real shape; False without NVRTC."""
+        try:
+            built = self._built_on_gpu(finalists, gpu)
+        except MissingPartError as error:
+            self.search.tell(f"not executed on the {gpu.name}: {error}")
+            return False
+        best: dict[str, Winner] = {}
+        for winner in built:
+            best.setdefault(winner.candidate.digest, self._keep(winner))
+        if built and self.search.proceed():
+            for winner in self._timed(built, gpu):
+                best[winner.candidate.digest] = self._keep(winner)
+        fastest = sorted((w.candidate for w in best.values()), key=lambda c: c.rank)
+        self._confirm(fastest[:RETIMED])
+        return True
+
+    def _built_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu) -> list[Winner]:
+        """Whatever of the finalists can be emitted and compiled, in whichever way, and is right on the card."""
+        built: list[Winner] = []
+        failed: dict[str, list[MirageError]] = {candidate.digest: [] for candidate in finalists}
+        jobs: list[tuple[Candidate, Emitted]] = []
+        for candidate in finalists:
+            for options in variants(candidate.graph, self.search.target) or (None,):
+                try:
+                    jobs.append((candidate, emit(candidate.graph, self.search.target, options)))
+                except Exception as error:  # noqa: BLE001  # one candidate must not lose the others
+                    failed[candidate.digest].append(_told(error))
+        sources = [(emitted.source, self.search.target.arch) for _, emitted in jobs]
+        for number, future in self.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS):
+            self.stage = f"compiled and checked {len(built)} of {len(jobs)} ways to emit {len(finalists)} muGraphs"
+            candidate, emitted = jobs[number]
+            try:
+                built.append(self._on_gpu(candidate, emitted, future.result(), gpu))
+            except MissingPartError:
+                raise
+            except Exception as error:  # noqa: BLE001  # as above
+                failed[candidate.digest].append(_told(error))
+        right = {winner.candidate.digest for winner in built}
+        for candidate in finalists:
+            errors = failed[candidate.digest]
+            if candidate.digest in right:
+                for reason in errors:
+                    self.search.tell(f"{candidate.digest[:8]}: one way to emit it is left out: {reason}")
+            elif errors:
+                self._set_aside(candidate, next((e for e in errors if isinstance(e, WrongResult)), errors[0]))
+        return built
+
+    def _on_gpu(self, candidate: Candidate, emitted: Emitted, cubin: Cubin, gpu: Gpu) -> Winner:
+        from mirage_nb.runtime.launch import GpuExecutable
+
+        executable = GpuExecutable(emitted, cubin, gpu)
+        report = self._traced("execute", candidate, lambda: executable.check(self._drawn()))
+        return _winner(candidate, emitted, executable, cubin, report)
+
+    def _timed(self, built: Sequence[Winner], gpu: Gpu) -> list[Winner]:
+        """Race everything that was built, then the fastest again beside PyTorch; the best way of each muGraph."""
+        try:
+            from mirage_nb.runtime.race import pytorch_peers, race
+        except ImportError as error:
+            self.search.tell(f"nothing was timed, PyTorch is missing: {error}")
+            return []
+        self.stage = "timing"
+        graph, scale = self.search.program, self.input_scale
+        entries: dict[str, Any] = {winner.label: winner.executable for winner in built}
+        first = race(graph, entries, {}, gpu, scale=scale, repeats=FIRST_REPEATS)
+        timed = {lap.name: lap.timing.median_us for lap in first if lap.timing is not None}
+        best = sorted(timed, key=timed.__getitem__)[:RETIMED]
+        again = race(graph, {name: entries[name] for name in best}, pytorch_peers(graph), gpu, scale=scale)
+        timed |= {lap.name: lap.timing.median_us for lap in again if lap.timing is not None}
+        self.baselines = tuple(lap for lap in again if lap.name not in entries)
+        fastest: dict[str, Winner] = {}
+        for winner in sorted((w for w in built if w.label in timed), key=lambda w: timed[w.label]):
+            known = replace(winner.candidate, time_us=timed[winner.label])
+            fastest.setdefault(known.digest, replace(winner, candidate=known))
+        return list(fastest.values())
+
+    def _confirm(self, candidates: Sequence[Candidate]) -> bool:
+        """Verify muGraphs that ran at the real shape, within bounds; False when one of them was refuted."""
+        elements = sum(t.elements for t in self.search.program.types)
+        if elements > CONFIRM_ELEMENTS:
+            self.search.tell(f"field trials at smaller shapes only: this one has {elements:,} elements")
+            return True
+        self.stage = "verifying at the real shape"
+        refuted = False
+        pairs = [(self.search.program, c.graph) for c in candidates]
+        for number, future in self.search.call_all(verify_final, pairs, seconds=CONFIRM_SECONDS):
+            candidate = candidates[number]
+            try:
+                verdict = future.result()
+            except (MirageError, MemoryError) as error:
+                self.search.tell(f"{candidate.digest[:8]}: field trials at smaller shapes only: {error}")
+                continue
+            if verdict.kind is VerdictKind.REFUTED:
+                refuted = True
+                self._set_aside(candidate, WrongResult(f"refuted at the real shape: {verdict}"))
+            elif verdict.accepted:
+                self._learn(candidate.digest, verdict)
+            else:
+                self.search.tell(f"{candidate.digest[:8]}: field trials at smaller shapes only: {verdict}")
+        return not refuted
+
+    # -- what is known ------------------------------------------------------------------------------
+
+    def _keep(self, winner: Winner) -> Winner:
+        with self._guard:
+            self._winners[winner.candidate.digest] = winner
+        self.search.update(winner.candidate)
+        return winner
+
+    def _learn(self, digest: str, verdict: Verdict) -> None:
+        with self._guard:
+            winner = self._winners[digest]
+            winner = replace(winner, candidate=replace(winner.candidate, verdict=verdict))
+        self._keep(winner)
+
+    def _set_aside(self, candidate: Candidate, error: Exception) -> None:
+        """A wrong candidate is dropped; one that a pass could not take stays, and says why it did not run."""
+        why = f"{candidate.digest[:8]}: {error}"
+        if isinstance(error, WrongResult):
+            with self._guard:
+                self._winners.pop(candidate.digest, None)
+            self.search.drop(candidate.digest, why)
+            return
+        self.search.tell(why)
+        with self._guard:
+            ran = candidate.digest in self._winners
+        if not ran:
+            self.search.update(replace(candidate, note=str(error).splitlines()[0]))
+
+    def _drawn(self) -> Sample:
+        if self._sample is None:
+            self._sample = draw_sample(self.search.program, self._sample_seed)
+        return self._sample
+
+    @property
+    def _sample_seed(self) -> int:
+        return self.search.seed + 2
+
+    @property
+    def input_scale(self) -> float:
+        """Standard deviation of the random inputs that keeps the program's values inside their types' range."""
+        return self._drawn().scale
+
+    def _traced(self, name: str, candidate: Candidate, run: Callable[[], T]) -> T:
+        self.stage = f"{name} {candidate.digest[:8]}"
+        started = time.monotonic()
+        outcome = "failed"
+        try:
+            value = run()
+            outcome = "ok"
+            return value
+        finally:
+            done = Pass(name, candidate.digest, time.monotonic() - started, outcome)
+            with self._guard:
+                self.trace = (*self.trace, done)
+
+
+Call = Callable[..., Any]
+"""`call(function, *args, seconds=limit)`: a function of a pass, called here or by a worker."""
+
+
+def _here(function: Callable[..., T], *args: Any, seconds: float) -> T:
+    return function(*args)
+
+
+def _told(error: Exception) -> MirageError:
+    """Any failure of a pass as one that can be told to a user."""
+    return error if isinstance(error, MirageError) else LaunchError(internal_error(error))
+
+
+def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int) -> FloatReport:
+    """Build emitted kernels on the CPU edition, run them on a sample of the program, and compare.
+
+    Raises:
+        MissingPartError: there is no C++ compiler.
+        CompileError, LaunchError: the kernels do not compile or do not run.
+    """
+    executable = CpuExecutable(emitted)
+    return executable.check(draw_sample(program, seed))
+
+
+def verify_final(program: KernelGraph, candidate: KernelGraph) -> Verdict:
+    """Field trials on the graphs as they are, with the trials of a final verification."""
+    return verify(program, candidate, final=True)
+
+
+def _winner(
+    candidate: Candidate, emitted: Emitted, executable: Executable, cubin: Cubin | None, report: FloatReport
+) -> Winner:
+    """The candidate with what its execution showed. Raises WrongResult."""
+    if not report.ok:
+        raise WrongResult(f"wrong on {executable.device}: {report.note}")
+    known = replace(candidate, error=report.relative_error, executed_on=executable.device, note="")
+    return Winner(known, emitted, executable, cubin, report)

@@ -1,0 +1,228 @@
+"""Worker processes: an executor whose processes die alone.
+
+In: picklable functions and arguments. Out: futures. A process that dies fails the one call that it had and
+is replaced for the next; a call can be killed; and because a process is started with nothing but the import
+path, a script that starts a search needs no main guard. Invariant: a process, with all that it started,
+is gone once its executor is shut down or the interpreter that owns it is gone, whatever it was doing.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures as futures
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from mirage_nb.errors import SearchError
+
+T = TypeVar("T")
+
+BOOT = "import sys; sys.path[:] = sys.argv[2:]; from mirage_nb.search.pool import serve; serve(int(sys.argv[1]))"
+COMPLAINT_BYTES = 2000
+
+
+class WorkerDied(futures.BrokenExecutor):
+    """The process ended before it answered."""
+
+
+class Workers(futures.Executor):
+    """Up to `count` processes, started as calls come in."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._turn = threading.Condition()
+        self._calls: collections.deque[_Call] = collections.deque()
+        self._keepers: list[threading.Thread] = []
+        self._idle = 0
+        self._busy: dict[futures.Future[Any], _Worker] = {}
+        self._open = True
+        self._killed = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> futures.Future[T]:
+        """Call `fn` in a process. Its future raises what the call raises, or WorkerDied."""
+        future: futures.Future[T] = futures.Future()
+        with self._turn:
+            if not self._open:
+                raise RuntimeError("these workers were shut down")
+            self._calls.append((future, fn, args, kwargs))
+            if len(self._calls) > self._idle and len(self._keepers) < self._count:
+                keeper = threading.Thread(target=self._keep, name="mirage worker", daemon=True)
+                self._keepers.append(keeper)
+                keeper.start()
+            self._turn.notify()
+        return future
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The identities of the processes that are at work now."""
+        with self._turn:
+            return tuple(worker.pid for worker in self._busy.values())
+
+    def kill(self, future: futures.Future[Any]) -> None:
+        """End the process that works on this call, if one does; the future then raises WorkerDied."""
+        with self._turn:
+            if future in self._busy:
+                self._busy[future].kill()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls; processes end when they have nothing left to do."""
+        with self._turn:
+            self._open = False
+            if cancel_futures:
+                for future, *_ in self._calls:
+                    future.cancel()
+                self._calls.clear()
+            self._turn.notify_all()
+            keepers = list(self._keepers)
+        if wait:
+            for keeper in keepers:
+                keeper.join()
+
+    def terminate(self) -> None:
+        """End all processes now; calls that have not ended fail. Returns when the processes are gone."""
+        with self._turn:
+            self._killed = True
+            for worker in self._busy.values():
+                worker.kill()
+        self.shutdown(cancel_futures=True)
+
+    def _keep(self) -> None:
+        """One thread for each process: it hands over a call, waits, and replaces a process that died."""
+        worker: _Worker | None = None
+        while (call := self._next()) is not None:
+            future, function, args, kwargs = call
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                request = pickle.dumps((function, args, kwargs))
+                if worker is None:
+                    worker = _Worker()
+                answered, value = self._ask(worker, future, request)
+            except (EOFError, OSError) as error:
+                reason = worker.end() if worker is not None else str(error)
+                worker = None
+                future.set_exception(WorkerDied(f"a worker process ended: {reason}"))
+            except Exception as error:  # noqa: BLE001  # whatever keeps the call from being made is its outcome
+                future.set_exception(error)
+            else:
+                if answered:
+                    future.set_result(value)
+                else:
+                    future.set_exception(value)
+            del call, future  # a result is not kept alive until the next call
+        if worker is not None:
+            worker.end()
+
+    def _next(self) -> _Call | None:
+        """The next call; None once there will be no more."""
+        with self._turn:
+            self._idle += 1
+            while not self._calls and self._open:
+                self._turn.wait()
+            self._idle -= 1
+            return self._calls.popleft() if self._calls else None
+
+    def _ask(self, worker: _Worker, future: futures.Future[Any], request: bytes) -> tuple[bool, Any]:
+        with self._turn:
+            if self._killed:
+                raise EOFError
+            self._busy[future] = worker
+        try:
+            return worker.ask(request)
+        finally:
+            with self._turn:
+                del self._busy[future]
+
+
+_Call = tuple["futures.Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class _Worker:
+    """One process, head of a group of its own, and the socket to it. Used by one thread at a time, but `kill`."""
+
+    def __init__(self) -> None:
+        if not sys.executable:
+            raise SearchError("no Python interpreter is known to start workers with", hint="pass an executor")
+        ours, theirs = socket.socketpair()
+        self._complaints = tempfile.TemporaryFile()
+        with theirs:
+            path = [entry or os.getcwd() for entry in sys.path]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, str(theirs.fileno()), *path],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._complaints,
+                start_new_session=True,
+            )
+        self._link = Connection(ours.detach())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: bytes) -> tuple[bool, Any]:
+        """Whether the call returned, and its value or exception. Raises EOFError or OSError when it died."""
+        self._link.send_bytes(request)
+        answer: tuple[bool, Any] = pickle.loads(self._link.recv_bytes())
+        return answer
+
+    def kill(self) -> None:
+        """End the process and what it started. Not after `end`: the number may be another's by then."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def end(self) -> str:
+        """Make sure that nothing is left of it; says how it ended."""
+        died = self._process.poll()
+        if died is None:
+            self.kill()
+        status = self._process.wait()
+        self._link.close()
+        with self._complaints as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
+            said = file.read().decode(errors="replace").strip().splitlines()
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        return f"{how}, {said[-1]}" if said else how
+
+
+def serve(descriptor: int) -> None:
+    """What a worker process runs: it answers calls until its owner is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session that owns this process
+    link = Connection(descriptor)
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(link, requests), daemon=True).start()
+    while True:
+        link.send_bytes(_answer(requests.get()))
+
+
+def _receive(link: Connection, requests: queue.SimpleQueue[bytes]) -> None:
+    """Notices the end of the owner while a call is at work, too."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            requests.put(link.recv_bytes())
+    os.killpg(0, signal.SIGKILL)
+
+
+def _answer(request: bytes) -> bytes:
+    try:
+        function, args, kwargs = pickle.loads(request)
+        return pickle.dumps((True, function(*args, **kwargs)))
+    except Exception as error:  # noqa: BLE001  # it is raised where the call was made
+        try:
+            answer = pickle.dumps((False, error))
+            pickle.loads(answer)
+        except Exception:  # noqa: BLE001  # not every exception survives the way
+            answer = pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+        return answer
