@@ -44,9 +44,7 @@ class Kernel:
     """A kernel graph under construction; every method appends one operator and returns its value."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
-        self.graph = KernelGraph.start(
-            *(Input(name, TensorType(shape, DType.F16)) for name, shape in shapes.items())
-        )
+        self.graph = KernelGraph.start(*(Input(name, TensorType(shape, DType.F16)) for name, shape in shapes.items()))
         self.names = {name: value for value, name in enumerate(shapes)}
 
     def __getitem__(self, name: str) -> int:
@@ -177,9 +175,7 @@ def lora(m: int = 4, k: int = 8, n: int = 8, r: int = 2, grid: int = 2, loop: in
     return Case("lora", program.returning(o), outer.returning(outer.launch((0, 1, 2, 3), b)))
 
 
-def gqa(
-    h: int = 2, q: int = 4, d: int = 4, s: int = 8, grid: tuple[int, int] = (2, 2), loop: int = 2
-) -> Case:
+def gqa(h: int = 2, q: int = 4, d: int = 4, s: int = 8, grid: tuple[int, int] = (2, 2), loop: int = 2) -> Case:
     """FlashAttention without the shift: one kernel, a loop over keys."""
     shapes = {"Q": (h, q, d), "K": (h, d, s), "V": (h, s, d)}
     program = Kernel(**shapes)
@@ -266,9 +262,7 @@ def qknorm_program(h: int, q: int, d: int, s: int) -> KernelGraph:
     return program.returning(program.op(OpKind.MATMUL, weights, rms(program, 2, 2, d)))
 
 
-def qknorm(
-    h: int = 2, q: int = 4, d: int = 4, s: int = 8, grid: tuple[int, int] = (2, 2), loop: int = 2
-) -> Case:
+def qknorm(h: int = 2, q: int = 4, d: int = 4, s: int = 8, grid: tuple[int, int] = (2, 2), loop: int = 2) -> Case:
     """Both norms in front of the FlashAttention form."""
     outer = Kernel(Q=(h, q, d), K=(h, d, s), V=(h, s, d))
     b = outer.block((0, 1, 2), grid, loop)
@@ -280,9 +274,7 @@ def qknorm(
     return Case("qknorm", qknorm_program(h, q, d, s), outer.returning(outer.launch((0, 1, 2), b)))
 
 
-def qknorm_wrong(
-    h: int = 2, q: int = 4, d: int = 4, s: int = 8, grid: tuple[int, int] = (2, 2), loop: int = 2
-) -> Case:
+def qknorm_wrong(h: int = 2, q: int = 4, d: int = 4, s: int = 8, grid: tuple[int, int] = (2, 2), loop: int = 2) -> Case:
     """A graph that a ramp of inputs cannot tell from qknorm: row sums of rms(Q) times the mean row of K.
 
     With K[i, j] = a*i + b*j + c, rms(Q) @ K differs from that product by a term that is constant along the

@@ -59,9 +59,7 @@ def peak_shared_bytes(graph: BlockGraph) -> int:
     views and savers take nothing. A plan may need more (stages of a ring) or less (values in registers).
     """
     last = _last_use(graph)
-    size = [
-        _stored_bytes(op, t) for op, values in graph.definitions() for t in (graph.types[v] for v in values)
-    ]
+    size = [_stored_bytes(op, t) for op, values in graph.definitions() for t in (graph.types[v] for v in values)]
     born = [
         0 if op.kind is OpKind.ACCUM else number
         for number, (op, values) in enumerate(graph.definitions())
@@ -129,9 +127,7 @@ def _check_row(op: Op, here: str) -> None:
     """The attributes are of the operator's class, and only graph-defined operators have a body."""
     expected = OPS[op.kind].attrs
     if (expected is None) != (op.attrs is None) or (expected and not isinstance(op.attrs, expected)):
-        raise GraphError(
-            f"{here}: attributes {op.attrs} instead of {expected.__name__ if expected else 'none'}"
-        )
+        raise GraphError(f"{here}: attributes {op.attrs} instead of {expected.__name__ if expected else 'none'}")
     if (op.body is not None) != (op.kind in (OpKind.GRAPH, OpKind.FUSED)):
         raise GraphError(f"{here}: a body belongs to graph-defined and fused operators, and only to them")
 

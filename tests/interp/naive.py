@@ -37,9 +37,7 @@ def plain(op: Op, operands: list[Array]) -> Array:
     return np.asarray(TABLE[op.kind](operands, op.attrs, 0))
 
 
-def tile(
-    array: Array, attrs: InIterAttrs, at: tuple[int, ...], grid: tuple[int, ...], i: int, loop: int
-) -> Array:
+def tile(array: Array, attrs: InIterAttrs, at: tuple[int, ...], grid: tuple[int, ...], i: int, loop: int) -> Array:
     """Halve the region once per role, in order: grid dims first, then the loop."""
     region = [(0, extent) for extent in array.shape]
     for dim, index, parts in [*zip(attrs.imap, at, grid, strict=True), (attrs.fmap, i, loop)]:
@@ -61,9 +59,7 @@ def block(graph: BlockGraph, args: list[Array]) -> list[Array]:
     return outputs
 
 
-def one_block(
-    graph: BlockGraph, args: list[Array], at: tuple[int, ...]
-) -> list[tuple[tuple[slice, ...], Array]]:
+def one_block(graph: BlockGraph, args: list[Array], at: tuple[int, ...]) -> list[tuple[tuple[slice, ...], Array]]:
     rounds: list[dict[int, Array]] = []
     stages = graph.stages()
     for i in range(graph.loop):
