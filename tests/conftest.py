@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker("notebook")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of fixtures that outlive one test; never the user's."""
+    home = tmp_path_factory.mktemp("mirage_nb_shared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIRAGE_NB_HOME", str(home))
+        yield home
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,15 @@ def test_every_test_has_a_home_of_its_own(mirage_home: Path, built: Path) -> Non
     assert not mirage_home.is_relative_to(Path.home() / ".cache")
 
 
+@pytest.fixture(scope="module")
+def home_of_the_module() -> str:
+    return os.environ["MIRAGE_NB_HOME"]
+
+
+def test_longer_fixtures_have_a_home_too(home_of_the_module: str, shared_home: Path) -> None:
+    assert home_of_the_module == str(shared_home)
+
+
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Stands in for the command-line option."""
