@@ -45,7 +45,7 @@ class Workers(futures.Executor):
         self._calls: collections.deque[_Call] = collections.deque()
         self._keepers: list[threading.Thread] = []
         self._idle = 0
-        self._busy: dict[futures.Future[Any], _Worker] = {}
+        self._live: dict[_Worker, futures.Future[Any] | None] = {}
         self._open = True
         self._killed = False
 
@@ -65,15 +65,16 @@ class Workers(futures.Executor):
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The identities of the processes that are at work now."""
+        """The identities of the processes that are there now."""
         with self._turn:
-            return tuple(worker.pid for worker in self._busy.values())
+            return tuple(worker.pid for worker in self._live)
 
     def kill(self, future: futures.Future[Any]) -> None:
         """End the process that works on this call, if one does; the future then raises WorkerDied."""
         with self._turn:
-            if future in self._busy:
-                self._busy[future].kill()
+            for worker, call in self._live.items():
+                if call is future:
+                    worker.kill()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; processes end when they have nothing left to do."""
@@ -93,7 +94,7 @@ class Workers(futures.Executor):
         """End all processes now; calls that have not ended fail. Returns when the processes are gone."""
         with self._turn:
             self._killed = True
-            for worker in self._busy.values():
+            for worker in self._live:
                 worker.kill()
         self.shutdown(cancel_futures=True)
 
@@ -102,27 +103,26 @@ class Workers(futures.Executor):
         worker: _Worker | None = None
         while (call := self._next()) is not None:
             future, function, args, kwargs = call
-            if not future.set_running_or_notify_cancel():
-                continue
             try:
                 request = pickle.dumps((function, args, kwargs))
                 if worker is None:
-                    worker = _Worker()
-                answered, value = self._ask(worker, future, request)
+                    worker = self._start()
+                worker.await_ready()
+                if future.set_running_or_notify_cancel():
+                    answered, value = self._ask(worker, future, request)
+                    if answered:
+                        future.set_result(value)
+                    else:
+                        future.set_exception(value)
             except (EOFError, OSError) as error:
-                reason = worker.end() if worker is not None else str(error)
+                reason = self._end(worker) if worker is not None else str(error)
                 worker = None
-                future.set_exception(WorkerDied(f"a worker process ended: {reason}"))
+                _fail(future, WorkerDied(f"a worker process ended: {reason}"))
             except Exception as error:  # noqa: BLE001  # whatever keeps the call from being made is its outcome
-                future.set_exception(error)
-            else:
-                if answered:
-                    future.set_result(value)
-                else:
-                    future.set_exception(value)
-            del call, future  # a result is not kept alive until the next call
+                _fail(future, error)
+            del call, future, args, kwargs  # nothing is kept alive until the next call
         if worker is not None:
-            worker.end()
+            self._end(worker)
 
     def _next(self) -> _Call | None:
         """The next call; None once there will be no more."""
@@ -133,16 +133,32 @@ class Workers(futures.Executor):
             self._idle -= 1
             return self._calls.popleft() if self._calls else None
 
+    def _start(self) -> _Worker:
+        worker = _Worker()
+        with self._turn:
+            self._live[worker] = None
+            if self._killed:
+                worker.kill()
+        return worker
+
     def _ask(self, worker: _Worker, future: futures.Future[Any], request: bytes) -> tuple[bool, Any]:
         with self._turn:
-            if self._killed:
-                raise EOFError
-            self._busy[future] = worker
+            self._live[worker] = future
         try:
             return worker.ask(request)
         finally:
             with self._turn:
-                del self._busy[future]
+                self._live[worker] = None
+
+    def _end(self, worker: _Worker) -> str:
+        with self._turn:
+            del self._live[worker]  # from here on its number may become another's
+        return worker.end()
+
+
+def _fail(future: futures.Future[Any], error: Exception) -> None:
+    if future.running() or future.set_running_or_notify_cancel():
+        future.set_exception(error)
 
 
 _Call = tuple["futures.Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -167,10 +183,17 @@ class _Worker:
                 start_new_session=True,
             )
         self._link = Connection(ours.detach())
+        self._ready = False
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def await_ready(self) -> None:
+        """Wait until the process has started. Raises EOFError or OSError when it died before."""
+        if not self._ready:
+            self._link.recv_bytes()
+            self._ready = True
 
     def ask(self, request: bytes) -> tuple[bool, Any]:
         """Whether the call returned, and its value or exception. Raises EOFError or OSError when it died."""
@@ -179,7 +202,7 @@ class _Worker:
         return answer
 
     def kill(self) -> None:
-        """End the process and what it started. Not after `end`: the number may be another's by then."""
+        """End the process and what it started. Never after `end`."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -203,6 +226,7 @@ def serve(descriptor: int) -> None:
     link = Connection(descriptor)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(link, requests), daemon=True).start()
+    link.send_bytes(b"ready")
     while True:
         link.send_bytes(_answer(requests.get()))
 

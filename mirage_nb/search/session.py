@@ -112,7 +112,7 @@ class SearchSession:
         self._prefixes: dict[int, tuple[Prefix, ...]] = {}
         self._known: dict[str, Candidate] = {}
         self._dropped: set[str] = set()
-        self._cut: dict[str, None] = {}
+        self._cut: dict[int, tuple[str, ...]] = {}
         self._messages: list[str] = []
 
     # -- what a user does -------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class SearchSession:
                 outside_lax=sum(found.outside_lax for found in findings),
                 candidates=tuple(sorted(self._candidates(), key=lambda c: c.rank)[:KEPT_CANDIDATES]),
                 prefixes=self._sample(),
-                cut=tuple(self._cut),
+                cut=tuple(dict.fromkeys(why for index in sorted(self._cut) for why in self._cut[index])),
                 messages=tuple(self._messages),
                 exhausted=bool(self._total) and len(self._done) == self._total and not self._cut,
             )
@@ -329,7 +329,7 @@ class SearchSession:
         if tasks and self.proceed():
             self._hand_out(tasks)
         if not self.proceed():
-            self._leave_out("stopped by the user")
+            self._leave_out(self._total, "stopped by the user")
 
     def _task(self, index: int, configuration: Configuration) -> Task:
         assert self._box is not None
@@ -355,7 +355,7 @@ class SearchSession:
             try:
                 found = explore(replace(task, deadline=own), self._note)
             except Exception as error:  # noqa: BLE001  # one broken configuration must not lose the others
-                self._leave_out(_why(task, error))
+                self._leave_out(task.index, _why(task, error))
                 continue
             if found.unfinished and own == until and self.proceed():
                 return list(tasks[number:])
@@ -398,7 +398,8 @@ class SearchSession:
         try:
             waiting[executor.submit(explore, entry.task)] = entry
         except RuntimeError as error:  # broken for good, or shut down by its owner
-            self._leave_out(f"{entry.task.configuration}: left out, the executor takes no more work: {error}")
+            why = f"{entry.task.configuration}: left out, the executor takes no more work: {error}"
+            self._leave_out(entry.task.index, why)
 
     def _again(
         self, executor: futures.Executor, entry: _Open, why: str, waiting: dict[futures.Future[Explored], _Open]
@@ -406,7 +407,7 @@ class SearchSession:
         """Begin a configuration again, unless its workers died too often."""
         where = entry.task.configuration
         if entry.attempts == ATTEMPTS:
-            self._leave_out(f"{where}: left out, its workers died {ATTEMPTS} times")
+            self._leave_out(entry.task.index, f"{where}: left out, its workers died {ATTEMPTS} times")
         else:
             self.tell(f"{where}: done again, {why}")
             self._begin(executor, _Open(entry.task, entry.attempts + 1), waiting)
@@ -416,11 +417,11 @@ class SearchSession:
         try:
             self._take(future.result())
         except futures.CancelledError:
-            self._leave_out(f"{entry.task.configuration}: cancelled")
+            self._leave_out(entry.task.index, f"{entry.task.configuration}: cancelled")
         except futures.BrokenExecutor as error:
             return str(error)
         except Exception as error:  # noqa: BLE001  # one broken configuration must not lose the others
-            self._leave_out(_why(entry.task, error))
+            self._leave_out(entry.task.index, _why(entry.task, error))
         return ""
 
     def _look(self, executor: futures.Executor, waiting: Mapping[futures.Future[Explored], _Open]) -> None:
@@ -433,6 +434,7 @@ class SearchSession:
             if not future.running() or self._state is State.PAUSED:
                 entry.since = now
             elif now - entry.since > entry.task.seconds + HANG_SECONDS and isinstance(executor, Workers):
+                self.tell(f"{entry.task.configuration}: its worker hung")
                 executor.kill(future)
 
     def _note(self, index: int, findings: Findings) -> None:
@@ -450,13 +452,15 @@ class SearchSession:
         self._note(found.index, found.findings)
         with self._turn:
             self._prefixes[found.index] = found.prefixes
-            self._cut.update(dict.fromkeys(found.cut))
+            if found.cut:
+                self._cut[found.index] = found.cut
             if not found.unfinished:
                 self._done.add(found.index)
 
-    def _leave_out(self, why: str) -> None:
+    def _leave_out(self, index: int, why: str) -> None:
+        """Name what was not searched, in the order of configurations; the session's own reasons come last."""
         with self._turn:
-            self._cut[why] = None
+            self._cut[index] = (*self._cut.get(index, ()), why)
 
     def _candidates(self) -> Iterator[Candidate]:
         """Each once, from the first configuration that has it, as it is known now."""

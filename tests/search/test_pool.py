@@ -1,0 +1,156 @@
+"""Worker processes: outcomes, deaths, ends; nothing is left behind."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirage_nb.errors import OptionError
+from mirage_nb.search.pool import WorkerDied, Workers, _answer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+    """Whether the condition came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, a zombie included."""
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    found = Workers(2)
+    yield found
+    found.terminate()
+
+
+def test_values_and_exceptions_come_back(workers: Workers) -> None:
+    assert list(workers.map(math.sqrt, range(5))) == [math.sqrt(n) for n in range(5)]
+    with pytest.raises(ZeroDivisionError):
+        workers.submit(operator.truediv, 1, 0).result()
+    with pytest.raises(Exception, match="pickle"):
+        workers.submit(lambda: 1).result()  # type: ignore[misc]
+    assert len(workers.processes) <= 2
+
+
+def raise_told() -> None:
+    raise OptionError("what", hint="how")
+
+
+def raise_unpicklable() -> None:
+    class Local(Exception):
+        pass
+
+    raise Local("gone")
+
+
+def test_errors_arrive_whole_and_odd_ones_in_words() -> None:
+    answered, error = pickle.loads(_answer(pickle.dumps((raise_told, (), {}))))
+    assert not answered and (error.message, error.hint) == ("what", "how")
+    answered, error = pickle.loads(_answer(pickle.dumps((raise_unpicklable, (), {}))))
+    assert not answered and "Local: gone" in str(error)
+
+
+def test_a_death_fails_one_call_only(workers: Workers) -> None:
+    doomed = workers.submit(time.sleep, 60)
+    other = workers.submit(time.sleep, 1.0)
+    assert until(doomed.running)
+    workers.kill(doomed)
+    with pytest.raises(WorkerDied, match="signal 9"):
+        doomed.result(10)
+    assert other.result(20) is None
+    assert workers.submit(math.sqrt, 4).result(20) == 2
+
+
+def test_the_last_words_of_a_process_are_told(workers: Workers) -> None:
+    with pytest.raises(WorkerDied, match="status 3"):
+        workers.submit(os._exit, 3).result(20)
+    with pytest.raises(WorkerDied, match="status 1, last words"):
+        workers.submit(exec, "import sys, os; print('last words', file=sys.stderr, flush=True); os._exit(1)").result(20)
+
+
+def test_a_stopped_process_can_be_killed(workers: Workers) -> None:
+    hung = workers.submit(os.kill, 0, signal.SIGSTOP)  # the whole group
+    assert until(hung.running)
+    (pid,) = workers.processes
+    assert until(lambda: "T (stopped)" in Path(f"/proc/{pid}/status").read_text())
+    workers.kill(hung)
+    with pytest.raises(WorkerDied):
+        hung.result(10)
+    assert until(lambda: not alive(pid))
+
+
+def test_terminate_is_quick_and_leaves_nothing() -> None:
+    before = threading.active_count()
+    workers = Workers(2)
+    calls = [workers.submit(time.sleep, 60) for _ in range(5)]
+    child = workers.submit(time.sleep, 60)
+    assert until(calls[1].running)
+    pids = workers.processes
+    assert len(pids) == 2
+    started = time.monotonic()
+    workers.terminate()
+    assert time.monotonic() - started < 1.0
+    assert not any(alive(pid) for pid in pids)
+    assert threading.active_count() == before
+    assert all(call.done() for call in [*calls, child])
+    assert calls[-1].cancelled()
+    with pytest.raises(RuntimeError, match="shut down"):
+        workers.submit(math.sqrt, 1)
+
+
+def test_what_a_process_started_ends_with_it(workers: Workers) -> None:
+    call = workers.submit(subprocess.run, ["sleep", "60"])
+    assert until(call.running)
+    (pid,) = workers.processes
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    assert until(lambda: children.read_text().split())
+    (child,) = map(int, children.read_text().split())
+    workers.kill(call)
+    assert until(lambda: not alive(child) or "Z (zombie)" in Path(f"/proc/{child}/status").read_text())
+
+
+def test_shutdown_lets_calls_end_unless_they_are_cancelled() -> None:
+    workers = Workers(1)
+    first, second = workers.submit(time.sleep, 0.2), workers.submit(math.sqrt, 9)
+    workers.shutdown()
+    assert first.result(0) is None and second.result(0) == 3
+    workers = Workers(1)
+    first, second = workers.submit(time.sleep, 0.2), workers.submit(math.sqrt, 9)
+    assert until(first.running)
+    workers.shutdown(cancel_futures=True)
+    assert first.result(0) is None and second.cancelled()
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()"])
+def test_processes_end_with_their_owner(end: str) -> None:
+    script = (
+        "import os, signal, sys, time\n"
+        "from mirage_nb.search.pool import Workers\n"
+        "workers = Workers(1)\n"
+        "call = workers.submit(time.sleep, 60)\n"
+        "while not call.running(): time.sleep(0.01)\n"
+        "print(*workers.processes, flush=True)\n"
+        f"{end}\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    pid = int(ended.stdout)
+    assert until(lambda: not alive(pid), 5.0)

@@ -1,0 +1,388 @@
+"""Sessions: life, streaming, workers that die or hang, any executor, and nothing left behind."""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import importlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from mirage_nb.errors import LaunchError, OptionError, SearchError
+from mirage_nb.lang import parse
+from mirage_nb.search import Budget
+from mirage_nb.search import session as module
+from mirage_nb.search.pool import Workers
+from mirage_nb.search.progress import Snapshot, State
+from mirage_nb.search.session import SearchSession
+from mirage_nb.targets import find_target
+
+ROOT = Path(__file__).resolve().parents[2]
+H200 = find_target("h200")
+SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
+LONG = (  # tens of seconds at standard effort
+    "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
+    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
+)
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def search(text: str = SMALL, **options: object) -> SearchSession:
+    return SearchSession(parse(text).graph, H200, **options)  # type: ignore[arg-type]
+
+
+def processes(session: SearchSession) -> tuple[int, ...]:
+    workers = session._workers
+    return workers.processes if isinstance(workers, Workers) else ()
+
+
+def children() -> set[str]:
+    """All processes that this one started and that are there, zombies included."""
+    found = Path("/proc/self/task").glob("*/children")
+    return {pid for thread in found for pid in thread.read_text().split()}
+
+
+def facts(snapshot: Snapshot) -> tuple[object, ...]:
+    """What equal seeds make equal."""
+    return (snapshot.candidates, snapshot.counts, snapshot.prefixes, snapshot.cut, snapshot.exhausted)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of our own for temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def no_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is left to workers."""
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", -1.0)
+
+
+@pytest.fixture
+def sessions() -> Iterator[list[SearchSession]]:
+    """Sessions to be ended with the test."""
+    found: list[SearchSession] = []
+    yield found
+    for session in found:
+        session.stop()
+        assert session.wait(20)
+
+
+def test_a_search_from_start_to_end() -> None:
+    session = search(name="small", effort="quick")
+    assert session.snapshot().state is State.WAITING
+    found = session.start().result(60)
+    assert (found.name, found.state, found.exhausted, found.cut) == ("small", State.FINISHED, True, ())
+    assert found.configurations_done == found.configurations_total > 0
+    assert found.best is found.candidates[0]
+    assert [c.rank for c in found.candidates] == sorted(c.rank for c in found.candidates)
+    assert len({c.digest for c in found.candidates}) == len(found.candidates)
+    assert found.verified >= len(found.candidates) and found.structures > 0
+    assert found.first_seconds is not None and found.first_seconds < found.seconds
+    assert sum(found.counts.values()) > 0 and found.prefixes
+    with pytest.raises(SearchError, match="before"):
+        session.start()
+
+
+@pytest.mark.parametrize("text", [SMALL, LONG])
+def test_the_first_candidate_is_there_within_a_second(text: str, sessions: list[SearchSession]) -> None:
+    session = search(text).start()
+    sessions.append(session)
+    assert until(lambda: session.snapshot().candidates, 20)
+    first = session.snapshot().first_seconds
+    assert first is not None and first < 1.0
+
+
+def test_equal_seeds_give_equal_results_whoever_works(no_head_start: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = facts(search().start().result(120))
+    monkeypatch.setenv("MIRAGE_NB_WORKERS", "1")
+    assert facts(search().start().result(120)) == alone
+    with futures.ThreadPoolExecutor(3) as executor:
+        assert facts(search(executor=executor).start().result(120)) == alone
+        assert executor.submit(int, "1").result() == 1  # it stays the caller's
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", 60.0)
+    assert facts(search().start().result(120)) == alone
+
+
+def test_any_process_pool_will_do(no_head_start: None) -> None:
+    with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        found = search(effort="quick", executor=executor).start().result(120)
+    assert found.exhausted and found.candidates
+
+
+def test_an_executor_that_takes_nothing_is_named(no_head_start: None) -> None:
+    executor = futures.ThreadPoolExecutor(1)
+    executor.shutdown()
+    found = search(effort="quick", executor=executor).start().result(20)
+    assert not found.exhausted
+    assert all("takes no more work" in cut for cut in found.cut) and found.cut
+
+
+def test_findings_stream_while_configurations_run(no_head_start: None, sessions: list[SearchSession]) -> None:
+    session = search(LONG).start()
+    sessions.append(session)
+    seen: list[Snapshot] = []
+    while len({s.verified for s in seen}) < 5:
+        assert len(seen) < 2000
+        seen.append(session.snapshot())
+        time.sleep(0.02)
+    assert any(s.candidates and s.configurations_done < s.configurations_total for s in seen)
+    assert [s.verified for s in seen] == sorted(s.verified for s in seen)
+    assert [s.configurations_done for s in seen] == sorted(s.configurations_done for s in seen)
+
+
+@pytest.mark.parametrize("begun", ["head start", "workers"])
+def test_stop_shows_at_once_and_leaves_nothing(
+    begun: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", 60.0 if begun == "head start" else -1.0)
+    threads = threading.active_count()
+    session = search(LONG).start()
+    assert until(lambda: session.snapshot().candidates)
+    pids = processes(session)
+    assert bool(pids) == (begun == "workers")
+    started = time.monotonic()
+    session.stop()
+    assert session.snapshot().state is State.STOPPED
+    assert time.monotonic() - started < 0.2
+    assert session.wait(10)
+    assert time.monotonic() - started < 2.0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    last = session.result(0)
+    assert last.candidates and "stopped by the user" in last.cut and not last.exhausted
+    assert last.seconds == session.snapshot().seconds
+    assert until(lambda: threading.active_count() == threads, 2.0)
+    assert not list(scratch.iterdir())
+
+
+def test_ten_sessions_leave_nothing_behind(scratch: Path, no_head_start: None) -> None:
+    threads, before = threading.active_count(), children()
+    for number in range(10):
+        session = search(LONG if number % 2 else SMALL, effort="standard" if number % 2 else "quick").start()
+        if number % 2:
+            assert until(partial(processes, session))
+            session.stop()
+        session.result(60)
+    assert until(lambda: threading.active_count() == threads, 2.0)
+    assert not list(scratch.iterdir())
+    assert children() == before
+
+
+def test_stop_before_the_thread_has_begun_and_after_the_end() -> None:
+    session = search().start()
+    session.stop()
+    assert session.wait(10) and session.snapshot().state is State.STOPPED
+    session = search(effort="quick").start()
+    session.result(60)
+    session.stop()
+    session.pause()
+    session.resume()
+    assert session.snapshot().state is State.FINISHED
+
+
+@pytest.mark.parametrize("head_start", [60.0, -1.0])
+def test_pause_holds_the_work_and_resume_goes_on(
+    head_start: float, monkeypatch: pytest.MonkeyPatch, sessions: list[SearchSession]
+) -> None:
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", head_start)
+    session = search(LONG).start()
+    sessions.append(session)
+    assert until(lambda: session.snapshot().verified)
+    session.pause()
+    assert session.snapshot().state is State.PAUSED
+    time.sleep(0.5)  # what was under way ends
+    before = session.snapshot()
+    time.sleep(0.5)
+    assert session.snapshot().verified == before.verified
+    session.resume()
+    assert session.snapshot().state is State.RUNNING
+    assert until(lambda: session.snapshot().verified > before.verified)
+    session.pause()
+    session.stop()
+    assert session.wait(10) and session.snapshot().state is State.STOPPED
+
+
+def test_a_killed_worker_costs_nothing_but_time(no_head_start: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = facts(search().start().result(120))
+    monkeypatch.setenv("MIRAGE_NB_WORKERS", "2")
+    session = search().start()
+    assert until(lambda: session.snapshot().verified and len(processes(session)) == 2)
+    os.kill(processes(session)[0], signal.SIGKILL)
+    found = session.result(120)
+    assert facts(found) == expected
+    assert found.configurations_done == found.configurations_total
+    assert [m for m in found.messages if "done again" in m and "signal 9" in m]
+
+
+DEADLY = """
+import os, signal
+from mirage_nb.search import worker
+
+def explore(task, post=None):
+    if task.index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return worker.explore(task, post)
+"""
+
+
+def test_three_deaths_leave_one_configuration_out(
+    no_head_start: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(module, "explore", importlib.import_module("deadly").explore)
+    found = search().start().result(120)
+    assert found.state is State.FINISHED and not found.exhausted
+    assert len([m for m in found.messages if "done again" in m]) == 1  # the same words twice are told once
+    assert [cut for cut in found.cut if "died 3 times" in cut]
+    assert found.configurations_done == found.configurations_total - 1
+    assert found.candidates
+
+
+def test_a_worker_that_hangs_is_replaced(no_head_start: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HANG_SECONDS", 0.2)
+    monkeypatch.setenv("MIRAGE_NB_WORKERS", "1")
+    session = search(budget=Budget(seconds=2.0)).start()
+    assert until(lambda: session.snapshot().verified)
+    (pid,) = processes(session)
+    os.kill(pid, signal.SIGSTOP)
+    found = session.result(120)
+    assert [m for m in found.messages if "hung" in m] and [m for m in found.messages if "done again" in m]
+    assert found.configurations_done == found.configurations_total
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_time_limit_ends_the_search_and_is_told(no_head_start: None) -> None:
+    found = search(LONG, seconds=1.5).start().result(60)
+    assert found.state is State.FINISHED and not found.exhausted and found.cut
+    assert found.configurations_done < found.configurations_total
+    assert found.seconds < 10
+
+
+def test_mistakes_and_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match="effort"):
+        search(effort="heroic")
+    with pytest.raises(SearchError, match="not finished after 0 s"):
+        search().result(0)
+
+    def broken(*arguments: object, **named: object) -> None:
+        raise ZeroDivisionError("nobody expects this")
+
+    monkeypatch.setattr(module, "explore", broken)
+    found = search(effort="quick").start().result(20)
+    assert found.cut and all("nobody expects this" in cut and "internal error" in cut for cut in found.cut)
+    monkeypatch.setattr(module, "prepare", broken)
+    session = search(effort="quick").start()
+    with pytest.raises(SearchError, match="nobody expects this"):
+        session.result(20)
+    assert session.snapshot().state is State.FAILED
+
+
+# -- what follows the search ------------------------------------------------------------------------
+
+
+def fail_with(error: Exception) -> Callable[[], None]:
+    def finish() -> None:
+        raise error
+
+    return finish
+
+
+@pytest.mark.parametrize("error", [LaunchError("no card"), ZeroDivisionError("a bug")])
+def test_whatever_happens_afterwards_the_candidates_stay(error: Exception) -> None:
+    found = search(effort="quick").start(fail_with(error)).result(60)
+    assert found.state is State.FINISHED and found.candidates
+    assert str(error) in found.messages[-1]
+
+
+def test_candidates_can_be_updated_and_dropped() -> None:
+    session = search(effort="quick")
+    session.start().result(60)
+    first, second, *_ = session.snapshot().candidates
+    session.drop(first.digest, "wrong")
+    session.tell("once")
+    session.tell("once")
+    assert session.snapshot().candidates[0] == second
+    assert session.snapshot().messages == ("wrong", "once")
+
+
+def test_calls_by_workers() -> None:
+    outcomes: list[object] = []
+    session = search(effort="quick")
+
+    def finish() -> None:
+        outcomes.append(session.call(divmod, 7, 2, seconds=30))
+        for function, *arguments in ((time.sleep, 60), (os._exit, 4), (divmod, 1, 0)):
+            try:
+                session.call(function, *arguments, seconds=0.5 if function is time.sleep else 30)
+            except (SearchError, ArithmeticError) as error:
+                outcomes.append(error)
+        outcomes.append(sorted((n, f.result()) for n, f in session.call_all(abs, [(-1,), (-2,)], seconds=30)))
+
+    assert session.start(finish).result(60).messages == ()
+    value, late, died, divided, both = outcomes
+    assert value == (3, 1) and both == [(0, 1), (1, 2)]
+    assert "sleep took more than 0.5 s" in str(late)
+    assert "did not end" in str(died) and "status 4" in str(died)
+    assert isinstance(divided, ZeroDivisionError)
+
+
+def test_stop_ends_a_call_and_pause_holds_what_follows() -> None:
+    steps: list[str] = []
+    session = search(effort="quick")
+
+    def finish() -> None:
+        steps.append("waiting")
+        session.proceed()
+        steps.append("calling")
+        session.call(time.sleep, 60, seconds=100)
+        steps.append("never")
+
+    session.start(lambda: (session.pause(), finish())[0])
+    assert until(lambda: steps == ["waiting"])
+    time.sleep(0.2)
+    assert steps == ["waiting"] and session.snapshot().state is State.PAUSED
+    session.resume()
+    assert until(lambda: steps == ["waiting", "calling"] and processes(session))
+    pids = processes(session)
+    started = time.monotonic()
+    session.stop()
+    assert session.wait(10) and time.monotonic() - started < 2.0
+    assert steps == ["waiting", "calling"]
+    assert session.snapshot().state is State.STOPPED and session.snapshot().messages == ()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from mirage_nb.search import session\n"
+        "from mirage_nb.search.session import SearchSession\n"
+        "from mirage_nb.lang import parse\n"
+        "from mirage_nb.targets import find_target\n"
+        "session.HEAD_START_SECONDS = -1\n"
+        "print('once')\n"
+        f"found = SearchSession(parse({SMALL!r}).graph, find_target('h200'), effort='quick').start().result(100)\n"
+        "print(found.state.value, len(found.candidates) > 0, found.messages)\n"
+    )
+    ended = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (ended.stdout, ended.stderr) == ("once\nfinished True ()\n", "")

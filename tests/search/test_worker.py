@@ -1,0 +1,127 @@
+"""What a worker does with one configuration, and how it talks with its session."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_nb.lang import parse
+from mirage_nb.search import EFFORTS, Budget, configurations, prepare
+from mirage_nb.search.events import Outcome
+from mirage_nb.search.worker import (
+    KEPT_INSTANCES,
+    POLL_SECONDS,
+    STREAMED_INSTANCES,
+    Explored,
+    Findings,
+    Mailbox,
+    Task,
+    Watch,
+    explore,
+    merge_counts,
+)
+from mirage_nb.targets import find_target
+from mirage_nb.verify.trials import verify
+
+RMSNORM = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
+
+
+def tasks(folder: Path, effort: str = "quick", text: str = RMSNORM, deadline: float | None = None) -> list[Task]:
+    graph = parse(text).graph
+    found = configurations(prepare(graph), EFFORTS[effort])
+    budget, target = EFFORTS[effort].budget, find_target("h200")
+    return [Task(n, graph, c, effort, budget, target, 0, deadline, Mailbox(folder)) for n, c in enumerate(found)]
+
+
+def test_candidates_are_correct_ranked_and_told_apart(tmp_path: Path) -> None:
+    for task in tasks(tmp_path):
+        found = explore(task)
+        candidates = found.findings.candidates
+        assert 0 < len(candidates) == found.findings.verified <= KEPT_INSTANCES
+        assert [c.rank for c in candidates] == sorted(c.rank for c in candidates)
+        assert len({c.digest for c in candidates}) == len(candidates)
+        assert all(c.configuration == str(task.configuration) for c in candidates)
+        for candidate in candidates[:3]:
+            assert candidate.digest == candidate.graph.digest()
+            assert verify(task.program, candidate.graph).accepted
+
+
+def test_a_task_and_its_result_travel_and_say_the_same_everywhere(tmp_path: Path) -> None:
+    task = tasks(tmp_path, "standard")[1]
+    here = explore(task)
+    there: Explored = pickle.loads(pickle.dumps(explore(pickle.loads(pickle.dumps(task)))))
+    assert here == there
+    elsewhere = replace(task, mailbox=Mailbox(tmp_path / "of" / "another" / "machine"))
+    assert explore(elsewhere) == here
+
+
+def test_findings_are_posted_on_the_way_and_only_grow(tmp_path: Path) -> None:
+    posts: list[Findings] = []
+    task = tasks(tmp_path, "standard")[1]
+    found = explore(task, lambda index, findings: posts.append(findings))
+    assert posts
+    assert any(p.candidates for p in posts)
+    numbers = [p.verified for p in posts] + [found.findings.verified]
+    assert numbers == sorted(numbers)
+    assert all(len(p.candidates) == min(p.verified, STREAMED_INSTANCES) for p in posts)
+
+
+def test_posts_are_taken_once_and_the_latest_counts(tmp_path: Path) -> None:
+    box = Mailbox(tmp_path)
+    assert box.collect(3) is None
+    box.post(3, Findings(verified=1))
+    box.post(3, Findings({(1, Outcome.KEPT): 7}, verified=2))
+    box.post(4, Findings(verified=9))
+    assert box.collect(3) == Findings({(1, Outcome.KEPT): 7}, verified=2)
+    assert box.collect(3) is None
+    Mailbox(tmp_path / "gone").post(0, Findings())  # nobody hears it, nothing breaks
+
+
+@pytest.mark.parametrize("flag", ["stop", "deadline"])
+def test_a_task_ends_early_and_says_so(tmp_path: Path, flag: str) -> None:
+    task = tasks(tmp_path, "standard", deadline=time.time() - 1 if flag == "deadline" else None)[1]
+    if flag == "stop":
+        task.mailbox.stop_flag.touch()
+    found = explore(task)
+    assert found.unfinished
+    assert found.cut
+
+
+def test_a_task_ends_when_its_session_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "session"
+    folder.mkdir()
+    watch = Watch(tasks(folder)[0])
+    assert not watch.stopped()
+    folder.rmdir()
+    time.sleep(2 * POLL_SECONDS)
+    assert watch.stopped()
+    assert not Watch(tasks(folder)[0]).stopped()  # never in reach: on another machine
+
+
+def test_verification_keeps_to_the_budget(tmp_path: Path) -> None:
+    task = replace(tasks(tmp_path, "standard")[1], budget=Budget(seconds=1e-6))
+    assert task.seconds < 1e-5
+    found = explore(task)
+    assert not found.unfinished
+    assert found.cut
+
+
+def test_a_paused_task_rests_and_goes_on(tmp_path: Path) -> None:
+    task = tasks(tmp_path)[0]
+    task.mailbox.pause_flag.touch()
+    threading.Timer(0.4, task.mailbox.pause_flag.unlink).start()
+    started = time.monotonic()
+    found = explore(task)
+    assert time.monotonic() - started >= 0.4
+    assert not found.unfinished and found.findings.verified
+
+
+def test_counts_add_up() -> None:
+    kept, merged = (1, Outcome.KEPT), (2, Outcome.MERGED)
+    assert merge_counts([]) == {}
+    assert merge_counts([{kept: 2}, {kept: 3, merged: 1}]) == {kept: 5, merged: 1}
