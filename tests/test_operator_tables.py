@@ -12,6 +12,7 @@ from mirage_nb.ir import OPS, OpKind, Trait
 from mirage_nb.runtime import torch_program
 from mirage_nb.search import semantics
 from mirage_nb.verify import roots
+from tests.codegen.test_cuda import ATTRIBUTES
 
 ELEMENTWISE = {kind for kind, spec in OPS.items() if Trait.ELEMENTWISE in spec.traits}
 COMPUTING = {kind for kind, spec in OPS.items() if Trait.STRUCTURAL not in spec.traits}
@@ -22,6 +23,7 @@ TABLES: dict[str, tuple[Collection[OpKind], set[OpKind]]] = {
     "the program in torch": (torch_program.TORCH, COMPUTING),
     "the search, one operand or two": ([*semantics.UNARY, *semantics.BINARY], ELEMENTWISE),
     "the emitted expressions": (operators.CUDA, ELEMENTWISE),
+    "the kernels that tests run": ([kind for kind, _ in ATTRIBUTES], ELEMENTWISE),
     "the operands behind a wrong element": (roots.RULES, COMPUTING - ELEMENTWISE),
 }
 
