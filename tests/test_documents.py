@@ -1,0 +1,61 @@
+"""What README and CONTRIBUTING say is there: paths, make targets, programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirage_nb.lang import parse
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def missing_paths(text: str, root: Path) -> list[str]:
+    """Names in backquotes or links that look like paths and do not exist."""
+    quoted = re.findall(r"`([\w.-]+(?:/[\w.-]+)*/?)`|\]\(([\w./-]+)\)", text)
+    named = [first or second for first, second in quoted]
+    known_suffix = re.compile(r"\.(py|md|ipynb|yml|toml|cuh)$")
+    found = [name for name in named if ("/" in name or known_suffix.search(name)) and not name.startswith("device/")]
+    places = (root, root / "mirage_nb", root / "mirage_nb/algebra")
+    return [name for name in found if not any((place / name).exists() for place in places)]
+
+
+def unknown_targets(text: str, makefile: str) -> list[str]:
+    """`make X` where the Makefile has no target X."""
+    targets = set(re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE))
+    return [name for name in re.findall(r"(?:`|^)make ([\w-]+)", text, flags=re.MULTILINE) if name not in targets]
+
+
+def cells(text: str) -> Iterator[str]:
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        if re.match(r"%%mirage \w+( --.*)?\n", block):
+            yield block.split("\n", 1)[1]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_paths_exist(name: str) -> None:
+    assert missing_paths(read(name), ROOT) == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_make_targets_exist(name: str) -> None:
+    assert unknown_targets(read(name), read("Makefile")) == []
+
+
+def test_cells_are_programs() -> None:
+    programs = [parse(cell) for cell in cells(read("README.md"))]
+    assert programs and all(program.graph.outputs for program in programs)
+
+
+def test_what_is_not_there_is_noticed() -> None:
+    text = "`mirage_nb/ir/ops.py` `ir/ops.py` `mirage_nb/ir/opz.py` [x](notebooks/none.ipynb) `nothing.md` `a/b`"
+    assert missing_paths(text, ROOT) == ["mirage_nb/ir/opz.py", "notebooks/none.ipynb", "nothing.md", "a/b"]
+    assert unknown_targets("make all\n`make test`", "test: x\n") == ["all"]
