@@ -47,7 +47,7 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
             launches.append(LibraryCall(op, op.inputs, values[0], index))
             continue
         literals = {i: constants[v] for i, v in enumerate(op.inputs) if v in constants}
-        launch, text = _kernel(index, block_plan, literals, graph, values)
+        launch, text = _kernel(index, block_plan, literals, plan, values)
         parts.append(text)
         launches.append(launch)
     temporaries = tuple(
@@ -61,11 +61,12 @@ def _kernel(
     index: int,
     block_plan: BlockPlan,
     literals: dict[int, Fraction],
-    graph: KernelGraph,
+    plan: Plan,
     values: tuple[int, ...],
 ) -> tuple[Launch, str]:
+    graph, overlap = plan.graph, plan.overlaps[index]
     operands = graph.ops[index].inputs
-    text = KernelText(f"kernel{index}", block_plan, literals, tuple(graph.types[v] for v in values))
+    text = KernelText(f"kernel{index}", block_plan, literals, tuple(graph.types[v] for v in values), overlap)
     grid = (*block_plan.block.grid, 1, 1)[:3]
     args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),
@@ -80,5 +81,6 @@ def _kernel(
         block_plan.shared_bytes,
         args,
         index,
+        overlap.behind,
     )
     return launch, source

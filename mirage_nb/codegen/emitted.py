@@ -35,7 +35,9 @@ class Launch:
     """One generated kernel.
 
     grid: blocks (x, y, z); threads per block; shared_bytes of dynamic shared memory; args in order;
-    op: index of the graph-defined operator in the kernel graph.
+    op: index of the graph-defined operator in the kernel graph. overlaps: the kernel may start while the
+    launch in front of it still runs, because it waits for the end of that launch itself (sm_90 and later);
+    launched in the ordinary way it is right, too.
     """
 
     kernel: str
@@ -44,6 +46,7 @@ class Launch:
     shared_bytes: int
     args: tuple[TensorArg | MapArg, ...]
     op: int
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.fragments import Fragments
 from mirage_nb.codegen.index import Index
 from mirage_nb.codegen.maps import (
@@ -26,6 +27,7 @@ from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import AccumAttrs, InIterAttrs, OpKind, TensorType
+from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.placement import MATMULS, Phase, Step, StepKind
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.transfer import Boxes
@@ -38,7 +40,12 @@ class KernelText:
     """Writes one kernel."""
 
     def __init__(
-        self, name: str, plan: BlockPlan, literals: dict[int, Fraction], outputs: tuple[TensorType, ...]
+        self,
+        name: str,
+        plan: BlockPlan,
+        literals: dict[int, Fraction],
+        outputs: tuple[TensorType, ...],
+        overlap: Overlap,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -46,7 +53,9 @@ class KernelText:
         self.scope = Scope(plan, literals)
         self.out = Writer()
         self.outputs = outputs
-        self.ring = BulkRing(self.out, self.scope) if plan.options.bulk else AsyncRing(self.out, self.scope)
+        self.dependence = Dependence(self.out, self.scope, overlap)
+        ring = BulkRing if plan.options.bulk else AsyncRing
+        self.ring: BulkRing | AsyncRing = ring(self.out, self.scope, self.dependence)
         self.fragments = Fragments(self.out, self.scope, plan.region) if plan.region else None
         self.awaited = True
         self.looped = False
@@ -59,6 +68,7 @@ class KernelText:
         out = self.out
         with out.block(f"{self._signature()}"):
             self._names()
+            self.dependence.begin()
             self._start()
             for step in self._phase(Phase.BEFORE):
                 self._step(step)
@@ -89,7 +99,9 @@ class KernelText:
         return tuple((arg, boxed) for _, arg, boxed in self.ring.tensor_maps)
 
     def _signature(self) -> str:
-        inputs = [f"const {c_type(self.block.args[i].dtype)}* __restrict__ x{i}" for i in self.params()]
+        # What changes while the kernel waits is not promised to be constant.
+        still = {i: "" if i in self.dependence.written else " __restrict__" for i in self.params()}
+        inputs = [f"const {c_type(self.block.args[i].dtype)}*{word} x{i}" for i, word in still.items()]
         outputs = [f"{c_type(t.dtype)}* __restrict__ o{i}" for i, t in enumerate(self.outputs)]
         maps = [f"const __grid_constant__ TensorMap map{value}" for value, _, _ in self.ring.tensor_maps]
         head = f'extern "C" __global__ void __launch_bounds__({self.plan.options.threads}, 1)'
@@ -127,7 +139,8 @@ class KernelText:
         early = loads(self.scope, Phase.BEFORE)
         if self.plan.options.bulk:
             self.ring.begin()
-        for step in early:
+        for step in sorted(early, key=self.dependence.late):
+            self.dependence.before([step])
             emit_load(self.out, self.scope, step, Index(), "t")
         if early:
             self.out.line("cp_async_commit();")
@@ -172,6 +185,7 @@ class KernelText:
 
     def _loop(self) -> None:
         out, plan, ring = self.out, self.plan, self.ring
+        self.dependence.before(self._phase(Phase.LOOP))
         if plan.entry_barrier and (plan.options.bulk or not ring.slots or self.fragments is not None):
             self._sync()
         if self.fragments is not None:
@@ -194,6 +208,7 @@ class KernelText:
         out, scope = self.out, self.scope
         if self.plan.steps.index(step) in self.plan.barriers:
             self._sync()
+        self.dependence.before([step])
         out.line(f"// {self._comment(step)}")
         match step.kind:
             case StepKind.MAP if step.accum is not None:

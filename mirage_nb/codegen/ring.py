@@ -7,6 +7,7 @@ every warp has finished reading it, and read only after its copies have complete
 
 from __future__ import annotations
 
+from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named
 from mirage_nb.codegen.maps import Walk, each
 from mirage_nb.codegen.reader import Scope, device_offset, device_start, locate
@@ -74,8 +75,8 @@ def _copy_width(scope: Scope, step: Step, iteration: Index) -> int:
 class AsyncRing:
     """All threads issue cp.async; one barrier per iteration both publishes a slot and frees the next."""
 
-    def __init__(self, out: Writer, scope: Scope) -> None:
-        self.out, self.scope = out, scope
+    def __init__(self, out: Writer, scope: Scope, dependence: Dependence) -> None:
+        self.out, self.scope, self.dependence = out, scope, dependence
         self.steps = loads(scope, Phase.LOOP)
         self.slots = scope.plan.options.stages if self.steps else 0
 
@@ -86,6 +87,7 @@ class AsyncRing:
 
     def begin(self) -> None:
         """Fill all slots but one."""
+        self.dependence.before(self.steps)
         if self.slots:
             with self.out.block(f"for (int f = 0; f < {self.slots - 1}; ++f)"):
                 self._fill(named("f", self.slots - 1), "f")
@@ -118,8 +120,8 @@ class AsyncRing:
 class BulkRing:
     """A producer warp issues bulk tensor copies; mbarriers say when a slot is full and when it is empty."""
 
-    def __init__(self, out: Writer, scope: Scope) -> None:
-        self.out, self.scope = out, scope
+    def __init__(self, out: Writer, scope: Scope, dependence: Dependence) -> None:
+        self.out, self.scope, self.dependence = out, scope, dependence
         self.steps = loads(scope, Phase.LOOP)
         self.slots = scope.plan.options.stages
 
@@ -155,6 +157,8 @@ class BulkRing:
         out, loop = self.out, self.scope.block.loop
         for value, _, _ in self.tensor_maps:
             out.line(f"tma_prefetch_map(map{value});")
+        if self.dependence.pending and any(self.dependence.late(step) for step in self.steps):
+            out.line("grid_dependency_wait();")  # this lane's own; the warps that compute have theirs
         with out.block(f"for (int f = 0; f < {loop}; ++f)"):
             out.line(f"const int slot = f % {self.slots};")
             out.line(f"mbarrier_wait(empty + slot, (f / {self.slots} + 1) % 2);")

@@ -14,6 +14,7 @@ from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, 
 from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
 from mirage_nb.optimize.options import Options, all_options, default_options
+from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.placement import MATMULS, Phase, Place, Placement, Step, StepKind, pairs, place
 from mirage_nb.optimize.region import Region, find_region
 from mirage_nb.optimize.schedule import Access, barriers, order, overlapping
@@ -82,12 +83,13 @@ class BlockPlan:
 class Plan:
     """A muGraph with one BlockPlan per graph-defined operator (None for others) and its device memory.
 
-    temporaries: values in device memory that are neither inputs nor outputs, in order; `workspace` has
-    their offsets.
+    overlaps: per operator, what may run at the same time. temporaries: values in device memory that are
+    neither inputs nor outputs, in order; `workspace` has their offsets.
     """
 
     graph: KernelGraph
     kernels: tuple[BlockPlan | None, ...]
+    overlaps: tuple[Overlap, ...]
     temporaries: tuple[int, ...]
     workspace: MemoryPlan
 
@@ -108,7 +110,7 @@ def plan(graph: KernelGraph, target: Target, options: Options | None = None) -> 
         for op in fused.ops
     )
     temporaries, workspace = plan_device(fused)
-    return Plan(fused, kernels, temporaries, workspace)
+    return Plan(fused, kernels, overlaps(fused, target), temporaries, workspace)
 
 
 def plan_device(graph: KernelGraph) -> tuple[tuple[int, ...], MemoryPlan]:

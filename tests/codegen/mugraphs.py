@@ -229,3 +229,16 @@ def ntrans(rows: int = 4, width: int = 512, rows_per_block: int = 1) -> KernelGr
     inner = b.op(OpKind.MUL, alpha, b.op(OpKind.ADD, rms(h), x))
     b.save(rms(b.op(OpKind.ADD, x, inner)), (0,))
     return one_kernel("H X A", b)
+
+
+def chain(m: int = 8, k: int = 64, n: int = 64) -> KernelGraph:
+    """exp(X @ A) @ C in two kernels: the second streams its weights, its other operand is the first one's output."""
+    b = Build((tensor((m, k)), tensor((k, n))), (2,), 2)
+    product = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, b.load(0, (None,), 1), b.load(1, (1,), 0)))
+    b.save(b.op(OpKind.EXP, product), (1,))
+    graph = KernelGraph.start(*(Input(n, tensor(s)) for n, s in (("X", (m, k)), ("A", (k, n)), ("C", (n, k)))))
+    graph = graph.append(Op(OpKind.GRAPH, (0, 1), body=b.graph))
+    c = Build((graph.types[3], graph.types[2]), (1,), 2)
+    c.save(c.accum(AccumKind.SUM, c.op(OpKind.MATMUL, c.load(0, (None,), 1), c.load(1, (None,), 0))), (None,))
+    graph = graph.append(Op(OpKind.GRAPH, (3, 2), body=c.graph))
+    return graph.returning((4,))

@@ -27,6 +27,7 @@ from mirage_nb.targets import TARGETS
 from tests.codegen.mugraphs import (
     Build,
     attention,
+    chain,
     gated_mlp,
     lora,
     lora_concat,
@@ -61,6 +62,7 @@ NAMED = {
     "split_attention": split_attention(),
     "split_safe_attention": split_safe_attention(),
     "ntrans": ntrans(),
+    "chain": chain(),
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mirage_nb.codegen import Options, emit
+from mirage_nb.codegen import Launch, Options, emit
 from mirage_nb.codegen.operators import CUDA
 from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait
 from mirage_nb.runtime.compile import compile_cubin
@@ -68,3 +68,35 @@ def test_comments_name_the_values_of_the_mugraph() -> None:
 
 def test_every_elementwise_operator_has_a_row() -> None:
     assert set(CUDA) == {kind for kind in OpKind if Trait.ELEMENTWISE in OPS[kind].traits}
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+@pytest.mark.parametrize("name", ["split_attention", "split_safe_attention", "chain"])
+def test_a_kernel_that_starts_early_waits_before_it_reads_or_writes(name: str, bulk: bool) -> None:
+    graph = {
+        "split_attention": mugraphs.split_attention,
+        "split_safe_attention": mugraphs.split_safe_attention,
+        "chain": mugraphs.chain,
+    }[name]()
+    emitted = emit(graph, TARGETS["h200"], Options(warps=4, stages=2, bulk=bulk))
+    texts = emitted.source.split('extern "C"')[1:]
+    launches = [step for step in emitted.launches if isinstance(step, Launch)]
+    assert [step.overlaps for step in launches] == [False] + [True] * (len(launches) - 1)
+    for number, (text, launch) in enumerate(zip(texts, launches, strict=True)):
+        assert ("grid_dependency_launch();" in text) == (number < len(launches) - 1)
+        if not launch.overlaps:
+            assert "grid_dependency_wait" not in text
+            continue
+        early, waited = text.split("grid_dependency_wait();")[0].split("{", 1)[1], "grid_dependency_wait();" in text
+        assert waited and "o0" not in early and "o1" not in early
+        made = [i for i, v in enumerate(emitted.graph.ops[launch.op].inputs) if v >= len(graph.inputs)]
+        assert made
+        for arg in made:
+            assert not re.search(rf"\b(x{arg} \+|x{arg}\[|tma_load_2d.*map{arg},)", early)
+            assert f"__restrict__ x{arg}," not in text  # may change while the kernel waits
+
+
+def test_no_overlap_before_sm_90() -> None:
+    emitted = emit(mugraphs.split_safe_attention(), TARGETS["a100"])
+    assert "grid_dependency" not in emitted.source
+    assert not any(step.overlaps for step in emitted.launches if isinstance(step, Launch))

@@ -86,13 +86,21 @@ class Bound:
                 else:
                     dtype = emitted.graph.types[arg.value].dtype
                     args.append(device_map(pointer, dtype, (arg.rows, arg.columns), arg.box, arg.swizzle))
-            steps.append((self.functions[step.kernel], step, tuple(args)))
+            steps.append(self._enqueue(step, tuple(args)))
 
         def call() -> None:
-            for function, step, args in steps:
-                function(step.grid, (step.threads, 1, 1), args, shared_mem=step.shared_bytes)
+            for step in steps:
+                step()
 
         return call
+
+    def _enqueue(self, step: Launch, args: tuple[Any, ...]) -> Callable[[], None]:
+        from mirage_nb.runtime.dependent_launch import dependent_launch  # imports CuPy
+
+        function, block = self.functions[step.kernel], (step.threads, 1, 1)
+        if step.overlaps:
+            return dependent_launch(function, step.grid, block, args, step.shared_bytes)
+        return lambda: function(step.grid, block, args, shared_mem=step.shared_bytes)
 
     def error(self) -> float:
         """Relative error of the first output against float64."""

@@ -16,6 +16,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
   float* const t12 = reinterpret_cast<float*>(shared + 0);  // 2 x f16[1, 64, 64], %12
   float* const t13 = reinterpret_cast<float*>(shared + 35840);  // f16[1, 64, 1], %13
   MIRAGE_SHARED(float, top7_all, 128);
+  grid_dependency_launch();
   MIRAGE_SHARED(uint64_t, full, 4);
   MIRAGE_SHARED(uint64_t, empty, 4);
   if (thread == 0) {
@@ -264,7 +265,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1)
-kernel1(const float* __restrict__ x0, const float* __restrict__ x1, const float* __restrict__ x2, f16* __restrict__ o0) {
+kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
   const int block_y = (int)blockIdx.y;
@@ -274,6 +275,7 @@ kernel1(const float* __restrict__ x0, const float* __restrict__ x1, const float*
   float* const t2 = reinterpret_cast<float*>(shared + 17664);  // f32[1, 16, 4, 1], %2
   float* const t3 = reinterpret_cast<float*>(shared + 16384);  // f32[1, 1, 4, 64], %3
   float* const t4 = reinterpret_cast<float*>(shared + 0);  // f32[1, 1, 4, 1], %4
+  grid_dependency_wait();
   // %0 = operand 0, imap (0, 2), fmap -: f32[1, 16, 4, 64]
   for (int e = thread; e < 1024; e += 256) {
     const int i1 = (e / 16) / 4;

@@ -1,0 +1,50 @@
+"""Which kernels of a muGraph may start while the one in front still runs (programmatic dependent launch).
+
+In: a kernel graph, a target. Out: an `Overlap` per operator. Invariant: a kernel that starts early touches
+nothing that an earlier launch writes, and writes nothing at all, before it has waited for that launch's end;
+every kernel waits, so what has ended in front of one kernel has ended in front of all later ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.targets import Target
+
+DEPENDENT_LAUNCH = 90
+"""Compute capability from which on a kernel can wait for the one in front by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """One operator's place in the row of launches.
+
+    behind: it may start while the launch in front runs. ahead: the launch after it may start while it runs.
+    written: its operands that an earlier launch writes.
+    """
+
+    behind: bool = False
+    ahead: bool = False
+    written: frozenset[int] = frozenset()
+
+
+def overlaps(graph: KernelGraph, target: Target) -> tuple[Overlap, ...]:
+    """Per operator of `graph`; two graph-defined operators in a row overlap, where the target can."""
+    launched = [i for i, op in enumerate(graph.ops) if op.kind not in (OpKind.CONST, OpKind.RESHAPE)]
+    pairs = [
+        (a, b)
+        for a, b in pairwise(launched)
+        if target.capability >= DEPENDENT_LAUNCH and graph.ops[a].kind is graph.ops[b].kind is OpKind.GRAPH
+    ]
+    ahead, behind = {a for a, _ in pairs}, {b for _, b in pairs}
+    made: set[int] = set()
+    for op, values in graph.definitions():
+        if op.kind is OpKind.CONST or (op.kind is OpKind.RESHAPE and op.inputs[0] not in made):
+            continue
+        made.update(values)
+    return tuple(
+        Overlap(i in behind, i in ahead, frozenset(k for k, v in enumerate(op.inputs) if v in made))
+        for i, op in enumerate(graph.ops)
+    )
