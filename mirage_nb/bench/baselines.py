@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mirage_nb.ir import KernelGraph
@@ -36,9 +37,8 @@ ATTENTION: Mapping[str, Attention] = {
 def peers(name: str, program: KernelGraph, torch: Any) -> dict[str, Peer]:
     """Every peer of a workload, by name; each takes the program's inputs in order."""
     found: dict[str, Peer] = pytorch_peers(program)
-    found["torch.compile max-autotune"] = torch.compile(
-        as_torch(program, torch), dynamic=False, mode="max-autotune-no-cudagraphs"
-    )
+    tuned = torch.compile(as_torch(program, torch), dynamic=False, mode="max-autotune-no-cudagraphs")
+    found["torch.compile max-autotune"] = Peer(tuned)
     if name in ATTENTION:
         found |= _attention_peers(ATTENTION[name], torch)
     return found
@@ -56,19 +56,19 @@ def _attention_peers(form: Attention, torch: Any) -> dict[str, Peer]:
     return found
 
 
-def _heads(form: Attention, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-    """[batch, rows, d] tensors as [1, batch, rows, d]; K as [1, batch, keys, d]."""
-    keys = k.transpose(-1, -2) if form.keys_last else k
+def _heads(form: Attention, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    """[batch, rows, d] tensors as [1, batch, rows, d]; K as [1, batch, keys, d], the layout these kernels want."""
+    keys = k.transpose(-1, -2).contiguous() if form.keys_last else k
     return q[None], keys[None], v[None]
 
 
 def _sdpa(form: Attention, backend: Any, torch: Any) -> Peer:
     def run(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
         with torch.nn.attention.sdpa_kernel(backend):
-            out = torch.nn.functional.scaled_dot_product_attention(*_heads(form, q, k, v), scale=form.scale)
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=form.scale)
         return (out[0],)
 
-    return run
+    return Peer(run, partial(_heads, form))
 
 
 def _flex(form: Attention, torch: Any) -> Peer:
@@ -76,6 +76,6 @@ def _flex(form: Attention, torch: Any) -> Peer:
     compiled = torch.compile(flex, dynamic=False, mode="max-autotune-no-cudagraphs")
 
     def run(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
-        return (compiled(*_heads(form, q, k, v), scale=form.scale)[0],)
+        return (compiled(q, k, v, scale=form.scale)[0],)
 
-    return run
+    return Peer(run, partial(_heads, form))

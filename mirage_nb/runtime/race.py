@@ -23,10 +23,23 @@ from mirage_nb.runtime.torch_program import as_torch, torch_dtype
 RACE_TOLERANCE = 2e-2
 """Everybody computes in their own way; who is further off than this from float64 is not timed."""
 NOTE_LENGTH = 120
-Peer = Callable[..., Any]
 Buffers = tuple[list[Any], list[Any]]
 """Inputs and outputs of one call."""
 Calls = list[Callable[[], object]]
+
+
+def as_they_come(*inputs: Any) -> tuple[Any, ...]:
+    """The inputs as the program has them."""
+    return inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A function that returns the program's outputs, and how it likes its inputs: `arrange` may lay them out
+    in another order in memory beforehand, which is not timed."""
+
+    run: Callable[..., Any]
+    arrange: Callable[..., tuple[Any, ...]] = as_they_come
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +100,7 @@ def race(
 def pytorch_peers(program: KernelGraph) -> dict[str, Peer]:
     """The program in eager PyTorch and through torch.compile."""
     eager = as_torch(program, torch)
-    return {"eager": eager, "torch.compile": torch.compile(eager, dynamic=False)}
+    return {"eager": Peer(eager), "torch.compile": Peer(torch.compile(eager, dynamic=False))}
 
 
 def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float) -> list[Buffers]:
@@ -128,9 +141,10 @@ def _peer(peer: Peer, sets: Sequence[Buffers]) -> tuple[Calls, Sequence[Any]]:
     """The calls of a peer, and its outputs on the first set."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outputs = peer(*sets[0][0])
+        arranged = [peer.arrange(*inputs) for inputs, _ in sets]
+        outputs = peer.run(*arranged[0])
         torch.cuda.synchronize()
-    return [partial(peer, *inputs) for inputs, _ in sets], outputs
+    return [partial(peer.run, *inputs) for inputs in arranged], outputs
 
 
 def _error(outputs: Sequence[Any], reference: Sequence[Any]) -> float:

@@ -7,7 +7,7 @@ inputs, on whatever device and dtype they come in. One table, keyed like the ope
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from mirage_nb.errors import DTypeError, GraphError
 from mirage_nb.ir import (
@@ -55,7 +55,7 @@ def _rescaled_sum(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
 def _clamp(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
     assert isinstance(op.attrs, ClampAttrs)
     low, high = (None if limit is None else float(limit) for limit in (op.attrs.low, op.attrs.high))
-    return torch.clamp(args[0], low, high)
+    return args[0] if low is None and high is None else torch.clamp(args[0], low, high)
 
 
 def _pow(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
@@ -123,23 +123,35 @@ def check_dtype(tensor: Any, into: Input) -> None:
 
 
 def as_torch(graph: KernelGraph, torch: Any) -> Callable[..., tuple[Any, ...]]:
-    """A function of the graph's inputs that returns its outputs.
+    """A function of the graph's inputs that returns its outputs, as one traced graph that torch.compile takes whole.
+
+    Scalars are Python floats, so that they do not change the dtype of what they meet.
 
     Args:
-        graph: a tensor program; graph-defined operators raise GraphError.
+        graph: a tensor program.
         torch: the imported module.
+
+    Raises:
+        GraphError: the graph has graph-defined operators.
     """
-    steps = []
-    for op, results in graph.definitions():
-        if op.kind not in TORCH:
+    traced = torch.fx.Graph()
+    tracer = torch.fx.proxy.GraphAppendingTracer(traced)
+    values: dict[int, Any] = {
+        i: torch.fx.Proxy(traced.placeholder(f"input{i}"), tracer) for i in range(graph.input_count)
+    }
+    scalars: dict[int, float] = {}
+    for op, (result, *_) in graph.definitions():
+        rule = TORCH.get(op.kind)
+        if rule is None:
             raise GraphError(f"{op.kind.value} has no PyTorch form: a tensor program is made of pre-defined operators")
-        steps.append((TORCH[op.kind], op, results[0]))
-    count = len(graph.types)
-
-    def run(*inputs: Any) -> tuple[Any, ...]:
-        values: list[Any] = [*inputs, *([None] * (count - len(inputs)))]
-        for rule, op, result in steps:
-            values[result] = rule(torch, op, tuple(values[v] for v in op.inputs))
-        return tuple(values[v] for v in graph.outputs)
-
-    return run
+        if not graph.types[result].shape and all(v in scalars for v in op.inputs):
+            operands = tuple(torch.tensor(scalars[v], dtype=torch.float64) for v in op.inputs)
+            scalars[result] = float(rule(torch, op, operands))
+            continue
+        operands = tuple(scalars[v] if v in scalars else values[v] for v in op.inputs)
+        if op.inputs and all(v in scalars for v in op.inputs):
+            operands = tuple(values[0].new_tensor(x) for x in operands)
+        values[result] = rule(torch, op, operands)
+    outputs = (values[0].new_tensor(scalars[v]) if v in scalars else values[v] for v in graph.outputs)
+    traced.output(tuple(out.node for out in outputs))
+    return cast(Callable[..., tuple[Any, ...]], torch.fx.GraphModule({}, traced))
