@@ -22,6 +22,7 @@ from mirage_nb.errors import DTypeError, LaunchError, MissingPartError
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
 from mirage_nb.runtime.buffers import STORED, Sample, accept, check_count, check_shape, decode
 from mirage_nb.runtime.compile import Cubin
+from mirage_nb.runtime.dependent_launch import dependent_launch
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.tensor_map import device_map
 from mirage_nb.runtime.torch_program import TORCH, check_dtype, is_torch, torch_dtype
@@ -143,6 +144,8 @@ class GpuExecutable:
                 dtype = graph.types[arg.value].dtype
                 args.append(device_map(address[arg.value], dtype, (arg.rows, arg.columns), arg.box, arg.swizzle))
         packed, block = tuple(args), (step.threads, 1, 1)
+        if step.overlaps:
+            return dependent_launch(function, step.grid, block, packed, step.shared_bytes)
 
         def launch() -> None:
             function(step.grid, block, packed, shared_mem=step.shared_bytes)
