@@ -28,7 +28,7 @@ STORED: dict[DType, type[np.generic]] = {
 }
 LARGEST: dict[DType, float] = {DType.F16: 65504.0, DType.BF16: 3e38, DType.F32: 3e38, DType.F64: 1e300}
 SMALLEST_SCALE = 2.0**-5
-"""Programs that overflow even with inputs this small are checked with them all the same."""
+"""Programs that overflow even with inputs this small overflow by themselves."""
 HEADROOM = 0.5
 """Values of a check stay below this share of the largest number of their type."""
 

@@ -9,7 +9,13 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.settings import Settings, read_settings
+from mirage_nb.targets import DEFAULT_TARGET, find_target
+
+PROBE = '#include "mirage_device.cuh"\nextern "C" __global__ void probe() {}\n'
+"""The smallest kernel that needs everything that real ones need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ def examine(settings: Settings | None = None) -> tuple[Part, ...]:
         _package("numpy", "the search and the interpreters", "pip install numpy"),
         _package("z3-solver", "layouts", "pip install z3-solver"),
         _gpu(),
-        _nvrtc(),
+        _nvrtc(known),
         _compiler(known),
         _package("torch", "baselines and the float64 reference on a GPU", "pip install 'mirage-nb[torch]'"),
         _package("ipywidgets", "the live view", "pip install 'mirage-nb[notebook]'"),
@@ -68,24 +74,25 @@ def _guarded(name: str, purpose: str, remedy: str, look: Callable[[], str]) -> P
 
 def _gpu() -> Part:
     def look() -> str:
-        import cupy
-
-        if not cupy.cuda.is_available():
-            raise RuntimeError("no CUDA device")
-        properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-        driver = cupy.cuda.runtime.driverGetVersion()
-        return f"{properties['name'].decode()}, CUDA driver {driver // 1000}.{driver % 1000 // 10}"
+        gpu = attached_gpu()
+        if gpu is None:
+            raise RuntimeError("no CUDA device, or no CuPy to see it")
+        target = gpu.target()
+        known = f"target {target.name}" if target is not None else "none of the known targets"
+        return f"{gpu.name}, CUDA driver {gpu.driver}, {known}"
 
     remedy = "everything else runs on the CPU edition; estimates come from the cost model"
     return _guarded("GPU", "timing, and running kernels at full speed", remedy, look)
 
 
-def _nvrtc() -> Part:
+def _nvrtc(settings: Settings) -> Part:
     def look() -> str:
+        architecture = find_target(DEFAULT_TARGET).arch
+        compile_cubin(PROBE, architecture, settings=settings)
         from cupy.cuda import nvrtc
 
         major, minor = nvrtc.getVersion()
-        return f"NVRTC {major}.{minor}"
+        return f"NVRTC {major}.{minor}, compiles for {architecture}"
 
     return _guarded("NVRTC", "compiling cubins, with or without a GPU", "pip install 'mirage-nb[nvrtc]'", look)
 

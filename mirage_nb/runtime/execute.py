@@ -91,7 +91,8 @@ class CpuExecutable:
 
     def __init__(self, emitted: Emitted) -> None:
         self._emitted = emitted
-        self._module = CpuModule(emitted.source) if emitted.source else None
+        generated = any(isinstance(step, Launch) for step in emitted.launches)
+        self._module = CpuModule(emitted.source) if generated else None
 
     def __call__(self, *tensors: Any) -> Any:
         """Run on NumPy arrays or torch tensors (of any device) in input order.

@@ -171,8 +171,8 @@ class Passes:
         if self.gpu is not None and cubin is not None:
             return self._keep(self._on_gpu(candidate, emitted, cubin, self.gpu))
         trying = (try_on_cpu, self.search.program, emitted, self._sample_seed)
-        report = self._traced("execute", candidate, lambda: call(*trying, seconds=EXECUTE_SECONDS))
-        return self._keep(_winner(candidate, emitted, CpuExecutable(emitted), cubin, report))
+        report, safe = self._traced("execute", candidate, lambda: call(*trying, seconds=EXECUTE_SECONDS))
+        return self._keep(_winner(candidate, emitted, CpuExecutable(emitted), cubin, report, safe))
 
     def _race_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu) -> bool:
         """Build every finalist every way, race them, verify the fastest at the real shape; False without NVRTC."""
@@ -227,7 +227,7 @@ class Passes:
 
         executable = GpuExecutable(emitted, cubin, gpu)
         report = self._traced("execute", candidate, lambda: executable.check(self._drawn()))
-        return _winner(candidate, emitted, executable, cubin, report)
+        return _winner(candidate, emitted, executable, cubin, report, self._drawn().safe)
 
     def _timed(self, built: Sequence[Winner], gpu: Gpu) -> list[Winner]:
         """Race everything that was built, then the fastest again beside PyTorch; the best way of each muGraph."""
@@ -345,15 +345,18 @@ def _told(error: Exception) -> MirageError:
     return error if isinstance(error, MirageError) else LaunchError(internal_error(error))
 
 
-def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int) -> FloatReport:
+def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int) -> tuple[FloatReport, bool]:
     """Build emitted kernels on the CPU edition, run them on a sample of the program, and compare.
+
+    Returns the comparison, and whether the sample is safe.
 
     Raises:
         MissingPartError: there is no C++ compiler.
         CompileError, LaunchError: the kernels do not compile or do not run.
     """
     executable = CpuExecutable(emitted)
-    return executable.check(draw_sample(program, seed))
+    sample = draw_sample(program, seed)
+    return executable.check(sample), sample.safe
 
 
 def verify_final(program: KernelGraph, candidate: KernelGraph) -> Verdict:
@@ -362,9 +365,21 @@ def verify_final(program: KernelGraph, candidate: KernelGraph) -> Verdict:
 
 
 def _winner(
-    candidate: Candidate, emitted: Emitted, executable: Executable, cubin: Cubin | None, report: FloatReport
+    candidate: Candidate,
+    emitted: Emitted,
+    executable: Executable,
+    cubin: Cubin | None,
+    report: FloatReport,
+    safe: bool,
 ) -> Winner:
-    """The candidate with what its execution showed. Raises WrongResult."""
+    """The candidate with what its execution showed.
+
+    Raises:
+        WrongResult: it is wrong.
+        LaunchError: it overflows, but so does the program, which shows nothing.
+    """
+    if not report.ok and not safe:
+        raise LaunchError(f"not checked: the program overflows in its own types ({report.note})")
     if not report.ok:
         raise WrongResult(f"wrong on {executable.device}: {report.note}")
     known = replace(candidate, error=report.relative_error, executed_on=executable.device, note="")

@@ -48,8 +48,9 @@ def _const(torch: Any, op: Op, args: tuple[Any, ...]) -> float:
 
 
 def _rescaled_sum(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    x, m = args
-    return (x * torch.exp(m - m.amax(_dim(op), keepdim=True))).sum(_dim(op), keepdim=True)
+    x, m = torch.broadcast_tensors(*args)
+    dim = x.ndim - args[0].ndim + _dim(op)
+    return (x * torch.exp(m - m.amax(dim, keepdim=True))).sum(dim, keepdim=True)
 
 
 def _clamp(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
@@ -105,6 +106,10 @@ TORCH: dict[OpKind, Rule] = {
 }
 
 
+ARITHMETIC = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
+"""The operators that take a Python float beside a tensor."""
+
+
 def torch_dtype(torch: Any, dtype: DType) -> Any:
     """The dtype object of the imported module `torch`."""
     return getattr(torch, TORCH_DTYPE[dtype])
@@ -149,8 +154,8 @@ def as_torch(graph: KernelGraph, torch: Any) -> Callable[..., tuple[Any, ...]]:
             scalars[result] = float(rule(torch, op, operands))
             continue
         operands = tuple(scalars[v] if v in scalars else values[v] for v in op.inputs)
-        if op.inputs and all(v in scalars for v in op.inputs):
-            operands = tuple(values[0].new_tensor(x) for x in operands)
+        if op.kind not in ARITHMETIC:
+            operands = tuple(values[0].new_tensor(x) if isinstance(x, float) else x for x in operands)
         values[result] = rule(torch, op, operands)
     outputs = (values[0].new_tensor(scalars[v]) if v in scalars else values[v] for v in graph.outputs)
     traced.output(tuple(out.node for out in outputs))

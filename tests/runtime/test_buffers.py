@@ -1,0 +1,108 @@
+"""Arrays of callers and of checks: rounding, bit patterns, poison, samples that stay in range."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_nb.errors import DTypeError, LaunchError, ShapeError
+from mirage_nb.interp import evaluate
+from mirage_nb.ir import DType, Input, TensorType
+from mirage_nb.lang import parse
+from mirage_nb.runtime.buffers import accept, check_count, decode, draw_sample, encode, poisoned
+from mirage_nb.verify.float_gate import compare
+
+FLOATS = st.lists(st.floats(width=32), min_size=1, max_size=20)
+
+
+def as_input(dtype: DType, *shape: int) -> Input:
+    return Input("X", TensorType(shape, dtype))
+
+
+@given(FLOATS)
+def test_bf16_rounds_as_torch_does(values: list[float]) -> None:
+    array = np.array(values, np.float32)
+    wanted = torch.from_numpy(array).to(torch.bfloat16).double().numpy()
+    np.testing.assert_array_equal(decode(encode(array, DType.BF16), DType.BF16), wanted)
+
+
+@given(FLOATS, st.sampled_from(DType))
+def test_what_is_stored_is_stored_again_unchanged(values: list[float], dtype: DType) -> None:
+    with np.errstate(over="ignore"):
+        stored = encode(np.array(values), dtype)
+        again = encode(decode(stored, dtype), dtype)
+    np.testing.assert_array_equal(decode(again, dtype), decode(stored, dtype))
+    assert stored.itemsize == dtype.size
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_poison_is_not_a_number_and_is_caught(dtype: DType) -> None:
+    array = poisoned(TensorType((3, 2), dtype))
+    assert array.shape == (3, 2) and np.isnan(decode(array, dtype)).all()
+    assert not compare([decode(array, dtype)], [np.zeros((3, 2))], dtype).ok
+
+
+@pytest.mark.parametrize("given_", [np.float64, np.float32, np.int64, np.bool_])
+def test_real_numbers_are_accepted_and_rounded(given_: type) -> None:
+    for dtype in DType:
+        stored = accept(np.ones((2, 2), given_)[::-1].T, as_input(dtype, 2, 2))
+        assert stored.flags.c_contiguous and (decode(stored, dtype) == 1).all()
+    bits = encode(np.array([1.5, -2.0]), DType.BF16)
+    assert accept(bits, as_input(DType.BF16, 2)) is not None
+    np.testing.assert_array_equal(accept(bits, as_input(DType.BF16, 2)), bits)
+    np.testing.assert_array_equal(accept([1, 2], as_input(DType.F16, 2)), np.array([1, 2], np.float16))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ShapeError, match=r"X has shape \[3\], the program says f16\[2\]"):
+        accept(np.zeros(3), as_input(DType.F16, 2))
+    for wrong in (np.zeros(2, complex), np.array(["a", "b"]), np.array([None, {}])):
+        with pytest.raises(DTypeError, match="X has dtype"):
+            accept(wrong, as_input(DType.F16, 2))
+    with pytest.raises(LaunchError, match="3 tensors for 1 inputs"):
+        check_count([1, 2, 3], [as_input(DType.F16, 2)])
+
+
+def test_samples_repeat_and_differ_by_seed() -> None:
+    graph = parse("X: f16[4, 8]\nW: bf16[8, 4]\nY = X @ W\nreturn Y").graph
+    one, same, other = draw_sample(graph, 1), draw_sample(graph, 1), draw_sample(graph, 2)
+    for a, b, c in zip(one.inputs, same.inputs, other.inputs, strict=True):
+        assert (a == b).all() and (a != c).any()
+    reals = [decode(a, i.type.dtype) for a, i in zip(one.inputs, graph.inputs, strict=True)]
+    np.testing.assert_array_equal(one.outputs[0], evaluate(graph, reals)[0])
+    assert one.scale == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "tame"),
+    [
+        ("X: f16[4, 512]\nreturn X / sqrt(sum(X * X, axis=-1, keepdims=True))", True),
+        # outputs of about one, but exp(X @ Y) of up to e^60 on the way: no f16 holds it
+        ("X: f16[8, 64]\nY: f16[64, 64]\nE = exp(X @ Y)\nreturn E / sum(E, axis=-1, keepdims=True)", False),
+        ("X: f16[8, 64]\nreturn exp(8 * X)", False),
+    ],
+)
+def test_no_value_on_the_way_leaves_its_type(text: str, tame: bool) -> None:
+    graph = parse(text).graph
+    sample = draw_sample(graph, 0)
+    assert (sample.scale == 1.0) == tame and sample.safe
+    everything = graph.returning(tuple(range(len(graph.types))))
+    reals = [decode(a, i.type.dtype) for a, i in zip(sample.inputs, graph.inputs, strict=True)]
+    for values, type_ in zip(evaluate(everything, reals), everything.output_types, strict=True):
+        assert np.isfinite(encode(values, type_.dtype).astype(np.float64)).all()
+    assert np.isfinite(sample.outputs[0]).all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X: f16[4]\nreturn exp(X + 100)",
+        "X: f16[4, 64]\nreturn exp(20 * X / sqrt(mean(X * X, axis=-1, keepdims=True)))",  # of any scale
+    ],
+)
+def test_a_program_that_always_overflows_is_told_apart(text: str) -> None:
+    sample = draw_sample(parse(text).graph, 0)
+    assert sample.scale == 1.0 and not sample.safe

@@ -1,0 +1,159 @@
+"""Executables on the CPU edition: every kind of tensor in and out, clear mistakes, checks that catch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mirage_nb.codegen import Emitted, emit
+from mirage_nb.errors import CompileError, DTypeError, LaunchError, MirageError, MissingPartError, ShapeError
+from mirage_nb.interp import evaluate
+from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, TensorType, TransposeAttrs
+from mirage_nb.ir.text import parse_graph, print_graph
+from mirage_nb.runtime import execute
+from mirage_nb.runtime.buffers import decode, draw_sample
+from mirage_nb.runtime.execute import CpuExecutable, prepare_executable
+from mirage_nb.targets import find_target
+from tests.codegen import mugraphs
+
+H200 = find_target("h200")
+
+
+def rmsnorm(dtype: DType = DType.F16) -> KernelGraph:
+    """X[8, 64] and W[64, 32] in the given dtype, in one kernel."""
+    lines = [line.split(" : ")[0].rstrip() for line in print_graph(mugraphs.rmsnorm(8, 64, 32, 16, 2)).splitlines()]
+    return parse_graph("\n".join(lines).replace("f16[", f"{dtype.value}["))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> CpuExecutable:
+    return CpuExecutable(emit(rmsnorm(), H200))
+
+
+def arrays(graph: KernelGraph) -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    return [rng.standard_normal(i.type.shape).astype(np.float16) for i in graph.inputs]
+
+
+def close(found: object, exact: np.ndarray, tolerance: float = 5e-3) -> bool:
+    return bool(np.abs(np.asarray(found, np.float64) - exact).max() <= tolerance * np.abs(exact).max())
+
+
+def test_numpy_in_numpy_out(compiled: CpuExecutable) -> None:
+    x, w = arrays(rmsnorm())
+    (exact,) = evaluate(rmsnorm(), [x, w])
+    found = compiled(x, w)
+    assert isinstance(found, np.ndarray) and found.dtype == np.float16 and close(found, exact)
+    for other in (x.astype(np.float64), np.asfortranarray(x), x.tolist()):
+        assert np.array_equal(compiled(other, w), found)
+
+
+def test_torch_in_torch_out(compiled: CpuExecutable) -> None:
+    x, w = arrays(rmsnorm())
+    found = compiled(torch.from_numpy(x), torch.from_numpy(w))
+    assert isinstance(found, torch.Tensor) and found.dtype == torch.float16 and found.device.type == "cpu"
+    assert np.array_equal(found.numpy(), compiled(x, w))
+    mixed = compiled(torch.from_numpy(x).requires_grad_(), w)
+    assert isinstance(mixed, torch.Tensor) and not mixed.requires_grad and torch.equal(mixed, found)
+    assert torch.equal(compiled(torch.from_numpy(x.T.copy()).T, torch.from_numpy(w)), found)
+
+
+def test_bf16_keeps_its_kind() -> None:
+    graph = rmsnorm(DType.BF16)
+    ready = CpuExecutable(emit(graph, H200))
+    x, w = (torch.from_numpy(a.astype(np.float32)).to(torch.bfloat16) for a in arrays(graph))
+    (exact,) = evaluate(graph, [x.double().numpy(), w.double().numpy()])
+    found = ready(x, w)
+    assert found.dtype == torch.bfloat16 and close(found.double().numpy(), exact, 3e-2)
+    plain = ready(x.float().numpy(), w.float().numpy())
+    assert plain.dtype == np.float32 and np.array_equal(plain, found.float().numpy())
+    bits = [t.view(torch.int16).numpy().view(np.uint16) for t in (x, w)]
+    assert np.array_equal(ready(*bits), plain)
+    sample = draw_sample(graph, 0)
+    assert ready.check(sample).ok
+
+
+def test_mistakes_of_the_caller(compiled: CpuExecutable) -> None:
+    x, w = arrays(rmsnorm())
+    cases: list[tuple[tuple[object, ...], type[MirageError], str]] = [
+        ((x,), LaunchError, "1 tensors for 2 inputs"),
+        ((x, w, w), LaunchError, "3 tensors for 2 inputs"),
+        ((w, x), ShapeError, r"X has shape \[64, 32\], the program says f16\[8, 64\]"),
+        ((x[None], w), ShapeError, "X has shape"),
+        ((torch.from_numpy(x).float(), w), DTypeError, r"X has dtype torch\.float32"),
+        ((x.astype(complex), w), DTypeError, "X has dtype complex128"),
+        ((x, "a string"), ShapeError, "W has shape"),
+    ]
+    for tensors, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            compiled(*tensors)
+
+
+def test_inputs_are_left_alone(compiled: CpuExecutable) -> None:
+    x, w = arrays(rmsnorm())
+    before = x.copy(), w.copy()
+    compiled(x, w)
+    assert np.array_equal(x, before[0]) and np.array_equal(w, before[1])
+
+
+def sabotaged(source: str) -> str:
+    """The source with its last store of an output taken out."""
+    lines = source.splitlines()
+    last = max(n for n, line in enumerate(lines) if "store" in line and line.strip().endswith(";"))
+    return "\n".join([*lines[:last], ";", *lines[last + 1 :]])
+
+
+def test_a_check_catches_what_is_wrong() -> None:
+    emitted = emit(rmsnorm(), H200)
+    sample = draw_sample(rmsnorm(), 1)
+    assert CpuExecutable(emitted).check(sample).ok
+    unwritten = replace(emitted, source=sabotaged(emitted.source))
+    report = CpuExecutable(unwritten).check(sample)
+    assert not report.ok and "not written" in report.note
+    other = replace(sample, outputs=tuple(o + 0.1 * np.abs(o).max() for o in sample.outputs))
+    assert not CpuExecutable(emitted).check(other).ok
+
+
+def test_views_and_predefined_operators_between_kernels() -> None:
+    """Two outputs, a reshape, and a transpose that no generated kernel does."""
+    x = Input("X", TensorType((8, 64), DType.F16))
+    graph = KernelGraph.start(x).append(Op(OpKind.SQR, (0,)))
+    graph = graph.append(Op(OpKind.TRANSPOSE, (1,), TransposeAttrs((1, 0))))
+    graph = graph.append(Op(OpKind.RESHAPE, (1,), ReshapeAttrs((4, 128)))).returning((3, 2))
+    emitted = emit(graph, H200)
+    ready = CpuExecutable(emitted)
+    (values,) = arrays(graph)
+    flat, turned = ready(values)
+    exact = values.astype(np.float64) ** 2
+    assert close(flat, exact.reshape(4, 128)) and close(turned, exact.T)
+    assert flat.shape == (4, 128) and turned.shape == (64, 8)
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    emitted = emit(rmsnorm(), H200)
+
+    def no_nvrtc(*arguments: object) -> None:
+        raise MissingPartError("NVRTC is not usable")
+
+    monkeypatch.setattr(execute, "compile_cubin", no_nvrtc)
+    ready = prepare_executable(emitted, H200, None)
+    assert ready.cubin is None and "NVRTC" in ready.note and isinstance(ready.executable, CpuExecutable)
+    monkeypatch.setenv("MIRAGE_NB_CXX", "/nonexistent")
+    with pytest.raises(MissingPartError, match="no C\\+\\+ compiler"):
+        prepare_executable(emitted, H200, None)
+
+
+def test_a_source_that_no_compiler_takes() -> None:
+    broken: Emitted = replace(emit(rmsnorm(), H200), source='extern "C" __global__ void kernel0() { nonsense }')
+    with pytest.raises(CompileError, match="nonsense"):
+        prepare_executable(broken, H200, None)
+
+
+def test_decoding_gives_back_what_was_encoded(compiled: CpuExecutable) -> None:
+    sample = draw_sample(rmsnorm(), 4)
+    (found,) = compiled.run(sample.inputs)
+    (reversed_,) = compiled.run(sample.inputs, deferred=True, order="reversed")
+    assert close(decode(reversed_, DType.F16), decode(found, DType.F16).astype(np.float64))

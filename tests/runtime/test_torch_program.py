@@ -1,0 +1,68 @@
+"""Tensor programs in PyTorch: the same operators and the same values as the float64 reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from mirage_nb.bench.workloads import WORKLOADS, workload
+from mirage_nb.errors import DTypeError, GraphError
+from mirage_nb.interp import evaluate
+from mirage_nb.ir import OPS, ConstAttrs, DType, Input, KernelGraph, Level, Op, OpKind, TensorType, Trait
+from mirage_nb.lang import parse
+from mirage_nb.runtime.torch_program import TORCH, as_torch, check_dtype, torch_dtype
+from tests.mugraphs import rmsnorm
+from tests.strategies import arrays_for, programs
+
+
+def test_one_row_for_every_predefined_operator_of_a_kernel_graph() -> None:
+    plain = {k for k, spec in OPS.items() if Level.KERNEL in spec.levels and Trait.STRUCTURAL not in spec.traits}
+    assert set(TORCH) == plain
+
+
+@given(programs())
+@settings(max_examples=150)
+def test_values_are_those_of_the_reference(graph: KernelGraph) -> None:
+    inputs = arrays_for(graph, 5)
+    expected = evaluate(graph, inputs)
+    found = as_torch(graph, torch)(*(torch.from_numpy(inputs[i.name]) for i in graph.inputs))
+    for want, got, type_ in zip(expected, found, graph.output_types, strict=True):
+        assert tuple(got.shape) == type_.shape
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(got.numpy(), want, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads_at_their_own_dtype(name: str) -> None:
+    text = workload(name)
+    for large, small in (("4096", "64"), ("6144", "96"), ("8192", "64"), ("1024", "32"), ("256", "16")):
+        text = text.replace(large, small)
+    graph = parse(text).graph
+    inputs = [torch.randn(i.type.shape) * 0.3 for i in graph.inputs]
+    halves = [t.to(torch_dtype(torch, i.type.dtype)) for t, i in zip(inputs, graph.inputs, strict=True)]
+    expected = evaluate(graph, [t.double().numpy() for t in halves])
+    for want, got, type_ in zip(expected, as_torch(graph, torch)(*halves), graph.output_types, strict=True):
+        assert got.dtype == torch_dtype(torch, type_.dtype)
+        if name != "qknorm_k":  # its exponentials leave f16, in torch as in anything else
+            np.testing.assert_allclose(got.double().numpy(), want, atol=2e-2 * np.abs(want).max())
+
+
+def test_scalars_stay_scalars() -> None:
+    x = Input("X", TensorType((2, 3), DType.F16))
+    graph = KernelGraph.start(x).append(Op(OpKind.CONST, (), ConstAttrs(2)))  # type: ignore[arg-type]
+    graph = graph.append(Op(OpKind.SQRT, (1,))).append(Op(OpKind.MUL, (0, 2))).returning((3, 2))
+    ones = torch.ones(2, 3, dtype=torch.float16)
+    scaled, scalar = as_torch(graph, torch)(ones)
+    assert scaled.dtype == torch.float16 and scalar.dtype == torch.float16
+    assert float(scaled[0, 0]) == pytest.approx(2**0.5, rel=1e-3)
+
+
+def test_mugraphs_and_wrong_dtypes_are_refused() -> None:
+    with pytest.raises(GraphError, match="pre-defined"):
+        as_torch(rmsnorm().candidate, torch)
+    x = Input("X", TensorType((2,), DType.BF16))
+    check_dtype(torch.zeros(2, dtype=torch.bfloat16), x)
+    with pytest.raises(DTypeError, match=r"X has dtype torch\.float32, the program says torch\.bfloat16"):
+        check_dtype(torch.zeros(2), x)
