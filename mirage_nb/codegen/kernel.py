@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.fragments import Fragments
+from mirage_nb.codegen.held import HeldText
 from mirage_nb.codegen.index import Index
 from mirage_nb.codegen.maps import (
     declare_accumulator,
@@ -69,6 +70,9 @@ class KernelText:
         with out.block(f"{self._signature()}"):
             self._names()
             self.dependence.begin()
+            if self.plan.held is not None:
+                HeldText(out, self.scope, self.plan.held, self.dependence).emit(self.outputs)
+                return out.text() + "}\n"
             self._start()
             for step in self._phase(Phase.BEFORE):
                 self._step(step)

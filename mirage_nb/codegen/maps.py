@@ -188,14 +188,25 @@ def emit_save(out: Writer, scope: Scope, step: Step, output: str, out_type: Tens
         result = reader.read(source, index, walked.dim)
         if along is not None:
             index = shifted(scope, index, along, source)
-        offset = Index()
-        for dim, stride in enumerate(row_major(out_type.shape)):
-            at = grid_part(scope.block, op.attrs.omap, dim)
-            offset = offset + (at * tile[dim] + index[dim]) * stride
-        leaf = Leaf(
-            output, offset.bare, (offset + named("v", walked.width)).bare, offset.multiple_of(walked.width), True
-        )
+        leaf = output_leaf(scope, op.attrs, output, index, tile, out_type, walked.width)
         store_vector(out, reader, result, leaf, out_type.dtype)
+
+
+def output_leaf(
+    scope: Scope,
+    attrs: OutSaverAttrs,
+    output: str,
+    index: Multi,
+    tile: tuple[int, ...],
+    out_type: TensorType,
+    width: int,
+) -> Leaf:
+    """Where `width` elements of this block's tile lie in an output, the first at `index`."""
+    offset = Index()
+    for dim, stride in enumerate(row_major(out_type.shape)):
+        at = grid_part(scope.block, attrs.omap, dim)
+        offset = offset + (at * tile[dim] + index[dim]) * stride
+    return Leaf(output, offset.bare, (offset + named("v", width)).bare, offset.multiple_of(width), True)
 
 
 def store_vector(out: Writer, reader: Reader, result: str, leaf: Leaf, dtype: DType) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind
+from mirage_nb.optimize.held import Held, find_held
 from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
 from mirage_nb.optimize.options import Options, all_options, default_options
@@ -51,7 +52,8 @@ class Buffer:
 class BlockPlan:
     """Everything that was decided for one graph-defined operator.
 
-    region: the warp-private loop body, if there is one. tilings: operator index -> Tiling, for Matmuls on
+    held: tiles in registers; steps and shared tensors there are none then. region: the warp-private loop body,
+    if there is one. tilings: operator index -> Tiling, for Matmuls on
     tensor cores and the accumulators of a region. barriers: positions in `steps` before which a block-wide
     barrier stands; entry_barrier, loop_barrier: one stands before the loop, at the top of every iteration,
     whatever the ring needs.
@@ -59,6 +61,7 @@ class BlockPlan:
 
     block: BlockGraph
     options: Options
+    held: Held | None
     region: Region | None
     places: tuple[Place, ...]
     stored: tuple[DType, ...]
@@ -155,6 +158,9 @@ def plan_block(
     block: BlockGraph, target: Target, options: Options, literal_args: frozenset[int] = frozenset()
 ) -> BlockPlan:
     """Plan one block graph whose chains are fused; the ring gets shallower until it fits. Raises TargetError."""
+    held = find_held(block, literal_args, options.warps)
+    if held is not None:
+        return _plan_held(block, held, options, literal_args)
     region = find_region(block, options.warps)
     placement = place(block, literal_args, region.ops if region else ())
     steps = _scheduled(placement.steps)
@@ -171,6 +177,21 @@ def plan_block(
         f"a block needs {planned.shared_bytes} bytes of shared memory; {target.name} has {available}",
         hint="use a larger grid or a larger for-loop range",
     )
+
+
+def _plan_held(block: BlockGraph, held: Held, options: Options, literal_args: frozenset[int]) -> BlockPlan:
+    """Tiles in registers: nothing is staged, nothing is laid out."""
+    places = []
+    for op, values in block.definitions():
+        literal = isinstance(op.attrs, InIterAttrs) and op.attrs.arg in literal_args
+        place = Place.LITERAL if op.kind is OpKind.CONST or literal else Place.REGISTER
+        places += [place] * len(values)
+    chosen = replace(options, warps=held.warps, stages=1, bulk=False)
+    stored = tuple(t.dtype for t in block.types)
+    return BlockPlan(
+        block, chosen, held, None, tuple(places), stored, (), (), (), 0, frozenset(), entry_barrier=False,
+        loop_barrier=False,
+    )  # fmt: skip
 
 
 def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...]) -> bool:
@@ -192,7 +213,7 @@ def _plan_block(
     buffers = tuple(Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True))
     marks, entry, top = _barriers(steps, buffers)
     return BlockPlan(
-        block, options, region, placement.places, placement.stored, steps, tuple(tilings.items()), buffers,
+        block, options, None, region, placement.places, placement.stored, steps, tuple(tilings.items()), buffers,
         memory.peak, marks, entry, top,
     )  # fmt: skip
 

@@ -22,13 +22,13 @@ def draw(graph: KernelGraph, seed: int = 0, scale: float = 0.5) -> Arrays:
     return [encode(scale * rng.standard_normal(i.type.shape), i.type.dtype) for i in graph.inputs]
 
 
-def run(emitted: Emitted, inputs: Arrays, **how: Any) -> Arrays:
-    """The outputs as stored; `how` goes to the CPU edition (deferred, order)."""
+def run(emitted: Emitted, inputs: Arrays, *, checked: bool = False, **how: Any) -> Arrays:
+    """The outputs as stored; `how` goes to the CPU edition (deferred, order), which may look for races."""
     graph = emitted.graph
     held: dict[int, np.ndarray[Any, Any]] = dict(enumerate(inputs))
     for value in sorted({*graph.outputs, *(t.value for t in emitted.temporaries)}):
         held.setdefault(value, poisoned(graph.types[value]))
-    module = CpuModule(emitted.source)
+    module = CpuModule(emitted.source, checked=checked)
     for step in emitted.launches:
         assert not isinstance(step, LibraryCall)
         args: list[Any] = []

@@ -264,85 +264,69 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(64, 1)
 kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
   const int block_y = (int)blockIdx.y;
-  MIRAGE_DYNAMIC_SHARED(shared);
-  float* const t0 = reinterpret_cast<float*>(shared + 0);  // f32[1, 16, 4, 64], %0
-  float* const t1 = reinterpret_cast<float*>(shared + 17408);  // f32[1, 16, 4, 1], %1
-  float* const t2 = reinterpret_cast<float*>(shared + 17664);  // f32[1, 16, 4, 1], %2
-  float* const t3 = reinterpret_cast<float*>(shared + 16384);  // f32[1, 1, 4, 64], %3
-  float* const t4 = reinterpret_cast<float*>(shared + 0);  // f32[1, 1, 4, 1], %4
   grid_dependency_wait();
-  // %0 = operand 0, imap (0, 2), fmap -: f32[1, 16, 4, 64]
-  for (int e = thread; e < 1024; e += 256) {
-    const int i1 = (e / 16) / 4;
-    const int i2 = (e / 16) % 4;
+  for (int e = thread; e < 64; e += 64) {
+    const int i2 = e / 16;
     const int i3 = e % 16;
-    cp_async<16>(t0 + i1 * 256 + i2 * 64 + i3 * 4, x0 + block_x * 262144 + i1 * 16384 + block_y * 256 + i2 * 64 + i3 * 4);
-  }
-  // %1 = operand 1, imap (0, 2), fmap -: f32[1, 16, 4, 1]
-  for (int e = thread; e < 64; e += 256) {
-    const int i1 = e / 4;
-    const int i2 = e % 4;
-    cp_async<4>(t1 + i1 * 4 + i2, x1 + block_x * 4096 + i1 * 256 + block_y * 4 + i2);
-  }
-  // %2 = operand 2, imap (0, 2), fmap -: f32[1, 16, 4, 1]
-  for (int e = thread; e < 64; e += 256) {
-    const int i1 = e / 4;
-    const int i2 = e % 4;
-    cp_async<4>(t2 + i1 * 4 + i2, x2 + block_x * 4096 + i1 * 256 + block_y * 4 + i2);
-  }
-  cp_async_commit();
-  cp_async_wait<0>();
-  block_sync();
-  // %3 = RescaledSum(%0, %2): f32[1, 1, 4, 64]
-  {
-    float result = 0.0f;
-    float top = NEGATIVE_INFINITY;
-    const int o = thread;
-    for (int k = 0; k < 16; k += 1) {
-      const float x0_1 = to_float(t0[k * 256 + (o / 64) * 64 + (o % 64)]);
-      const float x2_2 = to_float(t2[k * 4 + (o / 64)]);
-      const float rise = maximum(top, x2_2);
-      result = result * fast_exp(top - rise) + x0_1 * fast_exp(x2_2 - rise);
-      top = rise;
-    }
-    t3[(o / 64) * 64 + (o % 64)] = from_float<float>(result);
-  }
-  block_sync();
-  // %4 = RescaledSum(%1, %2): f32[1, 1, 4, 1]
-  {
-    float result = 0.0f;
-    float top = NEGATIVE_INFINITY;
-    const int o = thread / 16;
-    if (o < 4) for (int k = thread % 16; k < 16; k += 16) {
-      const float x1_1 = to_float(t1[k * 4 + o]);
-      const float x2_2 = to_float(t2[k * 4 + o]);
-      const float rise = maximum(top, x2_2);
-      result = result * fast_exp(top - rise) + x1_1 * fast_exp(x2_2 - rise);
-      top = rise;
-    }
-    const float highest = warp_max<16>(top);
-    result *= fast_exp(top - highest);
-    result = warp_sum<16>(result);
-    if (thread % 16 == 0 && o < 4) t4[o] = from_float<float>(result);
-  }
-  block_sync();
-  // output 0 = %6
-  for (int e = thread; e < 128; e += 256) {
-    const int i1 = e / 32;
-    const int i2 = e % 32;
-    const auto x3_1 = to_floats(load<2>(t3 + i1 * 64 + i2 * 2));
-    const float x4_2 = to_float(t4[i1]);
-    Vec<float, 2> y;
+    Vec<float, 4> h0[16];  // f32[1, 16, 4, 64], %0
     MIRAGE_UNROLL
-    for (int v = 0; v < 2; ++v) {
-      const float div_3 = fast_divide(x3_1[v], x4_2);
-      y[v] = div_3;
+    for (int s = 0; s < 16; ++s) {
+      h0[s] = load<4>(x0 + block_x * 262144 + s * 16384 + block_y * 256 + i2 * 64 + i3 * 4);
     }
-    store(o0 + block_x * 16384 + block_y * 256 + i1 * 64 + i2 * 2, from_floats<f16>(y));
+    Vec<float, 1> h1[16];  // f32[1, 16, 4, 1], %1
+    MIRAGE_UNROLL
+    for (int s = 0; s < 16; ++s) {
+      h1[s] = load<1>(x1 + block_x * 4096 + s * 256 + block_y * 4 + i2);
+    }
+    Vec<float, 1> h2[16];  // f32[1, 16, 4, 1], %2
+    MIRAGE_UNROLL
+    for (int s = 0; s < 16; ++s) {
+      h2[s] = load<1>(x2 + block_x * 4096 + s * 256 + block_y * 4 + i2);
+    }
+    // %3 = RescaledSum(%0, %2): f32[1, 1, 4, 64]
+    float top2[1];
+    top2[0] = NEGATIVE_INFINITY;
+    MIRAGE_UNROLL
+    for (int s = 0; s < 16; ++s) {
+      {
+        top2[0] = maximum(top2[0], to_float(h2[s][0]));
+      }
+    }
+    float r3[4];
+    MIRAGE_UNROLL
+    for (int v = 0; v < 4; ++v) {
+      r3[v] = 0.0f;
+    }
+    MIRAGE_UNROLL
+    for (int s = 0; s < 16; ++s) {
+      MIRAGE_UNROLL
+      for (int v = 0; v < 4; ++v) {
+        r3[v] += to_float(h0[s][v]) * fast_exp(to_float(h2[s][0]) - top2[0]);
+      }
+    }
+    // %4 = RescaledSum(%1, %2): f32[1, 1, 4, 1]
+    float r4[1];
+    r4[0] = 0.0f;
+    MIRAGE_UNROLL
+    for (int s = 0; s < 16; ++s) {
+      {
+        r4[0] += to_float(h1[s][0]) * fast_exp(to_float(h2[s][0]) - top2[0]);
+      }
+    }
+    // output 0 = %6
+    {
+      Vec<float, 4> y;
+      MIRAGE_UNROLL
+      for (int v = 0; v < 4; ++v) {
+        const float div_1 = fast_divide(r3[v], r4[0]);
+        y[v] = div_1;
+      }
+      store(o0 + block_x * 16384 + block_y * 256 + i2 * 64 + i3 * 4, from_floats<f16>(y));
+    }
   }
 }

@@ -94,9 +94,11 @@ extern "C" __global__ void exchanges(const float* x, float* out, uint32_t* bits)
   warp_sync();
 }
 
-// 8 warps: sums and maxima over the block; then over warps 0-2 and, at the same time, over warps 3-7.
+// 8 warps: sums and maxima over the block; then over warps 0-2 and, at the same time, over warps 3-7; then over teams
+// of 8, 4 and 2 warps.
 extern "C" __global__ void reductions(const float* x, float* out) {
   MIRAGE_SHARED(float, scratch, 8);
+  MIRAGE_SHARED(float, team, 24);
   const int t = thread_index(), n = blockDim.x * blockDim.y;
   const float v = x[t];
   out[t] = block_sum(v, scratch);
@@ -105,6 +107,10 @@ extern "C" __global__ void reductions(const float* x, float* out) {
   const int first = low ? 0 : 3, warps = low ? 3 : warp_count() - 3, barrier = low ? 1 : 2;
   out[2 * n + t] = group_sum(v, scratch + first, first, warps, barrier);
   out[3 * n + t] = group_max(v, scratch + first, first, warps, barrier);
+  const int four = warp_index() / 4, two = warp_index() / 2;
+  out[4 * n + t] = team_sum<8>(v, team, 0);
+  out[5 * n + t] = team_max<4>(v, team + 8 + 4 * four, 3 + four);
+  out[6 * n + t] = team_sum<2>(v, team + 16 + 2 * two, 5 + two);
 }
 
 // Warp 0 fills, warp 1 waits for it; warp 0 does not wait.

@@ -18,6 +18,39 @@ MIRAGE_DEVICE float combine_warps(float v, float* scratch, int first, int warps,
 }
 }  // namespace detail
 
+namespace detail {
+template <int Warps, class Combine>
+MIRAGE_DEVICE float combine_team(float v, float* scratch, int barrier, Combine combine MIRAGE_SITE) {
+  static_assert((Warps & (Warps - 1)) == 0, "a power of two");
+  v = butterfly<1, 32>(v, combine MIRAGE_PASS);
+  if (lane_index() == 0) scratch[warp_index() % Warps] = v;
+  group_sync(barrier, Warps * 32 MIRAGE_PASS);
+  constexpr int Wide = Warps < 4 ? Warps : 4;
+  Vec<float, Wide> total = load<Wide>(scratch MIRAGE_PASS);
+  MIRAGE_UNROLL
+  for (int w = Wide; w < Warps; w += Wide) {
+    const Vec<float, Wide> more = load<Wide>(scratch + w MIRAGE_PASS);
+    MIRAGE_UNROLL
+    for (int i = 0; i < Wide; i++) total[i] = combine(total[i], more[i]);
+  }
+  float found = total[0];
+  if constexpr (Wide == 2) found = combine(found, total[1]);
+  if constexpr (Wide == 4) found = combine(combine(found, total[1]), combine(total[2], total[3]));
+  return found;
+}
+}  // namespace detail
+
+// Teams of Warps warps in a row, each with its own aligned scratch; one barrier (0: the whole block is the team).
+// The scratch may be written again only after another barrier of the team.
+template <int Warps>
+MIRAGE_DEVICE float team_sum(float v, float* scratch, int barrier MIRAGE_SITE) {
+  return detail::combine_team<Warps>(v, scratch, barrier, Add() MIRAGE_PASS);
+}
+template <int Warps>
+MIRAGE_DEVICE float team_max(float v, float* scratch, int barrier MIRAGE_SITE) {
+  return detail::combine_team<Warps>(v, scratch, barrier, Maximum() MIRAGE_PASS);
+}
+
 MIRAGE_DEVICE float block_sum(float v, float* scratch MIRAGE_SITE) {
   return detail::combine_warps(v, scratch, 0, warp_count(), 0, Add() MIRAGE_PASS);
 }

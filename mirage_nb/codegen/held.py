@@ -1,0 +1,200 @@
+"""Kernels that hold their tiles in registers: load everything, reduce, compute, store.
+
+In: a block plan with a `Held`. Out: the statements of the kernel. An input v is `h<v>[slot][element]` as it is
+stored, the result of a reduction `r<v>[element]`, the largest shift of a rescaled sum `top<v>[element]`; what
+is computed from them element by element is never stored. Invariant: every thread that shares a row reaches
+every barrier; no two reductions share scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from mirage_nb.codegen.dependence import Dependence
+from mirage_nb.codegen.index import Index, linear, named, unravel
+from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vector
+from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, device_offset
+from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.ir import InIterAttrs, OpKind, OutSaverAttrs, TensorType
+from mirage_nb.optimize.held import REDUCTIONS, WARP, Held
+from mirage_nb.optimize.placement import Place
+
+
+class HeldText:
+    """Writes the body of one kernel."""
+
+    def __init__(self, out: Writer, scope: Scope, held: Held, dependence: Dependence) -> None:
+        self.out, self.scope, self.held, self.dependence = out, scope, held, dependence
+        self.scratch = 0
+        self.tops: set[int] = set()
+        self.inputs = {
+            values[0]: op.attrs
+            for op, values in scope.block.definitions()
+            if isinstance(op.attrs, InIterAttrs) and scope.plan.places[values[0]] is not Place.LITERAL
+        }
+
+    def emit(self, outputs: tuple[TensorType, ...]) -> None:
+        """The whole body."""
+        held = self.held
+        if not held.rows:
+            self.dependence.wait()
+            with each(self.out, self.scope, Walk(held.kept, held.width)) as kept:
+                self._loads(list(self.inputs), kept)
+                self._compute(kept, outputs)
+            return
+        if self._row_warps > 1:
+            rescaled = [op.inputs[1] for op in self.scope.block.ops if op.kind is OpKind.RESCALED_SUM]
+            shared = sum(_reduces(op.kind) for op in self.scope.block.ops) + len(set(rescaled))
+            self.out.line(f"MIRAGE_SHARED(float, scratch, {shared * held.warps});")
+        groups = self.scope.threads // held.lanes
+        if groups > 1:
+            self.out.line(f"const int row = thread / {held.lanes}, place = thread % {held.lanes};")
+        else:
+            self.out.line("const int place = thread;")
+        kept = (*unravel(named("row", groups), held.tile[:-1]), Index())
+        late = [v for v, attrs in self.inputs.items() if attrs.arg in self.dependence.written]
+        self._loads([v for v in self.inputs if v not in late], kept)
+        if late:
+            self.dependence.wait()
+        self._loads(late, kept)
+        self._compute(kept, outputs)
+
+    @property
+    def _row_warps(self) -> int:
+        return self.held.lanes // WARP
+
+    def _along(self, kept: Multi, slot: str) -> Multi:
+        """The index into the tile of a thread's vector `slot`."""
+        held = self.held
+        at = named(slot, held.slots)
+        if held.rows:
+            at = (at * held.lanes + named("place", held.lanes)) * held.width
+        return (*kept[: held.dim], at, *kept[held.dim + 1 :])
+
+    @contextmanager
+    def _slots(self, shape: tuple[int, ...], kept: Multi) -> Iterator[tuple[str, Multi]]:
+        """All vectors of a value that this thread holds; yields the slot and its index into the tile."""
+        held = self.held
+        if not held.long(shape):
+            yield "0", kept
+            return
+        with self.out.unrolled("s", held.slots) as slot:
+            index = self._along(kept, slot)
+            inside = f"if ({index[-1].bare} < {held.tile[-1]})"
+            with self.out.block(inside) if held.ragged else nullcontext():
+                yield slot, index
+
+    def _loads(self, values: list[int], kept: Multi) -> None:
+        """Everything is asked for before anything is used."""
+        out, held = self.out, self.held
+        for value in values:
+            attrs, type_ = self.inputs[value], self.scope.block.types[value]
+            width = held.vector(type_.shape)
+            out.line(f"Vec<{c_type(type_.dtype)}, {width}> h{value}[{held.count(type_.shape)}];  // {type_}, %{value}")
+            with self._slots(type_.shape, kept) as (slot, index):
+                source = device_offset(self.scope.block, attrs, broadcast_index(index, type_.shape), Index())
+                assert source.multiple_of(width)
+                out.line(f"h{value}[{slot}] = load<{width}>(x{attrs.arg} + {source.bare});")
+
+    def _compute(self, kept: Multi, outputs: tuple[TensorType, ...]) -> None:
+        for index, op in enumerate(self.scope.block.ops):
+            if _reduces(op.kind):
+                self._reduce(index)
+        self.dependence.wait()
+        for number, op in enumerate(self.scope.block.savers):
+            assert isinstance(op.attrs, OutSaverAttrs)
+            self._save(number, op.inputs[0], op.attrs, outputs[number], kept)
+
+    def _reader(self, slot: str, width: int) -> Reader:
+        """A reader for which inputs and reductions are registers."""
+        bound = {}
+        for value, op in self.scope.ops.items():
+            shape = self.scope.shape(value)
+            element = "v" if self.held.vector(shape) > 1 else "0"
+            if value in self.inputs:
+                bound[value] = f"to_float(h{value}[{slot if self.held.long(shape) else '0'}][{element}])"
+            elif _reduces(op.kind):
+                bound[value] = f"r{value}[{element}]"
+        return Reader(self.scope, width, bound)
+
+    # Reductions
+
+    def _reduce(self, index: int) -> None:
+        scope, op = self.scope, self.scope.block.ops[index]
+        value, operands = scope.first[index], ", ".join(f"%{v}" for v in op.inputs)
+        self.out.line(f"// %{value} = {op.kind.value}({operands}): {scope.block.types[value]}")
+        if op.kind is not OpKind.RESCALED_SUM:
+            self._fold(f"r{value}", op.inputs, "max" if op.kind is OpKind.MAX else "sum")
+            return
+        shift = op.inputs[1]
+        if shift not in self.tops:
+            self.tops.add(shift)
+            self._fold(f"top{shift}", (shift,), "max")
+        self._fold(f"r{value}", op.inputs, "sum")
+
+    def _fold(self, target: str, operands: tuple[int, ...], kind: str) -> None:
+        """`target` = the sum or the maximum of a value over its row or column, shrunk by a shift if there is one."""
+        out, held = self.out, self.held
+        shapes = [self.scope.shape(v) for v in operands]
+        width = max(held.vector(s) for s in shapes)
+        results = 1 if held.rows else width
+        start = "NEGATIVE_INFINITY" if kind == "max" else "0.0f"
+        out.line(f"float {target}[{results}];")
+        with out.unrolled("v", results) as v:
+            out.line(f"{target}[{v}] = {start};")
+        longest = next((s for s in shapes if held.long(s)), shapes[0])
+        with (
+            self._slots(longest, (Index(),) * len(held.tile)) as (slot, _),
+            out.unrolled("v", width) if width > 1 else out.block(),
+        ):
+            reader = self._reader(slot, 1)
+            found = [reader.read(o, (Index(),) * len(s), None) for o, s in zip(operands, shapes, strict=True)]
+            out.lines(reader.body)
+            cell = f"{target}[{'0' if results == 1 else 'v'}]"
+            if len(operands) > 1:
+                top = f"top{operands[1]}[{'v' if not held.rows and held.vector(shapes[1]) > 1 else '0'}]"
+                found[0] = f"{found[0]} * fast_exp({found[1]} - {top})"
+            out.line(f"{cell} = maximum({cell}, {found[0]});" if kind == "max" else f"{cell} += {found[0]};")
+        if held.rows:
+            out.line(f"{target}[0] = {self._collective(kind, f'{target}[0]')};")
+
+    def _collective(self, kind: str, value: str) -> str:
+        """Partial results of a row become one."""
+        warps, groups = self._row_warps, self.held.warps // self._row_warps
+        if warps == 1:
+            return f"warp_{kind}({value})"
+        at = named("row", groups) * warps + self.scratch * self.held.warps
+        self.scratch += 1
+        barrier = "0" if groups == 1 else "1 + row"
+        return f"team_{kind}<{warps}>({value}, scratch + {at.bare}, {barrier})"
+
+    # Results
+
+    def _save(self, number: int, value: int, attrs: OutSaverAttrs, out_type: TensorType, kept: Multi) -> None:
+        out, held, scope = self.out, self.held, self.scope
+        names = [value]
+        while scope.ops[names[-1]].kind is OpKind.RESHAPE:
+            names.append(scope.ops[names[-1]].inputs[0])
+        source = names.pop()
+        shape = scope.shape(source)
+        width = held.vector(shape)
+        out.line(f"// output {number} = %{value}")
+        once = held.rows and not held.long(shape)
+        with (
+            out.block("if (place == 0)") if once else nullcontext(),
+            self._slots(shape, kept) as (slot, at),
+            out.block(),
+        ):
+            index = broadcast_index(at, shape)
+            reader = self._reader(slot, width)
+            result = reader.read(source, (Index(),) * len(shape), None)
+            last = shape
+            for name in reversed(names):
+                index, last = unravel(linear(index, last), scope.shape(name)), scope.shape(name)
+            leaf = output_leaf(scope, attrs, f"o{number}", index, last, out_type, width)
+            store_vector(out, reader, result, leaf, out_type.dtype)
+
+
+def _reduces(kind: OpKind) -> bool:
+    return kind in REDUCTIONS

@@ -1,0 +1,154 @@
+"""Blocks that hold their tiles in registers: no loop, no product, every tensor is used by the thread that loads it.
+
+In: a block graph of elementwise operators and reductions along one axis. Out: a `Held`: how threads share the
+tile. Along the last axis a group of warps shares a row, each thread with vectors of it; along another axis a
+thread has whole columns of the reduction, as wide as a vector. Invariant: nothing but partial results of a row
+passes between threads, so a reduction costs one barrier at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mirage_nb.ir import OPS, BlockGraph, DimAttrs, InIterAttrs, Op, OpKind, Trait
+
+REGISTER_BUDGET = 128
+"""32-bit registers that the tiles of one thread may take."""
+LONGEST_COLUMN = 64
+"""Elements of a column that one thread may hold."""
+WARP = 32
+
+REDUCTIONS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
+_SOURCES = frozenset({OpKind.IN_ITER, OpKind.CONST})
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How threads share `tile`, the shape that all values of the block broadcast to.
+
+    dim: the reduced axis of `tile`. width: elements of a vector along the last axis. slots: vectors per thread
+    along `dim`. lanes: threads that share a reduction (1: a thread has all of it). warps: as many as there is
+    work for.
+    """
+
+    tile: tuple[int, ...]
+    dim: int
+    width: int
+    slots: int
+    lanes: int
+    warps: int
+
+    @property
+    def rows(self) -> bool:
+        """Whether the reduced axis is the last one."""
+        return self.dim == len(self.tile) - 1
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The tile without its reduced axis."""
+        return (*self.tile[: self.dim], 1, *self.tile[self.dim + 1 :])
+
+    @property
+    def ragged(self) -> bool:
+        """Whether some threads have less of a row than others."""
+        return self.rows and self.slots * self.lanes * self.width != self.tile[-1]
+
+    def long(self, shape: tuple[int, ...]) -> bool:
+        """Whether a value of `shape` varies along the reduced axis."""
+        place = self.dim - len(self.tile)
+        return -place <= len(shape) and shape[place] > 1
+
+    def vector(self, shape: tuple[int, ...]) -> int:
+        """Elements of a value of `shape` in one vector: 1 if it does not vary along the last axis."""
+        return self.width if shape and shape[-1] > 1 else 1
+
+    def count(self, shape: tuple[int, ...]) -> int:
+        """Vectors of a value of `shape` that one thread holds."""
+        return self.slots if self.long(shape) else 1
+
+
+def find_held(block: BlockGraph, literal_args: frozenset[int], warps: int) -> Held | None:
+    """How `warps` warps hold the block's tiles, or None if they cannot or if there is nothing to reduce."""
+    reductions = [(op, op.attrs.dim) for op in block.ops if op.kind in REDUCTIONS and isinstance(op.attrs, DimAttrs)]
+    if block.loop > 1 or not reductions or not all(_simple(op) for op in block.ops):
+        return None
+    shapes = [block.types[v].shape for op, vs in block.definitions() if op.kind is not OpKind.RESHAPE for v in vs]
+    tile = _common(shapes)
+    axis, *others = {dim - len(block.types[op.inputs[0]].shape) for op, dim in reductions}
+    if tile is None or others or not _saves(block, tile, axis):
+        return None
+    if any(block.types[op.inputs[0]].shape[axis] == 1 for op, _ in reductions):
+        return None
+    loaded = [
+        block.types[values[0]]
+        for op, values in block.definitions()
+        if isinstance(op.attrs, InIterAttrs) and op.attrs.arg not in literal_args
+    ]
+    most = 16 // max((t.dtype.size for t in loaded), default=4)
+    widths = [w for w in (8, 4, 2, 1) if w <= most and tile[-1] % w == 0]
+    found = _rows(tile, widths, warps) if axis == -1 else _columns(tile, len(tile) + axis, widths, warps)
+    return next((h for h in found if _registers(h, [(t.shape, t.dtype.size) for t in loaded]) <= REGISTER_BUDGET), None)
+
+
+def _simple(op: Op) -> bool:
+    """Whether threads can do this operator in their registers."""
+    allowed = op.kind in REDUCTIONS | _SOURCES | {OpKind.FUSED, OpKind.RESHAPE, OpKind.OUT_SAVER}
+    return allowed or Trait.ELEMENTWISE in OPS[op.kind].traits
+
+
+def _common(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape that all of them broadcast to, if it is one of their extents or 1 everywhere."""
+    found: list[int] = []
+    for shape in shapes:
+        found = [1] * (len(shape) - len(found)) + found
+        for dim in range(-len(shape), 0):
+            if 1 not in (shape[dim], found[dim]) and shape[dim] != found[dim]:
+                return None
+            found[dim] = max(found[dim], shape[dim])
+    return tuple(found) or None
+
+
+def _saves(block: BlockGraph, tile: tuple[int, ...], axis: int) -> bool:
+    """Whether reshapes only rename what is saved, and what is saved has every kept position of the tile once."""
+    renamed = {values[0]: op.inputs[0] for op, values in block.definitions() if op.kind is OpKind.RESHAPE}
+    for op in block.ops:
+        if op.kind is OpKind.OUT_SAVER:
+            value = op.inputs[0]
+            while value in renamed:
+                value = renamed[value]
+            kept, wanted = list(block.types[value].shape), list(tile)
+            if len(kept) != len(wanted) or kept[axis] not in (1, wanted[axis]):
+                return False
+            kept[axis] = wanted[axis] = 1
+            if kept != wanted:
+                return False
+        elif op.kind is not OpKind.RESHAPE and not renamed.keys().isdisjoint(op.inputs):
+            return False
+    return True
+
+
+def _rows(tile: tuple[int, ...], widths: list[int], warps: int) -> list[Held]:
+    """Whole warps per row; the widest vectors that leave no thread without one, else the narrowest."""
+    rows = math.prod(tile[:-1])
+    if warps % rows:
+        return []
+    lanes = WARP * warps // rows
+    width = next((w for w in widths if tile[-1] // w >= lanes), widths[-1])
+    return [Held(tile, len(tile) - 1, width, math.ceil(tile[-1] / width / lanes), lanes, warps)]
+
+
+def _columns(tile: tuple[int, ...], dim: int, widths: list[int], warps: int) -> list[Held]:
+    """A thread per vector of results; the widest vectors first that give a warp something to do."""
+    if tile[dim] > LONGEST_COLUMN:
+        return []
+    results = math.prod(tile) // tile[dim]
+    busy = [w for w in widths if results // w >= WARP] or widths[-1:]
+    return [Held(tile, dim, w, tile[dim], 1, min(warps, math.ceil(results / w / WARP))) for w in busy]
+
+
+def _registers(held: Held, loaded: list[tuple[tuple[int, ...], int]]) -> int:
+    """32-bit registers for the loaded tiles, and in f32 for one tile of a row that is computed from them."""
+    tiles = sum(held.count(s) * math.ceil(held.vector(s) * size / 4) for s, size in loaded)
+    return tiles + (held.slots * held.width if held.rows else 0)

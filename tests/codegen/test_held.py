@@ -1,0 +1,145 @@
+"""Tiles held in registers: rows shared by warps, columns that a thread has to itself."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from mirage_nb.codegen import Options, emit
+from mirage_nb.ir import DimAttrs, DType, KernelGraph, OpKind
+from mirage_nb.optimize import plan
+from mirage_nb.optimize.held import Held
+from mirage_nb.targets import TARGETS
+from tests.codegen.mugraphs import Build, ntrans, one_kernel, rmsnorm, split_safe_attention, tensor
+from tests.codegen.running import draw, errors, run
+
+H200 = TARGETS["h200"]
+TOLERANCE = {DType.F16: 1e-3, DType.BF16: 6e-3, DType.F32: 2e-6}
+
+
+def held(graph: KernelGraph, options: Options, kernel: int = 0) -> Held | None:
+    """How the plan holds a kernel's tiles."""
+    found = plan(graph, H200, options).kernels[kernel]
+    assert found is not None
+    return found.held
+
+
+def check(graph: KernelGraph, options: Options, scale: float = 1.0) -> None:
+    """Right in two orders of warps, without a race or an access out of bounds."""
+    emitted, inputs = emit(graph, H200, options), draw(graph, scale=scale)
+    for order in ("reversed", 1):
+        outputs = run(emitted, inputs, checked=True, order=order)
+        for error, type_ in zip(errors(graph, emitted, inputs, outputs), graph.output_types, strict=True):
+            assert error < TOLERANCE[type_.dtype], order
+
+
+def softmax(shape: tuple[int, ...], rows_per_block: int, dtype: DType) -> KernelGraph:
+    """softmax(X * G + R) along the rows, a gain per column and a bias per row; the row maxima are an output, too."""
+    blocks = shape[-2] // rows_per_block
+    b = Build((tensor(shape, dtype), tensor(shape[-1:], dtype), tensor((shape[-2], 1), dtype)), (blocks,))
+    x, gain, bias = b.load(0, (len(shape) - 2,)), b.load(1, (None,)), b.load(2, (0,))
+    y = b.op(OpKind.ADD, b.op(OpKind.MUL, x, gain), bias)
+    last = DimAttrs(len(shape) - 1)
+    top = b.op(OpKind.MAX, y, attrs=last)
+    e = b.op(OpKind.EXP, b.op(OpKind.SUB, y, top))
+    b.save(b.op(OpKind.DIV, e, b.op(OpKind.SUM, e, attrs=last)), (len(shape) - 2,))
+    b.save(top, (len(shape) - 2,))
+    return one_kernel("X G R", b)
+
+
+def columns(shape: tuple[int, ...], dim: int, dtype: DType, weighted: bool) -> KernelGraph:
+    """exp(X) / sum(exp(X)) along an axis that is not the last one, and the sum; or rescaled by a maximum per column."""
+    top = tuple(extent if d <= dim else 1 for d, extent in enumerate(shape))
+    b = Build((tensor(shape, dtype), tensor(top, dtype)), (1,))
+    x, m = b.load(0, (None,)), b.load(1, (None,))
+    attrs = DimAttrs(dim)
+    if weighted:
+        total = b.op(OpKind.RESCALED_SUM, x, m, attrs=attrs)
+        b.save(b.op(OpKind.DIV, total, b.op(OpKind.RESCALED_SUM, b.op(OpKind.EXP, m), m, attrs=attrs)), (None,))
+        return one_kernel("X M", b)
+    e = b.op(OpKind.EXP, b.op(OpKind.ADD, x, m))
+    total = b.op(OpKind.SUM, e, attrs=attrs)
+    b.save(b.op(OpKind.DIV, e, total), (None,))
+    b.save(total, (None,))
+    return one_kernel("X M", b)
+
+
+@pytest.mark.parametrize(("warps", "rows_per_block"), [(8, 1), (8, 2), (8, 8), (4, 4), (16, 4), (1, 1)])
+def test_warps_share_rows(warps: int, rows_per_block: int) -> None:
+    graph, options = ntrans(16, 512, rows_per_block), Options(warps=warps)
+    found = held(graph, options)
+    assert found is not None and found.rows and found.lanes == 32 * warps // rows_per_block
+    check(graph, options)
+
+
+@pytest.mark.parametrize("width", [1000, 100, 33, 2, 1032])
+@pytest.mark.parametrize("rows_per_block", [1, 2])
+def test_rows_that_fill_no_warp(width: int, rows_per_block: int) -> None:
+    graph, options = softmax((4, width), rows_per_block, DType.F16), Options(warps=2)
+    assert held(graph, options) is not None
+    check(graph, options, scale=3.0)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("shape", [(4, 256), (1, 4, 64), (2, 2, 40)])
+def test_softmax_of_rows(dtype: DType, shape: tuple[int, ...]) -> None:
+    graph, options = softmax(shape, 1 if len(shape) == 2 else 2, dtype), Options(warps=4)
+    assert held(graph, options) is not None
+    check(graph, options)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((16, 8, 64), 0), ((3, 5, 7), 1), ((64, 33), 0), ((2, 600), 0), ((1, 9, 8, 4), 1)]
+)
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+def test_a_thread_has_a_column(shape: tuple[int, ...], dim: int, dtype: DType, weighted: bool) -> None:
+    graph, options = columns(shape, dim, dtype, weighted), Options(warps=4)
+    found = held(graph, options)
+    assert found is not None and found.lanes == 1 and found.slots == shape[dim]
+    check(graph, options, scale=3.0 if weighted else 1.0)
+
+
+def test_results_of_splits_are_combined_without_a_barrier() -> None:
+    graph = split_safe_attention(2, 256, 4096, 64, 4, 16, 4, 64)
+    text = emit(graph, H200).source.split("kernel1(")[1]
+    assert "sync" not in text and "shared" not in text
+    assert text.count("load<4>") == 1
+
+
+def test_a_reduction_of_a_row_costs_one_barrier() -> None:
+    source = emit(ntrans(8, 4096), H200).source
+    assert source.count("team_sum<8>") == 2 and "block_sync" not in source and "t0" not in source
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        rmsnorm(),  # a loop
+        ntrans(8, 65536),  # rows that fit in no registers
+        ntrans(9, 512, 3),  # rows that warps cannot share evenly
+        columns((65, 64), 0, DType.F32, weighted=False),  # a long column
+    ],
+)
+def test_what_is_not_held(graph: KernelGraph) -> None:
+    assert held(graph, Options(warps=8)) is None
+
+
+def test_reductions_along_two_axes_are_not_held() -> None:
+    b = Build((tensor((8, 64)),), (1,))
+    b.save(b.sum(b.sum(b.load(0, (None,)), 1), 0), (None,))
+    graph = one_kernel("X", b)
+    assert held(graph, Options(warps=8)) is None
+    check(graph, Options(warps=8))
+
+
+def test_what_is_not_saved_where_it_stands_is_not_held() -> None:
+    """A result of one row that every row of the tile would save."""
+    b = Build((tensor((4, 64)), tensor((1, 64))), (1,))
+    x, row = b.load(0, (None,)), b.load(1, (None,))
+    b.save(b.op(OpKind.DIV, x, b.sum(x, 1)), (None,))
+    b.save(b.op(OpKind.MUL, row, b.const(Fraction(2))), (None,))
+    graph = one_kernel("X R", b)
+    assert held(graph, Options(warps=4)) is None
+    check(graph, Options(warps=4))
