@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mirage_nb.bench.cost import run_cost
+from mirage_nb.bench.cost import rank_record, run_cost
 from mirage_nb.bench.kernels import DEFAULT_WORKLOADS, run_kernels
 from mirage_nb.bench.workloads import WORKLOADS
 from mirage_nb.errors import OptionError
@@ -25,6 +25,7 @@ def add_parser(commands: Any) -> None:
     cost.add_argument("--batch", type=int, default=1, metavar="B")
     cost.add_argument("--count", type=int, default=100, help="instances of each workload")
     cost.add_argument("--record", metavar="FILE", help="write every measurement as JSON")
+    cost.add_argument("--from", dest="source", metavar="FILE", help="rank this record anew instead; needs no GPU")
     cost.set_defaults(run=_cost)
 
 
@@ -37,6 +38,8 @@ def _names(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _cost(options: argparse.Namespace) -> int:
+    if options.source:
+        return rank_record(options.source)
     if options.batch < 1 or options.count < 1:
         raise OptionError("--batch and --count have to be positive")
     return run_cost(_names(options), options.batch, options.count, options.record)

@@ -1,8 +1,10 @@
-"""`bench cost`: how well the cost model ranks, on the attached GPU.
+"""`bench cost`: how well the cost model ranks, on the attached GPU or against a record.
 
 Instances of every structure that a quick search finds, drawn over the whole range of estimates, are
 emitted the default way, checked against float64 and timed in one race per workload. Prints Spearman's
 rank correlation and the estimated rank of the fastest; the record holds every instance for a refit.
+`--from RECORD` needs no GPU: it searches again, finds the recorded instances and ranks them with the model
+as it is now. `bench/records` keeps what the constants of the model were fitted to.
 """
 
 from __future__ import annotations
@@ -17,13 +19,23 @@ import numpy as np
 
 from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import emit
-from mirage_nb.errors import MirageError, MissingPartError
-from mirage_nb.ir.text import print_graph
+from mirage_nb.errors import MirageError, MissingPartError, OptionError
+from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.runtime.buffers import draw_sample
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.search import EFFORTS, Instance, configurations, instances, prepare, run_configuration
+from mirage_nb.search import (
+    EFFORTS,
+    Instance,
+    Prepared,
+    Structure,
+    configurations,
+    instances,
+    prepare,
+    run_configuration,
+    sized,
+)
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 EFFORT = EFFORTS["quick"]
@@ -33,20 +45,62 @@ def run_cost(names: Sequence[str], batch: int, count: int, record: str | None) -
     """Measure `count` instances of each workload; print the correlations; write the record."""
     gpu = attached_gpu()
     if gpu is None:
-        raise MissingPartError("bench cost needs a GPU", hint="see `python -m mirage_nb doctor`")
+        raise MissingPartError("bench cost needs a GPU", hint="rank a record with --from FILE, or see `doctor`")
     target = gpu.target() or find_target(DEFAULT_TARGET)
     rows = []
     for name in names:
-        program = parse(workload(name), name=name)
-        if "B" in program.sizes:
-            program = parse(workload(name), name=name, sizes={"B": batch})
-        measured = list(_measure(program, count, target, gpu))
+        measured = list(_measure(_program(name, batch), count, target, gpu))
         rows += [{"workload": name, "B": batch, **row} for row in measured]
         sys.stdout.write(summary(name, measured) + "\n")
         sys.stdout.flush()
     if record:
-        Path(record).write_text(json.dumps({"card": gpu.name, "rows": rows}))
+        Path(record).write_text(json.dumps({"card": gpu.name, "target": target.name, "rows": rows}))
     return 0
+
+
+def rank_record(path: str) -> int:
+    """Estimate the instances of a record anew and print the correlations; no GPU needed."""
+    target, rows = read_record(Path(path))
+    for name, batch in dict.fromkeys((row["workload"], row["B"]) for row in rows):
+        wanted = [row for row in rows if (row["workload"], row["B"]) == (name, batch) and row["time_us"] is not None]
+        found = estimated(wanted, _program(name, batch), target)
+        lost = len(wanted) - len(found)
+        sys.stdout.write(summary(name, found) + (f"; {lost} not found by the search of today" if lost else "") + "\n")
+    return 0
+
+
+def read_record(path: Path) -> tuple[Target, list[dict[str, Any]]]:
+    """The target and the rows of a record.
+
+    Raises OptionError if it cannot be read.
+    """
+    try:
+        record = json.loads(path.read_text())
+        rows: list[dict[str, Any]] = record["rows"]
+        for row in rows:
+            row.setdefault("digest", parse_graph(row["mugraph"]).digest() if "mugraph" in row else "")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"{path} is no record of `bench cost`: {error}", hint="--record FILE writes one") from error
+    return find_target(record.get("target", DEFAULT_TARGET)), rows
+
+
+def estimated(rows: Sequence[dict[str, Any]], program: TensorProgram, target: Target) -> list[dict[str, Any]]:
+    """The rows whose instances a quick search finds again, with the estimates of the model as it is now."""
+    missing: dict[tuple[tuple[str, int], ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        missing.setdefault(tuple(sorted(row["sizes"].items())), []).append(row)
+    found = []
+    prepared = prepare(program.graph)
+    for structure in structures(prepared):
+        for sizes, open_ in missing.items():
+            instance = sized(structure, prepared, target, dict(sizes)) if open_ else None
+            if instance is None:
+                continue
+            digest = instance.graph.digest()
+            same = [row for row in open_ if digest.startswith(row["digest"]) and row["digest"]]
+            found += [{**row, "estimate_us": instance.cost.us} for row in same]
+            missing[sizes] = [row for row in open_ if row not in same]
+    return found
 
 
 def summary(name: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -107,15 +161,23 @@ def _measure(program: TensorProgram, count: int, target: Target, gpu: Gpu) -> It
     yield from rows.values()
 
 
-def all_instances(program: TensorProgram, target: Target) -> Iterator[Instance]:
-    """Every legal instance of every structure of one kernel that a quick search extracts."""
-    prepared = prepare(program.graph)
+def structures(prepared: Prepared) -> Iterator[Structure]:
+    """Every structure that a quick search extracts."""
     for configuration in configurations(prepared, EFFORT):
-        result = run_configuration(
-            prepared, configuration, EFFORT, EFFORT.budget, lambda counts: None, lambda: False
-        )
-        for structure in result.structures:
-            yield from instances(structure, prepared, target, limit=200)
+        result = run_configuration(prepared, configuration, EFFORT, EFFORT.budget, lambda counts: None, lambda: False)
+        yield from result.structures
+
+
+def all_instances(program: TensorProgram, target: Target) -> Iterator[Instance]:
+    """Legal instances of every structure that a quick search extracts, up to 200 of each."""
+    prepared = prepare(program.graph)
+    for structure in structures(prepared):
+        yield from instances(structure, prepared, target, limit=200)
+
+
+def _program(name: str, batch: int) -> TensorProgram:
+    program = parse(workload(name), name=name)
+    return parse(workload(name), name=name, sizes={"B": batch}) if "B" in program.sizes else program
 
 
 def spread(found: Sequence[Instance], count: int) -> list[Instance]:

@@ -3,7 +3,7 @@
 from mirage_nb.search.axes import Axis, Prepared, prepare
 from mirage_nb.search.cost import Cost
 from mirage_nb.search.explore import ConfigurationResult, run_configuration
-from mirage_nb.search.instantiate import Instance, instances, tiny
+from mirage_nb.search.instantiate import Instance, instances, sized, tiny
 from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort, configurations
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 
@@ -25,5 +25,6 @@ __all__ = [
     "instances",
     "prepare",
     "run_configuration",
+    "sized",
     "tiny",
 ]

@@ -3,48 +3,89 @@
 In: a kernel structure, the extents of its axes and a target; sizes come as arrays, one entry per choice,
 and so do the results. Out: `Estimates`, of which one entry is a `Cost`. It ranks instances and never
 discards one; only shared memory that does not fit makes an instance illegal.
+
+A block is a pipeline of copies and work through a ring of tiles. One iteration takes the longest of its
+copies, its work, and a round trip through the ring: (latency + copies + work) / stages. Without a loop there
+is one stage and nothing overlaps. Blocks run in waves; a wave takes what its busiest multiprocessor takes,
+and at least what device memory and L2 need for all of its blocks. The constants are those of one
+multiprocessor, fitted to 260 instances of three programs timed on an H200 (`bench/records`); none belongs to
+one program, and what scales with a card is a share of its rates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.ir import OpKind
+from mirage_nb.search.anatomy import (
+    LINE_BYTES,
+    SECTOR_BYTES,
+    WARPS,
+    Anatomy,
+    Numbers,
+    Part,
+    Rows,
+    Sizes,
+    Truths,
+    anatomy,
+    layout_of,
+    rows,
+    warp_private,
+)
 from mirage_nb.search.axes import Prepared
-from mirage_nb.search.semantics import BINARY, UNARY
 from mirage_nb.search.structure import KernelStructure, Step
-from mirage_nb.search.values import BLOCK, BODY, DATA, GRID, ITER, LOOP, TILE
+from mirage_nb.search.values import BLOCK, DATA, ITER
 from mirage_nb.targets import Target
 
-Numbers = npt.NDArray[np.float64]
-
-STAGES = 2
-"""Copies of an input tile in flight while the loop computes on another."""
-THREADS = 256
+STAGES = 4
+"""Tiles of the for-loop in flight, fewer where they do not fit; at least 2."""
+THREADS = 32 * (WARPS + 1)
+"""Threads of a block: those that compute and a warp that copies."""
+REGISTERS = 48
+"""Of a thread, beside its accumulators."""
+RESERVED_BYTES = 1024
+"""Shared memory that a block needs beside its tiles: barriers and what the driver keeps."""
+SWIZZLE_BYTES = 1024
 ACCUMULATOR_BYTES = 4
-L2_SPEEDUP = 2.5
-"""Bandwidth of the L2 cache over that of device memory."""
-BLOCK_SHARE = 3.0
-"""How far one multiprocessor can exceed its share of the device bandwidth."""
-STEP_US = 0.02
-"""A barrier and the start of an operator on a tile."""
-ITERATION_US = 0.12
-"""The part of an iteration that does not overlap with the one before."""
-WAVE_US = 0.8
-"""From the end of one wave of blocks to the first bytes of the next."""
-HARD_FUNCTION = 8.0
-"""Vector instructions of an exponential, a root or a division."""
+PARTIAL_BYTES = 32768
+"""Shared memory in which warps that share the depth of a product may leave their sums."""
 MATMUL_GRAIN = (16, 8, 16)
 """Rows, columns and depth of the smallest tensor instruction: smaller tiles are padded to it."""
+
+PANEL_US = 1.2e-3
+"""A row of a bulk copy, of 32 to 128 bytes alike: 384 blocks of 16 columns and 128 of 48 took the same time."""
+TOUCH_US = 0.62e-3
+"""A line, and a sector of it, that the load units touch: runs of 2 to 32 bytes took 1.1 to 1.5 ns each."""
+PORT_BYTES_US = 100e3
+"""Bytes per microsecond into one multiprocessor: few blocks with wide tiles reached 87 to 106 KB."""
+L2_SPEEDUP = 1.9
+"""Bandwidth of L2 over that of device memory: weights that 2 to 8 blocks read at once came at 7.5 to 8.5 TB/s."""
+LATENCY_US = 0.8
+"""From the request of a tile to its arrival: a ring of 4 tiles of 2 KB turned in 0.25 us."""
+TENSOR_SHARE = 0.55
+"""Of the tensor rate, what the warps of one block reach: 8 instructions in 10 ns."""
+VECTOR_OPERATIONS = 44.0
+"""Of the vector rate, for an element from shared memory and back: 256 of them took 25 to 45 ns."""
+REGISTER_OPERATIONS = 16.0
+"""The same in fragments: an exponential leaves its unit every 16 clocks for a warp on each scheduler."""
+CONCURRENT = 3.0
+"""Blocks of a multiprocessor that compute at full pace; more of them share it."""
+GATHER = 2.0
+"""How much longer a product takes whose operands are no multiple of 8 wide and are read element by element."""
+BARRIER_US = 0.3
+"""A tile written for everybody: the barriers around it and the pipelines that they drain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """An estimate of one muGraph. Times in microseconds, sizes in bytes."""
+    """An estimate of one muGraph. Times in microseconds, sizes in bytes.
+
+    `bytes_device` cross device memory if every tensor does so once, `bytes_shared` is what all blocks move;
+    `shared_memory` is that of one block.
+    """
 
     us: float
     bytes_device: float
@@ -54,164 +95,210 @@ class Cost:
     kernels: int
 
 
-@dataclass(slots=True)
-class Sizes:
-    """Sizes of one kernel, many choices at once: blocks along the split axes and the for-loop range.
-
-    `interface` holds the extents of parts that an earlier kernel left as dimensions.
-    """
-
-    extents: tuple[int, ...]
-    blocks: dict[int, Numbers]
-    loop: Numbers
-    interface: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    _held: dict[tuple[int, int], Numbers] = field(default_factory=dict)
-
-    def extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
-        """How much of an axis a tile holds."""
-        if (axis, code & DATA) not in self._held:
-            self._held[axis, code & DATA] = self._extent(kernel, axis, code & DATA)
-        return self._held[axis, code & DATA]
-
-    def _extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
-        one = np.ones_like(self.loop)
-        split = self.blocks.get(axis, one)
-        looped = self.loop if kernel.loop == axis else one
-        held = one
-        if code & GRID:
-            held = held * self.interface.get((axis, GRID), split) if not code & TILE else held * split
-        if code & LOOP:
-            held = held * self.interface.get((axis, LOOP), looped) if not code & TILE else held * looped
-        if code & TILE:
-            held = held * self.extents[axis] / (split * looped)
-        return held
-
-    def elements(self, kernel: KernelStructure, step: Step) -> Numbers:
-        """Elements of the tile of a step."""
-        held = np.ones_like(self.loop)
-        for axis, code in enumerate(step.type):
-            if code & DATA:
-                held = held * self.extent(kernel, axis, code)
-        return held
-
-    def total_blocks(self) -> Numbers:
-        """Blocks of the grid."""
-        total = np.ones_like(self.loop)
-        for along in self.blocks.values():
-            total = total * along
-        return total
-
-
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """One number per choice of sizes."""
+    """One number per choice of sizes.
+
+    `live` are the bytes of the shared tensors of the muGraph alive at once (`ir.legality.peak_shared_bytes`):
+    emission needs less where values stay in registers, and more for the stages of the ring.
+    """
 
     us: Numbers
     bytes_device: Numbers
     bytes_shared: Numbers
     shared_memory: Numbers
+    live: Numbers
     blocks: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """Input tiles of a block: microseconds and bytes of one iteration, and of what is brought once.
+
+    `ring` is what one stage takes in shared memory. `bulk`: the copy engine can bring every streamed tile.
+    """
+
+    bulk: Truths
+    us: Numbers
+    nbytes: Numbers
+    us_once: Numbers
+    nbytes_once: Numbers
+    ring: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Bytes of a kernel: `device` if every tensor crosses device memory once, `block` that one block moves."""
+
+    device: Numbers
+    block: Numbers
+
+    def us(self, running: Numbers, blocks: Numbers, target: Target) -> Numbers:
+        """What device memory and L2 need for `running` of all `blocks`.
+
+        Tensors that exceed L2 are gone when the next wave reads them again.
+        """
+        once = self.device * running / blocks
+        again = np.minimum(self.device, self.block * running)
+        crossing: Numbers = np.where(self.device > target.l2_bytes, np.maximum(once, again), once)
+        longest: Numbers = np.maximum(crossing, self.block * running / L2_SPEEDUP)
+        return longest / (target.device_bandwidth * 1e3)
 
 
 def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target) -> Estimates:
     """Estimate one kernel for all choices of sizes."""
+    width = max(i.type.dtype.size for i in prepared.graph.inputs)
+    made = anatomy(kernel)
     elements = [sizes.elements(kernel, step) for step in kernel.steps]
     blocks = sizes.total_blocks()
-    once = np.ones_like(blocks)
-    times = [sizes.loop if kernel.loop is not None and step.stage == BODY else once for step in kernel.steps]
-    width = max(i.type.dtype.size for i in prepared.graph.inputs)
-    memory = _shared_memory(kernel, elements, width)
-    device, loaded = _device_bytes(prepared, kernel, sizes, elements, width, blocks)
-    tensor, vector, shared = _work(kernel, sizes, elements, times, width)
+    copies = _copies(prepared, kernel, made, sizes, elements, width, target)
+    traffic = _traffic(prepared, kernel, sizes, elements, width, blocks)
+    private = warp_private(prepared, kernel, made, sizes, elements)
+    looped, once = _work(kernel, made, sizes, elements, private, target)
 
-    resident = np.minimum(
-        np.floor(target.shared_per_multiprocessor / np.maximum(memory, 1)),
-        target.threads_per_multiprocessor // THREADS,
-    )
-    resident = np.maximum(resident, 1)
-    per_processor = np.ceil(blocks / target.multiprocessors)
-    waves = np.ceil(blocks / (target.multiprocessors * resident))
-    share = target.device_bandwidth / target.multiprocessors
-    streaming = np.maximum.reduce(
-        [
-            device / (target.device_bandwidth * 1e3),
-            loaded * blocks / (target.device_bandwidth * L2_SPEEDUP * 1e3),
-            loaded * per_processor / (share * BLOCK_SHARE * 1e3),
-        ]
-    )
-    computing = per_processor * np.maximum.reduce(
-        [
-            tensor * target.multiprocessors / (target.tensor_rate * 1e6),
-            vector * target.multiprocessors / (target.vector_rate * 1e6),
-            shared * target.multiprocessors / (target.shared_bandwidth * 1e3),
-        ]
-    )
-    serial = np.zeros_like(blocks)
-    for step, repeats in zip(kernel.steps, times, strict=True):
-        if not step.operator.is_leaf:
-            serial = serial + repeats * STEP_US
-    serial = waves * (serial + (sizes.loop * ITERATION_US if kernel.loop is not None else 0.0))
-    fill = loaded / np.maximum(sizes.loop, 1) / (share * BLOCK_SHARE * 1e3) + (waves - 1) * WAVE_US
-    together = np.maximum.reduce([streaming, computing, serial]) + 0.25 * (computing + serial)
-    overlaps = (sizes.loop > 1) | (resident > 1)
-    us = target.start_us + fill + np.where(overlaps, together, streaming + computing + serial)
-    return Estimates(us + target.launch_us, device, shared * blocks, memory, blocks)
+    beside, after = _memory_beside(kernel, made, elements, private, width)
+    room = np.floor((target.shared_per_block - RESERVED_BYTES - beside) / np.maximum(copies.ring, 1))
+    stages = np.clip(room, np.minimum(2, sizes.loop), np.minimum(STAGES, sizes.loop))
+    memory = np.maximum(beside + stages * copies.ring, after)
+    most = _resident(made, elements, memory, target) * target.multiprocessors
+    # Loads by all threads leave one slot of the ring to those who still read it.
+    depth = np.where(copies.bulk, stages, np.maximum(stages - 1, 1))
+
+    def wave(running: Numbers) -> Numbers:
+        sharing = np.ceil(running / target.multiprocessors)
+        tile = sharing * np.maximum(copies.us, copies.nbytes / PORT_BYTES_US)
+        before = sharing * np.maximum(copies.us_once, copies.nbytes_once / PORT_BYTES_US)
+        slowed = np.maximum(1, sharing / CONCURRENT)
+        work = looped * slowed
+        period = np.maximum.reduce([tile, work, (LATENCY_US + tile + work) / depth])
+        copying = before + tile + (sizes.loop - 1) * period
+        longest: Numbers = np.maximum(copying, traffic.us(running, blocks, target))
+        return LATENCY_US + longest + work + once * slowed
+
+    waves = np.ceil(blocks / most)
+    us = target.start_us + (waves - 1) * wave(most) + wave(blocks - (waves - 1) * most)
+    return Estimates(us, traffic.device, traffic.block * blocks, memory, _live(kernel, elements, width), blocks)
 
 
-def _shared_memory(kernel: KernelStructure, elements: Sequence[Numbers], width: int) -> Numbers:
-    """Shared memory of a block: staged input tiles, accumulators, and the largest set of live tiles."""
-    last = list(range(len(kernel.steps)))
+def _copies(
+    prepared: Prepared,
+    kernel: KernelStructure,
+    made: Anatomy,
+    sizes: Sizes,
+    elements: Sequence[Numbers],
+    width: int,
+    target: Target,
+) -> _Copies:
+    one = np.ones_like(sizes.loop)
+    lying: dict[int, Rows] = {}
+    bulk = np.full(one.shape, target.tma and Part.STREAMED in made.parts)
+    for index, step in enumerate(kernel.steps):
+        if step.source is None:
+            continue
+        layout = layout_of(prepared, kernel, index, step.source)
+        extents = [one if axis is None else sizes.extent(kernel, axis, step.type[axis]) for axis in layout]
+        lying[index] = rows(extents or [one], [1 if a is None else sizes.extents[a] for a in layout] or [1], width)
+        if made.parts[index] is Part.STREAMED:
+            bulk &= lying[index].panels() > 0
+    us, nbytes, us_once, nbytes_once, ring = (np.zeros_like(one) for _ in range(5))
+    for index, tile in lying.items():
+        loads = (tile.touched(LINE_BYTES) + tile.touched(SECTOR_BYTES)) * TOUCH_US
+        if not made.varying[index]:
+            us_once, nbytes_once = us_once + loads, nbytes_once + elements[index] * width
+            continue
+        nbytes = nbytes + elements[index] * width
+        if made.parts[index] is Part.STREAMED:
+            us = us + np.where(bulk, tile.panels() * PANEL_US, loads)
+            ring = ring + tile.stored(bulk)
+        else:
+            us = us + loads
+    return _Copies(bulk, us, nbytes, us_once, nbytes_once, ring)
+
+
+def _live(kernel: KernelStructure, elements: Sequence[Numbers], width: int) -> Numbers:
+    """Bytes of the tensors that are alive at once; accumulators live from the start."""
+    end = len(kernel.steps)
+    last = list(range(end))
     for index, step in enumerate(kernel.steps):
         for read in step.reads:
             last[read] = index
     for output in kernel.outputs:
-        last[output] = len(kernel.steps)
-    fixed = np.zeros_like(elements[0])
-    live = peak = np.zeros_like(elements[0])
+        last[output] = end
+    held = peak = np.zeros_like(elements[0])
     for index, step in enumerate(kernel.steps):
         if step.operator.kind is OpKind.ACCUM:
-            fixed = fixed + elements[index] * ACCUMULATOR_BYTES
-        elif step.operator.kind is OpKind.IN_ITER:
-            copies = STAGES if any(code & ITER for code in step.type) else 1
-            fixed = fixed + elements[index] * width * copies
-        elif _is_held(kernel, index):
-            live = live + elements[index] * width
-            peak = np.maximum(peak, live)
-        for read in {r for r in step.reads if last[r] == index and _is_held(kernel, r)}:
-            live = live - elements[read] * width
-    return fixed + peak
+            held = held + elements[index] * width
+    for index, step in enumerate(kernel.steps):
+        if step.operator.kind not in (OpKind.ACCUM, OpKind.CONST):
+            held = held + elements[index] * width
+        peak = np.maximum(peak, held)
+        for value, until in enumerate(last):
+            if until == index and kernel.steps[value].operator.kind is not OpKind.CONST:
+                held = held - elements[value] * width
+    return peak
 
 
-def _is_held(kernel: KernelStructure, index: int) -> bool:
-    """Whether a tile lies in shared memory only while it is alive."""
-    operator = kernel.steps[index].operator
-    return not operator.is_leaf and operator.kind is not OpKind.ACCUM
+def _memory_beside(
+    kernel: KernelStructure, made: Anatomy, elements: Sequence[Numbers], private: Truths, width: int
+) -> tuple[Numbers, Numbers]:
+    """Shared memory beside the ring while the loop runs; and after it, when accumulators take the ring's place."""
+    held, looped, after = (np.zeros_like(elements[0]) for _ in range(3))
+    for index, step in enumerate(kernel.steps):
+        summed = elements[index] * ACCUMULATOR_BYTES
+        match made.parts[index]:
+            case Part.HELD:
+                held = held + _aligned(elements[index] * width)
+            case Part.ACCUMULATOR:
+                apart = made.parts[step.reads[0]] in (Part.FOLDED, Part.PRIVATE)
+                after = after + _aligned(
+                    np.maximum(summed, np.minimum(WARPS * summed, PARTIAL_BYTES)) if apart else summed
+                )
+            case Part.PRIVATE:
+                looped = looped + np.where(private, 0.0, _aligned(summed))
+            case Part.TILE:
+                readers = (other.operator.kind for other in kernel.steps if index in other.reads)
+                nbytes = _aligned(elements[index] * width if OpKind.MATMUL in readers else summed)
+                if made.varying[index]:
+                    looped = looped + nbytes
+                else:
+                    after = after + nbytes
+    return held + looped, held + after
 
 
-def _fuses(kernel: KernelStructure, index: int) -> bool:
-    """Whether a tile can stay in registers: an elementwise result that only elementwise operators read."""
-    readers = [step for step in kernel.steps if index in step.reads]
-    kinds = BINARY | UNARY
-    return kernel.steps[index].operator.kind in kinds and all(step.operator.kind in kinds for step in readers)
+def _aligned(nbytes: Numbers) -> Numbers:
+    """A shared tensor begins where the pattern of a swizzle begins."""
+    return np.ceil(nbytes / SWIZZLE_BYTES) * SWIZZLE_BYTES
 
 
-def _device_bytes(
+def _resident(made: Anatomy, elements: Sequence[Numbers], memory: Numbers, target: Target) -> Numbers:
+    """Blocks that one multiprocessor runs at once: what its shared memory, threads and registers hold."""
+    held = np.full_like(memory, REGISTERS)
+    for index, part in enumerate(made.parts):
+        if part is Part.ACCUMULATOR:
+            held = held + elements[index] / (32 * WARPS)
+    by_memory = target.shared_per_multiprocessor / (memory + RESERVED_BYTES)
+    by_registers = target.registers_per_multiprocessor / (THREADS * held)
+    by_threads = target.threads_per_multiprocessor / THREADS
+    return np.maximum(np.floor(np.minimum(np.minimum(by_memory, by_registers), by_threads)), 1)
+
+
+def _traffic(
     prepared: Prepared,
     kernel: KernelStructure,
     sizes: Sizes,
     elements: Sequence[Numbers],
     width: int,
     blocks: Numbers,
-) -> tuple[Numbers, Numbers]:
-    """Bytes that cross device memory (every tensor once), and bytes that one block loads and stores."""
+) -> _Traffic:
     unique: dict[object, Numbers] = {}
-    loaded = np.zeros_like(blocks)
+    moved = np.zeros_like(blocks)
     for index, step in enumerate(kernel.steps):
         if step.source is None:
             continue
-        repeats = sizes.loop if any(code & ITER for code in step.type) else np.ones_like(blocks)
-        loaded = loaded + elements[index] * repeats * width
-        whole = elements[index] * repeats * width
+        whole = elements[index] * width
+        if any(code & ITER for code in step.type):
+            whole = whole * sizes.loop
+        moved = moved + whole
         for axis, along in sizes.blocks.items():
             if step.type[axis] & BLOCK or (step.type[axis] and not prepared.axes[axis].reduced):
                 whole = whole * along
@@ -223,47 +310,75 @@ def _device_bytes(
     device = stored * blocks
     for whole in unique.values():
         device = device + whole
-    return device, loaded + stored
+    return _Traffic(device, moved + stored)
 
 
 def _work(
-    kernel: KernelStructure, sizes: Sizes, elements: Sequence[Numbers], times: Sequence[Numbers], width: int
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Per block: operations of tensor cores, operations of vector units, bytes through shared memory."""
-    tensor, vector, shared = (np.zeros_like(sizes.loop) for _ in range(3))
+    kernel: KernelStructure,
+    made: Anatomy,
+    sizes: Sizes,
+    elements: Sequence[Numbers],
+    private: Truths,
+    target: Target,
+) -> tuple[Numbers, Numbers]:
+    """Microseconds that the steps of one iteration take, and those outside the loop."""
+    operation = target.multiprocessors / (target.vector_rate * 1e6)
+    looped, once = np.zeros_like(sizes.loop), np.zeros_like(sizes.loop)
+
+    def passes(count: Numbers) -> Numbers:
+        """All threads walk over so many elements."""
+        threads = 32 * WARPS
+        return np.ceil(count / threads) * threads * VECTOR_OPERATIONS * operation
+
     for index, step in enumerate(kernel.steps):
-        operator = step.operator
-        if operator.is_leaf:
+        part = made.parts[index]
+        if step.operator.is_leaf or part is Part.INLINE:
             continue
-        biggest = np.maximum.reduce([elements[r] for r in step.reads] + [elements[index]])
-        if operator.kind is OpKind.MATMUL:
-            tensor = tensor + times[index] * _matmul_work(kernel, sizes, step)
+        if part is Part.ACCUMULATOR:
+            once = once + BARRIER_US + passes(elements[index])
+            if made.varying[step.reads[0]] and made.parts[step.reads[0]] is Part.INLINE:
+                looped = looped + passes(elements[index])
+            continue
+        if step.operator.kind is OpKind.MATMUL:
+            apart = private if part is Part.PRIVATE else np.full(private.shape, part is Part.FOLDED)
+            spent = _matmul_us(kernel, sizes, step, apart, target)
         else:
-            hard = operator.kind in UNARY - {OpKind.SQR} or operator.kind is OpKind.DIV
-            hard = hard or operator.accum is AccumKind.RESCALE
-            vector = vector + times[index] * biggest * (HARD_FUNCTION if hard else 1.0)
-        if not _fuses(kernel, index):
-            moved = sum((elements[r] for r in step.reads), elements[index]) * width
-            shared = shared + times[index] * moved
-    return tensor, vector, shared
+            biggest = np.maximum.reduce([elements[index], *(elements[r] for r in step.reads)])
+            spent = passes(biggest)
+            if part is Part.PRIVATE:
+                spent = np.where(private, biggest * REGISTER_OPERATIONS * operation, spent)
+        if part is Part.TILE:
+            spent = spent + BARRIER_US
+        elif part is Part.PRIVATE:
+            spent = spent + np.where(private, 0.0, BARRIER_US)
+        if made.varying[index]:
+            looped = looped + spent
+        else:
+            once = once + spent
+    for output in kernel.outputs:
+        once = once + BARRIER_US + passes(elements[output])
+    return looped, once
 
 
-def _matmul_work(kernel: KernelStructure, sizes: Sizes, step: Step) -> Numbers:
-    """Multiply-adds times two, with rows, columns and depth padded to what the instruction takes."""
+def _matmul_us(kernel: KernelStructure, sizes: Sizes, step: Step, apart: Truths, target: Target) -> Numbers:
+    """Tensor instructions of the busiest warp: warps share rows and columns, and depth too where sums can wait."""
     left, right = (kernel.steps[r].type for r in step.reads)
-    rows, columns, rest = (np.ones_like(sizes.loop) for _ in range(3))
+    height, columns, rest = (np.ones_like(sizes.loop) for _ in range(3))
     for axis, (a, b) in enumerate(zip(left, right, strict=True)):
         if a & DATA and not b & DATA:
-            rows = rows * sizes.extent(kernel, axis, a)
+            height = height * sizes.extent(kernel, axis, a)
         elif b & DATA and not a & DATA:
             columns = columns * sizes.extent(kernel, axis, b)
         elif a & DATA and axis != step.operator.axis:
             rest = rest * sizes.extent(kernel, axis, a)
     depth = sizes.extent(kernel, step.operator.axis, left[step.operator.axis])
-    narrow, wide = np.minimum(rows, columns), np.maximum(rows, columns)
+    narrow, wide = np.minimum(height, columns), np.maximum(height, columns)
     tall, thin, deep = MATMUL_GRAIN
-    return 2.0 * rest * _padded(wide, tall) * _padded(narrow, thin) * _padded(depth, deep)
-
-
-def _padded(extent: Numbers, grain: int) -> Numbers:
-    return np.ceil(extent / grain) * grain
+    results = rest * np.ceil(wide / tall) * np.ceil(narrow / thin)
+    steps = np.ceil(depth / deep)
+    sums = ACCUMULATOR_BYTES * rest * height * columns
+    most = np.where(apart, np.minimum(2 ** np.floor(np.log2(np.clip(PARTIAL_BYTES / sums, 1, WARPS))), steps), 1.0)
+    fragments = np.ceil(steps / most) * np.ceil(results * most / WARPS)
+    rate = TENSOR_SHARE * target.tensor_rate * 1e6 / target.multiprocessors
+    gathered = np.where((wide % thin > 0) | (depth % thin > 0), GATHER, 1.0)
+    return fragments * gathered * (2.0 * tall * thin * deep * WARPS / rate)

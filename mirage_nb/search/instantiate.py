@@ -2,20 +2,24 @@
 
 In: a structure, its program, a target. Out: `Instance`s whose sizes divide the program's extents and whose
 tiles fit shared memory. All divisors are considered, powers of two or not; grids have at most three dims,
-free axes and reduced ones together. `tiny` gives a small pair of program and muGraph for field trials.
+free axes and reduced ones together. Few instances of many are diverse: sizes that almost equal better ones
+are passed over, for the model tells them apart worse than a timer tells other grids and loops apart. `sized`
+gives the instance of given sizes, `tiny` a small pair of program and muGraph for field trials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from mirage_nb.ir import KernelGraph, OpKind, ReshapeAttrs
+from mirage_nb.search.anatomy import Numbers, Sizes
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.concrete import KernelSizes, concrete, small_inputs
-from mirage_nb.search.cost import Cost, Estimates, Sizes, estimate
+from mirage_nb.search.cost import RESERVED_BYTES, Cost, Estimates, estimate
 from mirage_nb.search.derive import concatenated
 from mirage_nb.search.space import MAX_GRID_DIMS
 from mirage_nb.search.structure import KernelStructure, Structure
@@ -23,8 +27,8 @@ from mirage_nb.search.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.targets import Target
 
 MAX_GRID_X = 2**31 - 1
-RESERVED_BYTES = 1024
-"""Shared memory that a kernel needs beside its tiles: barriers and what the driver keeps."""
+ALIKE = 0.99
+"""Sizes are almost equal if their binary logarithms differ by less than this in all: no factor of two apart."""
 TINY_REDUCED, TINY_FREE = 8, 4
 """Extents of the axes on a tiny instance: two of every part."""
 
@@ -51,7 +55,7 @@ _Plan = tuple[tuple[_Choice, ...], dict[tuple[int, int], int]]
 
 
 def instances(structure: Structure, prepared: Prepared, target: Target, limit: int) -> list[Instance]:
-    """The `limit` best instances by the cost model; fewer, or none, when fewer fit the target."""
+    """At most `limit` instances, best estimate first: the best of those that are not almost equal, then the others."""
     extents = tuple(axis.extent for axis in prepared.axes)
     plans: list[_Plan] = [((), {})]
     for kernel in structure.kernels:
@@ -64,8 +68,12 @@ def instances(structure: Structure, prepared: Prepared, target: Target, limit: i
                 known[key] = _kernel_choices(prepared, kernel, extents, interface, target, limit, each_split=not last)
             for choice in known[key]:
                 grown.append(((*done, choice), {**interface, **_interface(kernel, choice.sizes)}))
-        grown.sort(key=lambda plan: sum(choice.cost.us for choice in plan[0]))
+        grown.sort(key=_us)
         plans = grown
+    if len(structure.kernels) > 1:
+        logarithms = np.log2([[v for choice in plan[0] for v in _numbers(choice, len(extents))] for plan in plans])
+        plans = [plans[i] for i in _diverse(range(len(plans)), logarithms, limit)]
+        plans.sort(key=_us)
     made: list[Instance] = []
     for choices, _ in plans[:limit]:
         made.append(_instance(prepared, structure, choices, extents))
@@ -73,6 +81,50 @@ def instances(structure: Structure, prepared: Prepared, target: Target, limit: i
         if joined is not None:
             made.append(replace(made[-1], graph=joined))
     return made[:limit]
+
+
+def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:
+    """The instance with these sizes, named as in `Instance.sizes`; None if the structure has no such instance."""
+    extents = tuple(axis.extent for axis in prepared.axes)
+    interface: dict[tuple[int, int], int] = {}
+    choices: list[_Choice] = []
+    for number, kernel in enumerate(structure.kernels):
+        every = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface)
+        prefix = f"K{number + 1} " if len(structure.kernels) > 1 else ""
+        wanted = np.ones(len(every.loop), bool)
+        for axis, along in every.blocks.items():
+            wanted &= along == sizes.get(f"{prefix}grid {prepared.axes[axis].name}", 1)
+        if kernel.loop is not None:
+            wanted &= every.loop == sizes.get(f"{prefix}loop {prepared.axes[kernel.loop].name}", 1)
+        if not wanted.any():
+            return None
+        estimates = estimate(prepared, kernel, every, target)
+        choices.append(_choice(every, estimates, int(np.argmax(wanted & _legal(estimates, target)))))
+        if not (wanted & _legal(estimates, target)).any():
+            return None
+        interface.update(_interface(kernel, choices[-1].sizes))
+    made = _instance(prepared, structure, tuple(choices), extents)
+    return made if dict(made.sizes) == dict(sizes) else None
+
+
+def _us(plan: _Plan) -> float:
+    return sum(choice.cost.us for choice in plan[0])
+
+
+def _numbers(choice: _Choice, axes: int) -> list[int]:
+    return [*(choice.sizes.blocks(axis) for axis in range(axes)), choice.sizes.loop]
+
+
+def _diverse(ranked: Iterable[int], logarithms: Numbers, limit: int) -> list[int]:
+    """The first `limit` rows, in the order of `ranked`, of those not almost equal to one before; then the others."""
+    kept: list[int] = []
+    passed: list[int] = []
+    for row in ranked:
+        if len(kept) == limit:
+            break
+        near = np.abs(logarithms[kept] - logarithms[row]).sum(axis=1) < ALIKE
+        (passed if near.any() else kept).append(row)
+    return kept + passed[: limit - len(kept)]
 
 
 def tiny(prepared: Prepared, structure: Structure) -> tuple[KernelGraph, KernelGraph]:
@@ -120,25 +172,29 @@ def _kernel_choices(
     limit: int,
     each_split: bool,
 ) -> list[_Choice]:
-    """The `limit` best sizes of one kernel, in all or for each way in which it splits the reduced axes."""
+    """`limit` diverse sizes of one kernel, best first, in all or for each way in which it splits the reduced axes."""
     sizes = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface)
     if not len(sizes.loop):
         return []
     estimates = estimate(prepared, kernel, sizes, target)
-    legal = estimates.shared_memory + RESERVED_BYTES <= target.shared_per_block
-    legal &= estimates.blocks <= MAX_GRID_X
-    order = np.flatnonzero(legal)
+    order = np.flatnonzero(_legal(estimates, target))
     order = order[np.argsort(estimates.us[order], kind="stable")]
-    taken: dict[tuple[float, ...], int] = {}
-    kept = []
-    for index in order:
+    splits: dict[tuple[float, ...], list[int]] = {}
+    for index in order.tolist():
         split = tuple(float(sizes.blocks[axis][index]) for axis in kernel.grid) if each_split else ()
-        if taken.setdefault(split, 0) < limit:
-            taken[split] += 1
-            kept.append(_choice(sizes, estimates, int(index)))
-        elif not each_split or not kernel.grid:
-            break
-    return kept
+        splits.setdefault(split, []).append(index)
+    logarithms = np.log2(np.stack([*sizes.blocks.values(), sizes.loop], axis=1))
+    kept = sorted(
+        (index for ranked in splits.values() for index in _diverse(ranked, logarithms, limit)),
+        key=lambda index: (float(estimates.us[index]), index),
+    )
+    return [_choice(sizes, estimates, index) for index in kept]
+
+
+def _legal(estimates: Estimates, target: Target) -> npt.NDArray[np.bool_]:
+    """Which choices fit the target."""
+    fits = np.maximum(estimates.shared_memory, estimates.live) + RESERVED_BYTES <= target.shared_per_block
+    return fits & (estimates.blocks <= MAX_GRID_X)
 
 
 def _all_sizes(

@@ -1,0 +1,272 @@
+"""What emission makes of a kernel structure: which steps cost a pass over a tile, and how tiles are copied.
+
+In: a kernel structure, and many choices of `Sizes` at once. Out: a `Part` per step, and how the input tiles
+lie in memory. The rules are those of placement and of the copy engine, said over axes instead of dimensions,
+so that the cost model can look at thousands of sizes without planning one of them (paper section 6).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.search.axes import Layout, Prepared
+from mirage_nb.search.semantics import BINARY, UNARY
+from mirage_nb.search.structure import KernelStructure, Source, Step
+from mirage_nb.search.values import BODY, DATA, GRID, ITER, LOOP, TILE
+
+Numbers = npt.NDArray[np.float64]
+Truths = npt.NDArray[np.bool_]
+
+SECTOR_BYTES, LINE_BYTES = 32, 128
+"""What device memory and caches move at a time, and what they find at a time."""
+PANELS = (128, 64, 32)
+"""Bytes that one row of a bulk copy may have, widest first."""
+BOX_ROWS = 256
+"""Rows that one bulk copy may bring."""
+PITCH_BYTES = 16
+"""Between rows that would begin in the same bank of shared memory."""
+WARPS = 8
+"""Warps of a block that compute."""
+PRIVATE_GRAIN = 16
+"""Rows and columns of the fragments of a warp-private value; it may also have one column."""
+PRIVATE_ELEMENTS = 45056
+"""Of a warp-private body, accumulators and its widest value: 176 registers of every thread."""
+PATTERN_ROWS = 8
+"""Rows of a swizzle pattern: tiles that are copied in bulk are padded to it."""
+
+ELEMENTWISE = BINARY | UNARY
+_FOLDS = {OpKind.MATMUL: AccumKind.SUM, OpKind.SUM: AccumKind.SUM, OpKind.MAX: AccumKind.MAX}
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Sizes of one kernel, many choices at once: blocks along the split axes and the for-loop range.
+
+    `interface` holds the extents of parts that an earlier kernel left as dimensions.
+    """
+
+    extents: tuple[int, ...]
+    blocks: dict[int, Numbers]
+    loop: Numbers
+    interface: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    _held: dict[tuple[int, int], Numbers] = field(default_factory=dict)
+
+    def extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
+        """How much of an axis a tile holds."""
+        if (axis, code & DATA) not in self._held:
+            self._held[axis, code & DATA] = self._extent(kernel, axis, code & DATA)
+        return self._held[axis, code & DATA]
+
+    def _extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
+        one = np.ones_like(self.loop)
+        split = self.blocks.get(axis, one)
+        looped = self.loop if kernel.loop == axis else one
+        held = one
+        if code & GRID:
+            held = held * self.interface.get((axis, GRID), split) if not code & TILE else held * split
+        if code & LOOP:
+            held = held * self.interface.get((axis, LOOP), looped) if not code & TILE else held * looped
+        if code & TILE:
+            held = held * self.extents[axis] / (split * looped)
+        return held
+
+    def elements(self, kernel: KernelStructure, step: Step) -> Numbers:
+        """Elements of the tile of a step."""
+        held = np.ones_like(self.loop)
+        for axis, code in enumerate(step.type):
+            if code & DATA:
+                held = held * self.extent(kernel, axis, code)
+        return held
+
+    def total_blocks(self) -> Numbers:
+        """Blocks of the grid."""
+        total = np.ones_like(self.loop)
+        for along in self.blocks.values():
+            total = total * along
+        return total
+
+
+class Part(enum.Enum):
+    """What becomes of a step."""
+
+    CONSTANT = "constant"
+    STREAMED = "streamed"
+    """An input tile that travels through the ring of the for-loop."""
+    HELD = "held"
+    """An input tile that is brought once, before the loop."""
+    DIRECT = "direct"
+    """An input tile that its one reader takes from device memory when it needs it."""
+    INLINE = "inline"
+    """Computed in the registers of its reader, or a view."""
+    PRIVATE = "private"
+    """Of a loop body that chains matmuls: in fragments of one warp where sizes allow it, else a tile."""
+    FOLDED = "folded"
+    """Goes from registers into an accumulator, which warps may share by depth."""
+    TILE = "tile"
+    """Written to shared memory for everybody."""
+    ACCUMULATOR = "accumulator"
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """One part per step; `varying` says which steps are computed anew in every iteration."""
+
+    parts: tuple[Part, ...]
+    varying: tuple[bool, ...]
+
+
+def anatomy(kernel: KernelStructure) -> Anatomy:
+    """The parts of a kernel structure."""
+    steps = kernel.steps
+    varying: list[bool] = []
+    chained = False
+    above: list[bool] = []
+    for index, step in enumerate(steps):
+        looped = step.operator.kind is not OpKind.ACCUM and kernel.loop is not None and step.stage == BODY
+        varying.append(looped and (any(c & ITER for c in step.type) or any(varying[r] for r in step.reads)))
+        multiplies = step.operator.kind is OpKind.MATMUL and varying[index]
+        chained |= multiplies and any(above[r] for r in step.reads)
+        above.append(varying[index] and (multiplies or any(above[r] for r in step.reads)))
+    readers: list[list[int]] = [[] for _ in steps]
+    for index in reversed(range(len(steps))):
+        for read in steps[index].reads:
+            readers[read] += readers[index] if _is_view(steps[index], varying[steps[index].reads[0]]) else [index]
+    parts = [_part(kernel, index, readers[index], varying[index], chained) for index in range(len(steps))]
+    return Anatomy(tuple(parts), tuple(varying))
+
+
+def _is_view(step: Step, of_varying: bool) -> bool:
+    """Whether a step passes on what is the same in every iteration."""
+    return step.operator.accum is AccumKind.HOLD and not of_varying
+
+
+def _part(kernel: KernelStructure, index: int, readers: Sequence[int], varying: bool, chained: bool) -> Part:
+    operator = kernel.steps[index].operator
+    reading = [kernel.steps[r].operator for r in readers]
+    multiplied = any(o.kind is OpKind.MATMUL for o in reading)
+    match operator.kind:
+        case OpKind.CONST:
+            return Part.CONSTANT
+        case OpKind.IN_ITER:
+            if not (multiplied or len(readers) > 1 or _worth_staging(kernel, varying)):
+                return Part.DIRECT
+            return Part.STREAMED if varying else Part.HELD
+        case OpKind.ACCUM:
+            return Part.INLINE if operator.accum is AccumKind.HOLD else Part.ACCUMULATOR
+        case _ if varying and chained:
+            return Part.PRIVATE
+        case kind if len(reading) == 1 and reading[0].accum is not None and _FOLDS.get(kind) is reading[0].accum:
+            return Part.FOLDED
+        case kind if kind in ELEMENTWISE and len(readers) <= 1 and not multiplied:
+            return Part.INLINE
+        case _:
+            return Part.TILE
+
+
+def warp_private(
+    prepared: Prepared, kernel: KernelStructure, made: Anatomy, sizes: Sizes, elements: Sequence[Numbers]
+) -> Truths:
+    """Where a chained loop body stays in fragments.
+
+    All its values have one row axis, which no input has innermost, whole fragments of columns, and few elements;
+    and the first products have fragments for half of the warps.
+    """
+    body = [index for index, part in enumerate(made.parts) if part is Part.PRIVATE]
+    if not body:
+        return np.zeros(sizes.loop.shape, bool)
+    steps, codes = kernel.steps, kernel.steps[body[0]].type
+    inputs = [index for index, step in enumerate(steps) if step.source is not None]
+    common = [axis for axis in range(len(codes)) if all(steps[i].type[axis] & DATA for i in body)]
+    row = [axis for axis in common if not all(steps[i].type[axis] for i in inputs)]
+    inner = [layout_of(prepared, kernel, i, source)[-1:] for i in inputs if (source := steps[i].source) is not None]
+    if len(row) != 1 or (row[0],) in inner:
+        return np.zeros(sizes.loop.shape, bool)
+    height = sizes.extent(kernel, row[0], codes[row[0]])
+    fits: Truths = np.ones(sizes.loop.shape, bool)
+    for axis in common:
+        if axis != row[0]:
+            fits &= sizes.extent(kernel, axis, codes[axis]) == 1
+    for index in body:
+        columns = elements[index] / height
+        fits &= (columns == 1) | (columns % PRIVATE_GRAIN == 0)
+        if not any(read in body for read in kernel.steps[index].reads):
+            fits &= np.ceil(height / PRIVATE_GRAIN) * columns / PRIVATE_GRAIN >= WARPS / 2
+    widest = np.maximum.reduce([elements[index] for index in body])
+    for index, part in enumerate(made.parts):
+        if part is Part.ACCUMULATOR:
+            widest = widest + elements[index]
+    fits &= widest <= PRIVATE_ELEMENTS
+    return fits
+
+
+def _worth_staging(kernel: KernelStructure, varying: bool) -> bool:
+    """Whether an input with one reader is copied early: beside a ring, or where a reduction makes readers wait."""
+    kinds = [step.operator.kind for step in kernel.steps]
+    if kernel.loop is None:
+        return OpKind.SUM in kinds or OpKind.MAX in kinds
+    return varying and any(
+        step.operator.kind is OpKind.MATMUL
+        and any(kernel.steps[r].source is not None and any(c & ITER for c in kernel.steps[r].type) for r in step.reads)
+        for step in kernel.steps
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How an input tile lies in device memory. `width` is its contiguous run and `last` its last dimension, in bytes;
+    `count` is the number of runs, `height` and `outer` the extents of the next dimension and of all further ones.
+    """
+
+    width: Numbers
+    count: Numbers
+    last: Numbers
+    height: Numbers
+    outer: Numbers
+
+    def touched(self, unit: int) -> Numbers:
+        """Units of so many bytes that the runs touch: a run begins anywhere its width allows, on average."""
+        aligned = np.gcd(self.width.astype(np.int64), unit)
+        return self.count * (self.width + unit - aligned) / unit
+
+    def panels(self) -> Numbers:
+        """Rows of bulk copies; 0 where the copy engine cannot take the tile."""
+        panel = np.zeros_like(self.last)
+        for wide in reversed(PANELS):
+            panel = np.where(self.last % wide == 0, wide, panel)
+        down = np.ceil(self.height / BOX_ROWS)
+        fits = (self.height % down == 0) & ((down == 1) | (self.height / down % PATTERN_ROWS == 0))
+        fits &= (self.outer == 1) & (panel > 0)
+        return np.where(fits, self.height * self.last / np.maximum(panel, 1), 0.0)
+
+    def stored(self, bulk: Truths) -> Numbers:
+        """Bytes of the tile in shared memory: swizzled patterns of rows, or rows with 16 bytes against conflicts."""
+        rows_ = self.height * self.outer
+        pitch = np.where(self.last % (LINE_BYTES // 2) == 0, self.last + PITCH_BYTES, self.last)
+        stored: Numbers = np.where(bulk, np.ceil(rows_ / PATTERN_ROWS) * PATTERN_ROWS * self.last, rows_ * pitch)
+        return stored
+
+
+def rows(extents: Sequence[Numbers], whole: Sequence[int], width: int) -> Rows:
+    """The rows of a tile of `extents`, cut from a tensor of extents `whole` with elements of `width` bytes."""
+    one = np.ones_like(extents[-1])
+    run, open_ = one * width, np.ones(one.shape, bool)
+    elements = one
+    for extent, full in zip(reversed(extents), reversed(whole), strict=True):
+        run = np.where(open_, run * extent, run)
+        open_ &= extent == full
+        elements = elements * extent
+    height = extents[-2] if len(extents) > 1 else one
+    return Rows(run, elements * width / run, extents[-1] * width, height, elements / (extents[-1] * height))
+
+
+def layout_of(prepared: Prepared, kernel: KernelStructure, index: int, source: Source) -> Layout:
+    """The axes of the dimensions of an input; results of earlier kernels keep the order of the axes."""
+    if source.kernel is None:
+        return prepared.tensors[source.index].axes
+    return tuple(axis for axis, code in enumerate(kernel.steps[index].type) if code)

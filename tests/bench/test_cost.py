@@ -1,0 +1,104 @@
+"""`bench cost`: the summary of a ranking, and the model against what an H200 measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mirage_nb.bench
+from mirage_nb.__main__ import main
+from mirage_nb.bench.cost import estimated, rank_record, read_record, spearman, summary
+from mirage_nb.bench.workloads import workload
+from mirage_nb.errors import OptionError
+from mirage_nb.lang import TensorProgram, parse
+
+RECORD = Path(mirage_nb.bench.__file__).parent / "records" / "cost-h200-2026-11-21.json"
+RECORDED = ("rmsnorm", "rmsnorm_fig3", "gated_mlp")
+
+
+def program(name: str) -> TensorProgram:
+    return parse(workload(name), name=name)
+
+
+def at_batch_1(name: str) -> TensorProgram:
+    return parse(workload(name), name=name, sizes={"B": 1} if "B" in program(name).sizes else None)
+
+
+def found_again(name: str) -> list[dict[str, Any]]:
+    target, rows = read_record(RECORD)
+    wanted = [row for row in rows if row["workload"] == name]
+    found = estimated(wanted, at_batch_1(name), target)
+    assert len(found) == len(wanted) >= 80, "the search of today does not find the recorded instances"
+    return found
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_model_ranks_what_was_measured(name: str) -> None:
+    rows = sorted(found_again(name), key=lambda row: float(row["estimate_us"]))
+    times = [float(row["time_us"]) for row in rows]
+    assert spearman([row["estimate_us"] for row in rows], times) > 0.94
+    assert times.index(min(times)) < 5
+    assert min(times[:3]) < 1.03 * min(times)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_estimates_of_fast_instances_are_near_their_times(name: str) -> None:
+    rows = found_again(name)
+    fastest = min(float(row["time_us"]) for row in rows)
+    ratios = sorted(row["estimate_us"] / row["time_us"] for row in rows if row["time_us"] < 1.5 * fastest)
+    assert 0.85 < ratios[len(ratios) // 2] < 1.2
+    assert ratios[0] > 0.6
+    assert ratios[-1] < 1.7
+
+
+def test_a_record_is_ranked_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "cost", "--from", str(RECORD)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(RECORDED)
+    assert all("not found" not in line for line in lines)
+
+
+def test_instances_that_the_search_no_longer_finds_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads(RECORD.read_text())
+    rows = [row for row in record["rows"] if row["workload"] == "gated_mlp"][:5]
+    rows[0]["digest"] = "0" * 16
+    rows[1]["sizes"] = {"grid c": 3, "loop b": 5}
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({**record, "rows": rows}))
+    rank_record(str(path))
+    assert "2 not found by the search of today" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rows": [{"mugraph": 3}]}'])
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    with pytest.raises(OptionError, match="no record"):
+        rank_record(str(path))
+
+
+def test_a_missing_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no record"):
+        rank_record(str(tmp_path / "none.json"))
+
+
+def test_spearman_knows_order_and_ties() -> None:
+    assert spearman([1, 2, 3, 4], [10, 20, 30, 400]) == pytest.approx(1)
+    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert spearman([1, 1, 2, 3], [5, 6, 7, 8]) == pytest.approx(0.9486833)
+
+
+def test_the_summary_names_the_rank_of_the_fastest() -> None:
+    pairs = ((3.0, 30.0), (1.0, 20.0), (2.0, 10.0))
+    rows: list[dict[str, Any]] = [{"estimate_us": e, "time_us": t} for e, t in pairs]
+    rows.append({"estimate_us": 0.5, "time_us": None})
+    line = summary("x", rows)
+    assert "3 timed, 1 not" in line
+    assert "fastest 10.00 us has estimated rank 2" in line
+    assert "first by estimate takes 20.00 us" in line
+    assert "too few" in summary("x", rows[2:])
