@@ -36,15 +36,15 @@ FINALISTS_GPU = 12
 """How many candidates are compiled, checked and timed where a GPU is attached."""
 FINALISTS_CPU = 4
 """Without a GPU: how many may be tried until one was executed correctly on the CPU edition."""
-RETIMED = 4
-"""The fastest of the first race run again, interleaved with PyTorch, and are verified at the real shape."""
+CONFIRMED = 4
+"""How many of the fastest are verified at the real shape."""
 FIRST_REPEATS = 12
 COMPILE_SECONDS = 120.0
 EXECUTE_SECONDS = 180.0
 CONFIRM_SECONDS = 60.0
-"""What verification at the real shape may take; beyond it the verdict at smaller shapes stands."""
+"""What final verification may take; beyond it the verdict of the search stands."""
 CONFIRM_ELEMENTS = 2**26
-"""The same for memory: elements of all tensors of the program. A trial takes about 20 bytes for each."""
+"""Elements of all tensors of a program that is also tried at its real shape: a trial takes about 20 bytes for each."""
 
 
 class WrongResult(LaunchError):
@@ -188,7 +188,7 @@ class Passes:
             for winner in self._timed(built, gpu):
                 best[winner.candidate.digest] = self._keep(winner)
         fastest = sorted((w.candidate for w in best.values()), key=lambda c: c.rank)
-        self._confirm(fastest[:RETIMED])
+        self._confirm(fastest[:CONFIRMED])
         return True
 
     def _built_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu) -> list[Winner]:
@@ -230,7 +230,7 @@ class Passes:
         return _winner(candidate, emitted, executable, cubin, report, self._drawn().safe)
 
     def _timed(self, built: Sequence[Winner], gpu: Gpu) -> list[Winner]:
-        """Race everything that was built, then the fastest again beside PyTorch; the best way of each muGraph."""
+        """The best way to emit each muGraph, by a first race; their times are those of a second, beside PyTorch."""
         try:
             from mirage_nb.runtime.race import pytorch_peers, race
         except ImportError as error:
@@ -241,39 +241,42 @@ class Passes:
         entries: dict[str, Any] = {winner.label: winner.executable for winner in built}
         first = race(graph, entries, {}, gpu, scale=scale, repeats=FIRST_REPEATS)
         timed = {lap.name: lap.timing.median_us for lap in first if lap.timing is not None}
-        best = sorted(timed, key=timed.__getitem__)[:RETIMED]
-        again = race(graph, {name: entries[name] for name in best}, pytorch_peers(graph), gpu, scale=scale)
-        timed |= {lap.name: lap.timing.median_us for lap in again if lap.timing is not None}
-        self.baselines = tuple(lap for lap in again if lap.name not in entries)
-        fastest: dict[str, Winner] = {}
+        best: dict[str, Winner] = {}
         for winner in sorted((w for w in built if w.label in timed), key=lambda w: timed[w.label]):
-            known = replace(winner.candidate, time_us=timed[winner.label])
-            fastest.setdefault(known.digest, replace(winner, candidate=known))
-        return list(fastest.values())
+            best.setdefault(winner.candidate.digest, winner)
+        entries = {winner.label: winner.executable for winner in best.values()}
+        laps = race(graph, entries, pytorch_peers(graph), gpu, scale=scale)
+        self.baselines = tuple(lap for lap in laps if lap.name not in entries)
+        timed = {lap.name: lap.timing.median_us for lap in laps if lap.timing is not None}
+        return [
+            replace(winner, candidate=replace(winner.candidate, time_us=timed[winner.label]))
+            for winner in best.values()
+            if winner.label in timed
+        ]
 
     def _confirm(self, candidates: Sequence[Candidate]) -> bool:
-        """Verify muGraphs that ran at the real shape, within bounds; False when one of them was refuted."""
+        """Verify muGraphs that ran once more, within bounds; False when one of them was refuted."""
         elements = sum(t.elements for t in self.search.program.types)
-        if elements > CONFIRM_ELEMENTS:
+        whole = elements <= CONFIRM_ELEMENTS
+        if not whole:
             self.search.tell(f"field trials at smaller shapes only: this one has {elements:,} elements")
-            return True
-        self.stage = "verifying at the real shape"
+        self.stage = "verifying the finalists"
         refuted = False
-        pairs = [(self.search.program, c.graph) for c in candidates]
+        pairs = [(self.search.program, candidate, whole) for candidate in candidates]
         for number, future in self.search.call_all(verify_final, pairs, seconds=CONFIRM_SECONDS):
             candidate = candidates[number]
             try:
                 verdict = future.result()
             except (MirageError, MemoryError) as error:
-                self.search.tell(f"{candidate.digest[:8]}: field trials at smaller shapes only: {error}")
+                self.search.tell(f"{candidate.digest[:8]}: no final verification: {error}")
                 continue
             if verdict.kind is VerdictKind.REFUTED:
                 refuted = True
-                self._set_aside(candidate, WrongResult(f"refuted at the real shape: {verdict}"))
+                self._set_aside(candidate, WrongResult(f"refuted in the final verification: {verdict}"))
             elif verdict.accepted:
                 self._learn(candidate.digest, verdict)
             else:
-                self.search.tell(f"{candidate.digest[:8]}: field trials at smaller shapes only: {verdict}")
+                self.search.tell(f"{candidate.digest[:8]}: no final verification: {verdict}")
         return not refuted
 
     # -- what is known ------------------------------------------------------------------------------
@@ -359,9 +362,17 @@ def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int) -> tuple[Float
     return executable.check(sample), sample.safe
 
 
-def verify_final(program: KernelGraph, candidate: KernelGraph) -> Verdict:
-    """Field trials on the graphs as they are, with the trials of a final verification."""
-    return verify(program, candidate, final=True)
+def verify_final(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:
+    """Field trials with large primes on the candidate's small pair, as many as its error bound takes, and a few
+    at the real shape if `whole`. The verdict is that of the small pair, or of the real shape if there is none."""
+    pair = candidate.small or (program, candidate.graph)
+    verdict = verify(*pair, final=True)
+    if candidate.small is None or not whole or not verdict.accepted:
+        return verdict
+    real = verify(program, candidate.graph, final=True)
+    if not real.accepted:
+        return real
+    return replace(verdict, note=f"{verdict.note}; and {real.trials} trials at the real shape")
 
 
 def _winner(

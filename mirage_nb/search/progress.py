@@ -28,7 +28,8 @@ class Candidate:
 
     `estimate_us` comes from the cost model; `time_us` is a measured median or None; `error` is the
     relative error of the executed kernel against float64, or None before it ran; `executed_on` says
-    where ("CPU edition" or the card's name); `note` says what kept it from being executed, if something did.
+    where ("CPU edition" or the card's name); `note` says what kept it from being executed, if something did;
+    `small` is the pair of program and muGraph at small sizes that field trials were made on.
     """
 
     digest: str
@@ -42,6 +43,7 @@ class Candidate:
     error: float | None = None
     executed_on: str = ""
     note: str = ""
+    small: tuple[KernelGraph, KernelGraph] | None = None
 
     @property
     def rank(self) -> tuple[bool, float, bool, bool, float, int, str]:

@@ -218,6 +218,7 @@ class _Exploration:
                     sizes=dict(instance.sizes),
                     verdict=verdict,
                     estimate_us=instance.cost.us,
+                    small=(program, small),
                 )
             )
         self._best.sort(key=lambda candidate: candidate.rank)
