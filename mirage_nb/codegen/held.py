@@ -118,6 +118,12 @@ class HeldText:
                 bound[value] = f"r{value}[{element}]"
         return Reader(self.scope, width, bound)
 
+    def _read(self, reader: Reader, value: int) -> str:
+        """A value in registers: its elements have no place but the vector."""
+        shape = self.scope.shape(value)
+        dim = len(shape) - 1 if self.held.vector(shape) > 1 else None
+        return reader.read(value, (Index(),) * len(shape), dim)
+
     # Reductions
 
     def _reduce(self, index: int) -> None:
@@ -144,18 +150,17 @@ class HeldText:
         with out.unrolled("v", results) as v:
             out.line(f"{target}[{v}] = {start};")
         longest = next((s for s in shapes if held.long(s)), shapes[0])
-        with (
-            self._slots(longest, (Index(),) * len(held.tile)) as (slot, _),
-            out.unrolled("v", width) if width > 1 else out.block(),
-        ):
-            reader = self._reader(slot, 1)
-            found = [reader.read(o, (Index(),) * len(s), None) for o, s in zip(operands, shapes, strict=True)]
-            out.lines(reader.body)
-            cell = f"{target}[{'0' if results == 1 else 'v'}]"
-            if len(operands) > 1:
-                top = f"top{operands[1]}[{'v' if not held.rows and held.vector(shapes[1]) > 1 else '0'}]"
-                found[0] = f"{found[0]} * fast_exp({found[1]} - {top})"
-            out.line(f"{cell} = maximum({cell}, {found[0]});" if kind == "max" else f"{cell} += {found[0]};")
+        with self._slots(longest, (Index(),) * len(held.tile)) as (slot, _), out.block():
+            reader = self._reader(slot, width)
+            found = [self._read(reader, o) for o in operands]
+            out.lines(reader.loads)
+            with out.unrolled("v", width):
+                out.lines(reader.body)
+                cell = f"{target}[{'0' if results == 1 else 'v'}]"
+                if len(operands) > 1:
+                    top = f"top{operands[1]}[{'v' if not held.rows and held.vector(shapes[1]) > 1 else '0'}]"
+                    found[0] = f"{found[0]} * fast_exp({found[1]} - {top})"
+                out.line(f"{cell} = maximum({cell}, {found[0]});" if kind == "max" else f"{cell} += {found[0]};")
         if held.rows:
             out.line(f"{target}[0] = {self._collective(kind, f'{target}[0]')};")
 
@@ -188,7 +193,7 @@ class HeldText:
         ):
             index = broadcast_index(at, shape)
             reader = self._reader(slot, width)
-            result = reader.read(source, (Index(),) * len(shape), None)
+            result = self._read(reader, source)
             last = shape
             for name in reversed(names):
                 index, last = unravel(linear(index, last), scope.shape(name)), scope.shape(name)

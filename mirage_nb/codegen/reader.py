@@ -7,6 +7,7 @@ operators stays in registers (the thread graph of the paper).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -182,18 +183,29 @@ class Reader:
             case OpKind.CONCAT:
                 return self._concat(op, index, dim)
             case _:
-                operands = []
+                operands, dims = [], []
                 for value in op.inputs:
                     shape = self.scope.shape(value)
-                    inner = broadcast_index(index, shape)
-                    operands.append(self.read(value, inner, broadcast_dim(dim, len(index), shape)))
-                return self.statement(op, operands)
+                    dims.append(broadcast_dim(dim, len(index), shape))
+                    operands.append(self.read(value, broadcast_index(index, shape), dims[-1]))
+                return self.statement(op, operands, dims)
 
-    def statement(self, op: Op, operands: list[str]) -> str:
-        """`const float x = op(operands);` in the body."""
+    def statement(self, op: Op, operands: list[str], dims: list[int | None]) -> str:
+        """`const float x = op(operands);`, once for all elements of the vector where no operand varies.
+
+        A vector divided by one number is multiplied by its reciprocal.
+        """
         name = self.fresh(op.kind.value.lower().removeprefix("ew"))
-        self.body.append(f"const float {name} = {CUDA[op.kind](operands, op.attrs)};")
+        if self.width > 1 and op.kind is OpKind.DIV and dims[0] is not None and dims[1] is None:
+            self.loads.append(f"const float inverse_{name} = fast_reciprocal({operands[1]});")
+            self.body.append(f"const float {name} = {operands[0]} * inverse_{name};")
+            return name
+        self._place(dims).append(f"const float {name} = {CUDA[op.kind](operands, op.attrs)};")
         return name
+
+    def _place(self, dims: Sequence[int | None]) -> list[str]:
+        """Where a statement belongs whose operands are vectors along `dims`."""
+        return self.loads if self.width > 1 and all(d is None for d in dims) else self.body
 
     def _concat(self, op: Op, index: Multi, dim: int | None) -> str:
         """Both sides are read at an index that exists, then one is chosen."""
@@ -210,7 +222,7 @@ class Reader:
             for side, part in ((left, low), (right, high))
         ]
         name = self.fresh("concat")
-        self.body.append(f"const float {name} = {at} < {first} ? {sides[0]} : {sides[1]};")
+        self._place([dim]).append(f"const float {name} = {at} < {first} ? {sides[0]} : {sides[1]};")
         return name
 
     def _load(self, value: int, leaf: Leaf) -> str:
@@ -270,12 +282,12 @@ class _ThreadReader:
             assert isinstance(op.attrs, ConstAttrs)
             found = number(op.attrs.value)
         else:
-            operands = []
+            operands, dims = [], []
             for operand in op.inputs:
                 shape = self.graph.types[operand].shape
-                inner = broadcast_dim(dim, len(index), shape)
-                operands.append(self.read(operand, broadcast_index(index, shape), inner))
-            found = self.outer.statement(op, operands)
+                dims.append(broadcast_dim(dim, len(index), shape))
+                operands.append(self.read(operand, broadcast_index(index, shape), dims[-1]))
+            found = self.outer.statement(op, operands, dims)
         self.memo[key] = found
         return found
 

@@ -37,7 +37,7 @@ class Place(enum.Enum):
     INLINE = "inline"
     """Computed in registers where it is read."""
     REGISTER = "register"
-    """In fragments of the warp that computes it, inside a warp-private loop body."""
+    """With the thread or the warp that loads or computes it: a tile in registers, a warp-private loop body."""
     NONE = "none"
     """Never read as a whole: folded into an accumulator or written straight to device memory."""
 

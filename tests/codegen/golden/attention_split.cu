@@ -304,9 +304,11 @@ kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0)
     }
     MIRAGE_UNROLL
     for (int s = 0; s < 16; ++s) {
-      MIRAGE_UNROLL
-      for (int v = 0; v < 4; ++v) {
-        r3[v] += to_float(h0[s][v]) * fast_exp(to_float(h2[s][0]) - top2[0]);
+      {
+        MIRAGE_UNROLL
+        for (int v = 0; v < 4; ++v) {
+          r3[v] += to_float(h0[s][v]) * fast_exp(to_float(h2[s][0]) - top2[0]);
+        }
       }
     }
     // %4 = RescaledSum(%1, %2): f32[1, 1, 4, 1]
@@ -320,10 +322,11 @@ kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0)
     }
     // output 0 = %6
     {
+      const float inverse_div_1 = fast_reciprocal(r4[0]);
       Vec<float, 4> y;
       MIRAGE_UNROLL
       for (int v = 0; v < 4; ++v) {
-        const float div_1 = fast_divide(r3[v], r4[0]);
+        const float div_1 = r3[v] * inverse_div_1;
         y[v] = div_1;
       }
       store(o0 + block_x * 16384 + block_y * 256 + i2 * 64 + i3 * 4, from_floats<f16>(y));

@@ -28,10 +28,12 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
   r4[0] = 0.0f;
   MIRAGE_UNROLL
   for (int s = 0; s < 2; ++s) {
-    MIRAGE_UNROLL
-    for (int v = 0; v < 8; ++v) {
-      const float sqr_1 = square(to_float(h0[s][v]));
-      r4[0] += sqr_1;
+    {
+      MIRAGE_UNROLL
+      for (int v = 0; v < 8; ++v) {
+        const float sqr_1 = square(to_float(h0[s][v]));
+        r4[0] += sqr_1;
+      }
     }
   }
   r4[0] = team_sum<8>(r4[0], scratch + 0, 0);
@@ -40,16 +42,19 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
   r8[0] = 0.0f;
   MIRAGE_UNROLL
   for (int s = 0; s < 2; ++s) {
-    MIRAGE_UNROLL
-    for (int v = 0; v < 8; ++v) {
+    {
       const float mul_1 = r4[0] * 0.000244140625f;
       const float sqrt_2 = fast_sqrt(mul_1);
-      const float div_3 = fast_divide(to_float(h0[s][v]), sqrt_2);
-      const float add_4 = div_3 + to_float(h1[s][v]);
-      const float mul_5 = to_float(h2[s][v]) * add_4;
-      const float add_6 = to_float(h1[s][v]) + mul_5;
-      const float sqr_7 = square(add_6);
-      r8[0] += sqr_7;
+      const float inverse_div_3 = fast_reciprocal(sqrt_2);
+      MIRAGE_UNROLL
+      for (int v = 0; v < 8; ++v) {
+        const float div_3 = to_float(h0[s][v]) * inverse_div_3;
+        const float add_4 = div_3 + to_float(h1[s][v]);
+        const float mul_5 = to_float(h2[s][v]) * add_4;
+        const float add_6 = to_float(h1[s][v]) + mul_5;
+        const float sqr_7 = square(add_6);
+        r8[0] += sqr_7;
+      }
     }
   }
   r8[0] = team_sum<8>(r8[0], scratch + 8, 0);
@@ -57,18 +62,20 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
   MIRAGE_UNROLL
   for (int s = 0; s < 2; ++s) {
     {
+      const float mul_1 = r4[0] * 0.000244140625f;
+      const float sqrt_2 = fast_sqrt(mul_1);
+      const float inverse_div_3 = fast_reciprocal(sqrt_2);
+      const float mul_7 = r8[0] * 0.000244140625f;
+      const float sqrt_8 = fast_sqrt(mul_7);
+      const float inverse_div_9 = fast_reciprocal(sqrt_8);
       Vec<float, 8> y;
       MIRAGE_UNROLL
       for (int v = 0; v < 8; ++v) {
-        const float mul_1 = r4[0] * 0.000244140625f;
-        const float sqrt_2 = fast_sqrt(mul_1);
-        const float div_3 = fast_divide(to_float(h0[s][v]), sqrt_2);
+        const float div_3 = to_float(h0[s][v]) * inverse_div_3;
         const float add_4 = div_3 + to_float(h1[s][v]);
         const float mul_5 = to_float(h2[s][v]) * add_4;
         const float add_6 = to_float(h1[s][v]) + mul_5;
-        const float mul_7 = r8[0] * 0.000244140625f;
-        const float sqrt_8 = fast_sqrt(mul_7);
-        const float div_9 = fast_divide(add_6, sqrt_8);
+        const float div_9 = add_6 * inverse_div_9;
         y[v] = div_9;
       }
       store(o0 + block_x * 4096 + s * 2048 + place * 8, from_floats<f16>(y));
