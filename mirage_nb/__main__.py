@@ -1,19 +1,20 @@
 """The command line: `python -m mirage_nb superoptimize | verify | doctor | bench`.
 
 Parses arguments, calls the API, prints. Exit codes: 0 done, 1 nothing verified (or refuted), 2 a mistake
-in the arguments or the input.
+in the arguments or the input (or undecided), 130 interrupted; what was found until then is still printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from mirage_nb.bench import commands as bench
 from mirage_nb.bench.workloads import WORKLOADS, workload
-from mirage_nb.errors import MirageError, OptionError
+from mirage_nb.errors import MirageError, OptionError, StoreError
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.report import describe, emit_files, to_json
@@ -22,7 +23,9 @@ from mirage_nb.search import EFFORTS
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 from mirage_nb.verify.files import verify_files
 
-PROGRESS_SECONDS = 0.5
+PROGRESS_SECONDS = 0.2
+STOP_SECONDS = 10.0
+WRONG, INTERRUPTED = 2, 130
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--effort", choices=tuple(EFFORTS), default="standard")
     sub.add_argument("--max-block-ops", type=int, metavar="N", help="largest number of block operators")
     sub.add_argument("--budget", type=float, metavar="S", help="seconds of search")
-    sub.add_argument("--target", choices=tuple(TARGETS), default=DEFAULT_TARGET)
+    sub.add_argument("--target", choices=tuple(TARGETS), help=f"default: the attached GPU, else {DEFAULT_TARGET}")
     sub.add_argument("--json", metavar="OUT", help="write the result as JSON")
     sub.add_argument("--emit", metavar="DIR", help="write the CUDA sources, cubins and muGraph texts")
     sub.add_argument("--quiet", action="store_true", help="no progress line")
@@ -54,21 +57,26 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; returns the exit code. A mistake in the arguments themselves exits with 2, as argparse does."""
     options = parser().parse_args(arguments)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
     except MirageError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return WRONG
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever reads, as in `| head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return code
 
 
 def _superoptimize(options: argparse.Namespace) -> int:
     program = _program(options)
+    _check_outputs(options)
     session = superoptimize(
         program,
         target=options.target,
@@ -76,18 +84,45 @@ def _superoptimize(options: argparse.Namespace) -> int:
         budget=options.budget,
         max_block_ops=options.max_block_ops,
     )
+    interrupted = False
     try:
         _follow(session, quiet=options.quiet)
     except KeyboardInterrupt:
+        interrupted = True
         session.stop()
-        session.wait()
+        session.wait(STOP_SECONDS)
     print(describe(session))
     if options.json:
-        Path(options.json).write_text(to_json(session))
+        _write(Path(options.json), to_json(session))
     if options.emit:
         for path in emit_files(session, Path(options.emit)):
             print(f"wrote {path}")
+    if interrupted:
+        return INTERRUPTED
     return 0 if session.snapshot().candidates else 1
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Raise StoreError for files that cannot be written: before the search, not after."""
+    if options.json:
+        path = Path(options.json)
+        held = path if path.exists() else path.absolute().parent
+        if path.is_dir() or not held.exists() or not os.access(held, os.W_OK):
+            raise StoreError(f"{path} cannot be written", hint="give another file to --json")
+    if options.emit:
+        try:
+            Path(options.emit).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{options.emit}: {error.strerror}", hint="give another folder to --emit") from error
+        if not os.access(options.emit, os.W_OK):
+            raise StoreError(f"{options.emit} cannot be written to", hint="give another folder to --emit")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _program(options: argparse.Namespace) -> TensorProgram:
@@ -124,7 +159,8 @@ def _verify(options: argparse.Namespace) -> int:
         try:
             texts.append(Path(name).read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(f"{name} cannot be read: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise OptionError(f"{name} cannot be read: {reason}") from error
     code, text = verify_files(*texts, trials=options.trials, final=options.final)
     print(text)
     return code

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import StoreError
 from mirage_nb.ir.text import print_graph
 from mirage_nb.pipeline import Session, Winner
 from mirage_nb.search.events import Outcome
 from mirage_nb.search.progress import Candidate, Snapshot
+from mirage_nb.verify.files import describe as describe_verdict
 from mirage_nb.verify.verdict import Verdict
+
+if TYPE_CHECKING:
+    from mirage_nb.runtime.race import Lap
 
 SCHEMA = 1
 SHOWN_CANDIDATES = 8
@@ -24,7 +30,7 @@ def describe(session: Session) -> str:
         f"{session.name}: {snapshot.state.value} after {snapshot.seconds:.2f} s, target {session.target.name}, "
         f"{'space exhausted' if snapshot.exhausted else 'space not exhausted'}",
         _counts_line(snapshot),
-        f"{snapshot.structures} muGraphs extracted, {snapshot.verified} instances verified, "
+        f"{snapshot.structures} muGraphs extracted, {snapshot.verified} instances of verified ones, "
         f"{snapshot.refuted} refuted, {snapshot.outside_lax} outside LAX",
     ]
     lines += [f"not searched: {cut}" for cut in snapshot.cut]
@@ -34,6 +40,8 @@ def describe(session: Session) -> str:
     winner = session.best
     if winner is not None:
         lines += ["", *_winner_lines(session, winner)]
+    elif snapshot.best is not None:
+        lines += ["", "best muGraph by estimate; it was not executed", print_graph(snapshot.best.graph)]
     return "\n".join(lines)
 
 
@@ -45,7 +53,8 @@ def _table(snapshot: Snapshot) -> list[str]:
     rows = [f"{'muGraph':<10}{'kernels':>8}{'operators':>10}{'estimate us':>13}{'time us':>9}  verdict"]
     for c in snapshot.candidates[:SHOWN_CANDIDATES]:
         timed = f"{c.time_us:.2f}" if c.time_us is not None else "-"
-        rows.append(f"{c.digest[:8]:<10}{c.kernels:>8}{c.operators:>10}{c.estimate_us:>13.2f}{timed:>9}  {c.verdict}")
+        what = f"{c.verdict.kind.value}, {c.verdict.trials} trials" + (f"; {c.note}" if c.note else "")
+        rows.append(f"{c.digest[:8]:<10}{c.kernels:>8}{c.operators:>10}{c.estimate_us:>13.2f}{timed:>9}  {what}")
     left = len(snapshot.candidates) - SHOWN_CANDIDATES
     if left > 0:
         rows.append(f"and {left} more")
@@ -53,7 +62,7 @@ def _table(snapshot: Snapshot) -> list[str]:
 
 
 def _winner_lines(session: Session, winner: Winner) -> list[str]:
-    lines = ["best muGraph", print_graph(winner.graph), "", f"verdict: {winner.candidate.verdict}"]
+    lines = ["best muGraph", print_graph(winner.graph), f"verdict: {describe_verdict(winner.candidate.verdict)}"]
     if winner.cubin is not None:
         for name, usage in winner.cubin.usage.items():
             lines.append(
@@ -74,10 +83,9 @@ def _winner_lines(session: Session, winner: Winner) -> list[str]:
 
 
 def to_json(session: Session) -> str:
-    """The result as JSON; `schema` names the version of the form."""
+    """The result as JSON; `schema` names the version of the form. What was not measured is null."""
     snapshot = session.snapshot()
     winner = session.best
-    baselines = {lap.name: lap.timing.median_us if lap.timing else None for lap in session.baselines}
     data = {
         "schema": SCHEMA,
         "name": session.name,
@@ -96,10 +104,14 @@ def to_json(session: Session) -> str:
         "outside_lax": snapshot.outside_lax,
         "candidates": [_candidate(c) for c in snapshot.candidates],
         "best": winner.candidate.digest if winner is not None else None,
-        "baselines": baselines,
+        "baselines": [_lap(lap) for lap in session.baselines],
         "passes": [[p.name, p.candidate[:8], round(p.seconds, 4), p.outcome] for p in session.trace],
     }
-    return json.dumps(data, indent=1)
+    return json.dumps(data, indent=1, allow_nan=False)
+
+
+def _lap(lap: Lap) -> dict[str, Any]:
+    return {"name": lap.name, "time_us": lap.timing.median_us if lap.timing else None, "note": lap.note}
 
 
 def _count_key(item: tuple[tuple[int, Outcome], int]) -> tuple[int, str]:
@@ -120,6 +132,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "time_us": candidate.time_us,
         "error": candidate.error,
         "executed_on": candidate.executed_on or None,
+        "note": candidate.note or None,
     }
 
 
@@ -138,22 +151,31 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 def emit_files(session: Session, folder: Path) -> list[Path]:
     """Write source, cubin and muGraph text of every executed candidate into `folder`; returns the paths.
 
+    When none was executed: source and muGraph text of the best one by estimate.
+
     Raises:
         StoreError: the folder cannot be written.
     """
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for winner in session.winners:
-            stem = folder / f"{session.name or 'program'}-{winner.candidate.digest[:8]}"
-            files = {".cu": winner.source.encode(), ".mugraph": print_graph(winner.graph).encode()}
-            if winner.cubin is not None:
-                files[f".{winner.cubin.arch}.cubin"] = winner.cubin.data
-            for suffix, content in files.items():
-                path = stem.with_name(stem.name + suffix)
-                path.write_bytes(content)
-                written.append(path)
+        for name, content in _files(session):
+            (folder / name).write_bytes(content)
+            written.append(folder / name)
     except OSError as error:
-        message = f"{folder} cannot be written: {error.strerror}"
-        raise StoreError(message, hint="give another folder to --emit") from error
+        raise StoreError(f"{folder} cannot be written: {error.strerror}", hint="give another folder") from error
     return written
+
+
+def _files(session: Session) -> Iterator[tuple[str, bytes]]:
+    """Names and contents."""
+    winners = session.winners
+    best = session.snapshot().best
+    name = re.sub(r"\W+", "-", session.name) or "program"
+    for candidate in [winner.candidate for winner in winners] or ([best] if best is not None else []):
+        stem = f"{name}-{candidate.digest[:8]}"
+        yield f"{stem}.cu", session.source_of(candidate).encode()
+        yield f"{stem}.mugraph", print_graph(candidate.graph).encode()
+    for winner in winners:
+        if winner.cubin is not None:
+            yield f"{name}-{winner.candidate.digest[:8]}.{winner.cubin.arch}.cubin", winner.cubin.data

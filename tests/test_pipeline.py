@@ -1,89 +1,531 @@
-"""The passes over a candidate: their order, what ends them, and what a session hands out."""
+"""superoptimize() from text to kernels that ran: results, tensors, steering, and everything that can fail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+import importlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-import mirage_nb
-from mirage_nb.errors import EmitError, LaunchError, OptionError, TargetError
+from mirage_nb import superoptimize
+from mirage_nb.codegen import Emitted
+from mirage_nb.errors import (
+    CompileError,
+    DTypeError,
+    LaunchError,
+    MirageError,
+    MissingPartError,
+    OptionError,
+    SearchError,
+    ShapeError,
+    TargetError,
+)
+from mirage_nb.interp import evaluate
+from mirage_nb.ir.text import parse_graph
+from mirage_nb.lang import parse
+from mirage_nb.pipeline import Session
+from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime import passes
+from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.passes import Winner
+from mirage_nb.search.events import Outcome
+from mirage_nb.search.progress import State
+from mirage_nb.verify.float_gate import FloatReport
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 
-PROGRAM = "X: f16[8, 64]\nY: f16[64, 32]\nZ = exp(X) @ Y\nreturn Z"
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
+LONG = (  # tens of seconds at standard effort
+    "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
+    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
+)
+CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def finished(text: str = SMALL, **options: Any) -> Session:
+    session = superoptimize(text, effort="quick", **options)
+    session.result(120)
+    return session
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    """Workers in this interpreter: a session of a few milliseconds needs no others."""
-    with ThreadPoolExecutor(1) as threads:
-        yield threads
+def session() -> Session:
+    """One finished session for the tests that only look."""
+    return finished(name="small")
 
 
-@pytest.fixture(scope="module")
-def session(executor: Executor) -> mirage_nb.Session:
-    return finished(executor)
+def close(found: Any, exact: Any, tolerance: float = 5e-3) -> bool:
+    return bool(np.abs(np.asarray(found, np.float64) - exact).max() <= tolerance * np.abs(exact).max())
 
 
-def finished(executor: Executor) -> mirage_nb.Session:
-    found = mirage_nb.superoptimize(PROGRAM, name="small", target="h200", effort="quick", executor=executor)
-    found.result(120)
-    return found
+def inputs() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return tuple(rng.standard_normal(shape).astype(np.float16) for shape in ((4, 64), (64, 96)))  # type: ignore[return-value]
 
 
-def test_passes_run_in_reading_order(session: mirage_nb.Session) -> None:
-    assert session.best is not None
-    digest = session.best.candidate.digest
-    assert [p.name for p in session.trace if p.candidate == digest] == ["emit", "compile", "execute"]
+# -- results ----------------------------------------------------------------------------------------
+
+
+def test_the_winner_was_verified_executed_and_is_what_runs(session: Session) -> None:
+    snapshot, winner = session.snapshot(), session.best
+    assert snapshot.state is State.FINISHED and snapshot.messages == () and session.stage == ""
+    assert winner is not None and winner.candidate is snapshot.best
+    assert winner.report.ok and winner.candidate.error == winner.report.relative_error
+    assert winner.candidate.executed_on == "CPU edition" and winner.candidate.time_us is None
+    program = session.program.graph
+    assert winner.candidate.verdict.accepted
+    assert "at the real shape" in winner.candidate.verdict.note
+    assert verify(program, winner.graph, seed=99).accepted
+    assert winner.source == session.source_of(winner.candidate) and "__global__" in winner.source
+    assert [p.name for p in session.trace] == ["emit", "compile", "execute"]
     assert all(p.outcome == "ok" and p.seconds >= 0 for p in session.trace)
 
 
-def test_the_winner_computes_the_program(session: mirage_nb.Session) -> None:
+def test_it_is_called_like_the_program(session: Session) -> None:
+    x, w = inputs()
+    (exact,) = evaluate(session.program.graph, [x, w])
+    found = session(x, w)
+    assert isinstance(found, np.ndarray) and found.dtype == np.float16 and close(found, exact)
+    assert np.array_equal(session(W=w, X=x), found) and np.array_equal(session(x, W=w), found)
+    tensor = session(torch.from_numpy(x), torch.from_numpy(w))
+    assert isinstance(tensor, torch.Tensor) and np.array_equal(tensor.numpy(), found)
+
+
+def test_mistakes_in_calls(session: Session) -> None:
+    x, w = inputs()
+    for tensors, named in (((x,), {}), ((x, w, w), {}), ((x,), {"V": w}), ((x,), {"X": w}), ((), {"X": x})):
+        with pytest.raises(LaunchError, match="expected the tensors X, W"):
+            session(*tensors, **named)
+    with pytest.raises(ShapeError, match="X has shape"):
+        session(w, x)
+    with pytest.raises(DTypeError, match="W has dtype"):
+        session(x, torch.from_numpy(w).float())
+
+
+def test_bf16_programs() -> None:
+    session = finished(SMALL.replace("f16", "bf16"))
+    assert session.best is not None
+    x, w = (torch.from_numpy(a).to(torch.bfloat16) for a in inputs())
+    (exact,) = evaluate(session.program.graph, [x.double().numpy(), w.double().numpy()])
+    found = session(x, w)
+    assert found.dtype == torch.bfloat16 and close(found.double().numpy(), exact, 3e-2)
+    plain = session(x.float().numpy(), w.float().numpy())
+    assert plain.dtype == np.float32 and np.array_equal(plain, found.float().numpy())
+
+
+def test_several_outputs() -> None:
+    session = finished("X: f16[8, 32]\nS = sum(X * X, axis=-1, keepdims=True)\nreturn X / sqrt(S), S", name="two")
+    x = inputs()[0].reshape(8, 32)
+    outputs = session(x)
+    exact = evaluate(session.program.graph, [x])
+    assert isinstance(outputs, tuple) and len(outputs) == 2
+    assert all(close(found, want) for found, want in zip(outputs, exact, strict=True))
+
+
+def test_a_program_that_overflows_by_itself_keeps_its_candidates() -> None:
+    text = "X: f16[16, 64]\nreturn exp(20 * X / sqrt(mean(X * X, axis=-1, keepdims=True)))"
+    session = finished(text)
+    assert session.best is None or session.best.report.ok
+    if session.best is None:
+        assert session.snapshot().candidates
+        assert any("overflows in its own types" in m for m in session.snapshot().messages)
+
+
+def test_equal_seeds_give_equal_winners() -> None:
+    first, second = finished(seed=5), finished(seed=5)
+    assert first.snapshot().candidates == second.snapshot().candidates
+    assert first.best is not None and second.best is not None
+    assert first.best.source == second.best.source and first.best.report == second.best.report
+
+
+# -- what is handed out -----------------------------------------------------------------------------
+
+
+def test_the_json_form(session: Session) -> None:
+    data = json.loads(to_json(session))
+    snapshot, winner = session.snapshot(), session.best
+    assert winner is not None
+    assert (data["program"], data["target"], data["state"]) == (SMALL, "h200", "finished")
+    assert data["exhausted"] is True and data["cut"] == [] and data["seconds"] > 0
+    assert data["counts"] == {o.value: snapshot.total(o) for o in Outcome}
+    assert sum(n for _, _, n in data["counts_by_depth"]) == sum(data["counts"].values())
+    assert data["best"] == winner.candidate.digest and data["baselines"] == []
+    assert len(data["candidates"]) == len(snapshot.candidates)
+    for row, candidate in zip(data["candidates"], snapshot.candidates, strict=True):
+        assert parse_graph(row["mugraph"]) == candidate.graph
+        assert (row["kernels"], row["time_us"]) == (1, None) and row["estimate_us"] > 0
+        assert row["verdict"]["kind"] == "field" and row["verdict"]["trials"] >= 4
+        assert set(row["verdict"]["sizes"]) == {"X", "W"} and "log2_bound" in row["verdict"]
+    assert data["candidates"][0]["executed_on"] == "CPU edition"
+
+
+def test_the_text_form(session: Session) -> None:
+    text = describe(session)
+    for part in ("small: finished", "space exhausted", "best muGraph", "on CPU edition", "cost model estimates"):
+        assert part in text
+    assert "trials at the real shape" in text
+
+
+def test_emitted_files_can_be_verified_again(session: Session, tmp_path: Path) -> None:
+    written = emit_files(session, tmp_path / "new" / "folder")
+    assert {p.suffix for p in written} >= {".cu", ".mugraph"}
+    (text,) = [p for p in written if p.suffix == ".mugraph"]
+    assert verify(session.program.graph, parse_graph(text.read_text())).accepted
+    with pytest.raises(MirageError, match="cannot be written"):
+        emit_files(session, Path("/proc/nowhere"))
+
+
+def test_any_candidate_can_be_built(session: Session) -> None:
+    other = session.snapshot().candidates[-1]
+    assert "__global__" in session.source_of(other.digest[:12])
+    winner = session.build(other.digest[:12])
+    assert winner.candidate.digest == other.digest and winner.report.ok
+    assert session.build(other) == winner and winner.candidate in session.snapshot().candidates
+    assert {w.candidate.digest for w in session.winners} >= {other.digest}
+    for digest, message in (("not a digest", "no candidate begins"), ("", "several candidates begin")):
+        with pytest.raises(OptionError, match=message):
+            session.build(digest)
+
+
+# -- steering ---------------------------------------------------------------------------------------
+
+
+def test_a_stopped_session_still_runs_its_best_candidate() -> None:
+    session = superoptimize(LONG.replace("4096", "512"))
+    assert until(lambda: session.snapshot().candidates)
+    session.stop()
+    assert session.snapshot().state is State.STOPPED
+    snapshot = session.result(10)
+    assert session.best is None and snapshot.candidates
     rng = np.random.default_rng(0)
-    x, y = (rng.standard_normal(shape).astype(np.float16) for shape in ((8, 64), (64, 32)))
-    expected = np.exp(x.astype(np.float64)) @ y
-    for found in (session(x, y), session(X=x, Y=y), session(x, Y=y)):
-        assert found.dtype == np.float16
-        np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-1)
-    with pytest.raises(LaunchError, match="X, Y"):
-        session(x)
-    with pytest.raises(LaunchError, match="X, Y"):
-        session(x, X=x)
+    tensors = [0.25 * rng.standard_normal(i.type.shape) for i in session.program.graph.inputs]
+    found = session(*tensors)
+    halves = [t.astype(np.float16) for t in tensors]
+    assert close(found, evaluate(session.program.graph, halves)[0], 1e-2)
+    assert session.best is not None
 
 
-def test_a_candidate_that_a_pass_cannot_take_makes_room_for_the_next(
-    executor: Executor, monkeypatch: pytest.MonkeyPatch
+def test_stop_while_a_kernel_is_compiled_or_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The text of the kernel never reaches the compiler: the worker sleeps instead.
+    monkeypatch.setattr(passes, "compile_cubin", time.sleep)
+    monkeypatch.setattr(passes, "emit", lambda graph, target: SimpleNamespace(source=60))
+    monkeypatch.setattr(passes.Passes, "_executed", lambda self, c, e, call: call(time.sleep, e.source, seconds=99))
+    session = superoptimize(SMALL, effort="quick")
+    assert until(lambda: session.search._workers is not None and session.search._workers.processes)  # type: ignore[attr-defined]
+    started = time.monotonic()
+    session.stop()
+    assert session.wait(10) and time.monotonic() - started < 2.0
+    snapshot = session.snapshot()
+    assert snapshot.state is State.STOPPED and snapshot.candidates and session.stage == ""
+
+
+def test_pause_holds_the_later_passes() -> None:
+    session = superoptimize(SMALL, effort="quick")
+    session.pause()
+    time.sleep(0.5)
+    assert session.snapshot().state is State.PAUSED and session.best is None and not session.wait(0)
+    session.resume()
+    assert session.result(120).state is State.FINISHED and session.best is not None
+
+
+def test_many_sessions_at_once() -> None:
+    threads = threading.active_count()
+    sessions = [superoptimize(SMALL, effort="quick", seed=n) for n in range(3)]
+    for session in sessions:
+        assert session.result(120).state is State.FINISHED
+        assert session.best is not None
+    assert until(lambda: threading.active_count() <= threads, 5)
+
+
+# -- what can fail ----------------------------------------------------------------------------------
+
+
+def test_without_a_compiler_mugraphs_and_sources_are_still_handed_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    refused: list[str] = []
-    emit = passes.emit
+    monkeypatch.setenv("MIRAGE_NB_CXX", "/nonexistent")
+    session = finished()
+    snapshot = session.snapshot()
+    assert snapshot.state is State.FINISHED and snapshot.candidates and session.best is None
+    assert [m for m in snapshot.messages if "no C++ compiler" in m]
+    assert "__global__" in session.source_of(snapshot.candidates[0])
+    assert {p.suffix for p in emit_files(session, tmp_path)} == {".cu", ".mugraph"}
+    assert "it was not executed" in describe(session)
+    assert json.loads(to_json(session))["best"] is None
+    with pytest.raises(LaunchError, match="no kernel to run"):
+        session(*inputs())
+    with pytest.raises(MissingPartError):
+        session.build(snapshot.candidates[0])
 
-    def refusing_one(graph: mirage_nb.KernelGraph, *rest: object) -> object:
-        if not refused:
-            refused.append(graph.digest())
-        if graph.digest() == refused[0]:
-            raise EmitError("no such instruction")
-        return emit(graph, *rest)
 
-    monkeypatch.setattr(passes, "emit", refusing_one)
-    session = finished(executor)
-    assert [(p.name, p.outcome) for p in session.trace if p.candidate == refused[0]] == [("emit", "failed")]
-    assert session.best is not None and session.best.candidate.digest != refused[0]
-    assert any("no such instruction" in message for message in session.snapshot().messages)
+def test_without_nvrtc_kernels_still_run_on_the_cpu_edition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "compile_cubin", _no_nvrtc)
+    session = finished()
+    assert session.best is not None and session.best.cubin is None
+    assert [m for m in session.snapshot().messages if "no cubin" in m and "NVRTC" in m]
+
+
+def _no_nvrtc(source: str, arch: str) -> None:
+    raise MissingPartError("NVRTC is not usable", hint="pip install it")
+
+
+def _rejects(source: str, arch: str) -> None:
+    raise CompileError("NVRTC rejects the kernel")
+
+
+def _bug(graph: object, target: object) -> None:
+    raise ZeroDivisionError("a bug in one pass")
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "says"),
+    ("name", "broken", "message"),
+    [("compile_cubin", _rejects, "NVRTC rejects the kernel"), ("emit", _bug, "internal error: ZeroDivisionError")],
+)
+def test_a_pass_that_fails_loses_no_candidate(
+    name: str, broken: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(finished().snapshot().candidates)
+    monkeypatch.setattr(passes, name, broken)
+    session = finished()
+    snapshot = session.snapshot()
+    assert snapshot.state is State.FINISHED and len(snapshot.candidates) == before
+    assert session.best is None and [m for m in snapshot.messages if message in m]
+    tried = [c for c in snapshot.candidates if c.note]
+    assert len(tried) == passes.FINALISTS_CPU and all(message in c.note for c in tried)
+    assert snapshot.candidates[-len(tried) :] == tuple(tried)  # what is known to fail ranks last
+    with pytest.raises(MirageError, match=message):
+        session.build(snapshot.candidates[0])
+
+
+def test_wrong_kernels_are_dropped_and_the_next_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = CpuExecutable.check
+    wrong: list[object] = []
+
+    def check(self: CpuExecutable, sample: Any) -> FloatReport:
+        if not wrong:
+            wrong.append(self._emitted)
+            return FloatReport(0.5, False, "output 0[0] is 1, the reference is 2")
+        return real(self, sample)
+
+    monkeypatch.setattr(CpuExecutable, "check", check)
+    monkeypatch.setattr(passes.Passes, "_executed", _in_this_process)
+    session = finished()
+    snapshot = session.snapshot()
+    (message,) = snapshot.messages
+    assert "wrong on CPU edition: output 0[0] is 1" in message
+    assert session.best is not None and message[:8] not in {c.digest[:8] for c in snapshot.candidates}
+
+
+def _in_this_process(self: passes.Passes, candidate: Any, emitted: Emitted, call: Any) -> Winner:
+    """Executed where the test's changes hold."""
+    report, safe = passes.try_on_cpu(self.search.program, emitted, 0)
+    return self._keep(passes._winner(candidate, emitted, CpuExecutable(emitted), None, report, safe))
+
+
+def test_a_refutation_at_the_real_shape_takes_the_winner_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def call_all(self: Any, function: Any, arguments: Any, *, seconds: float) -> Any:
+        for number, args in enumerate(arguments):
+            kind = VerdictKind.REFUTED if not asked else VerdictKind.FIELD
+            asked.append(args)
+            yield number, SimpleNamespace(result=lambda kind=kind: Verdict(kind, note="so it is"))
+
+    monkeypatch.setattr(passes.Passes, "_executed", _in_this_process)
+    monkeypatch.setattr("mirage_nb.search.session.SearchSession.call_all", call_all)
+    session = finished()
+    assert len(asked) == 2
+    (message,) = session.snapshot().messages
+    assert "refuted in the final verification" in message
+    assert session.best is not None and session.best.candidate.verdict.note == "so it is"
+    assert len(session.winners) == 1 and message[:8] != session.best.candidate.digest[:8]
+
+
+def test_large_programs_say_that_smaller_shapes_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "CONFIRM_ELEMENTS", 100)
+    session = finished()
+    assert session.best is not None
+    assert [m for m in session.snapshot().messages if "smaller shapes only" in m]
+    assert "real shape" not in session.best.candidate.verdict.note
+
+
+SLOW = """
+import time
+
+def verify_final(program, candidate, whole):
+    time.sleep(60)
+"""
+
+
+def test_verification_at_the_real_shape_may_not_take_forever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(passes, "verify_final", importlib.import_module("slow").verify_final)
+    monkeypatch.setattr(passes, "CONFIRM_SECONDS", 0.3)
+    session = finished()
+    assert session.best is not None
+    (message,) = session.snapshot().messages
+    assert "no final verification: verify_final took more than 0.3 s" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
     [
-        ({"effort": "heroic"}, OptionError, "quick"),
-        ({"target": "abacus"}, TargetError, "h200"),
-        ({"budget": -1.0}, OptionError, "positive"),
-        ({"max_block_ops": 0}, OptionError, "1 or more"),
+        ({"effort": "heroic"}, OptionError, "effort"),
+        ({"target": "abacus"}, TargetError, "abacus"),
+        ({"budget": -1.0}, OptionError, "budget"),
+        ({"budget": float("nan")}, OptionError, "budget"),
+        ({"max_block_ops": 0}, OptionError, "block operators"),
+        ({"sizes": {"Z": 3}}, MirageError, "Z"),
     ],
 )
-def test_mistakes_are_named_before_anything_starts(
-    options: dict[str, object], error: type[Exception], says: str
+def test_mistakes_in_options(arguments: dict[str, Any], kind: type[MirageError], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        superoptimize(SMALL, **arguments)
+    with pytest.raises(OptionError, match="sizes"):
+        superoptimize(parse(SMALL), sizes={"B": 2})
+    with pytest.raises(MirageError, match="cannot be read"):
+        superoptimize(Path("/nonexistent.mirage"))
+
+
+def test_a_result_that_is_late_is_an_error() -> None:
+    session = superoptimize(LONG)
+    with pytest.raises(SearchError, match="not finished"):
+        session.result(0.01)
+    session.stop()
+    assert session.wait(10)
+
+
+def test_a_time_limit_still_ends_in_a_winner() -> None:
+    session = superoptimize(LONG.replace("4096", "512"), budget=1.0)
+    snapshot = session.result(120)
+    assert snapshot.state is State.FINISHED and snapshot.cut and not snapshot.exhausted
+    assert session.best is not None
+
+
+# -- the way over a GPU, with a stand-in for the card -------------------------------------------------
+
+
+class Race:
+    """Stands for `mirage_nb.runtime.race`: the later a contestant entered, the faster it is."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[str], list[str]]] = []
+
+    def pytorch_peers(self, program: object) -> dict[str, object]:
+        return {"eager": None}
+
+    def race(self, program: object, ours: Any, peers: Any, gpu: Gpu, **options: Any) -> list[SimpleNamespace]:
+        self.calls.append((list(ours), list(peers)))
+        names = [*ours, *peers]
+        return [
+            SimpleNamespace(name=n, error=0.0, timing=SimpleNamespace(median_us=100.0 - k), note="")
+            for k, n in enumerate(names)
+        ]
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Race:
+    """A card that runs everything, on the CPU edition."""
+
+    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu) -> Winner:
+        report = FloatReport(1e-4, True)
+        stand_in = SimpleNamespace(device=gpu.name)
+        return passes._winner(candidate, emitted, stand_in, cubin, report, True)  # type: ignore[arg-type]
+
+    race = Race()
+    monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
+    monkeypatch.setattr(passes.Passes, "_on_gpu", on_gpu)
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)
+    return race
+
+
+def test_finalists_are_raced_every_way_and_the_fastest_again_beside_torch(card: Race) -> None:
+    session = finished()
+    snapshot, winner = session.snapshot(), session.best
+    assert snapshot.messages == () and winner is not None
+    assert session.target.name == "h200" and winner.candidate.executed_on == "Some card"
+    (first, no_peers), (again, peers) = card.calls
+    assert no_peers == [] and peers == ["eager"]
+    assert len(first) > len({label[:8] for label in first}) > 1  # several ways for several muGraphs
+    latest = {label[:8]: label for label in first}  # the later, the faster
+    assert sorted(again) == sorted(latest.values())
+    assert [lap.name for lap in session.baselines] == ["eager"]
+    assert winner.label == again[-1] and winner.candidate.time_us == 100.0 - (len(again) - 1)
+    timed = [c for c in snapshot.candidates if c.time_us is not None]
+    assert [c.time_us for c in timed] == sorted(c.time_us for c in timed if c.time_us) and len(timed) == len(again)
+    assert "at the real shape" in winner.candidate.verdict.note
+    assert json.loads(to_json(session))["baselines"][0]["name"] == "eager"
+
+
+def test_one_wrong_way_is_left_out_and_one_wrong_mugraph_is_dropped(
+    card: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(error, match=says):
-        mirage_nb.superoptimize(PROGRAM, **options)
+    right = passes.Passes._on_gpu
+    digests: list[str] = []
+
+    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu) -> Winner:
+        if candidate.digest not in digests:
+            digests.append(candidate.digest)
+            if len(digests) == 2:
+                raise LaunchError("this way does not load")
+        if candidate.digest == digests[0]:
+            raise passes.WrongResult("wrong on Some card")
+        return right(self, candidate, emitted, cubin, gpu)
+
+    monkeypatch.setattr(passes.Passes, "_on_gpu", on_gpu)
+    session = finished()
+    messages = session.snapshot().messages
+    assert [m for m in messages if "one way to emit it is left out: this way does not load" in m]
+    assert [m for m in messages if m.startswith(digests[0][:8]) and "wrong on Some card" in m]
+    left = {c.digest for c in session.snapshot().candidates}
+    assert digests[0] not in left and digests[1] in left
+    assert digests[1] in {w.candidate.digest for w in session.winners}
+
+
+def test_a_card_without_nvrtc_or_torch(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", None)
+    session = finished()
+    assert session.best is not None and session.best.candidate.time_us is None
+    assert [m for m in session.snapshot().messages if "nothing was timed" in m]
+    monkeypatch.setattr(passes, "compile_cubin", _no_nvrtc)
+    session = finished()
+    assert session.best is not None and session.best.candidate.executed_on == "CPU edition"
+    assert [m for m in session.snapshot().messages if "not executed on the Some card" in m]
+
+
+def test_another_target_than_the_card(card: Race) -> None:
+    session = finished(target="a100")
+    assert session.target.name == "a100" and card.calls == []
+    assert session.best is not None and session.best.candidate.executed_on == "CPU edition"
+
+
+def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "import mirage_nb\n"
+        f"session = mirage_nb.superoptimize({SMALL!r}, effort='quick')\n"
+        "print(session.result(100).state.value, session.best is not None, session.snapshot().messages)\n"
+    )
+    ended = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (ended.stdout, ended.stderr) == ("finished True ()\n", "")

@@ -1,0 +1,216 @@
+"""The command line: what it prints, what it writes, and an exit code and a message for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mirage_nb.__main__ import main
+from mirage_nb.ir.text import parse_graph
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = "B = 1\nX: f16[4*B, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y\n"
+LONG = (
+    "Q: f16[2, 256, 64]\nK: f16[2, 64, 512]\nV: f16[2, 512, 64]\n"
+    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V\n"
+)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "small.mirage"
+    path.write_text(SMALL)
+    return path
+
+
+def start(*arguments: object, **options: object) -> subprocess.Popen[str]:
+    """The command line in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "mirage_nb", *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def children(pid: int) -> list[str]:
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [child for thread in threads for child in thread.read_text().split()]
+
+
+def test_superoptimize_prints_writes_and_emits(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, folder = tmp_path / "result.json", tmp_path / "emitted"
+    options = ["--effort", "quick", "--set", "B=2", "--json", str(out), "--emit", str(folder)]
+    code = main(["superoptimize", str(program), *options])
+    captured = capsys.readouterr()
+    assert code == 0 and captured.err == ""
+    assert "small: finished" in captured.out and "executed on CPU edition" in captured.out
+    data = json.loads(out.read_text())
+    assert data["name"] == "small" and data["candidates"] and data["state"] == "finished"
+    assert parse_graph(data["candidates"][0]["mugraph"]).inputs[0].type.shape == (8, 64)
+    written = sorted(path.suffix for path in folder.iterdir())
+    assert ".cu" in written and ".mugraph" in written
+    assert all(f"wrote {path}" in captured.out for path in folder.iterdir())
+    (mugraph,) = folder.glob("*.mugraph")
+    program.write_text(SMALL.replace("B = 1", "B = 2"))
+    assert main(["verify", str(program), str(mugraph)]) == 0
+    assert capsys.readouterr().out.startswith("field, 4 trials")
+
+
+def test_workloads_have_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["superoptimize", "--workload", "lora", "--effort", "quick", "--quiet"]) == 0
+    assert "lora: finished" in capsys.readouterr().out
+
+
+def test_nothing_verified_is_an_exit_code(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["superoptimize", str(program), "--effort", "quick", "--max-block-ops", "1"]) == 1
+    assert "no muGraph was verified within these bounds" in capsys.readouterr().out
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "nothing to do": ([], "either a FILE or --workload"),
+    "both": (["{program}", "--workload", "rmsnorm"], "either a FILE or --workload"),
+    "no such file": (["{folder}/nowhere.mirage"], "No such file"),
+    "a directory": (["{folder}"], "Is a directory"),
+    "no text": (["{binary}"], "cannot be read"),
+    "no program": (["{folder}/bad.mirage"], "line 1"),
+    "set without a value": (["{program}", "--set", "B"], "--set 'B'"),
+    "set with a fraction": (["{program}", "--set", "B=1.5"], "--set 'B=1.5'"),
+    "set without a name": (["{program}", "--set", "=3"], "--set '=3'"),
+    "set of what is not there": (["{program}", "--set", "Z=3"], "no size Z"),
+    "set to zero": (["{program}", "--set", "B=0"], "extents are at least 1"),
+    "negative budget": (["{program}", "--budget", "-1"], "budget of -1"),
+    "no budget": (["{program}", "--budget", "nan"], "budget of nan"),
+    "no operators": (["{program}", "--max-block-ops", "0"], "block operators"),
+    "json into nowhere": (["{program}", "--json", "{folder}/no/where.json"], "cannot be written"),
+    "json into a directory": (["{program}", "--json", "{folder}"], "cannot be written"),
+    "emit into a file": (["{program}", "--emit", "{program}"], "--emit"),
+    "emit into nowhere": (["{program}", "--emit", "/proc/nowhere"], "--emit"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_before_anything_is_searched(
+    name: str, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.mirage").write_text("this is no program\n")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00\x80")
+    arguments, message = MISTAKES[name]
+    filled = [a.format(program=program, folder=tmp_path, binary=binary) for a in arguments]
+    started = time.monotonic()
+    assert main(["superoptimize", *filled]) == 2
+    assert time.monotonic() - started < 1.0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and message in captured.err
+    assert captured.out == "" and "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "command"),
+        (["superoptimise"], "invalid choice"),
+        (["superoptimize", "--workload", "nope"], "invalid choice: 'nope'"),
+        (["superoptimize", "--effort", "heroic"], "invalid choice: 'heroic'"),
+        (["superoptimize", "--target", "abacus"], "invalid choice: 'abacus'"),
+        (["superoptimize", "--budget", "soon"], "invalid float"),
+        (["verify", "only one"], "right"),
+    ],
+)
+def test_arguments_that_do_not_parse(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_bad_setting_is_a_mistake_too(
+    program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MIRAGE_NB_WORKERS", "many")
+    assert main(["superoptimize", str(program)]) == 2
+    assert "MIRAGE_NB_WORKERS is 'many'" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_told_after_the_result(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["superoptimize", str(program), "--effort", "quick", "--json", "/dev/full"]) == 2
+    captured = capsys.readouterr()
+    assert "small: finished" in captured.out and "/dev/full cannot be written" in captured.err
+
+
+def test_verify_tells_equal_from_different(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {
+        "a": "X: f16[8, 8]\nY: f16[8, 8]\nreturn X @ Y + X",
+        "same": "X: f16[8, 8]\nY: f16[8, 8]\nreturn X + X @ Y",
+        "other": "X: f16[8, 8]\nY: f16[8, 8]\nreturn X @ Y + Y",
+        "unrelated": "Z: f16[8, 8]\nreturn Z",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    path = {name: str(tmp_path / name) for name in texts}
+    assert main(["verify", path["a"], path["same"]]) == 0
+    assert "field, 4 trials, error probability at most 2^-" in capsys.readouterr().out
+    assert main(["verify", path["a"], path["same"], "--final"]) == 0
+    assert main(["verify", path["a"], path["other"]]) == 1
+    assert "refuted" in capsys.readouterr().out
+    assert main(["verify", path["a"], path["unrelated"]]) == 2
+    assert "input" in capsys.readouterr().err
+    for arguments, message in (
+        ([path["a"], str(tmp_path / "nowhere")], "cannot be read"),
+        ([path["a"], str(tmp_path)], "cannot be read"),
+        ([path["a"], path["same"], "--trials", "0"], "trials 0"),
+    ):
+        assert main(["verify", *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_doctor_always_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("MIRAGE_NB_CXX", "/nonexistent")
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "numpy" in out and "apt-get install g++" in out
+
+
+def test_benchmarks_need_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_nb.bench.kernels.attached_gpu", lambda: None)
+    assert main(["bench", "kernels"]) == 2
+    assert "needs a GPU" in capsys.readouterr().err
+    assert main(["bench", "kernels", "--workloads", "nope"]) == 2
+    assert "unknown workload 'nope'" in capsys.readouterr().err
+    assert main(["bench", "kernels", "--set", "B=x"]) == 2
+    assert "not a list of batch sizes" in capsys.readouterr().err
+
+
+def test_ctrl_c_prints_what_was_found(tmp_path: Path) -> None:
+    path, out = tmp_path / "long.mirage", tmp_path / "result.json"
+    path.write_text(LONG)
+    running = start("superoptimize", path, "--json", out, start_new_session=True)
+    while not children(running.pid):  # until workers are there
+        assert running.poll() is None
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGINT)  # what a terminal does: everybody in the foreground hears it
+    stdout, stderr = running.communicate(timeout=20)
+    assert running.returncode == 130 and stderr == ""
+    assert "long: stopped" in stdout and "not searched: stopped by the user" in stdout
+    data = json.loads(out.read_text())
+    assert data["state"] == "stopped" and data["candidates"] and not data["exhausted"]
+
+
+def test_a_reader_that_has_seen_enough(program: Path) -> None:
+    running = start("superoptimize", program, "--effort", "quick")
+    assert running.stdout is not None and running.stderr is not None
+    running.stdout.close()
+    assert "Traceback" not in running.stderr.read()
+    assert running.wait(60) == 0
+    running.stderr.close()
