@@ -31,19 +31,27 @@ __all__ = ["FieldAlgebra", "FieldInstance", "FieldTensor", "evaluate", "evaluate
 
 
 def evaluate(
-    graph: KernelGraph, inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor], instance: FieldInstance
+    graph: KernelGraph,
+    inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor],
+    instance: FieldInstance,
+    radicands: list[FieldTensor] | None = None,
 ) -> tuple[FieldTensor, ...]:
     """The outputs of a program or muGraph on these field tensors, by name or in the order of its inputs.
+
+    Whatever a square root is taken of, on every level, is appended to `radicands`.
 
     Raises:
         ShapeError: an input is missing, unknown or of another shape.
     """
-    values = evaluate_all(graph, inputs, instance)
+    values = evaluate_all(graph, inputs, instance, radicands)
     return tuple(values[v].moved(partial(np.broadcast_to, shape=graph.types[v].shape)) for v in graph.outputs)
 
 
 def evaluate_all(
-    graph: KernelGraph, inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor], instance: FieldInstance
+    graph: KernelGraph,
+    inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor],
+    instance: FieldInstance,
+    radicands: list[FieldTensor] | None = None,
 ) -> list[FieldTensor]:
     """Every value of the kernel graph, inputs first. Raises as `evaluate`."""
     if isinstance(inputs, Mapping):
@@ -53,7 +61,7 @@ def evaluate_all(
     else:
         ordered(graph, [tensor.any_part for tensor in inputs])
         held = list(inputs)
-    return run_kernel(graph, held, FieldAlgebra(instance))
+    return run_kernel(graph, held, FieldAlgebra(instance, radicands))
 
 
 Rule = Callable[["FieldAlgebra", Sequence[FieldTensor], Attrs | None, int], FieldTensor]
@@ -62,9 +70,10 @@ Operation = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class FieldAlgebra:
-    """Pairs of residues over one instance."""
+    """Pairs of residues over one instance; what square roots are taken of is noted where it is asked for."""
 
     instance: FieldInstance
+    radicands: list[FieldTensor] | None = None
 
     def apply(self, kind: OpKind, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
         return TABLE[kind](self, operands, attrs, batch)
@@ -211,6 +220,8 @@ def _inverse(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
 
 
 def _square_root(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
+    if algebra.radicands is not None:
+        algebra.radicands.append(x)
     root = algebra.each(Modulus.root, x)
     square = algebra.each(Modulus.mul, root, root)
     pairs = ((square.p, x.p), (square.q, x.q))

@@ -6,14 +6,15 @@ an output element that differs agrees in one trial, or None where no theorem giv
 Every element is a quotient of sums of f * exp(g / h); a forward pass bounds degree, number of terms and
 coefficients of both sides of the quotient. Theorem 2 wants coefficients below q / 2. Where they may be
 larger, the primes being drawn at random from a pool takes that place: a non-zero integer of L bits is a
-multiple of few primes of the pool. Without exponentials the bound is that of Schwartz and Zippel.
+multiple of few primes of the pool. Without exponentials the bound is that of Schwartz and Zippel; with
+square roots and without exponentials it is `rooted`'s, from the same forms.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from mirage_nb.errors import VerificationError
 from mirage_nb.interp.modular import Pool
@@ -76,6 +77,10 @@ class Side:
             _log_add(self.bits, other.bits),
         )
 
+    def either(self, other: Side) -> Side:
+        """A bound on both sides."""
+        return Side(*(max(pair) for pair in zip(astuple(self), astuple(other), strict=True)))
+
     def sum_of(self, n: float) -> Side:
         """The sum of n such sides; exponential terms stay apart, others flow together."""
         more = math.log2(n)
@@ -91,12 +96,14 @@ ONE = Side()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A quotient; the axes along which it, and its denominator, may differ from element to element."""
+    """A quotient; the axes along which it, and its denominator, may differ from element to element; and a
+    bound on both sides of every quotient whose square root it is made of."""
 
     top: Side
     bottom: Side
     varies: frozenset[Axis]
     bottom_varies: frozenset[Axis]
+    radicand: Side = ONE
 
     def summed(self, axis: Axis, n: int) -> Form:
         """The sum of n elements along an axis: over one denominator, or over the product of all of them."""
@@ -117,19 +124,24 @@ def trial_bound(program: KernelGraph, candidate: KernelGraph, pool: Pool) -> flo
 
 
 def _chance(left: Form, right: Form, pool: Pool) -> float:
-    difference = left.top.times(right.bottom).plus(right.top.times(left.bottom))
+    difference = across(left, right)
     low = pool.low // 2 - 1  # q is the smaller prime of a pair
     if difference.inner == 0:
-        return difference.degree / pool.low + _lost(difference.bits, 1, pool)
+        return difference.degree / pool.low + lost(difference.bits, 1, pool)
     k, d = difference.terms, max(difference.degree, 2 * difference.inner)
     if k > 16:
         return 1.0
     terms: float = 2.0**k
-    exponents = _lost(2 * difference.bits + 1, terms * terms, pool)
+    exponents = lost(2 * difference.bits + 1, terms * terms, pool)
     return 8 * d * terms**4 / low + math.exp(-math.log(low) / (terms * terms)) + exponents
 
 
-def _lost(bits: float, polynomials: float, pool: Pool) -> float:
+def across(left: Form, right: Form) -> Side:
+    """The numerator of the difference of two quotients."""
+    return left.top.times(right.bottom).plus(right.top.times(left.bottom))
+
+
+def lost(bits: float, polynomials: float, pool: Pool) -> float:
     """The chance that a random prime of the pool divides the coefficients of one of some polynomials."""
     usable = math.log2(pool.low) - 1
     if bits + 1 < usable:
@@ -238,24 +250,31 @@ def _product(a: Form, b: Form) -> Form:
         a.bottom.times(b.bottom),
         a.varies | b.varies,
         a.bottom_varies | b.bottom_varies,
+        a.radicand.either(b.radicand),
     )
 
 
 def _total(a: Form, b: Form) -> Form:
-    top = a.top.times(b.bottom).plus(b.top.times(a.bottom))
-    return replace(_product(a, b), top=top)
+    return replace(_product(a, b), top=across(a, b))
 
 
 def _inverse(a: Form) -> Form:
-    return Form(a.bottom, a.top, a.varies, a.varies)
+    return Form(a.bottom, a.top, a.varies, a.varies, a.radicand)
+
+
+def _root(x: Form) -> Form:
+    """sqrt(n / d) as sqrt(n * d) / d, the root a variable of half the degree and size of its square."""
+    top = Side(degree=(x.top.degree + x.bottom.degree) / 2, bits=(x.top.bits + x.bottom.bits) / 2)
+    return replace(x, top=top, radicand=x.radicand.either(x.top).either(x.bottom))
 
 
 def _power(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
     assert isinstance(op.attrs, PowAttrs)
-    (x,) = operands
-    n = op.attrs.exponent
-    raised = replace(x, top=x.top.power(abs(float(n))), bottom=x.bottom.power(abs(float(n))))
-    return _inverse(raised) if n < 0 else raised
+    exponent = op.attrs.exponent
+    x = _root(operands[0]) if exponent.denominator == 2 else operands[0]
+    n = abs(exponent.numerator)
+    raised = replace(x, top=x.top.power(n), bottom=x.bottom.power(n))
+    return _inverse(raised) if exponent < 0 else raised
 
 
 def _exponential(x: Form) -> Form:
@@ -321,6 +340,7 @@ def _concat(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) ->
         a.bottom.plus(b.bottom),
         a.varies | b.varies | axis,
         a.bottom_varies | b.bottom_varies | axis,
+        a.radicand.either(b.radicand),
     )
 
 
@@ -336,6 +356,7 @@ RULES: dict[OpKind, Rule] = {
     OpKind.MUL: lambda op, operands, shapes, result: _product(*operands),
     OpKind.DIV: lambda op, operands, shapes, result: _product(operands[0], _inverse(operands[1])),
     OpKind.EXP: lambda op, operands, shapes, result: _exponential(operands[0]),
+    OpKind.SQRT: lambda op, operands, shapes, result: _root(operands[0]),
     OpKind.SQR: lambda op, operands, shapes, result: _product(operands[0], operands[0]),
     OpKind.SILU: lambda op, operands, shapes, result: _product(operands[0], _sigmoid(operands[0])),
     OpKind.SIGMOID: lambda op, operands, shapes, result: _sigmoid(operands[0]),
@@ -345,4 +366,4 @@ RULES: dict[OpKind, Rule] = {
     OpKind.TRANSPOSE: _transpose,
     OpKind.CONCAT: _concat,
 }
-"""Every operator that Theorem 2 covers."""
+"""Every operator that Theorem 2 covers, and square roots."""

@@ -113,8 +113,12 @@ def is_opaque(op: Op) -> bool:
 
 def is_root(op: Op) -> bool:
     """Whether the operator takes a square root."""
-    half = isinstance(op.attrs, PowAttrs) and op.attrs.exponent.denominator == 2
-    return op.kind is OpKind.SQRT or (half and not is_opaque(op))
+    return op.kind is OpKind.SQRT or (isinstance(op.attrs, PowAttrs) and half_power(op.attrs))
+
+
+def half_power(attrs: PowAttrs) -> bool:
+    """Whether the exponent makes a square root and a product of it."""
+    return attrs.exponent.denominator == 2 and abs(attrs.exponent) <= MAX_POWER
 
 
 def _rescales(op: Op) -> bool:

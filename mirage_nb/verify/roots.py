@@ -30,7 +30,7 @@ PATIENCE = 6
 def rooted_inputs(graph: KernelGraph, instance: FieldInstance, parts: Parts) -> tuple[FieldTensor, ...]:
     """Random inputs of `graph`, uniform but for the condition that its square roots exist."""
     inputs = [instance.random(i.name, i.type.shape, *parts[i.name]) for i in graph.inputs]
-    pruned = _up_to_roots(graph)
+    pruned = up_to_roots(graph)
     best, waited = math.inf, 0
     for number in range(ROUNDS if pruned.outputs else 0):
         values = evaluate_all(pruned, inputs, instance)
@@ -44,32 +44,38 @@ def rooted_inputs(graph: KernelGraph, instance: FieldInstance, parts: Parts) -> 
             if mask is not None:
                 given = graph.inputs[at]
                 fresh = instance.random(f"{given.name} again {number}", given.type.shape, *parts[given.name])
-                inputs[at] = _replaced(inputs[at], fresh, mask)
+                inputs[at] = replaced(inputs[at], fresh, mask)
     return tuple(inputs)
 
 
-def _replaced(old: FieldTensor, new: FieldTensor, mask: Mask) -> FieldTensor:
+def replaced(old: FieldTensor, new: FieldTensor, mask: Mask) -> FieldTensor:
     p, q = (None if a is None or b is None else np.where(mask, b, a) for a, b in ((old.p, new.p), (old.q, new.q)))
     return FieldTensor(p, q)
 
 
-def _up_to_roots(graph: KernelGraph) -> KernelGraph:
-    """The operators that square roots of the kernel graph depend on; the outputs are the roots."""
-    needed: set[int] = set()
+def up_to_roots(graph: KernelGraph) -> KernelGraph:
+    """The operators that square roots of the kernel graph depend on, equal ones once, as far as outputs of the
+    graph depend on the roots; the outputs are the roots."""
+    live, needed = set(graph.outputs), set[int]()
     definitions = list(graph.definitions())
     for op, values in reversed(definitions):
-        if is_root(op) or needed & set(values):
-            needed |= {*values, *op.inputs}
+        if live & set(values):
+            live |= set(op.inputs)
+            if is_root(op) or needed & set(values):
+                needed |= {*values, *op.inputs}
     pruned = KernelGraph.start(*graph.inputs)
     renamed = {v: v for v in range(graph.input_count)}
-    roots = []
+    first_of: dict[Op, int] = {}
+    roots: dict[int, None] = {}
     for op, values in definitions:
         if not needed & set(values):
             continue
-        first = len(pruned.types)
-        pruned = pruned.append(Op(op.kind, tuple(renamed[v] for v in op.inputs), op.attrs, op.body))
-        renamed |= {v: first + i for i, v in enumerate(values)}
-        roots += [renamed[v] for v in values if is_root(op)]
+        same = Op(op.kind, tuple(renamed[v] for v in op.inputs), op.attrs, op.body)
+        if same not in first_of:
+            first_of[same] = len(pruned.types)
+            pruned = pruned.append(same)
+        renamed |= {v: first_of[same] + i for i, v in enumerate(values)}
+        roots |= {renamed[v]: None for v in values if is_root(op)}
     return pruned.returning(tuple(roots))
 
 
@@ -78,7 +84,7 @@ def _redrawn(graph: KernelGraph, failed: Mapping[int, Mask]) -> list[Mask | None
     smallest part, so that a row's own numbers change and not the weights that all rows share."""
     found: list[Mask | None] = [None] * graph.input_count
     for value, mask in failed.items():
-        blamed = _blame(graph, {value: mask})
+        blamed = blame(graph, {value: mask})
         parts = [0.0 if mask is None else float(mask.mean()) for mask in blamed]
         least = min((part for part in parts if part), default=0.0)
         for at, (part, elements) in enumerate(zip(parts, blamed, strict=True)):
@@ -88,7 +94,7 @@ def _redrawn(graph: KernelGraph, failed: Mapping[int, Mask]) -> list[Mask | None
     return found
 
 
-def _blame(graph: KernelGraph, failed: Mapping[int, Mask]) -> list[Mask | None]:
+def blame(graph: KernelGraph, failed: Mapping[int, Mask]) -> list[Mask | None]:
     """For every input, the elements that the failed elements depend on (None: no element)."""
     blamed: dict[int, Mask] = dict(failed)
     shapes = [t.shape for t in graph.types]

@@ -14,16 +14,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from mirage_nb.errors import OptionError, VerificationError
 from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate
-from mirage_nb.interp.modular import LARGE, SMALL, Pool
+from mirage_nb.interp.modular import LARGE, SMALL, Pool, Residues
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
 from mirage_nb.verify.bound import trial_bound
+from mirage_nb.verify.groups import draw_inputs, root_groups
 from mirage_nb.verify.lax import LaxReport, inspect, joined
 from mirage_nb.verify.matching import Matching
 from mirage_nb.verify.reals import Reals, in_reals
-from mirage_nb.verify.roots import rooted_inputs
+from mirage_nb.verify.rooted import rooted_bound
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 
 TRIALS = 4
@@ -82,11 +85,12 @@ def _verify(program: KernelGraph, candidate: KernelGraph, trials: int, seed: int
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Random inputs and what the program makes of them."""
+    """Random inputs, what the program makes of them, and what it takes square roots of (None: not known)."""
 
     instance: FieldInstance
     inputs: Mapping[str, FieldTensor]
     expected: tuple[FieldTensor, ...]
+    radicands: Residues | None
 
 
 def trial_seed(seed: int, number: int) -> int:
@@ -105,8 +109,10 @@ def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> _
 def _draw_trial(program: KernelGraph, parts: tuple[tuple[bool, bool], ...], seed: int, pool: Pool) -> _Trial:
     instance = FieldInstance.draw(seed, pool)
     names = [i.name for i in program.inputs]
-    inputs = rooted_inputs(program, instance, dict(zip(names, parts, strict=True)))
-    return _Trial(instance, dict(zip(names, inputs, strict=True)), evaluate(program, inputs, instance))
+    inputs = draw_inputs(program, instance, dict(zip(names, parts, strict=True)))
+    groups = root_groups(program)
+    radicands = None if groups is None else groups.radicands(inputs, instance)
+    return _Trial(instance, dict(zip(names, inputs, strict=True)), evaluate(program, inputs, instance), radicands)
 
 
 _kept_trial = functools.lru_cache(maxsize=64)(_draw_trial)
@@ -123,6 +129,7 @@ class _Run:
         self.pool = pool
         self.lax = joined(inspect(program), inspect(candidate))
         self.primes: list[tuple[int, int]] = []
+        self.same_radicands = True
 
     def verdict(self) -> Verdict:
         """Field trials, or what the reals say where trials do not decide."""
@@ -141,7 +148,10 @@ class _Run:
             seed = trial_seed(self.seed, number)
             trial = draw_trial(self.program, self.lax, seed, self.pool)
             self.primes.append((trial.instance.p.value, trial.instance.q.value))
-            matching.compare(trial.expected, evaluate(self.candidate, trial.inputs, trial.instance), seed)
+            radicands: list[FieldTensor] = []
+            found = evaluate(self.candidate, trial.inputs, trial.instance, radicands)
+            self.same_radicands &= trial.radicands is not None and _all_among(radicands, trial.radicands)
+            matching.compare(trial.expected, found, seed)
             if not matching.possible():
                 return self._differs(matching)
             if matching.compared(wanted):
@@ -152,10 +162,13 @@ class _Run:
         return in_reals(self.program, self.candidate, self.seed).outcome is Reals.DIFFERENT
 
     def _trial_bound(self) -> float | None:
-        if not self.lax.bounded or len(self.program.outputs) != len(self.candidate.outputs):
+        if self.lax.opaque or self.lax.maxima or len(self.program.outputs) != len(self.candidate.outputs):
             return None
         # Every pairing of outputs is bounded: which one holds shows only when the trials are over.
-        return trial_bound(self.program, self.candidate, self.pool)
+        if not self.lax.roots:
+            return trial_bound(self.program, self.candidate, self.pool)
+        groups = None if self.lax.exponentials else root_groups(self.program)
+        return None if groups is None else rooted_bound(self.program, self.candidate, groups, self.pool)
 
     def _wanted(self, bound: float | None) -> int:
         """How often every element is compared."""
@@ -166,9 +179,11 @@ class _Run:
 
     def _equal(self, matching: Matching, bound: float | None, wanted: int) -> Verdict:
         total = None
-        if bound is not None:
-            # Some of the trials may have left an element out; which ones is part of what was random.
-            total = wanted * bound + math.log2(math.comb(len(self.primes), wanted))
+        if bound is not None and (self.same_radicands or not self.lax.roots):
+            # Some of the trials may have left an element out; which ones is part of what was random. Of every
+            # pairing of outputs, one pair would have to agree by chance.
+            pairs = len(self.program.outputs) * len(self.candidate.outputs)
+            total = wanted * bound + math.log2(math.comb(len(self.primes), wanted) * pairs)
         return self._verdict(
             VerdictKind.FIELD,
             log2_bound=total if total is not None and total <= -1 else None,
@@ -227,16 +242,27 @@ class _Run:
             *(["symbols"] if self.lax.symbols else []),
         ]
 
+    def _unbounded(self) -> str:
+        outside = [name for name in self._caveats() if name not in ("symbols", "square roots")]
+        if self.lax.roots and not outside:
+            return "square roots beside exponentials are" if self.lax.exponentials else "such square roots are"
+        return f"{' and '.join(outside)} are" if outside else "this many exponential terms are"
+
     def _note(self, bound: float | None) -> str:
         parts = [f"all output elements at this size, {self.pool.name}"]
         parts += [f"{name} as an uninterpreted function" for name in self.lax.opaque]
         if self.lax.maxima:
             parts.append("maxima as uninterpreted shifts, whose safety is for the float gate")
+        if bound is not None and self.lax.roots:
+            parts.append("square roots bounded by a norm, their radicands seen to be independent and the program's")
         if bound is None:
-            outside = [name for name in self._caveats() if name != "symbols"]
-            reason = f"{' and '.join(outside)} are" if outside else "this many exponential terms are"
-            parts.append(f"no error bound, {reason} beyond Theorem 2")
+            parts.append(f"no error bound, {self._unbounded()} beyond Theorem 2")
         return "; ".join(parts)
+
+
+def _all_among(found: list[FieldTensor], known: Residues) -> bool:
+    """Whether all elements have values, and known ones."""
+    return all(x.p is not None and bool(x.defined.all()) and bool(np.isin(x.p, known).all()) for x in found)
 
 
 def clear_caches() -> None:
