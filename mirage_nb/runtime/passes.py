@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FINALISTS_GPU = 12
+FINALISTS_GPU = 16
 """How many candidates are compiled, checked and timed where a GPU is attached."""
 FINALISTS_CPU = 4
 """Without a GPU: how many may be tried until one was executed correctly on the CPU edition."""
 CONFIRMED = 4
 """How many of the fastest are verified at the real shape."""
+CPU_ESTIMATE_US = 300.0
+"""The CPU edition takes about 0.2 s for every microsecond that the cost model estimates for a GPU."""
 FIRST_REPEATS = 12
 COMPILE_SECONDS = 120.0
 EXECUTE_SECONDS = 180.0
@@ -133,7 +135,7 @@ class Passes:
         try:
             if not candidates:
                 self.search.tell("no muGraph was verified within these bounds")
-            elif self.gpu is None or not self._race_on_gpu(candidates[:FINALISTS_GPU], self.gpu):
+            elif self.gpu is None or not self._race_on_gpu(varied(candidates, FINALISTS_GPU), self.gpu):
                 self._first_on_cpu(candidates[:FINALISTS_CPU])
         except MissingPartError as error:
             self.search.tell(f"no kernel was executed: {error}")
@@ -141,8 +143,12 @@ class Passes:
             self.stage = ""
 
     def _first_on_cpu(self, finalists: Sequence[Candidate]) -> None:
-        """Execute finalists, best estimate first, until one is right."""
+        """Execute finalists, best estimate first, until one is right; only what the CPU edition can do soon."""
         for candidate in finalists:
+            if candidate.estimate_us > CPU_ESTIMATE_US:
+                shown = f"estimated at {candidate.estimate_us:.0f} us on the {self.search.target.name}"
+                self.search.tell(f"{candidate.digest[:8]}: not executed, too long for the CPU edition ({shown})")
+                return
             try:
                 self._build(candidate, self.search.call)
             except (MissingPartError, Stopped):
@@ -346,6 +352,20 @@ def _here(function: Callable[..., T], *args: Any, seconds: float) -> T:
 def _told(error: Exception) -> MirageError:
     """Any failure of a pass as one that can be told to a user."""
     return error if isinstance(error, MirageError) else LaunchError(internal_error(error))
+
+
+def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+    """The best `count` candidates such that every configuration has its turn: half of them by rank alone, the
+    rest by rank within their configuration, first all the best ones. An estimate errs alike on like muGraphs."""
+    chosen = list(candidates[: count // 2])
+    turns: dict[str, int] = {}
+    queue: list[tuple[int, int]] = []
+    for place, candidate in enumerate(candidates):
+        turn = turns[candidate.configuration] = turns.get(candidate.configuration, 0) + 1
+        if place >= len(chosen):
+            queue.append((turn, place))
+    chosen += [candidates[place] for _, place in sorted(queue)[: count - len(chosen)]]
+    return sorted(chosen, key=lambda c: c.rank)
 
 
 def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int) -> tuple[FloatReport, bool]:
