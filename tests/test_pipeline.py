@@ -37,7 +37,6 @@ from mirage_nb.pipeline import Session
 from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime import passes
 from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.passes import Winner
 from mirage_nb.search.events import Outcome
 from mirage_nb.search.progress import State
@@ -51,7 +50,6 @@ LONG = (  # tens of seconds at standard effort
     "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
     "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
 )
-CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0) -> bool:
@@ -360,6 +358,15 @@ def test_a_refutation_at_the_real_shape_takes_the_winner_back(monkeypatch: pytes
     assert len(session.winners) == 1 and message[:8] != session.best.candidate.digest[:8]
 
 
+def test_what_is_too_long_for_the_cpu_edition_is_left_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "CPU_ESTIMATE_US", 0.001)
+    session = finished()
+    assert session.best is None and session.trace == ()
+    (message,) = session.snapshot().messages
+    assert "too long for the CPU edition" in message
+    assert session(*inputs()).shape == (4, 96)  # asked for, it runs
+
+
 def test_large_programs_say_that_smaller_shapes_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "CONFIRM_ELEMENTS", 100)
     session = finished()
@@ -420,103 +427,6 @@ def test_a_time_limit_still_ends_in_a_winner() -> None:
     snapshot = session.result(120)
     assert snapshot.state is State.FINISHED and snapshot.cut and not snapshot.exhausted
     assert session.best is not None
-
-
-# -- the way over a GPU, with a stand-in for the card -------------------------------------------------
-
-
-class Race:
-    """Stands for `mirage_nb.runtime.race`: the later a contestant entered, the faster it is."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[list[str], list[str]]] = []
-
-    def pytorch_peers(self, program: object) -> dict[str, object]:
-        return {"eager": None}
-
-    def race(self, program: object, ours: Any, peers: Any, gpu: Gpu, **options: Any) -> list[SimpleNamespace]:
-        self.calls.append((list(ours), list(peers)))
-        names = [*ours, *peers]
-        return [
-            SimpleNamespace(name=n, error=0.0, timing=SimpleNamespace(median_us=100.0 - k), note="")
-            for k, n in enumerate(names)
-        ]
-
-
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Race:
-    """A card that runs everything, on the CPU edition."""
-
-    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu) -> Winner:
-        report = FloatReport(1e-4, True)
-        stand_in = SimpleNamespace(device=gpu.name)
-        return passes._winner(candidate, emitted, stand_in, cubin, report, True)  # type: ignore[arg-type]
-
-    race = Race()
-    monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
-    monkeypatch.setattr(passes.Passes, "_on_gpu", on_gpu)
-    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)
-    return race
-
-
-def test_finalists_are_raced_every_way_and_the_fastest_again_beside_torch(card: Race) -> None:
-    session = finished()
-    snapshot, winner = session.snapshot(), session.best
-    assert snapshot.messages == () and winner is not None
-    assert session.target.name == "h200" and winner.candidate.executed_on == "Some card"
-    (first, no_peers), (again, peers) = card.calls
-    assert no_peers == [] and peers == ["eager"]
-    assert len(first) > len({label[:8] for label in first}) > 1  # several ways for several muGraphs
-    latest = {label[:8]: label for label in first}  # the later, the faster
-    assert sorted(again) == sorted(latest.values())
-    assert [lap.name for lap in session.baselines] == ["eager"]
-    assert winner.label == again[-1] and winner.candidate.time_us == 100.0 - (len(again) - 1)
-    timed = [c for c in snapshot.candidates if c.time_us is not None]
-    assert [c.time_us for c in timed] == sorted(c.time_us for c in timed if c.time_us) and len(timed) == len(again)
-    assert "at the real shape" in winner.candidate.verdict.note
-    assert json.loads(to_json(session))["baselines"][0]["name"] == "eager"
-
-
-def test_one_wrong_way_is_left_out_and_one_wrong_mugraph_is_dropped(
-    card: Race, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = passes.Passes._on_gpu
-    digests: list[str] = []
-
-    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu) -> Winner:
-        if candidate.digest not in digests:
-            digests.append(candidate.digest)
-            if len(digests) == 2:
-                raise LaunchError("this way does not load")
-        if candidate.digest == digests[0]:
-            raise passes.WrongResult("wrong on Some card")
-        return right(self, candidate, emitted, cubin, gpu)
-
-    monkeypatch.setattr(passes.Passes, "_on_gpu", on_gpu)
-    session = finished()
-    messages = session.snapshot().messages
-    assert [m for m in messages if "one way to emit it is left out: this way does not load" in m]
-    assert [m for m in messages if m.startswith(digests[0][:8]) and "wrong on Some card" in m]
-    left = {c.digest for c in session.snapshot().candidates}
-    assert digests[0] not in left and digests[1] in left
-    assert digests[1] in {w.candidate.digest for w in session.winners}
-
-
-def test_a_card_without_nvrtc_or_torch(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", None)
-    session = finished()
-    assert session.best is not None and session.best.candidate.time_us is None
-    assert [m for m in session.snapshot().messages if "nothing was timed" in m]
-    monkeypatch.setattr(passes, "compile_cubin", _no_nvrtc)
-    session = finished()
-    assert session.best is not None and session.best.candidate.executed_on == "CPU edition"
-    assert [m for m in session.snapshot().messages if "not executed on the Some card" in m]
-
-
-def test_another_target_than_the_card(card: Race) -> None:
-    session = finished(target="a100")
-    assert session.target.name == "a100" and card.calls == []
-    assert session.best is not None and session.best.candidate.executed_on == "CPU edition"
 
 
 def test_a_script_without_a_main_guard(tmp_path: Path) -> None:

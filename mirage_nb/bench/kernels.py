@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage_nb.bench.workloads import workload
-from mirage_nb.errors import MissingPartError
+from mirage_nb.errors import MissingPartError, StoreError
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import superoptimize
@@ -30,10 +30,16 @@ def run_kernels(names: Sequence[str], batches: Sequence[int], record: str | None
 
     Raises:
         MissingPartError: no GPU, or no torch.
+        StoreError: the record cannot be written; found out before anything is measured.
     """
     gpu = attached_gpu()
     if gpu is None:
         raise MissingPartError("bench kernels needs a GPU", hint="see `python -m mirage_nb doctor`")
+    if record:
+        try:
+            Path(record).touch()
+        except OSError as error:
+            raise StoreError(f"{record} cannot be written: {error.strerror}") from error
     rows = [row for name in names for batch in batches for row in _measure(name, batch, gpu)]
     sys.stdout.write(table(rows) + "\n")
     if record:
@@ -42,18 +48,20 @@ def run_kernels(names: Sequence[str], batches: Sequence[int], record: str | None
 
 
 def _measure(name: str, batch: int, gpu: Gpu) -> list[dict[str, Any]]:
-    import torch
+    try:
+        import torch
 
-    from mirage_nb.bench.baselines import peers
-    from mirage_nb.runtime.race import race
-
+        from mirage_nb.bench.baselines import peers
+        from mirage_nb.runtime.race import race
+    except ImportError as error:
+        raise MissingPartError(f"the peers need PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
     program = parse(workload(name), name=name)
     if "B" in program.sizes:
         program = parse(workload(name), name=name, sizes={"B": batch})
     elif batch != 1:
         return []
     session = superoptimize(program, name=name)
-    session.result()
+    session.wait()  # one that failed has a row that says so
     winner = session.best
     ours = {"mirage_nb": winner.executable} if winner is not None else {}
     laps = race(program.graph, ours, peers(name, program.graph, torch), gpu, scale=session.input_scale)  # type: ignore[arg-type]
@@ -71,6 +79,7 @@ def _measure(name: str, batch: int, gpu: Gpu) -> list[dict[str, Any]]:
             "peer": best.name if best else None,
             "peer_us": best.timing.median_us if best and best.timing else None,
             "peers": {lap.name: lap.timing.median_us for lap in timed.values() if lap.timing},
+            "messages": list(session.snapshot().messages),
             "left_out": {lap.name: lap.note or "not captured" for lap in laps if lap.timing is None},
         }
     ]

@@ -1,0 +1,128 @@
+"""The later passes on a machine with a GPU, with a stand-in for the card and for the race."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirage_nb import superoptimize
+from mirage_nb.codegen import Emitted
+from mirage_nb.errors import LaunchError, MissingPartError
+from mirage_nb.pipeline import Session
+from mirage_nb.report import to_json
+from mirage_nb.runtime import passes
+from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.passes import Winner
+from mirage_nb.verify.float_gate import FloatReport
+
+SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
+CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
+
+
+def finished(**options: Any) -> Session:
+    session = superoptimize(SMALL, effort="quick", **options)
+    session.result(120)
+    return session
+
+
+def no_nvrtc(source: str, arch: str) -> None:
+    raise MissingPartError("NVRTC is not usable", hint="pip install it")
+
+
+class Race:
+    """Stands for `mirage_nb.runtime.race`: the later a contestant entered, the faster it is."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[str], list[str]]] = []
+
+    def pytorch_peers(self, program: object) -> dict[str, object]:
+        return {"eager": None}
+
+    def race(self, program: object, ours: Any, peers: Any, gpu: Gpu, **options: Any) -> list[SimpleNamespace]:
+        self.calls.append((list(ours), list(peers)))
+        names = [*ours, *peers]
+        return [
+            SimpleNamespace(name=n, error=0.0, timing=SimpleNamespace(median_us=100.0 - k), note="")
+            for k, n in enumerate(names)
+        ]
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Race:
+    """A card that runs everything, on the CPU edition."""
+
+    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu) -> Winner:
+        report = FloatReport(1e-4, True)
+        stand_in = SimpleNamespace(device=gpu.name)
+        return passes._winner(candidate, emitted, stand_in, cubin, report, True)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(passes, "FINALISTS_GPU", 3)
+    race = Race()
+    monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
+    monkeypatch.setattr(passes.Passes, "_on_gpu", on_gpu)
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)
+    return race
+
+
+def test_finalists_are_raced_every_way_and_the_fastest_again_beside_torch(card: Race) -> None:
+    session = finished()
+    snapshot, winner = session.snapshot(), session.best
+    assert snapshot.messages == () and winner is not None
+    assert session.target.name == "h200" and winner.candidate.executed_on == "Some card"
+    (first, no_peers), (again, peers) = card.calls
+    assert no_peers == [] and peers == ["eager"]
+    assert len(first) > len({label[:8] for label in first}) > 1  # several ways for several muGraphs
+    latest = {label[:8]: label for label in first}  # the later, the faster
+    assert sorted(again) == sorted(latest.values())
+    assert [lap.name for lap in session.baselines] == ["eager"]
+    assert winner.label == again[-1] and winner.candidate.time_us == 100.0 - (len(again) - 1)
+    timed = [c for c in snapshot.candidates if c.time_us is not None]
+    assert [c.time_us for c in timed] == sorted(c.time_us for c in timed if c.time_us) and len(timed) == len(again)
+    assert "at the real shape" in winner.candidate.verdict.note
+    assert json.loads(to_json(session))["baselines"][0]["name"] == "eager"
+
+
+def test_one_wrong_way_is_left_out_and_one_wrong_mugraph_is_dropped(
+    card: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = passes.Passes._on_gpu
+    digests: list[str] = []
+
+    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu) -> Winner:
+        if candidate.digest not in digests:
+            digests.append(candidate.digest)
+            if len(digests) == 2:
+                raise LaunchError("this way does not load")
+        if candidate.digest == digests[0]:
+            raise passes.WrongResult("wrong on Some card")
+        return right(self, candidate, emitted, cubin, gpu)
+
+    monkeypatch.setattr(passes.Passes, "_on_gpu", on_gpu)
+    session = finished()
+    messages = session.snapshot().messages
+    assert [m for m in messages if "one way to emit it is left out: this way does not load" in m]
+    assert [m for m in messages if m.startswith(digests[0][:8]) and "wrong on Some card" in m]
+    left = {c.digest for c in session.snapshot().candidates}
+    assert digests[0] not in left and digests[1] in left
+    assert digests[1] in {w.candidate.digest for w in session.winners}
+
+
+def test_a_card_without_nvrtc_or_torch(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", None)
+    session = finished()
+    assert session.best is not None and session.best.candidate.time_us is None
+    assert [m for m in session.snapshot().messages if "nothing was timed" in m]
+    monkeypatch.setattr(passes, "compile_cubin", no_nvrtc)
+    session = finished()
+    assert session.best is not None and session.best.candidate.executed_on == "CPU edition"
+    assert [m for m in session.snapshot().messages if "not executed on the Some card" in m]
+
+
+def test_another_target_than_the_card(card: Race) -> None:
+    session = finished(target="a100")
+    assert session.target.name == "a100" and card.calls == []
+    assert session.best is not None and session.best.candidate.executed_on == "CPU edition"
