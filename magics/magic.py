@@ -192,7 +192,7 @@ def _in_cell(span: SourceSpan) -> SourceSpan:
 
 def _show(session: Any) -> None:
     """Put a live view of a session on the page."""
-    SessionView(session, budget_seconds=session.search.budget.seconds).show()
+    SessionView(session, budget_seconds=session.search.seconds).show()
 
 
 def _wait(session: Any) -> None:
