@@ -19,12 +19,16 @@ def fuse(graph: KernelGraph) -> KernelGraph:
 
 
 def fuse_block(block: BlockGraph) -> BlockGraph:
-    """One block graph with its chains fused; savers keep their order, so the outputs do too."""
+    """One block graph with its chains fused; savers keep their order, so the outputs do too.
+
+    A chain takes the constants that it reads inside; one that only chains read leaves the block graph.
+    """
     groups = _chains(block)
     leader = {member: group for group in groups if len(group) > 1 for member in group}
     building = _Rebuild(block, leader)
-    for index in range(len(block.ops)):
-        building.place(index)
+    for index, op in enumerate(block.ops):
+        if op.kind is not OpKind.CONST:
+            building.place(index)
     return building.result
 
 
@@ -95,7 +99,9 @@ class _Rebuild:
         self._done.update(members)
         for member in members:
             for value in self.block.ops[member].inputs:
-                self.place(self._defined[value])
+                source = self._defined[value]
+                if len(members) == 1 or self.block.ops[source].kind is not OpKind.CONST:
+                    self.place(source)
         if len(members) > 1:
             self._place_chain(members)
             return

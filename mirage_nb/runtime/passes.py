@@ -80,8 +80,8 @@ class Winner:
 
     @property
     def graph(self) -> KernelGraph:
-        """Its muGraph."""
-        return self.candidate.graph
+        """Its muGraph as it was emitted: the candidate's, with thread graphs for chains of elementwise operators."""
+        return self.emitted.graph
 
     @property
     def label(self) -> str:

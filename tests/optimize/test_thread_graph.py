@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import OPS, DimAttrs, DType, KernelGraph, OpKind, Trait
+from mirage_nb.ir.legality import check
 from mirage_nb.optimize import fuse
 from tests.codegen.mugraphs import Build, lora, ntrans, one_kernel, rmsnorm, safe_attention, tensor
 
@@ -30,6 +31,12 @@ def elementwise(graph: KernelGraph) -> list[OpKind]:
 def test_mul_sqrt_div_are_one_thread_graph() -> None:
     """The paper's Figure 3: three operators after the loop, nothing of them in shared memory."""
     assert elementwise(fuse(rmsnorm())) == [OpKind.SQR, OpKind.FUSED]
+
+
+def test_a_constant_that_only_chains_read_leaves_the_block_graph() -> None:
+    """Otherwise nothing would read it, and the muGraph would not be legal."""
+    for graph in (rmsnorm(), lora(), ntrans(), safe_attention()):
+        check(fuse(graph))
 
 
 def test_named_mugraphs_keep_their_values() -> None:

@@ -37,9 +37,9 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
     }
   }
   r4[0] = team_sum<8>(r4[0], scratch + 0, 0);
-  // %8 = Sum(%7): f16[1, 1]
-  float r8[1];
-  r8[0] = 0.0f;
+  // %7 = Sum(%6): f16[1, 1]
+  float r7[1];
+  r7[0] = 0.0f;
   MIRAGE_UNROLL
   for (int s = 0; s < 2; ++s) {
     {
@@ -53,19 +53,19 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
         const float mul_5 = to_float(h2[s][v]) * add_4;
         const float add_6 = to_float(h1[s][v]) + mul_5;
         const float sqr_7 = square(add_6);
-        r8[0] += sqr_7;
+        r7[0] += sqr_7;
       }
     }
   }
-  r8[0] = team_sum<8>(r8[0], scratch + 8, 0);
-  // output 0 = %10
+  r7[0] = team_sum<8>(r7[0], scratch + 8, 0);
+  // output 0 = %8
   MIRAGE_UNROLL
   for (int s = 0; s < 2; ++s) {
     {
       const float mul_1 = r4[0] * 0.000244140625f;
       const float sqrt_2 = fast_sqrt(mul_1);
       const float inverse_div_3 = fast_reciprocal(sqrt_2);
-      const float mul_7 = r8[0] * 0.000244140625f;
+      const float mul_7 = r7[0] * 0.000244140625f;
       const float sqrt_8 = fast_sqrt(mul_7);
       const float inverse_div_9 = fast_reciprocal(sqrt_8);
       Vec<float, 8> y;

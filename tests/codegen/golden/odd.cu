@@ -129,7 +129,7 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
     }
   }
   block_sync();
-  // output 0 = %8
+  // output 0 = %7
   for (int e = thread; e < 455; e += 128) {
     const int i0 = e / 65;
     const int i1 = e % 65;

@@ -109,7 +109,7 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
     }
   }
   block_sync();
-  // output 0 = %8
+  // output 0 = %7
   for (int e = thread; e < 64; e += 256) {
     const int i0 = e / 32;
     const int i1 = e % 32;

@@ -106,7 +106,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __gr
     }
   }
   barrier_sync(1, 256);
-  // output 0 = %8
+  // output 0 = %7
   for (int e = thread; e < 64; e += 256) {
     const int i0 = e / 32;
     const int i1 = e % 32;

@@ -134,7 +134,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __gr
     }
   }
   barrier_sync(1, 256);
-  // output 0 = %10
+  // output 0 = %9
   for (int e = thread; e < 256; e += 256) {
     const int i0 = e / 16;
     const int i1 = e % 16;
