@@ -112,7 +112,7 @@ class FakeSession:
     def __init__(self, length: float = 4.0, name: str = "fused", budget: float = 30.0) -> None:
         self.length = length
         self.name = name
-        self.search = SimpleNamespace(budget=SimpleNamespace(seconds=budget))
+        self.search = SimpleNamespace(seconds=budget)
         self.state = State.RUNNING
         self.calls: list[tuple[str, float]] = []
         self._before = 0.0
