@@ -52,6 +52,7 @@ def _measure(name: str, batch: int, gpu: Gpu) -> list[dict[str, Any]]:
         import torch
 
         from mirage_nb.bench.baselines import peers
+        from mirage_nb.runtime.launch import GpuExecutable
         from mirage_nb.runtime.race import race
     except ImportError as error:
         raise MissingPartError(f"the peers need PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
@@ -63,8 +64,9 @@ def _measure(name: str, batch: int, gpu: Gpu) -> list[dict[str, Any]]:
     session = superoptimize(program, name=name)
     session.wait()  # one that failed has a row that says so
     winner = session.best
-    ours = {"mirage_nb": winner.executable} if winner is not None else {}
-    laps = race(program.graph, ours, peers(name, program.graph, torch), gpu, scale=session.input_scale)  # type: ignore[arg-type]
+    ran = winner.executable if winner is not None else None
+    ours = {"mirage_nb": ran} if isinstance(ran, GpuExecutable) else {}
+    laps = race(program.graph, ours, peers(name, program.graph, torch), gpu, scale=session.input_scale)
     timed = {lap.name: lap for lap in laps if lap.timing is not None}
     mine = timed.pop("mirage_nb", None)
     best = min(timed.values(), key=lambda lap: lap.timing.median_us if lap.timing else 0.0, default=None)

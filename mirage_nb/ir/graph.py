@@ -9,6 +9,7 @@ equality is structural and `digest` is the cache key. Definition 2.1 is checked 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
@@ -50,20 +51,20 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class _Graph:
+class _Graph(ABC):
     """What the three levels share: operators and the types of all values, in definition order."""
 
     ops: tuple[Op, ...] = ()
     types: tuple[TensorType, ...] = ()
 
     @property
+    @abstractmethod
     def input_count(self) -> int:
         """Number of values that the graph takes in; they come first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def results(self, op: Op) -> tuple[TensorType, ...]:
         """The types of the values that `op` would define here; raises GraphError or ShapeError."""
-        raise NotImplementedError
 
     def append(self, op: Op) -> Self:
         """A new graph with `op` behind the others.
