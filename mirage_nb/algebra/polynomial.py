@@ -88,10 +88,6 @@ def _variables(a: Polynomial, candidates: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(x for x in candidates if any(m % x == 0 for m in a))
 
 
-def _monomial_content(a: Polynomial) -> Polynomial:
-    return {integer_gcd(*a): integer_gcd(*a.values())}
-
-
 def gcd(a: Polynomial, b: Polynomial, variables: tuple[int, ...]) -> Polynomial:
     """The greatest common divisor of two non-zero polynomials, with a positive leading coefficient."""
     if len(a) == 1 or len(b) == 1:

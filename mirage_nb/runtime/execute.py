@@ -7,13 +7,12 @@ of its outputs against float64. Outputs are poisoned before a check, inputs are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from mirage_nb.codegen import Emitted, Launch, LibraryCall, TensorArg
-from mirage_nb.errors import LaunchError, MissingPartError
+from mirage_nb.errors import LaunchError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, Op
 from mirage_nb.runtime.buffers import (
@@ -26,12 +25,9 @@ from mirage_nb.runtime.buffers import (
     encode,
     poisoned,
 )
-from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.emulate import CpuModule
-from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.tensor_map import TensorMap
 from mirage_nb.runtime.torch_program import check_dtype, is_torch, torch_dtype
-from mirage_nb.targets import Target
 from mirage_nb.verify.float_gate import FloatReport, compare
 
 
@@ -47,37 +43,6 @@ class Executable(Protocol):
 
     def check(self, sample: Sample) -> FloatReport:
         """Run on the sample's inputs with poisoned outputs and compare with its float64 outputs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A compiled muGraph: the executable, the cubin (None without NVRTC), and what is worth knowing."""
-
-    executable: Executable
-    cubin: Cubin | None
-    note: str = ""
-
-
-def prepare_executable(emitted: Emitted, target: Target, gpu: Gpu | None) -> Ready:
-    """Compile for the target and load where it can run: the GPU if one is given, else the CPU edition.
-
-    Args:
-        gpu: a card that runs the target, or None.
-
-    Raises:
-        CompileError: NVRTC or g++ rejects the source.
-        MissingPartError: there is neither a GPU with NVRTC nor g++.
-    """
-    cubin, note = None, ""
-    try:
-        cubin = compile_cubin(emitted.source, target.arch)
-    except MissingPartError as error:
-        note = str(error)
-    if gpu is not None and cubin is not None:
-        from mirage_nb.runtime.launch import GpuExecutable
-
-        return Ready(GpuExecutable(emitted, cubin, gpu), cubin, note)
-    return Ready(CpuExecutable(emitted), cubin, note)
 
 
 class CpuExecutable:

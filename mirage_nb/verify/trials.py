@@ -263,9 +263,3 @@ class _Run:
 def _all_among(found: list[FieldTensor], known: Residues) -> bool:
     """Whether all elements have values, and known ones."""
     return all(x.p is not None and bool(x.defined.all()) and bool(np.isin(x.p, known).all()) for x in found)
-
-
-def clear_caches() -> None:
-    """Forget verdicts and kept trials."""
-    _verify.cache_clear()
-    _kept_trial.cache_clear()

@@ -13,9 +13,9 @@ from mirage_nb.errors import CompileError, DTypeError, LaunchError, MirageError,
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, TensorType, TransposeAttrs
 from mirage_nb.ir.text import parse_graph, print_graph
-from mirage_nb.runtime import execute
 from mirage_nb.runtime.buffers import decode, draw_sample
-from mirage_nb.runtime.execute import CpuExecutable, prepare_executable
+from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.targets import find_target
 from tests.codegen import mugraphs
 
@@ -134,22 +134,18 @@ def test_views_and_predefined_operators_between_kernels() -> None:
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     emitted = emit(rmsnorm(), H200)
-
-    def no_nvrtc(*arguments: object) -> None:
-        raise MissingPartError("NVRTC is not usable")
-
-    monkeypatch.setattr(execute, "compile_cubin", no_nvrtc)
-    ready = prepare_executable(emitted, H200, None)
-    assert ready.cubin is None and "NVRTC" in ready.note and isinstance(ready.executable, CpuExecutable)
     monkeypatch.setenv("MIRAGE_NB_CXX", "/nonexistent")
     with pytest.raises(MissingPartError, match="no C\\+\\+ compiler"):
-        prepare_executable(emitted, H200, None)
+        CpuExecutable(emitted)
 
 
 def test_a_source_that_no_compiler_takes() -> None:
-    broken: Emitted = replace(emit(rmsnorm(), H200), source='extern "C" __global__ void kernel0() { nonsense }')
+    source = '#include "mirage_device.cuh"\nextern "C" __global__ void kernel0() { nonsense }'
+    broken: Emitted = replace(emit(rmsnorm(), H200), source=source)
     with pytest.raises(CompileError, match="nonsense"):
-        prepare_executable(broken, H200, None)
+        compile_cubin(broken.source, H200.arch)
+    with pytest.raises(CompileError, match="nonsense"):
+        CpuExecutable(broken)
 
 
 def test_decoding_gives_back_what_was_encoded(compiled: CpuExecutable) -> None:
