@@ -207,7 +207,7 @@ def _plan_block(
     ring = frozenset(s.value for s in steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
     layouts = choose_layouts(block, placement, tilings, boxed=ring if options.bulk else frozenset())
     copies = {v: _copies(block, steps, tilings, region, v, options.stages) for v in layouts}
-    intervals = [Interval(v, layouts[v].nbytes * copies[v], *_lifetime(steps, v)) for v in layouts]
+    intervals = [Interval(v, layouts[v].nbytes * copies[v], *lifetime(steps, v)) for v in layouts]
     # A swizzle pattern repeats every 1024 bytes; cp.async and vectors need 16, a line is 128.
     memory = allocate(intervals, alignment=1024 if any(x.swizzle for x in layouts.values()) else 128)
     buffers = tuple(Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True))
@@ -271,8 +271,8 @@ def _copies(
     return max((tilings[i].copies for i in feeding if i in tilings), default=1)
 
 
-def _lifetime(steps: tuple[Step, ...], value: int) -> tuple[int, int]:
-    """First and last position at which the buffer must keep its bytes."""
+def lifetime(steps: tuple[Step, ...], value: int) -> tuple[int, int]:
+    """First and last position at which the buffer of `value` must keep its bytes."""
     made = next(i for i, s in enumerate(steps) if s.value == value)
     last = max((i for i, s in enumerate(steps) if value in s.reads), default=made)
     loop = [i for i, s in enumerate(steps) if s.phase is Phase.LOOP]
