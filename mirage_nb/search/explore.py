@@ -40,7 +40,8 @@ class ConfigurationResult:
     """What exploring one configuration found.
 
     `saturated`: every value that can still reach the target was generated. `cut`: what was left out, one
-    sentence each; empty when every graph up to the effort's size was extracted.
+    sentence each; empty when every graph up to the effort's size was extracted. `reached`: the fields of the
+    budget that kept something out; raising another one changes nothing.
     """
 
     counts: Counts
@@ -50,6 +51,7 @@ class ConfigurationResult:
     prefixes: tuple[Prefix, ...]
     seconds: float
     values: int = 0
+    reached: frozenset[str] = frozenset()
 
 
 def run_configuration(
@@ -81,6 +83,7 @@ class _Explorer:
     stopped: Callable[[], bool]
     started: float = field(default_factory=time.monotonic)
     cut: list[str] = field(default_factory=list)
+    reached: set[str] = field(default_factory=set)
     counts: dict[tuple[int, Outcome], int] = field(default_factory=dict)
     values: int = 0
     saturated: bool = True
@@ -103,6 +106,7 @@ class _Explorer:
             prefixes=tuple(sample.prefixes),
             seconds=time.monotonic() - self.started,
             values=self.values,
+            reached=frozenset(self.reached),
         )
 
     def halted(self) -> bool:
@@ -140,8 +144,10 @@ class _Explorer:
         self.saturated &= closure.saturated
         self.counts = self.joined(closure.counts)
         if closure.capped:
+            self.reached.add("max_values")
             self.cut.append(f"{self.configuration}: the closure stopped at its cap of {rules.max_values} values")
         elif not closure.saturated:
+            self.reached.add("seconds")
             self.cut.append(f"{self.configuration}: the closure was stopped before it was saturated")
         return closure
 
@@ -180,6 +186,10 @@ class _Explorer:
             for chosen, roots_ in self.choices(graphs, roots, accepted(second, pairing)):
                 kernel = kernel_of(second, graphs, chosen, roots_, Source)
                 found.extend(pairing.join(kernel, pairing.needs(chosen)))
+        if pairing.topped:
+            self.reached.add("max_block_ops")
+        if self.halted():
+            self.reached.add("seconds")
         found.sort(key=lambda structure: (structure.concats, structure.operators))
         if found:
             self.cut.append(
@@ -195,6 +205,10 @@ class _Explorer:
         """Accepted graphs for any of the root sets, smallest first, up to the effort's size and number."""
         top = self.budget.max_block_ops
         sizes = [size for r in roots if (size := graphs.minimum(sorted(set(r)), top, self.halted)) is not None]
+        if len(sizes) < len(roots) or (sizes and min(sizes) + self.effort.extra > top):
+            self.reached.add("max_block_ops")
+        if self.halted():
+            self.reached.add("seconds")
         if roots and not sizes and not self.halted():
             self.cut.append(f"{self.configuration}: every graph has more than {top} operators")
         if not sizes:
@@ -211,6 +225,7 @@ class _Explorer:
                         found += 1
                         yield chosen, r
         if self.halted():
+            self.reached.add("seconds")
             self.cut.append(f"{self.configuration}: stopped before every graph was extracted")
 
 

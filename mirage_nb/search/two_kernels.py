@@ -77,7 +77,10 @@ def offers(first: Closure, semantics: Semantics, parts: bool) -> list[Offer]:
 
 @dataclass(slots=True)
 class Pairing:
-    """Joins graphs of the second kernel with graphs of the first that compute what they read."""
+    """Joins graphs of the second kernel with graphs of the first that compute what they read.
+
+    `topped`: larger graphs of the first kernel than `top` allows might have been joined, too.
+    """
 
     first: Closure
     offered: Sequence[Offer]
@@ -86,6 +89,7 @@ class Pairing:
     accept: Callable[[Choice], bool]
     stopped: Callable[[], bool]
     graphs: Extraction = field(init=False)
+    topped: bool = False
     _known: dict[frozenset[int], list[Choice]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,6 +132,7 @@ class Pairing:
         unique = sorted(set(roots))
         bounded = self._bounded()
         size = self.graphs.minimum(unique, self.top, bounded)
+        self.topped |= size is None or size + FIRST_EXTRA > self.top
         if size is None:
             return []
         found: list[Choice] = []
