@@ -19,6 +19,7 @@ from mirage_nb.ir import (
     OPS,
     AccumAttrs,
     AccumKind,
+    ApplyAttrs,
     BlockGraph,
     ClampAttrs,
     ConstAttrs,
@@ -65,6 +66,8 @@ def attributes(draw: st.DrawFn, kind: OpKind, shape: Shape) -> Attrs | None:
             return ReshapeAttrs(draw(st.sampled_from(_regroupings(shape))))
         case OpKind.TRANSPOSE:
             return TransposeAttrs(tuple(draw(st.permutations(range(len(shape))))))
+        case OpKind.APPLY:
+            return ApplyAttrs("f", draw(st.sampled_from(["tanh(x)", "x * abs(x) - 1/3", "log(1 + exp(x))"])))
         case OpKind.CLAMP:
             low = draw(st.none() | FRACTIONS)
             return ClampAttrs(low, draw(st.none() | st.just((low or Fraction(0)) + 1)))

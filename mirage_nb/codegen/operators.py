@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from mirage_nb.ir import Attrs, ClampAttrs, OpKind, PowAttrs
+from mirage_nb.ir import ApplyAttrs, Attrs, ClampAttrs, OpKind, PowAttrs, formula
 
 
 def number(value: Fraction) -> str:
@@ -28,8 +28,7 @@ def _clamp(operand: str, attrs: Attrs | None) -> str:
     return operand
 
 
-def _power(operand: str, attrs: Attrs | None) -> str:
-    assert isinstance(attrs, PowAttrs)
+def _power(operand: str, exponent: Fraction) -> str:
     special = {
         Fraction(1): operand,
         Fraction(2): f"square({operand})",
@@ -37,7 +36,7 @@ def _power(operand: str, attrs: Attrs | None) -> str:
         Fraction(-1, 2): f"fast_rsqrt({operand})",
         Fraction(-1): f"fast_reciprocal({operand})",
     }
-    return special.get(attrs.exponent) or f"power({operand}, {number(attrs.exponent)})"
+    return special.get(exponent) or f"power({operand}, {number(exponent)})"
 
 
 def _call(name: str) -> Callable[[list[str], Attrs | None], str]:
@@ -46,6 +45,47 @@ def _call(name: str) -> Callable[[list[str], Attrs | None], str]:
 
 def _infix(symbol: str) -> Callable[[list[str], Attrs | None], str]:
     return lambda operands, attrs: f"{operands[0]} {symbol} {operands[1]}"
+
+
+def _raised(operands: list[str], attrs: Attrs | None) -> str:
+    assert isinstance(attrs, PowAttrs)
+    return _power(operands[0], attrs.exponent)
+
+
+def _function(name: str) -> Callable[..., str]:
+    return lambda *operands: f"{name}({', '.join(operands)})"
+
+
+def _bracketed(sign: str) -> Callable[..., str]:
+    return lambda left, right: f"({left} {sign} {right})"
+
+
+SCALARS: dict[str, Callable[..., str]] = {
+    "add": _bracketed("+"),
+    "sub": _bracketed("-"),
+    "mul": _bracketed("*"),
+    "div": _function("fast_divide"),
+    "neg": lambda operand: f"(-{operand})",
+    "pow": _power,
+    "exp": _function("fast_exp"),
+    "log": _function("natural_log"),
+    "sqrt": _function("fast_sqrt"),
+    "square": _function("square"),
+    "tanh": _function("fast_tanh"),
+    "sigmoid": _function("sigmoid"),
+    "erf": _function("erf_value"),
+    "abs": _function("absolute"),
+    "sin": _function("sine"),
+    "cos": _function("cosine"),
+    "minimum": _function("minimum"),
+    "maximum": _function("maximum"),
+}
+"""The primitives of formulas; whatever has a sign around it is bracketed."""
+
+
+def _applied(operands: list[str], attrs: Attrs | None) -> str:
+    assert isinstance(attrs, ApplyAttrs)
+    return formula.fold(formula.read(attrs.formula), operands[0], lambda value: f"({number(value)})", SCALARS)
 
 
 CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {
@@ -61,6 +101,7 @@ CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {
     OpKind.SIGMOID: _call("sigmoid"),
     OpKind.RELU: _call("relu"),
     OpKind.CLAMP: lambda operands, attrs: _clamp(operands[0], attrs),
-    OpKind.POW: lambda operands, attrs: _power(operands[0], attrs),
+    OpKind.POW: _raised,
+    OpKind.APPLY: _applied,
 }
 """Elementwise operator -> C expression over named operands (no operand needs brackets: all are names)."""

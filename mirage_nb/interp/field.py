@@ -24,7 +24,7 @@ from mirage_nb.interp.instance import FieldInstance, FieldTensor, Mask, Words, r
 from mirage_nb.interp.modular import Modulus, Residues, mix
 from mirage_nb.interp.reference import ordered
 from mirage_nb.interp.run import run_kernel
-from mirage_nb.ir import AccumKind, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
+from mirage_nb.ir import AccumKind, ApplyAttrs, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
 from mirage_nb.ir.ops import Attrs
 
 __all__ = ["FieldAlgebra", "FieldInstance", "FieldTensor", "evaluate", "evaluate_all", "random_inputs"]
@@ -339,6 +339,11 @@ def _outside(kind: OpKind) -> Rule:
     return rule
 
 
+def _apply(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
+    assert isinstance(attrs, ApplyAttrs)
+    return algebra.uninterpreted(f"{OpKind.APPLY.value} {attrs.formula}", operands[0])
+
+
 def _moving(move: Callable[[Array, Attrs | None, int], Array]) -> Rule:
     return lambda algebra, operands, attrs, batch: operands[0].moved(lambda array: move(array, attrs, batch))
 
@@ -370,6 +375,7 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.SIGMOID: _sigmoid,
     OpKind.RELU: _outside(OpKind.RELU),
     OpKind.CLAMP: _outside(OpKind.CLAMP),
+    OpKind.APPLY: _apply,
     OpKind.POW: _pow,
     OpKind.REPEAT: _moving(arrays.repeat),
     OpKind.RESHAPE: _moving(arrays.reshape),

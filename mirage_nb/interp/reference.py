@@ -19,7 +19,7 @@ from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.run import run_block, run_kernel
-from mirage_nb.ir import AccumKind, BlockGraph, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
+from mirage_nb.ir import AccumKind, ApplyAttrs, BlockGraph, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, formula
 from mirage_nb.ir.ops import Attrs, Shape, show_shape
 
 Inputs = Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]
@@ -172,6 +172,22 @@ def _pow(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
     return np.power(operands[0], float(attrs.exponent))
 
 
+def _apply(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    assert isinstance(attrs, ApplyAttrs)
+    made = formula.fold(formula.read(attrs.formula), operands[0], lambda number: np.asarray(float(number)), SCALARS)
+    return made.astype(operands[0].dtype)
+
+
+SCALARS: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
+    "pow": lambda x, exponent: np.power(x, float(exponent)),
+    "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "square": np.square, "tanh": np.tanh, "sigmoid": _sigmoid,
+    "erf": lambda x: np.asarray(_erf(x)), "abs": np.abs, "sin": np.sin, "cos": np.cos,
+    "minimum": np.minimum, "maximum": np.maximum,
+}  # fmt: skip
+"""The primitives of formulas."""
+
+
 def _concat(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
     assert isinstance(attrs, DimAttrs)
     return arrays.concat(operands, attrs.dim, batch)
@@ -197,6 +213,7 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.RELU: _elementwise(lambda x: np.maximum(x, 0)),
     OpKind.CLAMP: _clamp,
     OpKind.POW: _pow,
+    OpKind.APPLY: _apply,
     OpKind.REPEAT: lambda operands, attrs, batch: arrays.repeat(operands[0], attrs, batch),
     OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
     OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),

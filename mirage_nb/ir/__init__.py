@@ -6,6 +6,7 @@ from mirage_nb.ir.ops import (
     OPS,
     AccumAttrs,
     AccumKind,
+    ApplyAttrs,
     Attrs,
     ClampAttrs,
     ConstAttrs,
@@ -23,8 +24,8 @@ from mirage_nb.ir.ops import (
 )
 
 __all__ = [
-    "DTYPE_NAMES", "OPS", "AccumAttrs", "AccumKind", "Attrs", "BlockGraph", "ClampAttrs", "ConstAttrs", "DType",
-    "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level", "MemSpace", "Op", "OpKind", "OpSpec",
+    "DTYPE_NAMES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "Attrs", "BlockGraph", "ClampAttrs", "ConstAttrs",
+    "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level", "MemSpace", "Op", "OpKind", "OpSpec",
     "OutSaverAttrs", "PowAttrs", "RepeatAttrs", "ReshapeAttrs", "TensorType", "ThreadGraph", "Trait",
     "TransposeAttrs", "promote",
 ]  # fmt: skip

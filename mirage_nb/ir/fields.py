@@ -13,10 +13,12 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_nb.errors import FormatError, ProgramSizeError
+from mirage_nb.ir import formula
 from mirage_nb.ir.ops import (
     OPS,
     AccumAttrs,
     AccumKind,
+    ApplyAttrs,
     Attrs,
     ClampAttrs,
     ConstAttrs,
@@ -116,6 +118,12 @@ def several(codec: Codec) -> Codec:
     return Codec(lambda values: [codec.write(value) for value in values], read)
 
 
+def _formula(value: Plain) -> str:
+    text = name(value)
+    formula.read(text)
+    return text
+
+
 def _accumulator(value: Plain) -> AccumKind:
     try:
         return AccumKind(value)
@@ -128,6 +136,7 @@ INT = Codec(int, whole)
 NAME = Codec(str, name)
 FRACTION = Codec(_write_fraction, fraction)
 DIM = optional(INT)
+FORMULA = Codec(str, _formula)
 KIND = Codec(lambda kind: str(kind.value), _accumulator)
 
 FIELDS: dict[type, dict[str, Codec]] = {
@@ -141,6 +150,7 @@ FIELDS: dict[type, dict[str, Codec]] = {
     TransposeAttrs: {"perm": several(INT)},
     ClampAttrs: {"low": optional(FRACTION), "high": optional(FRACTION)},
     PowAttrs: {"exponent": FRACTION},
+    ApplyAttrs: {"name": NAME, "formula": FORMULA},
 }
 
 DEFAULTS: dict[type, dict[str, Plain]] = {

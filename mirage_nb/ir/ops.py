@@ -54,6 +54,7 @@ class OpKind(enum.Enum):
     RELU = "ReLU"
     CLAMP = "Clamp"
     POW = "Pow"
+    APPLY = "Apply"
     REPEAT = "Repeat"
     RESHAPE = "Reshape"
     TRANSPOSE = "Transpose"
@@ -173,9 +174,17 @@ class PowAttrs:
     exponent: Fraction
 
 
+@dataclass(frozen=True, slots=True)
+class ApplyAttrs:
+    """A function that the program defines: its name, and what it computes as the canonical text of `ir.formula`."""
+
+    name: str
+    formula: str
+
+
 Attrs = (
     InIterAttrs | OutSaverAttrs | AccumAttrs | ConstAttrs | DimAttrs | RepeatAttrs | ReshapeAttrs
-    | TransposeAttrs | ClampAttrs | PowAttrs
+    | TransposeAttrs | ClampAttrs | PowAttrs | ApplyAttrs
 )  # fmt: skip
 
 ShapeRule = Callable[[tuple[Shape, ...], Attrs | None], Shape]
@@ -338,6 +347,7 @@ OPS: dict[OpKind, OpSpec] = {
         _row(OpKind.RELU, 1, None, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.CLAMP, 1, ClampAttrs, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.POW, 1, PowAttrs, _KBT, broadcast, _T.ELEMENTWISE),
+        _row(OpKind.APPLY, 1, ApplyAttrs, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.REPEAT, 1, RepeatAttrs, _KB, _repeat, _T.VIEW, _T.LAX),
         _row(OpKind.RESHAPE, 1, ReshapeAttrs, _KB, _reshape, _T.VIEW, _T.LAX),
         _row(OpKind.TRANSPOSE, 1, TransposeAttrs, _KB, _transpose, _T.VIEW, _T.LAX),

@@ -37,12 +37,16 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 class Expressions:
-    """Reads the expressions of one program; `reads` collects the names that were looked up."""
+    """Reads the expressions of one program.
+
+    `reads` collects the names that were looked up; `functions` are those of the language and of the program.
+    """
 
     def __init__(self, source: Source, builder: Builder, defined_in: dict[str, int]) -> None:
         self.source = source
         self.builder = builder
         self.bindings: dict[str, Binding] = {}
+        self.functions: dict[str, Function] = dict(FUNCTIONS)
         self.reads: set[str] = set()
         self._defined_in = defined_in
 
@@ -94,8 +98,8 @@ class Expressions:
         if (binding := self.bindings.get(name)) is not None:
             self.reads.add(name)
             return binding.term
-        if name in FUNCTIONS:
-            message, hint = f"{name} is a function", f"call it: {FUNCTIONS[name].signature}"
+        if name in self.functions:
+            message, hint = f"{name} is a function", f"call it: {self.functions[name].signature}"
         elif name in self._defined_in:
             message = f"{name} is used before it is defined"
             hint = f"its definition is in line {self._defined_in[name]}"
@@ -109,21 +113,21 @@ class Expressions:
             raise ProgramSyntaxError(
                 f"{name} is not a function", hint="a product is written with *", span=self.source.of(node)
             )
-        if name not in FUNCTIONS:
+        if name not in self.functions:
             raise UnknownNameError(
                 f"there is no function {name}",
-                hint=suggestion(name, FUNCTIONS) or f"the functions are {', '.join(FUNCTIONS)}",
+                hint=suggestion(name, self.functions) or f"the functions are {', '.join(self.functions)}",
                 span=self.source.of(node),
             )
-        return FUNCTIONS[name]
+        return self.functions[name]
 
     def _foreign(self, node: ast.expr) -> MirageError:
         """The error for an expression that Python has and programs have not."""
         message, hint = "this is not an expression of the language", "%mirage help lists the language"
         match node:
-            case ast.Call(func=ast.Attribute(attr=name)) if name in FUNCTIONS:
+            case ast.Call(func=ast.Attribute(attr=name)) if name in self.functions:
                 message = "functions are called by their plain names"
-                hint = f"write {FUNCTIONS[name].signature}"
+                hint = f"write {self.functions[name].signature}"
             case ast.Attribute(attr=name) | ast.Call(func=ast.Attribute(attr=name)):
                 message, hint = f"tensors have no attribute {name}", ".T is the only one"
             case ast.Call():

@@ -12,7 +12,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mirage_nb.ir.ops import OpKind
+from mirage_nb.ir.ops import ApplyAttrs, OpKind
 from mirage_nb.lang import lowering
 from mirage_nb.lang.builder import Term
 
@@ -107,6 +107,12 @@ _BROADCAST = "extents align at the right and are equal or 1 (keepdims=True keeps
 
 def _elementwise(kind: OpKind, name: str, summary: str) -> Function:
     return Function(name, (_X,), summary, _SAME, lowering.unary(kind), f"{name}(X)")
+
+
+def defined(name: str, text: str) -> Function:
+    """The row of a function that a program defines by a formula (`ir.formula`, canonical text)."""
+    attrs = ApplyAttrs(name, text)
+    return Function(name, (_X,), text, _SAME, lambda b, x: b.emit(OpKind.APPLY, x, attrs=attrs), f"{name}(X)")
 
 
 FUNCTIONS: dict[str, Function] = {

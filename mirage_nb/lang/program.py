@@ -25,16 +25,18 @@ from mirage_nb.errors import (
     SourceSpan,
     UnknownNameError,
 )
+from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
 from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.expressions import Binding, Expressions, suggestion
-from mirage_nb.lang.functions import FUNCTIONS
+from mirage_nb.lang.functions import defined
 from mirage_nb.lang.limits import MAX_TEXT
 from mirage_nb.lang.source import Source, read
 
 _DECLARE = "an input is declared as X: f16[2, 3]"
+_DEFINE = "a function is defined in one line: def softplus(x): return log(1 + exp(x))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,8 @@ class _Statements:
                 raise self._error(ProgramSyntaxError, "an assignment defines one name", hint, target)
             case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
                 raise self._error(ProgramSyntaxError, "only a name can be assigned", "write NAME = expression", target)
+            case ast.FunctionDef():
+                self._define(statement)
             case ast.Return(value=None):
                 raise self._error(ProgramSyntaxError, "return names nothing", "write return Y", statement)
             case ast.Return(value=ast.expr() as value):
@@ -197,12 +201,41 @@ class _Statements:
     def _error(self, kind: type[MirageError], message: str, hint: str, node: ast.expr | ast.stmt) -> MirageError:
         return kind(message, hint=hint, span=self.source.of(node))
 
-    def _new_name(self, name: str, node: ast.expr) -> None:
-        if name in FUNCTIONS:
+    def _new_name(self, name: str, node: ast.expr | ast.stmt) -> None:
+        if name in self.expressions.functions:
             raise self._error(DuplicateNameError, f"{name} is a function", "choose another name", node)
         if (binding := self.bindings.get(name)) is not None:
             hint = f"names are defined once; the first is in line {binding.place.line}"
             raise self._error(DuplicateNameError, f"{name} is already defined", hint, node)
+
+    def _define(self, statement: ast.FunctionDef) -> None:
+        """`def f(x): return formula`: an elementwise function of the program's own."""
+        match statement:
+            case ast.FunctionDef(
+                args=ast.arguments(
+                    posonlyargs=[], args=[ast.arg(arg=argument, annotation=None)], vararg=None, kwonlyargs=[],
+                    kwarg=None, defaults=[]
+                ),
+                body=[ast.Return(value=ast.expr() as value)],
+            ):  # fmt: skip
+                pass
+            case _:
+                raise self._error(ProgramSyntaxError, "this is not a function of one number", _DEFINE, statement)
+        self._new_name(statement.name, statement)
+        numbers = {
+            name: binding.term.rational
+            for name, binding in self.bindings.items()
+            if isinstance(binding.term, Number) and binding.term.rational is not None
+        }
+
+        def blame(node: ast.expr, message: str, hint: str) -> MirageError:
+            return self._error(ProgramSyntaxError, message, hint, node)
+
+        try:
+            text = formula.canonical(formula.of_node(value, argument, numbers, blame))
+        except MirageError as error:
+            raise type(error)(error.message, hint=error.hint, span=error.span or self.source.of(value)) from None
+        self.expressions.functions[statement.name] = defined(statement.name, text)
 
     def _declare(self, name: str, target: ast.expr, annotation: ast.expr) -> None:
         """`X: f16[2*B, D]`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
+from mirage_nb.ir.formula import SCALARS
 from mirage_nb.lang import limits
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS, Function, Operator
 
@@ -13,6 +14,8 @@ never executed as Python.
   X: f16[2*B, 4096]       an input: dtype and shape
   B = 8                   a constant; integer ones are sizes and can be set from outside
   Y = rms_norm(X) * 2     a tensor; a name is defined once
+  def f(x): return log(1 + exp(x))
+                          an elementwise function of one number, taken as a whole (see below)
   return Y                the outputs, named after their variables: return Y or return Y, Z
   # ...                   a comment
 
@@ -36,6 +39,8 @@ def reference() -> str:
             "",
             "Functions (axis=-1 is the last; keepdims=True keeps a reduced axis with extent 1)",
             *(_row(row.signature, row) for row in FUNCTIONS.values()),
+            "",
+            f"Functions in formulas: {', '.join(SCALARS)}, and + - * / **; the search takes such a function as it is",
             "",
             f"Dtypes: {', '.join(names)}",
             f"Limits: {bounds}",

@@ -28,7 +28,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "+=": _ONCE, "-=": _ONCE, "*=": _ONCE, "/=": _ONCE, "@=": _ONCE, "**=": _ONCE, "//=": _ONCE,
     "&": _BITS, "|": _BITS, "~": _BITS,
     "^": ("programs have no operator ^", "a power is written **"),
-    "->": ("programs have no functions of their own", "write one statement per line"),
+    "->": ("functions have no types", "def softplus(x): return log(1 + exp(x))"),
     "%": ("programs have no operator %", "integer division is written //"),
     ";": ("a line holds one statement", "put the next statement on a line of its own"),
     "\\": ("programs have no line continuation", "an open bracket lets an expression go on in the next line"),
@@ -43,7 +43,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 _LOOPS = ("programs have no loops or comprehensions", "whole tensors are combined: + * @ sum(x, axis=)")
 _CHOICE = ("programs have no conditions", "use relu, clamp or max")
-_DEFINE = ("programs define no functions or classes", "write the expression out; %mirage help lists the functions")
+_DEFINE = ("this is not how a function is defined", "in one line: def softplus(x): return log(1 + exp(x))")
 _IMPORT = ("programs import nothing", "all functions are built in; %mirage help lists them")
 _OTHER = ("this Python statement is not part of the language", "statements are X: f16[2, 3], Y = ..., return Y")
 
@@ -51,7 +51,7 @@ KEYWORDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("for", "while", "break", "continue"), _LOOPS),
     **dict.fromkeys(("if", "elif", "else", "and", "or", "not"), _CHOICE),
     **dict.fromkeys(("in", "is"), _COMPARE),
-    **dict.fromkeys(("def", "class", "lambda", "yield", "async", "await"), _DEFINE),
+    **dict.fromkeys(("class", "lambda", "yield", "async", "await"), _DEFINE),
     **dict.fromkeys(("import", "from"), _IMPORT),
     **dict.fromkeys(
         ("as", "assert", "del", "except", "finally", "global", "nonlocal", "pass", "raise", "try", "with"), _OTHER

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from mirage_nb.errors import DTypeError, GraphError
 from mirage_nb.ir import (
+    ApplyAttrs,
     ClampAttrs,
     ConstAttrs,
     DimAttrs,
@@ -23,6 +24,7 @@ from mirage_nb.ir import (
     RepeatAttrs,
     ReshapeAttrs,
     TransposeAttrs,
+    formula,
 )
 
 TORCH_DTYPE: dict[DType, str] = {
@@ -69,6 +71,20 @@ def _repeat(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
     return torch.cat([args[0]] * op.attrs.times, op.attrs.dim)
 
 
+def _apply(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    """PyTorch has every primitive of formulas under its own name."""
+    assert isinstance(op.attrs, ApplyAttrs)
+    x = args[0]
+    rows = {name: getattr(torch, name) for name in formula.PRIMITIVES}
+    rows["pow"] = lambda base, exponent: torch.pow(base, float(exponent))
+    return formula.fold(
+        formula.read(op.attrs.formula),
+        x,
+        lambda value: torch.full((), float(value), dtype=x.dtype, device=x.device),
+        rows,
+    )
+
+
 def _reshape(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
     assert isinstance(op.attrs, ReshapeAttrs)
     return args[0].reshape(op.attrs.shape)
@@ -99,6 +115,7 @@ TORCH: dict[OpKind, Rule] = {
     OpKind.RELU: lambda torch, op, a: torch.relu(a[0]),
     OpKind.CLAMP: _clamp,
     OpKind.POW: _pow,
+    OpKind.APPLY: _apply,
     OpKind.REPEAT: _repeat,
     OpKind.RESHAPE: _reshape,
     OpKind.TRANSPOSE: _transpose,

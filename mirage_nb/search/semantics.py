@@ -26,7 +26,7 @@ PART_EXTENT = 2
 Elements = tuple[Array, Array | None, bool]
 """Residues modulo P, residues modulo Q (None: after an exponential), whether an exponential was taken."""
 
-OPAQUE = frozenset({OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.POW})
+OPAQUE = frozenset({OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.POW, OpKind.APPLY})
 """Unary operators outside the theory: random functions here, uninterpreted functions in the algebra."""
 
 UNARY = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SQR, OpKind.SILU, OpKind.SIGMOID}) | OPAQUE

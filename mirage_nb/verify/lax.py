@@ -63,7 +63,7 @@ class LaxReport:
 
 
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
-OPAQUE = frozenset({OpKind.RELU, OpKind.GELU, OpKind.CLAMP})
+OPAQUE = frozenset({OpKind.RELU, OpKind.GELU, OpKind.CLAMP, OpKind.APPLY})
 
 
 def inspect(graph: KernelGraph) -> LaxReport:

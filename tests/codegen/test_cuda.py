@@ -11,6 +11,7 @@ from mirage_nb.codegen import Launch, LibraryCall, Options, TensorArg, emit
 from mirage_nb.errors import EmitError, TargetError
 from mirage_nb.ir import (
     AccumKind,
+    ApplyAttrs,
     ClampAttrs,
     DimAttrs,
     DType,
@@ -145,7 +146,9 @@ def test_extents_that_fill_no_instruction_tile(m: int, k: int, n: int, columns: 
     check(rmsnorm(m, k, n, columns, loop, dtype))
 
 
-def elementwise(kind: OpKind, attrs: ClampAttrs | PowAttrs | None, shape: tuple[int, ...], dtype: DType) -> KernelGraph:
+def elementwise(
+    kind: OpKind, attrs: ApplyAttrs | ClampAttrs | PowAttrs | None, shape: tuple[int, ...], dtype: DType
+) -> KernelGraph:
     """One operator on positive numbers (X * X + 1/2), a row broadcast as second operand."""
     binary = kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)
     b = Build((tensor(shape, dtype), tensor(shape[-1:], dtype)), (1,))
@@ -159,19 +162,25 @@ def elementwise(kind: OpKind, attrs: ClampAttrs | PowAttrs | None, shape: tuple[
     return one_kernel("X R", b)
 
 
-ATTRIBUTES: list[tuple[OpKind, ClampAttrs | PowAttrs | None]] = [
+FORMULAS = (
+    "x * tanh(log(1 + exp(x)))", "minimum(abs(x), 3/4) - maximum(-x, sin(x)) / 3", "erf(x) + cos(x) * sigmoid(-x)",
+    "sqrt(square(x) + 1) ** -0.5".replace("-0.5", "(-1/2)"), "-x ** 3",
+)  # fmt: skip
+
+ATTRIBUTES: list[tuple[OpKind, ApplyAttrs | ClampAttrs | PowAttrs | None]] = [
     *((k, None) for k in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.EXP, OpKind.SQR, OpKind.SQRT)),
     *((k, None) for k in (OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.RELU)),
     (OpKind.CLAMP, ClampAttrs(Fraction(-1, 2), Fraction(1, 4))),
     (OpKind.CLAMP, ClampAttrs(None, Fraction(0))),
     (OpKind.CLAMP, ClampAttrs(Fraction(0), None)),
     *((OpKind.POW, PowAttrs(Fraction(p))) for p in (3, 2, 1, -1)),
+    *((OpKind.APPLY, ApplyAttrs("f", text)) for text in FORMULAS),
     *((OpKind.POW, PowAttrs(Fraction(p, 2))) for p in (1, -1, 5)),
 ]
 
 
 @pytest.mark.parametrize(("kind", "attrs"), ATTRIBUTES)
-def test_every_elementwise_operator(kind: OpKind, attrs: ClampAttrs | PowAttrs | None) -> None:
+def test_every_elementwise_operator(kind: OpKind, attrs: ApplyAttrs | ClampAttrs | PowAttrs | None) -> None:
     check(elementwise(kind, attrs, (3, 40), F32))
 
 

@@ -16,5 +16,9 @@ MIRAGE_DEVICE float minimum(float a, float b) { return __builtin_fminf(a, b); }
 MIRAGE_DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 MIRAGE_DEVICE float erf_value(float x) { return __builtin_erff(x); }
 MIRAGE_DEVICE float power(float x, float y) { return __builtin_powf(x, y); }
+MIRAGE_DEVICE float natural_log(float x) { return __builtin_logf(x); }
+MIRAGE_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
+MIRAGE_DEVICE float sine(float x) { return __builtin_sinf(x); }
+MIRAGE_DEVICE float cosine(float x) { return __builtin_cosf(x); }
 
 }  // namespace mirage

@@ -40,5 +40,9 @@ MIRAGE_DEVICE float minimum(float a, float b) { return fminf(a, b); }
 MIRAGE_DEVICE float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 MIRAGE_DEVICE float erf_value(float x) { return erff(x); }
 MIRAGE_DEVICE float power(float x, float y) { return powf(x, y); }
+MIRAGE_DEVICE float natural_log(float x) { return logf(x); }
+MIRAGE_DEVICE float absolute(float x) { return fabsf(x); }
+MIRAGE_DEVICE float sine(float x) { return sinf(x); }
+MIRAGE_DEVICE float cosine(float x) { return cosf(x); }
 
 }  // namespace mirage
