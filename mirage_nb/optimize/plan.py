@@ -123,8 +123,9 @@ def plan_device(graph: KernelGraph) -> tuple[tuple[int, ...], MemoryPlan]:
         if op.kind in (OpKind.CONST, OpKind.RESHAPE):
             continue
         for value in values:
-            if value not in graph.outputs:
-                last = max((_last_use(graph, v) for v in (value, *_aliases(graph, value))), default=index)
+            held = (value, *_aliases(graph, value))
+            if not set(held).intersection(graph.outputs):
+                last = max((_last_use(graph, v) for v in held), default=index)
                 found.append(Interval(value, graph.types[value].nbytes, index, max(index, last)))
     return tuple(i.name for i in found), allocate(found, alignment=256)
 

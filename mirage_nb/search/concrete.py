@@ -4,7 +4,8 @@ In: a prepared program, a structure, and for every kernel the blocks along each 
 range. Out: a kernel graph of graph-defined operators with the inputs of the program. Tiles keep the
 dimension order of the program's tensors; where an operator needs another one, views (Transpose, Reshape)
 are put in. A partial sum over a grid axis leaves the block through a new leading dimension (paper section
-2).
+2). Inputs and outputs whose dimensions have several axes pass through views in the kernel graph, which cost
+nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mirage_nb.ir import (
     TensorType,
     TransposeAttrs,
 )
-from mirage_nb.search.axes import Layout, Prepared
+from mirage_nb.search.axes import Layout, Prepared, shape_of
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 from mirage_nb.search.values import BLOCK, DATA, ITER, Operator
 
@@ -55,6 +56,7 @@ def concrete(
         extents: of the axes; the program's own, or smaller ones for field trials.
     """
     graph = KernelGraph.start(*small_inputs(prepared, extents))
+    graph, views = _viewed_inputs(prepared, structure, graph, extents)
     saved: list[list[tuple[int, Layout]]] = []
     for kernel, numbers in zip(structure.kernels, sizes, strict=True):
         finals = {
@@ -62,22 +64,46 @@ def concrete(
             for output, source in enumerate(structure.outputs)
             if source.kernel == len(saved)
         }
-        graph, results = _Kernel(prepared, kernel, numbers, tuple(extents), saved).build(graph, finals)
+        graph, results = _Kernel(prepared, kernel, numbers, tuple(extents), views, saved).build(graph, finals)
         saved.append(results)
-    outputs = tuple(saved[source.kernel or 0][source.index][0] for source in structure.outputs)
-    return graph.returning(outputs, prepared.graph.output_names)
+    outputs = []
+    for source, dims in zip(structure.outputs, prepared.output_dims, strict=True):
+        graph, value = _reshaped(graph, saved[source.kernel or 0][source.index][0], shape_of(dims, extents))
+        outputs.append(value)
+    return graph.returning(tuple(outputs), prepared.graph.output_names)
 
 
 def small_inputs(prepared: Prepared, extents: Sequence[int]) -> tuple[Input, ...]:
     """The program's inputs when its axes have these extents. Inputs that nothing reads keep their shape."""
-    axes_of = {tensor.input: tensor.axes for tensor in prepared.tensors}
+    dims_of = {tensor.input: tensor.dims for tensor in prepared.tensors}
     made = []
     for index, input_ in enumerate(prepared.graph.inputs):
-        shape = input_.type.shape
-        if index in axes_of:
-            shape = tuple(1 if axis is None else extents[axis] for axis in axes_of[index])
+        shape = shape_of(dims_of[index], extents) if index in dims_of else input_.type.shape
         made.append(Input(input_.name, TensorType(shape, input_.type.dtype, input_.type.space)))
     return tuple(made)
+
+
+def _viewed_inputs(
+    prepared: Prepared, structure: Structure, graph: KernelGraph, extents: Sequence[int]
+) -> tuple[KernelGraph, dict[int, int]]:
+    """For every tensor that the structure reads, the view of its input with one axis in every dimension."""
+    steps = [step for kernel in structure.kernels for step in kernel.steps]
+    read = {step.source.index for step in steps if step.source is not None and step.source.kernel is None}
+    views: dict[int, int] = {}
+    of_input: dict[int, int] = {}
+    for index in sorted(read):
+        tensor = prepared.tensors[index]
+        if tensor.input not in of_input:
+            shape = tuple(1 if axis is None else extents[axis] for axis in tensor.axes)
+            graph, of_input[tensor.input] = _reshaped(graph, tensor.input, shape)
+        views[index] = of_input[tensor.input]
+    return graph, views
+
+
+def _reshaped(graph: KernelGraph, value: int, shape: tuple[int, ...]) -> tuple[KernelGraph, int]:
+    if graph.types[value].shape == shape:
+        return graph, value
+    return graph.append(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape))), len(graph.types)
 
 
 @dataclass(slots=True)
@@ -88,6 +114,7 @@ class _Kernel:
     kernel: KernelStructure
     sizes: KernelSizes
     extents: tuple[int, ...]
+    views: dict[int, int]
     saved: list[list[tuple[int, Layout]]]
     block: BlockGraph = field(init=False)
     operands: list[int] = field(default_factory=list)
@@ -115,8 +142,7 @@ class _Kernel:
     def _operand(self, source: Source) -> tuple[int, Layout]:
         if source.kernel is not None:
             return self.saved[source.kernel][source.index]
-        tensor = self.prepared.tensors[source.index]
-        return tensor.input, tensor.axes
+        return self.views[source.index], self.prepared.tensors[source.index].axes
 
     def _append(self, op: Op, layout: Layout) -> int:
         self.block = self.block.append(op)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.ir import KernelGraph, OpKind, ReshapeAttrs
+from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.search.anatomy import Numbers, Sizes
-from mirage_nb.search.axes import Prepared
+from mirage_nb.search.axes import Prepared, shape_of
 from mirage_nb.search.concrete import KernelSizes, concrete, small_inputs
 from mirage_nb.search.cost import RESERVED_BYTES, Cost, Estimates, estimate
 from mirage_nb.search.derive import concatenated
@@ -138,17 +138,21 @@ def tiny(prepared: Prepared, structure: Structure) -> tuple[KernelGraph, KernelG
 
 
 def small_program(prepared: Prepared, extents: tuple[int, ...]) -> KernelGraph:
-    """The program itself with other extents of its axes."""
+    """The program itself with other extents of its axes; what no output needs is left out."""
     graph = KernelGraph.start(*small_inputs(prepared, extents))
     original = prepared.graph
-    for op, values in original.definitions():
+    renamed = {value: value for value in range(original.input_count)}
+    for op, (value, *_) in original.definitions():
+        if value not in prepared.shapes:
+            continue
         if op.kind is OpKind.RESHAPE:
-            before = original.types[op.inputs[0]].shape
-            moved = iter([new for new, old in zip(graph.types[op.inputs[0]].shape, before, strict=True) if old != 1])
-            shape = tuple(1 if extent == 1 else next(moved) for extent in original.types[values[0]].shape)
-            op = type(op)(op.kind, op.inputs, ReshapeAttrs(shape))
-        graph = graph.append(op)
-    return graph.returning(original.outputs, original.output_names)
+            op = replace(op, attrs=ReshapeAttrs(shape_of(prepared.shapes[value], extents)))
+        elif isinstance(op.attrs, RepeatAttrs):
+            copies = prepared.shapes[value][op.attrs.dim][0]
+            op = replace(op, attrs=RepeatAttrs(op.attrs.dim, extents[copies]))
+        renamed[value] = len(graph.types)
+        graph = graph.append(replace(op, inputs=tuple(renamed[v] for v in op.inputs)))
+    return graph.returning(tuple(renamed[v] for v in original.outputs), original.output_names)
 
 
 def _splittable(prepared: Prepared, kernel: KernelStructure) -> list[int]:

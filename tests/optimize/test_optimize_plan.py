@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import TargetError
-from mirage_nb.ir import DType
+from mirage_nb.ir import DType, Op, OpKind, ReshapeAttrs
 from mirage_nb.optimize import Options, plan, variants
 from mirage_nb.optimize.tiling import PARTIAL_BYTES, tile_matmul
 from mirage_nb.targets import TARGETS
@@ -83,3 +83,10 @@ def test_attention_bodies_are_warp_private() -> None:
     assert kernel is not None and kernel.region is not None
     assert (kernel.region.row_warps, kernel.region.key_warps) == (4, 2)
     assert not kernel.loop_barrier
+
+
+def test_a_result_that_leaves_through_a_view_is_no_temporary() -> None:
+    graph = rmsnorm()
+    rows, columns = graph.output_types[0].shape
+    viewed = graph.append(Op(OpKind.RESHAPE, graph.outputs, ReshapeAttrs((rows * columns,))))
+    assert plan(viewed.returning((len(viewed.types) - 1,)), H200).temporaries == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
-from mirage_nb.ir import DimAttrs, Op, OpKind, ReshapeAttrs
+from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs, TransposeAttrs
 from mirage_nb.search import EFFORTS, Prepared, configurations, prepare
 from mirage_nb.search.instantiate import small_program
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, moe, qknorm, rmsnorm
@@ -32,9 +33,10 @@ def over_axes(prepared: Prepared, arrays: list[Array]) -> list[Array]:
         read = [values[a] for a in args]
         if operator.kind is OpKind.IN_ITER:
             tensor = prepared.tensors[operator.leaf]
+            view = arrays[tensor.input].reshape([1 if a is None else prepared.axes[a].extent for a in tensor.axes])
             letters = [0 if axis is None else axis + 1 for axis in tensor.axes]
             present = sorted(axis for axis in tensor.axes if axis is not None)
-            value = np.einsum(arrays[tensor.input], letters, [axis + 1 for axis in present])
+            value = np.einsum(view, letters, [axis + 1 for axis in present])
             shape = [prepared.axes[axis].extent if axis in present else 1 for axis in range(count)]
             values.append(value.reshape(shape))
         elif operator.kind is OpKind.CONST:
@@ -48,10 +50,10 @@ def over_axes(prepared: Prepared, arrays: list[Array]) -> list[Array]:
         else:
             values.append(RULES[operator.kind](*read))
     found = []
-    for value, axes in zip(prepared.outputs, prepared.output_axes, strict=True):
-        present = [axis for axis in axes if axis is not None]
+    for value, dims in zip(prepared.outputs, prepared.output_dims, strict=True):
+        present = [axis for dim in dims for axis in dim]
         array = values[value].transpose([*present, *(a for a in range(count) if a not in present)])
-        found.append(array.reshape([1 if a is None else prepared.axes[a].extent for a in axes]))
+        found.append(array.reshape([math.prod(prepared.axes[a].extent for a in dim) for dim in dims]))
     return found
 
 
@@ -123,10 +125,72 @@ def test_small_program_keeps_the_meaning_of_reshapes_that_insert_ones() -> None:
     assert small.output_types[0].shape == (2, 1, 3)
 
 
-def test_splitting_an_axis_is_refused_by_name() -> None:
+def reshaped(b: Builder, x: int, *shape: int) -> int:
+    return b.op(OpKind.RESHAPE, x, attrs=ReshapeAttrs(shape))
+
+
+def heads(rows: int, count: int, width: int) -> KernelGraph:
+    """Attention with heads: [S, H*D] -> [H, S, D] and back."""
+    b = Builder.over(Q=(rows, count * width), K=(rows, count * width), V=(rows, count * width))
+    q, k, v = (
+        b.op(OpKind.TRANSPOSE, reshaped(b, x, rows, count, width), attrs=TransposeAttrs((1, 0, 2))) for x in (0, 1, 2)
+    )
+    o = b.matmul(b.softmax(b.matmul(q, b.transpose(k))), v)
+    reshaped(b, b.op(OpKind.TRANSPOSE, o, attrs=TransposeAttrs((1, 0, 2))), rows, count * width)
+    return b.done()
+
+
+def repeated(rows: int, width: int) -> KernelGraph:
+    """Four query heads share two heads of keys."""
+    b = Builder.over(Q=(4, rows, width), K=(2, rows, width), V=(2, rows, width))
+    k, v = (b.op(OpKind.REPEAT, x, attrs=RepeatAttrs(0, 2)) for x in (1, 2))
+    b.matmul(b.softmax(b.matmul(0, b.transpose(k))), v)
+    return b.done()
+
+
+def joined(rows: int) -> KernelGraph:
+    """A matmul over a dimension that elsewhere is split in two, and a sum over both parts."""
+    b = Builder.over(X=(rows, 12), W=(12, 5), G=(rows, 3, 4))
+    x = b.op(OpKind.MUL, reshaped(b, 0, rows, 3, 4), 2)
+    y = b.matmul(reshaped(b, x, rows, 12), 1)
+    return b.done(y, b.sum(reshaped(b, x, rows, 12)))
+
+
+@pytest.mark.parametrize("graph", [heads(3, 2, 4), repeated(3, 4), joined(5)], ids=["heads", "repeated", "joined"])
+def test_reshapes_that_split_or_join_axes_and_repeats(graph: KernelGraph) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(i.type.shape) for i in graph.inputs]
+    prepared = prepare(graph)
+    for found, expected in zip(over_axes(prepared, arrays), reference.evaluate(graph, arrays), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+    small = small_program(prepared, tuple(2 for _ in prepared.axes))
+    assert [len(t.shape) for t in small.output_types] == [len(t.shape) for t in graph.output_types]
+
+
+def test_aliases_of_an_input_are_split_alike() -> None:
+    b = Builder.over(X=(8, 8))
+    split = reshaped(b, b.matmul(0, b.transpose(0)), 2, 4, 8)
+    b.sum(split, 1)
+    prepared = prepare(b.done())
+    assert [len(tensor.axes) for tensor in prepared.tensors] == [3, 3]
+    shapes = {tuple(prepared.axes[a].extent for a in tensor.axes if a is not None) for tensor in prepared.tensors}
+    assert len(shapes) == 1, "all aliases have one view"
+
+
+def test_reshapes_without_common_factors_are_refused_by_name() -> None:
     b = Builder.over(X=(4, 6))
-    b.op(OpKind.RESHAPE, 0, attrs=ReshapeAttrs((4, 2, 3)))
-    with pytest.raises(SearchError, match="splits or joins"):
+    reshaped(b, 0, 3, 8)
+    with pytest.raises(SearchError, match="no common factors"):
+        prepare(b.done())
+
+
+def test_what_is_only_repeated_is_neither_summed_nor_stored() -> None:
+    b = Builder.over(X=(4, 6))
+    b.op(OpKind.REPEAT, 0, attrs=RepeatAttrs(1, 2))
+    with pytest.raises(SearchError, match="only repeated"):
+        prepare(b.done())
+    b.sum(len(b.graph.types) - 1)
+    with pytest.raises(SearchError, match="only repeated"):
         prepare(b.done())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.interp import reference
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import KernelGraph, OpKind, ReshapeAttrs, TransposeAttrs
 from mirage_nb.ir.legality import check
 from mirage_nb.search import (
     EFFORTS,
@@ -157,6 +157,23 @@ def test_a_matrix_times_a_vector() -> None:
     b = Builder.over(X=(1, 64), W=(64, 32))
     b.matmul(0, 1)
     assert any(labels(s.kernels[0]) == count("1*in Matmul, 1*Accum sum") for s in every_structure(b.done()))
+
+
+def test_heads_are_attended_to_in_one_kernel() -> None:
+    b = Builder.over(Q=(32, 128), K=(32, 128), V=(32, 128))
+    split = [b.op(OpKind.RESHAPE, x, attrs=ReshapeAttrs((32, 4, 32))) for x in (0, 1, 2)]
+    q, k, v = (b.op(OpKind.TRANSPOSE, x, attrs=TransposeAttrs((1, 0, 2))) for x in split)
+    o = b.matmul(b.softmax(b.matmul(q, b.transpose(k))), v)
+    b.op(OpKind.RESHAPE, b.op(OpKind.TRANSPOSE, o, attrs=TransposeAttrs((1, 0, 2))), attrs=ReshapeAttrs((32, 128)))
+    wanted = count("2*in Matmul, 1*in EwExp, 1*in Sum, 2*Accum sum, 1*EwDiv")
+    assert any(labels(s.kernels[0]) == wanted for s in every_structure(b.done()))
+
+
+def test_a_reshape_between_two_matmuls() -> None:
+    b = Builder.over(X=(4, 12), W=(12, 12), G=(4,), V=(12, 8))
+    y = b.op(OpKind.MUL, b.op(OpKind.RESHAPE, b.matmul(0, 1), attrs=ReshapeAttrs((4, 3, 4))), 2)
+    b.matmul(b.op(OpKind.RESHAPE, y, attrs=ReshapeAttrs((4, 12))), 3)
+    assert every_structure(b.done())
 
 
 def every_structure(graph: KernelGraph) -> list[Structure]:

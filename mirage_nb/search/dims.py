@@ -1,0 +1,256 @@
+"""Which dimensions of a program are the same axis: union-find over dimension symbols that may be products.
+
+In: a kernel graph of pre-defined operators. Out: `Dims`, the copies of the program's values with the symbols of
+their dimensions, unified by what the operators do. A dimension that a reshape splits or joins is a product of
+symbols, outer ones first; both sides of the reshape are refined until they have the same factors. Invariant:
+no copy of a value has the same symbol twice: where a program makes a tensor meet itself (X @ X^T), the tensor
+is read in several copies, with symbols of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mirage_nb.errors import SearchError
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, Trait, TransposeAttrs
+from mirage_nb.ir.ops import Shape, show_shape
+
+MAX_COPIES = 1000
+"""Largest program, written out as a tree, for which aliases are looked for."""
+
+Dim = tuple[int, ...]
+"""The symbols, later the axes, whose product a dimension is, outermost first; none for extent 1."""
+Layout = tuple[Dim, ...]
+
+
+class Conflict(Exception):
+    """Two dimensions of one tensor would get the same axis."""
+
+
+@dataclass(slots=True)
+class Copy:
+    """One copy of a value of the graph: the copies it reads, and the symbols of every dimension."""
+
+    value: int
+    reads: tuple[int, ...]
+    layout: Layout
+
+
+@dataclass(slots=True)
+class Symbols:
+    """Union-find over symbols. `factors[s]`: the outer and the inner symbol whose product `s` was found to be."""
+
+    parent: list[int] = field(default_factory=list)
+    extent: list[int] = field(default_factory=list)
+    factors: list[tuple[int, int] | None] = field(default_factory=list)
+
+    def fresh(self, extent: int) -> int:
+        """A new symbol, the same as no other."""
+        self.parent.append(len(self.parent))
+        self.extent.append(extent)
+        self.factors.append(None)
+        return len(self.parent) - 1
+
+    def find(self, symbol: int) -> int:
+        """The representative of a symbol."""
+        while self.parent[symbol] != symbol:
+            symbol = self.parent[symbol]
+        return symbol
+
+    def atoms(self, dim: Sequence[int]) -> Dim:
+        """The representatives of symbols that are no products, in order."""
+        found: list[int] = []
+        for symbol in map(self.find, dim):
+            parts = self.factors[symbol]
+            found.extend((symbol,) if parts is None else self.atoms(parts))
+        return tuple(found)
+
+    def split(self, symbol: int, inner: int) -> None:
+        """Make an atom a product whose inner factor has that extent."""
+        assert self.factors[symbol] is None and self.extent[symbol] % inner == 0
+        self.factors[symbol] = (self.fresh(self.extent[symbol] // inner), self.fresh(inner))
+
+    def refine(self, first: Sequence[int], second: Sequence[int], join: bool) -> bool:
+        """Split the symbols of two runs of equal product until they have the same factors; `join`: unify those.
+
+        False where that is impossible: neither of two factors divides the other.
+        """
+        left, right = list(self.atoms(first)), list(self.atoms(second))
+        while left and right:
+            a, b = self.find(left.pop()), self.find(right.pop())
+            if self.factors[a] is not None or self.factors[b] is not None:
+                left.extend(self.atoms((a,)))
+                right.extend(self.atoms((b,)))
+            elif a != b and self.extent[a] == self.extent[b]:
+                if join:
+                    self.parent[max(a, b)] = min(a, b)
+            elif a != b:
+                wide, narrow = (a, b) if self.extent[a] > self.extent[b] else (b, a)
+                if self.extent[wide] % self.extent[narrow]:
+                    return False
+                self.split(wide, self.extent[narrow])
+                left.append(a)
+                right.append(b)
+        return not left and not right
+
+    def copy(self) -> Symbols:
+        """The state now, to come back to."""
+        return Symbols(list(self.parent), list(self.extent), list(self.factors))
+
+
+class Dims:
+    """The copies of a program's values. `shared`: every value has one copy, else one for every use."""
+
+    def __init__(self, graph: KernelGraph, shared: bool) -> None:
+        self.graph = graph
+        self.copies: list[Copy] = []
+        self.symbols = Symbols()
+        self.shared = shared
+        self.op_of = {v: op for op, values in graph.definitions() for v in values}
+        self._memo: dict[int, int] = {}
+        self.roots = tuple(self._copy(v) for v in graph.outputs)
+
+    def solve(self) -> None:
+        """Merge copies of a value wherever that keeps every tensor's axes distinct.
+
+        Raises:
+            Conflict: some tensor has an axis twice even so.
+            SearchError: two uses of an input split the same dimension in ways that have no common factors.
+        """
+        if not self._distinct():
+            raise Conflict
+        by_value: dict[int, list[int]] = {}
+        for index in range(len(self.copies) - 1, -1, -1):
+            by_value.setdefault(self.copies[index].value, []).append(index)
+        for value in sorted(by_value, reverse=True):
+            kept: list[int] = []
+            for index in reversed(by_value[value]):
+                if not any(self._merged(index, other) for other in kept):
+                    kept.append(index)
+        self._align_inputs()
+
+    def layout(self, copy: Copy) -> Layout:
+        """The atoms of every dimension of a copy."""
+        return tuple(map(self.symbols.atoms, copy.layout))
+
+    def _align_inputs(self) -> None:
+        """All copies of an input have their dimensions split alike: they lie along the same data."""
+        inputs = [c for c in self.copies if c.value < self.graph.input_count]
+        before = -1
+        while before != len(self.symbols.parent):
+            before = len(self.symbols.parent)
+            for copy in inputs:
+                for other in inputs:
+                    if other.value == copy.value and other is not copy:
+                        for a, b in zip(copy.layout, other.layout, strict=True):
+                            if not self.symbols.refine(a, b, join=False):
+                                name = self.graph.inputs[copy.value].name
+                                raise SearchError(f"{name} is reshaped in two ways that have no common factors")
+
+    def _distinct(self) -> bool:
+        for copy in self.copies:
+            axes = [axis for dim in self.layout(copy) for axis in dim]
+            if len(set(axes)) != len(axes):
+                return False
+        return True
+
+    def _merged(self, first: int, second: int) -> bool:
+        before = self.symbols.copy()
+        if self._unify_trees(first, second) and self._distinct():
+            return True
+        self.symbols = before
+        return False
+
+    def _unify_trees(self, first: int, second: int) -> bool:
+        a, b = self.copies[first], self.copies[second]
+        pairs = zip(a.layout, b.layout, strict=True)
+        return all(self.symbols.refine(x, y, join=True) for x, y in pairs if x and y) and all(
+            self._unify_trees(x, y) for x, y in zip(a.reads, b.reads, strict=True)
+        )
+
+    def _fresh(self, extent: int) -> Dim:
+        return () if extent == 1 else (self.symbols.fresh(extent),)
+
+    def _copy(self, value: int) -> int:
+        if self.shared and value in self._memo:
+            return self._memo[value]
+        if value < self.graph.input_count:
+            reads: tuple[int, ...] = ()
+            layout: Layout = tuple(map(self._fresh, self.graph.types[value].shape))
+        else:
+            op = self.op_of[value]
+            reads = tuple(self._copy(v) for v in op.inputs)
+            layout = self._layout(op, tuple(self.copies[r].layout for r in reads), value)
+        if len(self.copies) > MAX_COPIES:
+            raise SearchError("the program is too large to look for aliases", hint="split it into smaller programs")
+        self.copies.append(Copy(value, reads, layout))
+        self._memo[value] = len(self.copies) - 1
+        return len(self.copies) - 1
+
+    def _layout(self, op: Op, layouts: tuple[Layout, ...], value: int) -> Layout:
+        shape = self.graph.types[value].shape
+        if Trait.ELEMENTWISE in OPS[op.kind].traits:
+            return self._aligned(op, layouts)
+        match op.kind:
+            case OpKind.CONST:
+                return ()
+            case OpKind.SUM | OpKind.MAX:
+                dim = folded_dim(op)
+                return (*layouts[0][:dim], (), *layouts[0][dim + 1 :])
+            case OpKind.MATMUL:
+                return self._product(op, layouts[0], layouts[1])
+            case OpKind.CONCAT_MATMUL:
+                first = self._product(op, layouts[0], layouts[2])
+                return self._aligned(op, (first, self._product(op, layouts[1], layouts[3])))
+            case OpKind.TRANSPOSE:
+                assert isinstance(op.attrs, TransposeAttrs)
+                return tuple(layouts[0][i] for i in op.attrs.perm)
+            case OpKind.RESHAPE:
+                return self._reshaped(layouts[0], self.graph.types[op.inputs[0]].shape, shape)
+            case OpKind.REPEAT:
+                assert isinstance(op.attrs, RepeatAttrs)
+                dim, copies = op.attrs.dim, self._fresh(op.attrs.times)
+                return (*layouts[0][:dim], copies + layouts[0][dim], *layouts[0][dim + 1 :])
+            case _:
+                raise SearchError(
+                    f"{op.kind.value} cannot be said over axes",
+                    hint="such an operator becomes a kernel of its own",
+                )
+
+    def _reshaped(self, layout: Layout, before: Shape, after: Shape) -> Layout:
+        moved = tuple(self._fresh(extent) for extent in after)
+        if not self.symbols.refine([s for d in layout for s in d], [s for d in moved for s in d], join=True):
+            raise SearchError(
+                f"a reshape from {show_shape(before)} to {show_shape(after)} has no common factors to split axes into",
+                hint="such a reshape becomes a kernel of its own",
+            )
+        return moved
+
+    def _aligned(self, op: Op, layouts: tuple[Layout, ...]) -> Layout:
+        rank = max(map(len, layouts), default=0)
+        joined: list[Dim] = [()] * rank
+        for layout in layouts:
+            for position, dim in enumerate(layout, start=rank - len(layout)):
+                if joined[position] and dim:
+                    self._unify(op, joined[position], dim)
+                joined[position] = joined[position] or dim
+        return tuple(joined)
+
+    def _product(self, op: Op, left: Layout, right: Layout) -> Layout:
+        if left[-1] and right[-2]:
+            self._unify(op, left[-1], right[-2])
+        return (*self._aligned(op, (left[:-2], right[:-2])), left[-2], right[-1])
+
+    def _unify(self, op: Op, first: Dim, second: Dim) -> None:
+        if not self.symbols.refine(first, second, join=True):
+            raise SearchError(
+                f"the operands of {op.kind.value} were reshaped in ways that have no common factors",
+                hint="such an operator becomes a kernel of its own",
+            )
+
+
+def folded_dim(op: Op) -> int:
+    """The dimension that a reduction folds."""
+    assert isinstance(op.attrs, DimAttrs)
+    return op.attrs.dim
