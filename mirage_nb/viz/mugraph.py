@@ -1,20 +1,22 @@
 """The picture of a muGraph: nested kernel, block and thread graphs as one SVG (paper section 2, Figure 3).
 
-In: a `KernelGraph`. Out: SVG text. Operators are boxes with their names, every tensor is a label under the
-operator that defines it, with the shape, and the edges run from there to its readers. Input iterators carry
-imap and fmap, savers omap, as chips like `x→n`. The for-loop body stands in a dashed box; what follows the
-loop stands below it. Invariant: boxes do not overlap, and all text lies within its box.
+In: a `KernelGraph`, and what a reader may be told about its tensors. Out: SVG text. Operators are boxes with
+their names, every tensor is a label under the operator that defines it, with the shape, and the edges run from
+there to its readers. Operators carry `data-op` (see `place_of`) and tensors `data-tensor`, for a page to act on.
+Input iterators carry imap and fmap, savers omap, as chips like `x→n`. The for-loop body stands in a dashed box;
+what follows the loop stands below it. Invariant: boxes do not overlap, and all text lies within its box.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_nb.ir import (
     OPS,
     AccumAttrs,
+    ApplyAttrs,
     BlockGraph,
     ClampAttrs,
     ConstAttrs,
@@ -35,7 +37,7 @@ from mirage_nb.ir import (
 from mirage_nb.ir.text import print_graph
 from mirage_nb.viz import layout, svg
 from mirage_nb.viz.axes import AxisNames, Path, axis_names
-from mirage_nb.viz.shapes import PILL, SMALL, Chip, Shape, operator, pill, tip
+from mirage_nb.viz.shapes import PILL, SMALL, Chip, Shape, operator, pill, tagged, tip
 
 PAD, HEADER = 14.0, 24.0
 GRID_DIMS = "xyz"
@@ -44,9 +46,14 @@ REPLICA = "φ"
 _COLOUR = {MemSpace.DEVICE: "kernel", MemSpace.SHARED: "block", MemSpace.REGISTER: "thread"}
 
 
-def mugraph_svg(graph: KernelGraph) -> str:
-    """The picture of a tensor program or muGraph."""
-    names = axis_names(graph)
+def place_of(path: Path, number: int) -> str:
+    """The name of an operator or a value: the operators around it, outermost first, and its own number."""
+    return ".".join(map(str, (*path, number)))
+
+
+def mugraph_svg(graph: KernelGraph, facts: Mapping[str, str] | None = None) -> str:
+    """The picture of a tensor program or muGraph; `facts` are shown on hover, by the `place_of` their tensors."""
+    names = _Named(axis_names(graph), facts or {})
     kernels = graph.kernel_count
     title = f"kernel graph · {kernels} kernel{'s' if kernels != 1 else ''} · tensors in device memory"
     whole = _framed(_Scene.of_kernels(graph, names), title, "kernel")
@@ -58,6 +65,31 @@ def mugraph_svg(graph: KernelGraph) -> str:
 def mugraph_bundle(graph: KernelGraph) -> dict[str, str]:
     """The picture and the text form, by MIME type, as notebooks and terminals want them."""
     return {"text/html": mugraph_svg(graph), "text/plain": print_graph(graph)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The names of axes and what is known of tensors."""
+
+    axes: AxisNames
+    facts: Mapping[str, str]
+
+    def of(self, path: Path, value: int) -> tuple[str, ...]:
+        """One name per dimension."""
+        return self.axes.of(path, value)
+
+    def tensor(self, path: Path, value: int, type_: TensorType, name: str = "", out: bool = False) -> Shape:
+        """The label of a tensor: name, and shape with the names of the axes."""
+        dims = ", ".join(
+            f"{axis}={extent}" if axis else str(extent)
+            for axis, extent in zip(self.of(path, value), type_.shape, strict=True)
+        )
+        text = f"{name} {type_.dtype.value}[{dims}]" if name else f"[{dims}]"
+        colour = _COLOUR[type_.space]
+        place = place_of(path, value)
+        hover = f"{name or f'%{value}'} {type_} in {type_.space.value} memory"
+        hover += f"; {self.facts[place]}" if place in self.facts else ""
+        return tagged(pill(text, f"{colour} out" if out else colour, hover), "tensor", place)
 
 
 class _Scene:
@@ -86,33 +118,33 @@ class _Scene:
         self.edges.append(layout.Edge(source, node, source_at, at))
 
     @classmethod
-    def of_kernels(cls, graph: KernelGraph, names: AxisNames) -> _Scene:
+    def of_kernels(cls, graph: KernelGraph, names: _Named) -> _Scene:
         """Kernel level: inputs, pre-defined operators, graph-defined ones with their block graphs inside."""
         scene = cls()
         folded = _folded(graph)
         for value, given in enumerate(graph.inputs):
-            shape = _tensor(given.type, names.of((), value), _output_name(graph, value, given.name))
+            shape = names.tensor((), value, given.type, _output_name(graph, value, given.name))
             scene.made[value] = scene.add(shape), shape.leaves[0]
         for index, (op, results) in enumerate(graph.definitions()):
             if results and results[0] in folded:
                 continue
-            tensors = [
-                _tensor(graph.types[v], names.of((), v), _output_name(graph, v), v in graph.outputs) for v in results
-            ]
+            tensors = [names.tensor((), v, graph.types[v], _output_name(graph, v), v in graph.outputs) for v in results]
             if isinstance(op.body, BlockGraph):
-                scene.defined(op, results, _block(op.body, names, (index,), tensors))
+                drawn, operands = _block(op.body, names, (index,), tensors)
+                scene.defined(op, results, tagged(drawn, "op", place_of((), index)), operands)
             else:
-                scene.plain(op, results, operator(_caption(op, graph, names, (), folded), tensors), folded)
+                drawn = operator(_caption(op, graph, names, (), folded), tensors)
+                scene.plain(op, results, tagged(drawn, "op", place_of((), index)), folded)
         return scene
 
-    def defined(self, op: Op, results: Sequence[int], drawn: tuple[Shape, tuple[int, ...]]) -> None:
-        """An operator with a body: `drawn` is its picture and the operand number of every entry."""
-        shape, operands = drawn
+    def defined(self, op: Op, results: Sequence[int], shape: Shape, operands: Sequence[int]) -> int:
+        """An operator with a body: its picture and the operand number of every entry."""
         node = self.add(shape)
         for at, operand in zip(shape.enters, operands, strict=True):
             self.connect(op.inputs[operand], node, at)
         for value, at in zip(results, shape.leaves, strict=True):
             self.made[value] = node, at
+        return node
 
     def plain(self, op: Op, results: Sequence[int], shape: Shape, folded: dict[int, str]) -> int:
         """An operator without a body; constants are part of its name and have no edges."""
@@ -206,7 +238,7 @@ def _framed(scene: _Scene, title: str, level: str, tensors: Sequence[Shape] = ()
     return Shape(width, height + below, tuple(parts), tuple(enters), tuple(leaves))
 
 
-def _block(body: BlockGraph, names: AxisNames, path: Path, tensors: Sequence[Shape]) -> tuple[Shape, tuple[int, ...]]:
+def _block(body: BlockGraph, names: _Named, path: Path, tensors: Sequence[Shape]) -> tuple[Shape, tuple[int, ...]]:
     """A block graph as one shape, and for every entry the number of the operand that comes in there."""
     scene = _Scene()
     folded = _folded(body)
@@ -215,20 +247,23 @@ def _block(body: BlockGraph, names: AxisNames, path: Path, tensors: Sequence[Sha
     for index, (op, results) in enumerate(body.definitions()):
         if results and results[0] in folded:
             continue
-        labels = [_tensor(body.types[v], names.of(path, v)) for v in results]
+        labels = [names.tensor(path, v, body.types[v]) for v in results]
+        place = place_of(path, index)
         if isinstance(op.body, ThreadGraph):
-            scene.defined(op, results, _thread(op.body, names, (*path, index), labels))
-            node = len(scene.shapes) - 1
+            drawn, operands = _thread(op.body, names, (*path, index), labels)
+            node = scene.defined(op, results, tagged(drawn, "op", place), operands)
         elif isinstance(op.attrs, InIterAttrs):
             chips = list(_partition(op.attrs, body, names.of(path, results[0])))
-            node = scene.plain(op, results, operator("InIter", labels, chips), folded)
+            node = scene.plain(op, results, tagged(operator("InIter", labels, chips), "op", place), folded)
             scene.entries.append((op.attrs.arg, node))
         elif isinstance(op.attrs, OutSaverAttrs):
             chips = list(_assembly(op.attrs, body, names.of(path, op.inputs[0])))
-            node = scene.plain(op, results, operator("OutSaver", [], chips, next(saved).width), folded)
+            shape = operator("OutSaver", [], chips, next(saved).width)
+            node = scene.plain(op, results, tagged(shape, "op", place), folded)
             scene.exits.append(node)
         else:
-            node = scene.plain(op, results, operator(_caption(op, body, names, path, folded), labels), folded)
+            shape = operator(_caption(op, body, names, path, folded), labels)
+            node = scene.plain(op, results, tagged(shape, "op", place), folded)
         if body.has_loop and (stages[index] == 0 or op.kind is OpKind.ACCUM):
             scene.loop.append(node)
     scene.loop_title = f"for-loop body · {LOOP_DIM} = 0 … {body.loop - 1}"
@@ -238,36 +273,26 @@ def _block(body: BlockGraph, names: AxisNames, path: Path, tensors: Sequence[Sha
     return _framed(scene, title, "block", tensors), tuple(arg for arg, _ in scene.entries)
 
 
-def _thread(body: ThreadGraph, names: AxisNames, path: Path, tensors: Sequence[Shape]) -> tuple[Shape, tuple[int, ...]]:
+def _thread(body: ThreadGraph, names: _Named, path: Path, tensors: Sequence[Shape]) -> tuple[Shape, tuple[int, ...]]:
     """A thread graph as one shape; its entries are its inputs in order."""
     scene = _Scene()
     folded = _folded(body)
     for value in range(body.input_count):
-        shape = _tensor(body.types[value], names.of(path, value))
+        shape = names.tensor(path, value, body.types[value])
         node = scene.add(shape)
         scene.made[value] = node, shape.leaves[0]
         scene.entries.append((value, node))
-    for op, results in body.definitions():
+    for index, (op, results) in enumerate(body.definitions()):
         if results and results[0] in folded:
             continue
-        labels = [_tensor(body.types[v], names.of(path, v)) for v in results]
-        scene.plain(op, results, operator(_caption(op, body, names, path, folded), labels), folded)
+        labels = [names.tensor(path, v, body.types[v]) for v in results]
+        shape = operator(_caption(op, body, names, path, folded), labels)
+        scene.plain(op, results, tagged(shape, "op", place_of(path, index)), folded)
     for value, tensor in zip(body.outputs, tensors, strict=True):
         node = scene.add(Shape(tensor.width, 0.0, ()))
         scene.connect(value, node, tensor.width / 2)
         scene.exits.append(node)
     return _framed(scene, "thread graph · registers", "thread", tensors), tuple(range(body.input_count))
-
-
-def _tensor(tensor: TensorType, names: Sequence[str], name: str = "", out: bool = False) -> Shape:
-    """The label of a tensor: name, and shape with the names of the axes."""
-    dims = ", ".join(
-        f"{axis}={extent}" if axis else str(extent) for axis, extent in zip(names, tensor.shape, strict=True)
-    )
-    text = f"{name} {tensor.dtype.value}[{dims}]" if name else f"[{dims}]"
-    colour = _COLOUR[tensor.space]
-    hover = f"{name} {tensor} in {tensor.space.value} memory".strip()
-    return pill(text, f"{colour} out" if out else colour, hover)
 
 
 def _partition(attrs: InIterAttrs, body: BlockGraph, axes: Sequence[str]) -> Iterator[Chip]:
@@ -311,7 +336,7 @@ def _folded(graph: KernelGraph | BlockGraph | ThreadGraph) -> dict[int, str]:
 def _caption(
     op: Op,
     graph: KernelGraph | BlockGraph | ThreadGraph,
-    names: AxisNames,
+    names: _Named,
     path: Path,
     folded: dict[int, str],
 ) -> str:
@@ -335,6 +360,8 @@ def _caption(
         case ClampAttrs():
             low, high = ("∞" if limit is None else _fraction(limit) for limit in (op.attrs.low, op.attrs.high))
             return f"{name} {'-' if op.attrs.low is None else ''}{low}…{high}"
+        case ApplyAttrs():
+            return op.attrs.name
         case PowAttrs():
             return f"{name} {_fraction(op.attrs.exponent)}"
         case _:

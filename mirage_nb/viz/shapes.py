@@ -7,7 +7,7 @@ Invariant: all text lies within its box, for every monospaced font of the usual 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from mirage_nb.viz import svg
@@ -79,6 +79,11 @@ def pill(text: str, cls: str, hover: str = "") -> Shape:
         svg.label(text, width / 2, PILL / 2, SMALL, anchor="middle"),
     )
     return Shape(width, PILL, parts, (), (width / 2,))
+
+
+def tagged(shape: Shape, what: str, name: str) -> Shape:
+    """The shape as a group that a page can find: `data-what="name"`."""
+    return replace(shape, parts=(f"<g data-{what}='{escape(name)}'>", *shape.parts, "</g>"))
 
 
 def tip(x: float, y: float) -> str:

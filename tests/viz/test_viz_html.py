@@ -22,7 +22,7 @@ from mirage_nb.viz.html import (
 )
 from tests.browser.fake_session import candidates, prefixes, snapshot
 
-VOID = {"meta", "br", "rect", "path", "link"}
+VOID = {"meta", "br", "rect", "path", "link", "input"}
 
 
 class Balance(HTMLParser):

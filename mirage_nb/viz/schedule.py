@@ -1,0 +1,143 @@
+"""What the threads of a block do in order, and where its tensors lie in shared memory meanwhile.
+
+In: the `BlockPlan` of a graph-defined operator. Out: an HTML table of the steps with the barriers between them,
+and an SVG with time to the right and offsets upwards, one rectangle per shared tensor. Invariant: rectangles of
+tensors that live at the same time do not overlap, because the plan's do not (paper section 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from mirage_nb.ir import AccumAttrs, OpKind
+from mirage_nb.optimize.placement import Phase, Step, StepKind
+from mirage_nb.optimize.plan import BlockPlan, Buffer, lifetime
+from mirage_nb.viz import svg
+from mirage_nb.viz.shapes import SMALL
+
+PHASES = {Phase.BEFORE: "before the loop", Phase.LOOP: "loop body", Phase.AFTER: "after the loop"}
+LEFT, TOP, HEIGHT = 62.0, 40.0, 190.0
+LEAST_COLUMN, WIDTH = 34.0, 620.0
+
+
+def schedule_html(number: int, plan: BlockPlan) -> str:
+    """The steps of graph-defined operator `number`, the first one on top."""
+    if plan.held is not None:
+        return "<p class='mir-none'>every thread keeps its elements in registers: one pass, nothing is staged</p>"
+    rows = "".join(_rows(number, plan))
+    head = "".join(
+        f"<th scope='col'>{name}</th>" for name in ("", "step", "computes", "reads", "leaves in shared memory")
+    )
+    return (
+        "<div class='mir-scroll mir-tall'><table class='mir-table mir-steps'>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _rows(number: int, plan: BlockPlan) -> Iterator[str]:
+    looped = plan.block.has_loop
+    shown: Phase | None = None
+    for index, step in enumerate(plan.steps):
+        if step.phase is not shown:
+            shown = step.phase
+            title = PHASES[shown] if looped or shown is not Phase.AFTER else "body"
+            title += f", {plan.block.loop} times" if shown is Phase.LOOP else ""
+            yield f"<tr class='mir-phase'><th colspan='5' scope='rowgroup'>{title}</th></tr>"
+            if shown is Phase.LOOP and (plan.entry_barrier or plan.loop_barrier):
+                where = "every iteration begins with a barrier" if plan.loop_barrier else "a barrier before the loop"
+                yield _barrier(where)
+        if index in plan.barriers:
+            yield _barrier("barrier: all threads of the block wait for each other")
+        reads = " ".join(f"%{value}" for value in sorted(step.reads))
+        leaves = "" if step.value is None else f"%{step.value} {plan.block.types[step.value]}"
+        places = [f"{number}.{step.op}", *([f"{number}.{step.accum}"] if step.accum is not None else [])]
+        yield (
+            f"<tr data-ops='{' '.join(places)}'><td>{index}</td><td>{step.kind.value}</td>"
+            f"<td><code>{escape(computes(plan, step))}</code></td><td>{reads}</td><td>{escape(leaves)}</td></tr>"
+        )
+
+
+def _barrier(words: str) -> str:
+    return f"<tr class='mir-barrier'><td colspan='5'>{words}</td></tr>"
+
+
+def computes(plan: BlockPlan, step: Step) -> str:
+    """A step in muGraph terms."""
+    op = plan.block.ops[step.op]
+    operands = ", ".join(f"%{value}" for value in op.inputs)
+    match step.kind:
+        case StepKind.LOAD:
+            return f"copy of the tile %{step.value}"
+        case StepKind.SAVE:
+            return f"write {operands} to device memory"
+        case StepKind.FINISH if isinstance(op.attrs, AccumAttrs):
+            return f"{op.attrs.kind.value} accumulator of {operands}"
+        case _:
+            name = op.kind.value
+            if op.kind is OpKind.FUSED and op.body is not None:
+                name = "·".join(inner.kind.value for inner in op.body.ops if inner.kind is not OpKind.CONST)
+            return f"{name}({operands})" + (" into an accumulator" if step.accum is not None else "")
+
+
+def memory_svg(number: int, plan: BlockPlan, available: int) -> str:
+    """Offset over time of every shared tensor; `available` is what a block may have, in bytes."""
+    steps = len(plan.steps)
+    column = max(LEAST_COLUMN, (WIDTH - LEFT) / max(1, steps))
+    width, scale = LEFT + column * steps + 4.0, HEIGHT / max(1, plan.shared_bytes)
+    parts: list[str] = []
+    for phase, title in PHASES.items():
+        inside = [index for index, step in enumerate(plan.steps) if step.phase is phase]
+        if inside:
+            x, right = LEFT + column * inside[0], LEFT + column * (inside[-1] + 1)
+            parts.append(svg.rect(x, TOP, right - x, HEIGHT, "loop" if phase is Phase.LOOP else "band", 0))
+            short = title.split()[0] if svg.text_width(title, SMALL) > right - x else title
+            parts.append(svg.label(short, (x + right) / 2, 9.0, SMALL, cls="soft", anchor="middle"))
+    for index in range(steps):
+        parts.append(svg.label(str(index), LEFT + column * (index + 0.5), 27.0, SMALL, cls="soft", anchor="middle"))
+    for share in (0.0, 0.5, 1.0):
+        y = TOP + HEIGHT * (1.0 - share)
+        parts.append(svg.label(kilobytes(plan.shared_bytes * share), LEFT - 6.0, y, SMALL, cls="soft", anchor="end"))
+    parts += [_buffer(number, plan, buffer, column, scale) for buffer in plan.buffers]
+    for index in sorted(plan.barriers):
+        x = LEFT + column * index
+        mark = svg.element("title", f"barrier before step {index}")
+        parts.append(svg.element("path", mark, d=f"M{x:.1f} {TOP - 6:.1f}V{TOP + HEIGHT:.1f}", cls="mir-barrier-line"))
+    used = f"{kilobytes(plan.shared_bytes)} of {kilobytes(available)} shared memory"
+    parts.append(svg.label("step", LEFT - 6.0, 27.0, SMALL, cls="soft", anchor="end"))
+    parts.append(svg.label("- - barrier", LEFT, TOP + HEIGHT + 14.0, SMALL, cls="soft"))
+    parts.append(svg.label(used, width - 4.0, TOP + HEIGHT + 14.0, SMALL, anchor="end"))
+    return svg.document(width, TOP + HEIGHT + 26.0, f"shared memory over time: {used}", parts)
+
+
+def _buffer(number: int, plan: BlockPlan, buffer: Buffer, column: float, scale: float) -> str:
+    first, last = lifetime(plan.steps, buffer.value)
+    x, width = LEFT + column * first + 1.0, column * (last - first + 1) - 2.0
+    height = max(2.0, buffer.nbytes * scale)
+    y = TOP + HEIGHT - buffer.offset * scale - height
+    layout = buffer.layout
+    copies = f"{buffer.copies} × " if buffer.copies > 1 else ""
+    hover = (
+        f"%{buffer.value}: {copies}{plan.block.types[buffer.value]}, {describe_buffer(buffer)}; steps {first} to {last}"
+    )
+    parts = [svg.element("title", escape(hover)), svg.rect(x, y, width, height, "mir-buffer", 2)]
+    text = f"%{buffer.value} {copies}{list(layout.shape)}"
+    for shown in (text, f"%{buffer.value}"):
+        if height >= SMALL + 2.0 and svg.text_width(shown, SMALL) < width:
+            parts.append(svg.label(shown, x + width / 2, y + height / 2, SMALL, anchor="middle"))
+            break
+    defined = next(i for i, (_, values) in enumerate(plan.block.definitions()) if buffer.value in values)
+    return svg.element("g", parts, data_ops=f"{number}.{defined}")
+
+
+def describe_buffer(buffer: Buffer) -> str:
+    """Where a shared tensor lies and how."""
+    layout = buffer.layout
+    how = f"swizzled by {layout.swizzle} bytes" if layout.swizzle else f"strides {list(layout.strides)}"
+    copies = f"{buffer.copies} copies, " if buffer.copies > 1 else ""
+    return f"{copies}{buffer.nbytes:,} bytes at offset {buffer.offset:,}, {layout.dtype.value}, {how}"
+
+
+def kilobytes(count: float) -> str:
+    """Bytes for a reader."""
+    return f"{count / 1024:.4g} KB" if count >= 1024 else f"{count:.0f} B"
