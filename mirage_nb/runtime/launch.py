@@ -8,28 +8,32 @@ set of buffers (`bind`), so a call in a loop or in a CUDA graph only launches.
 from __future__ import annotations
 
 import contextlib
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import cupy
 import numpy as np
 
-from mirage_nb.codegen import Emitted, Launch, LibraryCall, TensorArg
-from mirage_nb.errors import DTypeError, LaunchError, MissingPartError
-from mirage_nb.ir import DType, Input, KernelGraph, TensorType
+from mirage_nb.codegen import Emitted
+from mirage_nb.errors import DTypeError, LaunchError
+from mirage_nb.ir import DType, Input, TensorType
 from mirage_nb.runtime.buffers import STORED, Sample, accept, check_count, check_shape, decode
 from mirage_nb.runtime.compile import Cubin
-from mirage_nb.runtime.dependent_launch import dependent_launch
+from mirage_nb.runtime.execute import Prepared
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.tensor_map import device_map
-from mirage_nb.runtime.torch_program import TORCH, check_dtype, is_torch, torch_dtype
+from mirage_nb.runtime.kernel_driver import Loaded
+from mirage_nb.runtime.kernel_plan import KernelError
+from mirage_nb.runtime.saved import lower
+from mirage_nb.runtime.torch_program import check_dtype, is_torch, torch_dtype
 from mirage_nb.verify.float_gate import FloatReport, compare
 
 ALIGNMENT = 16
-Call = Callable[[], None]
+
+
+class Call(Protocol):
+    """Enqueues a muGraph's work on the stream of this address, or on CuPy's current one."""
+
+    def __call__(self, stream: int | None = None) -> None: ...
 
 
 class GpuExecutable:
@@ -43,7 +47,8 @@ class GpuExecutable:
         self._emitted = emitted
         self._gpu = gpu
         self._index = int(cupy.cuda.Device().id)
-        self._functions = _load(emitted, cubin)
+        with _card_errors():
+            self._loaded = Loaded(lower(emitted, arch=cubin.arch, cubin=cubin.data), self._index)
 
     @property
     def device(self) -> str:
@@ -62,10 +67,7 @@ class GpuExecutable:
         """
         graph = self._emitted.graph
         check_count(tensors, graph.inputs)
-        kinds = {_kind(t) for t in tensors}
-        if len(kinds) > 1:
-            raise LaunchError(f"tensors of {' and '.join(sorted(kinds))} in one call", hint="pass them of one library")
-        (kind,) = kinds
+        kind = _one_kind(tensors)
         outputs = self._on_torch(tensors) if kind == "torch" else self._on_cupy(tensors, kind)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -79,8 +81,7 @@ class GpuExecutable:
             # From torch's memory: inside a CUDA graph capture only its pool may be asked for more.
             workspace = like.new_empty(self._emitted.workspace_bytes, dtype=torch.uint8)
             call = self.bind(tensors, outputs, workspace.data_ptr())
-            with torch_stream(torch):
-                call()
+            call(torch.cuda.current_stream().cuda_stream)
         return outputs
 
     def _on_cupy(self, tensors: Sequence[Any], kind: str) -> list[Any]:
@@ -97,7 +98,8 @@ class GpuExecutable:
         return outputs
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: int | None = None) -> Call:
-        """Prepare the launches for these buffers; the returned function enqueues them on CuPy's current stream.
+        """Prepare the launches for these buffers; the returned function only enqueues them: on the stream of the
+        address that it is given, or on CuPy's current one.
 
         Args:
             inputs, outputs: torch or CuPy tensors; the function keeps them alive.
@@ -107,50 +109,43 @@ class GpuExecutable:
             ShapeError, DTypeError, LaunchError: a tensor does not fit, is elsewhere, or is not contiguous.
         """
         graph = self._emitted.graph
-        address: dict[int, int] = {}
-        for value, (given, tensor) in enumerate(zip(graph.inputs, inputs, strict=True)):
-            address[value] = self._address(tensor, given)
-        for number, (value, tensor) in enumerate(zip(graph.outputs, outputs, strict=True)):
-            address[value] = self._address(tensor, Input(f"output {number}", graph.types[value]))
+        named = [Input(f"output {n}", t) for n, t in enumerate(graph.output_types)]
+        given = [self._address(tensor, into) for tensor, into in zip(inputs, graph.inputs, strict=True)]
+        made = [self._address(tensor, into) for tensor, into in zip(outputs, named, strict=True)]
         own = None
-        if workspace is None and self._emitted.workspace_bytes:
-            own = cupy.empty(self._emitted.workspace_bytes, "uint8")
-            workspace = int(own.data.ptr)
-        for temporary in self._emitted.temporaries:
-            address[temporary.value] = (workspace or 0) + temporary.offset
-        for view, original in self._emitted.aliases:
-            if original in address:
-                address.setdefault(view, address[original])
-            else:
-                address[original] = address[view]
-        steps = [self._step(step, address, graph) for step in self._emitted.launches]
+        with _card_errors(), cupy.cuda.Device(self._index):
+            if workspace is None and self._emitted.workspace_bytes:
+                own = cupy.empty(self._emitted.workspace_bytes, "uint8")
+                workspace = int(own.data.ptr)
+            enqueue = self._loaded.bind(given, made, workspace or 0)
         held = (own, inputs, outputs)
 
-        def call(held: object = held) -> None:
-            for step in steps:
-                step()
+        def call(stream: int | None = None, held: object = held) -> None:
+            enqueue(cupy.cuda.get_current_stream().ptr if stream is None else stream)
 
         return call
 
-    def _step(self, step: Launch | LibraryCall, address: dict[int, int], graph: KernelGraph) -> Call:
-        if isinstance(step, LibraryCall):
-            return _library_call(step, address, graph)
-        function = self._functions[step.kernel]
-        args: list[Any] = []
-        for arg in step.args:
-            if isinstance(arg, TensorArg):
-                args.append(np.uintp(address[arg.value]))
-            else:
-                dtype = graph.types[arg.value].dtype
-                args.append(device_map(address[arg.value], dtype, (arg.rows, arg.columns), arg.box, arg.swizzle))
-        packed, block = tuple(args), (step.threads, 1, 1)
-        if step.overlaps:
-            return dependent_launch(function, step.grid, block, packed, step.shared_bytes)
+    def prepare(self, *tensors: Any) -> Prepared:
+        """Make a call on these tensors ready: checked, outputs and workspace allocated. Calling it enqueues the
+        kernels on the current stream of the tensors' library and returns the outputs, the same ones every time;
+        it allocates nothing, so it may be captured into a CUDA graph. Raises as a call does.
+        """
+        graph = self._emitted.graph
+        check_count(tensors, graph.inputs)
+        kind = _one_kind(tensors)
+        arrays: Sequence[Any] = tensors
+        if kind == "torch":
+            import torch
 
-        def launch() -> None:
-            function(step.grid, block, packed, shared_mem=step.shared_bytes)
-
-        return launch
+            like, index = tensors[0], self._index
+            outputs = [like.new_empty(t.shape, dtype=torch_dtype(torch, t.dtype)) for t in graph.output_types]
+            call = self.bind(tensors, outputs)
+            return Prepared(tuple(outputs), lambda: call(torch.cuda.current_stream(index).cuda_stream))
+        with cupy.cuda.Device(self._index):
+            if kind == "NumPy":
+                arrays = [cupy.asarray(accept(t, i)) for t, i in zip(tensors, graph.inputs, strict=True)]
+            outputs = [cupy.empty(t.shape, STORED[t.dtype]) for t in graph.output_types]
+            return Prepared(tuple(outputs), self.bind(arrays, outputs))
 
     def _address(self, tensor: Any, into: Input) -> int:
         """Where the tensor's elements start on the GPU, once it fits."""
@@ -190,25 +185,18 @@ class GpuExecutable:
         return compare(found, sample.outputs, types[0].dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class _Foreign:
-    """Somebody else's stream, the way CuPy takes it in."""
-
-    address: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.address
-
-
-def torch_stream(torch: Any) -> Any:
-    """torch's current stream, to be made CuPy's in a `with` statement."""
-    return cupy.cuda.Stream.from_external(_Foreign(torch.cuda.current_stream().cuda_stream))
-
-
 def _kind(tensor: Any) -> str:
     if is_torch(tensor):
         return "torch"
     return "CuPy" if isinstance(tensor, cupy.ndarray) else "NumPy"
+
+
+def _one_kind(tensors: Sequence[Any]) -> str:
+    """The library of all tensors. Raises LaunchError when they are of several."""
+    kinds = sorted({_kind(t) for t in tensors})
+    if len(kinds) > 1:
+        raise LaunchError(f"tensors of {' and '.join(kinds)} in one call", hint="pass them of one library")
+    return kinds[0]
 
 
 @contextlib.contextmanager
@@ -216,25 +204,10 @@ def _card_errors() -> Iterator[None]:
     """What CUDA reports, as a LaunchError."""
     try:
         yield
+    except KernelError as error:
+        raise LaunchError(str(error)) from error
     except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, MemoryError) as error:
         raise LaunchError(f"the card reports {error}") from error
-
-
-def _load(emitted: Emitted, cubin: Cubin) -> dict[str, Any]:
-    launches = [step for step in emitted.launches if isinstance(step, Launch)]
-    if not launches:
-        return {}
-    with tempfile.TemporaryDirectory(prefix="mirage-nb-") as folder:
-        path = Path(folder) / "kernels.cubin"
-        path.write_bytes(cubin.data)
-        try:
-            module = cupy.RawModule(path=str(path))
-            functions = {step.kernel: module.get_function(step.kernel) for step in launches}
-            for step in launches:
-                functions[step.kernel].max_dynamic_shared_size_bytes = step.shared_bytes
-        except cupy.cuda.driver.CUDADriverError as error:
-            raise LaunchError(f"the cubin for {cubin.arch} does not load: {error}") from error
-    return functions
 
 
 def _host(array: Any, type_: TensorType) -> Any:
@@ -247,33 +220,3 @@ def _poisoned(type_: TensorType) -> Any:
     if type_.dtype is DType.BF16:
         return cupy.full(type_.shape, 0x7FFF, "uint16")
     return cupy.full(type_.shape, float("nan"), STORED[type_.dtype])
-
-
-def _library_call(step: LibraryCall, address: dict[int, int], graph: KernelGraph) -> Call:
-    """A pre-defined operator by torch, on the stream that CuPy is using.
-
-    Raises:
-        MissingPartError: torch is not installed.
-    """
-    try:
-        import torch
-    except ImportError as error:
-        what = f"{step.op.kind.value} between kernels runs in PyTorch, which is not installed"
-        raise MissingPartError(what, hint="pip install 'mirage-nb[torch]'") from error
-    operands = [_as_torch(torch, address[v], graph.types[v]) for v in step.inputs]
-    output = _as_torch(torch, address[step.output], graph.types[step.output])
-
-    def call() -> None:
-        stream: Any = torch.cuda.ExternalStream
-        with torch.cuda.stream(stream(cupy.cuda.get_current_stream().ptr)):
-            output.copy_(TORCH[step.op.kind](torch, step.op, tuple(operands)))
-
-    return call
-
-
-def _as_torch(torch: Any, address: int, type_: TensorType) -> Any:
-    """A torch tensor over device memory that somebody else owns."""
-    memory = cupy.cuda.UnownedMemory(address, type_.nbytes, None)
-    array = cupy.ndarray(type_.shape, STORED[type_.dtype], cupy.cuda.MemoryPointer(memory, 0))
-    tensor = torch.as_tensor(array, device="cuda")
-    return tensor.view(torch.bfloat16) if type_.dtype is DType.BF16 else tensor

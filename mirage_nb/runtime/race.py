@@ -16,7 +16,7 @@ import torch
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.launch import GpuExecutable, torch_stream
+from mirage_nb.runtime.launch import Call, GpuExecutable
 from mirage_nb.runtime.timing import Contestant, Timing, set_count, time_interleaved
 from mirage_nb.runtime.torch_program import as_torch, torch_dtype
 
@@ -129,10 +129,9 @@ def _ours(executable: GpuExecutable, sets: Sequence[Buffers]) -> tuple[Calls, Se
     return [*calls], sets[0][1]
 
 
-def _on_stream(call: Callable[[], None]) -> Callable[[], None]:
+def _on_stream(call: Call) -> Callable[[], None]:
     def run() -> None:
-        with torch_stream(torch):
-            call()
+        call(torch.cuda.current_stream().cuda_stream)
 
     return run
 

@@ -7,7 +7,6 @@ NumPy writes shapes; the encodings turn them around.
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +16,10 @@ from numpy.typing import NDArray
 
 from mirage_nb.errors import LaunchError, MissingPartError
 from mirage_nb.ir import DType
-
-MAP_BYTES = 128
-SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-"""Swizzle in bytes -> the driver's number."""
+from mirage_nb.runtime.kernel_driver import MAP_BYTES, driver_function, encode_map
+from mirage_nb.runtime.kernel_plan import SWIZZLES, KernelError
 
 _CPU_MAGIC = 0x70616D6567617269
-_DRIVER_UINT = {1: 0, 2: 1, 4: 2, 8: 4}
-"""Element bytes -> the driver's number of the unsigned integer: elements are moved, never computed with."""
-_L2_PROMOTION_256B = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,33 +115,16 @@ def encode_gpu(shape: MapShape, address: int) -> NDArray[np.void]:
         LaunchError: the driver rejects the map.
     """
     try:
-        encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
-    except (OSError, AttributeError) as error:
+        driver_function("cuTensorMapEncodeTiled")
+    except KernelError as error:
         raise MissingPartError(
             "no CUDA driver that knows tensor maps", hint="needs CUDA 12 or newer"
         ) from error
-    rank = len(shape.shape)
-    storage = ctypes.create_string_buffer(MAP_BYTES + 64)
-    offset = -ctypes.addressof(storage) % 64
-    status = encode(
-        ctypes.c_void_p(ctypes.addressof(storage) + offset),
-        ctypes.c_int(_DRIVER_UINT[shape.element_bytes]),
-        ctypes.c_uint32(rank),
-        ctypes.c_void_p(address),
-        (ctypes.c_uint64 * rank)(*reversed(shape.shape)),
-        (ctypes.c_uint64 * (rank - 1))(*reversed(shape.strides[:-1])),
-        (ctypes.c_uint32 * rank)(*reversed(shape.box)),
-        (ctypes.c_uint32 * rank)(*[1] * rank),
-        ctypes.c_int(0),  # not interleaved
-        ctypes.c_int(SWIZZLES[shape.swizzle]),
-        ctypes.c_int(_L2_PROMOTION_256B),
-        ctypes.c_int(0),  # outside the array: zero
-    )
-    if status != 0:
-        raise LaunchError(
-            f"the driver rejects the tensor map {shape} at address {address:#x}: CUDA error {status}"
-        )
-    return np.frombuffer(storage.raw[offset : offset + MAP_BYTES], dtype=np.dtype((np.void, MAP_BYTES)))
+    try:
+        found: NDArray[np.void] = encode_map(address, shape.element_bytes, shape.shape, shape.box, shape.swizzle)
+    except KernelError as error:
+        raise LaunchError(str(error)) from error
+    return found
 
 
 def device_map(

@@ -135,13 +135,28 @@ def test_two_kernels_run_at_the_same_time(cupy: Any, kernels: Any, tensors: tupl
 def test_refusals_become_ordinary_launches(
     cupy: Any, kernels: Any, tensors: tuple[Any, Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mirage_nb.runtime import dependent_launch as module
+    from mirage_nb.runtime import kernel_driver
 
-    x, y, z = tensors
-    for refusal in (None, lambda *_: 801):
+    real, x, y, z = kernel_driver.driver_function, *tensors
+    asked: list[int] = []
+
+    def older(name: str) -> Any:
+        """A driver that does not know the attribute."""
+        launch = real(name)
+
+        def refuse(config: Any, *rest: Any) -> int:
+            count = config._obj.attribute_count
+            asked.append(count)
+            return 801 if count else int(launch(config, *rest))
+
+        return refuse
+
+    monkeypatch.setattr(kernel_driver, "driver_function", older)
+    prepared(cupy, kernels, "first", x, y, ONE, np.int32(10), overlap=False)()
+    second = prepared(cupy, kernels, "second", y, z)
+    for _ in range(2):
         z.fill(float("nan"))
-        with monkeypatch.context() as patched:
-            patched.setattr(module, "_driver_launch", lambda refusal=refusal: refusal)
-            prepared(cupy, kernels, "first", x, y, ONE, np.int32(10), overlap=False)()
-            prepared(cupy, kernels, "second", y, z)()
+        second()
         np.testing.assert_allclose(cupy.asnumpy(z), 2 * (cupy.asnumpy(x)[::-1] + 1))
+    if int(cupy.cuda.Device().compute_capability) >= 90:
+        assert asked == [1, 0, 0]  # refused once, never asked again

@@ -1,0 +1,99 @@
+"""What pre-defined operators compute on whole arrays, by NumPy or by CuPy; how element types are stored.
+
+Copied into every file that saves a muGraph (see `saved`), so it imports nothing of this package. In: a module
+(NumPy or CuPy), the attributes of an operator as plain data, arrays. Out: an array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+STORED = {"f16": "float16", "bf16": "uint16", "f32": "float32", "f64": "float64"}
+"""Element types, and the NumPy and CuPy types that hold them: bf16 travels as bit patterns."""
+
+
+def _number(value: Any) -> float:
+    return float(Fraction(str(value)))
+
+
+def _rescaled(xp: Any, attrs: Mapping[str, Any], x: Any, m: Any) -> Any:
+    x, m = xp.broadcast_arrays(x, m)
+    axis = int(attrs["dim"])
+    return (x * xp.exp(m - m.max(axis=axis, keepdims=True))).sum(axis=axis, keepdims=True)
+
+
+def _clamp(xp: Any, attrs: Mapping[str, Any], x: Any) -> Any:
+    for limit, bound in ((attrs.get("low"), xp.maximum), (attrs.get("high"), xp.minimum)):
+        x = x if limit is None else bound(x, _number(limit))
+    return x
+
+
+def _erf(xp: Any, x: Any) -> Any:
+    if xp is np:
+        return np.vectorize(math.erf, otypes=[np.float64])(x)
+    return xp.ElementwiseKernel("T x", "T y", "y = erf(x)", "mirage_erf")(x)
+
+
+def _sigmoid(xp: Any, x: Any) -> Any:
+    return 1 / (1 + xp.exp(-x))
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "Const": lambda xp, attrs: xp.asarray(_number(attrs["value"])),
+    "Matmul": lambda xp, attrs, a, b: a @ b,
+    "ConcatMatmul": lambda xp, attrs, w, x, y, z: w @ y + x @ z,
+    "Sum": lambda xp, attrs, x: x.sum(axis=attrs["dim"], keepdims=True),
+    "Max": lambda xp, attrs, x: x.max(axis=attrs["dim"], keepdims=True),
+    "RescaledSum": _rescaled,
+    "EwAdd": lambda xp, attrs, a, b: a + b,
+    "EwSub": lambda xp, attrs, a, b: a - b,
+    "EwMul": lambda xp, attrs, a, b: a * b,
+    "EwDiv": lambda xp, attrs, a, b: a / b,
+    "EwExp": lambda xp, attrs, x: xp.exp(x),
+    "Sqr": lambda xp, attrs, x: x * x,
+    "Sqrt": lambda xp, attrs, x: xp.sqrt(x),
+    "SiLU": lambda xp, attrs, x: x * _sigmoid(xp, x),
+    "GELU": lambda xp, attrs, x: x * (1 + _erf(xp, x / math.sqrt(2))) / 2,
+    "Sigmoid": lambda xp, attrs, x: _sigmoid(xp, x),
+    "ReLU": lambda xp, attrs, x: xp.maximum(x, 0),
+    "Clamp": _clamp,
+    "Pow": lambda xp, attrs, x: x ** _number(attrs["exponent"]),
+    "Repeat": lambda xp, attrs, x: xp.concatenate([x] * attrs["times"], axis=attrs["dim"]),
+    "Reshape": lambda xp, attrs, x: x.reshape(attrs["shape"]),
+    "Transpose": lambda xp, attrs, x: x.transpose(attrs["perm"]),
+    "Concat": lambda xp, attrs, *parts: xp.concatenate(parts, axis=attrs["dim"]),
+}
+"""What each pre-defined operator computes, of a module (NumPy or CuPy), attributes and arrays."""
+
+
+Step = tuple[str, Mapping[str, Any], Sequence[int]]
+"""An operator, its attributes, and the numbers of its operands."""
+
+
+def run_program(steps: Sequence[Step], inputs: Sequence[Any]) -> list[Any]:
+    """All values of a program in float64, by NumPy: the inputs, then the result of every step in order."""
+    values = [np.asarray(a, np.float64) for a in inputs]
+    with np.errstate(all="ignore"):
+        for operator, attrs, operands in steps:
+            values.append(OPERATORS[operator](np, attrs, *(values[v] for v in operands)))
+    return values
+
+
+def encode(values: Any, dtype: str, xp: Any = np) -> Any:
+    """Real numbers as stored."""
+    if dtype != "bf16":
+        return xp.ascontiguousarray(xp.asarray(values).astype(STORED[dtype]))
+    bits = xp.ascontiguousarray(xp.asarray(values).astype("float32")).view("uint32").astype("uint64")
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("uint16")
+
+
+def decode(stored: Any, dtype: str, wide: str = "float64") -> Any:
+    """Stored elements as real numbers."""
+    if dtype != "bf16":
+        return stored.astype(wide)
+    return (stored.astype("uint32") << 16).view("float32").astype(wide)

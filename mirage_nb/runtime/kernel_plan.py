@@ -1,0 +1,316 @@
+"""A muGraph as plain data: its tensors, how its kernels are launched, and what they have to compute.
+
+Copied into every file that saves a muGraph (see `saved`), so it imports nothing of this package but what is
+copied with it. In: nested dicts and lists, of whatever origin. Out: a `Plan`, or a KernelError that names the
+first thing that does not fit. Invariants: a plan is checked as a whole before anything of it is used; reading
+one executes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage_nb.runtime.kernel_operators import OPERATORS, STORED
+
+FORMAT, VERSION = "mirage_nb kernel", 1
+ALIGNMENT = 16
+SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+"""Swizzle of a tensor map in bytes -> the driver's number."""
+
+
+class KernelError(RuntimeError):
+    """A plan that does not hold together, arrays that do not fit, or a card that refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in device memory: its name ("" within), element type and shape, and where it begins: input or
+    output number `at`, or `at` bytes into the workspace."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    place: str
+    at: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * np.dtype(STORED[self.dtype]).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A kernel argument: the address of a tensor, or with `shape` a tensor map over it as a row-major matrix."""
+
+    tensor: int
+    shape: tuple[int, int] | None = None
+    box: tuple[int, int] = (1, 1)
+    swizzle: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel: extents in blocks, threads per block, bytes of dynamic shared memory, arguments in order."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    args: tuple[Argument, ...]
+    overlaps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An operator of `OPERATORS` on whole tensors: numbers of tensors in, the number of one out; `scalars` are
+    operands that are numbers, each with its position."""
+
+    operator: str
+    attrs: Mapping[str, Any]
+    inputs: tuple[int, ...]
+    output: int
+    scalars: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about one saved muGraph.
+
+    about: texts for a reader (name, program, muGraph, verdict, target). program: the operators that say what has
+    to be computed; values are numbered, inputs first; `results` are its outputs. scale, tolerance: of a self-check.
+    cubin: machine code for `arch`, empty if it was left out; source: the CUDA text that it was compiled from.
+    """
+
+    about: Mapping[str, str]
+    arch: str
+    tensors: tuple[Tensor, ...]
+    steps: tuple[Launch | Apply, ...]
+    workspace_bytes: int
+    program: tuple[Apply, ...]
+    results: tuple[int, ...]
+    scale: float
+    tolerance: float
+    source: str
+    cubin: bytes
+
+    def at(self, place: str) -> tuple[Tensor, ...]:
+        """The inputs, or the outputs, in order."""
+        return tuple(sorted((t for t in self.tensors if t.place == place and t.name), key=lambda t: t.at))
+
+
+def write_plan(plan: Plan) -> dict[str, Any]:
+    """The plan as nested dicts and lists, ready for `json.dumps`."""
+
+    def step(found: Launch | Apply) -> dict[str, Any]:
+        if isinstance(found, Apply):
+            return {"operator": found.operator, "attrs": dict(found.attrs), "inputs": list(found.inputs),
+                    "output": found.output, "scalars": [list(s) for s in found.scalars]}  # fmt: skip
+        args = [
+            {"tensor": a.tensor}
+            if a.shape is None
+            else {"tensor": a.tensor, "shape": list(a.shape), "box": list(a.box), "swizzle": a.swizzle}
+            for a in found.args
+        ]
+        return {"kernel": found.kernel, "grid": list(found.grid), "threads": found.threads,
+                "shared_bytes": found.shared_bytes, "overlaps": found.overlaps, "args": args}  # fmt: skip
+
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "about": dict(plan.about),
+        "arch": plan.arch,
+        "tensors": [
+            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "place": t.place, "at": t.at}
+            for t in plan.tensors
+        ],
+        "steps": [step(s) for s in plan.steps],
+        "workspace_bytes": plan.workspace_bytes,
+        "program": [step(s) for s in plan.program],
+        "results": list(plan.results),
+        "scale": plan.scale,
+        "tolerance": plan.tolerance,
+        "source": _pack(plan.source.encode()),
+        "cubin": _pack(plan.cubin),
+        "cubin_sha256": hashlib.sha256(plan.cubin).hexdigest(),
+    }
+
+
+def read_plan(data: object) -> Plan:
+    """The plan in nested dicts and lists, checked. Raises KernelError at the first thing that does not fit."""
+    top = _Record(data, "the plan")
+    if top.text("format") != FORMAT:
+        raise KernelError(f"this is no {FORMAT}")
+    if top.whole("version") != VERSION:
+        raise KernelError(f"version {top.whole('version')} of the format; this reads version {VERSION}")
+    about = {str(k): str(v) for k, v in top.mapping("about").items()}
+    tensors = tuple(_tensor(_Record(t, f"tensor {n}")) for n, t in enumerate(top.items("tensors")))
+    workspace = top.whole("workspace_bytes")
+    for number, tensor in enumerate(tensors):
+        if tensor.place == "workspace" and tensor.at + tensor.nbytes > workspace:
+            raise KernelError(f"tensor {number} lies outside the workspace")
+    steps = tuple(_step(_Record(s, f"step {n}"), tensors) for n, s in enumerate(top.items("steps")))
+    program = tuple(_apply(_Record(s, f"operator {n}")) for n, s in enumerate(top.items("program")))
+    cubin = _unpack(top.text("cubin"), "cubin")
+    if hashlib.sha256(cubin).hexdigest() != top.text("cubin_sha256"):
+        raise KernelError("the cubin is damaged: its digest is another one")
+    source = _unpack(top.text("source"), "source").decode()
+    plan = Plan(
+        about, top.text("arch"), tensors, steps, workspace, program, tuple(top.wholes("results")),
+        top.number("scale"), top.number("tolerance"), source, cubin,
+    )  # fmt: skip
+    _check_numbers(plan)
+    return plan
+
+
+def _check_numbers(plan: Plan) -> None:
+    for place in ("input", "output"):
+        found = [t.at for t in plan.at(place)]
+        if found != list(range(len(found))) or any(
+            t.place == place and t.at not in found for t in plan.tensors
+        ):
+            raise KernelError(f"the numbers of the {place}s are {found}")
+    defined = len(plan.at("input"))
+    for number, step in enumerate(plan.program):
+        if step.output != defined or any(not 0 <= v < defined for v in step.inputs):
+            raise KernelError(f"operator {number} of the program reads or writes a value out of turn")
+        defined += 1
+    if len(plan.results) != len(plan.at("output")) or any(not 0 <= v < defined for v in plan.results):
+        raise KernelError("the results of the program are not its outputs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A dict of untrusted data; every look at it is checked."""
+
+    data: object
+    where: str
+
+    def _get(self, key: str, kind: type | tuple[type, ...], what: str) -> Any:
+        value = self.data.get(key) if isinstance(self.data, dict) else None
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise KernelError(f"{self.where}: {key} has to be {what}")
+        return value
+
+    def has(self, key: str) -> bool:
+        return isinstance(self.data, dict) and key in self.data
+
+    def text(self, key: str) -> str:
+        return str(self._get(key, str, "a text"))
+
+    def mapping(self, key: str) -> dict[Any, Any]:
+        return dict(self._get(key, dict, "an object"))
+
+    def items(self, key: str) -> list[Any]:
+        return list(self._get(key, list, "a list"))
+
+    def flag(self, key: str) -> bool:
+        return bool(self._get(key, bool, "true or false"))
+
+    def whole(self, key: str, least: int = 0, most: int = 2**40) -> int:
+        value = int(self._get(key, int, "a whole number"))
+        if not least <= value <= most:
+            raise KernelError(f"{self.where}: {key} is {value}, not from {least} to {most}")
+        return value
+
+    def number(self, key: str) -> float:
+        value = float(self._get(key, (int, float), "a number"))
+        if not 0 < value < 1e6:
+            raise KernelError(f"{self.where}: {key} is {value}")
+        return value
+
+    def wholes(self, key: str, least: int = 0, most: int = 2**40) -> tuple[int, ...]:
+        values = self.items(key)
+        if any(isinstance(v, bool) or not isinstance(v, int) or not least <= v <= most for v in values):
+            raise KernelError(f"{self.where}: {key} has to be whole numbers from {least} to {most}")
+        return tuple(values)
+
+    def pair(self, key: str, most: int) -> tuple[int, int]:
+        values = self.wholes(key, 1, most)
+        if len(values) != 2:
+            raise KernelError(f"{self.where}: {key} has to be two numbers")
+        return values[0], values[1]
+
+
+def _tensor(record: _Record) -> Tensor:
+    found = Tensor(
+        record.text("name"), record.text("dtype"), record.wholes("shape", 1, 2**31), record.text("place"),
+        record.whole("at"),
+    )  # fmt: skip
+    if found.dtype not in STORED or found.place not in ("input", "output", "workspace") or len(found.shape) > 8:
+        raise KernelError(f"{record.where}: {found} in {found.place!r}")
+    if found.place == "workspace" and found.at % ALIGNMENT:
+        raise KernelError(f"{record.where}: at {found.at}, no multiple of {ALIGNMENT}")
+    return found
+
+
+def _step(record: _Record, tensors: Sequence[Tensor]) -> Launch | Apply:
+    if record.has("operator"):
+        step = _apply(record)
+        used: Sequence[int] = (*step.inputs, step.output)
+        found: Launch | Apply = step
+    else:
+        grid = record.wholes("grid", 1, 2**31 - 1)
+        if len(grid) != 3:
+            raise KernelError(f"{record.where}: grid has to be three numbers")
+        args = tuple(_argument(_Record(a, f"{record.where}, argument {n}")) for n, a in enumerate(record.items("args")))
+        used = [a.tensor for a in args]
+        found = Launch(
+            record.text("kernel"), (grid[0], grid[1], grid[2]), record.whole("threads", 1, 1024),
+            record.whole("shared_bytes", 0, 2**20), args, record.flag("overlaps"),
+        )  # fmt: skip
+    if any(number >= len(tensors) for number in used):
+        raise KernelError(f"{record.where}: there are {len(tensors)} tensors only")
+    for arg in found.args if isinstance(found, Launch) else ():
+        tensor = tensors[arg.tensor]
+        if arg.shape is not None and math.prod(arg.shape) != math.prod(tensor.shape):
+            raise KernelError(f"{record.where}: a map of {arg.shape} over {tensor}")
+    return found
+
+
+def _apply(record: _Record) -> Apply:
+    operator = record.text("operator")
+    if operator not in OPERATORS:
+        raise KernelError(f"{record.where}: unknown operator {operator!r}")
+    scalars = record.items("scalars")
+    if any(not isinstance(s, list) or len(s) != 2 or not isinstance(s[0], int) for s in scalars):
+        raise KernelError(f"{record.where}: scalars have to be positions and numbers")
+    return Apply(
+        operator, record.mapping("attrs"), record.wholes("inputs"), record.whole("output"),
+        tuple((position, float(value)) for position, value in scalars),
+    )  # fmt: skip
+
+
+def _argument(record: _Record) -> Argument:
+    if not record.has("shape"):
+        return Argument(record.whole("tensor"))
+    swizzle = record.whole("swizzle")
+    if swizzle not in SWIZZLES:
+        raise KernelError(f"{record.where}: a swizzle of {swizzle} bytes")
+    return Argument(record.whole("tensor"), record.pair("shape", 2**32 - 1), record.pair("box", 256), swizzle)
+
+
+def _pack(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9)).decode()
+
+
+def _unpack(text: str, what: str, limit: int = 2**26) -> bytes:
+    try:
+        stream = zlib.decompressobj()
+        data = stream.decompress(base64.b64decode(text, validate=True), limit)
+    except (ValueError, zlib.error) as error:
+        raise KernelError(f"the {what} cannot be unpacked: {error}") from error
+    if not stream.eof:
+        raise KernelError(f"the {what} is cut short, or has more than {limit} bytes")
+    return data

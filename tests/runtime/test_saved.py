@@ -1,0 +1,263 @@
+"""Saved muGraphs: files that stand alone, plans that survive the way, strangers' files that stay data."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb.bench.workloads import WORKLOADS, workload
+from mirage_nb.codegen import Emitted, emit
+from mirage_nb.errors import FormatError, StoreError
+from mirage_nb.interp import evaluate
+from mirage_nb.ir import OPS, KernelGraph, Level, OpKind
+from mirage_nb.lang import parse
+from mirage_nb.runtime import saved
+from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.kernel import Kernel
+from mirage_nb.runtime.kernel_driver import compiled
+from mirage_nb.runtime.kernel_operators import OPERATORS, decode, encode
+from mirage_nb.runtime.kernel_plan import Apply, KernelError, Launch, Plan, read_plan, write_plan
+from mirage_nb.runtime.saved import file_text, flattened, load_kernel, lower, write_file
+from mirage_nb.targets import find_target
+from tests.bench.test_workloads import shrink
+from tests.codegen import mugraphs
+
+H200 = find_target("h200")
+RMS = "X: f16[8, 1024]\nW: f16[1024, 512]\nreturn rms_norm(X) @ W"
+
+
+def program(text: str = RMS) -> KernelGraph:
+    return parse(text).graph
+
+
+@pytest.fixture(scope="module")
+def emitted() -> Emitted:
+    return emit(mugraphs.rmsnorm(8, 1024, 512, 16, 8), H200)
+
+
+@pytest.fixture(scope="module")
+def plan(emitted: Emitted) -> Plan:
+    cubin = compile_cubin(emitted.source, "sm_90a")
+    about = {"name": "rms '''\" \\", "program": RMS}
+    return lower(emitted, program(), arch="sm_90a", cubin=cubin.data, about=about, scale=0.5)
+
+
+def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As on a machine that has NumPy and nothing of ours: isolated, in another folder."""
+    code = [sys.executable, "-I", str(path), *arguments]
+    return subprocess.run(code, capture_output=True, text=True, timeout=60, cwd=path.parent)
+
+
+def test_a_file_says_what_it_is_and_needs_no_package(plan: Plan, tmp_path: Path) -> None:
+    path = write_file(plan, tmp_path / "rms.py")
+    shown = run(path, "--show")
+    assert shown.returncode == 0 and "rms_norm(X) @ W" in shown.stdout and "X: f16[8, 1024]" in shown.stdout
+    assert run(path, "--help").returncode == 0
+    assert run(path, "--frobnicate").returncode == 2
+    source = run(path, "--source")
+    assert "__global__" in source.stdout and '#include "' not in source.stdout
+    text = path.read_text()
+    assert not re.search(r"^\s*(from|import) mirage_nb", text, re.MULTILINE)
+    loaded = {n.split(".")[0] for n in re.findall(r"^(?:from|import) ([\w.]+)", text, re.MULTILINE)}
+    assert loaded <= {*sys.stdlib_module_names, "numpy"}  # CuPy inside functions: once something runs
+
+
+def test_without_a_gpu_it_says_so(plan: Plan, tmp_path: Path) -> None:
+    found = run(write_file(plan, tmp_path / "rms.py"))
+    if "right:" in found.stdout:
+        pytest.skip("there is a GPU here")
+    assert found.returncode == 2 and found.stderr == ""
+    assert "not checked: this runs on a GPU" in found.stdout and "usage: python FILE" in found.stdout
+
+
+def test_an_imported_file_computes_the_reference(plan: Plan, tmp_path: Path) -> None:
+    write_file(plan, tmp_path / "saved_rms.py")
+    rng = np.random.default_rng(0)
+    shapes = {"x": (8, 1024), "w": (1024, 512)}
+    arrays = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    np.savez(tmp_path / "arrays.npz", **arrays)
+    code = (
+        "import sys; sys.path.insert(0, '.'); import numpy as np; from saved_rms import KERNEL, run\n"
+        "a = np.load('arrays.npz'); print(KERNEL); np.save('out.npy', KERNEL.reference(a['x'], a['w']))\n"
+        "try: run(a['x'])\nexcept Exception as error: print(type(error).__name__, error)\n"
+        "assert not [m for m in sys.modules if m.startswith(('mirage_nb', 'cupy', 'torch'))]"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "KernelError 1 arrays; the inputs are X: f16[8, 1024], W: f16[1024, 512]" in done.stdout
+    (exact,) = evaluate(program(), [arrays["x"], arrays["w"]])
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), exact, rtol=1e-12)
+
+
+def test_a_plan_survives_the_way(plan: Plan, tmp_path: Path) -> None:
+    assert read_plan(json.loads(json.dumps(write_plan(plan)))) == plan
+    kernel = load_kernel(write_file(plan, tmp_path / "x.py"))
+    assert isinstance(kernel, Kernel) and kernel.plan == plan and "rms" in repr(kernel)
+
+
+@pytest.mark.parametrize("make", [mugraphs.split_attention, mugraphs.split_safe_attention])
+def test_launches_of_two_kernels_are_all_there(make: Any) -> None:
+    emitted = emit(make(), H200)
+    plan = lower(emitted, arch="sm_90a")
+    assert [s.kernel for s in plan.steps if isinstance(s, Launch)] == [s.kernel for s in emitted.launches]
+    assert any(s.overlaps for s in plan.steps if isinstance(s, Launch))
+    spaces = [t for t in plan.tensors if t.place == "workspace"]
+    assert emitted.temporaries
+    assert {(t.at, t.nbytes) for t in spaces} >= {(t.offset, t.type.nbytes) for t in emitted.temporaries}
+    for step, launch in zip(plan.steps, emitted.launches, strict=True):
+        assert isinstance(step, Launch)
+        for mine, theirs in zip(step.args, launch.args, strict=True):
+            assert plan.tensors[mine.tensor].shape == emitted.graph.types[theirs.value].shape
+
+
+def test_executing_nothing_while_loading(plan: Plan, tmp_path: Path) -> None:
+    path = tmp_path / "evil.py"
+    mark = tmp_path / "executed"
+    path.write_text(f"open({str(mark)!r}, 'w').write('x')\n" + file_text(plan) + f"\nopen({str(mark)!r}, 'w')\n")
+    assert load_kernel(path).plan == plan
+    assert not mark.exists()
+
+
+def test_files_that_cannot_be_loaded(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be read"):
+        load_kernel(tmp_path / "missing.py")
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_file(plan, tmp_path / "no" / "such.py")
+    for name, text, message in (
+        ("empty.py", "", "holds no plan"),
+        ("cut.py", file_text(plan)[:-3000], "holds no plan"),
+        ("json.py", file_text(plan).replace('"format"', "format"), "Expecting property name"),
+        ("binary.py", "\udcff", "is no text"),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+        with pytest.raises(FormatError, match=message):
+            load_kernel(tmp_path / name)
+
+
+def edits() -> list[tuple[str, Any, str]]:
+    """Where a plan is changed, into what, and what is said of it."""
+    return [
+        ("format", "other", "this is no mirage_nb kernel"),
+        ("version", 2, "version 2 of the format"),
+        ("tensors/0/dtype", "f8", "tensor 0"),
+        ("tensors/0/shape", [8, -1], "shape has to be whole numbers"),
+        ("tensors/0/at", 1, "the numbers of the inputs"),
+        ("tensors/0/place", "elsewhere", "tensor 0"),
+        ("tensors", 3, "tensors has to be a list"),
+        ("steps/0/grid", [1, 1], "three numbers"),
+        ("steps/0/grid", [1, 1, True], "whole numbers"),
+        ("steps/0/threads", 2048, "threads is 2048"),
+        ("steps/0/shared_bytes", -1, "shared_bytes is -1"),
+        ("steps/0/args/0/tensor", 99, "tensors only"),
+        ("steps/0/overlaps", 1, "true or false"),
+        ("program/0/operator", "os.system", "unknown operator 'os.system'"),
+        ("program/0/inputs", [77], "out of turn"),
+        ("results", [1000], "the results of the program"),
+        ("scale", 0, "scale"),
+        ("cubin", "AAAA", "the cubin"),
+        ("cubin_sha256", "0" * 64, "the cubin is damaged"),
+    ]
+
+
+@pytest.mark.parametrize(("where", "value", "message"), edits())
+def test_plans_that_do_not_hold_together(plan: Plan, where: str, value: Any, message: str) -> None:
+    data = json.loads(json.dumps(write_plan(plan)))
+    *path, last = where.split("/")
+    place: Any = data
+    for key in path:
+        place = place[int(key)] if isinstance(place, list) else place[key]
+    place[int(last) if isinstance(place, list) else last] = value
+    with pytest.raises(KernelError, match=message):
+        read_plan(data)
+
+
+def test_a_bomb_is_not_unpacked(plan: Plan) -> None:
+    data = write_plan(replace(plan, source=" " * (2**26 + 10)))
+    with pytest.raises(KernelError, match="more than"):
+        read_plan(data)
+
+
+def test_a_map_has_the_elements_of_its_tensor(plan: Plan) -> None:
+    data = json.loads(json.dumps(write_plan(plan)))
+    mapped = [a for s in data["steps"] for a in s.get("args", ()) if "shape" in a]
+    assert mapped, "the TMA ring takes tensor maps"
+    mapped[0]["shape"][0] *= 2
+    with pytest.raises(KernelError, match="a map of"):
+        read_plan(data)
+
+
+def test_the_flattened_source_compiles_to_the_same(emitted: Emitted, plan: Plan) -> None:
+    assert len(compiled(flattened(emitted.source), "sm_90a")) == len(plan.cubin)  # names of files differ
+    with pytest.raises(KernelError, match="NVRTC rejects"):
+        compiled("this is no C++", "sm_90a")
+
+
+def test_a_large_cubin_is_left_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "MAX_CUBIN", 10)
+    assert load_kernel(write_file(plan, tmp_path / "x.py")).plan == replace(plan, cubin=b"")
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_reference_of_every_workload(name: str) -> None:
+    graph = program(shrink(workload(name)))
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal(i.type.shape) * 0.4 for i in graph.inputs]
+    plan = Plan({}, "sm_90a", _tensors(graph), (), 0, tuple(saved._operators(graph)), graph.outputs, 1.0, 1e-3, "", b"")
+    found = Kernel(plan).reference(*arrays)
+    np.testing.assert_allclose(found, evaluate(graph, arrays)[0], rtol=1e-12)
+
+
+def _tensors(graph: KernelGraph) -> Any:
+    from mirage_nb.runtime.kernel_plan import Tensor
+
+    inputs = [Tensor(i.name, i.type.dtype.value, i.type.shape, "input", n) for n, i in enumerate(graph.inputs)]
+    outputs = [Tensor(f"o{n}", t.dtype.value, t.shape, "output", n) for n, t in enumerate(graph.output_types)]
+    return (*inputs, *outputs)
+
+
+def test_every_pre_defined_operator_has_a_row() -> None:
+    structural = {OpKind.IN_ITER, OpKind.OUT_SAVER, OpKind.ACCUM, OpKind.GRAPH, OpKind.FUSED}
+    wanted = {kind.value for kind, spec in OPS.items() if Level.KERNEL in spec.levels and kind not in structural}
+    assert wanted - OPERATORS.keys() <= {"Apply"}, "an operator without a row in kernel_operators.OPERATORS"
+    assert OPERATORS.keys() <= {kind.value for kind in OpKind}
+
+
+def test_operators_between_kernels_keep_their_numbers() -> None:
+    text = "X: f16[8, 16]\nY: f16[16, 4]\nreturn exp(X @ Y * 0.5)"
+    plan = lower(emit(program(text), H200), program(text), arch="sm_90a")
+    assert all(isinstance(s, Apply) for s in plan.steps)
+    scaled = next(s for s in plan.steps if isinstance(s, Apply) and s.operator == "EwMul")
+    assert scaled.scalars == ((1, 0.5),) and len(scaled.inputs) == 1
+    assert read_plan(write_plan(plan)) == plan
+
+
+def test_bf16_is_rounded_to_nearest_even() -> None:
+    values = np.array([1.0, 1.00390625, 1.01171875, -3.3895e38, 0.0, 1e-30], np.float32)
+    import torch
+
+    exact = torch.from_numpy(values).bfloat16()
+    assert np.array_equal(encode(values, "bf16"), exact.view(torch.uint16).numpy())
+    assert np.array_equal(decode(encode(values, "bf16"), "bf16"), exact.double().numpy())
+
+
+def test_copied_modules_share_no_names() -> None:
+    """They stand in one file, so a name that two of them define would mean the second one's everywhere."""
+    seen: dict[str, str] = {}
+    for name in saved.COPIED:
+        for node in ast.parse(Path(saved.__file__).with_name(f"{name}.py").read_text()).body:
+            names = [node.name] if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []
+            if isinstance(node, ast.Assign):
+                names = [n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                names = [node.target.id]
+            for defined in names:
+                assert seen.setdefault(defined, name) == name, defined
