@@ -1,0 +1,169 @@
+"""Programs that are no workloads: each becomes a fused, verified muGraph, or is refused with a reason to act on.
+
+The programs stand in `foreign/`, one file each, at sizes that models have. They are searched at those sizes; what
+is executed is the same program with smaller constants.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirage_nb.codegen import Options, emit
+from mirage_nb.errors import SearchError
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.legality import check
+from mirage_nb.lang import TensorProgram, load
+from mirage_nb.pipeline import superoptimize
+from mirage_nb.runtime.buffers import decode
+from mirage_nb.search import (
+    EFFORTS,
+    Budget,
+    Instance,
+    Prepared,
+    Structure,
+    configurations,
+    instances,
+    prepare,
+    run_configuration,
+    tiny,
+)
+from mirage_nb.targets import TARGETS
+from mirage_nb.verify.trials import verify
+from tests.codegen.running import Arrays, draw, run
+
+H200 = TARGETS["h200"]
+FEW = replace(EFFORTS["standard"], kernels=1, extra=1, structures=3)
+FOLDER = Path(__file__).parent / "foreign"
+FOREIGN = sorted(path.stem for path in FOLDER.glob("*.mirage"))
+
+REFUSED = {
+    "concat_inputs": "Concat",
+    "elementwise_chain": "outside LAX, the result of operator 0 (Sigmoid) enters a second exponential",
+    "outer_product": "outer product",
+}
+"""Programs that are not fused, with words of the reason."""
+FUSED = [name for name in FOREIGN if name not in REFUSED]
+
+SMALLER = {
+    "B": 2, "C": 32, "D": 16, "F": 96, "G": 2, "H": 2, "K": 64, "L": 32, "M": 16, "N": 64, "R": 8, "S": 32, "T": 64,
+}  # fmt: skip
+ODD = {"odd_sizes": {"M": 7, "K": 100, "N": 130}, "prime_sizes": {"M": 13, "K": 53, "N": 31}}
+
+
+@functools.cache
+def text(name: str, *, small: bool = False) -> TensorProgram:
+    """The program of a file, with its own constants or smaller ones."""
+    path = FOLDER / f"{name}.mirage"
+    full = load(path)
+    smaller = ODD.get(name) or {k: v for k, v in SMALLER.items() if v < full.sizes.get(k, 0)}
+    return load(path, sizes=smaller) if small else full
+
+
+def program(name: str, *, small: bool = False) -> KernelGraph:
+    return text(name, small=small).graph
+
+
+def found(prepared: Prepared) -> Iterator[Structure]:
+    """The first muGraphs of one kernel of every configuration, then those of two kernels."""
+    for effort in (FEW, replace(FEW, kernels=2)):
+        for configuration in configurations(prepared, effort):
+            if configuration.kernels == effort.kernels:
+                budget = Budget(seconds=60.0)
+                yield from run_configuration(
+                    prepared, configuration, effort, budget, lambda counts: None, lambda: False
+                ).structures
+
+
+def fused(prepared: Prepared) -> tuple[Structure, Instance]:
+    """The first muGraph with an instance that fits the target."""
+    for structure in found(prepared):
+        for instance in instances(structure, prepared, H200, 1):
+            return structure, instance
+    raise AssertionError("no muGraph was found")
+
+
+def operators(graph: KernelGraph) -> int:
+    return sum(op.kind is not OpKind.CONST for op in graph.ops)
+
+
+def stored(graph: KernelGraph) -> Arrays:
+    """Inputs that no denominator of a program comes near zero for."""
+    return draw(graph, scale=0.3)
+
+
+def exact(graph: KernelGraph, inputs: Arrays) -> Arrays:
+    return list(evaluate(graph, [decode(a, i.type.dtype) for a, i in zip(inputs, graph.inputs, strict=True)]))
+
+
+def error(found: Arrays, wanted: Arrays) -> float:
+    pairs = zip(found, wanted, strict=True)
+    return max(float(np.linalg.norm(f - w) / np.linalg.norm(w)) for f, w in pairs)
+
+
+def test_there_are_enough_of_them_and_none_is_a_workload() -> None:
+    assert len(FUSED) >= 30 and set(REFUSED) < set(FOREIGN)
+    digests = {program(name).digest() for name in FOREIGN}
+    assert len(digests) == len(FOREIGN)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_it_becomes_one_fused_verified_mugraph(name: str) -> None:
+    graph = program(name)
+    prepared = prepare(graph)
+    structure, instance = fused(prepared)
+    check(instance.graph)
+    assert instance.graph.kernel_count < operators(graph)
+    pair = tiny(prepared, structure)
+    assert verify(*pair, seed=3).accepted
+    inputs = stored(pair[0])
+    assert error(exact(pair[1], inputs), exact(pair[0], inputs)) < 1e-9
+
+
+@pytest.mark.parametrize("name", FUSED[::3])
+def test_it_is_emitted_and_runs(name: str) -> None:
+    graph = program(name, small=True)
+    prepared = prepare(graph)
+    inputs = stored(graph)
+    wanted = exact(graph, inputs)
+    choose = random.Random(name)
+    every = [i for _, s in zip(range(12), found(prepared), strict=False) for i in instances(s, prepared, H200, 4)]
+    for instance in choose.sample(every, 2):
+        emitted = emit(instance.graph, H200, Options(choose.choice([2, 4])))
+        outputs = run(emitted, inputs, deferred=True, order=choose.randrange(100))
+        types = instance.graph.output_types
+        assert error([decode(o, t.dtype) for o, t in zip(outputs, types, strict=True)], wanted) < 3e-3, instance.sizes
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_with_a_reason(name: str) -> None:
+    assert REFUSED[name] in " ".join(reasons(program(name)))
+
+
+def reasons(graph: KernelGraph) -> Iterator[str]:
+    """Why nothing comes of a program: what the search says, or the verdicts of what it finds."""
+    try:
+        prepared = prepare(graph)
+        for structure in found(prepared):
+            verdict = verify(*tiny(prepared, structure), seed=3)
+            assert not verdict.accepted
+            yield str(verdict)
+    except SearchError as mistake:
+        yield str(mistake)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FUSED)
+def test_a_session_ends_with_a_kernel_that_ran(name: str) -> None:
+    session = superoptimize(text(name, small=True), budget=8.0)
+    snapshot = session.result(300)
+    assert session.best is not None, snapshot.messages
+    assert session.best.error is not None and session.best.error < 1e-2
+    assert snapshot.candidates[0].kernels < operators(session.program.graph)
