@@ -5,11 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirage_nb.errors import ShapeError
+from mirage_nb.errors import OptionError, ShapeError
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import DType, KernelGraph
-from mirage_nb.verify.float_gate import DRAWS, TOLERANCES, compare, hard_inputs
-from tests.mugraphs import attention_safe, gqa, rmsnorm
+from mirage_nb.ir import DimAttrs, DType, Input, KernelGraph, Op, OpKind, TensorType
+from mirage_nb.verify.float_gate import (
+    DRAWS,
+    TOLERANCES,
+    GateReport,
+    as_written,
+    compare,
+    gate,
+    judge,
+    rounded,
+    sample_names,
+    samples,
+)
+from tests.mugraphs import Case, Kernel, attention_safe, cases, gqa, rmsnorm
 
 RNG = np.random.default_rng(0)
 WANT = RNG.normal(size=(4, 8))
@@ -60,22 +71,42 @@ def test_shapes_have_to_fit() -> None:
         compare([WANT], [WANT, WANT], DType.F16)
 
 
-def survives(program: KernelGraph, candidate: KernelGraph) -> dict[str, bool]:
-    with np.errstate(all="ignore"):
-        return {
-            hard.name: compare(
-                evaluate(candidate, hard.inputs, np.float32), evaluate(program, hard.inputs), DType.F16
-            ).ok
-            for hard in hard_inputs(program)
-        }
+def in_float32(program: KernelGraph, candidate: KernelGraph, **chosen: tuple[str, ...]) -> GateReport:
+    def run(inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        outputs = evaluate(candidate, inputs, np.float32)
+        return tuple(rounded(out, t.dtype) for out, t in zip(outputs, candidate.output_types, strict=True))
+
+    return gate(run, samples(program, **chosen))
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_right_kernels_survive(case: Case) -> None:
+    report = in_float32(case.program, case.candidate)
+    assert report.ok and report.broken == () and len(report.survived) >= 12, str(report)
 
 
 def test_hard_inputs_tell_an_unsafe_softmax() -> None:
     """Algebraically the two are equal, and field trials accept both; float32 does not."""
     safe = attention_safe(d=16, s=32)
-    assert all(survives(safe.program, safe.candidate).values())
-    unsafe = unsafe_attention(16, 32)
-    assert not survives(safe.program, unsafe)["large logits"]
+    assert in_float32(safe.program, safe.candidate).ok
+    report = in_float32(safe.program, unsafe_attention(16, 32))
+    assert "large logits" in report.broken and "normal" in report.survived
+    assert "broken by large logits: output 0[" in str(report)
+
+
+def test_partial_sums_of_half_precision_break() -> None:
+    """The squares of a row added in f16 overflow where the program, in f32, does not."""
+
+    def squares(dtype: DType) -> KernelGraph:
+        graph = KernelGraph.start(Input("X", TensorType((4, 64), dtype)))
+        graph = graph.append(Op(OpKind.SQR, (0,))).append(Op(OpKind.SUM, (1,), DimAttrs(1)))
+        return graph.append(Op(OpKind.SQRT, (2,))).returning((3,))
+
+    single, half = squares(DType.F32), squares(DType.F16)
+    report = gate(lambda inputs: as_written(half, inputs), samples(single, names=("large norms", "all positive")))
+    errors = {result.name: result.error for result in report.results}
+    assert errors["large norms"] == np.inf and errors["all positive"] < TOLERANCES[DType.F16]
+    assert "large norms" not in {sample.name for sample in samples(half)}
 
 
 def unsafe_attention(d: int, s: int) -> KernelGraph:
@@ -90,14 +121,60 @@ def unsafe_attention(d: int, s: int) -> KernelGraph:
 
 
 def test_a_program_is_not_asked_for_more_than_it_survives() -> None:
-    names = {hard.name for hard in hard_inputs(gqa(d=16, s=32).program)}
-    assert "normal" in names and "large logits" not in names
-    assert {hard.name for hard in hard_inputs(rmsnorm().program)} == set(DRAWS)
+    unsafe = {sample.name for sample in samples(gqa(d=16, s=32).program)}
+    assert "all negative" not in unsafe and "near-zero norms" in unsafe and "large logits" not in unsafe
+    safe = {sample.name for sample in samples(attention_safe(d=16, s=32).program)}
+    assert set(DRAWS) - {"large norms"} <= safe
 
 
-def test_hard_inputs_follow_from_the_seed_and_fit_every_type() -> None:
+def test_what_is_not_finite_stays_so_and_goes_no_further() -> None:
+    k = Kernel(X=(4, 8), W=(8, 8))
+    program = k.returning(k.op(OpKind.MATMUL, 0, 1))
+    for sample in samples(program, names=("undefined element of X", "infinite element of W")):
+        (want,) = sample.outputs
+        assert sample.asked == want.size and 0 < (~np.isfinite(want)).sum() < want.size
+        assert judge(sample, [want]).survived
+        hidden = judge(sample, [np.where(np.isfinite(want), want, 0.0)])
+        assert not hidden.survived and hidden.error == np.inf and "is 0" in hidden.note
+        spread = want.copy()
+        spread[np.isfinite(want)] = np.nan
+        assert not judge(sample, [spread]).survived
+
+
+def test_errors_are_relative_and_named() -> None:
+    (sample,) = samples(rmsnorm().program, names=("normal",))
+    (want,) = sample.outputs
+    off = want.copy()
+    off[1, 2] += np.abs(want).max() / 10
+    result = judge(sample, [off])
+    assert not result.survived and result.error == pytest.approx(0.1) and "output 0[1, 2]" in result.note
+    with pytest.raises(ShapeError):
+        judge(sample, [want.T])
+
+
+def test_samples_follow_from_the_seed_and_fit_every_type() -> None:
     program = rmsnorm().program
-    one, same, other = (hard_inputs(program, seed) for seed in (1, 1, 2))
-    for a, b, c in zip(one, same, other, strict=True):
-        assert (a.inputs["X"] == b.inputs["X"]).all() and (a.inputs["X"] != c.inputs["X"]).any()
+    one, same, other = (list(samples(program, seed)) for seed in (1, 1, 2))
+    for a, b, c in zip(one[:5], same, other, strict=False):
+        assert a.name == b.name and (a.inputs["X"] == b.inputs["X"]).all() and (a.inputs["X"] != c.inputs["X"]).any()
         assert all((x.astype(np.float16) == x).all() for x in a.inputs.values())
+    assert {sample.name for sample in one} <= set(sample_names(program))
+    with pytest.raises(OptionError, match="no hard inputs are named 'soft'"):
+        samples(program, names=("soft",))
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_rounding_keeps_what_the_type_holds(dtype: DType) -> None:
+    values = np.array([1.0, -0.0, np.inf, np.nan, 2.0**-10, 65504.0, 1.0000001, 3e38])
+    once = rounded(values, dtype)
+    np.testing.assert_array_equal(rounded(once, dtype), once)
+    assert once[0] == 1 and np.isinf(once[2]) and np.isnan(once[3]) and once[4] == 2.0**-10
+    assert np.isinf(once[7]) == (dtype is DType.F16)
+
+
+def test_denormals_and_zero_rows_are_what_they_say() -> None:
+    program = rmsnorm(8, 8, 8).program
+    found = {name: next(iter(samples(program, names=(name,))), None) for name in ("denormals", "zero rows")}
+    assert found["denormals"] is None  # the program divides by the root of an underflow
+    zero = found["zero rows"]
+    assert zero is not None and 0 < zero.asked < sum(out.size for out in zero.outputs)
