@@ -25,7 +25,6 @@ from mirage_nb.codegen.matmul import (
     warp_place,
 )
 from mirage_nb.codegen.reader import Multi, Reader, Scope, behind_views, locate
-from mirage_nb.codegen.ring import loads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumAttrs, AccumKind, OpKind
 from mirage_nb.optimize.placement import Phase, Place, Step
@@ -92,7 +91,7 @@ class Fragments:
 
     def hoist(self) -> None:
         """Row sides that no iteration changes are loaded into registers once, before the loop."""
-        ring = {s.value for s in loads(self.scope, Phase.LOOP)}
+        anew = {s.value for s in self.scope.plan.steps if s.phase is Phase.LOOP}
         for index in self.region.ops:
             op, tiling = self.scope.block.ops[index], self.scope.plan.tiling(index)
             if op.kind is not OpKind.MATMUL or tiling is None:
@@ -100,7 +99,7 @@ class Fragments:
             left, right = op.inputs
             rows, _ = sides(self.scope, tiling, left, right)
             tiles, depth = self.region.row_tiles, rows.depth // DEPTH_TILE
-            streamed = self.scope.plan.places[left] is Place.REGISTER or behind_views(self.scope, left) in ring
+            streamed = self.scope.plan.places[left] is Place.REGISTER or behind_views(self.scope, left) in anew
             name = f"held{left}"
             if streamed or contiguous_side(self.scope, rows) is None or 4 * tiles * depth > HELD_REGISTERS:
                 continue

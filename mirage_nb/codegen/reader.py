@@ -22,6 +22,7 @@ from mirage_nb.ir import (
     OpKind,
     RepeatAttrs,
     ReshapeAttrs,
+    TensorType,
     ThreadGraph,
     TransposeAttrs,
 )
@@ -188,17 +189,18 @@ class Reader:
                     shape = self.scope.shape(value)
                     dims.append(broadcast_dim(dim, len(index), shape))
                     operands.append(self.read(value, broadcast_index(index, shape), dims[-1]))
-                return self.statement(op, operands, dims)
+                return self.statement(op, operands, dims, _repeated(op, self.scope.block.types))
 
-    def statement(self, op: Op, operands: list[str], dims: list[int | None]) -> str:
+    def statement(self, op: Op, operands: list[str], dims: list[int | None], repeated: bool) -> str:
         """`const float x = op(operands);`, once for all elements of the vector where no operand varies.
 
-        A vector divided by one number is multiplied by its reciprocal.
+        What many elements are divided by is inverted, which is done once for those of a vector or of fragments.
         """
         name = self.fresh(op.kind.value.lower().removeprefix("ew"))
-        if self.width > 1 and op.kind is OpKind.DIV and dims[0] is not None and dims[1] is None:
-            self.loads.append(f"const float inverse_{name} = fast_reciprocal({operands[1]});")
-            self.body.append(f"const float {name} = {operands[0]} * inverse_{name};")
+        if op.kind is OpKind.DIV and repeated:
+            place = self.loads if self.width > 1 and dims[1] is None else self.body
+            place.append(f"const float inverse_{name} = fast_reciprocal({operands[1]});")
+            self._place(dims).append(f"const float {name} = {operands[0]} * inverse_{name};")
             return name
         self._place(dims).append(f"const float {name} = {CUDA[op.kind](operands, op.attrs)};")
         return name
@@ -250,6 +252,11 @@ class Reader:
         return f"{name}[v]"
 
 
+def _repeated(op: Op, types: Sequence[TensorType]) -> bool:
+    """Whether several elements of the first operand meet the same element of the last."""
+    return types[op.inputs[0]].elements > types[op.inputs[-1]].elements
+
+
 def _load_one(name: str, leaf: Leaf, offset: str) -> list[str]:
     """Statements that load one element, adding up partial sums."""
     if leaf.copies == 1:
@@ -287,7 +294,7 @@ class _ThreadReader:
                 shape = self.graph.types[operand].shape
                 dims.append(broadcast_dim(dim, len(index), shape))
                 operands.append(self.read(operand, broadcast_index(index, shape), dims[-1]))
-            found = self.outer.statement(op, operands, dims)
+            found = self.outer.statement(op, operands, dims, _repeated(op, self.graph.types))
         self.memo[key] = found
         return found
 

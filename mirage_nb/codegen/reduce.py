@@ -92,7 +92,12 @@ def emit_reduce(out: Writer, scope: Scope, step: Step) -> None:
             _partial(out, scope, step, shared, kind, target, top, at)
         if step.value is not None:
             _combine(out, shared, kind, scope)
-            _store_result(out, scope, step.value, shared, at, "result")
+            result, value = "result", scope.first[step.op]
+            if step.value != value:  # an elementwise operator on the result, by who has it
+                reader = Reader(scope, 1, {value: result})
+                result = reader.compute(step.value, at, None)
+                out.lines([*reader.loads, *reader.body])
+            _store_result(out, scope, step.value, shared, at, result)
 
 
 def _lane(shared: Share) -> str:

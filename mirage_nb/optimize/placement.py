@@ -21,6 +21,7 @@ from mirage_nb.ir import (
     OpKind,
     Trait,
 )
+from mirage_nb.optimize.held import REDUCTIONS
 from mirage_nb.optimize.swizzle import panel_bytes
 from mirage_nb.optimize.tiling import on_tensor_cores
 
@@ -68,7 +69,8 @@ class Phase(enum.Enum):
 class Step:
     """One step. `op` is the operator it computes; `accum` the accumulator that takes its result, or None.
 
-    `value` is what it leaves in shared memory (None: nothing). `reads` are shared values.
+    `value` is what it leaves in shared memory (None: nothing): a reduction may go on with an elementwise
+    operator on its result and leave that one's. `reads` are shared values.
     """
 
     kind: StepKind
@@ -223,12 +225,38 @@ class _Placer:
                 return Place.NONE if self._streams(index) else Place.SHARED
             case _ if index in self.private:
                 return Place.REGISTER
-            case _ if self.folded_into(index) is not None:
+            case _ if self.folded_into(index) is not None or self._continued(index) is not None:
                 return Place.NONE
             case kind if kind in INLINE_KINDS or Trait.ELEMENTWISE in OPS[kind].traits:
-                return Place.INLINE if len(readers) <= 1 and not for_matmul else Place.SHARED
+                once = len(readers) <= 1 and not for_matmul and not self._repeated(value, readers)
+                return Place.INLINE if once else Place.SHARED
             case _:
                 return Place.SHARED
+
+    def _repeated(self, value: int, readers: set[int]) -> bool:
+        """Whether fragments of a warp-private body would compute a value again and again."""
+        size = self.block.types[value].elements
+        return any(self.block.types[v].elements > size for i in readers & self.private for v in self.values[i])
+
+    def _continued(self, index: int) -> int | None:
+        """What the threads that hold the result of a reduction compute from it at once: the one elementwise
+        value that reads it, if that has its shape and nothing else goes into it."""
+        if self.block.ops[index].kind not in REDUCTIONS:
+            return None
+        (value,) = self.values[index]
+        readers = [self.block.ops[i] for i in self.uses[value]]
+        if len(readers) != 1 or not self._elementwise(readers[0].kind):
+            return None
+        results = self.values[self.uses[value][0]]
+        others = [v for v in readers[0].inputs if v != value]
+        alone = len(results) == 1 and all(self._place(v) is Place.LITERAL for v in others)
+        if not alone or self.block.types[results[0]].shape != self.block.types[value].shape:
+            return None
+        return results[0] if self._place(results[0]) is Place.SHARED else None
+
+    @staticmethod
+    def _elementwise(kind: OpKind) -> bool:
+        return kind is OpKind.FUSED or Trait.ELEMENTWISE in OPS[kind].traits
 
     def _worth_prefetching(self, value: int, attrs: InIterAttrs) -> bool:
         """Whether a tile with one reader should be on its way long before it is read.
@@ -292,8 +320,11 @@ class _Placer:
         kind = StepKind.MAP
         if op.kind in MATMULS:
             kind = StepKind.MATMUL
-        elif op.kind in (OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM):
+        elif op.kind in REDUCTIONS:
             kind = StepKind.REDUCE
+            made = [v for v in (self._continued(index),) if v is not None] or made
+        elif any(self._continued(self.defined[v]) == w for v in op.inputs for w in made):
+            return []  # the reduction has computed it
         accum = self.folded_into(index)
         if accum is not None:
             return [Step(kind, index, None, Phase.LOOP, accum, reads)]

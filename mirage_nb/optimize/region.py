@@ -2,7 +2,7 @@
 
 In: a block graph whose loop chains matrix multiplications (attention). Out: a `Region`: warps take 16-row
 tiles of the result, and, where the body allows it, parts of the key axis, each with its own accumulators
-that are added up after the loop. Invariant: a warp needs nothing that another warp computes in the loop.
+that are added up after the loop. Invariant: a warp needs no product that another warp computes in the loop.
 """
 
 from __future__ import annotations
@@ -160,6 +160,10 @@ class _Body:
         if loaded or op.kind in (OpKind.TRANSPOSE, OpKind.RESHAPE):
             self.leaves.update(self.values[index])
             return loaded or op.inputs[0] in self.leaves
+        if op.kind not in (OpKind.ACCUM, OpKind.MATMUL) and all(v in self.leaves for v in op.inputs):
+            # No product goes into it (the norms of the keys): all warps compute it together, a leaf for the body.
+            self.leaves.update(self.values[index])
+            return True
         if not all(self._shaped(v) for v in self.values[index]):
             return False
         self.ops.append(index)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mirage_nb.ir import OPS, BlockGraph, KernelGraph, Op, OpKind, ThreadGraph, Trait
+from mirage_nb.ir import OPS, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, ThreadGraph, Trait
+from mirage_nb.optimize.placement import MATMULS
 
 
 def fuse(graph: KernelGraph) -> KernelGraph:
@@ -35,7 +36,7 @@ def fuse_block(block: BlockGraph) -> BlockGraph:
 def _chains(block: BlockGraph) -> list[tuple[int, ...]]:
     """Partition of the elementwise operators into chains, each convex: no path leaves a chain and returns."""
     defined = _definition_index(block)
-    stages = block.stages()
+    times = _times(block)
     reach: list[frozenset[int]] = []
     for op in block.ops:
         direct = {defined[v] for v in op.inputs}
@@ -47,7 +48,7 @@ def _chains(block: BlockGraph) -> list[tuple[int, ...]]:
         chain = [index]
         for producer in sorted({defined[v] for v in op.inputs}):
             found = chain_of.get(producer)
-            if found is None or found is chain or stages[producer] != stages[index]:
+            if found is None or found is chain or times[producer] != times[index]:
                 continue
             merged = sorted({*found, *chain})
             if _convex(merged, reach):
@@ -56,6 +57,23 @@ def _chains(block: BlockGraph) -> list[tuple[int, ...]]:
             chain_of[member] = chain
     unique = {tuple(chain) for chain in chain_of.values()}
     return sorted(unique)
+
+
+def _times(block: BlockGraph) -> list[tuple[int | None, bool, bool]]:
+    """When an operator runs: its stage, and in the loop whether it is anew in every iteration and whether a
+    product goes into it. What is computed once, or once for all warps, keeps out of the chains of the others.
+    """
+    varies: list[bool] = []
+    multiplied: list[bool] = []
+    found = []
+    for op, stage, values in zip(block.ops, block.stages(), (v for _, v in block.definitions()), strict=True):
+        streamed = isinstance(op.attrs, InIterAttrs) and op.attrs.fmap is not None
+        anew = stage == 0 and block.loop > 1 and (streamed or any(varies[v] for v in op.inputs))
+        product = anew and (op.kind in MATMULS or any(multiplied[v] for v in op.inputs))
+        varies += [anew] * len(values)
+        multiplied += [product] * len(values)
+        found.append((stage, anew, product))
+    return found
 
 
 def _convex(members: list[int], reach: list[frozenset[int]]) -> bool:

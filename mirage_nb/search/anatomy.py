@@ -105,7 +105,8 @@ class Part(enum.Enum):
     INLINE = "inline"
     """Computed in the registers of its reader, or a view."""
     PRIVATE = "private"
-    """Of a loop body that chains matmuls: in fragments of one warp where sizes allow it, else a tile."""
+    """Of a loop body that chains matmuls, and one of them goes into it: in fragments of one warp where sizes
+    allow it, else a tile."""
     FOLDED = "folded"
     """Goes from registers into an accumulator, which warps may share by depth."""
     TILE = "tile"
@@ -137,7 +138,7 @@ def anatomy(kernel: KernelStructure) -> Anatomy:
     for index in reversed(range(len(steps))):
         for read in steps[index].reads:
             readers[read] += readers[index] if _is_view(steps[index], varying[steps[index].reads[0]]) else [index]
-    parts = [_part(kernel, index, readers[index], varying[index], chained) for index in range(len(steps))]
+    parts = [_part(kernel, i, readers[i], varying[i], chained and above[i]) for i in range(len(steps))]
     return Anatomy(tuple(parts), tuple(varying))
 
 
@@ -146,7 +147,7 @@ def _is_view(step: Step, of_varying: bool) -> bool:
     return step.operator.accum is AccumKind.HOLD and not of_varying
 
 
-def _part(kernel: KernelStructure, index: int, readers: Sequence[int], varying: bool, chained: bool) -> Part:
+def _part(kernel: KernelStructure, index: int, readers: Sequence[int], varying: bool, private: bool) -> Part:
     operator = kernel.steps[index].operator
     reading = [kernel.steps[r].operator for r in readers]
     multiplied = any(o.kind is OpKind.MATMUL for o in reading)
@@ -159,7 +160,7 @@ def _part(kernel: KernelStructure, index: int, readers: Sequence[int], varying: 
             return Part.STREAMED if varying else Part.HELD
         case OpKind.ACCUM:
             return Part.INLINE if operator.accum is AccumKind.HOLD else Part.ACCUMULATOR
-        case _ if varying and chained:
+        case _ if private:
             return Part.PRIVATE
         case kind if len(reading) == 1 and reading[0].accum is not None and _FOLDS.get(kind) is reading[0].accum:
             return Part.FOLDED

@@ -162,6 +162,35 @@ def safe_attention(
     return one_kernel("Q K V", b)
 
 
+def normed_attention(
+    form: str, rows: int = 32, keys: int = 256, d: int = 64, row_blocks: int = 1, loop: int = 2, heads: int = 2
+) -> KernelGraph:
+    """Attention whose normalised queries meet keys or values normalised in the loop; K is [heads, d, keys].
+
+    form: "V", values over their norms; "E", exponentials over the norms of the values; "K", scores over the
+    norms of the keys.
+    """
+    args = (tensor((heads, rows, d)), tensor((heads, d, keys)), tensor((heads, keys, d)))
+    b = Build(args, (heads, row_blocks), loop)
+    q, k, v = b.load(0, (0, 1)), b.load(1, (0, None), 2), b.load(2, (0, None), 1)
+
+    def norm(value: int, dim: int) -> int:
+        return b.op(OpKind.SQRT, b.op(OpKind.MUL, b.const(Fraction(1, d)), b.sum(b.op(OpKind.SQR, value), dim)))
+
+    scores = b.op(OpKind.MATMUL, b.op(OpKind.DIV, q, norm(q, 2)), k)
+    if form == "K":
+        scores = b.op(OpKind.MUL, b.op(OpKind.DIV, scores, norm(k, 1)), b.const(Fraction(1, 8)))
+    e = weights = b.op(OpKind.EXP, scores)
+    if form == "E":
+        weights = b.op(OpKind.DIV, e, b.reshape(norm(v, 2), 1, 1, keys // loop))
+    if form == "V":
+        v = b.op(OpKind.DIV, v, norm(v, 2))
+    total = b.accum(AccumKind.SUM, b.sum(e, 2))
+    out = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, weights, v))
+    b.save(b.op(OpKind.DIV, out, total), (0, 1))
+    return one_kernel("Q K V", b)
+
+
 def split_attention(
     heads: int = 2, rows: int = 16, keys: int = 256, d: int = 64, splits: int = 2, loop: int = 2
 ) -> KernelGraph:

@@ -24,6 +24,7 @@ from mirage_nb.ir import (
     ReshapeAttrs,
 )
 from mirage_nb.optimize import plan
+from mirage_nb.optimize.placement import Phase, StepKind
 from mirage_nb.targets import TARGETS
 from tests.codegen.mugraphs import (
     Build,
@@ -32,6 +33,7 @@ from tests.codegen.mugraphs import (
     gated_mlp,
     lora,
     lora_concat,
+    normed_attention,
     ntrans,
     one_kernel,
     rmsnorm,
@@ -96,6 +98,22 @@ def test_warp_private_attention(rows: int, warps: int, key_warps: int, bulk: boo
     assert emitted.source.count("warp_max<4>") == 1
     # Scores far apart: without the running maximum the exponentials overflow or vanish.
     check(graph, options, scale=3.0)
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+@pytest.mark.parametrize("form", ["V", "E", "K"])
+def test_norms_of_streamed_tiles_beside_warp_private_products(form: str, bulk: bool) -> None:
+    """All warps compute the norms of a tile together, once; what is the same in every iteration, before the loop."""
+    graph = normed_attention(form)
+    options = Options(warps=4, stages=2, bulk=bulk)
+    block = plan(graph, H200, options).kernels[0]
+    assert block is not None and block.region is not None and block.region.key_warps == 2
+    reductions = [step.phase for step in block.steps if step.kind is StepKind.REDUCE]
+    assert reductions == [Phase.BEFORE, Phase.LOOP]
+    emitted, inputs = emit(graph, H200, options), draw(graph, scale=0.2)
+    for seed in (3, 4):  # races between warps included
+        assert max(errors(graph, emitted, inputs, run(emitted, inputs, checked=True, deferred=True, order=seed))) < 1e-3
+    check(graph, options, scale=0.2)
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed", 1])
