@@ -103,6 +103,10 @@ class VerificationError(MirageError):
     """The verifier refuses to run: the input is not decidable as asked."""
 
 
+class ProofError(MirageError):
+    """A proof that does not hold, or a step that no axiom allows."""
+
+
 class SearchError(MirageError):
     """The search cannot start, or it lost all its workers."""
 

@@ -1,0 +1,69 @@
+"""The rung above random tests: a verdict of field trials, lifted where a proof was found.
+
+In: a verdict and a proof that was checked. Out: the verdict as `proved`, with its trials and its error bound kept;
+without a proof it stays what it was, and its note says why. A refuted muGraph is not given to the prover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from mirage_nb.errors import VerificationError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.verify.proof.prover import Unproved, prove
+from mirage_nb.verify.proof.steps import Proof
+from mirage_nb.verify.trials import TRIALS, verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+
+SECONDS = 5.0
+
+
+def verify_and_prove(
+    program: KernelGraph,
+    candidate: KernelGraph,
+    *,
+    trials: int = TRIALS,
+    seed: int = 0,
+    final: bool = False,
+    seconds: float = SECONDS,
+    properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
+) -> tuple[Verdict, Proof | None]:
+    """Random tests, and unless they refute, up to `seconds` of looking for a proof for all sizes.
+
+    Raises as `verify` and `prove`.
+    """
+    verdict = verify(program, candidate, trials=trials, seed=seed, final=final)
+    return with_proof(verdict, program, candidate, seconds=seconds, properties=properties)
+
+
+def with_proof(
+    verdict: Verdict,
+    program: KernelGraph,
+    candidate: KernelGraph,
+    *,
+    seconds: float = SECONDS,
+    properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
+) -> tuple[Verdict, Proof | None]:
+    """The verdict as far as a proof lifts it, and the proof."""
+    if verdict.kind is VerdictKind.REFUTED:
+        return verdict, None
+    found = prove(program, candidate, seconds=seconds, outputs=verdict.outputs or None, properties=properties)
+    if isinstance(found, Unproved):
+        return replace(verdict, note="; ".join(filter(None, (verdict.note, str(found))))), None
+    return lifted(verdict, found), found
+
+
+def lifted(verdict: Verdict, proof: Proof) -> Verdict:
+    """The verdict as `proved` by a proof that `check` accepted; what was tried and its bound are kept.
+
+    Raises:
+        VerificationError: the muGraph was refuted.
+    """
+    if verdict.kind is VerdictKind.REFUTED:
+        raise VerificationError("a refuted muGraph cannot be proved", hint="inputs outside of the proof's assumptions?")
+    how = f"for all sizes in {len(proof.steps)} steps from {len(proof.axioms)} axioms"
+    assumed = "; ".join(("over the reals, where both sides are defined", *proof.assumptions[1:]))
+    note = "; ".join(filter(None, (f"{how} ({assumed})", verdict.note)))
+    return replace(verdict, kind=VerdictKind.PROVED, outputs=proof.outputs, note=note)

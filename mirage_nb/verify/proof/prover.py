@@ -1,0 +1,130 @@
+"""The prover: rewrites both sides of every goal to their normal forms and writes down each step.
+
+In: a program and a muGraph. Out: a `Proof`, already replayed by the checker, or `Unproved` with the reason. The
+innermost term that a rule applies to goes first; equal terms of both sides are rewritten at once. It gives up after
+a time, never says what is false, and need not find every proof.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from mirage_nb.errors import OptionError, ProofError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.verify.proof.axioms import PROPERTY_NAMES
+from mirage_nb.verify.proof.checker import check, equation, rewritten
+from mirage_nb.verify.proof.rules import Rules
+from mirage_nb.verify.proof.steps import MAX_STEPS, Proof, Step
+from mirage_nb.verify.proof.terms import BINDERS, Term, opened
+from mirage_nb.verify.proof.translate import Goal, translate
+
+MAX_PAIRINGS = 24
+MAX_GOAL_NODES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unproved:
+    """No proof was found, which says nothing about the muGraph; `reason` says where it ended."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"not proved: {self.reason}"
+
+
+def prove(
+    program: KernelGraph,
+    mugraph: KernelGraph,
+    *,
+    seconds: float = 5.0,
+    outputs: tuple[int, ...] | None = None,
+    properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
+) -> Proof | Unproved:
+    """A proof that the muGraph computes what the program does, for all sizes of all parts of its axes.
+
+    Args:
+        seconds: what the search for a proof, and its replay, may take.
+        outputs: the muGraph's output for each of the program's, as in `Verdict.outputs`; without it, all pairings
+            of outputs of the same types are tried.
+        properties: what else is known of functions, such as `{"leak": {"homogeneous"}}`; the proof names it.
+
+    Raises:
+        OptionError: a property that there is none of, or no time.
+    """
+    known = MappingProxyType({function: frozenset(names) for function, names in properties.items()})
+    for name in sorted(frozenset().union(*known.values()) - PROPERTY_NAMES):
+        raise OptionError(f"unknown property {name}", hint=f"one of {', '.join(sorted(PROPERTY_NAMES))}")
+    if not seconds > 0:
+        raise OptionError(f"{seconds} seconds: more than 0")
+    end = time.monotonic() + seconds
+    reason = "the outputs have other types than the program's"
+    for pairing in _pairings(program, mugraph) if outputs is None else [outputs]:
+        for literal, definitions in ((False, False), (False, True), (True, True)):
+            try:
+                steps = _steps(program, mugraph, pairing, literal, Rules(known, definitions), end)
+                proof = Proof(steps, pairing, literal, known)
+                check(proof, program, mugraph, seconds=max(1.0, end - time.monotonic()))
+            except ProofError as error:
+                reason = error.message
+            except RecursionError:
+                reason = "a term that is nested too deeply"
+            else:
+                return proof
+            if time.monotonic() > end:
+                return Unproved(f"no proof within {seconds:g} s")
+    return Unproved(reason)
+
+
+def _pairings(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[int, ...]]:
+    wanted, found = program.output_types, mugraph.output_types
+    orders = itertools.permutations(range(len(found))) if len(wanted) == len(found) else iter(())
+    fitting = (order for order in orders if all(found[j] == wanted[i] for i, j in enumerate(order)))
+    return itertools.islice(fitting, MAX_PAIRINGS)
+
+
+def _steps(
+    program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...], literal: bool, rules: Rules, end: float
+) -> tuple[Step, ...]:
+    """The steps after which both sides are the same. Raises ProofError."""
+    goals = translate(program, mugraph, outputs, literal=literal)
+    steps: list[Step] = []
+    normal: set[Term] = set()
+    while any(goal.left != goal.right for goal in goals):
+        step = _next(goals, rules, normal)
+        if step is None:
+            raise ProofError("the normal forms of the program and the muGraph differ")
+        goals = rewritten(goals, *equation(step, rules.properties))
+        steps.append(step)
+        if time.monotonic() > end:
+            raise ProofError("out of time")
+        if len(steps) > MAX_STEPS or sum(goal.left.nodes + goal.right.nodes for goal in goals) > MAX_GOAL_NODES:
+            raise ProofError("the terms grow too large")
+    return tuple(steps)
+
+
+def _next(goals: tuple[Goal, ...], rules: Rules, normal: set[Term]) -> Step | None:
+    """The step that the innermost term asks for; terms in `normal` ask for none."""
+    for goal in goals:
+        if goal.left != goal.right:
+            found = _inside(goal.left, rules, normal) or _inside(goal.right, rules, normal)
+            if found is not None:
+                return found
+    return None
+
+
+def _inside(term: Term, rules: Rules, normal: set[Term]) -> Step | None:
+    if term in normal:
+        return None
+    args = opened(term)[1] if term.kind in BINDERS else term.args
+    for arg in args:
+        found = _inside(arg, rules, normal)
+        if found is not None:
+            return found
+    step = rules.step(term)
+    if step is None:
+        normal.add(term)
+    return step

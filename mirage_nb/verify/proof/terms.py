@@ -1,0 +1,347 @@
+"""Terms: what one output element is, in index notation, identified up to what no proof should have to say.
+
+In: constructor calls. Out: immutable `Term`s whose digests agree exactly when the terms do. Equality built into the
+constructors, and so part of what the checker trusts: sums and products are unordered and flat, rational numerals
+are added and multiplied, 0 and 1 vanish, and bound indices have no names. An axis that is partitioned is a list of
+indices, outermost first: `X[i, k.0 k.1]` reads X at row i and at column k.0 * |k.1| + k.1. No extent occurs in a
+term, so what is proved of terms holds for all sizes (paper section 5, Definition 5.1 and Equation 2).
+
+Names: a free index has a negative number, a bound one a number that follows from the depth of its binder, so that
+neither can be mistaken for the other and no substitution captures.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+from mirage_nb.errors import ProofError
+
+Var = tuple[str, int]
+"""An index: the part of an axis that it runs over, and a number."""
+Digit = Any
+"""One place of an index list: a Var, or ("L" | "R", digits) on one side of a concatenated axis."""
+
+MAX_CHILDREN = 4096
+MAX_NODES = 2_000_000
+MAX_TIES = 5040
+OPENED = -1000
+"""The index (s, n) of an opened binder is called (s, OPENED - n); those of outputs are -1, -2, and so on."""
+
+
+class Kind(enum.StrEnum):
+    """What a node is; the value is its name in patterns and files."""
+
+    NUM = "num"
+    SYM = "sym"
+    IN = "in"
+    ADD = "add"
+    MUL = "mul"
+    INV = "inv"
+    EXP = "exp"
+    SQRT = "sqrt"
+    FN = "fn"
+    SUM = "Sum"
+    MAX = "Max"
+    RESCALED = "Rescaled"
+
+
+BINDERS = frozenset({Kind.SUM, Kind.MAX, Kind.RESCALED})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """One node. `data` is the numeral, the symbol (name, positive), the input (name, digits per dimension), the
+    function's name, or the indices bound here; `bound` the highest number of a bound index, per part of an axis;
+    `nodes` counts the tree."""
+
+    kind: Kind
+    data: Any
+    args: tuple[Term, ...]
+    digest: bytes
+    free: frozenset[Var]
+    bound: Mapping[str, int]
+    nodes: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Term) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __str__(self) -> str:
+        return show(self)
+
+
+def _node(kind: Kind, data: Any, args: tuple[Term, ...]) -> Term:
+    nodes = 1 + sum(arg.nodes for arg in args)
+    if nodes > MAX_NODES or len(args) > MAX_CHILDREN:
+        raise ProofError("a term of more than two million nodes", hint="products of long sums multiply out")
+    free: frozenset[Var] = frozenset().union(*(arg.free for arg in args))
+    bound: dict[str, int] = {}
+    for arg in args:
+        for sort, number in arg.bound.items():
+            bound[sort] = max(number, bound.get(sort, -1))
+    if kind is Kind.IN:
+        free = frozenset(v for digits in data[1] for v in _vars(digits))
+    elif kind in BINDERS:
+        free -= frozenset(data)
+        for sort, number in data:
+            bound[sort] = max(number, bound.get(sort, -1))
+    text = hashlib.blake2b(f"{kind.value}|{data!r}|{len(args)}|".encode(), digest_size=20)
+    for arg in args:
+        text.update(arg.digest)
+    return Term(kind, data, args, text.digest(), free, bound, nodes)
+
+
+def _vars(digits: Iterable[Digit]) -> Iterator[Var]:
+    for digit in digits:
+        if digit[0] in ("L", "R") and isinstance(digit[1], tuple):
+            yield from _vars(digit[1])
+        else:
+            yield digit
+
+
+@functools.lru_cache(maxsize=256)
+def num(value: Fraction | int) -> Term:
+    """A numeral."""
+    return _node(Kind.NUM, Fraction(value), ())
+
+
+def sym(name: str, positive: bool = False) -> Term:
+    """An unknown real number without indices: a constant of the program or the extent of a part of an axis."""
+    return _node(Kind.SYM, (name, positive), ())
+
+
+def size(sort: str) -> Term:
+    """How many values an index of this part of an axis takes."""
+    return sym(f"|{sort}|", positive=True)
+
+
+def entry(name: str, index: tuple[tuple[Digit, ...], ...]) -> Term:
+    """An element of an input."""
+    return _node(Kind.IN, (name, index), ())
+
+
+def add(*terms: Term) -> Term:
+    """The sum; numerals are added up, nested sums are joined."""
+    total, rest = Fraction(0), list[Term]()
+    for term in terms:
+        for part in term.args if term.kind is Kind.ADD else (term,):
+            if part.kind is Kind.NUM:
+                total += part.data
+            else:
+                rest.append(part)
+    return _joined(Kind.ADD, total, 0, rest)
+
+
+def mul(*terms: Term) -> Term:
+    """The product; numerals are multiplied out, nested products are joined."""
+    total, rest = Fraction(1), list[Term]()
+    for term in terms:
+        for part in term.args if term.kind is Kind.MUL else (term,):
+            if part.kind is Kind.NUM:
+                total *= part.data
+            else:
+                rest.append(part)
+    return num(0) if total == 0 else _joined(Kind.MUL, total, 1, rest)
+
+
+def _joined(kind: Kind, total: Fraction, unit: int, rest: list[Term]) -> Term:
+    if max(total.numerator.bit_length(), total.denominator.bit_length()) > 4096:
+        raise ProofError("a numeral of more than a thousand digits")
+    if total != unit or not rest:
+        rest.append(num(total))
+    if len(rest) == 1:
+        return rest[0]
+    return _node(kind, None, tuple(sorted(rest, key=lambda term: term.digest)))
+
+
+def neg(term: Term) -> Term:
+    """Minus the term."""
+    return mul(num(-1), term)
+
+
+def inv(term: Term) -> Term:
+    """One over the term; of a numeral other than 0, that numeral."""
+    if term.kind is Kind.NUM and term.data:
+        return num(1 / term.data)
+    return _node(Kind.INV, None, (term,))
+
+
+def exp(term: Term) -> Term:
+    """e to the term; 1 for 0."""
+    return num(1) if term.kind is Kind.NUM and not term.data else _node(Kind.EXP, None, (term,))
+
+
+def sqrt(term: Term) -> Term:
+    """The square root; of the square of a rational, that rational."""
+    if term.kind is Kind.NUM and term.data >= 0:
+        top, bottom = math.isqrt(term.data.numerator), math.isqrt(term.data.denominator)
+        if Fraction(top * top, bottom * bottom) == term.data:
+            return num(Fraction(top, bottom))
+    return _node(Kind.SQRT, None, (term,))
+
+
+def fn(name: str, *args: Term) -> Term:
+    """A function that is known by its name and its properties only."""
+    return _node(Kind.FN, name, args)
+
+
+def bind(kind: Kind, indices: tuple[Var, ...], *args: Term) -> Term:
+    """Sum or Max of a term over indices, or the rescaled sum of (x, m): Sum of x * exp(m - Max m).
+
+    Over no index: the term itself. The names of the indices are lost.
+    """
+    if not indices:
+        return args[0]
+    if len(set(indices)) < len(indices) or any(number >= 0 for _, number in indices):
+        raise ProofError(f"the indices {indices} of a {kind.value} are not distinct and free")
+    groups: dict[str, list[Var]] = {}
+    for var in sorted(indices):
+        groups.setdefault(var[0], []).append(var)
+    if math.prod(math.factorial(len(group)) for group in groups.values()) > MAX_TIES:
+        raise ProofError("too many indices of one part of an axis under one binder")
+    base = {sort: 1 + max(arg.bound.get(sort, -1) for arg in args) for sort in groups}
+    data = tuple((sort, base[sort] + i) for sort, group in groups.items() for i in range(len(group)))
+    orders = itertools.product(*(itertools.permutations(group) for group in groups.values()))
+    found = (
+        tuple(_renamed(arg, dict(zip(itertools.chain(*order), data, strict=True))) for arg in args) for order in orders
+    )
+    return _node(kind, data, min(found, key=lambda renamed: [arg.digest for arg in renamed]))
+
+
+@functools.lru_cache(maxsize=100_000)
+def opened(term: Term) -> tuple[tuple[Var, ...], tuple[Term, ...]]:
+    """The indices of a binder under free names that the term does not use, and its arguments.
+
+    Along a path of a closed term the numbers of binders decrease, so there the names follow from the numbers alone.
+    """
+    shift = 0
+    while any((sort, OPENED - number + shift) in term.free for sort, number in term.data):
+        shift += OPENED
+    names = {(sort, number): (sort, OPENED - number + shift) for sort, number in term.data}
+    return tuple(names.values()), tuple(_renamed(arg, names) for arg in term.args)
+
+
+def renamed(term: Term, names: Mapping[Var, Var]) -> Term:
+    """The term with free indices called otherwise."""
+    return _renamed(term, names)
+
+
+def _renamed(term: Term, names: Mapping[Var, Var], memo: dict[Term, Term] | None = None) -> Term:
+    if term.free.isdisjoint(names):
+        return term
+    memo = {} if memo is None else memo
+    if term in memo:
+        return memo[term]
+    if term.kind is Kind.IN:
+        made = entry(term.data[0], tuple(_renamed_digits(digits, names) for digits in term.data[1]))
+    elif term.kind in BINDERS and len({sort for sort, _ in term.data}) < len(term.data):
+        # Which of two indices of one sort comes first may depend on the other names.
+        indices, args = opened(term)
+        made = bind(term.kind, indices, *(_renamed(arg, names) for arg in args))
+    else:
+        made = rebuilt(term, tuple(_renamed(arg, names, memo) for arg in term.args))
+    memo[term] = made
+    return made
+
+
+def _renamed_digits(digits: tuple[Digit, ...], names: Mapping[Var, Var]) -> tuple[Digit, ...]:
+    return tuple(
+        (digit[0], _renamed_digits(digit[1], names)) if isinstance(digit[1], tuple) else names.get(digit, digit)
+        for digit in digits
+    )
+
+
+NODES: Mapping[Kind, Callable[..., Term]] = MappingProxyType(
+    {Kind.ADD: add, Kind.MUL: mul, Kind.INV: inv, Kind.EXP: exp, Kind.SQRT: sqrt}
+)
+"""The constructors of nodes that are nothing but a kind and arguments."""
+
+
+def rebuilt(term: Term, args: tuple[Term, ...]) -> Term:
+    """The node over other arguments; a binder keeps its indices."""
+    return NODES[term.kind](*args) if term.kind in NODES else _node(term.kind, term.data, args)
+
+
+def replaced(term: Term, old: Term, new: Term, memo: dict[Term, Term] | None = None) -> Term:
+    """The term with `new` wherever it has `old`, under binders too: equals for equals."""
+    if term == old:
+        return new
+    if not term.args or term.nodes <= old.nodes:
+        return term
+    memo = {} if memo is None else memo
+    if term in memo:
+        return memo[term]
+    made = term
+    if term.kind in BINDERS:
+        indices, args = opened(term)
+        changed = tuple(replaced(arg, old, new, memo) for arg in args)
+        if changed != args:
+            made = bind(term.kind, indices, *changed)
+    else:
+        changed = tuple(replaced(arg, old, new, memo) for arg in term.args)
+        if changed != term.args:
+            made = rebuilt(term, changed)
+    memo[term] = made
+    return made
+
+
+def positive(term: Term) -> bool:
+    """Whether the term is greater than zero by its form, whatever the inputs."""
+    match term.kind:
+        case Kind.NUM:
+            return bool(term.data > 0)
+        case Kind.SYM:
+            return bool(term.data[1])
+        case Kind.EXP:
+            return True
+        case Kind.ADD | Kind.MUL | Kind.INV | Kind.SQRT | Kind.SUM | Kind.MAX:
+            return all(map(positive, term.args))
+        case _:
+            return False
+
+
+def show(term: Term) -> str:
+    """The term on one line: `Sum[k.0](X[i, k.0] * W[k.0, j])`."""
+    match term.kind:
+        case Kind.NUM:
+            return str(term.data)
+        case Kind.SYM:
+            return str(term.data[0])
+        case Kind.IN:
+            return f"{term.data[0]}[{', '.join(_show_digits(digits) for digits in term.data[1])}]"
+        case Kind.ADD:
+            return " + ".join(sorted(map(show, term.args)))
+        case Kind.MUL:
+            return " * ".join(sorted(f"({show(a)})" if a.kind is Kind.ADD else show(a) for a in term.args))
+        case Kind.FN:
+            return f"{term.data}({', '.join(map(show, term.args))})"
+        case _ if term.kind in BINDERS:
+            return f"{term.kind.value}[{' '.join(map(_show_var, term.data))}]({', '.join(map(show, term.args))})"
+        case _:
+            return f"{term.kind.value}({show(term.args[0])})"
+
+
+def _show_digits(digits: tuple[Digit, ...]) -> str:
+    if not digits:
+        return "0"
+    return " ".join(
+        f"{digit[0]}({_show_digits(digit[1])})" if isinstance(digit[1], tuple) else _show_var(digit) for digit in digits
+    )
+
+
+def _show_var(var: Var) -> str:
+    sort, number = var
+    if number >= 0:
+        return sort + "'" * number
+    return f"{sort}'{-number}" if number > OPENED else sort + "'" * (OPENED - number)

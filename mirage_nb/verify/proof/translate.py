@@ -1,0 +1,322 @@
+"""From graphs to terms: one term for the elements of each output, by unfolding every operator.
+
+In: a program and a muGraph. Out: for each output the pair of terms of its elements at the same free indices.
+Iterators and savers become indices, accumulators sums or maxima over the part of an axis that the loop runs over,
+graph-defined operators what stands in them. A constant other than 0, 1 and 2 is a symbol, so that the same terms
+stand for graphs of other sizes (`literal`: it stays a numeral, and the proof is for these constants). This is the
+meaning that a proof is about; tests hold it against the float64 reference.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from mirage_nb.errors import ProofError
+from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
+    BlockGraph,
+    ConstAttrs,
+    DimAttrs,
+    InIterAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    OutSaverAttrs,
+    RepeatAttrs,
+    ReshapeAttrs,
+    ThreadGraph,
+    TransposeAttrs,
+)
+from mirage_nb.ir.fields import write_attrs
+from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
+from mirage_nb.verify.proof.terms import (
+    Digit,
+    Kind,
+    Term,
+    Var,
+    add,
+    bind,
+    entry,
+    exp,
+    fn,
+    inv,
+    mul,
+    neg,
+    num,
+    sqrt,
+    sym,
+)
+
+Index = tuple[tuple[Digit, ...], ...]
+"""For every dimension its digits, one for each part, outermost first."""
+Branch = tuple[tuple[Var, ...], tuple[Digit, ...]]
+
+MAX_OPERATORS = 200
+FRESH = -1_000_000
+LARGEST_NUMERAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Two terms that are to be equal: an element of an output of the program, and of the muGraph."""
+
+    left: Term
+    right: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """Where in a block graph an element is asked for: the indices of each grid dim, and of the loop inside it."""
+
+    grid: tuple[tuple[Digit, ...], ...] = ()
+    loop: tuple[Digit, ...] | None = None
+
+
+def translate(
+    program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...], *, literal: bool = False
+) -> tuple[Goal, ...]:
+    """What there is to prove. `outputs[i]` is the muGraph's output for output i of the program.
+
+    Raises:
+        ProofError: other inputs or outputs, partitions that do not nest, graphs that are too large.
+    """
+    _check(program, mugraph, outputs)
+    first, second = scoped(program, mugraph, outputs)
+    reader = _Reader(literal)
+    goals = []
+    for number, other in enumerate(outputs):
+        value, match = program.outputs[number], mugraph.outputs[other]
+        numbers = itertools.count(-1, -1)
+        choices = [_branches(parts, numbers.__next__) for parts in first.dims[value]]
+        for choice in itertools.product(*choices):
+            index = tuple(digits for _, digits in choice)
+            goals.append(Goal(reader.at(first, value, index, Env()), reader.at(second, match, index, Env())))
+    return tuple(goals)
+
+
+def _check(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...]) -> None:
+    if {i.name: i.type for i in program.inputs} != {i.name: i.type for i in mugraph.inputs}:
+        raise ProofError("the graphs do not have the same inputs")
+    if sorted(outputs) != list(range(len(program.outputs))) or len(mugraph.outputs) != len(program.outputs):
+        raise ProofError("the outputs of the graphs are not paired one to one")
+    for number, other in enumerate(outputs):
+        if program.output_types[number] != mugraph.output_types[other]:
+            raise ProofError(f"output {number} has another type in the muGraph")
+    for graph in (program, mugraph):
+        if sum(1 + len(op.body.ops if op.body else ()) for op in graph.ops) > MAX_OPERATORS:
+            raise ProofError(f"a graph of more than {MAX_OPERATORS} operators")
+
+
+def _branches(parts: Parts, number: Callable[[], int]) -> list[Branch]:
+    """All forms that an index over these parts has: more than one only over concatenated axes."""
+    found: list[Branch] = [((), ())]
+    for leaf in leaves(parts):
+        options: list[Branch]
+        if leaf.sides is None:
+            var = (leaf.name, number())
+            options = [((var,), (var,))]
+        else:
+            options = [
+                (indices, ((side, digits),))
+                for side, inner in zip("LR", leaf.sides, strict=True)
+                for indices, digits in _branches(inner, number)
+            ]
+        found = [(a + c, b + d) for a, b in found for c, d in options]
+    return found
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Terms of elements, each built once."""
+
+    literal: bool
+    known: dict[tuple[int, int, Index, Env], Term] = field(default_factory=dict)
+    constants: dict[object, str] = field(default_factory=dict)
+    used: int = 0
+
+    def at(self, scope: Scope, value: int, index: Index, env: Env) -> Term:
+        """The element of a value at an index."""
+        key = (id(scope), value, index, env)
+        if key not in self.known:
+            self.known[key] = self._at(scope, value, index, env)
+        return self.known[key]
+
+    def _at(self, scope: Scope, value: int, index: Index, env: Env) -> Term:
+        number, result = scope.defined[value]
+        if number < 0:
+            if scope.outer is not None:
+                return self.at(scope.outer, scope.feeds[result], index, env)
+            assert isinstance(scope.graph, KernelGraph)
+            return entry(scope.graph.inputs[result].name, index)
+        op = scope.graph.ops[number]
+        if number in scope.inner:
+            return self._inside(scope.inner[number], op, result, index, env)
+        match op.attrs:
+            case InIterAttrs():
+                return self._tile(scope, op.attrs, index, env)
+            case AccumAttrs():
+                return self._accumulated(scope, op, op.attrs, index, env)
+        return self._plain(scope, op, value, index, env)
+
+    def _inside(self, inner: Scope, op: Op, result: int, index: Index, env: Env) -> Term:
+        """A value that a graph inside defines."""
+        if isinstance(op.body, ThreadGraph):
+            return self.at(inner, op.body.outputs[result], index, env)
+        assert isinstance(op.body, BlockGraph)
+        saver = op.body.savers[result]
+        assert isinstance(saver.attrs, OutSaverAttrs)
+        grid: list[tuple[Digit, ...]] = [()] * len(inner.grid)
+        tile = []
+        for dim, digits in enumerate(index):
+            at = 0
+            for g, mapped in enumerate(saver.attrs.omap):
+                if mapped == dim:
+                    end = at + len(leaves(inner.grid[g]))
+                    grid[g], at = digits[at:end], end
+            tile.append(digits[at:])
+        return self.at(inner, saver.inputs[0], tuple(tile), Env(tuple(grid), None))
+
+    def _tile(self, scope: Scope, attrs: InIterAttrs, index: Index, env: Env) -> Term:
+        assert scope.outer is not None
+        found = []
+        for dim, digits in enumerate(index):
+            outer = [digit for g, d in enumerate(attrs.imap) if d == dim for digit in env.grid[g]]
+            if attrs.fmap == dim and scope.loop:
+                if env.loop is None:
+                    raise ProofError("an input iterator is read outside of the loop that it belongs to")
+                outer += env.loop
+            found.append((*outer, *digits))
+        return self.at(scope.outer, scope.feeds[attrs.arg], tuple(found), Env())
+
+    def _accumulated(self, scope: Scope, op: Op, attrs: AccumAttrs, index: Index, env: Env) -> Term:
+        if attrs.dim is not None:
+            count = len(leaves(scope.loop))
+            digits = index[attrs.dim]
+            rest = tuple(d[count:] if number == attrs.dim else d for number, d in enumerate(index))
+            return self.at(scope, op.inputs[0], rest, Env(env.grid, digits[:count]))
+        if attrs.kind is AccumKind.HOLD:
+            return self.at(scope, op.inputs[0], index, Env(env.grid, None))
+        kind = {AccumKind.SUM: Kind.SUM, AccumKind.MAX: Kind.MAX, AccumKind.RESCALE: Kind.RESCALED}[attrs.kind]
+
+        def body(digits: tuple[Digit, ...]) -> list[Term]:
+            inside = Env(env.grid, digits)
+            return [self._operand(scope, op, place, index, inside) for place in range(len(op.inputs))]
+
+        return self._over(kind, scope.loop, body)
+
+    def _over(self, kind: Kind, parts: Parts, body: Callable[[tuple[Digit, ...]], list[Term]]) -> Term:
+        """A sum or maximum over all values of an index; over a concatenated axis, the sum over both sides."""
+        branches = _branches(parts, self._fresh)
+        if len(branches) > 1 and kind is not Kind.SUM:
+            raise ProofError("a maximum over a concatenated axis")
+        return add(*(bind(kind, indices, *body(digits)) for indices, digits in branches))
+
+    def _fresh(self) -> int:
+        self.used += 1
+        return FRESH - self.used
+
+    def _operand(self, scope: Scope, op: Op, place: int, index: Index, env: Env) -> Term:
+        """The element of an operand that is broadcast to `index`."""
+        value = op.inputs[place]
+        dims = scope.dims[value]
+        aligned = index[len(index) - len(dims) :]
+        own = tuple(digits if parts else () for digits, parts in zip(aligned, dims, strict=True))
+        return self.at(scope, value, own, env)
+
+    def _plain(self, scope: Scope, op: Op, value: int, index: Index, env: Env) -> Term:
+        match op.kind, op.attrs:
+            case _, ConstAttrs(number, symbol):
+                return self._constant(number, symbol)
+            case OpKind.MATMUL, _:
+                return self._matmul(scope, op.inputs[0], op.inputs[1], index, env)
+            case OpKind.CONCAT_MATMUL, _:
+                w, x, y, z = op.inputs
+                return add(self._matmul(scope, w, y, index, env), self._matmul(scope, x, z, index, env))
+            case OpKind.CONCAT, DimAttrs(dim):
+                ((side, digits),) = index[dim]
+                own = tuple(digits if d == dim else rest for d, rest in enumerate(index))
+                return self.at(scope, op.inputs["LR".index(side)], own, env)
+            case _, DimAttrs(dim):
+                return self._reduced(scope, op, dim, index, env)
+            case _, RepeatAttrs(dim, times):
+                own = tuple(d[times > 1 :] if number == dim else d for number, d in enumerate(index))
+                return self.at(scope, op.inputs[0], own, env)
+            case _, TransposeAttrs(perm):
+                order = sorted(range(len(perm)), key=lambda i: perm[i])
+                return self.at(scope, op.inputs[0], tuple(index[i] for i in order), env)
+            case _, ReshapeAttrs():
+                return self.at(scope, op.inputs[0], _regrouped(scope, op, index), env)
+        operands = [self._operand(scope, op, place, index, env) for place in range(len(op.inputs))]
+        return ELEMENTWISE[op.kind](*operands) if op.kind in ELEMENTWISE else fn(function_name(op), *operands)
+
+    def _constant(self, value: Fraction, symbol: str) -> Term:
+        if symbol:
+            return self._symbol((value, symbol), value)
+        if self.literal:
+            return num(value)
+        top, bottom = (
+            num(n) if abs(n) <= LARGEST_NUMERAL else mul(num(-1 if n < 0 else 1), self._symbol(abs(n), abs(n)))
+            for n in (value.numerator, value.denominator)
+        )
+        return mul(top, inv(bottom))
+
+    def _symbol(self, key: object, value: Fraction | int) -> Term:
+        name = self.constants.setdefault(key, f"c{len(self.constants)}")
+        return sym(name, positive=value > 0)
+
+    def _matmul(self, scope: Scope, left: int, right: int, index: Index, env: Env) -> Term:
+        def element(value: int, row: tuple[Digit, ...], column: tuple[Digit, ...]) -> Term:
+            batch = scope.dims[value][:-2]
+            aligned = index[len(index) - 2 - len(batch) : len(index) - 2]
+            own = tuple(digits if parts else () for digits, parts in zip(aligned, batch, strict=True))
+            return self.at(scope, value, (*own, row, column), env)
+
+        return self._over(
+            Kind.SUM,
+            scope.dims[left][-1],
+            lambda k: [mul(element(left, index[-2], k), element(right, k, index[-1]))],
+        )
+
+    def _reduced(self, scope: Scope, op: Op, dim: int, index: Index, env: Env) -> Term:
+        kind = {OpKind.SUM: Kind.SUM, OpKind.MAX: Kind.MAX, OpKind.RESCALED_SUM: Kind.RESCALED}[op.kind]
+        places = range(len(op.inputs))
+
+        def body(digits: tuple[Digit, ...]) -> list[Term]:
+            inside = tuple(digits if d == dim else rest for d, rest in enumerate(index))
+            return [self._operand(scope, op, place, inside, env) for place in places]
+
+        return self._over(kind, scope.dims[op.inputs[0]][dim], body)
+
+
+def _regrouped(scope: Scope, op: Op, index: Index) -> Index:
+    """The digits of all dimensions in a row, cut where the operand's dimensions end."""
+    digits = [digit for group in index for digit in group]
+    found = []
+    for parts in scope.dims[op.inputs[0]]:
+        count = len(leaves(parts))
+        found.append(tuple(digits[:count]))
+        del digits[:count]
+    return tuple(found)
+
+
+def function_name(op: Op) -> str:
+    """What an opaque function is called: the operator's name, or @ and a user's, with the other attributes."""
+    fields = dict(write_attrs(op.attrs))
+    name = f"@{fields.pop('name')}" if "name" in fields else op.kind.value
+    return f"{name}({', '.join(f'{key}={value}' for key, value in fields.items())})" if fields else name
+
+
+ELEMENTWISE: dict[OpKind, Callable[..., Term]] = {
+    OpKind.ADD: add,
+    OpKind.SUB: lambda a, b: add(a, neg(b)),
+    OpKind.MUL: mul,
+    OpKind.DIV: lambda a, b: mul(a, inv(b)),
+    OpKind.EXP: exp,
+    OpKind.SQR: lambda a: mul(a, a),
+    OpKind.SQRT: sqrt,
+}
+"""Operators that terms have a node for; every other elementwise operator is a function known by its name."""
