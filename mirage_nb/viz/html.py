@@ -1,44 +1,64 @@
 """A snapshot as HTML: the sections that the live view shows, and a static page of them for saved notebooks.
 
-In: a `Snapshot`. Out: HTML fragments; every text is escaped, there is no script. A row that a reader may
-choose carries `data-choose="kind:identity"` and a cell that a table may be sorted by carries `data-value`;
-the live view acts on them, a static page ignores them. Long lists are cut and say so.
+In: a `Snapshot`, and where they are known its target, moments and peers. Out: HTML fragments; every text is
+escaped, there is no script. A row that a reader may choose carries `data-choose="kind:identity"`, a button
+`data-do="action"`, and a cell that a table may be sorted by `data-value`; the live view acts on them, a static page
+ignores them. Long lists are cut and say so.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from importlib import resources
 
+from mirage_nb.optimize import Options
 from mirage_nb.search.events import Outcome, Prefix
 from mirage_nb.search.progress import Candidate, Snapshot, State
+from mirage_nb.targets import Target
 from mirage_nb.verify.verdict import Verdict
+from mirage_nb.viz import explorer
+from mirage_nb.viz.history import Moment, history_svg
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.prefix import prefix_svg
 from mirage_nb.viz.search import COLOUR, counts_svg
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import duration
+from mirage_nb.viz.tree import key, siblings, tree_html
 
 ROWS = 40
-PREFIXES = 60
 MESSAGES = 12
 
-CSS = resources.files("mirage_nb.viz").joinpath("snapshot.css").read_text(encoding="utf-8")
+CSS = explorer.CSS
 
 
-def snapshot_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: str = "") -> str:
-    """All sections in one fragment, the best candidate opened; stands on its own in any page."""
+def snapshot_html(
+    snapshot: Snapshot,
+    budget_seconds: float | None = None,
+    stage: str = "",
+    *,
+    target: Target | None = None,
+    peer_us: float | None = None,
+    moments: Sequence[Moment] = (),
+) -> str:
+    """All sections in one fragment, the best candidate opened; stands on its own in any page.
+
+    Args:
+        snapshot: what to show.
+        budget_seconds: the seconds that the search may take.
+        stage: what is being done.
+        target: the GPU that it searches for; without it muGraphs are shown without plan and source.
+        peer_us: the fastest peer, in microseconds; speed-ups are against it.
+        moments: the counts over time.
+    """
     best = snapshot.best
-    opened = candidate_html(best) if best is not None else ""
+    opened = candidate_html(best, target) if best is not None else ""
     return (
         f"<style>{STYLE}{CSS}</style><div class='mir mir-view'>"
         f"{header_html(snapshot, budget_seconds, stage)}"
-        f"<div class='mir-columns'><div class='mir-side'>{chart_html(snapshot)}"
+        f"<div class='mir-columns'><div class='mir-side'>{chart_html(snapshot)}{history_html(moments)}</div>"
+        f"<div class='mir-main'>{candidates_html(snapshot, best.digest if best else '', peer_us)}"
+        f"{messages_html(snapshot)}</div></div>{opened}"
         f"<details><summary>prefixes</summary>{prefixes_html(snapshot)}</details></div>"
-        f"<div class='mir-main'>{candidates_html(snapshot, best.digest if best else '')}{opened}</div></div>"
-        f"{messages_html(snapshot)}</div>"
     )
 
 
@@ -94,13 +114,32 @@ def chart_html(snapshot: Snapshot) -> str:
     return f"<h4>applications by depth</h4>{counts_svg(snapshot.counts)}"
 
 
-def candidates_html(snapshot: Snapshot, chosen: str = "") -> str:
+def history_html(moments: Sequence[Moment]) -> str:
+    """The counts over time, once there are two moments."""
+    return f"<h4>over time</h4>{history_svg(moments)}" if len(moments) > 1 else ""
+
+
+def candidates_html(snapshot: Snapshot, chosen: str = "", peer_us: float | None = None) -> str:
     """The verified muGraphs, best first, at most ROWS of them."""
     if not snapshot.candidates:
         return "<h4>verified µGraphs</h4><p class='mir-none'>none yet</p>"
-    columns = ("#", "µGraph", "operators", "kernels", "time", "verdict", "error", "configuration")
+    columns = (
+        "#",
+        "µGraph",
+        "operators",
+        "kernels",
+        "time",
+        "estimate",
+        "speed-up",
+        "verdict",
+        "error",
+        "configuration",
+    )
     head = "".join(f"<th data-column='{n}' scope='col'>{name}</th>" for n, name in enumerate(columns))
-    rows = [_row(rank, c, c.digest == chosen) for rank, c in enumerate(snapshot.candidates[:ROWS], start=1)]
+    rows = [
+        _row(rank, c, c.digest == chosen, peer_us, c.digest in snapshot.pinned)
+        for rank, c in enumerate(snapshot.candidates[:ROWS], start=1)
+    ]
     left = len(snapshot.candidates) - ROWS
     more = f"<p class='mir-none'>and {left} more</p>" if left > 0 else ""
     return (
@@ -109,19 +148,20 @@ def candidates_html(snapshot: Snapshot, chosen: str = "") -> str:
     )
 
 
-def _row(rank: int, candidate: Candidate, chosen: bool) -> str:
-    verdict = candidate.verdict
-    measured = candidate.time_us is not None
-    time = candidate.time_us if candidate.time_us is not None else candidate.estimate_us
-    shown = f"{time:.2f} µs" if measured else f"<i>≈{time:.2f} µs</i>"
+def _row(rank: int, candidate: Candidate, chosen: bool, peer_us: float | None, pinned: bool) -> str:
+    verdict, time = candidate.verdict, candidate.time_us
+    speedup = peer_us / time if time and peer_us else None
     error = "" if candidate.error is None else f"{candidate.error:.1e}"
     configuration = escape(candidate.configuration)
+    mark = " <span class='mir-badge'>pinned</span>" if pinned else ""
     cells = (
         (rank, str(rank)),
-        (candidate.digest, f"<code>{escape(candidate.digest[:8])}</code>"),
+        (candidate.digest, f"<code>{escape(candidate.digest[:8])}</code>{mark}"),
         (candidate.operators, str(candidate.operators)),
         (candidate.kernels, str(candidate.kernels)),
-        (time, shown),
+        (time if time is not None else 1e9, f"{time:.2f} µs" if time is not None else "–"),
+        (candidate.estimate_us, f"<i>≈{candidate.estimate_us:.2f} µs</i>"),
+        (speedup if speedup is not None else -1, f"{speedup:.2f}×" if speedup is not None else "–"),
         (verdict.kind.value, _badge(verdict)),
         (candidate.error if candidate.error is not None else -1, error),
         (candidate.configuration, f"<span title='{configuration}'>{configuration}</span>"),
@@ -138,30 +178,58 @@ def _badge(verdict: Verdict) -> str:
     return f"<span class='mir-badge mir-{cls}' title='{escape(str(verdict))}'>{verdict.kind.value}</span>"
 
 
-def candidate_html(candidate: Candidate) -> str:
-    """One muGraph opened: picture, verdict with what was checked, sizes, time, error."""
+def candidate_html(
+    candidate: Candidate, target: Target | None = None, options: Options | None = None, buttons: str = ""
+) -> str:
+    """One muGraph opened: verdict with what was checked, sizes, time, error, and its picture.
+
+    With a target: the whole explorer, emitted with `options`. `buttons` stand behind the title.
+    """
     sizes = ", ".join(f"{name}={size}" for name, size in candidate.sizes.items())
     facts = [
-        ("verdict", _badge(candidate.verdict) + f" {escape(verdict_text(candidate.verdict))}"),
         ("time", escape(duration(candidate)) + _place(candidate)),
         ("sizes", escape(sizes)),
         ("configuration", escape(candidate.configuration)),
+        ("note", escape(candidate.note)),
         ("digest", f"<code>{escape(candidate.digest[:16])}</code>"),
     ]
     if candidate.error is not None:
-        facts.insert(2, ("error", f"{candidate.error:.1e} relative, against float64"))
-    witness = candidate.verdict.witness
-    if witness is not None:
-        place = f"output {witness.output}, element {list(witness.index)}, seed {witness.seed}"
-        facts.insert(1, ("witness", escape(f"{place}: expected {witness.expected}, found {witness.found}")))
+        facts.insert(1, ("error", f"{candidate.error:.1e} relative, against float64"))
+    graph = candidate.graph
+    drawn = f"<div class='mir-picture'>{mugraph_svg(graph)}</div>"
+    if target is not None:
+        drawn = explorer.explorer_html(graph, target, options)
     return (
-        f"<div class='mir-detail'><h4>µGraph {escape(candidate.digest[:8])}</h4>{_facts(facts)}"
-        f"<div class='mir-picture'>{mugraph_svg(candidate.graph)}</div></div>"
+        f"<div class='mir-detail'><div class='mir-title'><h4>µGraph {escape(candidate.digest[:8])}</h4>{buttons}</div>"
+        f"{verdict_html(candidate.verdict)}{_facts(facts)}{drawn}</div>"
     )
 
 
 def _place(candidate: Candidate) -> str:
     return f" · ran on {escape(candidate.executed_on)}" if candidate.executed_on else ""
+
+
+def verdict_html(verdict: Verdict) -> str:
+    """The rung, what was checked, and for a refuted muGraph where it differs; every number behind a click."""
+    witness = verdict.witness
+    shown = ""
+    if witness is not None:
+        place = f"output {witness.output}, element {list(witness.index)}, seed {witness.seed}"
+        shown = f"<p class='mir-witness'>{escape(f'{place}: expected {witness.expected}, found {witness.found}')}</p>"
+    primes = ", ".join(f"p={p}, q={q}" for p, q in verdict.primes)
+    matched = ", ".join(map(str, verdict.outputs))
+    rows = _facts(
+        [
+            ("trials", str(verdict.trials) if verdict.trials else ""),
+            ("primes", escape(primes)),
+            ("seed", str(verdict.seed) if verdict.trials else ""),
+            ("outputs", f"matched in the order {matched}" if matched else ""),
+        ]
+    )
+    return (
+        f"<details class='mir-verdict'{' open' if witness else ''}><summary>{_badge(verdict)} "
+        f"<span>{escape(verdict_text(verdict))}</span></summary>{shown}{rows}</details>"
+    )
 
 
 def verdict_text(verdict: Verdict) -> str:
@@ -183,36 +251,9 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
     return "<dl>" + "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value) + "</dl>"
 
 
-def prefixes_html(snapshot: Snapshot, chosen: int | None = None) -> str:
-    """A sample of the prefixes, some of every outcome, by depth."""
-    if not snapshot.prefixes:
-        return "<p class='mir-none'>no sample yet</p>"
-    shown = sampled(snapshot.prefixes)
-    rows = "".join(
-        f"<tr tabindex='0' data-choose='prefix:{p.identity}' "
-        f"aria-selected='{str(p.identity == chosen).lower()}'>"
-        f"<td>{p.depth}</td><td><i class='mir-dot' style='background:var(--mir-{COLOUR[p.outcome]})'></i>"
-        f"{escape(p.outcome.value)}</td><td><code>{escape(p.operator)}</code></td><td>{escape(p.type)}</td></tr>"
-        for p in shown
-    )
-    columns = ("depth", "outcome", "operator", "type")
-    head = "".join(f"<th scope='col'>{name}</th>" for name in columns)
-    return (
-        f"<p class='mir-none'>{len(shown)} of {sum(snapshot.counts.values()):,} applications</p>"
-        "<div class='mir-scroll'><table class='mir-table'>"
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-
-
-def sampled(prefixes: Sequence[Prefix], most: int = PREFIXES) -> list[Prefix]:
-    """At most `most` prefixes: one of every outcome in turn, then sorted by depth."""
-    queues: Mapping[Outcome, list[Prefix]] = defaultdict(list)
-    for prefix in prefixes:
-        queues[prefix.outcome].append(prefix)
-    turns = ((n, prefix) for queue in queues.values() for n, prefix in enumerate(queue))
-    chosen = [prefix for _, prefix in sorted(turns, key=lambda turn: turn[0])[:most]]
-    order = list(Outcome)
-    return sorted(chosen, key=lambda p: (p.depth, order.index(p.outcome), p.identity))
+def prefixes_html(snapshot: Snapshot, chosen: str = "") -> str:
+    """A sample of the prefixes, some of every outcome, as a tree."""
+    return tree_html(snapshot.prefixes, sum(snapshot.counts.values()), chosen)
 
 
 def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
@@ -225,10 +266,11 @@ def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
         ("type", escape(prefix.type)),
         ("expression", f"<code>{escape(prefix.expression)}</code>"),
         ("configuration", escape(prefix.configuration)),
+        ("name", f"<code>{escape(key(prefix))}</code>"),
     ]
     return (
         f"<div class='mir-detail'><h4>prefix {prefix.identity}</h4>{_facts(facts)}"
-        f"<div class='mir-picture'>{prefix_svg(prefix, sample)}</div></div>"
+        f"<div class='mir-picture'>{prefix_svg(prefix, siblings(prefix, sample))}</div></div>"
     )
 
 

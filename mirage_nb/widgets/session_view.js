@@ -1,14 +1,18 @@
 // Puts the HTML sections of a session into the page and tells the kernel what the reader does.
-// The sections are made (and escaped) in Python, see mirage_nb/viz/html.py; here they are only placed.
+// The sections are made (and escaped) in Python, see mirage_nb/viz/html.py and mirage_nb/widgets/actions.py; here
+// they are only placed. `attachExplorers` comes from mirage_nb/viz/explorer.js, which stands in front of this text.
 
-const SIDE = ["chart", "prefixes", "prefix"];
-const MAIN = ["candidates", "candidate"];
-const RUNNING = ["waiting", "running", "paused"];
+const LAYOUT = [
+  ["header", "root"], ["controls", "root"], ["answer", "root"],
+  ["chart", "side"], ["history", "side"], ["candidates", "main"], ["messages", "main"],
+  ["compared", "root"], ["candidate", "root"], ["editor", "root"], ["prefixes", "left"], ["prefix", "right"],
+];
+const PAUSE_MS = 800;
 
 function make(tag, className, parent) {
   const node = document.createElement(tag);
   node.className = className;
-  parent.append(node);
+  parent?.append(node);
   return node;
 }
 
@@ -27,80 +31,112 @@ function sortRows(section, order) {
   head[order.column].setAttribute("aria-sort", order.sign > 0 ? "ascending" : "descending");
 }
 
-// Replaces a section; what the reader did with the old one (scrolled, focused, sorted) is done to the new one.
+// Shows the prefixes with one outcome, and what they stand below.
+function filterTree(section) {
+  const wanted = section.querySelector("[data-filter]")?.value ?? "";
+  const fits = (node) => !wanted || node.dataset.outcome === wanted;
+  section.querySelectorAll(".mir-leaf").forEach((leaf) => { leaf.hidden = !fits(leaf); });
+  [...section.querySelectorAll("details")].reverse().forEach((branch) => {
+    const own = branch.querySelector(":scope > summary");
+    const below = branch.querySelector(":scope > .mir-leaf:not([hidden]), :scope > details:not([hidden])");
+    branch.hidden = Boolean(wanted) && !below && !(own.dataset.outcome && fits(own));
+  });
+}
+
+const branches = (section) => [...section.querySelectorAll("details[data-branch]")];
+
+// Replaces a section; what the reader did with the old one (scrolled, focused, sorted, opened, typed) is done to
+// the new one.
 function replaceSection(section, html, order) {
-  const scrolled = [...section.querySelectorAll(".mir-scroll,.mir-picture")].map((n) => [n.scrollTop, n.scrollLeft]);
-  const focused = section.contains(document.activeElement) ? document.activeElement.dataset : {};
+  const old = [...section.querySelectorAll(".mir-scroll,.mir-picture")].map((n) => [n.scrollTop, n.scrollLeft]);
+  const open = new Map(branches(section).map((n) => [n.dataset.branch, n.open]));
+  const tuning = section.querySelector("details:not([data-branch]):not(.mir-editor)")?.open;
+  const filter = section.querySelector("[data-filter]")?.value;
+  const typed = new Map([...section.querySelectorAll("form [name]")]
+    .filter((n) => n.dataset.touched).map((n) => [n.name, n.value]));
+  const focused = section.contains(document.activeElement) ? document.activeElement : null;
+  const name = focused && { ...focused.dataset, field: focused.name };
   section.innerHTML = html;
   section.querySelectorAll("th[data-column]").forEach((th) => {
     th.tabIndex = 0;
     th.setAttribute("aria-sort", "none");
   });
   sortRows(section, order);
-  section.querySelectorAll(".mir-scroll,.mir-picture").forEach((node, i) => {
-    if (scrolled[i]) [node.scrollTop, node.scrollLeft] = scrolled[i];
+  branches(section).forEach((n) => { if (open.has(n.dataset.branch)) n.open = open.get(n.dataset.branch); });
+  const panel = section.querySelector(".mir-tuning");
+  if (panel && tuning !== undefined) panel.open = tuning;
+  const select = section.querySelector("[data-filter]");
+  if (select) {
+    if (filter) select.value = filter;
+    filterTree(section);
+  }
+  section.querySelectorAll("form [name]").forEach((n) => {
+    if (!typed.has(n.name) || n.tagName === "TEXTAREA") return;
+    n.value = typed.get(n.name);
+    n.dataset.touched = "1";
   });
-  const again = [...section.querySelectorAll("[tabindex]")].find(
-    (n) =>
-      (focused.choose && n.dataset.choose === focused.choose) ||
-      (focused.column && n.dataset.column === focused.column),
-  );
-  again?.focus({ preventScroll: true });
+  section.querySelectorAll(".mir-scroll,.mir-picture").forEach((node, i) => {
+    if (old[i]) [node.scrollTop, node.scrollLeft] = old[i];
+  });
+  if (!name) return;
+  const same = (n) => ["choose", "column", "do"].some((k) => name[k] && n.dataset[k] === name[k] && !n.matches("form")) ||
+    (name.field && n.name === name.field);
+  [...section.querySelectorAll("[tabindex],summary,button,input,select")].find(same)?.focus({ preventScroll: true });
 }
 
-function buildControls(model, root) {
-  const controls = make("div", "mir-controls", root);
-  const button = (label, hint, action) => {
-    const node = make("button", "mir-button", controls);
-    node.type = "button";
-    node.textContent = label;
-    node.title = hint;
-    node.addEventListener("click", () => {
-      node.disabled = true;
-      model.send({ do: action });
-    });
-    return node;
+function build(el) {
+  const places = { root: make("div", "mir mir-view mir-live", el) };
+  places.root.dataset.lmSuppressShortcuts = "true"; // keys pressed in here belong to the view, not to the notebook
+  const sections = {};
+  const split = (a, b, cls) => {
+    const columns = make("div", `mir-columns ${cls}`, places.root);
+    places[a] = make("div", "mir-side", columns);
+    places[b] = make("div", "mir-main", columns);
   };
-  const pause = button("pause", "let the workers sleep", "pause");
-  const resume = button("resume", "go on", "resume");
-  const stop = button("stop", "end the search and keep what was found", "stop");
-  return () => {
-    const state = model.get("state");
-    controls.hidden = !RUNNING.includes(state);
-    pause.hidden = state === "paused";
-    resume.hidden = state !== "paused";
-    pause.disabled = resume.disabled = stop.disabled = false;
-  };
+  for (const [name, place] of LAYOUT) {
+    if (place === "side" && !places.side) split("side", "main", "");
+    if (place === "left" && !places.left) split("left", "right", "mir-walk");
+    sections[name] = make("div", `mir-section-${name}`, places[place]);
+  }
+  return { root: places.root, sections };
+}
+
+function choose(root, row) {
+  const kind = row.dataset.choose.split(":")[0];
+  root.querySelectorAll(`[data-choose^='${kind}:'][aria-selected=true]`)
+    .forEach((n) => n.setAttribute("aria-selected", "false"));
+  row.setAttribute("aria-selected", "true");
+}
+
+function rest(button) {
+  button.disabled = true;
+  setTimeout(() => { button.disabled = false; }, PAUSE_MS);
 }
 
 function render({ model, el }) {
-  const root = make("div", "mir mir-view mir-live", el);
-  const showControls = buildControls(model, root);
-  const sections = { header: make("div", "mir-section-header", root) };
-  const columns = make("div", "mir-columns", root);
-  const side = make("div", "mir-side", columns);
-  const main = make("div", "mir-main", columns);
-  for (const name of SIDE) sections[name] = make("div", `mir-section-${name}`, side);
-  for (const name of MAIN) sections[name] = make("div", `mir-section-${name}`, main);
-  sections.messages = make("div", "mir-section-messages", root);
+  const { root, sections } = build(el);
   const order = { column: null, sign: 1 };
-
+  const ends = {};
   const bound = Object.entries(sections).map(([name, section]) => {
-    const show = () => replaceSection(section, model.get(name), order);
+    const show = () => {
+      ends[name]?.();
+      replaceSection(section, model.get(name), order);
+      ends[name] = attachExplorers(section);
+    };
     show();
     model.on(`change:${name}`, show);
     return [`change:${name}`, show];
   });
-  showControls();
-  model.on("change:state", showControls);
-  bound.push(["change:state", showControls]);
 
   const act = (event) => {
+    const button = event.target.closest("button[data-do]");
     const row = event.target.closest("[data-choose]");
     const column = event.target.closest("th[data-column]");
-    if (row) {
-      row.parentNode.querySelectorAll("[aria-selected=true]").forEach((n) => n.setAttribute("aria-selected", "false"));
-      row.setAttribute("aria-selected", "true");
+    if (button && button.type !== "submit") {
+      rest(button);
+      model.send({ ...button.dataset });
+    } else if (row) {
+      choose(root, row);
       model.send({ choose: row.dataset.choose });
     } else if (column) {
       const number = Number(column.dataset.column);
@@ -112,12 +148,25 @@ function render({ model, el }) {
   root.addEventListener("click", act);
   root.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
-    if (!event.target.matches("[data-choose],th[data-column]")) return;
+    if (!event.target.matches("tr[data-choose],.mir-leaf,th[data-column]")) return;
     event.preventDefault();
     event.stopPropagation(); // Shift-Enter and the like belong to the notebook, these two belong to the row
     act(event);
   });
-  return () => bound.forEach(([name, show]) => model.off(name, show));
+  root.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (event.submitter) rest(event.submitter);
+    const name = event.submitter?.dataset.do ?? event.target.dataset.do;
+    model.send({ ...Object.fromEntries(new FormData(event.target)), do: name });
+  });
+  root.addEventListener("input", (event) => {
+    event.target.dataset.touched = "1";
+    if (event.target.matches("[data-filter]")) filterTree(sections.prefixes);
+  });
+  return () => {
+    bound.forEach(([name, show]) => model.off(name, show));
+    Object.values(ends).forEach((end) => end());
+  };
 }
 
 export default { render };

@@ -1,18 +1,19 @@
-"""The live view of a session: progress, pruning, verified muGraphs, prefixes, and buttons that steer it.
+"""The live view of a session: progress, pruning, verified muGraphs, prefixes, and forms to tune it by hand.
 
-In: a session, that is anything with `snapshot`, `stop`, `pause` and `resume`. Out: an ipywidget whose traits
-are the HTML sections of `mirage_nb.viz.html`; the script beside this file puts them into the page.
-Invariants: one pump thread per view, at most RATE looks per second, which sets traits and never prints; it
-ends when the session has ended or the view is closed. Only sections that changed travel, the large ones at
-most once in SLOW looks. Any number of views may watch one session. Clicks are answered while a cell runs
-where page and kernel know subshells (JupyterLab 4.4, ipykernel 7), else when it has ended.
+In: a session, that is anything with `snapshot`, `stop`, `pause` and `resume`; what else it can do is found out by
+`mirage_nb.widgets.actions`. Out: an ipywidget whose traits are HTML sections; the script beside this file puts them
+into the page. Invariants: one pump thread per view, at most RATE looks per second, which sets traits and never
+prints; it ends when the session has ended or the view is closed. Only sections that changed travel, the large ones
+at most once in SLOW looks, pictures and the tree once in RARE, unless the reader asks. Any number of views may watch
+one session. Clicks are answered while a cell runs where page and kernel know subshells (JupyterLab 4.4, ipykernel
+7), else when it has ended; what takes long has a thread of its own.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from html import escape
 from importlib import resources
 from typing import Any, Protocol
@@ -20,23 +21,39 @@ from typing import Any, Protocol
 import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
-from IPython.display import DisplayHandle
+from IPython.display import DisplayHandle, display
 
-from mirage_nb.errors import MirageError
-from mirage_nb.search.progress import Snapshot, State
-from mirage_nb.viz import html
+from mirage_nb.ir.text import print_graph
+from mirage_nb.optimize import Options
+from mirage_nb.search.progress import Candidate, Snapshot
+from mirage_nb.viz import compare, explorer, html
+from mirage_nb.viz.history import History
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import snapshot_text
+from mirage_nb.viz.tree import key
+from mirage_nb.widgets.actions import (
+    LIVE,
+    SLOW_ACTIONS,
+    Actions,
+    Answer,
+    candidate_buttons,
+    controls_html,
+    editor_html,
+)
 
 RATE = 10.0
 """Looks per second, at most."""
 SLOW = 5
-"""The chart and the lists are brought up to date at every SLOW-th look."""
-
-ENDED = frozenset({State.STOPPED, State.FINISHED, State.FAILED})
+"""Charts and the table are brought up to date at every SLOW-th look."""
+RARE = 20
+"""The opened muGraph and the tree, while the reader does nothing."""
 
 _new_handle: Any = DisplayHandle  # IPython gives it no types
+_display: Any = display
 _FILES = resources.files("mirage_nb.widgets")
+
+STATIC_ONLY = "<style>:is(.jp-OutputArea,.output):has(.mir-live) .mir-static{display:none}</style>"
+"""The static form stands beside the live one and hides while there is one: a page without a kernel shows it."""
 
 
 class Watched(Protocol):
@@ -63,35 +80,47 @@ class SessionView(anywidget.AnyWidget):
         budget_seconds: the seconds that the search may take, shown against the seconds it took.
     """
 
-    _esm = _FILES.joinpath("session_view.js").read_text(encoding="utf-8")
+    _esm = explorer.SCRIPT + _FILES.joinpath("session_view.js").read_text(encoding="utf-8")
     _css = STYLE + html.CSS + _FILES.joinpath("session_view.css").read_text(encoding="utf-8")
 
     state = traitlets.Unicode("waiting").tag(sync=True)
     header = traitlets.Unicode("").tag(sync=True)
+    controls = traitlets.Unicode("").tag(sync=True)
     chart = traitlets.Unicode("").tag(sync=True)
+    history = traitlets.Unicode("").tag(sync=True)
+    candidates = traitlets.Unicode("").tag(sync=True)
+    messages = traitlets.Unicode("").tag(sync=True)
+    answer = traitlets.Unicode("").tag(sync=True)
+    compared = traitlets.Unicode("").tag(sync=True)
+    candidate = traitlets.Unicode("").tag(sync=True)
+    editor = traitlets.Unicode("").tag(sync=True)
     prefixes = traitlets.Unicode("").tag(sync=True)
     prefix = traitlets.Unicode("").tag(sync=True)
-    candidates = traitlets.Unicode("").tag(sync=True)
-    candidate = traitlets.Unicode("").tag(sync=True)
-    messages = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, session: Watched, *, budget_seconds: float | None = None) -> None:
         super().__init__()
         self._session = session
+        self._actions = Actions(session)
         self._budget_seconds = budget_seconds
+        self._target = getattr(session, "target", None)
         self._chosen_candidate: str | None = None
-        self._chosen_prefix: int | None = None
-        self._drawn: tuple[object, ...] = ()
-        self._complaint = ""
+        self._chosen_prefix = ""
+        self._compare_with = ""
+        self._submitted: dict[str, Candidate] = {}
+        self._history = History()
+        self._drawn: dict[str, object] = {}
         self._guard = threading.RLock()
         self._closed = threading.Event()
         self._pump: threading.Thread | None = None
+        self._busy: threading.Thread | None = None
         self._handle: Any = None
+        self._shell: Any = None
         # Pages send clicks to a subshell of the kernel, so that they do not wait behind a running cell. From
         # 7.4 on ipykernel sends them after the thread that last used the comm, the pump here; not for us.
         self.comm._reply_subshell_for = None
         self.on_msg(self._receive)
-        self._show(session.snapshot(), slow=True)
+        self.editor = editor_html(self._actions, "", opened=False)
+        self._show(session.snapshot(), slow=True, rare=True)
         self._watch()
 
     def __repr__(self) -> str:
@@ -100,35 +129,58 @@ class SessionView(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The live view, and for readers without a kernel the state now as HTML and as text."""
         live, metadata = super()._repr_mimebundle_() or ({}, {})
+        return {**live, **self._still()}, metadata
+
+    def _still(self) -> dict[str, str]:
+        """The state now, without a kernel."""
         snapshot = self._session.snapshot()
         stage = getattr(self._session, "stage", "")
-        still = {
+        drawn = html.snapshot_html(
+            snapshot,
+            self._budget_seconds,
+            stage,
+            target=self._target,
+            peer_us=self._peer(),
+            moments=self._history.moments,
+        )
+        return {
             "text/plain": snapshot_text(snapshot, self._budget_seconds),
-            "text/html": html.snapshot_html(snapshot, self._budget_seconds, stage),
+            "text/html": f"{STATIC_ONLY}<div class='mir-static'>{drawn}</div>",
         }
-        return {**live, **still}, metadata
 
     def show(self) -> SessionView:
-        """Display the view; when the session ends, its static form in the notebook is brought up to date."""
-        handle = _new_handle()
-        handle.display(self)
+        """Display the view and, for readers without a kernel, a static form that is kept up to date with the end.
+
+        They are two outputs of one cell, because whoever finds a live form in an output shows no other.
+        """
         shell: Any = get_ipython()
-        if hasattr(shell, "kernel"):  # a terminal would print the static form instead
-            self._handle = handle
-            # Programs that execute notebooks only listen while a cell runs, so the next cell says it again.
-            shell.events.register("post_run_cell", self._after_cell)
+        if not hasattr(shell, "kernel"):  # a terminal
+            _display({"text/plain": self._still()["text/plain"]}, raw=True)
+            return self
+        live, _ = super()._repr_mimebundle_() or ({}, {})
+        _display({**live, "text/plain": repr(self)}, raw=True)
+        self._handle = _new_handle()
+        self._handle.display(self._still(), raw=True)
+        # Programs that execute notebooks only listen while a cell runs, so the next cell says it again.
+        self._shell = shell
+        shell.events.register("post_run_cell", self._after_cell)
         return self
 
     def _after_cell(self, _: object) -> None:
-        if self._session.snapshot().state in ENDED:
-            shell: Any = get_ipython()
-            shell.events.unregister("post_run_cell", self._after_cell)
+        if self._session.snapshot().state not in LIVE:
+            self._forget_cells()
             self._keep()
+
+    def _forget_cells(self) -> None:
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            shell.events.unregister("post_run_cell", self._after_cell)
 
     def close(self) -> None:
         """End the pump and take the view off the page."""
         with self._guard:
             self._closed.set()
+            self._forget_cells()
             super().close()
 
     # -- the pump -----------------------------------------------------------------------------------
@@ -137,7 +189,7 @@ class SessionView(anywidget.AnyWidget):
         """Start the pump unless it runs, or the session has ended."""
         with self._guard:
             alive = self._pump is not None and self._pump.is_alive()
-            if alive or self._closed.is_set() or self._session.snapshot().state in ENDED:
+            if alive or self._closed.is_set() or self._session.snapshot().state not in LIVE:
                 return
             self._pump = threading.Thread(target=self._run, name="mirage view", daemon=True)
             self._pump.start()
@@ -149,8 +201,8 @@ class SessionView(anywidget.AnyWidget):
             while not self._closed.wait(1.0 / RATE):
                 snapshot = self._session.snapshot()
                 look += 1
-                ended = snapshot.state in ENDED
-                self._show(snapshot, slow=ended or look % SLOW == 0)
+                ended = snapshot.state not in LIVE
+                self._show(snapshot, slow=ended or look % SLOW == 0, rare=ended or look % RARE == 0)
                 if ended:
                     self._keep()
                     return
@@ -160,66 +212,144 @@ class SessionView(anywidget.AnyWidget):
     def _keep(self) -> None:
         """Replace the static form that the notebook holds by that of the ended session."""
         if self._handle is not None and not self._closed.is_set():
-            self._handle.update(self)
+            self._handle.update(self._still(), raw=True)
 
-    def _show(self, snapshot: Snapshot, *, slow: bool) -> None:
+    def _show(self, snapshot: Snapshot, *, slow: bool, rare: bool) -> None:
         """Set the traits that changed, as one message."""
         stage = getattr(self._session, "stage", "")
         with self._guard, self.hold_sync():
+            self._history.add(snapshot)
             self.state = snapshot.state.value
             self.header = html.header_html(snapshot, self._budget_seconds, stage)
-            self.messages = self._complaint + html.messages_html(snapshot)
+            self.messages = html.messages_html(snapshot)
             if slow:
                 self._show_lists(snapshot)
+            if rare:
+                self._show_opened(snapshot)
+                self._show_prefixes(snapshot)
+
+    def _changed(self, section: str, shown: object) -> bool:
+        """Whether a large section has to be drawn again; pictures take time."""
+        if section in self._drawn and self._drawn[section] == shown:
+            return False
+        self._drawn[section] = shown
+        return True
 
     def _show_lists(self, snapshot: Snapshot) -> None:
-        """The large sections; drawn only when what they show has changed."""
-        best = snapshot.best
-        chosen = next((c for c in snapshot.candidates if c.digest == self._chosen_candidate), best)
-        opened = next((p for p in snapshot.prefixes if p.identity == self._chosen_prefix), None)
-        shown = (dict(snapshot.counts), snapshot.candidates, snapshot.prefixes, chosen, opened)
-        if self._drawn == shown:
-            return
-        self._drawn = shown
-        self.chart = html.chart_html(snapshot)
-        self.candidates = html.candidates_html(snapshot, chosen.digest if chosen else "")
-        self.candidate = html.candidate_html(chosen) if chosen else ""
-        self.prefixes = html.prefixes_html(snapshot, self._chosen_prefix)
-        self.prefix = html.prefix_html(opened, snapshot.prefixes) if opened else ""
+        chosen = self._opened(snapshot)
+        peer = self._peer()
+        if self._changed("chart", dict(snapshot.counts)):
+            self.chart = html.chart_html(snapshot)
+        self.history = html.history_html(self._history.moments)
+        if self._changed("candidates", (snapshot.candidates, snapshot.pinned, chosen and chosen.digest, peer)):
+            self.candidates = html.candidates_html(snapshot, chosen.digest if chosen else "", peer)
+        search = getattr(self._session, "search", None)
+        name = self._target.name if self._target is not None else ""
+        block_ops = getattr(getattr(search, "budget", None), "max_block_ops", None)
+        effort = getattr(search, "effort", "")
+        if self._changed("controls", (snapshot.state, name, effort, block_ops)):
+            self.controls = controls_html(self._actions, snapshot.state, name, effort, block_ops)
+
+    def _show_opened(self, snapshot: Snapshot) -> None:
+        """The opened muGraph: all of it once the reader asked for it or the session has ended, else its picture."""
+        chosen = self._opened(snapshot)
+        whole = self._chosen_candidate is not None or snapshot.state not in LIVE
+        options = self._options(chosen.digest) if chosen is not None else None
+        pinned = chosen is not None and chosen.digest in snapshot.pinned
+        if self._changed("candidate", (chosen, whole, options, self._compare_with, pinned)):
+            self.candidate = "" if chosen is None else self._candidate(chosen, whole, options, pinned)
+        other = self._named(snapshot, self._compare_with)
+        if self._changed("compared", (chosen, other)):
+            both = chosen is not None and other is not None and other.digest != chosen.digest
+            hint = "<p class='mir-none' role='status'>choose another row to compare with</p>"
+            self.compared = "" if other is None else hint
+            if both and chosen is not None and other is not None and self._target is not None:
+                self.compared = compare.compare_html(other, chosen, self._target)
+
+    def _candidate(self, chosen: Candidate, whole: bool, options: Options | None, pinned: bool) -> str:
+        buttons = candidate_buttons(self._actions, chosen.digest, self._compare_with == chosen.digest, pinned)
+        return html.candidate_html(chosen, self._target if whole else None, options, buttons)
+
+    def _show_prefixes(self, snapshot: Snapshot) -> None:
+        opened = next((p for p in snapshot.prefixes if key(p) == self._chosen_prefix), None)
+        if self._changed("prefixes", (snapshot.prefixes, self._chosen_prefix)):
+            self.prefixes = html.prefixes_html(snapshot, self._chosen_prefix)
+            self.prefix = html.prefix_html(opened, snapshot.prefixes) if opened else ""
+
+    def _opened(self, snapshot: Snapshot) -> Candidate | None:
+        return self._named(snapshot, self._chosen_candidate or "") or snapshot.best
+
+    def _named(self, snapshot: Snapshot, digest: str) -> Candidate | None:
+        found = next((c for c in snapshot.candidates if c.digest == digest), None)
+        return found or self._submitted.get(digest)
+
+    def _options(self, digest: str) -> Options | None:
+        """How a candidate was emitted, if it was."""
+        winners = getattr(self._session, "winners", ())
+        return next((w.emitted.options for w in winners if w.candidate.digest == digest), None)
+
+    def _peer(self) -> float | None:
+        """The fastest peer that was timed, in microseconds."""
+        laps = getattr(self._session, "baselines", ())
+        return min((lap.timing.median_us for lap in laps if lap.timing is not None), default=None)
 
     # -- what the reader does -----------------------------------------------------------------------
 
     def _receive(self, _: object, content: Any, __: object) -> None:
-        """A message of the page: `{"do": name}` steers, `{"choose": "kind:identity"}` opens a row."""
+        """A message of the page: `{"do": name, ...}` acts, `{"choose": "kind:identity"}` opens a row."""
         if not isinstance(content, dict):
             return
-        actions: dict[str, Callable[[], None]] = {
-            "stop": self._session.stop,
-            "pause": self._session.pause,
-            "resume": self._session.resume,
-        }
-        action = actions.get(str(content.get("do", "")))
-        if action is not None:
-            self._steer(action)
         kind, _colon, identity = str(content.get("choose", "")).partition(":")
+        action, digest = str(content.get("do", "")), str(content.get("digest", ""))
         with self._guard:
             if kind == "candidate":
                 self._chosen_candidate = identity
-            elif kind == "prefix" and identity.isdecimal():
-                self._chosen_prefix = int(identity)
-        self._show(self._session.snapshot(), slow=True)
+            elif kind == "prefix":
+                self._chosen_prefix = identity
+            elif action == "compare":
+                self._compare_with = "" if self._compare_with == digest else digest
+            elif action == "edit":
+                self._edit(digest)
+        if action in SLOW_ACTIONS:
+            self._begin(content)
+        else:
+            self._take(self._actions.perform(content))
 
-    def _steer(self, action: Callable[[], None]) -> None:
+    def _edit(self, digest: str) -> None:
+        chosen = self._named(self._session.snapshot(), digest)
+        if chosen is not None:
+            self.editor = editor_html(self._actions, print_graph(chosen.graph), opened=True)
+
+    def _begin(self, content: Mapping[str, object]) -> None:
+        """Answer in a thread, one at a time: verification takes seconds."""
+        with self._guard:
+            if self._closed.is_set() or (self._busy is not None and self._busy.is_alive()):
+                return
+            self.answer = "<p class='mir-none' role='status'>checking…</p>"
+            self._busy = threading.Thread(target=self._answer, args=(dict(content),), name="mirage view", daemon=True)
+            self._busy.start()
+
+    def _answer(self, content: Mapping[str, object]) -> None:
         try:
-            action()
-        except MirageError as error:
-            self._complain(str(error))
-        self._watch()
+            self._take(self._actions.perform(content))
+        except Exception as error:  # noqa: BLE001 - shown in the view instead of in some cell
+            self._complain(f"{type(error).__name__}: {error}")
+
+    def _take(self, answer: Answer) -> None:
+        """Show what came of an action."""
+        with self._guard:
+            if answer.html:
+                self.answer = answer.html
+            if answer.candidate is not None:
+                self._submitted[answer.candidate.digest] = answer.candidate
+                self._chosen_candidate = answer.candidate.digest
+        if not self._closed.is_set():
+            self._show(self._session.snapshot(), slow=True, rare=True)
+            self._watch()
 
     def _complain(self, text: str) -> None:
         with self._guard:
-            self._complaint = f"<p class='mir-complaint' role='alert'>{escape(text)}</p>"
-            self.messages = self._complaint
+            self.answer = f"<p class='mir-complaint' role='alert'>{escape(text)}</p>"
 
     def wait(self, timeout: float) -> bool:
         """Block until the pump has ended, at most `timeout` seconds; returns whether it has."""

@@ -7,9 +7,12 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+from mirage_nb.errors import SearchError
+from mirage_nb.ir.text import parse_graph
 from mirage_nb.search.events import Outcome, Prefix
 from mirage_nb.search.progress import Candidate, Snapshot, State
-from mirage_nb.verify.verdict import Verdict, VerdictKind
+from mirage_nb.targets import find_target
+from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 from tests.viz.mugraph_samples import rmsnorm_fused, rmsnorm_program, split_attention
 
 FIELD = Verdict(
@@ -112,7 +115,10 @@ class FakeSession:
     def __init__(self, length: float = 4.0, name: str = "fused", budget: float = 30.0) -> None:
         self.length = length
         self.name = name
-        self.search = SimpleNamespace(seconds=budget)
+        self.search = SimpleNamespace(seconds=budget, effort="quick", budget=SimpleNamespace(max_block_ops=24))
+        self.target = find_target("h200")
+        self.pinned: set[str] = set()
+        self.excluded: set[str] = set()
         self.state = State.RUNNING
         self.calls: list[tuple[str, float]] = []
         self._before = 0.0
@@ -131,7 +137,9 @@ class FakeSession:
         played = min(self.length, self._played())
         if played >= self.length and self.state is State.RUNNING:
             self._turn(State.FINISHED)
-        return snapshot(played / self.length, self.state, played, self.name)
+        shown = snapshot(min(1.0, played / self.length), self.state, played, self.name)
+        found = tuple(c for c in shown.candidates if c.digest not in self.excluded)
+        return replace(shown, candidates=found, pinned=frozenset(self.pinned))
 
     def _turn(self, state: State) -> None:
         self._before, self._since, self.state = self._played(), time.monotonic(), state
@@ -150,6 +158,41 @@ class FakeSession:
         """Go on."""
         self.calls.append(("resume", time.time()))
         self._turn(State.RUNNING)
+
+    def extend(
+        self, *, effort: str | None = None, seconds: float | None = None, max_block_ops: int | None = None
+    ) -> None:
+        """Play on for as long again."""
+        if self.state in (State.RUNNING, State.PAUSED):
+            raise SearchError("the search still runs", hint="stop it first")
+        given = {"effort": effort, "seconds": seconds, "max_block_ops": max_block_ops}
+        self.calls.append((f"extend {given}", time.time()))
+        self.length *= 2
+        self._turn(State.RUNNING)
+
+    def tune(self, *, seconds: float | None = None) -> None:
+        """Keep that it was asked for."""
+        self.calls.append((f"tune {seconds}", time.time()))
+
+    def pin(self, digest: str) -> None:
+        """Mark it."""
+        self.pinned.add(digest)
+
+    def exclude(self, digest: str) -> None:
+        """Leave it out from now on."""
+        self.excluded.add(digest)
+
+    def submit(self, text: str) -> Candidate:
+        """The muGraph of a text, refuted if it has no Matmul."""
+        graph = parse_graph(text)
+        verdict = FIELD
+        if "Matmul" not in text:
+            verdict = Verdict(VerdictKind.REFUTED, trials=1, witness=Witness(7, 0, (1, 2), "3", "4"))
+        return replace(candidates(1)[0], digest=graph.digest(), graph=graph, verdict=verdict, error=None)
+
+    def explain(self, text: str) -> str:
+        """Words about a text."""
+        return f"found: {len(parse_graph(text).ops)} kernels <in all>"
 
     def result(self, timeout: float | None = None) -> Snapshot:
         """Wait for the end."""

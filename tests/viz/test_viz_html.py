@@ -18,8 +18,8 @@ from mirage_nb.viz.html import (
     header_html,
     prefix_html,
     prefixes_html,
-    sampled,
 )
+from mirage_nb.viz.tree import sampled
 from tests.browser.fake_session import candidates, prefixes, snapshot
 
 VOID = {"meta", "br", "rect", "path", "link", "input"}
@@ -94,7 +94,21 @@ def test_a_measured_time_is_told_from_an_estimate() -> None:
     (one,) = candidates(1)
     assert "≈8.10" in candidates_html(replace(snapshot(), candidates=(one,)))
     measured = candidates_html(replace(snapshot(), candidates=(replace(one, time_us=5.25),)))
-    assert "5.25" in measured and "≈" not in measured
+    assert "5.25" in measured and "≈8.10" in measured
+
+
+def test_speed_ups_are_against_the_fastest_peer_and_only_for_measured_times() -> None:
+    (one,) = candidates(1)
+    timed = replace(snapshot(), candidates=(replace(one, time_us=5.0), replace(one, digest="f" * 8)))
+    html = candidates_html(timed, "", 12.5)
+    assert html.count("×") == 1 and "2.50×" in html
+    assert "×" not in candidates_html(timed, "", None)
+
+
+def test_pinned_rows_say_so() -> None:
+    shown = snapshot()
+    html = candidates_html(replace(shown, pinned=frozenset({shown.candidates[1].digest})))
+    assert html.count("pinned") == 1
 
 
 def test_long_tables_are_cut_and_say_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -17,11 +18,15 @@ from IPython.core.events import EventManager
 
 from mirage_nb.errors import SearchError
 from mirage_nb.search.progress import Snapshot, State
+from mirage_nb.viz.tree import key
 from mirage_nb.widgets import SessionView, session_view
 from mirage_nb.widgets.session_view import RATE
 from tests.browser.fake_session import FakeSession, prefixes
 
-SECTIONS = ("header", "chart", "prefixes", "prefix", "candidates", "candidate", "messages")
+SECTIONS = (
+    "header", "controls", "chart", "history", "candidates", "messages", "answer", "compared", "candidate", "editor",
+    "prefixes", "prefix",
+)  # fmt: skip
 
 
 class Recorded(SessionView):
@@ -128,9 +133,10 @@ def test_choosing_rows_opens_them() -> None:
     click(view, {"choose": f"candidate:{third.digest}"})
     assert f"µGraph {third.digest[:8]}" in view.candidate
     assert f"data-choose='candidate:{third.digest}' aria-selected='true'" in view.candidates
-    click(view, {"choose": "prefix:4"})
+    fourth = f"prefix:{key(prefixes()[4])}"
+    click(view, {"choose": fourth})
     assert prefixes()[4].reason in view.prefix
-    assert "data-choose='prefix:4' aria-selected='true'" in view.prefixes
+    assert re.search(f"data-choose='{fourth}' data-outcome='[^']*' aria-selected='true'", view.prefixes)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +158,7 @@ def test_a_refused_action_is_shown_and_not_raised() -> None:
 
     view = SessionView(Stubborn(60))
     click(view, {"do": "pause"})
-    assert "cannot pause &lt;now&gt;" in view.messages
+    assert "cannot pause &lt;now&gt;" in view.answer
     view.close()
 
 
@@ -168,7 +174,7 @@ def test_a_pump_that_breaks_says_so_in_the_view_and_prints_nothing(capfd: pytest
 
     view = SessionView(Broken(60))
     assert view.wait(3)
-    assert "RuntimeError: lost &lt;it&gt;" in view.messages
+    assert "RuntimeError: lost &lt;it&gt;" in view.answer
     assert capfd.readouterr() == ("", "")
 
 
@@ -186,8 +192,8 @@ def test_the_static_form_is_brought_up_to_date_once_when_the_session_ends() -> N
     updates: list[str] = []
 
     class Handle:
-        def update(self, view: SessionView) -> None:
-            updates.append(view._repr_mimebundle_()[0]["text/plain"])
+        def update(self, data: dict[str, str], raw: bool) -> None:
+            updates.append(data["text/plain"])
 
     view = SessionView(FakeSession(0.3))
     view._handle = Handle()
@@ -198,10 +204,14 @@ def test_the_static_form_is_brought_up_to_date_once_when_the_session_ends() -> N
 def test_all_sections_are_set_and_known_to_the_script() -> None:
     view = SessionView(FakeSession(0.01))
     assert view.wait(2)
-    click(view, {"choose": "prefix:4"})
+    first, second = (c.digest for c in view._session.snapshot().candidates[:2])
+    click(view, {"choose": f"prefix:{key(prefixes()[4])}"})
+    click(view, {"do": "pin", "digest": first})
+    click(view, {"do": "compare", "digest": first})
+    click(view, {"choose": f"candidate:{second}"})
     for name in SECTIONS:
-        assert getattr(view, name)
-        assert f'"{name}"' in view._esm or f"sections.{name}" in view._esm or f"{name}:" in view._esm
+        assert getattr(view, name), name
+        assert f'["{name}", ' in view._esm
 
 
 def test_a_long_search_keeps_its_traffic_bounded() -> None:
@@ -237,15 +247,16 @@ def test_the_next_cell_after_the_end_brings_the_static_form_up_to_date(monkeypat
     class Handle:
         updates = 0
 
-        def display(self, view: SessionView) -> None:
+        def display(self, data: dict[str, str], raw: bool) -> None:
             """Nothing to see."""
 
-        def update(self, view: SessionView) -> None:
+        def update(self, data: dict[str, str], raw: bool) -> None:
             self.updates += 1
 
     shell, handle = Shell(), Handle()
     monkeypatch.setattr(session_view, "get_ipython", lambda: shell)
     monkeypatch.setattr(session_view, "_new_handle", lambda: handle)
+    monkeypatch.setattr(session_view, "_display", lambda data, raw: None)
     session = FakeSession(60)
     view = SessionView(session).show()
     shell.events.trigger("post_run_cell", None)

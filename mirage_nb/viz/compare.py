@@ -1,0 +1,104 @@
+"""Two muGraphs side by side: what is the same, what differs, and both pictures.
+
+In: two candidates and the target. Out: HTML; facts that differ are marked with a sign, not by colour alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from html import escape
+
+from mirage_nb.errors import MirageError
+from mirage_nb.ir import BlockGraph, KernelGraph
+from mirage_nb.ir.text import print_graph
+from mirage_nb.optimize.plan import Plan, plan
+from mirage_nb.search.progress import Candidate
+from mirage_nb.targets import Target
+from mirage_nb.viz.mugraph import mugraph_svg
+from mirage_nb.viz.schedule import kilobytes
+from mirage_nb.viz.text import duration
+
+
+def compare_html(left: Candidate, right: Candidate, target: Target) -> str:
+    """Facts, pictures and the difference of the texts of two candidates."""
+    a, b = (_planned(c.graph, target) for c in (left, right))
+    rows = "".join(_row(name, fact(left, a), fact(right, b)) for name, fact in (*FACTS.items(), *_PLANNED.items()))
+    names = [f"µGraph {escape(c.digest[:8])}" for c in (left, right)]
+    head = f"<tr><td></td><th scope='col'>{names[0]}</th><th scope='col'>{names[1]}</th></tr>"
+    pictures = "".join(
+        f"<figure><figcaption>{name}</figcaption><div class='mir-picture'>{mugraph_svg(c.graph)}</div></figure>"
+        for name, c in zip(names, (left, right), strict=True)
+    )
+    return (
+        f"<div class='mir-compare'><h4>{names[0]} and {names[1]}</h4>"
+        f"<table class='mir-table'><thead>{head}</thead><tbody>{rows}</tbody></table>"
+        f"<div class='mir-pair'>{pictures}</div>"
+        f"<details><summary>difference of the texts</summary>{_difference(left.graph, right.graph)}</details></div>"
+    )
+
+
+def _row(name: str, left: str, right: str) -> str:
+    differs = left != right
+    sign = "≠ " if differs else ""
+    cls = " class='mir-differs'" if differs else ""
+    return f"<tr{cls}><th scope='row'>{sign}{escape(name)}</th><td>{escape(left)}</td><td>{escape(right)}</td></tr>"
+
+
+def _planned(graph: KernelGraph, target: Target) -> Plan | None:
+    try:
+        return plan(graph, target)
+    except MirageError:
+        return None  # its facts are shown as unknown
+
+
+def _blocks(graph: KernelGraph) -> list[BlockGraph]:
+    return [op.body for op in graph.ops if isinstance(op.body, BlockGraph)]
+
+
+Fact = Callable[[Candidate, Plan | None], str]
+
+FACTS: dict[str, Fact] = {
+    "time": lambda c, _: duration(c),
+    "verdict": lambda c, _: str(c.verdict),
+    "kernels": lambda c, _: str(c.kernels),
+    "operators": lambda c, _: str(c.operators),
+    "grid dims": lambda c, _: ", ".join("×".join(map(str, b.grid)) for b in _blocks(c.graph)) or "none",
+    "for-loop range": lambda c, _: ", ".join(str(b.loop) for b in _blocks(c.graph)) or "none",
+    "blocks": lambda c, _: ", ".join(str(_product(b.grid)) for b in _blocks(c.graph)) or "none",
+    "configuration": lambda c, _: c.configuration,
+    "error": lambda c, _: "not executed" if c.error is None else f"{c.error:.1e}",
+}
+_PLANNED: dict[str, Fact] = {
+    "shared memory": lambda _, p: _each(p, lambda kernel: kilobytes(kernel.shared_bytes)),
+    "threads per block": lambda _, p: _each(p, lambda kernel: str(kernel.options.threads)),
+    "steps": lambda _, p: _each(p, lambda kernel: str(len(kernel.steps))),
+    "barriers": lambda _, p: _each(p, lambda kernel: str(len(kernel.barriers))),
+    "temporaries": lambda _, p: "unknown" if p is None else kilobytes(p.workspace.peak),
+}
+
+
+def _product(grid: tuple[int, ...]) -> int:
+    total = 1
+    for extent in grid:
+        total *= extent
+    return total
+
+
+def _each(planned: Plan | None, what: Callable[..., str]) -> str:
+    """One word per generated kernel."""
+    if planned is None:
+        return "unknown: it cannot be emitted for this target"
+    return ", ".join(what(kernel) for kernel in planned.kernels if kernel is not None) or "none"
+
+
+def _difference(left: KernelGraph, right: KernelGraph) -> str:
+    lines = difflib.unified_diff(
+        print_graph(left).splitlines(), print_graph(right).splitlines(), "left", "right", lineterm="", n=2
+    )
+    shown = "".join(
+        f"<span class='mir-line{' mir-gone' * line.startswith('-')}{' mir-new' * line.startswith('+')}'>"
+        f"{escape(line)}\n</span>"
+        for line in lines
+    )
+    return f"<pre class='mir-source' tabindex='0'>{shown or 'the texts are equal'}</pre>"

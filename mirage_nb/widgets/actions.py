@@ -1,0 +1,234 @@
+"""What a reader can do to a session by hand, and the forms for it.
+
+In: a session, which is asked what it can do by the names of its methods and their parameters, and what a form of the
+page sends: `{"do": name, ...fields}`. Out: HTML of forms and of answers. Invariant: a control is enabled exactly when
+the session can do it now; every mistake of the reader is shown as a message, never raised.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from mirage_nb.errors import MirageError, OptionError
+from mirage_nb.search.progress import Candidate, State
+from mirage_nb.search.space import EFFORTS
+from mirage_nb.targets import TARGETS
+from mirage_nb.viz.html import verdict_html
+
+LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One input of a form: its name is the keyword of the session's method."""
+
+    name: str
+    label: str
+    read: Callable[[str], object]
+    values: tuple[str, ...] = ()
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of an action: HTML to show, and the candidate that it is about."""
+
+    html: str = ""
+    candidate: Candidate | None = None
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError(text)
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _yes(text: str) -> bool:
+    return text == "on"
+
+
+EXTEND = (
+    Field("effort", "effort", str, tuple(EFFORTS)),
+    Field("max_block_ops", "block operators", _count, hint="largest number of block operators"),
+    Field("seconds", "seconds", _positive, hint="of search; empty: no limit"),
+    Field("target", "target", str, tuple(TARGETS)),
+    Field("pruning", "pruning", _yes, ("on", "off")),
+)
+TUNE = (Field("seconds", "for seconds", _positive, hint="how long to compile and time"),)
+
+
+class Actions:
+    """The hands of one session."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def able(self, name: str) -> bool:
+        """Whether the session has such a method."""
+        return callable(getattr(self.session, name, None))
+
+    def fields(self, name: str, known: tuple[Field, ...]) -> tuple[Field, ...]:
+        """The fields that the session's method takes."""
+        if not self.able(name):
+            return known[:3]
+        return tuple(
+            field for field in known if field.name in inspect.signature(getattr(self.session, name)).parameters
+        )
+
+    def perform(self, content: Mapping[str, object]) -> Answer:
+        """Do what a form or a button of the page asks for; unknown actions do nothing."""
+        name = str(content.get("do", ""))
+        action = self._table().get(name)
+        if action is None or not self.able(name):
+            return Answer()
+        try:
+            return action(content)
+        except MirageError as error:
+            return Answer(f"<pre class='mir-complaint' role='alert'>{escape(str(error))}</pre>")
+
+    def _table(self) -> dict[str, Callable[[Mapping[str, object]], Answer]]:
+        return {
+            "pause": self._plain,
+            "resume": self._plain,
+            "stop": self._plain,
+            "pin": self._marked,
+            "exclude": self._marked,
+            "extend": self._extend,
+            "tune": self._tune,
+            "submit": self._submit,
+            "explain": self._explain,
+        }
+
+    def _plain(self, content: Mapping[str, object]) -> Answer:
+        getattr(self.session, str(content["do"]))()
+        return Answer()
+
+    def _marked(self, content: Mapping[str, object]) -> Answer:
+        name, digest = str(content["do"]), str(content.get("digest", ""))
+        getattr(self.session, name)(digest)
+        return Answer(f"<p role='status'>µGraph {escape(digest[:8])}: {name}</p>")
+
+    def _extend(self, content: Mapping[str, object]) -> Answer:
+        given = self._read("extend", EXTEND, content)
+        self.session.extend(**given)
+        words = ", ".join(f"{name} {value}" for name, value in given.items()) or "the same bounds"
+        return Answer(f"<p role='status'>continues with {escape(words)}</p>")
+
+    def _tune(self, content: Mapping[str, object]) -> Answer:
+        self.session.tune(**self._read("tune", TUNE, content))
+        return Answer("<p role='status'>more ways to emit are being tried</p>")
+
+    def _submit(self, content: Mapping[str, object]) -> Answer:
+        candidate = self.session.submit(str(content.get("text", "")))
+        shown = f"<p role='status'>checked µGraph {escape(candidate.digest[:8])}</p>{verdict_html(candidate.verdict)}"
+        return Answer(shown, candidate)
+
+    def _explain(self, content: Mapping[str, object]) -> Answer:
+        words = self.session.explain(str(content.get("text", "")))
+        return Answer(f"<h4>why the search has it or not</h4><pre class='mir-answer'>{escape(str(words))}</pre>")
+
+    def _read(self, name: str, known: tuple[Field, ...], content: Mapping[str, object]) -> dict[str, object]:
+        """The fields that the reader filled in. Raises OptionError."""
+        given: dict[str, object] = {}
+        for field in self.fields(name, known):
+            text = str(content.get(field.name, "")).strip()
+            if not text:
+                continue
+            try:
+                given[field.name] = field.read(text)
+            except ValueError as error:
+                raise OptionError(f"{field.label}: {text!r}", hint="give a positive number") from error
+        return given
+
+
+SLOW_ACTIONS = frozenset({"submit", "explain"})
+"""They check and verify before they return."""
+
+
+def controls_html(
+    actions: Actions, state: State, target: str = "", effort: str = "", block_ops: int | None = None
+) -> str:
+    """Buttons that steer, and the forms that continue a search with other bounds and that time more."""
+    live = state in LIVE
+    steering = [] if not live else ["resume" if state is State.PAUSED else "pause", "stop"]
+    hints = {"pause": "let the workers sleep", "resume": "go on", "stop": "end the search and keep what was found"}
+    buttons = "".join(
+        f"<button type='button' class='mir-button' data-do='{name}' title='{hints[name]}'>{name}</button>"
+        for name in steering
+    )
+    now = {"effort": effort, "target": target, "max_block_ops": "" if block_ops is None else str(block_ops)}
+    busy = "the search still runs" if live else ""
+    forms = _form(actions, "extend", "apply and continue", EXTEND, now, busy)
+    forms += _form(actions, "tune", "time more on the GPU", TUNE, {"seconds": "10"}, busy)
+    steer = f"<div class='mir-steer' role='group' aria-label='steer the search'>{buttons}</div>" if buttons else ""
+    tuning = f"<summary>tune by hand</summary><div class='mir-forms'>{forms}</div>"
+    return f"{steer}<details class='mir-tuning' open>{tuning}</details>"
+
+
+def _form(actions: Actions, name: str, label: str, known: tuple[Field, ...], now: Mapping[str, str], busy: str) -> str:
+    reason = busy if actions.able(name) else "this session cannot do that"
+    off = f" disabled title='{reason}'" if reason else ""
+    inputs = "".join(_input(field, now.get(field.name, ""), off) for field in actions.fields(name, known))
+    return (
+        f"<form class='mir-form' data-do='{name}'>{inputs}"
+        f"<button type='submit' class='mir-button'{off}>{label}</button></form>"
+    )
+
+
+def _input(field: Field, now: str, off: str) -> str:
+    if field.values:
+        options = "".join(f"<option{' selected' * (v == now)}>{v}</option>" for v in field.values)
+        return f"<label>{field.label} <select name='{field.name}'{off}>{options}</select></label>"
+    kind = "number' step='any" if field.read is _positive else "number"
+    return (
+        f"<label>{field.label} <input type='{kind}' min='0' name='{field.name}' value='{escape(now)}' "
+        f"placeholder='{field.hint}'{off}></label>"
+    )
+
+
+def candidate_buttons(actions: Actions, digest: str, compared: bool, pinned: bool) -> str:
+    """What can be done with one muGraph."""
+    rows = (
+        ("compare", "compare with another", "choose this one, then another row", True),
+        ("edit", "edit the text", "put its text into the editor below", True),
+        ("pin", "pin", "keep it at the top", actions.able("pin") and not pinned),
+        ("exclude", "exclude", "take it out of the results", actions.able("exclude")),
+    )
+    shown = "".join(
+        f"<button type='button' class='mir-button' data-do='{name}' data-digest='{escape(digest)}' title='{hint}'"
+        f"{'' if able else ' disabled'}{_pressed(name, compared)}>{label}</button>"
+        for name, label, hint, able in rows
+    )
+    return f"<span class='mir-actions' role='group' aria-label='this µGraph'>{shown}</span>"
+
+
+def _pressed(name: str, compared: bool) -> str:
+    return f" aria-pressed='{str(compared).lower()}'" if name == "compare" else ""
+
+
+def editor_html(actions: Actions, text: str, opened: bool) -> str:
+    """The text of a muGraph to change, check, verify and time."""
+    buttons = "".join(
+        f"<button type='submit' class='mir-button' data-do='{name}'"
+        f"{'' if actions.able(name) else ' disabled title=' + repr('this session cannot do that')}>{label}</button>"
+        for name, label in (("submit", "check, verify and time"), ("explain", "explain"))
+    )
+    return (
+        f"<details class='mir-editor'{' open' if opened else ''}><summary>a µGraph of your own</summary>"
+        "<form class='mir-form mir-column' data-do='submit'>"
+        "<label>text of a µGraph; choose one above and press “edit the text” to begin with it</label>"
+        f"<textarea name='text' rows='14' spellcheck='false' aria-label='text of a µGraph'>{escape(text)}</textarea>"
+        f"<div>{buttons}</div></form></details>"
+    )
