@@ -22,6 +22,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mirage_nb.errors import SearchError
@@ -30,10 +31,54 @@ T = TypeVar("T")
 
 BOOT = "import sys; sys.path[:] = sys.argv[2:]; from mirage_nb.search.pool import serve; serve(int(sys.argv[1]))"
 COMPLAINT_BYTES = 2000
+NICENESS = 10
+AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class WorkerDied(futures.BrokenExecutor):
     """The process ended before it answered."""
+
+
+class Cores:
+    """The cores of this machine, as all executors of one interpreter share them.
+
+    An owner may always use one; more only while all owners together use fewer than it may. So a search that
+    comes second begins at once, and as calls end both come to the same number of processes.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._used: collections.Counter[object] = collections.Counter()
+        self._resting: set[object] = set()
+
+    def take(self, owner: object, count: int, given_up: Callable[[], bool]) -> bool:
+        """Wait for a core; False once it is not wanted any more. `count`: how many all owners may use."""
+        with self._turn:
+            while not given_up():
+                busy = sum(used for other, used in self._used.items() if other not in self._resting)
+                if not self._used[owner] or busy < count:
+                    self._used[owner] += 1
+                    return True
+                self._turn.wait()
+        return False
+
+    def give(self, owner: object) -> None:
+        """A call has ended."""
+        with self._turn:
+            self._used[owner] -= 1
+            if not self._used[owner]:
+                del self._used[owner]
+            self._turn.notify_all()
+
+    def rest(self, owner: object, resting: bool) -> None:
+        """Calls of an owner who rests sleep: they use no cores."""
+        with self._turn:
+            (self._resting.add if resting else self._resting.discard)(owner)
+            self._turn.notify_all()
+
+
+CORES = Cores()
+"""Cores belong to the machine, not to a session: the one thing here that all executors share."""
 
 
 class Workers(futures.Executor):
@@ -76,6 +121,10 @@ class Workers(futures.Executor):
                 if call is future:
                     worker.kill()
 
+    def rest(self, resting: bool) -> None:
+        """Whether calls sleep for a while, so that others may use the cores."""
+        CORES.rest(self, resting)
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; processes end when they have nothing left to do."""
         with self._turn:
@@ -96,6 +145,7 @@ class Workers(futures.Executor):
             self._killed = True
             for worker in self._live:
                 worker.kill()
+        CORES.rest(self, False)  # wakes who waits for a core
         self.shutdown(cancel_futures=True)
 
     def _keep(self) -> None:
@@ -108,7 +158,7 @@ class Workers(futures.Executor):
                 if worker is None:
                     worker = self._start()
                 worker.await_ready()
-                if future.set_running_or_notify_cancel():
+                if self._begins(future):
                     answered, value = self._ask(worker, future, request)
                     if answered:
                         future.set_result(value)
@@ -133,6 +183,17 @@ class Workers(futures.Executor):
             self._idle -= 1
             return self._calls.popleft() if self._calls else None
 
+    def _begins(self, future: futures.Future[Any]) -> bool:
+        """Wait for a core; whether the call is still wanted then."""
+        if CORES.take(self, self._count, lambda: self._killed or future.cancelled()):
+            if future.set_running_or_notify_cancel():
+                return True
+            CORES.give(self)
+        else:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+        return False
+
     def _start(self) -> _Worker:
         worker = _Worker()
         with self._turn:
@@ -147,6 +208,7 @@ class Workers(futures.Executor):
         try:
             return worker.ask(request)
         finally:
+            CORES.give(self)
             with self._turn:
                 self._live[worker] = None
 
@@ -223,12 +285,20 @@ class _Worker:
 def serve(descriptor: int) -> None:
     """What a worker process runs: it answers calls until its owner is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session that owns this process
+    _give_way()
     link = Connection(descriptor)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(link, requests), daemon=True).start()
     link.send_bytes(b"ready")
     while True:
         link.send_bytes(_answer(requests.get()))
+
+
+def _give_way() -> None:
+    """The notebook comes first: a cell that is run during a search finds a core at once."""
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # on desktops every group of processes has a niceness of its own
+        AUTOGROUP.write_text(str(NICENESS))
 
 
 def _receive(link: Connection, requests: queue.SimpleQueue[bytes]) -> None:

@@ -71,6 +71,8 @@ class Snapshot:
 
     `structures` counts muGraphs without sizes, `verified` their instances; `candidates` are the best of
     those, best first. `first_seconds`: when the first one was there. `cut`: what was not searched.
+    `configurations_kept`: those of `configurations_done` that were not explored again, because an earlier
+    round or the store had them; `pinned`: digests that the user pinned.
     """
 
     name: str
@@ -89,6 +91,8 @@ class Snapshot:
     cut: tuple[str, ...]
     messages: tuple[str, ...]
     exhausted: bool = False
+    configurations_kept: int = 0
+    pinned: frozenset[str] = frozenset()
 
     def total(self, outcome: Outcome) -> int:
         """Number of events with this outcome, over all depths."""

@@ -1,63 +1,45 @@
 """A search session: a supervising thread, replaceable workers, and a snapshot at any moment.
 
-In: a tensor program, a target, an effort and a budget. Out: snapshots while it runs and a final one.
+In: a tensor program, a target, bounds, and possibly a checkpoint. Out: snapshots while it runs and a final one.
 The supervising thread begins with the first configurations itself, for a moment: small searches end there,
 and large ones have something to show before their workers are up. The rest goes to an executor, worker
-processes by default. Invariant: a configuration is counted once, however often it was begun; one whose
-worker died or hung is begun again, `ATTEMPTS` times in all. What follows the search (`finish`) can have
-functions called by the same workers.
+processes by default. Invariant: a configuration is counted once, however often it was begun; one that is done
+is explored again only if bounds are raised that kept something out of it (`extend`), by this session or by
+one that goes on after it. What follows the search can have functions called by the same workers.
 """
 
 from __future__ import annotations
 
-import concurrent.futures as futures
-import tempfile
-import threading
+import itertools
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from mirage_nb.errors import MirageError, OptionError, SearchError
+from mirage_nb.errors import OptionError, SearchError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.search import EFFORTS, Budget, Configuration, configurations, prepare
-from mirage_nb.search.events import Prefix
-from mirage_nb.search.pool import Workers
+from mirage_nb.search import EFFORTS, Budget, Configuration, Prepared, configurations, prepare
+from mirage_nb.search.background import LIVE, Background
+from mirage_nb.search.checkpoint import Checkpoint, Recorder
+from mirage_nb.search.crew import Crew, failure
+from mirage_nb.search.crew import Stopped as Stopped
+from mirage_nb.search.crew import internal_error as internal_error
+from mirage_nb.search.findings import BOUND_NAMES, Bounds, Explored, Findings
+from mirage_nb.search.ledger import Facts, Ledger
 from mirage_nb.search.progress import Candidate, Snapshot, State
-from mirage_nb.search.worker import Explored, Findings, Mailbox, Task, explore, merge_counts
-from mirage_nb.settings import read_settings
+from mirage_nb.search.worker import Task, explore
 from mirage_nb.targets import Target
 
-T = TypeVar("T")
-
-ATTEMPTS = 3
-KEPT_CANDIDATES = 200
-KEPT_PREFIXES = 2000
 TICK_SECONDS = 0.05
 HEAD_START_SECONDS = 0.3
 """How long the supervising thread searches by itself."""
 STOP_SECONDS = 0.3
 """How long workers may take to hand over what they have after a stop."""
-HANG_SECONDS = 10.0
-"""How much longer than its task allows a worker may be silent before it is replaced."""
 
 
-class Stopped(SearchError):
-    """The session was stopped while something was waited for."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """A configuration that workers have: how often it was begun, and since when one may have been at it."""
-
-    task: Task
-    attempts: int
-    since: float = field(default_factory=time.monotonic)
-
-
-class SearchSession:
+class SearchSession(Background):
     """One background search.
 
     Args:
@@ -70,6 +52,7 @@ class SearchSession:
         executor: anything with the concurrent.futures interface; by default worker processes are started
             and ended with the session. A given executor stays the caller's.
         seed: of all random elements; equal seeds give equal results.
+        checkpoint: keeps what is done; what it already has of this session is not searched again.
 
     Raises:
         OptionError: an unknown effort.
@@ -84,36 +67,33 @@ class SearchSession:
         budget: Budget | None = None,
         seconds: float | None = None,
         name: str = "",
-        executor: futures.Executor | None = None,
+        executor: Executor | None = None,
         seed: int = 0,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
-        if effort not in EFFORTS:
-            raise OptionError(f"unknown effort {effort!r}", hint=f"one of {', '.join(EFFORTS)}")
+        super().__init__(name, executor)
         self.program = program
         self.target = target
-        self.effort = effort
-        self.budget = budget if budget is not None else EFFORTS[effort].budget
+        self.bounds = Bounds(effort, budget if budget is not None else _effort_budget(effort))
         self.seconds = seconds
-        self.name = name
         self.seed = seed
-        self._given = executor
-        self._width = read_settings().workers
-        self._turn = threading.Condition()
-        self._ended = threading.Event()
-        self._state = State.WAITING
-        self._box: Mailbox | None = None
-        self._workers: futures.Executor | None = None
-        self._started = 0.0
-        self._seconds = 0.0
+        self._ledger = Ledger()
+        self._recorder = Recorder(checkpoint, self.tell)
+        self._finish: Callable[[], None] | None = None
+        self._restored = False
+        self._deadline: float | None = None
         self._first: float | None = None
-        self._total = 0
-        self._done: set[int] = set()
-        self._findings: dict[int, Findings] = {}
-        self._prefixes: dict[int, tuple[Prefix, ...]] = {}
-        self._known: dict[str, Candidate] = {}
-        self._dropped: set[str] = set()
-        self._cut: dict[int, tuple[str, ...]] = {}
-        self._messages: list[str] = []
+        self._numbers = itertools.count()
+
+    @property
+    def effort(self) -> str:
+        """Name of the effort preset."""
+        return self.bounds.effort
+
+    @property
+    def budget(self) -> Budget:
+        """Limits of one configuration."""
+        return self.bounds.budget
 
     # -- what a user does -------------------------------------------------------------------------
 
@@ -121,47 +101,55 @@ class SearchSession:
         """Begin in the background and return at once. A session is started once.
 
         Args:
-            finish: called in the supervising thread after the search, unless that was stopped.
+            finish: called in the supervising thread after every search, unless that was stopped.
         """
         with self._turn:
             if self._state is not State.WAITING:
                 raise SearchError("the session was started before", hint="make a new one")
-            self._state = State.RUNNING
-            self._started = time.monotonic()
-        thread = threading.Thread(target=self._supervise, args=(finish,), name=f"mirage {self.name}", daemon=True)
-        thread.start()
+            self._finish = finish
+            self._set_deadline()
+            self._begin(self._search_and_finish)
         return self
 
-    def stop(self) -> None:
-        """End the search; what was found stays. Returns at once, and the state is STOPPED from now on."""
+    def extend(
+        self,
+        *,
+        effort: str | None = None,
+        seconds: float | None = None,
+        max_block_ops: int | None = None,
+        max_values: int | None = None,
+        configuration_seconds: float | None = None,
+    ) -> None:
+        """Go on with larger bounds, in any state; returns at once. Without arguments: go on after a stop.
+
+        Configurations that are done stay as they are unless a bound is raised that kept something out of
+        them. Those that a stop or a limit interrupted are begun again from their start; those that workers
+        are at are not interrupted. Results join those that are there.
+
+        Args:
+            effort: a larger effort; its axioms differ, so every configuration is explored again.
+            seconds: limit of the search from now on; default: as long again as at the start, if that was limited.
+            max_block_ops: largest number of block operators of a kernel.
+            max_values: most values of a closure.
+            configuration_seconds: what one configuration may take.
+
+        Raises:
+            OptionError: an unknown effort, or a bound that is lower than it was.
+            SearchError: the session was not started, or its program could not be searched.
+        """
+        asked = {"max_block_ops": max_block_ops, "max_values": max_values, "seconds": configuration_seconds}
+        bounds = _raised(self.bounds, effort, {name: value for name, value in asked.items() if value is not None})
         with self._turn:
-            if self._state in (State.RUNNING, State.PAUSED):
-                self._state = State.STOPPED
-                self._seconds = time.monotonic() - self._started
-                if self._box is not None:
-                    self._box.stop_flag.touch()
+            if self._state in (State.WAITING, State.FAILED):
+                raise SearchError(f"a session that is {self._state.value} cannot be extended", hint="start a new one")
+            self.bounds = bounds
+            self.seconds = seconds if seconds is not None else self.seconds
+            self._set_deadline()
+            if self._state in LIVE:
+                self._extended = True
                 self._turn.notify_all()
-
-    def pause(self) -> None:
-        """Workers sleep at their next look, and what follows the search after its present step; nothing is lost."""
-        with self._turn:
-            if self._state is State.RUNNING:
-                self._state = State.PAUSED
-                if self._box is not None:
-                    self._box.pause_flag.touch()
-
-    def resume(self) -> None:
-        """Go on after a pause."""
-        with self._turn:
-            if self._state is State.PAUSED:
-                self._state = State.RUNNING
-                if self._box is not None:
-                    self._box.pause_flag.unlink(missing_ok=True)
-                self._turn.notify_all()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until the session has ended, at most `timeout` seconds; returns whether it has."""
-        return self._ended.wait(timeout)
+            else:
+                self._begin(self._search_and_finish)
 
     def result(self, timeout: float | None = None) -> Snapshot:
         """Block until the session has ended and return the last snapshot.
@@ -180,168 +168,114 @@ class SearchSession:
     def snapshot(self) -> Snapshot:
         """The state now."""
         with self._turn:
-            live = self._state in (State.RUNNING, State.PAUSED)
-            findings = self._findings.values()
-            return Snapshot(
-                name=self.name,
-                state=self._state,
-                seconds=time.monotonic() - self._started if live else self._seconds,
-                first_seconds=self._first,
-                configurations_done=len(self._done),
-                configurations_total=self._total,
-                counts=merge_counts(found.counts for found in findings),
-                structures=sum(found.structures for found in findings),
-                verified=sum(found.verified for found in findings),
-                refuted=sum(found.refuted for found in findings),
-                outside_lax=sum(found.outside_lax for found in findings),
-                candidates=tuple(sorted(self._candidates(), key=lambda c: c.rank)[:KEPT_CANDIDATES]),
-                prefixes=self._sample(),
-                cut=tuple(dict.fromkeys(why for index in sorted(self._cut) for why in self._cut[index])),
-                messages=tuple(self._messages),
-                exhausted=bool(self._total) and len(self._done) == self._total and not self._cut,
-            )
+            return self._ledger.snapshot(self.name, self._state, self._elapsed(), self._first)
 
-    # -- what follows the search ------------------------------------------------------------------
-
-    def proceed(self) -> bool:
-        """Sit out a pause; False once the session was stopped."""
-        with self._turn:
-            while self._state is State.PAUSED:
-                self._turn.wait()
-            return self._state is not State.STOPPED
+    # -- candidates -------------------------------------------------------------------------------
 
     def update(self, candidate: Candidate) -> None:
         """Replace a candidate by a version that knows more: a time, an error, a stricter verdict."""
         with self._turn:
-            self._known[candidate.digest] = candidate
+            self._ledger.update(candidate)
 
     def drop(self, digest: str, why: str) -> None:
         """Take a candidate out of the results and say why."""
         with self._turn:
-            self._dropped.add(digest)
-            self._messages.append(why)
+            self._ledger.drop(digest, why)
+
+    def pin(self, digest: str) -> None:
+        """Keep a candidate among those that are shown and built, whatever its rank; undoes `exclude`.
+
+        Args:
+            digest: the start of it. Raises OptionError unless it is the start of exactly one.
+        """
+        self._say_of(digest, self._ledger.pin)
+
+    def exclude(self, digest: str) -> None:
+        """Leave a candidate out of the results and of what is built, until it is pinned. Raises as `pin` does."""
+        self._say_of(digest, self._ledger.exclude)
+
+    def submit(self, candidate: Candidate) -> None:
+        """Add a verified candidate that the search did not find, and pin it."""
+        with self._turn:
+            self._ledger.submit(candidate)
+        self._save_late()
 
     def tell(self, message: str) -> None:
         """Add a line to what the user is told; once."""
         with self._turn:
-            if message not in self._messages:
-                self._messages.append(message)
+            self._ledger.tell(message)
 
-    def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
-        """`function(*args)` by a worker.
-
-        Raises:
-            SearchError: it took longer than `seconds`, or its worker died.
-            Stopped: the session was stopped meanwhile.
-            whatever the function raises.
-        """
-        ((_, future),) = self.call_all(function, [args], seconds=seconds)
-        return future.result()
-
-    def call_all(
-        self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, seconds: float
-    ) -> Iterator[tuple[int, futures.Future[T]]]:
-        """Many calls side by side; yields the number of a call and its done future as they end.
-
-        Outcomes are those of `call`. Raises Stopped as `call` does.
-        """
-        executor = self._executor()
-        try:
-            waiting = {executor.submit(function, *args): number for number, args in enumerate(arguments)}
-        except RuntimeError as error:  # broken for good, or shut down by its owner
-            raise SearchError(f"the executor takes no more work: {error}") from error
-        since: dict[futures.Future[T], float] = {}
-        try:
-            while waiting:
-                done, _ = futures.wait(waiting, timeout=TICK_SECONDS, return_when=futures.FIRST_COMPLETED)
-                if not self.proceed():
-                    raise Stopped("the session was stopped")
-                for future in done:
-                    number, lost = waiting.pop(future), future.exception()
-                    if isinstance(lost, futures.BrokenExecutor):
-                        future = _failed(f"{function.__name__} did not end: {lost}")
-                    yield number, future
-                now = time.monotonic()
-                for future in [f for f in waiting if f.running() and now - since.setdefault(f, now) > seconds]:
-                    if isinstance(executor, Workers):
-                        executor.kill(future)
-                    yield waiting.pop(future), _failed(f"{function.__name__} took more than {seconds:g} s")
-        finally:
-            for future in waiting:
-                future.cancel()
-
-    # -- the supervising thread -------------------------------------------------------------------
-
-    def _supervise(self, finish: Callable[[], None] | None) -> None:
-        try:
-            with tempfile.TemporaryDirectory(prefix="mirage-nb-", ignore_cleanup_errors=True) as folder:
-                self._open_box(Mailbox(Path(folder)))
-                try:
-                    self._search()
-                    if finish is not None and self.proceed():
-                        self._follow(finish)
-                finally:
-                    self._dismiss()
-            self._end(State.FINISHED)
-        except MirageError as error:
-            self._fail(str(error))
-        except Exception as error:  # noqa: BLE001  # a thread may not print; the session says what happened
-            self._fail(internal_error(error))
-        finally:
-            self._ended.set()
-
-    def _open_box(self, box: Mailbox) -> None:
+    def _say_of(self, start: str, said: Callable[[str], None]) -> None:
         with self._turn:
-            self._box = box
-            if self._state is State.STOPPED:
-                box.stop_flag.touch()
-            if self._state is State.PAUSED:
-                box.pause_flag.touch()
+            found = [digest for digest in self._ledger.digests if digest.startswith(start)]
+            if len(found) != 1:
+                raise OptionError(
+                    f"{'several candidates begin' if found else 'no candidate begins'} with {start!r}",
+                    hint="give the start of one digest, as the list of candidates shows it",
+                )
+            said(found[0])
+        self._save_late()
 
-    def _follow(self, finish: Callable[[], None]) -> None:
-        """What follows the search; whatever goes wrong there, the muGraphs that were found stay."""
-        try:
-            finish()
-        except Stopped:
-            return
-        except MirageError as error:
-            self.tell(str(error))
-        except Exception as error:  # noqa: BLE001  # as above
-            self.tell(internal_error(error))
+    # -- one search -------------------------------------------------------------------------------
 
-    def _end(self, state: State) -> None:
-        with self._turn:
-            if self._state is not State.STOPPED:
-                self._state = state
-                self._seconds = time.monotonic() - self._started
-
-    def _fail(self, why: str) -> None:
-        self.tell(why)
-        self._end(State.FAILED)
+    def _search_and_finish(self) -> None:
+        """Search, then finish; again, as long as the session is extended meanwhile."""
+        while True:
+            self._search()
+            if self._finish is not None and self.proceed():
+                self._follow(self._finish)
+            with self._turn:
+                if self._is_over() or not self._extended:
+                    self._end(State.FINISHED)  # from here on an extension begins a thread of its own
+                    return
 
     def _search(self) -> None:
+        self._restore()
         prepared = prepare(self.program, seed=self.seed)
-        work = configurations(prepared, EFFORTS[self.effort])
-        tasks = [self._task(index, configuration) for index, configuration in enumerate(work)]
+        tasks = self._head_start(self._agenda(prepared))
+        if tasks and not self._is_over():
+            crew = Crew(self._executor(), self)
+            crew.begin(tasks)
+            self._oversee(crew, prepared)
         with self._turn:
-            self._total = len(tasks)
-        tasks = self._head_start(tasks)
-        if tasks and self.proceed():
-            self._hand_out(tasks)
-        if not self.proceed():
-            self._leave_out(self._total, "stopped by the user")
+            if self._is_over():
+                self._ledger.leave_out(None, "stopped by the user")
 
-    def _task(self, index: int, configuration: Configuration) -> Task:
+    def _set_deadline(self) -> None:
+        self._deadline = None if self.seconds is None else time.time() + self.seconds
+
+    def _restore(self) -> None:
+        """Before the first search: what the checkpoint has."""
+        if self._restored:
+            return
+        self._restored = True
+        facts, ended = self._recorder.restore()
+        with self._turn:
+            self._ledger.restore(facts)
+            for found in ended:
+                self._ledger.take(found)
+            self._seconds += facts.seconds
+            self._first = facts.first_seconds
+
+    def _agenda(self, prepared: Prepared) -> list[Task]:
+        """What is to be explored within the present bounds."""
+        with self._turn:
+            self._extended = False
+            bounds = self.bounds
+        found = configurations(prepared, EFFORTS[bounds.effort])
+        with self._turn:
+            return [self._task(configuration) for configuration in self._ledger.open(found, bounds)]
+
+    def _task(self, configuration: Configuration) -> Task:
         assert self._box is not None
         return Task(
-            index=index,
+            index=next(self._numbers),
             program=self.program,
             configuration=configuration,
-            effort=self.effort,
-            budget=self.budget,
+            bounds=self.bounds,
             target=self.target,
             seed=self.seed,
-            deadline=None if self.seconds is None else time.time() + self.seconds,
+            deadline=self._deadline,
             mailbox=self._box,
         )
 
@@ -353,143 +287,93 @@ class SearchSession:
                 return list(tasks[number:])
             own = until if task.deadline is None else min(until, task.deadline)
             try:
-                found = explore(replace(task, deadline=own), self._note)
+                found = explore(replace(task, deadline=own), partial(self.posted, task))
             except Exception as error:  # noqa: BLE001  # one broken configuration must not lose the others
-                self._leave_out(task.index, _why(task, error))
+                self.left_out(task, failure(task, error))
                 continue
             if found.unfinished and own == until and self.proceed():
                 return list(tasks[number:])
-            self._take(found)
+            self.ended(found)
         return []
 
-    def _hand_out(self, tasks: Sequence[Task]) -> None:
-        """Let workers explore, and collect what they find until nothing is open or the session is stopped."""
-        executor = self._executor()
-        waiting: dict[futures.Future[Explored], _Open] = {}
-        for task in tasks:
-            self._begin(executor, _Open(task, attempts=1), waiting)
+    def _oversee(self, crew: Crew, prepared: Prepared) -> None:
+        """See tasks through to their end. After an extension workers end what they are at; what that leaves
+        open within the larger bounds is begun again."""
         stopped_at: float | None = None
-        while waiting and (stopped_at is None or time.monotonic() - stopped_at < STOP_SECONDS):
-            done, _ = futures.wait(waiting, timeout=TICK_SECONDS, return_when=futures.FIRST_COMPLETED)
-            for future in done:
-                entry = waiting.pop(future)
-                lost = self._collect(future, entry)
-                if lost and stopped_at is None:
-                    self._again(executor, entry, lost, waiting)
-            self._look(executor, waiting)
-            if stopped_at is None and self._state is State.STOPPED:
+        before: frozenset[Configuration] = frozenset()
+        while crew.configurations and (stopped_at is None or time.monotonic() - stopped_at < STOP_SECONDS):
+            crew.step(TICK_SECONDS, again=stopped_at is None, paused=self._state is State.PAUSED)
+            if stopped_at is not None:
+                continue
+            if self._is_over():
                 stopped_at = time.monotonic()
-        for future in waiting:
-            future.cancel()
+            elif self._extended:
+                crew.recall()
+                before = crew.configurations
+                crew.begin([task for task in self._agenda(prepared) if task.configuration not in before])
+            elif before - crew.configurations:
+                ended, before = before - crew.configurations, before & crew.configurations
+                with self._turn:
+                    tasks = [self._task(c) for c in self._ledger.missing if c in ended]
+                crew.begin(tasks)
+        crew.recall()
 
-    def _executor(self) -> futures.Executor:
-        if self._workers is None:
-            self._workers = self._given or Workers(self._width)
-        return self._workers
+    # -- what becomes of tasks; called by the crew ---------------------------------------------------
 
-    def _dismiss(self) -> None:
-        if isinstance(self._workers, Workers):
-            self._workers.terminate()
-        self._workers = None
-
-    def _begin(
-        self, executor: futures.Executor, entry: _Open, waiting: dict[futures.Future[Explored], _Open]
-    ) -> None:
-        try:
-            waiting[executor.submit(explore, entry.task)] = entry
-        except RuntimeError as error:  # broken for good, or shut down by its owner
-            why = f"{entry.task.configuration}: left out, the executor takes no more work: {error}"
-            self._leave_out(entry.task.index, why)
-
-    def _again(
-        self, executor: futures.Executor, entry: _Open, why: str, waiting: dict[futures.Future[Explored], _Open]
-    ) -> None:
-        """Begin a configuration again, unless its workers died too often."""
-        where = entry.task.configuration
-        if entry.attempts == ATTEMPTS:
-            self._leave_out(entry.task.index, f"{where}: left out, its workers died {ATTEMPTS} times")
-        else:
-            self.tell(f"{where}: done again, {why}")
-            self._begin(executor, _Open(entry.task, entry.attempts + 1), waiting)
-
-    def _collect(self, future: futures.Future[Explored], entry: _Open) -> str:
-        """Take in one result; when the worker was lost, how."""
-        try:
-            self._take(future.result())
-        except futures.CancelledError:
-            self._leave_out(entry.task.index, f"{entry.task.configuration}: cancelled")
-        except futures.BrokenExecutor as error:
-            return str(error)
-        except Exception as error:  # noqa: BLE001  # one broken configuration must not lose the others
-            self._leave_out(entry.task.index, _why(entry.task, error))
-        return ""
-
-    def _look(self, executor: futures.Executor, waiting: Mapping[futures.Future[Explored], _Open]) -> None:
-        """Read what workers posted, and end those that hang: their configurations are begun again."""
-        now = time.monotonic()
-        for future, entry in waiting.items():
-            posted = entry.task.mailbox.collect(entry.task.index)
-            if posted is not None:
-                self._note(entry.task.index, posted)
-            if not future.running() or self._state is State.PAUSED:
-                entry.since = now
-            elif now - entry.since > entry.task.seconds + HANG_SECONDS and isinstance(executor, Workers):
-                self.tell(f"{entry.task.configuration}: its worker hung")
-                executor.kill(future)
-
-    def _note(self, index: int, findings: Findings) -> None:
-        """Findings of a configuration that is not done; a fresh attempt does not hide what an earlier one found."""
+    def posted(self, task: Task, findings: Findings) -> None:
+        """Findings of a configuration that is not done."""
         with self._turn:
-            before = self._findings.get(index)
-            if before is not None and findings.verified < before.verified:
-                return
-            self._findings[index] = findings
-            if findings.candidates and self._first is None:
-                self._first = time.monotonic() - self._started
+            if self._ledger.note(task.configuration, task.bounds, findings) and findings.candidates:
+                self._first = self._first if self._first is not None else self._elapsed()
+        self._recorder.partial(task.configuration, task.bounds, findings)
 
-    def _take(self, found: Explored) -> None:
-        """The end of a configuration."""
-        self._note(found.index, found.findings)
+    def ended(self, found: Explored) -> None:
+        """The end of a configuration, early or not."""
         with self._turn:
-            self._prefixes[found.index] = found.prefixes
-            if found.cut:
-                self._cut[found.index] = found.cut
-            if not found.unfinished:
-                self._done.add(found.index)
+            self._ledger.take(found)
+            if found.findings.candidates and self._first is None:
+                self._first = self._elapsed()
+        with self._saving:
+            self._recorder.ended(found, self._facts())
 
-    def _leave_out(self, index: int, why: str) -> None:
-        """Name what was not searched, in the order of configurations; the session's own reasons come last."""
+    def left_out(self, task: Task, why: str) -> None:
+        """A configuration that is not searched, and why."""
         with self._turn:
-            self._cut[index] = (*self._cut.get(index, ()), why)
+            self._ledger.leave_out(task.configuration, why)
 
-    def _candidates(self) -> Iterator[Candidate]:
-        """Each once, from the first configuration that has it, as it is known now."""
-        seen = set(self._dropped)
-        for index in sorted(self._findings):
-            for candidate in self._findings[index].candidates:
-                if candidate.digest not in seen:
-                    seen.add(candidate.digest)
-                    yield self._known.get(candidate.digest, candidate)
+    def _facts(self) -> Facts:
+        with self._turn:
+            return self._ledger.facts(self._elapsed(), self._first)
 
-    def _sample(self) -> tuple[Prefix, ...]:
-        if not self._prefixes:
-            return ()
-        share = max(1, KEPT_PREFIXES // len(self._prefixes))
-        return tuple(p for index in sorted(self._prefixes) for p in self._prefixes[index][:share])
+    def _save(self) -> None:
+        with self._saving:
+            self._recorder.save(self._facts())
+
+    def _save_late(self) -> None:
+        """After the end no supervising thread will do it."""
+        if self._state not in (State.RUNNING, State.PAUSED):
+            self._save()
 
 
-def _why(task: Task, error: Exception) -> str:
-    return f"{task.configuration}: {error if isinstance(error, MirageError) else internal_error(error)}"
+def _raised(bounds: Bounds, effort: str | None, asked: Mapping[str, Any]) -> Bounds:
+    """Larger bounds: those of the larger effort, and those that are asked for. Raises OptionError."""
+    names = list(EFFORTS)
+    chosen = effort if effort is not None else bounds.effort
+    if _effort_budget(chosen) and names.index(chosen) < names.index(bounds.effort):
+        raise OptionError(f"effort {chosen!r} is smaller than {bounds.effort!r}", hint="start a new session")
+    own = EFFORTS[chosen].budget
+    budget = bounds.budget
+    if chosen != bounds.effort:
+        budget = Budget(**{name: max(getattr(own, name), getattr(budget, name)) for name in BOUND_NAMES})
+    for name, value in asked.items():
+        if not getattr(bounds.budget, name) <= value < float("inf"):
+            raise OptionError(
+                f"{name}: {value:g} is less than {getattr(bounds.budget, name):g}", hint="bounds can only be raised"
+            )
+    return Bounds(chosen, replace(budget, **asked))
 
 
-def _failed(why: str) -> futures.Future[Any]:
-    future: futures.Future[Any] = futures.Future()
-    future.set_exception(SearchError(why))
-    return future
-
-
-def internal_error(error: Exception) -> str:
-    """What a report of a mistake in this program needs on one line: the error and where it rose."""
-    place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
-    where = f" ({Path(place.filename).name}:{place.lineno})" if place else ""
-    return f"internal error: {type(error).__name__}: {error}{where}"
+def _effort_budget(effort: str) -> Budget:
+    if effort not in EFFORTS:
+        raise OptionError(f"unknown effort {effort!r}", hint=f"one of {', '.join(EFFORTS)}")
+    return EFFORTS[effort].budget

@@ -1,7 +1,7 @@
 """What one worker does with one configuration: saturate, extract, verify, instantiate.
 
 A `Task` goes in, an `Explored` comes out; both are picklable, so any `concurrent.futures.Executor` can
-carry them. On the way the worker posts what it has (`Findings`) and looks for two flags in the session's
+carry them. On the way the worker posts what it has (`Findings`, as JSON) and looks for two flags in the session's
 folder (`Mailbox`). Where the folder cannot be reached (a cluster) the task still runs, unobserved.
 Invariant: a task gives the same findings wherever and however often it runs to its end.
 """
@@ -9,16 +9,16 @@ Invariant: a task gives the same findings wherever and however often it runs to 
 from __future__ import annotations
 
 import contextlib
-import pickle
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from mirage_nb.errors import FormatError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import (
     EFFORTS,
-    Budget,
     Configuration,
     Prepared,
     Structure,
@@ -27,7 +27,9 @@ from mirage_nb.search import (
     run_configuration,
     tiny,
 )
-from mirage_nb.search.events import Counts, Outcome, Prefix
+from mirage_nb.search.events import Counts
+from mirage_nb.search.findings import Bounds, Explored, Findings
+from mirage_nb.search.plain import Memo, read, write
 from mirage_nb.search.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.trials import verify
@@ -39,22 +41,7 @@ KEPT_INSTANCES = 64
 STREAMED_INSTANCES = 8
 """The same while it is still at work: posts are small."""
 POLL_SECONDS = 0.02
-POST_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What is known of one configuration.
-
-    `structures`: muGraphs extracted; `verified`: instances of those that passed; `candidates`: the best ones.
-    """
-
-    counts: Counts = field(default_factory=dict)
-    structures: int = 0
-    verified: int = 0
-    refuted: int = 0
-    outside_lax: int = 0
-    candidates: tuple[Candidate, ...] = ()
+POST_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +64,17 @@ class Mailbox:
         """Leave findings for the session, whole or not at all; those of an earlier post are replaced."""
         draft = self.folder / f"{index}.draft"
         with contextlib.suppress(OSError):  # out of reach, or a full disk: the result travels another way
-            draft.write_bytes(pickle.dumps(findings))
+            draft.write_text(write(findings))
             draft.replace(self._post(index))
 
-    def collect(self, index: int) -> Findings | None:
-        """What was posted since the last look, or None."""
+    def collect(self, index: int, memo: Memo | None = None) -> Findings | None:
+        """What was posted since the last look, or None; `memo` keeps the graphs of earlier looks."""
         taken = self.folder / f"{index}.taken"
         try:
             self._post(index).replace(taken)
-        except FileNotFoundError:
+            return read(Findings, taken.read_text(), memo)
+        except (FileNotFoundError, FormatError, UnicodeDecodeError):
             return None
-        findings: Findings = pickle.loads(taken.read_bytes())
-        return findings
 
     def _post(self, index: int) -> Path:
         return self.folder / f"{index}.post"
@@ -104,8 +90,7 @@ class Task:
     index: int
     program: KernelGraph
     configuration: Configuration
-    effort: str
-    budget: Budget
+    bounds: Bounds
     target: Target
     seed: int
     deadline: float | None
@@ -114,18 +99,7 @@ class Task:
     @property
     def seconds(self) -> float:
         """How long it may take: the budget for exploring, and as much for verifying what was found."""
-        return 2 * self.budget.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Explored:
-    """The end of a task. `unfinished`: it was stopped or late; `cut` names what was left out and why."""
-
-    index: int
-    findings: Findings
-    prefixes: tuple[Prefix, ...]
-    cut: tuple[str, ...]
-    unfinished: bool
+        return 2 * self.bounds.budget.seconds
 
 
 class Watch:
@@ -152,19 +126,19 @@ class Watch:
         return self._stop
 
 
-def explore(task: Task, post: Callable[[int, Findings], None] | None = None) -> Explored:
+def explore(task: Task, post: Callable[[Findings], None] | None = None) -> Explored:
     """Work through one configuration; ends early, and says so, when stopped or late.
 
     Args:
         post: takes the findings so far, a few times a second; default: the task's mailbox.
     """
-    return _Exploration(task, post or task.mailbox.post).run()
+    return _Exploration(task, post or partial(task.mailbox.post, task.index)).run()
 
 
 class _Exploration:
     """The work on one configuration."""
 
-    def __init__(self, task: Task, post: Callable[[int, Findings], None]) -> None:
+    def __init__(self, task: Task, post: Callable[[Findings], None]) -> None:
         self._task = task
         self._post = post
         self._watch = Watch(task)
@@ -180,10 +154,8 @@ class _Exploration:
     def run(self) -> Explored:
         task = self._task
         prepared = prepare(task.program, seed=task.seed)
-        effort = EFFORTS[task.effort]
-        result = run_configuration(
-            prepared, task.configuration, effort, task.budget, self._report, self._watch.stopped
-        )
+        effort, budget = EFFORTS[task.bounds.effort], task.bounds.budget
+        result = run_configuration(prepared, task.configuration, effort, budget, self._report, self._watch.stopped)
         self._counts, self._structures = result.counts, len(result.structures)
         looked_at = 0
         for structure in result.structures:
@@ -192,10 +164,19 @@ class _Exploration:
             self._verify(prepared, structure)
             looked_at += 1
             self._tell(first=looked_at == 1)
-        cut = result.cut
+        cut, reached = result.cut, result.reached
         if looked_at < self._structures:
             cut = (*cut, f"{task.configuration}: {looked_at} of {self._structures} muGraphs were verified in time")
-        return Explored(task.index, self._findings(KEPT_INSTANCES), result.prefixes, cut, self._watch.stopped())
+            reached = reached | {"seconds"}
+        return Explored(
+            configuration=task.configuration,
+            bounds=task.bounds,
+            findings=self._findings(KEPT_INSTANCES),
+            prefixes=result.prefixes,
+            cut=cut,
+            reached=reached,
+            unfinished=self._watch.stopped(),
+        )
 
     def _verify(self, prepared: Prepared, structure: Structure) -> None:
         """Verify a structure with fresh random elements on a small instance, then give it sizes."""
@@ -233,7 +214,7 @@ class _Exploration:
         now = time.monotonic()
         if first or now - self._posted > POST_SECONDS:
             self._posted = now
-            self._post(self._task.index, self._findings(STREAMED_INSTANCES))
+            self._post(self._findings(STREAMED_INSTANCES))
 
     def _findings(self, kept: int) -> Findings:
         return Findings(
@@ -244,12 +225,3 @@ class _Exploration:
             outside_lax=self._outside,
             candidates=tuple(self._best[:kept]),
         )
-
-
-def merge_counts(parts: Iterable[Counts]) -> Counts:
-    """The sum of the counts of several configurations."""
-    total: dict[tuple[int, Outcome], int] = {}
-    for counts in parts:
-        for key, number in counts.items():
-            total[key] = total.get(key, 0) + number
-    return total

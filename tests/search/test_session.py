@@ -21,6 +21,7 @@ import pytest
 from mirage_nb.errors import LaunchError, OptionError, SearchError
 from mirage_nb.lang import parse
 from mirage_nb.search import Budget
+from mirage_nb.search import crew
 from mirage_nb.search import session as module
 from mirage_nb.search.pool import Workers
 from mirage_nb.search.progress import Snapshot, State
@@ -248,7 +249,7 @@ def test_three_deaths_leave_one_configuration_out(
 ) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(module, "explore", importlib.import_module("deadly").explore)
+    monkeypatch.setattr(crew, "explore", importlib.import_module("deadly").explore)
     found = search().start().result(120)
     assert found.state is State.FINISHED and not found.exhausted
     assert len([m for m in found.messages if "done again" in m]) == 1  # the same words twice are told once
@@ -258,7 +259,7 @@ def test_three_deaths_leave_one_configuration_out(
 
 
 def test_a_worker_that_hangs_is_replaced(no_head_start: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HANG_SECONDS", 0.2)
+    monkeypatch.setattr(crew, "HANG_SECONDS", 0.2)
     monkeypatch.setenv("MIRAGE_NB_WORKERS", "1")
     session = search(budget=Budget(seconds=2.0)).start()
     assert until(lambda: session.snapshot().verified)

@@ -13,17 +13,15 @@ import pytest
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, configurations, prepare
 from mirage_nb.search.events import Outcome
+from mirage_nb.search.findings import Bounds, Explored, Findings, merge_counts
 from mirage_nb.search.worker import (
     KEPT_INSTANCES,
     POLL_SECONDS,
     STREAMED_INSTANCES,
-    Explored,
-    Findings,
     Mailbox,
     Task,
     Watch,
     explore,
-    merge_counts,
 )
 from mirage_nb.targets import find_target
 from mirage_nb.verify.trials import verify
@@ -34,8 +32,8 @@ RMSNORM = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
 def tasks(folder: Path, effort: str = "quick", text: str = RMSNORM, deadline: float | None = None) -> list[Task]:
     graph = parse(text).graph
     found = configurations(prepare(graph), EFFORTS[effort])
-    budget, target = EFFORTS[effort].budget, find_target("h200")
-    return [Task(n, graph, c, effort, budget, target, 0, deadline, Mailbox(folder)) for n, c in enumerate(found)]
+    bounds, target = Bounds(effort, EFFORTS[effort].budget), find_target("h200")
+    return [Task(n, graph, c, bounds, target, 0, deadline, Mailbox(folder)) for n, c in enumerate(found)]
 
 
 def test_candidates_are_correct_ranked_and_told_apart(tmp_path: Path) -> None:
@@ -63,7 +61,7 @@ def test_a_task_and_its_result_travel_and_say_the_same_everywhere(tmp_path: Path
 def test_findings_are_posted_on_the_way_and_only_grow(tmp_path: Path) -> None:
     posts: list[Findings] = []
     task = tasks(tmp_path, "standard")[1]
-    found = explore(task, lambda index, findings: posts.append(findings))
+    found = explore(task, posts.append)
     assert posts
     assert any(p.candidates for p in posts)
     numbers = [p.verified for p in posts] + [found.findings.verified]
@@ -104,7 +102,7 @@ def test_a_task_ends_when_its_session_is_gone(tmp_path: Path) -> None:
 
 
 def test_verification_keeps_to_the_budget(tmp_path: Path) -> None:
-    task = replace(tasks(tmp_path, "standard")[1], budget=Budget(seconds=1e-6))
+    task = replace(tasks(tmp_path, "standard")[1], bounds=Bounds("standard", Budget(seconds=1e-6)))
     assert task.seconds < 1e-5
     found = explore(task)
     assert not found.unfinished

@@ -1,0 +1,226 @@
+"""Work in the background: a supervising thread at a time, workers, a lock, and a life with pauses.
+
+In: pieces of work. Out: their effects, and a state that a user can watch and steer. Invariants: at most one
+supervising thread works, the next one waits for the one before it; when a thread has ended its workers and
+its files are gone; a stop shows at once, whatever is being done.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mirage_nb.errors import MirageError, SearchError
+from mirage_nb.search.crew import Stopped, call_all, internal_error
+from mirage_nb.search.pool import Workers
+from mirage_nb.search.progress import State
+from mirage_nb.search.worker import Mailbox
+from mirage_nb.settings import read_settings
+
+T = TypeVar("T")
+
+LIVE = (State.RUNNING, State.PAUSED)
+
+
+class Background:
+    """The life of a session.
+
+    Args:
+        name: what the user calls it.
+        executor: where its workers are; by default worker processes are started and ended with each piece of work.
+    """
+
+    def __init__(self, name: str, executor: futures.Executor | None) -> None:
+        self.name = name
+        self._given = executor
+        self._width = read_settings().workers
+        self._turn = threading.Condition()
+        self._saving = threading.Lock()
+        self._state = State.WAITING
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._extended = False
+        self._box: Mailbox | None = None
+        self._workers: futures.Executor | None = None
+        self._started = 0.0
+        self._seconds = 0.0
+
+    def tell(self, message: str) -> None:
+        """Add a line to what the user is told; once."""
+        raise NotImplementedError
+
+    def _save(self) -> None:
+        """Called when a piece of work has ended."""
+        raise NotImplementedError
+
+    # -- what a user does -------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End the search; what was found stays. Returns at once, and the state is STOPPED from now on."""
+        with self._turn:
+            if self._state in LIVE:
+                self._seconds = self._elapsed()
+                self._state = State.STOPPED
+                if self._box is not None:
+                    self._box.stop_flag.touch()
+                self._turn.notify_all()
+
+    def pause(self) -> None:
+        """Workers sleep at their next look, and what follows the search after its present step; nothing is lost."""
+        with self._turn:
+            if self._state is State.RUNNING:
+                self._state = State.PAUSED
+                self._rest()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        with self._turn:
+            if self._state is State.PAUSED:
+                self._state = State.RUNNING
+                self._rest()
+                self._turn.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until the session has ended, at most `timeout` seconds; returns whether it has."""
+        with self._turn:
+            ended = self._ended
+        return ended.wait(timeout)
+
+    def follow(self, work: Callable[[], None]) -> None:
+        """One more piece of work after the search, in a new supervising thread; returns at once.
+
+        Raises:
+            SearchError: the session has not ended.
+        """
+        with self._turn:
+            if self._state not in (State.FINISHED, State.STOPPED):
+                raise SearchError(f"the session is {self._state.value}", hint="wait for its end, or stop it")
+            self._begin(lambda: self._follow(work))
+
+    # -- what follows the search ------------------------------------------------------------------
+
+    def proceed(self) -> bool:
+        """Sit out a pause; False once the session was stopped, or extended so that the search goes on."""
+        with self._turn:
+            while self._state is State.PAUSED and not self._extended:
+                self._turn.wait()
+            return not self._is_over() and not self._extended
+
+    def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
+        """`function(*args)` by a worker.
+
+        Raises:
+            SearchError: it took longer than `seconds`, or its worker died.
+            Stopped: the session was stopped or extended meanwhile.
+            whatever the function raises.
+        """
+        ((_, future),) = self.call_all(function, [args], seconds=seconds)
+        return future.result()
+
+    def call_all(
+        self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, seconds: float
+    ) -> Iterator[tuple[int, futures.Future[T]]]:
+        """Many calls side by side; yields the number of a call and its done future as they end.
+
+        Outcomes are those of `call`. Raises Stopped as `call` does.
+        """
+        return call_all(self._executor(), function, arguments, seconds, self._check)
+
+    def _check(self) -> None:
+        if not self.proceed():
+            raise Stopped("the session was stopped")
+
+    # -- the supervising thread -------------------------------------------------------------------
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        """A new supervising thread, which waits for the one before it. Called with the lock held."""
+        before, self._ended = self._thread, threading.Event()
+        self._state = State.RUNNING
+        self._extended = False
+        self._started = time.monotonic()
+        self._thread = threading.Thread(
+            target=self._supervise, args=(work, before, self._ended), name=f"mirage {self.name}", daemon=True
+        )
+        self._thread.start()
+
+    def _supervise(self, work: Callable[[], None], before: threading.Thread | None, ended: threading.Event) -> None:
+        try:
+            if before is not None:
+                before.join()
+            with tempfile.TemporaryDirectory(prefix="mirage-nb-", ignore_cleanup_errors=True) as folder:
+                self._open_box(Mailbox(Path(folder)))
+                try:
+                    work()
+                finally:
+                    self._dismiss()
+            self._end(State.FINISHED)
+        except MirageError as error:
+            self._fail(str(error))
+        except Exception as error:  # noqa: BLE001  # a thread may not print; the session says what happened
+            self._fail(internal_error(error))
+        finally:
+            self._save()
+            ended.set()
+
+    def _follow(self, finish: Callable[[], None]) -> None:
+        """What follows the search; whatever goes wrong there, the muGraphs that were found stay."""
+        try:
+            finish()
+        except Stopped:
+            return
+        except MirageError as error:
+            self.tell(str(error))
+        except Exception as error:  # noqa: BLE001  # as above
+            self.tell(internal_error(error))
+
+    def _is_over(self) -> bool:
+        """In a supervising thread: whether its work was stopped, even if another thread goes on with it."""
+        return self._state is State.STOPPED or self._thread is not threading.current_thread()
+
+    def _end(self, state: State) -> None:
+        with self._turn:
+            if not self._is_over():
+                self._seconds = self._elapsed()
+                self._state = state
+
+    def _fail(self, why: str) -> None:
+        self.tell(why)
+        self._end(State.FAILED)
+
+    def _elapsed(self) -> float:
+        live = self._state in (State.RUNNING, State.PAUSED)
+        return self._seconds + (time.monotonic() - self._started if live else 0.0)
+
+    def _open_box(self, box: Mailbox) -> None:
+        with self._turn:
+            self._box = box
+            if self._is_over():
+                box.stop_flag.touch()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Let workers know whether the session is paused."""
+        paused = self._state is State.PAUSED
+        if self._box is not None and paused:
+            self._box.pause_flag.touch()
+        elif self._box is not None:
+            self._box.pause_flag.unlink(missing_ok=True)
+        if isinstance(self._workers, Workers):
+            self._workers.rest(paused)
+
+    def _executor(self) -> futures.Executor:
+        with self._turn:
+            if self._workers is None:
+                self._workers = self._given or Workers(self._width)
+            return self._workers
+
+    def _dismiss(self) -> None:
+        with self._turn:
+            workers, self._workers, self._box = self._workers, None, None
+        if isinstance(workers, Workers):
+            workers.terminate()

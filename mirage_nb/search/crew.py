@@ -1,0 +1,188 @@
+"""Tasks in the hands of an executor: begun, watched, begun again when their worker was lost.
+
+In: tasks. Out: what became of them, told to an `Overseer`. Invariant: a task is told about once, however often
+it was begun; one whose worker died or hung is begun again, `ATTEMPTS` times in all.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from mirage_nb.errors import MirageError, SearchError
+from mirage_nb.search.findings import Explored, Findings
+from mirage_nb.search.plain import Memo
+from mirage_nb.search.pool import Workers
+from mirage_nb.search.space import Configuration
+from mirage_nb.search.worker import Task, explore
+
+T = TypeVar("T")
+
+CALL_TICK_SECONDS = 0.05
+ATTEMPTS = 3
+HANG_SECONDS = 10.0
+"""How much longer than its task allows a worker may be silent before it is replaced."""
+
+
+class Overseer(Protocol):
+    """Who hears what becomes of tasks."""
+
+    def posted(self, task: Task, findings: Findings) -> None:
+        """Findings of a task that is at work."""
+
+    def ended(self, found: Explored) -> None:
+        """A task has ended, early or not."""
+
+    def left_out(self, task: Task, why: str) -> None:
+        """A task is given up."""
+
+    def tell(self, message: str) -> None:
+        """Something that a user wants to know."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A task that the executor has: how often it was begun, and since when a worker may have been at it."""
+
+    task: Task
+    attempts: int = 1
+    since: float = field(default_factory=time.monotonic)
+    memo: Memo = field(default_factory=dict)
+
+
+class Crew:
+    """The open tasks of one session."""
+
+    def __init__(self, executor: futures.Executor, overseer: Overseer) -> None:
+        self._executor = executor
+        self._overseer = overseer
+        self._open: dict[futures.Future[Explored], _Open] = {}
+
+    @property
+    def configurations(self) -> frozenset[Configuration]:
+        """What is being explored, or waits for it."""
+        return frozenset(entry.task.configuration for entry in self._open.values())
+
+    def begin(self, tasks: Sequence[Task]) -> None:
+        """Give tasks to the executor."""
+        for task in tasks:
+            self._begin(_Open(task))
+
+    def recall(self) -> None:
+        """Take back every task that no worker has begun."""
+        for future in [future for future in self._open if future.cancel()]:
+            del self._open[future]
+
+    def step(self, seconds: float, *, again: bool, paused: bool) -> None:
+        """Wait a little, and tell what has happened. `again`: tasks whose workers were lost are begun again."""
+        done, _ = futures.wait(self._open, timeout=seconds, return_when=futures.FIRST_COMPLETED)
+        for future in done:
+            entry = self._open.pop(future)
+            lost = self._collect(future, entry)
+            if lost and again:
+                self._again(entry, lost)
+        self._look(paused)
+
+    def _begin(self, entry: _Open) -> None:
+        try:
+            self._open[self._executor.submit(explore, entry.task)] = entry
+        except RuntimeError as error:  # broken for good, or shut down by its owner
+            why = f"{entry.task.configuration}: left out, the executor takes no more work: {error}"
+            self._overseer.left_out(entry.task, why)
+
+    def _again(self, entry: _Open, why: str) -> None:
+        """Begin a task again, unless its workers died too often."""
+        where = entry.task.configuration
+        if entry.attempts == ATTEMPTS:
+            self._overseer.left_out(entry.task, f"{where}: left out, its workers died {ATTEMPTS} times")
+        else:
+            self._overseer.tell(f"{where}: done again, {why}")
+            self._begin(_Open(entry.task, entry.attempts + 1))
+
+    def _collect(self, future: futures.Future[Explored], entry: _Open) -> str:
+        """Tell one outcome; when the worker was lost, returns how."""
+        try:
+            self._overseer.ended(future.result())
+        except futures.CancelledError:
+            self._overseer.left_out(entry.task, f"{entry.task.configuration}: cancelled")
+        except futures.BrokenExecutor as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  # one broken configuration must not lose the others
+            self._overseer.left_out(entry.task, failure(entry.task, error))
+        return ""
+
+    def _look(self, paused: bool) -> None:
+        """Read what workers posted, and end those that hang: their tasks are begun again."""
+        now = time.monotonic()
+        for future, entry in self._open.items():
+            found = entry.task.mailbox.collect(entry.task.index, entry.memo)
+            if found is not None:
+                self._overseer.posted(entry.task, found)
+            if not future.running() or paused:
+                entry.since = now
+            elif now - entry.since > entry.task.seconds + HANG_SECONDS and isinstance(self._executor, Workers):
+                self._overseer.tell(f"{entry.task.configuration}: its worker hung")
+                self._executor.kill(future)
+
+
+class Stopped(SearchError):
+    """The session was stopped, or extended, while something was waited for."""
+
+
+def call_all(
+    executor: futures.Executor,
+    function: Callable[..., T],
+    arguments: Sequence[tuple[Any, ...]],
+    seconds: float,
+    check: Callable[[], None],
+) -> Iterator[tuple[int, futures.Future[T]]]:
+    """Many calls side by side; yields the number of a call and its done future as they end.
+
+    A call fails with SearchError when it takes longer than `seconds` or its worker dies. `check` is called all
+    the time; what it raises ends the waiting.
+    """
+    try:
+        waiting = {executor.submit(function, *args): number for number, args in enumerate(arguments)}
+    except RuntimeError as error:  # broken for good, or shut down by its owner
+        raise SearchError(f"the executor takes no more work: {error}") from error
+    since: dict[futures.Future[T], float] = {}
+    try:
+        while waiting:
+            done, _ = futures.wait(waiting, timeout=CALL_TICK_SECONDS, return_when=futures.FIRST_COMPLETED)
+            check()
+            for future in done:
+                number, lost = waiting.pop(future), future.exception()
+                if isinstance(lost, futures.BrokenExecutor):
+                    future = _failed(f"{function.__name__} did not end: {lost}")
+                yield number, future
+            now = time.monotonic()
+            for future in [f for f in waiting if f.running() and now - since.setdefault(f, now) > seconds]:
+                if isinstance(executor, Workers):
+                    executor.kill(future)
+                yield waiting.pop(future), _failed(f"{function.__name__} took more than {seconds:g} s")
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _failed(why: str) -> futures.Future[Any]:
+    future: futures.Future[Any] = futures.Future()
+    future.set_exception(SearchError(why))
+    return future
+
+
+def failure(task: Task, error: Exception) -> str:
+    """Why a task failed, on one line."""
+    return f"{task.configuration}: {error if isinstance(error, MirageError) else internal_error(error)}"
+
+
+def internal_error(error: Exception) -> str:
+    """What a report of a mistake in this program needs on one line: the error and where it rose."""
+    place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+    where = f" ({Path(place.filename).name}:{place.lineno})" if place else ""
+    return f"internal error: {type(error).__name__}: {error}{where}"

@@ -1,0 +1,82 @@
+"""What a worker hands to its session: findings on the way, and the end of a configuration, as frozen data.
+
+Invariant: an `Explored` that is finished is what everybody finds who explores this configuration of the same
+program within the same bounds, so it is searched once and kept (see `plain` for its form on the disk).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from mirage_nb.search.events import Counts, Outcome, Prefix
+from mirage_nb.search.progress import Candidate
+from mirage_nb.search.space import Budget, Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What limits the search of one configuration: the name of an effort, and a budget."""
+
+    effort: str
+    budget: Budget
+
+    def within(self, other: Bounds) -> bool:
+        """Whether no bound of the other one is smaller, at the same effort."""
+        return self.effort == other.effort and not self.lowered_by(other)
+
+    def lowered_by(self, other: Bounds) -> tuple[str, ...]:
+        """The bounds of the budget that the other one has smaller."""
+        return tuple(name for name in BOUND_NAMES if getattr(self.budget, name) > getattr(other.budget, name))
+
+    def raised_by(self, other: Bounds) -> frozenset[str]:
+        """The bounds of the budget that the other one has larger."""
+        return frozenset(other.lowered_by(self))
+
+
+BOUND_NAMES = tuple(field.name for field in fields(Budget))
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is known of one configuration.
+
+    `structures`: muGraphs extracted; `verified`: instances of those that passed; `candidates`: the best ones.
+    """
+
+    counts: Counts = field(default_factory=dict)
+    structures: int = 0
+    verified: int = 0
+    refuted: int = 0
+    outside_lax: int = 0
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """The end of a task. `unfinished`: it was stopped or late; `cut` names what was left out and why.
+
+    `reached`: the bounds that left something out; with those as they are, raising others changes nothing.
+    """
+
+    configuration: Configuration
+    bounds: Bounds
+    findings: Findings
+    prefixes: tuple[Prefix, ...]
+    cut: tuple[str, ...]
+    reached: frozenset[str]
+    unfinished: bool
+
+    def holds_within(self, bounds: Bounds) -> bool:
+        """Whether exploring the configuration within these bounds would find the same."""
+        same = not self.unfinished and self.bounds.within(bounds)
+        return same and not self.reached & self.bounds.raised_by(bounds)
+
+
+def merge_counts(parts: Iterable[Counts]) -> Counts:
+    """The sum of the counts of several configurations."""
+    total: dict[tuple[int, Outcome], int] = {}
+    for counts in parts:
+        for key, number in counts.items():
+            total[key] = total.get(key, 0) + number
+    return total

@@ -1,0 +1,241 @@
+"""What a session knows, without the threads: findings by configuration, candidates, and what a user said of them.
+
+In: findings and ends of configurations, in any order and as often as they come. Out: snapshots. Invariants: a
+configuration is counted once; a candidate is there once, as the first configuration has it; findings never
+shrink while a configuration is explored again. One who shares a ledger between threads holds a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirage_nb.search.events import Prefix
+from mirage_nb.search.findings import Bounds, Explored, Findings, merge_counts
+from mirage_nb.search.progress import Candidate, Snapshot, State
+from mirage_nb.search.space import Configuration
+
+KEPT_CANDIDATES = 200
+KEPT_PREFIXES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a session knows beside its configurations, to be kept with them.
+
+    `known`: candidates as the later passes know them; `dropped`: digests of wrong ones, and why they are;
+    `excluded`, `pinned`: what the user said; `submitted`: the user's own muGraphs.
+    """
+
+    seconds: float = 0.0
+    first_seconds: float | None = None
+    known: tuple[Candidate, ...] = ()
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    excluded: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()
+    submitted: tuple[Candidate, ...] = ()
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is known of one configuration. `earlier`: candidates that smaller bounds had."""
+
+    bounds: Bounds
+    findings: Findings = field(default_factory=Findings)
+    prefixes: tuple[Prefix, ...] = ()
+    cut: tuple[str, ...] = ()
+    end: Explored | None = None
+    earlier: tuple[Candidate, ...] = ()
+
+
+class Ledger:
+    """The knowledge of one session."""
+
+    def __init__(self) -> None:
+        self.bounds: Bounds | None = None
+        self.kept = 0
+        self._agenda: tuple[Configuration, ...] = ()
+        self._held: dict[Configuration, _Held] = {}
+        self._left_out: dict[Configuration | None, tuple[str, ...]] = {}
+        self._known: dict[str, Candidate] = {}
+        self._submitted: dict[str, Candidate] = {}
+        self._dropped: dict[str, str] = {}
+        self._excluded: set[str] = set()
+        self._pinned: set[str] = set()
+        self._messages: list[str] = []
+
+    # -- configurations -----------------------------------------------------------------------------
+
+    def open(self, agenda: Sequence[Configuration], bounds: Bounds) -> tuple[Configuration, ...]:
+        """Begin a search of these configurations within these bounds; returns those that are not done yet."""
+        self._agenda, self.bounds = tuple(agenda), bounds
+        self._left_out.clear()
+        self.kept = len(self._agenda) - len(self.missing)
+        return self.missing
+
+    @property
+    def missing(self) -> tuple[Configuration, ...]:
+        """The configurations that are not done yet."""
+        return tuple(c for c in self._agenda if not self.is_done(c))
+
+    def is_done(self, configuration: Configuration) -> bool:
+        """Whether it was explored to its end, within bounds that find what the present ones would."""
+        held = self._held.get(configuration)
+        if held is None or held.end is None or self.bounds is None:
+            return False
+        return held.end.holds_within(self.bounds)
+
+    def note(self, configuration: Configuration, bounds: Bounds, findings: Findings) -> bool:
+        """Findings of a configuration that is not at its end; fewer than are known say nothing. Whether they do."""
+        held = self._held.setdefault(configuration, _Held(bounds))
+        if findings.verified < held.findings.verified or (held.bounds == bounds and held.end is not None):
+            return False
+        self._renew(held, bounds)
+        held.findings = findings
+        return True
+
+    def take(self, found: Explored) -> None:
+        """The end of a configuration, early or not."""
+        held = self._held.setdefault(found.configuration, _Held(found.bounds))
+        if found.unfinished:
+            if self.note(found.configuration, found.bounds, found.findings):
+                held.prefixes, held.cut = found.prefixes, found.cut
+            return
+        self._renew(held, found.bounds)
+        held.findings, held.prefixes, held.cut, held.end = found.findings, found.prefixes, found.cut, found
+
+    def _renew(self, held: _Held, bounds: Bounds) -> None:
+        """What other bounds found becomes history."""
+        if held.bounds != bounds:
+            held.earlier = (*held.earlier, *held.findings.candidates)
+            held.bounds, held.end = bounds, None
+
+    def leave_out(self, configuration: Configuration | None, why: str) -> None:
+        """Name what was not searched; reasons of the session as a whole have no configuration."""
+        self._left_out[configuration] = (*self._left_out.get(configuration, ()), why)
+
+    # -- candidates ---------------------------------------------------------------------------------
+
+    def update(self, candidate: Candidate) -> None:
+        """Replace a candidate by a version that knows more."""
+        self._known[candidate.digest] = candidate
+
+    def submit(self, candidate: Candidate) -> None:
+        """Add a muGraph that no configuration found, and pin it."""
+        self._submitted[candidate.digest] = candidate
+        self.pin(candidate.digest)
+
+    def drop(self, digest: str, why: str) -> None:
+        """Take a wrong candidate out for good."""
+        self._dropped[digest] = why
+        self.tell(why)
+
+    def pin(self, digest: str) -> None:
+        """Keep a candidate among those that are shown and built, whatever its rank; undoes `exclude`."""
+        self._excluded.discard(digest)
+        self._pinned.add(digest)
+
+    def exclude(self, digest: str) -> None:
+        """Leave a candidate out, until it is pinned."""
+        self._pinned.discard(digest)
+        self._excluded.add(digest)
+
+    def tell(self, message: str) -> None:
+        """Add a line to what the user is told; once."""
+        if message not in self._messages:
+            self._messages.append(message)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The digests of all candidates, excluded ones too."""
+        return tuple(dict.fromkeys(c.digest for c in self._all() if c.digest not in self._dropped))
+
+    def _all(self) -> Iterator[Candidate]:
+        """In the order of configurations; then what smaller bounds found, and what the user submitted."""
+        held = self._ordered()
+        for one in held:
+            yield from one.findings.candidates
+        for one in held:
+            yield from one.earlier
+        yield from self._submitted.values()
+
+    def _candidates(self) -> Iterator[Candidate]:
+        """Each once, from the first configuration that has it, as it is known now."""
+        seen = {*self._dropped, *self._excluded}
+        for candidate in self._all():
+            if candidate.digest not in seen:
+                seen.add(candidate.digest)
+                yield self._known.get(candidate.digest, candidate)
+
+    # -- what is handed out ---------------------------------------------------------------------------
+
+    def facts(self, seconds: float, first_seconds: float | None) -> Facts:
+        """What is to be kept beside the configurations."""
+        return Facts(
+            seconds=seconds,
+            first_seconds=first_seconds,
+            known=tuple(self._known[digest] for digest in sorted(self._known)),
+            dropped=dict(self._dropped),
+            excluded=tuple(sorted(self._excluded)),
+            pinned=tuple(sorted(self._pinned)),
+            submitted=tuple(self._submitted.values()),
+        )
+
+    def restore(self, facts: Facts) -> None:
+        """Take over what was kept. Times are not: they belong to the machine that measured them."""
+        for digest, why in facts.dropped.items():
+            self.drop(digest, why)
+        self._excluded.update(facts.excluded)
+        self._pinned.update(facts.pinned)
+        self._submitted.update((c.digest, c) for c in facts.submitted)
+        timed = sorted((c for c in facts.known if c.time_us is not None), key=lambda c: c.rank)
+        if timed:
+            times = ", ".join(f"{c.digest[:8]} {c.time_us:.2f} us" for c in timed[:3])
+            self.tell(f"measured before on {timed[0].executed_on}: {times}")
+
+    def snapshot(self, name: str, state: State, seconds: float, first_seconds: float | None) -> Snapshot:
+        """The state now."""
+        held = self._ordered()
+        done = sum(map(self.is_done, self._agenda))
+        cut = self._cut()
+        ranked = sorted(self._candidates(), key=lambda c: c.rank)
+        pinned = [c for c in ranked[KEPT_CANDIDATES:] if c.digest in self._pinned]
+        return Snapshot(
+            name=name,
+            state=state,
+            seconds=seconds,
+            first_seconds=first_seconds,
+            configurations_done=done,
+            configurations_total=len(self._agenda),
+            configurations_kept=self.kept,
+            counts=merge_counts(one.findings.counts for one in held),
+            structures=sum(one.findings.structures for one in held),
+            verified=sum(one.findings.verified for one in held),
+            refuted=sum(one.findings.refuted for one in held),
+            outside_lax=sum(one.findings.outside_lax for one in held),
+            candidates=(*ranked[:KEPT_CANDIDATES], *pinned),
+            pinned=frozenset(self._pinned),
+            prefixes=_sample([one.prefixes for one in held if one.prefixes]),
+            cut=cut,
+            messages=tuple(self._messages),
+            exhausted=bool(self._agenda) and done == len(self._agenda) and not cut,
+        )
+
+    def _ordered(self) -> list[_Held]:
+        """In the order of the search; those that it has no more come last."""
+        order = {c: place for place, c in enumerate(self._agenda)}
+        return [self._held[c] for c in sorted(self._held, key=lambda c: order.get(c, len(order)))]
+
+    def _cut(self) -> tuple[str, ...]:
+        """What was not searched, in the order of configurations; the session's own reasons come last."""
+        found: list[str] = []
+        for configuration in self._agenda:
+            held = self._held.get(configuration)
+            found.extend(held.cut if held is not None else ())
+            found.extend(self._left_out.get(configuration, ()))
+        return tuple(dict.fromkeys([*found, *self._left_out.get(None, ())]))
+
+
+def _sample(parts: Sequence[tuple[Prefix, ...]]) -> tuple[Prefix, ...]:
+    share = max(1, KEPT_PREFIXES // len(parts)) if parts else 0
+    return tuple(prefix for prefixes in parts for prefix in prefixes[:share])

@@ -1,0 +1,214 @@
+"""Frozen dataclasses as JSON texts, by their annotations, and strictly back.
+
+In: values made of dataclasses, enums, tuples, mappings, numbers, texts and kernel graphs. Out: a JSON text with
+a schema version, and the other way round: `read(T, write(x)) == x`. Every graph stands once in a table beside
+the values, in its own JSON form. What cannot be read is a FormatError; a text is never executed, and reading
+takes time linear in it. Such texts travel between workers and their session, and lie in the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TypeVar
+
+from mirage_nb.errors import FormatError, MirageError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.fields import shown
+from mirage_nb.ir.jsonform import parse_json, to_plain
+
+T = TypeVar("T")
+
+SCHEMA = "mirage_nb"
+VERSION = 1
+MAX_TEXT = 64_000_000
+"""Characters; a configuration's whole result takes about half a million."""
+ODD_NUMBERS = ("inf", "-inf", "nan")
+
+Memo = MutableMapping[str, KernelGraph]
+"""Graphs that were read before, by their text: reading one takes a millisecond."""
+
+
+def write(value: object) -> str:
+    """The JSON text of a value."""
+    writer = _Writer()
+    plain = writer.plain(value)
+    top = {"schema": SCHEMA, "version": VERSION, "graphs": writer.graphs, "value": plain}
+    return json.dumps(top, separators=(",", ":"), allow_nan=False)
+
+
+def read(kind: type[T], text: str, memo: Memo | None = None) -> T:
+    """The value of this dataclass in a JSON text.
+
+    Raises:
+        FormatError: it is none, or of another version.
+    """
+    if len(text) > MAX_TEXT:
+        raise FormatError(f"a text of {len(text):,} characters; at most {MAX_TEXT:,}")
+    try:
+        top = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not JSON: {shown(str(error))}") from error
+    if not isinstance(top, dict) or top.keys() != {"schema", "version", "graphs", "value"}:
+        raise FormatError("not a record: it has schema, version, graphs and value")
+    if top["schema"] != SCHEMA or top["version"] != VERSION or isinstance(top["version"], bool):
+        raise FormatError(f"schema {shown(top['schema'])} {shown(top['version'])}; this reads {SCHEMA} {VERSION}")
+    if not isinstance(top["graphs"], list):
+        raise FormatError(f"graphs: {shown(top['graphs'])} is not a list")
+    try:
+        found: T = _Reader(top["graphs"], {} if memo is None else memo).value(kind, top["value"], kind.__name__)
+    except RecursionError as error:
+        raise FormatError("lists within lists beyond all measure") from error
+    return found
+
+
+class _Writer:
+    """Collects the graphs of a value."""
+
+    def __init__(self) -> None:
+        self.graphs: list[str] = []
+        self._places: dict[int, tuple[int, KernelGraph]] = {}
+        self._texts: dict[str, int] = {}
+
+    def plain(self, value: Any) -> Any:
+        match value:
+            case None | bool() | str():
+                return value
+            case enum.Enum():
+                return value.value
+            case KernelGraph():
+                return self._graph(value)
+            case float():
+                return float(value) if math.isfinite(value) else str(float(value))
+            case Mapping():
+                if all(isinstance(key, str) for key in value):
+                    return {key: self.plain(item) for key, item in value.items()}
+                return [[self.plain(key), self.plain(item)] for key, item in value.items()]
+            case tuple() | list():
+                return [self.plain(item) for item in value]
+            case frozenset():
+                return sorted(self.plain(item) for item in value)
+        if dataclasses.is_dataclass(value):
+            return {field.name: self.plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return int(value)
+
+    def _graph(self, graph: KernelGraph) -> int:
+        """Its place in the table; candidates share their programs, which are compared by identity first."""
+        known = self._places.get(id(graph))
+        if known is not None:
+            return known[0]
+        text = json.dumps(to_plain(graph), separators=(",", ":"))
+        place = self._texts.setdefault(text, len(self.graphs))
+        if place == len(self.graphs):
+            self.graphs.append(text)
+        self._places[id(graph)] = place, graph
+        return place
+
+
+class _Reader:
+    """Reads values by the annotations of their fields."""
+
+    def __init__(self, graphs: list[Any], memo: Memo) -> None:
+        self._texts = graphs
+        self._memo = memo
+
+    def value(self, kind: Any, plain: Any, where: str) -> Any:
+        if kind is KernelGraph:
+            return self._graph(plain, where)
+        if kind is float and isinstance(plain, int | float | str) and not isinstance(plain, bool):
+            return _float(plain, where)
+        if kind in (int, str, bool, type(None)):
+            if type(plain) is not kind:
+                raise FormatError(f"{where}: {shown(plain)} is not of type {kind.__name__}")
+            return plain
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin is types.UnionType:
+            (inner,) = (a for a in arguments if a is not type(None))
+            return None if plain is None else self.value(inner, plain, where)
+        if origin is tuple:
+            return self._tuple(arguments, plain, where)
+        if origin is frozenset:
+            return frozenset(self.value(arguments[0], item, where) for item in _list(plain, where))
+        if origin is not None and issubclass(origin, Mapping):
+            return self._mapping(arguments, plain, where)
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            try:
+                return kind(plain)
+            except ValueError as error:
+                raise FormatError(f"{where}: no {kind.__name__} is {shown(plain)}") from error
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            return self._record(kind, plain, where)
+        raise FormatError(f"{where}: {shown(plain)} cannot be read as {kind}")
+
+    def _record(self, kind: Any, plain: Any, where: str) -> Any:
+        if not isinstance(plain, dict):
+            raise FormatError(f"{where}: {shown(plain)} is not an object")
+        annotations = _annotations(kind)
+        needed = {f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING}
+        for key in needed - plain.keys():
+            raise FormatError(f"{where} needs {key!r}")
+        for key in plain.keys() - annotations.keys():
+            raise FormatError(f"{where} has no {shown(key)}")
+        return kind(**{key: self.value(annotations[key], item, f"{where}.{key}") for key, item in plain.items()})
+
+    def _tuple(self, arguments: tuple[Any, ...], plain: Any, where: str) -> tuple[Any, ...]:
+        items = _list(plain, where)
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return tuple(self.value(arguments[0], item, where) for item in items)
+        if len(items) != len(arguments):
+            raise FormatError(f"{where}: {len(items)} entries instead of {len(arguments)}")
+        return tuple(self.value(kind, item, where) for kind, item in zip(arguments, items, strict=True))
+
+    def _mapping(self, arguments: tuple[Any, ...], plain: Any, where: str) -> dict[Any, Any]:
+        """An object, or a list of pairs where keys are no texts."""
+        pairs = plain.items() if isinstance(plain, dict) else [self._pair(item, where) for item in _list(plain, where)]
+        key, item = arguments
+        return {self.value(key, k, where): self.value(item, v, where) for k, v in pairs}
+
+    def _pair(self, plain: Any, where: str) -> tuple[Any, Any]:
+        items = _list(plain, where)
+        if len(items) != 2:
+            raise FormatError(f"{where}: {shown(plain)} is not a pair")
+        return items[0], items[1]
+
+    def _graph(self, plain: Any, where: str) -> KernelGraph:
+        if type(plain) is not int or not 0 <= plain < len(self._texts):
+            raise FormatError(f"{where}: {shown(plain)} is no place in the table of graphs")
+        text = self._texts[plain]
+        if not isinstance(text, str):
+            raise FormatError(f"graph {plain}: {shown(text)} is not a text")
+        known = self._memo.get(text)
+        if known is None:
+            try:
+                known = self._memo[text] = parse_json(text)
+            except FormatError:
+                raise
+            except MirageError as error:
+                raise FormatError(f"graph {plain}: {error.message}") from error
+        return known
+
+
+@functools.cache
+def _annotations(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _float(plain: int | float | str, where: str) -> float:
+    if isinstance(plain, str) and plain not in ODD_NUMBERS:
+        raise FormatError(f"{where}: {shown(plain)} is not a number")
+    try:
+        return float(plain)
+    except OverflowError as error:
+        raise FormatError(f"{where}: a number of {len(str(plain))} digits") from error
+
+
+def _list(plain: Any, where: str) -> list[Any]:
+    if not isinstance(plain, list):
+        raise FormatError(f"{where}: {shown(plain)} is not a list")
+    return plain
