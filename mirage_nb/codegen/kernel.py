@@ -151,6 +151,7 @@ class KernelText:
             self.awaited = False
         if not self.plan.options.bulk:
             self.ring.begin()
+        self.ring.ready()
 
     def _sync(self) -> None:
         """A barrier of all threads that compute; the first one also completes the early loads."""

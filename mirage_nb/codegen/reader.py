@@ -113,6 +113,9 @@ def swizzled_offset(layout: SharedLayout, index: Multi) -> str:
     """
     size, panel = layout.dtype.size, layout.panel
     row, column = linear(index[:-1], layout.shape[:-1]), index[-1]
+    if layout.fold > 1:
+        place = row * layout.shape[-1] + column
+        row, column = place // panel, place % panel
     outside = (column // panel) * (layout.panel_rows * panel) + (row // 8) * (8 * panel)
     inside = (row % 8) * (panel * size) + (column % panel) * size
     swizzled = f"swizzle<{layout.swizzle}>({inside.bare}) / {size}"

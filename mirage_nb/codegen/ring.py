@@ -16,6 +16,9 @@ from mirage_nb.ir import InIterAttrs
 from mirage_nb.optimize.placement import Phase, Step, StepKind
 from mirage_nb.optimize.transfer import Boxes, boxes
 
+READY = 2
+"""The named barrier behind which the mbarriers exist; the warps that compute share the first one."""
+
 
 def loads(scope: Scope, phase: Phase) -> list[Step]:
     """The load steps of a phase."""
@@ -93,6 +96,9 @@ class AsyncRing:
                 self._fill(named("f", self.slots - 1), "f")
                 self.out.line("cp_async_commit();")
 
+    def ready(self) -> None:
+        """Nothing to wait for yet."""
+
     def enter(self, barrier: bool) -> None:
         """Wait for the slot of this iteration, refill the one that the last iteration has left."""
         if self.slots:
@@ -122,7 +128,8 @@ class BulkRing:
 
     def __init__(self, out: Writer, scope: Scope, dependence: Dependence) -> None:
         self.out, self.scope, self.dependence = out, scope, dependence
-        self.steps = loads(scope, Phase.LOOP)
+        # What takes longest is asked for first.
+        self.steps = sorted(loads(scope, Phase.LOOP), key=lambda s: -scope.block.types[s.value or 0].nbytes)
         self.slots = scope.plan.options.stages
 
     @property
@@ -137,26 +144,31 @@ class BulkRing:
         return tuple(found)
 
     def begin(self) -> None:
-        """Set up the mbarriers and send the producer warp on its way."""
+        """Send the producer warp on its way: it sets up the mbarriers and goes on at once."""
         out, warps = self.out, self.scope.plan.options.warps
         out.line(f"MIRAGE_SHARED(uint64_t, full, {self.slots});")
         out.line(f"MIRAGE_SHARED(uint64_t, empty, {self.slots});")
-        with out.block("if (thread == 0)"):
-            with out.block(f"for (int s = 0; s < {self.slots}; ++s)"):
-                out.line("mbarrier_init(full + s, 1);")
-                out.line(f"mbarrier_init(empty + s, {warps});")
-            out.line("fence_mbarrier_init();")
-        out.line("block_sync();")
         with out.block(f"if (warp == {warps})"):
             out.line("// the producer warp: one lane streams tiles as slots become empty")
+            with out.block("if (lane == 0)"):
+                for value, _, _ in self.tensor_maps:
+                    out.line(f"tma_prefetch_map(map{value});")
+                with out.block(f"for (int s = 0; s < {self.slots}; ++s)"):
+                    out.line("mbarrier_init(full + s, 1);")
+                    out.line(f"mbarrier_init(empty + s, {warps});")
+                out.line("fence_mbarrier_init();")
+            out.line("warp_sync();")
+            out.line(f"barrier_arrive({READY}, {self.scope.plan.options.threads});")
             with out.block("if (lane == 0)"):
                 self._produce()
             out.line("return;")
 
+    def ready(self) -> None:
+        """The warps that compute wait until the mbarriers are there."""
+        self.out.line(f"barrier_sync({READY}, {self.scope.plan.options.threads});")
+
     def _produce(self) -> None:
         out, loop = self.out, self.scope.block.loop
-        for value, _, _ in self.tensor_maps:
-            out.line(f"tma_prefetch_map(map{value});")
         if self.dependence.pending and any(self.dependence.late(step) for step in self.steps):
             out.line("grid_dependency_wait();")  # this lane's own; the warps that compute have theirs
         with out.block(f"for (int f = 0; f < {loop}; ++f)"):
@@ -175,7 +187,7 @@ class BulkRing:
         layout = self.scope.plan.buffer(value).layout
         operand = self.scope.block.args[attrs.arg].shape
         start = device_start(self.scope.block, attrs, named("f", self.scope.block.loop))
-        row, column = linear(start[:-1], operand[:-1]), start[-1]
+        row, column = linear(start[:-1], operand[:-1]) // boxed.fold, start[-1]
         height, width = boxed.box
         out.line(describe(self.scope, step))
         with out.unrolled("p", boxed.across) as p, out.unrolled("d", boxed.down) as d:

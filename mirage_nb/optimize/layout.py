@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import GraphError
-from mirage_nb.ir import BlockGraph, DType
+from mirage_nb.ir import BlockGraph, DType, InIterAttrs
 from mirage_nb.optimize.placement import Place, Placement, Step, StepKind
 from mirage_nb.optimize.swizzle import SharedLayout, panel_bytes, pitched, swizzled
 from mirage_nb.optimize.tiling import Tiling
+from mirage_nb.optimize.transfer import boxes
 
 
 class Use(enum.Enum):
@@ -37,12 +38,13 @@ class Use(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One shared tensor and everything that is done to it."""
+    """One shared tensor and everything that is done to it. fold: of the boxes that bring it, if boxes do."""
 
     value: int
     shape: tuple[int, ...]
     dtype: DType
     uses: tuple[Use, ...]
+    fold: int = 1
 
 
 BANK_BYTES, BANKS = 4, 32
@@ -62,7 +64,9 @@ def candidates(demand: Demand) -> tuple[SharedLayout, ...]:
         turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
         found += [pitched(shape, dtype, turned, pad) for pad in (0, *pads)]
     # A 16-byte chunk stays whole under a swizzle: eight 16-bit elements, but not eight f32.
-    if panel_bytes(shape, dtype) and (dtype.size == 2 or Use.BOXES in demand.uses):
+    if Use.BOXES in demand.uses:
+        found.append(swizzled(shape, dtype, demand.fold))
+    elif panel_bytes(shape, dtype) and dtype.size == 2:
         found.append(swizzled(shape, dtype))
     return tuple(dict.fromkeys(found))
 
@@ -184,8 +188,15 @@ def choose_layouts(
                 pairs.append((value, step.value))
         if step.value is not None:
             uses[step.value].append(_written(step, placement, tilings, boxed))
+    fold: dict[int, int] = {}
+    for step in placement.steps:
+        attrs = block.ops[step.op].attrs
+        boxes_ = boxes(block, attrs) if isinstance(attrs, InIterAttrs) and step.value in boxed else None
+        if boxes_ is not None and step.value is not None:
+            fold[step.value] = boxes_.fold
     demands = [
-        Demand(v, block.types[v].shape, placement.stored[v], tuple(dict.fromkeys(found))) for v, found in uses.items()
+        Demand(v, block.types[v].shape, placement.stored[v], tuple(dict.fromkeys(found)), fold.get(v, 1))
+        for v, found in uses.items()
     ]
     connected = [(a, b) for a, b in pairs if min(len(block.types[a].shape), len(block.types[b].shape)) > 1]
     return lay_out(demands, connected)

@@ -24,7 +24,8 @@ class SharedLayout:
 
     strides: elements per step of each dimension, before swizzling. elements: allocated per copy.
     swizzle: 0, or 128, 64, 32: the last dimension is cut into panels of that many bytes, each panel holds
-    all rows, and 16-byte chunks are permuted by the row.
+    all rows, and 16-byte chunks are permuted by the row. fold: so many rows of the tensor side by side are one
+    row of the only panel.
     """
 
     shape: tuple[int, ...]
@@ -32,6 +33,7 @@ class SharedLayout:
     strides: tuple[int, ...]
     elements: int
     swizzle: int = 0
+    fold: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -46,7 +48,7 @@ class SharedLayout:
     @property
     def panel_rows(self) -> int:
         """Rows of a swizzled panel: every dimension but the last, up to a whole pattern of eight."""
-        return -(-math.prod(self.shape[:-1]) // 8) * 8
+        return _whole_patterns(math.prod(self.shape[:-1]) // self.fold)
 
 
 def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None = None, pad: int = 0) -> SharedLayout:
@@ -67,14 +69,19 @@ def panel_bytes(shape: tuple[int, ...], dtype: DType) -> int:
     return next((b for b in SWIZZLES if shape and shape[-1] * dtype.size % b == 0), 0)
 
 
-def swizzled(shape: tuple[int, ...], dtype: DType) -> SharedLayout:
-    """Panels with swizzled chunks; the last extent must fill whole panels."""
-    swizzle = panel_bytes(shape, dtype)
-    assert swizzle
-    width = swizzle // dtype.size
+def swizzled(shape: tuple[int, ...], dtype: DType, fold: int = 1) -> SharedLayout:
+    """Panels with swizzled chunks; the last extent must fill whole panels, or `fold` rows of it one panel."""
+    swizzle = LINE_BYTES if fold > 1 else panel_bytes(shape, dtype)
+    assert swizzle and (fold == 1 or fold * shape[-1] * dtype.size == swizzle)
+    width = swizzle // dtype.size // fold
     strides = tuple(s // shape[-1] * width for s in row_major(shape)[:-1])
-    rows = -(-math.prod(shape[:-1]) // 8) * 8
-    return SharedLayout(shape, dtype, (*strides, 1), rows * shape[-1], swizzle)
+    rows = _whole_patterns(math.prod(shape[:-1]) // fold)
+    return SharedLayout(shape, dtype, (*strides, 1), rows * fold * shape[-1], swizzle, fold)
+
+
+def _whole_patterns(rows: int) -> int:
+    """Rows of a panel, up to a whole pattern of eight."""
+    return -(-rows // 8) * 8
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

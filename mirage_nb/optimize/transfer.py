@@ -11,10 +11,12 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.ir import BlockGraph, InIterAttrs
-from mirage_nb.optimize.swizzle import panel_bytes
+from mirage_nb.optimize.swizzle import LINE_BYTES, panel_bytes
 
 BOX_ROWS = 256
 """Rows that one bulk tensor copy may bring."""
+CHUNK_BYTES = 16
+"""What a swizzle leaves together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class Boxes:
     """A tile as bulk tensor copies over its operand seen as a matrix [rows, columns].
 
     Each copy brings `box` (rows, columns) elements; the tile is `down` x `across` of them. `swizzle` is the
-    width of a box in bytes.
+    width of a box in bytes. fold: so many short rows of the operand, which lie behind each other in memory, are
+    one row of the matrix: the engine takes as long for a short row as for one of 128 bytes.
     """
 
     rows: int
@@ -31,6 +34,7 @@ class Boxes:
     down: int
     across: int
     swizzle: int
+    fold: int = 1
 
     @property
     def elements(self) -> int:
@@ -42,14 +46,21 @@ def boxes(block: BlockGraph, attrs: InIterAttrs) -> Boxes | None:
     """The bulk tensor copies of one tile, None where alignment or shape rule them out."""
     operand = block.args[attrs.arg]
     tile = block.tile_shape(attrs)
-    swizzle = panel_bytes(tile, operand.dtype)
-    if not swizzle or math.prod(tile[:-2]) != 1:
+    if not tile or math.prod(tile[:-2]) != 1:
         return None
-    width = swizzle // operand.dtype.size
-    height = tile[-2] if len(tile) > 1 else 1
+    height, last, size = tile[-2] if len(tile) > 1 else 1, tile[-1], operand.dtype.size
+    fold = 1
+    if last == operand.shape[-1] and last * size % CHUNK_BYTES == 0 == LINE_BYTES % (last * size):
+        fold = math.gcd(height, LINE_BYTES // (last * size))
+        fold = fold if fold * last * size == LINE_BYTES else 1
+    swizzle = LINE_BYTES if fold > 1 else panel_bytes(tile, operand.dtype)
+    if not swizzle:
+        return None
+    width, height = swizzle // size, height // fold
     down = -(-height // BOX_ROWS)
     # A swizzle pattern is eight rows: boxes below each other must begin on one.
     if height % down or (down > 1 and height // down % 8):
         return None
-    rows = math.prod(operand.shape[:-1])
-    return Boxes(rows, operand.shape[-1], (height // down, width), down, tile[-1] // width, swizzle)
+    rows = math.prod(operand.shape[:-1]) // fold
+    across = last * fold // width
+    return Boxes(rows, operand.shape[-1] * fold, (height // down, width), down, across, swizzle, fold)

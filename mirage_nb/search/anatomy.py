@@ -29,6 +29,8 @@ PANELS = (128, 64, 32)
 """Bytes that one row of a bulk copy may have, widest first."""
 BOX_ROWS = 256
 """Rows that one bulk copy may bring."""
+CHUNK_BYTES = 16
+"""What a swizzle leaves together."""
 PITCH_BYTES = 16
 """Between rows that would begin in the same bank of shared memory."""
 WARPS = 8
@@ -37,10 +39,15 @@ PRIVATE_GRAIN = 16
 """Rows and columns of the fragments of a warp-private value; it may also have one column."""
 PRIVATE_ELEMENTS = 45056
 """Of a warp-private body, accumulators and its widest value: 176 registers of every thread."""
+HELD_REGISTERS = 128
+"""Of a thread, for the tiles of a block that holds them in registers."""
+LONGEST_COLUMN = 64
+"""Elements of a column that one thread may hold."""
 PATTERN_ROWS = 8
 """Rows of a swizzle pattern: tiles that are copied in bulk are padded to it."""
 
 ELEMENTWISE = BINARY | UNARY
+REDUCTIONS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
 _FOLDS = {OpKind.MATMUL: AccumKind.SUM, OpKind.SUM: AccumKind.SUM, OpKind.MAX: AccumKind.MAX}
 
 
@@ -206,6 +213,35 @@ def warp_private(
     return fits
 
 
+def register_held(kernel: KernelStructure, sizes: Sizes, elements: Sequence[Numbers], lay: Sequence[Layout]) -> Truths:
+    """Where a block without a loop and without products holds its tiles in registers (see `optimize.held`).
+
+    It reduces along one axis; `lay` are the layouts of its inputs. Along their innermost axis whole warps share a
+    row, along another one a thread has whole columns.
+    """
+    steps = kernel.steps
+    axes = {step.operator.axis for step in steps if step.operator.kind in REDUCTIONS}
+    simple = all(s.operator.is_leaf or s.operator.kind in REDUCTIONS | ELEMENTWISE for s in steps)
+    if kernel.loop is not None or not simple or len(axes) != 1:
+        return np.zeros(sizes.loop.shape, bool)
+    (axis,) = axes
+    tile = np.ones_like(sizes.loop)
+    along = np.ones_like(sizes.loop)
+    loaded = np.zeros_like(sizes.loop)
+    for index, step in enumerate(steps):
+        tile = np.maximum(tile, elements[index])
+        if step.type[axis] & DATA:
+            along = np.maximum(along, sizes.extent(kernel, axis, step.type[axis]))
+        if step.source is not None:
+            loaded = loaded + elements[index]
+    results = tile / along
+    if all(layout[-1:] == (axis,) for layout in lay):
+        fits: Truths = (WARPS % results == 0) & (loaded / 2 + tile <= HELD_REGISTERS * 32 * WARPS)
+        return fits
+    fits = (along <= LONGEST_COLUMN) & (loaded / results <= HELD_REGISTERS)
+    return fits
+
+
 def _worth_staging(kernel: KernelStructure, varying: bool) -> bool:
     """Whether an input with one reader is copied early: beside a ring, or where a reduction makes readers wait."""
     kinds = [step.operator.kind for step in kernel.steps]
@@ -222,6 +258,7 @@ def _worth_staging(kernel: KernelStructure, varying: bool) -> bool:
 class Rows:
     """How an input tile lies in device memory. `width` is its contiguous run and `last` its last dimension, in bytes;
     `count` is the number of runs, `height` and `outer` the extents of the next dimension and of all further ones.
+    `whole`: the last dimension is that of the tensor.
     """
 
     width: Numbers
@@ -229,41 +266,52 @@ class Rows:
     last: Numbers
     height: Numbers
     outer: Numbers
+    whole: Truths
 
     def touched(self, unit: int) -> Numbers:
         """Units of so many bytes that the runs touch: a run begins anywhere its width allows, on average."""
         aligned = np.gcd(self.width.astype(np.int64), unit)
         return self.count * (self.width + unit - aligned) / unit
 
+    def _boxed(self) -> tuple[Numbers, Numbers]:
+        """Height and bytes of a row for the copy engine: short rows that lie behind each other are one of a line."""
+        short = self.whole & (self.last % CHUNK_BYTES == 0) & (LINE_BYTES % self.last == 0)
+        fold = np.where(short, LINE_BYTES / self.last, 1.0)
+        fold = np.where(self.height % fold == 0, fold, 1.0)
+        return self.height / fold, self.last * fold
+
     def panels(self) -> Numbers:
         """Rows of bulk copies; 0 where the copy engine cannot take the tile."""
-        panel = np.zeros_like(self.last)
+        height, last = self._boxed()
+        panel = np.zeros_like(last)
         for wide in reversed(PANELS):
-            panel = np.where(self.last % wide == 0, wide, panel)
-        down = np.ceil(self.height / BOX_ROWS)
-        fits = (self.height % down == 0) & ((down == 1) | (self.height / down % PATTERN_ROWS == 0))
+            panel = np.where(last % wide == 0, wide, panel)
+        down = np.ceil(height / BOX_ROWS)
+        fits = (height % down == 0) & ((down == 1) | (height / down % PATTERN_ROWS == 0))
         fits &= (self.outer == 1) & (panel > 0)
-        return np.where(fits, self.height * self.last / np.maximum(panel, 1), 0.0)
+        return np.where(fits, height * last / np.maximum(panel, 1), 0.0)
 
     def stored(self, bulk: Truths) -> Numbers:
         """Bytes of the tile in shared memory: swizzled patterns of rows, or rows with 16 bytes against conflicts."""
-        rows_ = self.height * self.outer
         pitch = np.where(self.last % (LINE_BYTES // 2) == 0, self.last + PITCH_BYTES, self.last)
-        stored: Numbers = np.where(bulk, np.ceil(rows_ / PATTERN_ROWS) * PATTERN_ROWS * self.last, rows_ * pitch)
+        height, last = self._boxed()
+        boxed = np.ceil(height * self.outer / PATTERN_ROWS) * PATTERN_ROWS * last
+        stored: Numbers = np.where(bulk, boxed, self.height * self.outer * pitch)
         return stored
 
 
-def rows(extents: Sequence[Numbers], whole: Sequence[int], width: int) -> Rows:
-    """The rows of a tile of `extents`, cut from a tensor of extents `whole` with elements of `width` bytes."""
+def rows(extents: Sequence[Numbers], tensor: Sequence[int], width: int) -> Rows:
+    """The rows of a tile of `extents`, cut from one of extents `tensor` with elements of `width` bytes."""
     one = np.ones_like(extents[-1])
     run, open_ = one * width, np.ones(one.shape, bool)
     elements = one
-    for extent, full in zip(reversed(extents), reversed(whole), strict=True):
+    for extent, full in zip(reversed(extents), reversed(tensor), strict=True):
         run = np.where(open_, run * extent, run)
         open_ &= extent == full
         elements = elements * extent
     height = extents[-2] if len(extents) > 1 else one
-    return Rows(run, elements * width / run, extents[-1] * width, height, elements / (extents[-1] * height))
+    outer, whole = elements / (extents[-1] * height), extents[-1] == tensor[-1]
+    return Rows(run, elements * width / run, extents[-1] * width, height, outer, whole)
 
 
 def layout_of(prepared: Prepared, kernel: KernelStructure, index: int, source: Source) -> Layout:

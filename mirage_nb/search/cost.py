@@ -22,6 +22,7 @@ import numpy as np
 from mirage_nb.ir import OpKind
 from mirage_nb.search.anatomy import (
     LINE_BYTES,
+    REDUCTIONS,
     SECTOR_BYTES,
     WARPS,
     Anatomy,
@@ -32,6 +33,7 @@ from mirage_nb.search.anatomy import (
     Truths,
     anatomy,
     layout_of,
+    register_held,
     rows,
     warp_private,
 )
@@ -75,6 +77,14 @@ CONCURRENT = 3.0
 """Blocks of a multiprocessor that compute at full pace; more of them share it."""
 GATHER = 2.0
 """How much longer a product takes whose operands are no multiple of 8 wide and are read element by element."""
+HELD_OPERATIONS = 4.0
+"""The same where a block has nothing but registers."""
+EXCHANGE_US = 0.1
+"""A reduction of values in registers."""
+FOLLOW_US = 1.0
+"""In place of a card's start, for a kernel that starts early and waits for the one in front."""
+DEPENDENT_LAUNCH = 90
+"""Compute capability from which on a kernel can do so."""
 BARRIER_US = 0.3
 """A tile written for everybody: the barriers around it and the pipelines that they drain."""
 
@@ -155,11 +165,14 @@ def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: 
     traffic = _traffic(prepared, kernel, sizes, elements, width, blocks)
     private = warp_private(prepared, kernel, made, sizes, elements)
     looped, once = _work(kernel, made, sizes, elements, private, target)
+    lay = [layout_of(prepared, kernel, i, s.source) for i, s in enumerate(kernel.steps) if s.source is not None]
+    held = register_held(kernel, sizes, elements, lay)
+    once = np.where(held, _held_work(kernel, elements, target), once)
 
     beside, after = _memory_beside(kernel, made, elements, private, width)
     room = np.floor((target.shared_per_block - RESERVED_BYTES - beside) / np.maximum(copies.ring, 1))
     stages = np.clip(room, np.minimum(2, sizes.loop), np.minimum(STAGES, sizes.loop))
-    memory = np.maximum(beside + stages * copies.ring, after)
+    memory = np.where(held, 0.0, np.maximum(beside + stages * copies.ring, after))
     most = _resident(made, elements, memory, target) * target.multiprocessors
     # Loads by all threads leave one slot of the ring to those who still read it.
     depth = np.where(copies.bulk, stages, np.maximum(stages - 1, 1))
@@ -176,7 +189,9 @@ def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: 
         return LATENCY_US + longest + work + once * slowed
 
     waves = np.ceil(blocks / most)
-    us = target.start_us + (waves - 1) * wave(most) + wave(blocks - (waves - 1) * most)
+    follows = any(step.source is not None and step.source.kernel is not None for step in kernel.steps)
+    overlaps = follows and target.capability >= DEPENDENT_LAUNCH
+    us = (FOLLOW_US if overlaps else target.start_us) + (waves - 1) * wave(most) + wave(blocks - (waves - 1) * most)
     return Estimates(us, traffic.device, traffic.block * blocks, memory, _live(kernel, elements, width), blocks)
 
 
@@ -358,6 +373,17 @@ def _work(
     for output in kernel.outputs:
         once = once + BARRIER_US + passes(elements[output])
     return looped, once
+
+
+def _held_work(kernel: KernelStructure, elements: Sequence[Numbers], target: Target) -> Numbers:
+    """Microseconds of a block that holds its tiles in registers."""
+    spent = np.zeros_like(elements[0])
+    for index, step in enumerate(kernel.steps):
+        if not step.operator.is_leaf:
+            biggest = np.maximum.reduce([elements[index], *(elements[r] for r in step.reads)])
+            spent = spent + biggest * HELD_OPERATIONS * target.multiprocessors / (target.vector_rate * 1e6)
+            spent = spent + (EXCHANGE_US if step.operator.kind in REDUCTIONS else 0.0)
+    return spent
 
 
 def _matmul_us(kernel: KernelStructure, sizes: Sizes, step: Step, apart: Truths, target: Target) -> Numbers:

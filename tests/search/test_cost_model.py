@@ -189,12 +189,13 @@ def test_live_bytes_are_those_of_legality(name: str) -> None:
     height=st.sampled_from([1, 2, 7, 8, 16, 100, 256, 260, 264, 512, 520]),
     columns=st.sampled_from([1, 8, 12, 16, 24, 32, 48, 64, 96, 128]),
     outer=st.sampled_from([1, 2]),
+    whole=st.booleans(),
 )
-def test_bulk_rows_are_those_of_the_boxes(height: int, columns: int, outer: int) -> None:
+def test_bulk_rows_are_those_of_the_boxes(height: int, columns: int, outer: int, whole: bool) -> None:
     from mirage_nb.ir import DType, TensorType
 
-    shape = (2, height * 2, columns * 2)
-    split = (0, 1, 2) if outer == 1 else (None, 1, 2)
+    shape = (2, height * 2, columns if whole else columns * 2)
+    split = (0 if outer == 1 else None, 1, None if whole else 2)
     block = BlockGraph.start((TensorType(shape, DType.F16),), (2, 2, 2), 1)
     boxed = boxes(block, InIterAttrs(0, split, None))
     extents = [np.array([float(e)]) for e in (outer, height, columns)]

@@ -19,19 +19,20 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
   grid_dependency_launch();
   MIRAGE_SHARED(uint64_t, full, 4);
   MIRAGE_SHARED(uint64_t, empty, 4);
-  if (thread == 0) {
-    for (int s = 0; s < 4; ++s) {
-      mbarrier_init(full + s, 1);
-      mbarrier_init(empty + s, 8);
-    }
-    fence_mbarrier_init();
-  }
-  block_sync();
   if (warp == 8) {
     // the producer warp: one lane streams tiles as slots become empty
     if (lane == 0) {
       tma_prefetch_map(map1);
       tma_prefetch_map(map2);
+      for (int s = 0; s < 4; ++s) {
+        mbarrier_init(full + s, 1);
+        mbarrier_init(empty + s, 8);
+      }
+      fence_mbarrier_init();
+    }
+    warp_sync();
+    barrier_arrive(2, 288);
+    if (lane == 0) {
       for (int f = 0; f < 4; ++f) {
         const int slot = f % 4;
         mbarrier_wait(empty + slot, (f / 4 + 1) % 2);
@@ -51,6 +52,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
     cp_async<16>(t0 + i1 * 72 + i2 * 8, x0 + block_x * 16384 + block_y * 4096 + i1 * 64 + i2 * 8);
   }
   cp_async_commit();
+  barrier_sync(2, 288);
   const int warp_k = warp % 2;
   const int warp_r = warp / 2 % 4;
   float top7[1][2];

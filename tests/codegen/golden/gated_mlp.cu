@@ -3,7 +3,7 @@
 using namespace mirage;
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __grid_constant__ TensorMap map1, const __grid_constant__ TensorMap map2) {
+kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __grid_constant__ TensorMap map2, const __grid_constant__ TensorMap map0) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
   MIRAGE_DYNAMIC_SHARED(shared);
@@ -14,44 +14,46 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __gr
   float* const t6 = reinterpret_cast<float*>(shared + 9216);  // 8 x f16[8, 32], %6
   MIRAGE_SHARED(uint64_t, full, 4);
   MIRAGE_SHARED(uint64_t, empty, 4);
-  if (thread == 0) {
-    for (int s = 0; s < 4; ++s) {
-      mbarrier_init(full + s, 1);
-      mbarrier_init(empty + s, 8);
-    }
-    fence_mbarrier_init();
-  }
-  block_sync();
   if (warp == 8) {
     // the producer warp: one lane streams tiles as slots become empty
     if (lane == 0) {
-      tma_prefetch_map(map0);
       tma_prefetch_map(map1);
       tma_prefetch_map(map2);
+      tma_prefetch_map(map0);
+      for (int s = 0; s < 4; ++s) {
+        mbarrier_init(full + s, 1);
+        mbarrier_init(empty + s, 8);
+      }
+      fence_mbarrier_init();
+    }
+    warp_sync();
+    barrier_arrive(2, 288);
+    if (lane == 0) {
       for (int f = 0; f < 16; ++f) {
         const int slot = f % 4;
         mbarrier_wait(empty + slot, (f / 4 + 1) % 2);
         mbarrier_arrive_expect_tx(full + slot, 36864);
+        // %1 = operand 1, imap (1), fmap 0: f16[256, 32]
+        tma_load_2d(ring1 + slot * 8192, map1, full + slot, block_x * 32, f * 256);
+        // %2 = operand 2, imap (1), fmap 0: f16[256, 32]
+        tma_load_2d(ring2 + slot * 8192, map2, full + slot, block_x * 32, f * 256);
         // %0 = operand 0, imap (-), fmap 1: f16[8, 256]
         MIRAGE_UNROLL
         for (int p = 0; p < 4; ++p) {
           tma_load_2d(ring0 + slot * 2048 + p * 512, map0, full + slot, f * 256 + p * 64, 0);
         }
-        // %1 = operand 1, imap (1), fmap 0: f16[256, 32]
-        tma_load_2d(ring1 + slot * 8192, map1, full + slot, block_x * 32, f * 256);
-        // %2 = operand 2, imap (1), fmap 0: f16[256, 32]
-        tma_load_2d(ring2 + slot * 8192, map2, full + slot, block_x * 32, f * 256);
       }
     }
     return;
   }
+  barrier_sync(2, 288);
   float a4[1][2][1][4] = {};
   float a6[1][2][1][4] = {};
   for (int iteration = 0; iteration < 16; ++iteration) {
     mbarrier_wait(full + iteration % 4, iteration / 4 % 2);
-    const f16* const t0 = ring0 + iteration % 4 * 2048;
     const f16* const t1 = ring1 + iteration % 4 * 8192;
     const f16* const t2 = ring2 + iteration % 4 * 8192;
+    const f16* const t0 = ring0 + iteration % 4 * 2048;
     // %3 = Matmul(%0, %1): f16[8, 32], warps 1 x 1 x 1 x 8 (batch x rows x columns x depth), transposed, into %4
     {
       const int warp_k = warp % 8;

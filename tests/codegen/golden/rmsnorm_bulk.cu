@@ -3,7 +3,7 @@
 using namespace mirage;
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __grid_constant__ TensorMap map1) {
+kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __grid_constant__ TensorMap map0) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
   MIRAGE_DYNAMIC_SHARED(shared);
@@ -13,42 +13,44 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __gr
   float* const t6 = reinterpret_cast<float*>(shared + 0);  // 8 x f16[2, 64], %6
   MIRAGE_SHARED(uint64_t, full, 4);
   MIRAGE_SHARED(uint64_t, empty, 4);
-  if (thread == 0) {
-    for (int s = 0; s < 4; ++s) {
-      mbarrier_init(full + s, 1);
-      mbarrier_init(empty + s, 8);
-    }
-    fence_mbarrier_init();
-  }
-  block_sync();
   if (warp == 8) {
     // the producer warp: one lane streams tiles as slots become empty
     if (lane == 0) {
-      tma_prefetch_map(map0);
       tma_prefetch_map(map1);
+      tma_prefetch_map(map0);
+      for (int s = 0; s < 4; ++s) {
+        mbarrier_init(full + s, 1);
+        mbarrier_init(empty + s, 8);
+      }
+      fence_mbarrier_init();
+    }
+    warp_sync();
+    barrier_arrive(2, 288);
+    if (lane == 0) {
       for (int f = 0; f < 16; ++f) {
         const int slot = f % 4;
         mbarrier_wait(empty + slot, (f / 4 + 1) % 2);
         mbarrier_arrive_expect_tx(full + slot, 33792);
+        // %1 = operand 1, imap (1), fmap 0: f16[256, 64]
+        tma_load_2d(ring1 + slot * 16384, map1, full + slot, block_x * 64, f * 256);
         // %0 = operand 0, imap (-), fmap 1: f16[2, 256]
         MIRAGE_UNROLL
         for (int p = 0; p < 4; ++p) {
           tma_load_2d(ring0 + slot * 2048 + p * 512, map0, full + slot, f * 256 + p * 64, 0);
         }
-        // %1 = operand 1, imap (1), fmap 0: f16[256, 64]
-        tma_load_2d(ring1 + slot * 16384, map1, full + slot, block_x * 64, f * 256);
       }
     }
     return;
   }
+  barrier_sync(2, 288);
   float a4[1];
   MIRAGE_UNROLL
   for (int s = 0; s < 1; ++s) a4[s] = 0.0f;
   float a6[1][4][1][4] = {};
   for (int iteration = 0; iteration < 16; ++iteration) {
     mbarrier_wait(full + iteration % 4, iteration / 4 % 2);
-    const f16* const t0 = ring0 + iteration % 4 * 2048;
     const f16* const t1 = ring1 + iteration % 4 * 16384;
+    const f16* const t0 = ring0 + iteration % 4 * 2048;
     // %3 = Sum(%2): f16[2, 1], into %4
     {
       const int o = thread / 32;

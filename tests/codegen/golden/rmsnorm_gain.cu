@@ -3,7 +3,7 @@
 using namespace mirage;
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __grid_constant__ TensorMap map1, const __grid_constant__ TensorMap map2) {
+kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map2, const __grid_constant__ TensorMap map0, const __grid_constant__ TensorMap map1) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
   MIRAGE_DYNAMIC_SHARED(shared);
@@ -15,24 +15,27 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __gr
   float* const t8 = reinterpret_cast<float*>(shared + 0);  // 8 x f16[16, 64], %8
   MIRAGE_SHARED(uint64_t, full, 4);
   MIRAGE_SHARED(uint64_t, empty, 4);
-  if (thread == 0) {
-    for (int s = 0; s < 4; ++s) {
-      mbarrier_init(full + s, 1);
-      mbarrier_init(empty + s, 8);
-    }
-    fence_mbarrier_init();
-  }
-  block_sync();
   if (warp == 8) {
     // the producer warp: one lane streams tiles as slots become empty
     if (lane == 0) {
+      tma_prefetch_map(map2);
       tma_prefetch_map(map0);
       tma_prefetch_map(map1);
-      tma_prefetch_map(map2);
+      for (int s = 0; s < 4; ++s) {
+        mbarrier_init(full + s, 1);
+        mbarrier_init(empty + s, 8);
+      }
+      fence_mbarrier_init();
+    }
+    warp_sync();
+    barrier_arrive(2, 288);
+    if (lane == 0) {
       for (int f = 0; f < 8; ++f) {
         const int slot = f % 4;
         mbarrier_wait(empty + slot, (f / 4 + 1) % 2);
         mbarrier_arrive_expect_tx(full + slot, 20736);
+        // %2 = operand 2, imap (1), fmap 0: f16[128, 64]
+        tma_load_2d(ring2 + slot * 8192, map2, full + slot, block_x * 64, f * 128);
         // %0 = operand 0, imap (-), fmap 1: f16[16, 128]
         MIRAGE_UNROLL
         for (int p = 0; p < 2; ++p) {
@@ -43,12 +46,11 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __gr
         for (int p = 0; p < 2; ++p) {
           tma_load_2d(ring1 + slot * 1024 + p * 512, map1, full + slot, f * 128 + p * 64, 0);
         }
-        // %2 = operand 2, imap (1), fmap 0: f16[128, 64]
-        tma_load_2d(ring2 + slot * 8192, map2, full + slot, block_x * 64, f * 128);
       }
     }
     return;
   }
+  barrier_sync(2, 288);
   float a5[1];
   MIRAGE_UNROLL
   for (int s = 0; s < 1; ++s) a5[s] = 0.0f;
@@ -56,9 +58,9 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map0, const __gr
   for (int iteration = 0; iteration < 8; ++iteration) {
     mbarrier_wait(full + iteration % 4, iteration / 4 % 2);
     barrier_sync(1, 256);
+    const f16* const t2 = ring2 + iteration % 4 * 8192;
     const f16* const t0 = ring0 + iteration % 4 * 2048;
     const f16* const t1 = ring1 + iteration % 4 * 1024;
-    const f16* const t2 = ring2 + iteration % 4 * 8192;
     // %4 = Sum(%3): f16[16, 1], into %5
     {
       const int o = thread / 16;
