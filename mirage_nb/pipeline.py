@@ -1,7 +1,8 @@
 """superoptimize(): from the text of a tensor program to kernels that ran.
 
 parse -> search -> the later passes (`mirage_nb.runtime.passes`). Everything after parsing happens in the background;
-a `Session` is what the caller holds: it watches, steers, and runs the winner.
+a `Session` is what the caller holds: it watches, steers, and runs the winner. A session that has a store is
+kept there as it goes, and `resume` goes on with it after the interpreter that ran it is gone.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.codegen import emit
-from mirage_nb.errors import LaunchError, MirageError, OptionError
+from mirage_nb.errors import LaunchError, MirageError, OptionError, StoreError
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.runtime.passes import FINALISTS_CPU, Pass, Passes, Winner
+from mirage_nb.runtime.saved import load_kernel
+from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.search import EFFORTS, Budget
+from mirage_nb.search.findings import Bounds
 from mirage_nb.search.progress import Candidate, Snapshot, State
 from mirage_nb.search.session import SearchSession
+from mirage_nb.search.submission import submitted
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.race import Lap
 
-__all__ = ["Session", "Winner", "superoptimize"]
+__all__ = ["Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"]
 
 
 class Session:
@@ -34,10 +39,17 @@ class Session:
     May be used from any thread.
     """
 
-    def __init__(self, program: TensorProgram, search: SearchSession, gpu: Gpu | None) -> None:
+    def __init__(
+        self,
+        program: TensorProgram,
+        search: SearchSession,
+        gpu: Gpu | None,
+        checkpoint: StoreCheckpoint | None = None,
+    ) -> None:
         self.program = program
         self.search = search
         self._passes = Passes(search, gpu)
+        self._checkpoint = checkpoint
 
     def start(self) -> Session:
         """Begin in the background and return at once."""
@@ -53,6 +65,12 @@ class Session:
     def target(self) -> Target:
         """The GPU that it searches for."""
         return self.search.target
+
+    @property
+    def stored(self) -> tuple[str, Path] | None:
+        """The name that it is stored under, and the store's file; None for a session that is not stored."""
+        kept = self._checkpoint
+        return (kept.name, kept.store.path) if kept is not None else None
 
     # -- watching and steering --------------------------------------------------------------------
 
@@ -92,6 +110,82 @@ class Session:
     def resume(self) -> None:
         """Go on after a pause."""
         self.search.resume()
+
+    def extend(
+        self,
+        *,
+        effort: str | None = None,
+        seconds: float | None = None,
+        max_block_ops: int | None = None,
+        max_values: int | None = None,
+        configuration_seconds: float | None = None,
+    ) -> Session:
+        """Go on with larger bounds, whether the session has ended, was stopped, or still runs; returns at once.
+
+        Nothing that is done is repeated: a configuration stays as it is unless a bound is raised that kept
+        something out of it. `snapshot().configurations_kept` counts those that stay. One that a stop or a limit
+        interrupted is begun again from its start. What is found joins what is there; the passes after the
+        search run again. Without arguments a stopped session goes on as it was.
+
+        Args:
+            effort: a larger effort, `standard` or `exhaustive`. Its axioms differ: every configuration is
+                explored again, and what the smaller effort found stays among the candidates.
+            seconds: limit of the search from now on; default: as long again as at first, if that was limited.
+            max_block_ops: largest number of block operators of a kernel.
+            max_values: most values of a closure.
+            configuration_seconds: what one configuration may take.
+
+        Returns:
+            The session itself, so that `session.extend(effort="exhaustive").result()` waits.
+
+        Raises:
+            OptionError: an unknown effort, or a bound that is lower than it was.
+            SearchError: the session was not started, or its program could not be searched.
+        """
+        self.search.extend(
+            effort=effort,
+            seconds=_seconds(seconds),
+            max_block_ops=max_block_ops,
+            max_values=max_values,
+            configuration_seconds=_seconds(configuration_seconds),
+        )
+        if self._checkpoint is not None:
+            now = self.search
+            self._checkpoint.header = replace(self._checkpoint.header, bounds=now.bounds, seconds=now.seconds)
+        return self
+
+    def pin(self, digest: str) -> None:
+        """Keep a candidate among those that are shown and built, whatever its rank; undoes `exclude`.
+
+        Args:
+            digest: its digest, or the start of it.
+
+        Raises:
+            OptionError: no candidate begins like that, or several do.
+        """
+        self.search.pin(digest)
+
+    def exclude(self, digest: str) -> None:
+        """Leave a candidate out of the results and of what is built, until it is pinned. Arguments as for `pin`."""
+        self.search.exclude(digest)
+
+    def submit(self, text: str) -> Candidate:
+        """Add a muGraph of your own to the results: checked, verified here and now, pinned.
+
+        The passes that are still to come build and time it with the others; afterwards `build(candidate)` does.
+
+        Args:
+            text: the muGraph in text form (as `print(muGraph)` shows it), in JSON form, or as a tensor program.
+
+        Raises:
+            FormatError, ProgramSizeError: the text is no muGraph; the message shows the place.
+            GraphError: it breaks Definition 2.1, or does not fit the target.
+            VerificationError: it has other inputs or outputs, it is refuted (with a witness), or nobody can tell.
+        """
+        candidate = submitted(self.program.graph, text, self.target, seed=self.search.seed)
+        self.search.offer([candidate])
+        self.search.pin(candidate.digest)
+        return candidate
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until everything has ended, at most `timeout` seconds; returns whether it has."""
@@ -186,6 +280,8 @@ def superoptimize(
     sizes: Mapping[str, int] | None = None,
     executor: Executor | None = None,
     seed: int = 0,
+    store: Store | str | Path | bool | None = None,
+    fresh: bool = False,
 ) -> Session:
     """Search for the best muGraph of a tensor program, in the background.
 
@@ -197,8 +293,13 @@ def superoptimize(
         budget: seconds of search; default: no limit but the effort's.
         max_block_ops: largest number of block operators; default: the effort's.
         sizes: integer constants of the program to override.
-        executor: where to run the workers; default: spawned processes.
-        seed: of all random elements.
+        executor: where to run the workers, anything with the concurrent.futures interface, as a Dask cluster's
+            `Client.get_executor()`; default: spawned processes. It stays the caller's.
+        seed: of all random elements; equal seeds give equal results on any number of workers.
+        store: where to keep the session as it goes: a file, a `Store`, or True for the user's own file.
+            Configurations that the store has of the same search under the same name are not searched again.
+            Default: the file in MIRAGE_NB_STORE if that is set, else nothing is written.
+        fresh: forget first what the store has under this name.
 
     Returns:
         A session at once; `session.result()` blocks.
@@ -209,17 +310,86 @@ def superoptimize(
     parsed = _parsed(program, name, sizes)
     gpu = attached_gpu()
     chosen = find_target(target) if target is not None else _default_target(gpu)
-    search = SearchSession(
-        parsed.graph,
-        chosen,
-        effort=effort,
-        budget=_budget(effort, max_block_ops),
-        seconds=_seconds(budget),
-        name=name or parsed.name,
-        executor=executor,
+    header = Header(
+        graph=parsed.graph,
+        target=chosen.name,
         seed=seed,
+        bounds=Bounds(effort, _budget(effort, max_block_ops)),
+        text=parsed.text,
+        title=name or parsed.name,
+        sizes=parsed.sizes,
+        seconds=_seconds(budget),
+        edition=edition(),
     )
-    return Session(parsed, search, gpu if gpu is not None and gpu.runs(chosen) else None).start()
+    kept = find_store(store)
+    stored_as = name or parsed.name or header.graph.digest()[:12]
+    checkpoint = kept.checkpoint(stored_as, header) if kept is not None else None
+    return _session(parsed, header, chosen, gpu, executor, checkpoint, fresh)
+
+
+def resume(
+    name: str, *, store: Store | str | Path | bool | None = None, executor: Executor | None = None
+) -> Session:
+    """Go on with a stored session, in the background: what it had done is there, the rest is searched.
+
+    It ends with the same result set as a session that nobody interrupted. Wrong candidates that were found out,
+    pinned and excluded ones, and submitted ones are taken over; times are measured again. A session that had
+    ended has its candidates at once; only the passes after the search run again.
+
+    Args:
+        name: the name that it was stored under; `Store(path).names()` lists them.
+        store: a file or a `Store`; default: the file in MIRAGE_NB_STORE, else the user's own.
+        executor: where to run the workers; default: spawned processes.
+
+    Raises:
+        StoreError: there is no such session, or the store cannot be read; the hint says what to do.
+    """
+    kept = find_store(True if store is None else store)
+    if kept is None:
+        raise StoreError("there is no store", hint="name a file, or set MIRAGE_NB_STORE to one")
+    header = kept.load(name).header
+    gpu, chosen = attached_gpu(), find_target(header.target)
+    header = replace(header, edition=edition())
+    return _session(_written(header), header, chosen, gpu, executor, kept.checkpoint(name, header), fresh=False)
+
+
+def _session(
+    program: TensorProgram,
+    header: Header,
+    target: Target,
+    gpu: Gpu | None,
+    executor: Executor | None,
+    checkpoint: StoreCheckpoint | None,
+    fresh: bool,
+) -> Session:
+    search = SearchSession(
+        program.graph,
+        target,
+        effort=header.bounds.effort,
+        budget=header.bounds.budget,
+        seconds=header.seconds,
+        name=header.title,
+        executor=executor,
+        seed=header.seed,
+        checkpoint=checkpoint,
+    )
+    if fresh and checkpoint is not None:
+        try:
+            checkpoint.store.delete(checkpoint.name)
+        except StoreError as error:
+            search.tell(str(error))
+    return Session(program, search, gpu if gpu is not None and gpu.runs(target) else None, checkpoint).start()
+
+
+def _written(header: Header) -> TensorProgram:
+    """The program of a stored session, with its text where that still says the same."""
+    try:
+        program = parse(header.text, name=header.title, sizes=header.sizes)
+    except MirageError:
+        program = None
+    if program is not None and program.graph == header.graph:
+        return program
+    return TensorProgram(header.title, header.text, header.graph, (), header.sizes, ("",) * len(header.graph.types))
 
 
 def _parsed(program: str | Path | TensorProgram, name: str, sizes: Mapping[str, int] | None) -> TensorProgram:

@@ -1,8 +1,10 @@
 """Settings read from the environment, once, in one place.
 
-Variables (all optional): MIRAGE_NB_HOME, the folder of the store and of compiled kernels (default
-`~/.cache/mirage_nb`); MIRAGE_NB_WORKERS, the number of worker processes (default: the cores this
-process may use); MIRAGE_NB_CXX, the C++ compiler for the CPU edition (default `g++`).
+Variables (all optional): MIRAGE_NB_HOME, the folder of compiled kernels (default `~/.cache/mirage_nb`);
+MIRAGE_NB_STORE, the file that every session is stored in, or `off` (unset: only sessions that ask for it,
+in `sessions.sqlite` in MIRAGE_NB_HOME or else in the user's data folder); MIRAGE_NB_WORKERS, the number of
+worker processes (default: the cores this process may use); MIRAGE_NB_CXX, the C++ compiler for the CPU
+edition (default `g++`).
 """
 
 from __future__ import annotations
@@ -17,11 +19,16 @@ from mirage_nb.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says: folder, worker count (at least 1), C++ compiler."""
+    """What the environment says: folder, worker count (at least 1), C++ compiler, store.
+
+    `store`: the file of those who ask for a store, None if there shall be none; `stored`: everybody asks.
+    """
 
     home: Path
     workers: int
     cxx: str
+    store: Path | None = None
+    stored: bool = False
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -36,8 +43,21 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         raise OptionError(
             f"MIRAGE_NB_WORKERS is {raw!r}, not a positive integer", hint="unset it, or set it to 1 or more"
         )
-    home = Path(env.get("MIRAGE_NB_HOME") or Path.home() / ".cache" / "mirage_nb")
-    return Settings(home=home, workers=int(raw) if raw else _cores(), cxx=env.get("MIRAGE_NB_CXX") or "g++")
+    store = env.get("MIRAGE_NB_STORE", "")
+    return Settings(
+        home=Path(env.get("MIRAGE_NB_HOME") or Path.home() / ".cache" / "mirage_nb"),
+        workers=int(raw) if raw else _cores(),
+        cxx=env.get("MIRAGE_NB_CXX") or "g++",
+        store=None if store == "off" else Path(store) if store else _data_folder(env) / "sessions.sqlite",
+        stored=store not in ("", "off"),
+    )
+
+
+def _data_folder(env: Mapping[str, str]) -> Path:
+    """Where what a user wants to keep is: not in a cache, unless everything is to be in one folder."""
+    if env.get("MIRAGE_NB_HOME"):
+        return Path(env["MIRAGE_NB_HOME"])
+    return Path(env.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "mirage_nb"
 
 
 def _cores() -> int:

@@ -39,6 +39,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.search.background": 4,
     "mirage_nb.search.crew": 4,
     "mirage_nb.search.session": 4,
+    "mirage_nb.search.submission": 4,
     "mirage_nb.search.worker": 4,
     "mirage_nb.codegen": 4,
     "mirage_nb.runtime": 5,

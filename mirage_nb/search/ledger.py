@@ -24,7 +24,8 @@ class Facts:
     """What a session knows beside its configurations, to be kept with them.
 
     `known`: candidates as the later passes know them; `dropped`: digests of wrong ones, and why they are;
-    `excluded`, `pinned`: what the user said; `submitted`: the user's own muGraphs.
+    `excluded`, `pinned`: what the user said; `offered`: muGraphs that no configuration
+    found, the user's own among them.
     """
 
     seconds: float = 0.0
@@ -33,7 +34,7 @@ class Facts:
     dropped: Mapping[str, str] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()
     pinned: tuple[str, ...] = ()
-    submitted: tuple[Candidate, ...] = ()
+    offered: tuple[Candidate, ...] = ()
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class Ledger:
         self._held: dict[Configuration, _Held] = {}
         self._left_out: dict[Configuration | None, tuple[str, ...]] = {}
         self._known: dict[str, Candidate] = {}
-        self._submitted: dict[str, Candidate] = {}
+        self._offered: dict[str, Candidate] = {}
         self._dropped: dict[str, str] = {}
         self._excluded: set[str] = set()
         self._pinned: set[str] = set()
@@ -120,10 +121,10 @@ class Ledger:
         """Replace a candidate by a version that knows more."""
         self._known[candidate.digest] = candidate
 
-    def submit(self, candidate: Candidate) -> None:
-        """Add a muGraph that no configuration found, and pin it."""
-        self._submitted[candidate.digest] = candidate
-        self.pin(candidate.digest)
+    def offer(self, candidate: Candidate) -> None:
+        """Add a verified muGraph that no configuration found, unless it is known."""
+        if candidate.digest not in self._known and candidate.digest not in self.digests:
+            self._offered[candidate.digest] = candidate
 
     def drop(self, digest: str, why: str) -> None:
         """Take a wrong candidate out for good."""
@@ -151,13 +152,13 @@ class Ledger:
         return tuple(dict.fromkeys(c.digest for c in self._all() if c.digest not in self._dropped))
 
     def _all(self) -> Iterator[Candidate]:
-        """In the order of configurations; then what smaller bounds found, and what the user submitted."""
+        """In the order of configurations; then what smaller bounds found, and what was offered."""
         held = self._ordered()
         for one in held:
             yield from one.findings.candidates
         for one in held:
             yield from one.earlier
-        yield from self._submitted.values()
+        yield from self._offered.values()
 
     def _candidates(self) -> Iterator[Candidate]:
         """Each once, from the first configuration that has it, as it is known now."""
@@ -178,7 +179,7 @@ class Ledger:
             dropped=dict(self._dropped),
             excluded=tuple(sorted(self._excluded)),
             pinned=tuple(sorted(self._pinned)),
-            submitted=tuple(self._submitted.values()),
+            offered=tuple(self._offered.values()),
         )
 
     def restore(self, facts: Facts) -> None:
@@ -187,7 +188,7 @@ class Ledger:
             self.drop(digest, why)
         self._excluded.update(facts.excluded)
         self._pinned.update(facts.pinned)
-        self._submitted.update((c.digest, c) for c in facts.submitted)
+        self._offered.update((c.digest, c) for c in facts.offered)
         timed = sorted((c for c in facts.known if c.time_us is not None), key=lambda c: c.rank)
         if timed:
             times = ", ".join(f"{c.digest[:8]} {c.time_us:.2f} us" for c in timed[:3])

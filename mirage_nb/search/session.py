@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -194,10 +194,11 @@ class SearchSession(Background):
         """Leave a candidate out of the results and of what is built, until it is pinned. Raises as `pin` does."""
         self._say_of(digest, self._ledger.exclude)
 
-    def submit(self, candidate: Candidate) -> None:
-        """Add a verified candidate that the search did not find, and pin it."""
+    def offer(self, candidates: Iterable[Candidate]) -> None:
+        """Add verified candidates that no configuration handed over; those that are known stay as they are."""
         with self._turn:
-            self._ledger.submit(candidate)
+            for candidate in candidates:
+                self._ledger.offer(candidate)
         self._save_late()
 
     def tell(self, message: str) -> None:

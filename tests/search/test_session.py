@@ -20,8 +20,7 @@ import pytest
 
 from mirage_nb.errors import LaunchError, OptionError, SearchError
 from mirage_nb.lang import parse
-from mirage_nb.search import Budget
-from mirage_nb.search import crew
+from mirage_nb.search import Budget, crew
 from mirage_nb.search import session as module
 from mirage_nb.search.pool import Workers
 from mirage_nb.search.progress import Snapshot, State

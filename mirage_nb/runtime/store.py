@@ -1,0 +1,342 @@
+"""The store: sessions in one SQLite file, so that a search outlives its notebook.
+
+In: what a session is (`Header`), what it has done, what it knows beside that. Out: the same, under the session's
+name. Payloads are JSON texts (`search.plain`); nothing that is read is executed. Invariants: an entry is whole
+or absent, whatever is killed when; a file that is full, locked, damaged, foreign or hostile is a StoreError
+with a hint and stays as it is; what another version of this package found is never taken for its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import mirage_nb.search
+from mirage_nb.errors import FormatError, GraphError, StoreError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.legality import check
+from mirage_nb.search.findings import Bounds, Explored
+from mirage_nb.search.ledger import Facts
+from mirage_nb.search.plain import MAX_TEXT, Memo, read, write
+from mirage_nb.search.progress import Candidate
+from mirage_nb.search.space import Configuration
+from mirage_nb.settings import read_settings
+
+T = TypeVar("T")
+
+APPLICATION = 0x6D75_4772
+SCHEMA = 1
+TABLES = (
+    ("table", "findings", "CREATE TABLE findings (session TEXT, search TEXT, slot TEXT, payload TEXT, "
+     "PRIMARY KEY (session, search, slot))"),
+    ("table", "sessions", "CREATE TABLE sessions (name TEXT PRIMARY KEY, saved REAL, header TEXT, facts TEXT)"),
+)  # fmt: skip
+LOCKED_SECONDS = 1.0
+"""How long somebody else may write before we give up: the session goes on meanwhile without its eyes."""
+MAX_NAME = 200
+MAX_SESSIONS = 10_000
+MAX_FINDINGS = 20_000
+SEARCHING = ("algebra", "interp", "ir", "search", "verify", "targets.py")
+"""What decides what a search finds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a session searches for. `text`, `sizes`: the program as it was written; `seconds`: limit of a search."""
+
+    graph: KernelGraph
+    target: str
+    seed: int
+    bounds: Bounds
+    text: str = ""
+    title: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    seconds: float | None = None
+    edition: str = ""
+
+    @property
+    def search(self) -> str:
+        """A digest of all that two sessions must share so that one can use what the other has done."""
+        parts = (self.graph.digest(), self.target, str(self.seed), self.edition)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A session as the store has it. `saved`: seconds since the epoch."""
+
+    name: str
+    saved: float
+    header: Header
+    facts: Facts
+    ended: tuple[Explored, ...]
+
+
+class Store:
+    """The sessions in one file, which is made when something is first saved.
+
+    It may be used from any thread and by several notebooks at once: every method opens and closes the file.
+    Every method raises StoreError where the file cannot be used.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all sessions, the latest first."""
+        with self._reading() as db:
+            rows = db.execute("SELECT name FROM sessions ORDER BY saved DESC, name LIMIT ?", (MAX_SESSIONS,))
+            return tuple(str(name) for (name,) in rows)
+
+    def load(self, name: str) -> Stored:
+        """A session by its name. Raises StoreError if there is none."""
+        with self._reading() as db:
+            found = self._session(db, name)
+            if found is None:
+                names = ", ".join(self.names()[:10])
+                raise StoreError(f"{self.path} has no session {name!r}", hint=f"it has {names or 'none'}")
+            saved, header, facts = found
+            return Stored(name, saved, header, facts, tuple(self._ended(db, name, header)))
+
+    def save(self, name: str, header: Header, ended: Sequence[Explored], facts: Facts) -> None:
+        """Add to a session, or begin one; what the name stood for before is forgotten if it is another search."""
+        if not 0 < len(name) <= MAX_NAME:
+            raise StoreError(f"a session's name has 1 to {MAX_NAME} characters, not {len(name)}")
+        entries = [(name, header.search, _slot(one.configuration, one.bounds), _payload(one)) for one in ended]
+        with self._writing() as db:
+            db.execute("DELETE FROM findings WHERE session = ? AND search <> ?", (name, header.search))
+            row = (name, time.time(), _payload(header), _payload(facts))
+            db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)", row)
+            db.executemany("INSERT OR REPLACE INTO findings VALUES (?, ?, ?, ?)", entries)
+
+    def delete(self, name: str) -> None:
+        """Forget a session, if there is one of this name."""
+        if self.path.exists():
+            with self._writing() as db:
+                db.execute("DELETE FROM findings WHERE session = ?", (name,))
+                db.execute("DELETE FROM sessions WHERE name = ?", (name,))
+
+    def checkpoint(self, name: str, header: Header) -> StoreCheckpoint:
+        """Where a session of this name leaves what it has done."""
+        return StoreCheckpoint(self, name, header)
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def _session(self, db: sqlite3.Connection, name: str) -> tuple[float, Header, Facts] | None:
+        row = db.execute("SELECT saved, header, facts FROM sessions WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            return None
+        saved, header_text, facts_text = row
+        header = self._read(Header, header_text, name)
+        facts = self._read(Facts, facts_text, name)
+        self._check_candidates((*facts.known, *facts.offered), header.graph, name)
+        return float(saved) if isinstance(saved, float) else 0.0, header, facts
+
+    def _ended(self, db: sqlite3.Connection, name: str, header: Header) -> Iterator[Explored]:
+        """What was done of exactly this search, oldest first; graphs that entries share are read once."""
+        memo: Memo = {}
+        rows = db.execute(
+            "SELECT payload FROM findings WHERE session = ? AND search = ? ORDER BY rowid LIMIT ?",
+            (name, header.search, MAX_FINDINGS),
+        )
+        for (text,) in rows:
+            found = self._read(Explored, text, name, memo)
+            self._check_candidates(found.findings.candidates, header.graph, name)
+            yield found
+
+    def _read(self, kind: type[T], text: object, name: str, memo: Memo | None = None) -> T:
+        try:
+            if not isinstance(text, str):
+                raise FormatError("not a text")
+            return read(kind, text, memo)
+        except FormatError as error:
+            raise self._damaged(name, error.message) from error
+
+    def _check_candidates(self, candidates: Sequence[Candidate], program: KernelGraph, name: str) -> None:
+        """A muGraph is what its digest says, has the program's inputs, and is legal. Winners are verified and
+        compared with the program again before anybody gets them, so a forged verdict wins nothing."""
+        for candidate in candidates:
+            if candidate.graph.digest() != candidate.digest:
+                raise self._damaged(name, f"muGraph {candidate.digest[:8]} is not what was stored")
+            if candidate.graph.inputs != program.inputs or not candidate.verdict.accepted:
+                raise self._damaged(name, f"muGraph {candidate.digest[:8]} is not one of this program")
+            try:
+                check(candidate.graph)
+            except GraphError as error:
+                raise self._damaged(name, f"muGraph {candidate.digest[:8]}: {error.message}") from error
+
+    def _damaged(self, name: str, why: str) -> StoreError:
+        return StoreError(
+            f"session {name!r} in {self.path} cannot be read: {why}",
+            hint=f"Store({str(self.path)!r}).delete({name!r}) forgets it",
+        )
+
+    # -- the file -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection; an empty store where there is no file."""
+        if not self.path.exists():
+            with closing(sqlite3.connect(":memory:")) as db:
+                _create(db)
+                yield db
+            return
+        with self._connected() as db:
+            yield db
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A connection with a transaction, done as a whole or not at all."""
+        with self._connected() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.rollback()
+                raise
+            db.execute("COMMIT")
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(self._connect()) as db:
+                db.execute("PRAGMA trusted_schema = OFF")
+                self._check_schema(db)
+                yield db
+        except OSError as error:
+            raise StoreError(f"{self.path}: {error.strerror}", hint="give another file for the store") from error
+        except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
+            raise self._told(error) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=LOCKED_SECONDS, isolation_level=None)
+
+    def _check_schema(self, db: sqlite3.Connection) -> None:
+        """The file is a store and nothing else: a foreign trigger or view could do anything with our statements."""
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        parts = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name LIMIT 100"
+        found = tuple(db.execute(parts))
+        if application == version == 0 and not found:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            _create(db)
+            return
+        if application != APPLICATION:
+            raise StoreError(f"{self.path} is not a store of mirage_nb", hint="give another file for the store")
+        if version != SCHEMA:
+            raise StoreError(
+                f"{self.path} has schema {version}; this version of mirage_nb reads {SCHEMA}",
+                hint="give another file for the store, or use the version that wrote it",
+            )
+        if found != TABLES:
+            raise StoreError(f"{self.path} has other tables than a store", hint="give another file for the store")
+        db.execute("PRAGMA synchronous = NORMAL")
+
+    def _told(self, error: Exception) -> StoreError:
+        """An error of SQLite in the words of a user."""
+        said = str(error)
+        for part, message, hint in TROUBLES:
+            if part in said:
+                return StoreError(f"{self.path} {message}", hint=hint)
+        return StoreError(f"{self.path}: {said}", hint="give another file for the store")
+
+
+TROUBLES = (
+    ("locked", "is locked by another program", "close that program, or give another file for the store"),
+    ("full", "cannot grow: the disk is full", "make room, or give a file on another disk"),
+    ("disk I/O", "cannot be written to its disk", "make room, or give a file on another disk"),
+    ("readonly", "is read-only", "give another file for the store"),
+    ("unable to open", "cannot be opened", "give a file in a folder that you can write to"),
+    ("not a database", "is not a store, or it is damaged", "move it away, or give another file for the store"),
+    ("malformed", "is damaged", "move it away, or give another file for the store"),
+)
+"""What SQLite says, what it means, and what to do."""
+
+
+class StoreCheckpoint:
+    """One session's place in a store; see `search.checkpoint.Checkpoint`."""
+
+    def __init__(self, store: Store, name: str, header: Header) -> None:
+        self.store = store
+        self.name = name
+        self.header = header
+
+    def restore(self) -> tuple[Facts, Sequence[Explored]]:
+        """What was done of the same search; nothing if the name stood for another one.
+
+        Raises:
+            StoreError: it cannot be read, or another version of this package did it.
+        """
+        if self.name not in self.store.names():
+            return Facts(), ()
+        stored = self.store.load(self.name)
+        if stored.header.edition != self.header.edition:
+            raise StoreError(
+                f"session {self.name!r} was stored by another version of mirage_nb", hint="it is searched again"
+            )
+        if stored.header.search != self.header.search:
+            return Facts(), ()
+        return stored.facts, stored.ended
+
+    def keep(self, ended: Sequence[Explored], facts: Facts) -> None:
+        """Save these. Raises StoreError."""
+        self.store.save(self.name, self.header, ended, facts)
+
+
+def find_store(store: Store | str | Path | bool | None) -> Store | None:
+    """The store that is meant: itself or a file; True: the default file; None: that of MIRAGE_NB_STORE if it is
+    set; False: none."""
+    known = read_settings()
+    match store:
+        case Store():
+            return store
+        case str() | Path():
+            return Store(store)
+        case True:
+            return Store(known.store) if known.store is not None else None
+        case None:
+            return Store(known.store) if known.stored and known.store is not None else None
+    return None
+
+
+@functools.cache
+def edition() -> str:
+    """A digest of the sources that decide what a search finds."""
+    home = Path(mirage_nb.search.__file__).parents[1]
+    files = [path for name in SEARCHING for path in sorted((home / name).rglob("*.py")) or [home / name]]
+    found = hashlib.sha256()
+    for path in files:
+        found.update(f"{path.relative_to(home)}\n".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _create(db: sqlite3.Connection) -> None:
+    """Both tables at once: whoever comes second finds all or nothing."""
+    made = "; ".join(sql.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS") for _, _, sql in TABLES)
+    db.executescript(
+        f"BEGIN IMMEDIATE; {made}; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA}; COMMIT"
+    )
+
+
+def _slot(configuration: Configuration, bounds: Bounds) -> str:
+    return hashlib.sha256(write((configuration, bounds)).encode()).hexdigest()
+
+
+def _payload(value: object) -> str:
+    text = write(value)
+    if len(text) > MAX_TEXT:
+        raise StoreError(f"an entry of {len(text):,} characters; at most {MAX_TEXT:,}")
+    return text

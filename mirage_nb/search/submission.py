@@ -1,0 +1,93 @@
+"""A user's own muGraph as a candidate like those that the search finds.
+
+In: the program, a muGraph in any of its written forms, a target. Out: a verified `Candidate`. Invariant: nothing
+gets in that is not legal, does not fit the target, or was not verified against the program at its own shape.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mirage_nb.errors import VerificationError
+from mirage_nb.ir import OPS, BlockGraph, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir.legality import check
+from mirage_nb.search.progress import Candidate
+from mirage_nb.targets import Target
+from mirage_nb.verify.files import describe, read_graph
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import VerdictKind
+
+CONFIGURATION = "submitted"
+MAX_ELEMENTS = 2**26
+"""Elements of all tensors of a program that is tried at its real shape: a trial takes about 20 bytes for each."""
+
+
+def submitted(program: KernelGraph, text: str, target: Target, *, seed: int) -> Candidate:
+    """The muGraph in `text` (text form, JSON form, or a tensor program) as a candidate.
+
+    Outputs may come in any order and under any names. `estimate_us` is the time that its traffic takes.
+
+    Raises:
+        FormatError, ProgramSizeError: the text is no muGraph.
+        GraphError: it breaks Definition 2.1, or does not fit the target.
+        VerificationError: it has other inputs, it is refuted, or nobody can tell.
+    """
+    graph = read_graph(text)
+    check(graph, target)
+    if graph.inputs != program.inputs:
+        wanted = ", ".join(f"{i.name}: {i.type}" for i in program.inputs)
+        raise VerificationError("its inputs are not those of the program", hint=f"they are {wanted}, in this order")
+    if len(graph.outputs) != len(program.outputs):
+        raise VerificationError(f"it has {len(graph.outputs)} outputs, the program has {len(program.outputs)}")
+    elements = sum(t.elements for t in program.types)
+    if elements > MAX_ELEMENTS:
+        raise VerificationError(
+            f"not verified: the program has {elements:,} elements, at most {MAX_ELEMENTS:,} can be tried",
+            hint="submit it to a session of a smaller shape",
+        )
+    verdict = verify(program, graph, seed=seed + 1)
+    if verdict.kind is VerdictKind.REFUTED:
+        raise VerificationError("it does not compute the program", hint=describe(verdict))
+    if not verdict.accepted:
+        raise VerificationError("it can be neither verified nor refuted", hint=describe(verdict))
+    order = verdict.outputs or tuple(range(len(graph.outputs)))
+    graph = graph.returning(tuple(graph.outputs[place] for place in order), program.output_names)
+    return Candidate(
+        digest=graph.digest(),
+        graph=graph,
+        configuration=CONFIGURATION,
+        operators=sum(map(_operators, graph.ops)),
+        sizes={},
+        verdict=verdict,
+        estimate_us=traffic_us(graph, target),
+    )
+
+
+def _operators(op: Op) -> int:
+    """Operators that compute, iterators, constants and views apart, as the search counts them."""
+    if op.body is not None:
+        return sum(map(_operators, op.body.ops))
+    structural = op.kind in (OpKind.IN_ITER, OpKind.OUT_SAVER, OpKind.CONST)
+    return int(not structural and Trait.VIEW not in OPS[op.kind].traits)
+
+
+def traffic_us(graph: KernelGraph, target: Target) -> float:
+    """Microseconds that reading and writing take, and starting the kernels: less than any kernel needs."""
+    total = target.start_us - target.launch_us
+    for op in graph.ops:
+        if op.kind in (OpKind.CONST, OpKind.RESHAPE):
+            continue
+        operands = sum(graph.types[v].nbytes for v in set(op.inputs))
+        results = sum(t.nbytes for t in graph.results(op))
+        read = _tiles(op.body) if isinstance(op.body, BlockGraph) else operands
+        cached = max(0, read - operands)
+        total += target.launch_us + 1e-3 * (
+            (operands + results) / target.device_bandwidth + cached / target.shared_bandwidth
+        )
+    return total
+
+
+def _tiles(block: BlockGraph) -> int:
+    """Bytes that all blocks read over all iterations."""
+    iterators = (value for op, values in block.definitions() if op.kind is OpKind.IN_ITER for value in values)
+    return sum(block.types[value].nbytes for value in iterators) * math.prod(block.grid) * block.loop
