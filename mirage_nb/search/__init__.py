@@ -1,14 +1,16 @@
 """The search: values saturated bottom-up, muGraphs extracted from them, sizes instantiated last."""
 
+from mirage_nb.search.assemble import Assembly, instances, tiny
 from mirage_nb.search.axes import Axis, Prepared, prepare
 from mirage_nb.search.cost import Cost
 from mirage_nb.search.explore import ConfigurationResult, run_configuration
-from mirage_nb.search.instantiate import Instance, instances, sized, tiny
+from mirage_nb.search.instantiate import Instance, sized
 from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort, configurations
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 
 __all__ = [
     "EFFORTS",
+    "Assembly",
     "Axis",
     "Budget",
     "Configuration",

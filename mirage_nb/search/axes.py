@@ -72,7 +72,8 @@ class Prepared:
     """A tensor program, ready for the search. `program` is in definition order, leaves included.
 
     `output_dims`: the axes of every dimension of the outputs. `shapes`: the same for all values of `graph` that
-    the outputs need, by value.
+    the outputs need, by value. `refused`: why the program as a whole cannot be said over axes; it has none then,
+    and only its pieces are searched.
     """
 
     graph: KernelGraph
@@ -84,6 +85,7 @@ class Prepared:
     outputs: tuple[int, ...]
     output_dims: tuple[Groups, ...]
     shapes: Mapping[int, Groups]
+    refused: str = ""
 
     @property
     def output_axes(self) -> tuple[Layout, ...]:
@@ -111,17 +113,29 @@ class Prepared:
 
 
 def prepare(graph: KernelGraph, *, seed: int = 0) -> Prepared:
-    """The program over axes.
+    """The program over axes; without any where it cannot be said over axes, with the reason.
 
     Args:
         graph: a tensor program: pre-defined operators only.
         seed: of the random field elements; equal seeds give equal searches.
 
     Raises:
-        SearchError: an operator or a change of shape that the search does not support.
+        SearchError: the program returns nothing.
     """
     if not graph.outputs:
         raise SearchError("the program returns nothing", hint="name the outputs of the program")
+    try:
+        return over_axes(graph, seed=seed)
+    except SearchError as why:
+        return Prepared(graph, seed, (), (), (), (), (), (), {}, refused=str(why))
+
+
+def over_axes(graph: KernelGraph, *, seed: int = 0) -> Prepared:
+    """The program over axes.
+
+    Raises:
+        SearchError: an operator or a change of shape that cannot be said over axes.
+    """
     for shared in (True, False):
         table = Dims(graph, shared)
         try:

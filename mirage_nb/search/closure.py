@@ -442,7 +442,7 @@ class Closure:
                 self._apply(self._op[OpKind.SUB], [y, x], 0, type_, stage)
         if OpKind.DIV in self._kinds and x is not y:
             for flag, above, below in ((DIV_AB, v, u), (DIV_BA, u, v)):
-                if flags & flag and (above.constant or not wider(below.type, above.type)):
+                if flags & flag and (above.constant or self._pairs.outer or not wider(below.type, above.type)):
                     self._apply(self._op[OpKind.DIV], [above, below], 0, type_, stage)
 
     def _apply_peak(self, a: Value, m: Value) -> None:

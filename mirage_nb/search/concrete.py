@@ -213,11 +213,14 @@ class _Kernel:
     # -- dimension order
 
     def _elementwise(self, operator: Operator, x: int, y: int) -> int:
-        wide = x if _axes(self.layouts[x]) >= _axes(self.layouts[y]) else y
-        if wide == x:
-            y = self._fitted(y, self.layouts[x])
+        first, second = self.layouts[x], self.layouts[y]
+        if _axes(first) >= _axes(second):
+            y = self._fitted(y, first)
+        elif _axes(second) >= _axes(first):
+            x = self._fitted(x, second)
         else:
-            x = self._fitted(x, self.layouts[y])
+            wide = tuple(sorted(_axes(first) | _axes(second)))
+            x, y = self._fitted(x, wide), self._fitted(y, wide)
         return self._append(
             Op(operator.kind, (x, y), operator.attrs), _broadcast(self.layouts[x], self.layouts[y])
         )

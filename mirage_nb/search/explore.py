@@ -13,17 +13,20 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from mirage_nb.ir import OpKind
-from mirage_nb.search.axes import Prepared
+from mirage_nb.search.assemble import Assembly, Part, cheapest, part_instances
+from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.closure import Closure, Rules
 from mirage_nb.search.derive import free_loops
 from mirage_nb.search.events import Counts, Outcome, Prefix
 from mirage_nb.search.extract import Choice, Extraction
+from mirage_nb.search.pieces import HEAVY, Piece, pieces
 from mirage_nb.search.sample import Sample
 from mirage_nb.search.semantics import Semantics
-from mirage_nb.search.space import Budget, Configuration, Effort
+from mirage_nb.search.space import Budget, Configuration, Effort, configurations, why_refused
 from mirage_nb.search.structure import Source, Structure
 from mirage_nb.search.two_kernels import FIRST_PER_SET, MAX_BETWEEN, Pairing, kernel_of, offers
 from mirage_nb.search.values import BLOCK, ITER, Value
+from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 
 CLOSURE_SHARE = 0.7
 """Part of a configuration's seconds that its closures may take."""
@@ -31,6 +34,14 @@ LOOKED_AT = 50
 """Graphs looked at for every one that is kept."""
 MAX_TERMS = 4
 """Terms of a product of two sums that are written out."""
+ASSEMBLIES = 12
+"""muGraphs of a cut that are kept, best estimates first."""
+PARTS_KEPT = 6
+"""Structures of a piece that are combined with those of the others."""
+PIECE_STRUCTURES = 8
+"""Graphs that are read off every configuration of a piece."""
+SMALL_PIECE = 2
+"""Matmuls of a piece that may be computed by two kernels."""
 MAX_FINAL_SETS = 64
 """Combinations of equal-valued outputs that are tried for a program with several outputs."""
 
@@ -90,6 +101,8 @@ class _Explorer:
 
     def run(self) -> ConfigurationResult:
         """Close, extract, and say what was left out."""
+        if self.configuration.cut is not None:
+            return self.assembled(self.configuration.cut)
         semantics, note = semantics_for(self.prepared, self.effort)
         self.cut.extend(note)
         sample = Sample(semantics, self.configuration.label, self.effort.prefixes)
@@ -108,6 +121,70 @@ class _Explorer:
             values=self.values,
             reached=frozenset(self.reached),
         )
+
+    def assembled(self, cut: Sequence[int]) -> ConfigurationResult:
+        """The cheapest muGraphs whose kernels compute the pieces of a cut."""
+        made = pieces(self.prepared.graph, frozenset(cut))
+        prefixes: list[Prefix] = []
+        found = [self.parts(piece, len(made), prefixes) for piece in made]
+        picks = cheapest([[us for us, _ in parts] for parts in found], ASSEMBLIES)
+        structures = [Assembly.of([parts[i][1] for parts, i in zip(found, pick, strict=True)]) for pick in picks]
+        kept = [s for s in structures if s.kernels and s.launches <= max(self.effort.pieces, len(made))]
+        if structures:
+            self.cut.append(f"{self.configuration}: only the {ASSEMBLIES} cheapest ways to compute the pieces")
+        return ConfigurationResult(
+            counts=dict(self.counts),
+            structures=tuple(kept),
+            saturated=self.saturated,
+            cut=tuple(dict.fromkeys(self.cut)),
+            prefixes=tuple(prefixes[: self.effort.prefixes]),
+            seconds=time.monotonic() - self.started,
+            values=self.values,
+        )
+
+    def parts(self, piece: Piece, count: int, prefixes: list[Prefix]) -> list[tuple[float, Part]]:
+        """What can compute one of `count` pieces, the best estimates for the default target first."""
+        tried = [Part(piece, None, None)] if piece.in_library else []
+        prepared = prepare(piece.graph, seed=self.prepared.seed)
+        effort = self.effort_within(piece)
+        if why_refused(prepared, effort) is None:
+            until = time.monotonic() + (self.budget.seconds - (time.monotonic() - self.started)) / count
+            for configuration in configurations(prepared, effort):
+                left = until - time.monotonic()
+                if self.halted() or left <= 0:
+                    self.cut.append(f"{self.configuration}: stopped before every piece was searched")
+                    break
+                if configuration.kernels > 1 and not _splits_reduction(configuration):
+                    continue
+                budget = replace(self.budget, seconds=left)
+                part = run_configuration(prepared, configuration, effort, budget, self.progress, self.stopped)
+                self.take(part, prefixes)
+                tried += [Part(piece, prepared, structure) for structure in part.structures]
+        target = TARGETS[DEFAULT_TARGET]
+        best = [(found[0].cost.us, part) for part in tried if (found := part_instances(part, target, 1))]
+        return sorted(best, key=lambda pair: pair[0])[:PARTS_KEPT]
+
+    def effort_within(self, piece: Piece) -> Effort:
+        """The effort for one piece: fewer graphs, and two kernels only if it is small."""
+        small = sum(op.kind in HEAVY for op in piece.graph.ops) <= SMALL_PIECE
+        return replace(
+            self.effort,
+            kernels=self.effort.kernels if small else 1,
+            pieces=0,
+            cuts=0,
+            structures=min(PIECE_STRUCTURES, self.effort.structures),
+            prefixes=self.effort.prefixes // 8,
+        )
+
+    def take(self, part: ConfigurationResult, prefixes: list[Prefix]) -> None:
+        """Count what exploring a piece did as this configuration's own."""
+        prefixes.extend(part.prefixes)
+        self.counts = self.joined(part.counts)
+        self.values += part.values
+        self.saturated &= part.saturated
+        if part.cut:
+            kept = PIECE_STRUCTURES
+            self.cut.append(f"{self.configuration}: at most {kept} graphs for each configuration of a piece")
 
     def halted(self) -> bool:
         """Whether the caller or the clock ends the work."""
@@ -227,6 +304,11 @@ class _Explorer:
         if self.halted():
             self.reached.add("seconds")
             self.cut.append(f"{self.configuration}: stopped before every graph was extracted")
+
+
+def _splits_reduction(configuration: Configuration) -> bool:
+    """Whether the first of two kernels splits a reduced axis: what else two kernels do other cuts do."""
+    return bool(configuration.grid) and configuration.loop in (None, *configuration.grid)
 
 
 def semantics_for(prepared: Prepared, effort: Effort) -> tuple[Semantics, list[str]]:

@@ -1,7 +1,8 @@
 """What the types of two tiles allow: an elementwise operator, or a matmul along a shared axis.
 
 In: two types. Out: `Pair`, the types of the possible results. No operator may form an outer product except a
-matmul, and no axis may be data of one tile and index of the other (paper Definition 2.1, over axes).
+matmul, unless the program itself does so; no axis may be data of one tile and index of the other (paper
+Definition 2.1, over axes).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_nb.ir import OpKind
-from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.semantics import BINARY, Semantics
 from mirage_nb.search.values import DATA, Type, is_legal
 
 
@@ -35,7 +36,9 @@ class Pairs:
         self._known: dict[tuple[Type, Type], Pair] = {}
         types = semantics.program_types
         products = [args for operator, args in prepared.program if operator.kind is OpKind.MATMUL]
-        self._thin = not all(wider(types[a], types[b]) and wider(types[b], types[a]) for a, b in products)
+        self._thin = not all(crossed(types[a], types[b]) for a, b in products)
+        pairs = [args for operator, args in prepared.program if operator.kind in BINARY]
+        self.outer = any(crossed(types[a], types[b]) for a, b in pairs)
 
     def of(self, first: Type, second: Type) -> Pair:
         """What tiles of these types can become together."""
@@ -52,7 +55,7 @@ class Pairs:
         if not agree or not is_legal(joined):
             return Pair(None, ())
         one_way, other_way = wider(first, second), wider(second, first)
-        elementwise = None if one_way and other_way else joined
+        elementwise = None if one_way and other_way and not self.outer else joined
         matmuls: list[tuple[int, Type]] = []
         if (one_way and other_way) or (self._thin and (one_way or other_way)):
             for axis, (a, b) in enumerate(both):
@@ -64,3 +67,8 @@ class Pairs:
 def wider(first: Type, second: Type) -> bool:
     """Whether `first` has data along an axis where `second` has none."""
     return any(a & DATA and not b & DATA for a, b in zip(first, second, strict=True))
+
+
+def crossed(first: Type, second: Type) -> bool:
+    """Whether each has data along an axis where the other has none."""
+    return wider(first, second) and wider(second, first)

@@ -158,11 +158,8 @@ class Semantics:
         mask = values[0].type[operator.axis] & DATA if operator.axis >= 0 else 0
         shift = self.shift(operator, values, mask)
         elements = self.elements(operator, values, mask)
-        if type_ is None or isinstance(shift, str):
-            reason = (
-                shift if isinstance(shift, str) else "it is an outer product of tensors, which only a matmul may be"
-            )
-            raise SearchError(f"{operator.kind.value} is used in a way that the search does not support: {reason}")
+        if isinstance(shift, str):
+            raise SearchError(f"{operator.kind.value} is used in a way that the search does not support: {shift}")
         if elements is None:
             raise SearchError(f"{operator.kind.value} is undefined for these constants: it divides by zero")
         p, q, has_exp = elements
@@ -351,15 +348,15 @@ def function_name(operator: Operator) -> str:
     return operator.kind.value if operator.attrs is None else f"{operator.kind.value}{operator.attrs!r}"
 
 
-def _whole(operator: Operator, args: list[Value]) -> Type | None:
-    """The type of an operator of the program; None for a combination that the closure does not form."""
+def _whole(operator: Operator, args: list[Value]) -> Type:
+    """The type of an operator of the program."""
     joined = args[0].type
     for other in args[1:]:
         joined = tuple(a | b for a, b in zip(joined, other.type, strict=True))
     if operator.axis >= 0:
         return (*joined[: operator.axis], 0, *joined[operator.axis + 1 :])
     assert Trait.ELEMENTWISE in OPS[operator.kind].traits
-    return joined if any(joined == arg.type for arg in args) else None
+    return joined
 
 
 def _add(a: Value, b: Value) -> Elements:

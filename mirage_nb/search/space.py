@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, AlgebraOptions
-from mirage_nb.search.axes import Prepared
+from mirage_nb.errors import SearchError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.search.axes import Prepared, prepare
+from mirage_nb.search.pieces import Cut, cuts, pieces, smallest_cut
 from mirage_nb.search.semantics import Semantics
 
 MAX_GRID_DIMS = 3
@@ -30,7 +33,10 @@ class Effort:
 
     Attributes:
         options: the axioms in force.
-        kernels: at most so many kernels.
+        kernels: at most so many kernels that are searched as one.
+        pieces: at most so many kernels, the program cut into pieces that are searched by themselves; more only
+            where it cannot be searched as a whole.
+        cuts: at most so many such cuts.
         extra: graphs up to this many operators above the smallest one of a configuration.
         structures: at most so many graphs per configuration.
         budget: what one configuration may take, unless the caller says otherwise.
@@ -44,6 +50,8 @@ class Effort:
     name: str
     options: AlgebraOptions
     kernels: int
+    pieces: int
+    cuts: int
     extra: int
     structures: int
     budget: Budget = Budget()
@@ -59,12 +67,14 @@ class Effort:
 EFFORTS: dict[str, Effort] = {
     effort.name: effort
     for effort in (
-        Effort("quick", QUICK, kernels=1, extra=2, structures=64, budget=Budget(10.0), concat=False),
-        Effort("standard", STANDARD, kernels=2, extra=3, structures=128),
+        Effort("quick", QUICK, kernels=1, pieces=1, cuts=4, extra=2, structures=64, budget=Budget(10.0), concat=False),
+        Effort("standard", STANDARD, kernels=2, pieces=5, cuts=16, extra=3, structures=128),
         Effort(
             "exhaustive",
             THOROUGH,
             kernels=2,
+            pieces=5,
+            cuts=128,
             extra=5,
             structures=4096,
             budget=Budget(600.0, 200_000, 32),
@@ -80,13 +90,15 @@ EFFORTS: dict[str, Effort] = {
 class Configuration:
     """The roles of the reduced axes: those that the grid of the first kernel splits, and the for-loop's.
 
-    With two kernels the second one runs over everything that the first can produce, its loop left open.
+    With two kernels the second one runs over everything that the first can produce, its loop left open. With a
+    `cut`, these values of the program are stored, and every piece between them is searched by itself.
     """
 
     grid: tuple[int, ...]
     loop: int | None
     kernels: int = 1
     label: str = ""
+    cut: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         return self.label
@@ -96,9 +108,11 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
     """Every configuration of a program at this effort, simplest first. They are independent of each other.
 
     Raises:
-        SearchError: the program uses an operator in a way that the closure cannot express.
+        SearchError: neither the program nor a cut of it can be expressed by the closure.
     """
-    Semantics(prepared, effort.options)  # evaluates the program by the rules of the closure, or raises
+    refused = why_refused(prepared, effort)
+    if refused is not None:
+        return _cut_up(prepared, effort, refused)
     outputs = set(range(len(prepared.axes)))
     for axes in prepared.output_axes:
         outputs &= {axis for axis in axes if axis is not None}
@@ -110,7 +124,43 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
             for grid in combinations(splittable, count):
                 for loop in loops:
                     found.append(Configuration(grid, loop, kernels, _label(prepared, grid, loop, kernels)))
+    if effort.kernels > 1:
+        found += [_cutting(prepared, cut) for cut in cuts(prepared.graph, frozenset(), effort.pieces, effort.cuts)]
+    found.sort(key=lambda c: (min(c.kernels, 2), c.cut is None))
     return tuple(found)
+
+
+def why_refused(prepared: Prepared, effort: Effort) -> SearchError | None:
+    """Why the program cannot be searched as a whole; None if it can."""
+    if prepared.refused:
+        return SearchError(prepared.refused)
+    try:
+        Semantics(prepared, effort.options)  # evaluates the program by the rules of the closure, or raises
+    except SearchError as error:
+        return error
+    return None
+
+
+def expressible(graph: KernelGraph, effort: Effort) -> bool:
+    """Whether the closure can express a program."""
+    return why_refused(prepare(graph), effort) is None
+
+
+def _cut_up(prepared: Prepared, effort: Effort, refused: SearchError) -> tuple[Configuration, ...]:
+    least = smallest_cut(prepared.graph, lambda graph: expressible(graph, effort))
+    made = pieces(prepared.graph, least)
+    within = [piece for piece in made if expressible(piece.graph, effort)]
+    if not within or not all(piece in within or piece.in_library for piece in made):
+        raise refused
+    found = cuts(prepared.graph, least, max(effort.pieces, len(made) + 1), effort.cuts)
+    return tuple(sorted((_cutting(prepared, cut) for cut in found), key=lambda c: c.kernels))
+
+
+def _cutting(prepared: Prepared, cut: Cut) -> Configuration:
+    count = len(pieces(prepared.graph, cut))
+    stored = ", ".join(f"%{value}" for value in sorted(cut)) or "nothing"
+    label = f"{count} pieces; {stored} between them"
+    return Configuration((), None, count, label, tuple(sorted(cut)))
 
 
 def _label(prepared: Prepared, grid: tuple[int, ...], loop: int | None, kernels: int) -> str:

@@ -66,8 +66,9 @@ NAMED = {
 
 
 def named_configuration(graph: KernelGraph, grid: tuple[int, ...], loop: int | None, kernels: int) -> Configuration:
+    wanted = (grid, loop, kernels, None)
     found = [
-        c for c in configurations(prepare(graph), STANDARD) if (c.grid, c.loop, c.kernels) == (grid, loop, kernels)
+        c for c in configurations(prepare(graph), STANDARD) if (c.grid, c.loop, c.kernels, c.cut) == wanted
     ]
     assert len(found) == 1
     return found[0]
@@ -118,7 +119,8 @@ def relative_error(prepared_seed: int, program: KernelGraph, candidate: KernelGr
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_everything_found_computes_the_program(name: str) -> None:
     prepared = prepare(PROGRAMS[name]())
-    for configuration in configurations(prepared, STANDARD):
+    whole = [c for c in configurations(prepared, STANDARD) if c.cut is None]
+    for configuration in whole:
         effort = replace(STANDARD, structures=4)
         result = run_configuration(prepared, configuration, effort, Budget(), lambda counts: None, lambda: False)
         digests = [s.digest() for s in result.structures]
@@ -206,9 +208,12 @@ def test_everything_crosses_a_process_boundary() -> None:
 
 def test_configurations_begin_with_the_simplest() -> None:
     found = configurations(prepare(rmsnorm()), STANDARD)
-    assert [(c.kernels, len(c.grid)) for c in found] == sorted((c.kernels, len(c.grid)) for c in found)
+    whole = [c for c in found if c.cut is None]
+    assert [(c.kernels, len(c.grid)) for c in whole] == sorted((c.kernels, len(c.grid)) for c in whole)
     assert len({str(c) for c in found}) == len(found)
-    assert found[0].loop is None and all(c.kernels <= STANDARD.kernels for c in found)
+    assert found[0].loop is None and all(c.kernels <= STANDARD.kernels for c in whole)
+    first_of_two = next(i for i, c in enumerate(found) if c.kernels > 1)
+    assert all(c.kernels == 1 for c in found[:first_of_two]) and found[first_of_two].cut is not None
 
 
 def test_stopping_is_prompt_and_named() -> None:

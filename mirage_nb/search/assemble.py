@@ -1,0 +1,169 @@
+"""Assemble muGraphs of many kernels from the pieces of a program, and give structures of all kinds their sizes.
+
+In: an assembly (the pieces of a cut, a structure for each), a target. Out: concrete muGraphs, and the small pair
+for field trials. A piece is computed by a structure of its own program, or, if it is one operator on stored
+tensors, by a pre-defined kernel. Invariant: an assembly computes the program because every part computes its
+piece; that is also what its small pair says, side by side for all parts (paper section 2).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mirage_nb.ir import Input, KernelGraph, OpKind
+from mirage_nb.search import instantiate
+from mirage_nb.search.axes import Prepared
+from mirage_nb.search.cost import Cost
+from mirage_nb.search.instantiate import Instance
+from mirage_nb.search.pieces import Piece
+from mirage_nb.search.structure import Structure
+from mirage_nb.targets import Target
+
+PER_PART = 4
+"""Instances of a part that are combined with those of the others."""
+LIBRARY_SHARE = 0.8
+"""Of the tensor rate, what a pre-defined matmul reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece and what computes it: a structure over the axes of `prepared`, or a pre-defined operator (None)."""
+
+    piece: Piece
+    prepared: Prepared | None
+    structure: Structure | None
+
+    @property
+    def operators(self) -> int:
+        """Operators of its kernels; a pre-defined kernel is one."""
+        return 1 if self.structure is None else self.structure.operators
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly(Structure):
+    """A muGraph without sizes whose kernels compute the pieces of a cut; `kernels` are the generated ones."""
+
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> Assembly:
+        """The assembly of these parts, in launch order."""
+        kernels = tuple(kernel for part in parts if part.structure is not None for kernel in part.structure.kernels)
+        return cls(kernels, (), tuple(parts))
+
+    @property
+    def operators(self) -> int:
+        """Operators of all kernels."""
+        return sum(part.operators for part in self.parts)
+
+    @property
+    def launches(self) -> int:
+        """Kernels, pre-defined ones included."""
+        return len(self.kernels) + sum(part.structure is None for part in self.parts)
+
+
+def instances(structure: Structure, prepared: Prepared, target: Target, limit: int) -> list[Instance]:
+    """At most `limit` instances, best estimate first: diverse for one program, the fastest parts for an assembly."""
+    if not isinstance(structure, Assembly):
+        return instantiate.instances(structure, prepared, target, limit)
+    found = [part_instances(part, target, min(limit, PER_PART)) for part in structure.parts]
+    chosen = cheapest([[instance.cost.us for instance in part] for part in found], limit)
+    picked = ([part[i] for part, i in zip(found, pick, strict=True)] for pick in chosen)
+    return [_joined(prepared.graph, structure, parts) for parts in picked]
+
+
+def part_instances(part: Part, target: Target, limit: int) -> list[Instance]:
+    """The instances of one part, best estimate first."""
+    if part.structure is None or part.prepared is None:
+        return [Instance({}, part.piece.graph, _library_cost(part.piece.graph, target))]
+    return instantiate.instances(part.structure, part.prepared, target, limit)
+
+
+def cheapest(costs: Sequence[Sequence[float]], limit: int) -> Iterator[tuple[int, ...]]:
+    """One index from each ascending list: at most `limit` combinations, the smallest sums first."""
+    if not all(costs):
+        return
+    start = (0,) * len(costs)
+    heap = [(sum(row[0] for row in costs), start)]
+    seen = {start}
+    while heap and limit > 0:
+        total, pick = heapq.heappop(heap)
+        yield pick
+        limit -= 1
+        for position, index in enumerate(pick):
+            moved = (*pick[:position], index + 1, *pick[position + 1 :])
+            if index + 1 < len(costs[position]) and moved not in seen:
+                seen.add(moved)
+                heapq.heappush(heap, (total - costs[position][index] + costs[position][index + 1], moved))
+
+
+def tiny(prepared: Prepared, structure: Structure) -> tuple[KernelGraph, KernelGraph]:
+    """The program and the muGraph with every axis small; for an assembly, those of all generated parts side by side."""
+    if not isinstance(structure, Assembly):
+        return instantiate.tiny(prepared, structure)
+    pairs = [
+        instantiate.tiny(part.prepared, part.structure)
+        for part in structure.parts
+        if part.structure is not None and part.prepared is not None
+    ]
+    first, second = zip(*pairs, strict=True)
+    return _beside(first), _beside(second)
+
+
+def _beside(graphs: Sequence[KernelGraph]) -> KernelGraph:
+    """Several programs as one; names get the number of their program."""
+    inputs = [Input(f"{i.name}_{number}", i.type) for number, graph in enumerate(graphs) for i in graph.inputs]
+    made = KernelGraph.start(*inputs)
+    outputs: list[int] = []
+    first = 0
+    for graph in graphs:
+        made, values = _inlined(made, graph, range(first, first + graph.input_count))
+        outputs += [values[v] for v in graph.outputs]
+        first += graph.input_count
+    return made.returning(tuple(outputs))
+
+
+def _inlined(made: KernelGraph, graph: KernelGraph, operands: Sequence[int]) -> tuple[KernelGraph, dict[int, int]]:
+    """`made` with the operators of `graph` on these values behind it; also what became of the values of `graph`."""
+    values = dict(enumerate(operands))
+    for op, defined in graph.definitions():
+        first = len(made.types)
+        made = made.append(replace(op, inputs=tuple(values[v] for v in op.inputs)))
+        values.update({v: first + index for index, v in enumerate(defined)})
+    return made, values
+
+
+def _joined(program: KernelGraph, assembly: Assembly, chosen: Sequence[Instance]) -> Instance:
+    graph = KernelGraph.start(*program.inputs)
+    held = {value: value for value in range(program.input_count)}
+    sizes: dict[str, int] = {}
+    for number, (part, instance) in enumerate(zip(assembly.parts, chosen, strict=True)):
+        graph, values = _inlined(graph, instance.graph, [held[v] for v in part.piece.reads])
+        held.update(zip(part.piece.writes, (values[v] for v in instance.graph.outputs), strict=True))
+        sizes.update({f"P{number + 1} {name}": size for name, size in instance.sizes.items()})
+    costs = [instance.cost for instance in chosen]
+    total = Cost(
+        us=sum(c.us for c in costs),
+        bytes_device=sum(c.bytes_device for c in costs),
+        bytes_shared=sum(c.bytes_shared for c in costs),
+        shared_memory=max(c.shared_memory for c in costs),
+        blocks=max(c.blocks for c in costs),
+        kernels=sum(c.kernels for c in costs),
+    )
+    outputs = tuple(held[v] for v in program.outputs)
+    return Instance(sizes, graph.returning(outputs, program.output_names), total)
+
+
+def _library_cost(graph: KernelGraph, target: Target) -> Cost:
+    """A pre-defined kernel: its work at full rate, and a copy of its result to where it belongs."""
+    (op,) = graph.ops
+    if op.kind is OpKind.RESHAPE:
+        return Cost(0.0, 0.0, 0.0, 0.0, 1, 0)
+    result = graph.output_types[0]
+    moved = sum(i.type.nbytes for i in graph.inputs) + result.nbytes
+    depth = graph.types[op.inputs[0]].shape[-1] if op.kind is OpKind.MATMUL else 0
+    work = 2.0 * result.elements * depth / (LIBRARY_SHARE * target.tensor_rate * 1e6)
+    us = 2 * (target.start_us + target.launch_us) + max(work, moved / (target.device_bandwidth * 1e3))
+    return Cost(us + 2 * result.nbytes / (target.device_bandwidth * 1e3), float(moved), 0.0, 0.0, 1, 1)

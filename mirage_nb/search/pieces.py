@@ -1,0 +1,165 @@
+"""Decompose a program into pieces, a kernel or two for each: which values lie in device memory between them.
+
+In: a kernel graph of pre-defined operators. Out: `Piece`s, convex parts of it as programs of their own, in launch
+order. A cut is the set of values that are stored between kernels; every piece computes one of those, or an
+output, from inputs and other stored values, and computes again what is not stored. Pieces that would repeat a
+matmul are one piece with several outputs. Invariant: the pieces of a cut compute the program, whatever computes
+the pieces (paper section 2: a kernel graph of pre-defined and graph-defined operators).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from mirage_nb.errors import SearchError
+from mirage_nb.ir import Input, KernelGraph, Op, OpKind
+
+VIEWS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT})
+HEAVY = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
+MAX_POINTS = 8
+"""Values of a program, the smallest ones, that cuts may store beside those that they have to."""
+
+Cut = frozenset[int]
+"""The values that are stored between kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a program. `reads` are the program's values behind the inputs of `graph`, `writes` its outputs."""
+
+    graph: KernelGraph
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+    @property
+    def in_library(self) -> bool:
+        """Whether a pre-defined kernel computes it: a single operator on stored tensors."""
+        return len(self.graph.ops) == 1 and self.graph.ops[0].kind is not OpKind.CONST
+
+
+def pieces(program: KernelGraph, cut: Cut) -> tuple[Piece, ...]:
+    """The pieces of a cut in an order in which each finds its operands.
+
+    Raises:
+        SearchError: an output is an input, or nothing but a constant.
+    """
+    maker = {value: op for op, values in program.definitions() for value in values}
+    stored = {*cut, *program.outputs}
+    groups: list[tuple[list[int], set[int]]] = []
+    for value in sorted(stored):
+        if value not in maker or maker[value].kind is OpKind.CONST:
+            raise SearchError("an output of the program is one of its inputs or a constant", hint="leave it out")
+        cone = _cone(maker, stored, [value])
+        again = {v for v in cone if maker[v].kind in HEAVY}
+        shared = [group for group in groups if group[1] & again]
+        for group in shared:
+            groups.remove(group)
+            again |= group[1]
+        groups.append((sorted([value, *(v for group in shared for v in group[0])]), again))
+    made = [_piece(program, maker, stored, writes) for writes, _ in groups]
+    return tuple(_ordered(made, set(range(program.input_count))))
+
+
+def _cone(maker: dict[int, Op], stored: set[int], writes: Sequence[int]) -> list[int]:
+    """What has to be computed for `writes` from stored values, operands first."""
+    found: set[int] = set()
+    front = list(writes)
+    while front:
+        value = front.pop()
+        if value not in found and value in maker:
+            found.add(value)
+            front.extend(v for v in maker[value].inputs if v not in stored or v in writes)
+    return sorted(found)
+
+
+def _piece(program: KernelGraph, maker: dict[int, Op], stored: set[int], writes: list[int]) -> Piece:
+    cone = _cone(maker, stored, writes)
+    reads = sorted({v for value in cone for v in maker[value].inputs} - set(cone))
+    taken = {i.name for i in program.inputs}
+    inputs = []
+    for value in reads:
+        name = program.inputs[value].name if value < program.input_count else f"t{value}"
+        while value >= program.input_count and name in taken:
+            name += "_"
+        inputs.append(Input(name, program.types[value]))
+    graph = KernelGraph.start(*inputs)
+    place = {value: index for index, value in enumerate(reads)}
+    for value in cone:
+        place[value] = len(graph.types)
+        graph = graph.append(replace(maker[value], inputs=tuple(place[v] for v in maker[value].inputs)))
+    return Piece(graph.returning(tuple(place[v] for v in writes)), tuple(reads), tuple(writes))
+
+
+def _ordered(made: list[Piece], known: set[int]) -> Iterator[Piece]:
+    left = list(made)
+    while left:
+        ready = next((piece for piece in left if known.issuperset(piece.reads)), None)
+        if ready is None:
+            raise SearchError("pieces that wait for each other")
+        left.remove(ready)
+        known.update(ready.writes)
+        yield ready
+
+
+def smallest_cut(program: KernelGraph, expressible: Callable[[KernelGraph], bool]) -> Cut:
+    """A cut whose pieces all are expressible, or a single operator that is not.
+
+    Views within a piece are not asked for: what they make matters to their readers only.
+    """
+    maker = {value: op for op, values in program.definitions() for value in values}
+    cut: set[int] = set(program.outputs)
+    alone: set[int] = set()
+    grown = -1
+    while grown != len(cut):
+        grown = len(cut)
+        for value, op in maker.items():
+            if op.kind is OpKind.CONST or (op.kind in VIEWS and value not in cut):
+                continue
+            while value not in alone and not expressible(_piece(program, maker, cut, [value]).graph):
+                operands = {v for v in op.inputs if v in maker and maker[v].kind is not OpKind.CONST}
+                if operands <= cut:
+                    alone.add(value)
+                    cut.add(value)
+                cut |= operands
+    return frozenset(cut) - set(program.outputs)
+
+
+def cuts(program: KernelGraph, least: Cut, kernels: int, limit: int) -> tuple[Cut, ...]:
+    """At most `limit` cuts that store `least` and more, into at most `kernels` pieces; few and small tensors first.
+
+    Points to cut at are values that feed a matmul and values that several operators read, behind their views.
+    What is stored beyond `least` is no larger than the inputs and outputs together.
+    """
+    maker = {value: op for op, values in program.definitions() for value in values}
+    readers: dict[int, set[int]] = {}
+    points: set[int] = set()
+    for value, op in maker.items():
+        for operand in op.inputs:
+            source = operand
+            while source in maker and maker[source].kind in VIEWS:
+                source = maker[source].inputs[0]
+            readers.setdefault(source, set()).add(value)
+            if op.kind in HEAVY:
+                points.add(source)
+    points |= {v for v, found in readers.items() if len(found) > 1}
+    fixed = {*least, *program.outputs}
+    usable = [v for v in points if v in maker and v not in fixed and maker[v].kind is not OpKind.CONST]
+    usable = sorted(usable, key=lambda v: (program.types[v].nbytes, v))[:MAX_POINTS]
+    most = sum(t.nbytes for t in (*(i.type for i in program.inputs), *program.output_types))
+    found: list[Cut] = []
+    for count in range(len(usable) + 1):
+        small = (e for e in combinations(usable, count) if sum(program.types[v].nbytes for v in e) <= most)
+        more = [least.union(extra) for extra in small]
+        more.sort(key=lambda cut: (sum(program.types[v].nbytes for v in cut), sorted(cut)))
+        found.extend(cut for cut in more if len(cut) + len(program.outputs) > 1)
+    allowed = (cut for cut in found if cut == least or _possible(program, cut, kernels))
+    return tuple(cut for _, cut in zip(range(limit), allowed, strict=False))
+
+
+def _possible(program: KernelGraph, cut: Cut, kernels: int) -> bool:
+    try:
+        return 1 < len(pieces(program, cut)) <= kernels
+    except SearchError:
+        return False

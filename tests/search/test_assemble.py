@@ -1,0 +1,124 @@
+"""Assemblies: kernels found for the pieces of a program compute the program together."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_nb.interp import reference
+from mirage_nb.ir import DimAttrs, KernelGraph, OpKind
+from mirage_nb.ir.legality import check
+from mirage_nb.search import EFFORTS, Assembly, Budget, configurations, instances, prepare, run_configuration, tiny
+from mirage_nb.search.assemble import cheapest
+from mirage_nb.targets import TARGETS
+from mirage_nb.verify.trials import verify
+from tests.search.programs import Builder
+
+STANDARD, H200 = EFFORTS["standard"], TARGETS["h200"]
+
+
+def chain() -> KernelGraph:
+    b = Builder.over(X=(8, 16), A=(16, 32), B=(32, 16), C=(16, 8))
+    b.matmul(b.op(OpKind.RELU, b.matmul(b.op(OpKind.RELU, b.matmul(0, 1)), 2)), 3)
+    return b.done()
+
+
+def concat() -> KernelGraph:
+    b = Builder.over(X=(8, 16), Y=(8, 16), W=(32, 8))
+    b.op(OpKind.SILU, b.matmul(b.op(OpKind.CONCAT, 0, 1, attrs=DimAttrs(1)), 2))
+    return b.done()
+
+
+def scaled_by_maximum() -> KernelGraph:
+    b = Builder.over(X=(8, 16))
+    b.op(OpKind.DIV, 0, b.max(0))
+    return b.done()
+
+
+def two_outputs() -> KernelGraph:
+    b = Builder.over(X=(8, 16), A=(16, 8), B=(16, 32))
+    n = b.rms(0)
+    return b.done(b.matmul(n, 1), b.matmul(n, 2))
+
+
+PROGRAMS = {f.__name__: f for f in (chain, concat, scaled_by_maximum, two_outputs)}
+
+
+def assemblies(graph: KernelGraph) -> list[Assembly]:
+    prepared = prepare(graph)
+    found = []
+    for configuration in configurations(prepared, STANDARD):
+        if configuration.cut is not None:
+            result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda c: None, lambda: False)
+            assert all(isinstance(s, Assembly) for s in result.structures)
+            found += [s for s in result.structures if isinstance(s, Assembly)]
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_assemblies_compute_the_program(name: str) -> None:
+    graph = PROGRAMS[name]()
+    prepared = prepare(graph)
+    rng = np.random.default_rng(0)
+    arrays = {i.name: rng.standard_normal(i.type.shape) for i in graph.inputs}
+    expected = reference.evaluate(graph, arrays)
+    found = assemblies(graph)
+    assert found and len({s.digest() for s in found}) == len(found)
+    for structure in (*found[:3], found[-1]):
+        assert verify(*tiny(prepared, structure), seed=3).accepted
+        made = instances(structure, prepared, H200, limit=3)
+        assert made and [i.cost.us for i in made] == sorted(i.cost.us for i in made)
+        for instance in made:
+            check(instance.graph)
+            assert instance.graph.inputs == graph.inputs and instance.graph.output_names == graph.output_names
+            for a, b in zip(reference.evaluate(instance.graph, arrays), expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+def test_a_chain_of_three_matmuls_gets_three_kernels() -> None:
+    found = assemblies(chain())
+    assert {s.launches for s in found} >= {2, 3} and max(s.launches for s in found) <= STANDARD.pieces
+
+
+def test_a_large_matmul_may_be_a_pre_defined_kernel() -> None:
+    b = Builder.over(X=(4096, 4096), A=(4096, 4096), B=(4096, 4096))
+    b.matmul(b.op(OpKind.RELU, b.matmul(0, 1)), 2)
+    found = assemblies(b.done())
+    assert any([part.structure is None for part in s.parts] == [False, True] for s in found)
+
+
+def test_a_wrong_part_is_refuted() -> None:
+    structure = next(s for s in assemblies(chain()) if s.launches == 3 and len(s.kernels) == 3)
+    other = next(s for s in assemblies(two_outputs()) if len(s.kernels) == len(s.parts))
+    prepared = prepare(chain())
+    program, small = tiny(prepared, structure)
+    wrong = tiny(prepared, replace(other, parts=other.parts[:1]))
+    assert not verify(program, small.returning((*small.outputs[:-1], small.outputs[0]))).accepted
+    assert verify(*wrong).accepted, "a pair of its own program"
+
+
+def test_library_kernels_alone_are_no_muGraph() -> None:
+    for structure in assemblies(concat()):
+        assert structure.kernels and structure.operators >= len(structure.parts)
+
+
+def test_assemblies_cross_a_process_boundary() -> None:
+    structure = assemblies(two_outputs())[0]
+    assert pickle.loads(pickle.dumps(structure)) == structure
+
+
+COSTS = st.lists(st.lists(st.integers(0, 9).map(float), max_size=4).map(sorted), min_size=1, max_size=4)
+
+
+@given(COSTS, st.integers(1, 9))
+def test_cheapest_combinations_are_those_of_brute_force(costs: list[list[float]], limit: int) -> None:
+    found = [sum(row[i] for row, i in zip(costs, pick, strict=True)) for pick in cheapest(costs, limit)]
+    assert found == sorted(map(sum, product(*costs)))[:limit]
+    picks = list(cheapest(costs, limit))
+    assert len(set(picks)) == len(picks)
