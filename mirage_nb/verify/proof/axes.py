@@ -132,14 +132,17 @@ class Scope:
 
 
 def scoped(program: KernelGraph, mugraph: KernelGraph, outputs: Sequence[int]) -> tuple[Scope, Scope]:
-    """Both graphs with their parts named; output `outputs[i]` of the muGraph is output i of the program."""
+    """Both graphs with their parts named; output `outputs[i]` of the muGraph is output i of the program.
+
+    A graph beside itself is read once, so that ranges that no dimension tells (a loop over replicas) are the same.
+    """
     inputs = {i.name: [new(extent) for extent in i.type.shape] for i in program.inputs}
     found = []
-    for graph in (program, mugraph):
+    for graph in (program, mugraph)[: 2 - (program == mugraph)]:
         scope = Scope(graph, dims=[inputs[i.name] for i in graph.inputs])
         _fill(scope)
         found.append(scope)
-    first, second = found
+    first, second = found[0], found[-1]
     for number, other in enumerate(outputs):
         left, right = first.dims[program.outputs[number]], second.dims[mugraph.outputs[other]]
         for a, b in zip(left, right, strict=True):

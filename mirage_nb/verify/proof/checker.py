@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from mirage_nb.errors import ProofError
@@ -86,7 +87,10 @@ def replay(
 def rewritten(goals: tuple[Goal, ...], old: Term, new: Term) -> tuple[Goal, ...]:
     """The goals with `new` wherever they have `old`."""
     memo: dict[Term, Term] = {}
-    return tuple(Goal(replaced(goal.left, old, new, memo), replaced(goal.right, old, new, memo)) for goal in goals)
+    return tuple(
+        replace(goal, left=replaced(goal.left, old, new, memo), right=replaced(goal.right, old, new, memo))
+        for goal in goals
+    )
 
 
 def equation(step: Step, properties: Properties) -> tuple[Term, Term]:

@@ -62,10 +62,12 @@ LARGEST_NUMERAL = 2
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Two terms that are to be equal: an element of an output of the program, and of the muGraph."""
+    """Two terms that are to be equal: the element of the program's output at an index, and the muGraph's."""
 
     left: Term
     right: Term
+    output: int = 0
+    index: Index = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ def translate(
         choices = [_branches(parts, numbers.__next__) for parts in first.dims[value]]
         for choice in itertools.product(*choices):
             index = tuple(digits for _, digits in choice)
-            goals.append(Goal(reader.at(first, value, index, Env()), reader.at(second, match, index, Env())))
+            left, right = reader.at(first, value, index, Env()), reader.at(second, match, index, Env())
+            goals.append(Goal(left, right, number, index))
     return tuple(goals)
 
 

@@ -1,0 +1,154 @@
+"""What terms are worth: float64 values of proof terms, for given extents of axis parts, inputs and constants.
+
+A reading of terms of its own, by brute force over all indices: what translation, axioms and steps are held against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.ir import KernelGraph
+from mirage_nb.verify.proof.axes import Part, Scope, leaves, scoped
+from mirage_nb.verify.proof.terms import BINDERS, Digit, Kind, Term, Var, opened
+from mirage_nb.verify.proof.translate import Goal
+
+Array = NDArray[np.float64]
+Value = tuple[tuple[Var, ...], Array]
+"""An array with one dimension for each of these indices."""
+
+
+@dataclass
+class World:
+    """Extents of axis parts, arrays, constants and functions."""
+
+    extents: Mapping[str, int]
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
+    functions: Mapping[str, Callable[..., Array]] = field(default_factory=dict)
+
+    def value(self, term: Term, indices: tuple[Var, ...]) -> Array:
+        """The term as an array over these indices."""
+        with np.errstate(all="ignore"):
+            found = self._aligned(self._value(term, {}), indices)
+        return np.array(np.broadcast_to(found, [self.extents[sort] for sort, _ in indices]))
+
+    def _value(self, term: Term, memo: dict[Term, Value]) -> Value:
+        if term not in memo:
+            memo[term] = self._fresh(term, memo)
+        return memo[term]
+
+    def _fresh(self, term: Term, memo: dict[Term, Value]) -> Value:
+        match term.kind:
+            case Kind.NUM:
+                return (), np.asarray(float(term.data))
+            case Kind.SYM:
+                name = term.data[0]
+                return (), np.asarray(float(self.extents[name[1:-1]] if name[0] == "|" else self.constants[name]))
+            case Kind.IN:
+                return self._element(term)
+        if term.kind in BINDERS:
+            return self._bound(term, memo)
+        indices = tuple(sorted(term.free))
+        args = [self._aligned(self._value(arg, memo), indices) for arg in term.args]
+        match term.kind:
+            case Kind.ADD:
+                return indices, np.asarray(sum(args))
+            case Kind.MUL:
+                product = args[0]
+                for arg in args[1:]:
+                    product = product * arg
+                return indices, np.asarray(product)
+            case Kind.FN:
+                return indices, np.asarray(self.functions[term.data](*args))
+        function = {Kind.INV: lambda x: 1 / x, Kind.EXP: np.exp, Kind.SQRT: np.sqrt}[term.kind]
+        return indices, np.asarray(function(args[0]))
+
+    def _bound(self, term: Term, memo: dict[Term, Value]) -> Value:
+        inside, args = opened(term)
+        outside = tuple(sorted(term.free))
+        shape = [self.extents[sort] for sort, _ in inside]
+        values = []
+        for arg in args:
+            value = self._aligned(self._value(arg, memo), (*outside, *inside))
+            values.append(np.broadcast_to(value, (*value.shape[: len(outside)], *shape)))
+        axes = tuple(range(-len(inside), 0))
+        if term.kind is Kind.MAX:
+            return outside, values[0].max(axis=axes)
+        if term.kind is Kind.RESCALED:
+            weight = np.exp(values[1] - values[1].max(axis=axes, keepdims=True))
+            return outside, (values[0] * weight).sum(axis=axes)
+        return outside, values[0].sum(axis=axes)
+
+    def _element(self, term: Term) -> Value:
+        name, index = term.data
+        indices = tuple(sorted(term.free))
+        array = self.arrays[name]
+        places = [self.place(digits, indices, extent) for digits, extent in zip(index, array.shape, strict=True)]
+        return indices, np.asarray(array[tuple(np.broadcast_arrays(*places))] if places else array)
+
+    def place(self, digits: tuple[Digit, ...], indices: tuple[Var, ...], extent: int) -> Any:
+        """The positions in a dimension that digits stand for; at most one of them is a side of a concatenated axis."""
+        position: Any = np.zeros((1,) * len(indices), int)
+        plain = math.prod(self.extents[digit[0]] for digit in digits if not isinstance(digit[1], tuple))
+        for digit in digits:
+            if isinstance(digit[1], tuple):
+                own = extent // plain
+                inside = math.prod(self.extents[sort] for sort, _ in digit[1])
+                step = self.place(digit[1], indices, inside) + (own - inside if digit[0] == "R" else 0)
+            else:
+                own = self.extents[digit[0]]
+                step = np.arange(own).reshape([own if var == digit else 1 for var in indices])
+            position = position * own + step
+        return position
+
+    def output(self, goals: Sequence[Goal], shape: tuple[int, ...]) -> Array:
+        """The array whose elements at their indices are the left sides of the goals."""
+        found = np.full(shape, np.nan)
+        for goal in goals:
+            indices = tuple(sorted(_plain(goal.index), key=lambda var: -var[1]))
+            places = [self.place(digits, indices, extent) for digits, extent in zip(goal.index, shape, strict=True)]
+            found[tuple(np.broadcast_arrays(*places))] = self.value(goal.left, indices)
+        return found
+
+    def _aligned(self, value: Value, indices: tuple[Var, ...]) -> Array:
+        own, array = value
+        order = sorted(range(len(own)), key=lambda i: indices.index(own[i]))
+        moved = np.transpose(array, order)
+        extents = iter(moved.shape)
+        return moved.reshape([next(extents) if var in own else 1 for var in indices])
+
+
+def _plain(index: Iterable[tuple[Digit, ...]]) -> Iterator[Var]:
+    for digits in index:
+        for digit in digits:
+            if isinstance(digit[1], tuple):
+                yield from _plain([digit[1]])
+            else:
+                yield digit
+
+
+def part_extents(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...]) -> dict[str, int]:
+    """The extents that the parts of all axes have in two graphs, by name."""
+    found: dict[str, int] = {}
+
+    def note(parts: list[Part]) -> None:
+        for leaf in leaves(parts):
+            if leaf.sides is None:
+                found[leaf.name] = leaf.size
+            else:
+                for side in leaf.sides:
+                    note(side)
+
+    waiting: list[Scope] = list(scoped(program, mugraph, outputs))
+    while waiting:
+        scope = waiting.pop()
+        for parts in (*scope.grid, scope.loop, *(parts for dims in scope.dims for parts in dims)):
+            note(parts)
+        waiting += scope.inner.values()
+    return found

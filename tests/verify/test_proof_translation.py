@@ -1,0 +1,176 @@
+"""What graphs mean as terms is what the float64 reference computes, at any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+
+from mirage_nb.errors import ProofError
+from mirage_nb.interp import reference
+from mirage_nb.interp.reference import TABLE
+from mirage_nb.ir import (
+    ApplyAttrs,
+    ClampAttrs,
+    ConstAttrs,
+    DimAttrs,
+    KernelGraph,
+    OpKind,
+    PowAttrs,
+    RepeatAttrs,
+    ReshapeAttrs,
+    TransposeAttrs,
+)
+from mirage_nb.verify.proof.terms import Kind, Term
+from mirage_nb.verify.proof.translate import Index, translate
+from tests.mugraphs import BUILDERS, Kernel
+from tests.strategies import arrays_for, mugraphs, programs
+from tests.verify.term_values import World, part_extents
+
+UNARY = {
+    "SiLU": OpKind.SILU, "GELU": OpKind.GELU, "Sigmoid": OpKind.SIGMOID, "ReLU": OpKind.RELU,
+    "Clamp": OpKind.CLAMP, "Pow": OpKind.POW,
+}  # fmt: skip
+
+
+def functions(term: Term, found: dict[str, object] | None = None) -> dict[str, object]:
+    """The opaque functions in a term, by name."""
+    found = {} if found is None else found
+    if term.kind is Kind.FN and term.data not in found:
+        found[term.data] = _function(term.data)
+    for arg in term.args:
+        functions(arg, found)
+    return found
+
+
+def _function(name: str) -> Callable[..., np.ndarray]:
+    if name.startswith("@"):
+        attrs = ApplyAttrs("f", name[name.index("=") + 1 : -1])
+        return lambda x: TABLE[OpKind.APPLY]([x], attrs, 0)
+    head, _, rest = name.partition("(")
+    given = dict(item.split("=") for item in rest.rstrip(")").split(", ")) if rest else {}
+    attrs = None
+    if head == "Clamp":
+        low, high = (Fraction(given[key]) if given.get(key) else None for key in ("low", "high"))
+        attrs = ClampAttrs(low, high)
+    if head == "Pow":
+        attrs = PowAttrs(Fraction(given["exponent"]))
+    return lambda x: TABLE[UNARY[head]]([x], attrs, 0)
+
+
+def held_against_reference(graph: KernelGraph, seed: int = 0) -> None:
+    """Every output's term has the value that the reference computes."""
+    outputs = tuple(range(len(graph.outputs)))
+    goals = translate(graph, graph, outputs, literal=True)
+    assert all(goal.left == goal.right for goal in goals)
+    arrays = arrays_for(graph, seed)
+    world = World(part_extents(graph, graph, outputs), arrays, symbols(graph))
+    for goal in goals:
+        functions(goal.left, world.functions)
+        if _nested(goal.index):
+            reject()
+    for number, want in enumerate(reference.evaluate(graph, arrays)):
+        found = world.output([goal for goal in goals if goal.output == number], want.shape)
+        defined = np.isfinite(want)
+        np.testing.assert_allclose(found[defined], want[defined], rtol=1e-6, atol=1e-9)
+
+
+def _nested(index: Index) -> bool:
+    """Whether an axis is concatenated of concatenated ones, whose extents a digit does not tell."""
+    sides = [digit for digits in index for digit in digits if isinstance(digit[1], tuple)]
+    return any(isinstance(inner[1], tuple) for _, digits in sides for inner in digits)
+
+
+def symbols(graph: KernelGraph) -> dict[str, float]:
+    """The named constants in the order in which translation meets them: only their first use counts."""
+    bodies = [outer.body for outer in graph.ops if outer.body is not None]
+    ops = [op for part in (graph, *bodies) for op in part.ops]
+    named = {(op.attrs.symbol, op.attrs.value) for op in ops if isinstance(op.attrs, ConstAttrs) and op.attrs.symbol}
+    if len(named) > 1:
+        reject()
+    return {"c0": float(value) for _, value in named}
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda b: b.__name__)
+def test_named_muGraphs(build):
+    case = build()
+    held_against_reference(case.program)
+    held_against_reference(case.candidate)
+
+
+SIZES = {
+    "rmsnorm": dict(m=3, k=12, n=10, grid=5, loop=3),
+    "rmsnorm_fig3": dict(m=2, k=6, n=9, grid=3, loop=3),
+    "gated_mlp": dict(m=3, k=6, n=6, grid=3, loop=3),
+    "lora": dict(m=2, k=6, n=6, r=3, grid=2, loop=3),
+    "gqa": dict(h=3, q=2, d=3, s=6, grid=(3, 2), loop=3),
+    "attention_safe": dict(h=3, q=6, d=2, s=9, grid=(3, 3), loop=3),
+    "flash_decoding": dict(h=2, q=3, d=2, s=12, parts=3, loop=2),
+    "qknorm": dict(h=2, q=6, d=3, s=6, grid=(2, 3), loop=3),
+    "concat_free": dict(m=6, k=3, n=6, grid=3, loop=3),
+}
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda b: b.__name__)
+def test_other_sizes(build):
+    case = build(**SIZES[build.__name__])
+    held_against_reference(case.program)
+    held_against_reference(case.candidate)
+
+
+def graph_with(kind, *shapes, attrs=None):
+    k = Kernel(**{name: shape for name, shape in zip("XYZW", shapes, strict=False)})
+    value = k.op(kind, *range(len(shapes)), attrs=attrs)
+    return k.returning(value)
+
+
+def concatenated_matmul() -> KernelGraph:
+    """(X || Y) @ (Z || W) with real concatenations, the rows of one block regrouped."""
+    k = Kernel(X=(3, 4), Y=(3, 2), Z=(4, 5), W=(2, 5), U=(6, 2))
+    left = k.op(OpKind.CONCAT, 0, 1, attrs=DimAttrs(1))
+    right = k.op(OpKind.CONCAT, 2, 3, attrs=DimAttrs(0))
+    return k.returning(k.op(OpKind.MATMUL, left, right), k.op(OpKind.MATMUL, left, 4))
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        graph_with(OpKind.REPEAT, (2, 3), attrs=RepeatAttrs(1, 2)),
+        graph_with(OpKind.RESHAPE, (4, 3), attrs=ReshapeAttrs((2, 2, 3))),
+        graph_with(OpKind.RESHAPE, (4, 6), attrs=ReshapeAttrs((8, 3))),
+        graph_with(OpKind.TRANSPOSE, (2, 3, 4), attrs=TransposeAttrs((1, 2, 0))),
+        graph_with(OpKind.MATMUL, (2, 3, 4), (4, 5)),
+        graph_with(OpKind.MATMUL, (3, 4), (2, 4, 5)),
+        graph_with(OpKind.MATMUL, (1, 3, 4), (2, 4, 1)),
+        graph_with(OpKind.ADD, (2, 1, 3), (4, 1)),
+        graph_with(OpKind.CONCAT, (3, 4), (3, 2), attrs=DimAttrs(1)),
+        graph_with(OpKind.CONCAT_MATMUL, (3, 4), (3, 2), (4, 5), (2, 5)),
+        concatenated_matmul(),
+        graph_with(OpKind.RESCALED_SUM, (3, 4), (4,), attrs=DimAttrs(0)),
+        graph_with(OpKind.RESCALED_SUM, (3, 4), (3, 1), attrs=DimAttrs(0)),
+    ],
+    ids=lambda graph: graph.ops[0].kind.value,
+)
+def test_operators(graph):
+    held_against_reference(graph)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs())
+def test_random_programs(graph):
+    try:
+        held_against_reference(graph)
+    except ProofError:
+        reject()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(mugraphs())
+def test_random_muGraphs(graph):
+    try:
+        held_against_reference(graph)
+    except ProofError:
+        reject()
