@@ -129,6 +129,8 @@ class Dims:
                 if not any(self._merged(index, other) for other in kept):
                     kept.append(index)
         self._align_inputs()
+        if self.shared:
+            self._share_columns()
 
     def layout(self, copy: Copy) -> Layout:
         """The atoms of every dimension of a copy."""
@@ -147,6 +149,42 @@ class Dims:
                             if not self.symbols.refine(a, b, join=False):
                                 name = self.graph.inputs[copy.value].name
                                 raise SearchError(f"{name} is reshaped in two ways that have no common factors")
+
+    def _share_columns(self) -> None:
+        """Axes of different outputs become one, if they are as long and nothing folds them or has both.
+
+        Every operator is pointwise along them, so one grid can split them all: several products of one tensor.
+        """
+        folded = {axis for copy in self.copies for axis in self.symbols.atoms(self._folded(copy))}
+        for number, root in enumerate(self.roots):
+            for other in self.roots[number + 1 :]:
+                for axis in (a for dim in self.layout(self.copies[root]) for a in dim):
+                    for candidate in (a for dim in self.layout(self.copies[other]) for a in dim):
+                        if not folded & {axis, candidate}:
+                            self._share(axis, candidate)
+
+    def _share(self, first: int, second: int) -> None:
+        if self.symbols.extent[first] == self.symbols.extent[second]:
+            before = self.symbols.copy()
+            self.symbols.refine((first,), (second,), join=True)
+            if not self._distinct():
+                self.symbols = before
+
+    def _folded(self, copy: Copy) -> Dim:
+        """The symbols along which the operator of a copy folds its operand."""
+        op = self.op_of.get(copy.value)
+        if op is None:
+            return ()
+        read = [self.copies[r].layout for r in copy.reads]
+        match op.kind:
+            case OpKind.SUM | OpKind.MAX:
+                return read[0][folded_dim(op)]
+            case OpKind.MATMUL:
+                return read[0][-1] + read[1][-2]
+            case OpKind.CONCAT_MATMUL:
+                return read[0][-1] + read[1][-1]
+            case _:
+                return ()
 
     def _distinct(self) -> bool:
         for copy in self.copies:

@@ -131,7 +131,7 @@ class _Explorer:
         structures = [Assembly.of([parts[i][1] for parts, i in zip(found, pick, strict=True)]) for pick in picks]
         kept = [s for s in structures if s.kernels and s.launches <= max(self.effort.pieces, len(made))]
         if structures:
-            self.cut.append(f"{self.configuration}: only the {ASSEMBLIES} cheapest ways to compute the pieces")
+            self.cut.append(f"pieces: only the {ASSEMBLIES} cheapest ways to compute all pieces of a cut")
         return ConfigurationResult(
             counts=dict(self.counts),
             structures=tuple(kept),
@@ -184,7 +184,7 @@ class _Explorer:
         self.saturated &= part.saturated
         if part.cut:
             kept = PIECE_STRUCTURES
-            self.cut.append(f"{self.configuration}: at most {kept} graphs for each configuration of a piece")
+            self.cut.append(f"pieces: at most {kept} graphs for each configuration of a piece")
 
     def halted(self) -> bool:
         """Whether the caller or the clock ends the work."""
@@ -242,7 +242,7 @@ class _Explorer:
     def two_kernels(self, first: Closure, semantics: Semantics, sample: Sample) -> Iterator[Structure]:
         """The graphs of two kernels whose first one has this configuration, those with few concats first."""
         if len(semantics.targets) > 1:
-            self.cut.append(f"{self.configuration}: the second kernel writes every output")
+            self.cut.append("two kernels: the second kernel writes every output")
         offered = offers(first, semantics, parts=self.effort.parts)
         pairing = Pairing(
             first,
@@ -269,11 +269,9 @@ class _Explorer:
             self.reached.add("seconds")
         found.sort(key=lambda structure: (structure.concats, structure.operators))
         if found:
-            self.cut.append(
-                f"{self.configuration}: at most {FIRST_PER_SET} first kernels for each set of tensors between"
-            )
+            self.cut.append(f"two kernels: at most {FIRST_PER_SET} first kernels for each set of tensors between")
         if len(found) > self.effort.structures:
-            self.cut.append(f"{self.configuration}: only the first {self.effort.structures} graphs were kept")
+            self.cut.append(f"two kernels: only the first {self.effort.structures} graphs of a configuration were kept")
         yield from found[: self.effort.structures]
 
     def choices(

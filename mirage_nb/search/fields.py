@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.int64]
 
-P = 1068259303
-"""Prime, 3 mod 4, above 2^29: products of two residues stay below 2^62."""
+P = 1072159483
+"""Prime, above 2^29: products of two residues stay below 2^62. 3 mod 8, so that root(-x) = -root(x) differs."""
 Q = 65003
-"""Prime, 3 mod 4, divides P - 1: exponents live modulo Q."""
+"""Prime, 3 mod 8 as well, divides P - 1: exponents live modulo Q."""
 
 
 def fingerprint(array: Array) -> bytes:

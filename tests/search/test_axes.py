@@ -217,3 +217,14 @@ def test_uses_that_no_cut_can_express_are_refused_before_the_search() -> None:
     b.op(OpKind.MUL, 0, b.op(OpKind.SQRT, b.const(Fraction(2))))
     with pytest.raises(SearchError, match="constants alone"):
         configurations(prepare(b.done()), EFFORTS["standard"])
+
+
+def test_products_of_one_tensor_share_their_columns() -> None:
+    b = Builder.over(X=(4, 6), A=(6, 5), B=(6, 5), C=(6, 7))
+    graph = b.done(*(b.matmul(0, w) for w in (1, 2, 3)))
+    prepared = prepare(graph)
+    assert [axis.extent for axis in prepared.axes] == [4, 6, 5, 7]
+    assert prepared.output_axes == ((0, 2), (0, 2), (0, 3))
+    square = Builder.over(X=(6, 6), Y=(6, 6))
+    square.matmul(0, 1)
+    assert [axis.extent for axis in prepare(square.done(2, 2)).axes] == [6, 6, 6]

@@ -13,7 +13,7 @@ def is_prime(n: int) -> bool:
 
 def test_the_primes_fit_together() -> None:
     assert is_prime(P) and is_prime(Q)
-    assert (P - 1) % Q == 0 and P % 4 == 3 and Q % 4 == 3
+    assert (P - 1) % Q == 0 and P % 8 == 3 and Q % 8 == 3
 
 
 def test_inverse_and_root() -> None:
@@ -23,6 +23,7 @@ def test_inverse_and_root() -> None:
     assert np.all(q * inverse_or_zero(q, Q) % Q == 1)
     squared = root(p, P) ** 2 % P
     assert np.all((squared == p) | (squared == P - p))
+    assert np.all(root(P - p, P) == P - root(p, P)), "a sign under a root shows"
     other = Field(2).draw((50,))[0]
     assert np.all(root(p * other % P, P) == root(p, P) * root(other, P) % P)
 
