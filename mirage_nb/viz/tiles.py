@@ -105,7 +105,7 @@ def tiles_html(block: BlockGraph, shared: Sequence[Access]) -> str:
     return (
         f"<div class='mir-tiles' data-grid='{_numbers(grid)}' data-loop='{loop}'>"
         f"<div class='mir-tile-controls mir-needs-script' role='group' aria-label='which block and iteration'>"
-        f"{controls}{buttons}</div>"
+        f"{controls}<span class='mir-tile-buttons'>{buttons}</span></div>"
         f"<p class='mir-none'><i class='mir-dot mir-block-part'></i>the part of one block{legend}; "
         "lengths are not to scale</p>"
         f"<div class='mir-tile-row'>{drawn}</div></div>"

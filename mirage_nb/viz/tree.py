@@ -16,6 +16,8 @@ from mirage_nb.search.events import Outcome, Prefix
 from mirage_nb.viz.search import COLOUR
 
 MOST = 240
+WORDS = 34
+"""Longest expression in the tree; the whole one is shown on hover."""
 OPEN_DEPTH = 2
 """Prefixes up to this depth are open at first."""
 
@@ -99,7 +101,8 @@ def _node(prefix: Prefix, below: Mapping[int | None, list[Prefix]], chosen: str)
     outcome = prefix.outcome.value
     label = (
         f"<i class='mir-dot' style='background:var(--mir-{COLOUR[prefix.outcome]})'></i>"
-        f"<code>{escape(prefix.operator)}</code> <span>{escape(prefix.type)}</span> "
+        f"<code>{escape(prefix.operator)}</code> "
+        f"<span title='{escape(f'{prefix.stage} {prefix.type}: {prefix.expression}')}'>{escape(_short(prefix))}</span> "
         f"<em>{escape(outcome)}</em>"
     )
     selected = str(key(prefix) == chosen).lower()
@@ -113,3 +116,9 @@ def _node(prefix: Prefix, below: Mapping[int | None, list[Prefix]], chosen: str)
         f"<details{state} data-branch='{name}'><summary {choose}>{label} "
         f"<span class='mir-none'>{len(children)}</span></summary>{inside}</details>"
     )
+
+
+def _short(prefix: Prefix) -> str:
+    """What it computes, or its type where that is unknown."""
+    words = prefix.expression or prefix.type
+    return words if len(words) <= WORDS else f"{words[: WORDS - 1]}…"

@@ -61,12 +61,12 @@ def _yes(text: str) -> bool:
 
 EXTEND = (
     Field("effort", "effort", str, tuple(EFFORTS)),
-    Field("max_block_ops", "block operators", _count, hint="largest number of block operators"),
-    Field("seconds", "seconds", _positive, hint="of search; empty: no limit"),
+    Field("max_block_ops", "block operators", _count, hint="as before"),
+    Field("seconds", "seconds", _positive, hint="no limit"),
     Field("target", "target", str, tuple(TARGETS)),
     Field("pruning", "pruning", _yes, ("on", "off")),
 )
-TUNE = (Field("seconds", "for seconds", _positive, hint="how long to compile and time"),)
+TUNE = (Field("seconds", "for seconds", _positive, hint="no limit"),)
 
 
 class Actions:

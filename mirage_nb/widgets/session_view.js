@@ -1,6 +1,6 @@
 // Puts the HTML sections of a session into the page and tells the kernel what the reader does.
 // The sections are made (and escaped) in Python, see mirage_nb/viz/html.py and mirage_nb/widgets/actions.py; here
-// they are only placed. `attachExplorers` comes from mirage_nb/viz/explorer.js, which stands in front of this text.
+// they are only placed. mirage_nb/viz/explorer.js and sections.js stand in front of this text.
 
 const LAYOUT = [
   ["header", "root"], ["controls", "root"], ["answer", "root"],
@@ -16,33 +16,6 @@ function make(tag, className, parent) {
   return node;
 }
 
-function compare(a, b) {
-  const [x, y] = [Number(a), Number(b)];
-  return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
-}
-
-function sortRows(section, order) {
-  const head = section.querySelectorAll("th[data-column]");
-  const body = section.querySelector("tbody");
-  if (!body || order.column === null || !head[order.column]) return;
-  const value = (row) => row.children[order.column].dataset.value ?? "";
-  const rows = [...body.children].sort((a, b) => order.sign * compare(value(a), value(b)));
-  body.append(...rows);
-  head[order.column].setAttribute("aria-sort", order.sign > 0 ? "ascending" : "descending");
-}
-
-// Shows the prefixes with one outcome, and what they stand below.
-function filterTree(section) {
-  const wanted = section.querySelector("[data-filter]")?.value ?? "";
-  const fits = (node) => !wanted || node.dataset.outcome === wanted;
-  section.querySelectorAll(".mir-leaf").forEach((leaf) => { leaf.hidden = !fits(leaf); });
-  [...section.querySelectorAll("details")].reverse().forEach((branch) => {
-    const own = branch.querySelector(":scope > summary");
-    const below = branch.querySelector(":scope > .mir-leaf:not([hidden]), :scope > details:not([hidden])");
-    branch.hidden = Boolean(wanted) && !below && !(own.dataset.outcome && fits(own));
-  });
-}
-
 const branches = (section) => [...section.querySelectorAll("details[data-branch]")];
 
 // Replaces a section; what the reader did with the old one (scrolled, focused, sorted, opened, typed) is done to
@@ -52,8 +25,9 @@ function replaceSection(section, html, order) {
   const open = new Map(branches(section).map((n) => [n.dataset.branch, n.open]));
   const tuning = section.querySelector("details:not([data-branch]):not(.mir-editor)")?.open;
   const filter = section.querySelector("[data-filter]")?.value;
+  const input = (n) => `${n.form.dataset.do}.${n.name}`;
   const typed = new Map([...section.querySelectorAll("form [name]")]
-    .filter((n) => n.dataset.touched).map((n) => [n.name, n.value]));
+    .filter((n) => n.dataset.touched).map((n) => [input(n), n.value]));
   const focused = section.contains(document.activeElement) ? document.activeElement : null;
   const name = focused && { ...focused.dataset, field: focused.name };
   section.innerHTML = html;
@@ -71,8 +45,8 @@ function replaceSection(section, html, order) {
     filterTree(section);
   }
   section.querySelectorAll("form [name]").forEach((n) => {
-    if (!typed.has(n.name) || n.tagName === "TEXTAREA") return;
-    n.value = typed.get(n.name);
+    if (!typed.has(input(n)) || n.tagName === "TEXTAREA") return;
+    n.value = typed.get(input(n));
     n.dataset.touched = "1";
   });
   section.querySelectorAll(".mir-scroll,.mir-picture").forEach((node, i) => {

@@ -26,7 +26,7 @@ from IPython.display import DisplayHandle, display
 from mirage_nb.ir.text import print_graph
 from mirage_nb.optimize import Options
 from mirage_nb.search.progress import Candidate, Snapshot
-from mirage_nb.viz import compare, explorer, html
+from mirage_nb.viz import compare, explorer, export, html
 from mirage_nb.viz.history import History
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import snapshot_text
@@ -80,7 +80,7 @@ class SessionView(anywidget.AnyWidget):
         budget_seconds: the seconds that the search may take, shown against the seconds it took.
     """
 
-    _esm = explorer.SCRIPT + _FILES.joinpath("session_view.js").read_text(encoding="utf-8")
+    _esm = explorer.SCRIPT + export.SECTIONS_SCRIPT + _FILES.joinpath("session_view.js").read_text(encoding="utf-8")
     _css = STYLE + html.CSS + _FILES.joinpath("session_view.css").read_text(encoding="utf-8")
 
     state = traitlets.Unicode("waiting").tag(sync=True)
@@ -222,6 +222,7 @@ class SessionView(anywidget.AnyWidget):
             self.state = snapshot.state.value
             self.header = html.header_html(snapshot, self._budget_seconds, stage)
             self.messages = html.messages_html(snapshot)
+            self._show_controls(snapshot)
             if slow:
                 self._show_lists(snapshot)
             if rare:
@@ -243,6 +244,8 @@ class SessionView(anywidget.AnyWidget):
         self.history = html.history_html(self._history.moments)
         if self._changed("candidates", (snapshot.candidates, snapshot.pinned, chosen and chosen.digest, peer)):
             self.candidates = html.candidates_html(snapshot, chosen.digest if chosen else "", peer)
+
+    def _show_controls(self, snapshot: Snapshot) -> None:
         search = getattr(self._session, "search", None)
         name = self._target.name if self._target is not None else ""
         block_ops = getattr(getattr(search, "budget", None), "max_block_ops", None)
@@ -337,15 +340,18 @@ class SessionView(anywidget.AnyWidget):
 
     def _take(self, answer: Answer) -> None:
         """Show what came of an action."""
-        with self._guard:
+        if self._closed.is_set():
+            return
+        snapshot = self._session.snapshot()
+        self._show(snapshot, slow=False, rare=False)  # at once; pictures take a moment
+        with self._guard, self.hold_sync():
             if answer.html:
                 self.answer = answer.html
             if answer.candidate is not None:
                 self._submitted[answer.candidate.digest] = answer.candidate
                 self._chosen_candidate = answer.candidate.digest
-        if not self._closed.is_set():
-            self._show(self._session.snapshot(), slow=True, rare=True)
-            self._watch()
+            self._show(snapshot, slow=True, rare=True)
+        self._watch()
 
     def _complain(self, text: str) -> None:
         with self._guard:

@@ -73,12 +73,13 @@ def test_the_view_looks_as_it_did(
     tab = notebook.page
     tab.wait_for_function("document.querySelector('.mir-live .mir-state')?.innerText === 'finished'")
     tab.wait_for_timeout(1000)  # the static form has been kept, which draws the view again
-    tab.locator(".mir-live [data-choose='prefix:11']").click()
+    tab.evaluate("document.querySelectorAll('.mir-tree details').forEach((n) => { n.open = true; })")
+    tab.locator(".mir-live [data-choose^='prefix:11@']").click()
     tab.wait_for_selector(".mir-section-prefix svg")
     tab.evaluate("document.querySelectorAll('.mir-live .mir-scroll').forEach((n) => { n.scrollTop = 0; })")
     tab.evaluate("document.activeElement.blur()")
     tab.mouse.move(0, 0)
-    tab.set_viewport_size({"width": width, "height": 2400})
+    tab.set_viewport_size({"width": width, "height": 3600})
     tab.wait_for_timeout(500)
     shot = Image.open(io.BytesIO(tab.locator(".mir-live").screenshot())).convert("RGB")
     shot.save(tmp_path / "whole.png")

@@ -25,9 +25,7 @@ def test_every_operator_that_computes_has_lines(make: object, target: str) -> No
     owned = {place for line in lines for place in line.owners}
     for number, op in enumerate(graph.ops):
         if isinstance(op.body, BlockGraph):
-            wanted = {
-                f"{number}.{index}" for index, inner in enumerate(op.body.ops) if inner.kind is not OpKind.CONST
-            }
+            wanted = {f"{number}.{index}" for index, inner in enumerate(op.body.ops) if inner.kind is not OpKind.CONST}
             assert wanted <= owned, wanted - owned
 
 

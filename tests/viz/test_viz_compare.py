@@ -1,0 +1,36 @@
+"""Two muGraphs beside each other: what differs is marked, equal ones differ in nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_nb.targets import find_target
+from mirage_nb.viz.compare import compare_html
+from tests.browser.fake_session import candidates
+from tests.viz.mugraph_samples import rmsnorm_fused
+from tests.viz.test_viz_html import read
+
+H200 = find_target("h200")
+
+
+def test_facts_that_differ_are_marked() -> None:
+    first = candidates(1)[0]
+    other = replace(first, graph=rmsnorm_fused(blocks=64, loop=32), estimate_us=9.0)
+    html = compare_html(first, other, H200)
+    read(html)
+    marked = {row.split("</th>")[0].rpartition("≠ ")[2] for row in html.split("<tr class='mir-differs'>")[1:]}
+    assert {"time", "grid dims", "for-loop range", "blocks", "shared memory"} <= marked
+    assert "kernels" not in marked and "verdict" not in marked
+    assert "-%3 = Graph" in html and "+%3 = Graph" in html
+
+
+def test_a_mugraph_differs_in_nothing_from_itself() -> None:
+    first = candidates(1)[0]
+    html = compare_html(first, first, H200)
+    assert "≠" not in html and "the texts are equal" in html
+
+
+def test_what_does_not_fit_is_compared_all_the_same() -> None:
+    first = candidates(1)[0]
+    html = compare_html(first, replace(first, graph=rmsnorm_fused(rows=512, blocks=1, loop=1)), H200)
+    assert "unknown: it cannot be emitted" in html
