@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from mirage_nb.errors import ProofError
+from mirage_nb.interp.reference import TABLE
+from mirage_nb.ir import ClampAttrs, OpKind
 from mirage_nb.verify.proof.axioms import (
     AXIOMS,
     PROPERTIES,
@@ -27,7 +30,7 @@ from mirage_nb.verify.proof.terms import Kind, Term, Var, add, bind, entry, exp,
 from tests.verify.term_values import World
 
 EXTENTS = {"i": 3, "j": 2, "k": 2}
-I, J, K = ("i", -1), ("j", -2), ("k", -3)
+ROW, J, K = ("i", -1), ("j", -2), ("k", -3)
 LISTS = {"V": (J,), "W": (K,)}
 EXAMPLES: dict[str, Callable[..., np.ndarray]] = {
     "odd": lambda x: x**3,
@@ -64,12 +67,13 @@ def drawn(row: Axiom, rng: np.random.Generator) -> tuple[dict[str, Binding], dic
             bindings[letter] = LISTS[letter]
         else:
             inside = {var for list_ in letters(row.left) & set("VW") for var in LISTS[list_]}
-            barred = {v for c in row.conditions if isinstance(c, Without) and c.term == letter for v in LISTS[c.indices]}
-            shapes[letter] = (I, *sorted(inside - barred, reverse=True))
+            apart = [c.indices for c in row.conditions if isinstance(c, Without) and c.term == letter]
+            barred = {var for names in apart for var in LISTS[names]}
+            shapes[letter] = (ROW, *sorted(inside - barred, reverse=True))
             wanted = any(isinstance(c, Positive) and c.term == letter for c in row.conditions)
-            bindings[letter] = exp(entry(letter, ((I,),))) if wanted else random_term(rng, letter, shapes[letter])
+            bindings[letter] = exp(entry(letter, ((ROW,),))) if wanted else random_term(rng, letter, shapes[letter])
             if wanted:
-                shapes[letter] = (I,)
+                shapes[letter] = (ROW,)
     return bindings, shapes
 
 
@@ -135,11 +139,11 @@ def test_nothing_undefined_comes_in():
 
 
 def test_terms_have_one_form():
-    a, b, x = sym("a"), sym("b"), entry("X", ((I,), (J,)))
+    a, b, x = sym("a"), sym("b"), entry("X", ((ROW,), (J,)))
     assert add(a, add(b, num(2)), num(-2)) == add(b, a)
     assert mul(a, mul(b, num(3)), num(2)) == mul(num(6), b, a)
     assert mul(num(0), inv(num(0))) == num(0) and inv(num(0)) != num(0)
-    assert bind(Kind.SUM, (J,), x) == bind(Kind.SUM, (("j", -77),), entry("X", ((I,), (("j", -77),))))
+    assert bind(Kind.SUM, (J,), x) == bind(Kind.SUM, (("j", -77),), entry("X", ((ROW,), (("j", -77),))))
     assert bind(Kind.SUM, (), x) == x
 
 
@@ -151,8 +155,9 @@ def test_bound_indices_are_told_apart_by_what_they_do():
     diagonal = bind(Kind.SUM, (one,), entry("X", ((one,), (one,))))
     assert square == turned
     assert square != diagonal
-    nested = bind(Kind.SUM, (one,), mul(entry("Y", ((one,),)), bind(Kind.SUM, (other,), entry("X", ((one,), (other,))))))
-    swapped = bind(Kind.SUM, (other,), mul(entry("Y", ((other,),)), bind(Kind.SUM, (one,), entry("X", ((one,), (other,))))))
+    x, y, z = entry("X", ((one,), (other,))), entry("Y", ((one,),)), entry("Y", ((other,),))
+    nested = bind(Kind.SUM, (one,), mul(y, bind(Kind.SUM, (other,), x)))
+    swapped = bind(Kind.SUM, (other,), mul(z, bind(Kind.SUM, (one,), x)))
     assert nested != swapped
 
 
@@ -161,6 +166,24 @@ def test_patterns_are_read():
     assert row.left.head == Kind.MUL and row.left.args[1] == Pattern("b")
     with pytest.raises(ValueError, match="no pattern"):
         axiom("x", "a - b == a")
+
+
+@pytest.mark.parametrize("function", PROPERTIES)
+def test_the_operators_have_the_properties_that_the_table_says(function: str):
+    kind = next(kind for kind in OpKind if kind.value == function)
+    attrs = ClampAttrs(Fraction(-1, 2), Fraction(1)) if kind is OpKind.CLAMP else None
+
+    def f(x):
+        return TABLE[kind]([np.asarray(x)], attrs, 0)
+
+    x = np.sort(np.random.default_rng(0).normal(size=1000))
+    held = {
+        "idempotent": np.allclose(f(f(x)), f(x)),
+        "monotone": bool(np.all(np.diff(f(x)) >= 0)),
+        "homogeneous": np.allclose(f(3.7 * x), 3.7 * f(x)),
+    }
+    assert all(held[name] for name in PROPERTIES[function])
+    assert {name for name, true in held.items() if true} == set(PROPERTIES[function])
 
 
 def test_every_property_has_an_axiom_and_an_example():

@@ -91,7 +91,7 @@ def symbols(graph: KernelGraph) -> dict[str, float]:
     named = {(op.attrs.symbol, op.attrs.value) for op in ops if isinstance(op.attrs, ConstAttrs) and op.attrs.symbol}
     if len(named) > 1:
         reject()
-    return {"c0": float(value) for _, value in named}
+    return {f"c{number}": float(value) for number, (_, value) in enumerate(named)}
 
 
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda b: b.__name__)
@@ -102,15 +102,15 @@ def test_named_muGraphs(build):
 
 
 SIZES = {
-    "rmsnorm": dict(m=3, k=12, n=10, grid=5, loop=3),
-    "rmsnorm_fig3": dict(m=2, k=6, n=9, grid=3, loop=3),
-    "gated_mlp": dict(m=3, k=6, n=6, grid=3, loop=3),
-    "lora": dict(m=2, k=6, n=6, r=3, grid=2, loop=3),
-    "gqa": dict(h=3, q=2, d=3, s=6, grid=(3, 2), loop=3),
-    "attention_safe": dict(h=3, q=6, d=2, s=9, grid=(3, 3), loop=3),
-    "flash_decoding": dict(h=2, q=3, d=2, s=12, parts=3, loop=2),
-    "qknorm": dict(h=2, q=6, d=3, s=6, grid=(2, 3), loop=3),
-    "concat_free": dict(m=6, k=3, n=6, grid=3, loop=3),
+    "rmsnorm": {"m": 3, "k": 12, "n": 10, "grid": 5, "loop": 3},
+    "rmsnorm_fig3": {"m": 2, "k": 6, "n": 9, "grid": 3, "loop": 3},
+    "gated_mlp": {"m": 3, "k": 6, "n": 6, "grid": 3, "loop": 3},
+    "lora": {"m": 2, "k": 6, "n": 6, "r": 3, "grid": 2, "loop": 3},
+    "gqa": {"h": 3, "q": 2, "d": 3, "s": 6, "grid": (3, 2), "loop": 3},
+    "attention_safe": {"h": 3, "q": 6, "d": 2, "s": 9, "grid": (3, 3), "loop": 3},
+    "flash_decoding": {"h": 2, "q": 3, "d": 2, "s": 12, "parts": 3, "loop": 2},
+    "qknorm": {"h": 2, "q": 6, "d": 3, "s": 6, "grid": (2, 3), "loop": 3},
+    "concat_free": {"m": 6, "k": 3, "n": 6, "grid": 3, "loop": 3},
 }
 
 
@@ -122,7 +122,7 @@ def test_other_sizes(build):
 
 
 def graph_with(kind, *shapes, attrs=None):
-    k = Kernel(**{name: shape for name, shape in zip("XYZW", shapes, strict=False)})
+    k = Kernel(**dict(zip("XYZW", shapes, strict=False)))
     value = k.op(kind, *range(len(shapes)), attrs=attrs)
     return k.returning(value)
 

@@ -1,0 +1,365 @@
+"""The named muGraphs are proved equal to their programs for all sizes; what is wrong never is."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from mirage_nb.errors import OptionError, ProofError
+from mirage_nb.ir import (
+    AccumKind,
+    ClampAttrs,
+    DimAttrs,
+    KernelGraph,
+    OpKind,
+    PowAttrs,
+    ReshapeAttrs,
+)
+from mirage_nb.ir.legality import is_legal
+from mirage_nb.search import EFFORTS, Budget, configurations, instances, prepare, run_configuration, tiny
+from mirage_nb.targets import DEFAULT_TARGET, TARGETS
+from mirage_nb.verify.proof import Proof, Unproved, check, prove
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import VerdictKind
+from tests import mugraphs
+from tests.codegen import mugraphs as built
+from tests.mugraphs import BUILDERS, Kernel
+from tests.search import programs
+from tests.strategies import program_pairs
+from tests.strategies import programs as random_programs
+from tests.verify.mutants import mutants
+
+SECONDS = 1.0
+OTHER_SIZES = {
+    "rmsnorm": {"m": 3, "k": 12, "n": 10, "grid": 5, "loop": 3},
+    "rmsnorm_fig3": {"m": 2, "k": 6, "n": 9, "grid": 3, "loop": 3},
+    "gated_mlp": {"m": 3, "k": 6, "n": 6, "grid": 3, "loop": 3},
+    "lora": {"m": 2, "k": 6, "n": 6, "r": 3, "grid": 2, "loop": 3},
+    "gqa": {"h": 3, "q": 6, "d": 3, "s": 6, "grid": (3, 2), "loop": 3},
+    "attention_safe": {"h": 3, "q": 6, "d": 3, "s": 9, "grid": (3, 3), "loop": 3},
+    "flash_decoding": {"h": 3, "q": 3, "d": 3, "s": 12, "parts": 3, "loop": 2},
+    "qknorm": {"h": 3, "q": 6, "d": 3, "s": 6, "grid": (3, 3), "loop": 3},
+    "concat_free": {"m": 6, "k": 3, "n": 6, "grid": 3, "loop": 3},
+}
+
+
+def proved(program: KernelGraph, mugraph: KernelGraph, **options) -> Proof:
+    """The proof, found in time, and accepted by the checker once it went through JSON."""
+    started = time.monotonic()
+    found = prove(program, mugraph, **options)
+    assert time.monotonic() - started < SECONDS
+    assert isinstance(found, Proof), found
+    again = Proof.from_json(found.to_json())
+    assert again == found
+    check(again, program, mugraph)
+    return found
+
+
+def refused(program: KernelGraph, mugraph: KernelGraph, **options) -> str:
+    found = prove(program, mugraph, **options)
+    assert isinstance(found, Unproved), found
+    return found.reason
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda b: b.__name__)
+def test_named_muGraphs_for_all_sizes(build):
+    """A proof found at one size is one at another, also at the size of a real workload."""
+    case = build()
+    proof = proved(case.program, case.candidate)
+    other = build(**OTHER_SIZES[build.__name__])
+    check(proof, other.program, other.candidate)
+    assert proved(other.program, other.candidate) == proof
+
+
+def test_real_sizes():
+    small, real = mugraphs.rmsnorm(), mugraphs.rmsnorm(16, 4096, 6144, 96, 64)
+    check(proved(small.program, small.candidate), real.program, real.candidate)
+
+
+def ntrans_program(rows: int, width: int) -> KernelGraph:
+    k = Kernel(H=(rows, width), X=(rows, width), A=(rows, width))
+    inner = k.op(OpKind.MUL, 2, k.op(OpKind.ADD, mugraphs.rms(k, 0, 1, width), 1))
+    return k.returning(mugraphs.rms(k, k.op(OpKind.ADD, 1, inner), 1, width))
+
+
+def chain_program(m: int, k: int, n: int) -> KernelGraph:
+    b = Kernel(X=(m, k), A=(k, n), C=(n, k))
+    return b.returning(b.op(OpKind.MATMUL, b.op(OpKind.EXP, b.op(OpKind.MATMUL, 0, 1)), 2))
+
+
+BUILT = {
+    "rmsnorm": (lambda: programs.rmsnorm(2, 512, 128), built.rmsnorm),
+    "rmsnorm_gain": (lambda: mugraphs.rmsnorm_fig3(16, 256, 128).program, built.rmsnorm_gain),
+    "gated_mlp": (lambda: programs.gated_mlp(8, 256, 128), built.gated_mlp),
+    "lora": (lambda: programs.lora(16, 128, 16, 64), built.lora),
+    "lora_concat": (lambda: programs.lora(16, 128, 16, 64), built.lora_concat),
+    "attention": (lambda: programs.gqa(2, 32, 64, 128), built.attention),
+    "split_attention": (lambda: programs.gqa(2, 16, 64, 256), built.split_attention),
+    "safe_attention": (lambda: programs.attention_safe(2, 16, 64, 128), built.safe_attention),
+    "split_safe_attention": (lambda: programs.attention_safe(2, 16, 64, 256), built.split_safe_attention),
+    "split_safe_rows": (
+        lambda: programs.attention_safe(2, 16, 64, 256),
+        lambda: built.split_safe_attention(row_blocks=2, combine_blocks=4),
+    ),
+    "ntrans": (lambda: ntrans_program(4, 512), built.ntrans),
+    "moe": (lambda: chain_program(8, 64, 64), built.chain),
+}
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_built_muGraphs(name: str):
+    program, mugraph = (make() for make in BUILT[name])
+    proved(program, mugraph)
+
+
+def found_by_search(graph: KernelGraph, kernels: int, seconds: float, limit: int) -> list[tuple]:
+    """Structures that the search finds soon with so many kernels, with what it prepared."""
+    prepared, effort = prepare(graph), EFFORTS["standard"]
+    found, end = [], time.monotonic() + seconds
+    for configuration in configurations(prepared, effort):
+        if configuration.kernels == kernels and time.monotonic() < end:
+            stop = time.monotonic() + seconds / 4
+            result = run_configuration(
+                prepared, configuration, effort, Budget(), lambda counts: None, lambda stop=stop: time.monotonic() > stop
+            )
+            found += [(prepared, structure) for structure in result.structures[:limit]]
+    return found
+
+
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+def test_what_the_search_finds(name: str):
+    """muGraphs of one kernel, at the smallest sizes and at those of the real instance."""
+    graph = programs.PROGRAMS[name]()
+    cases = found_by_search(graph, 1, 0.6, 2)
+    assert cases
+    for prepared, structure in cases[:6]:
+        proved(*tiny(prepared, structure))
+        for instance in instances(structure, prepared, TARGETS[DEFAULT_TARGET], 1):
+            proved(graph, instance.graph)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", [1, 2])
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+def test_everything_that_the_search_finds(name: str, kernels: int):
+    for prepared, structure in found_by_search(programs.PROGRAMS[name](), kernels, 8.0, 20):
+        program, mugraph = tiny(prepared, structure)
+        assert verify(program, mugraph).kind is VerdictKind.FIELD
+        proved(program, mugraph)
+
+
+def test_wrong_qknorm():
+    case = mugraphs.qknorm_wrong()
+    assert "normal forms" in refused(case.program, case.candidate)
+
+
+def test_wrong_shift():
+    """A maximum over one tile only, subtracted from all: right for the quotient, wrong for a sum alone."""
+
+    def shifted(whole: bool) -> KernelGraph:
+        k = Kernel(S=(4, 6))
+        parts = k.op(OpKind.RESHAPE, 0, attrs=ReshapeAttrs((4, 2, 3)))
+        top = k.max(k.max(parts, 2), 1) if whole else k.max(parts, 2)
+        e = k.op(OpKind.EXP, k.op(OpKind.SUB, parts, top))
+        return k.returning(k.sum(k.sum(e, 2), 1))
+
+    program = Kernel(S=(4, 6))
+    e = program.op(OpKind.EXP, program.op(OpKind.SUB, 0, program.max(0, 1)))
+    right = program.returning(program.op(OpKind.RESHAPE, program.sum(e, 1), attrs=ReshapeAttrs((4, 1, 1))))
+    proved(right, shifted(True))
+    refused(right, shifted(False))
+
+
+def test_an_accumulator_of_the_wrong_kind():
+    """Tiles that carry their own maximum, added up without rescaling."""
+    case = mugraphs.attention_safe()
+    plain = [m for d, m in mutants(case.candidate) if AccumKind.RESCALE.value in d or "Accum" in d]
+    assert plain
+    for mutant in plain:
+        if is_legal(mutant) and verify(case.program, mutant).kind is VerdictKind.REFUTED:
+            refused(case.program, mutant)
+
+
+def test_mutants_are_proved_exactly_where_they_are_right():
+    """Hundreds of single-site mutants: no refuted one is proved, and every accepted one is."""
+    tally: Counter[tuple[VerdictKind, bool]] = Counter()
+    for build in BUILDERS:
+        case = build()
+        for description, mutant in mutants(case.candidate):
+            if is_legal(mutant):
+                verdict = verify(case.program, mutant)
+                found = isinstance(prove(case.program, mutant, seconds=1), Proof)
+                assert not (found and verdict.kind is VerdictKind.REFUTED), f"{build.__name__}: {description}"
+                assert found or not verdict.accepted, f"{build.__name__}: {description}: {verdict}"
+                tally[verdict.kind, found] += 1
+    assert tally[VerdictKind.REFUTED, False] > 200 and tally[VerdictKind.FIELD, True] > 40
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_programs())
+def test_a_program_is_itself(graph):
+    found = prove(graph, graph)
+    if isinstance(found, Proof):
+        assert found.steps == ()
+        check(found, graph, graph)
+    else:
+        assert any(word in found.reason for word in ("nest", "concatenated", "extents", "large", "nodes"))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(program_pairs())
+def test_random_pairs(pair):
+    """Whatever is proved of two random programs is not refuted by random tests."""
+    program, candidate = pair
+    if program.output_types == candidate.output_types and isinstance(prove(program, candidate, seconds=1), Proof):
+        assert verify(program, candidate).kind is not VerdictKind.REFUTED
+
+
+def one(kind: OpKind, *later, attrs=None, shape=(4, 6)) -> tuple[Kernel, int]:
+    k = Kernel(X=shape, Y=shape)
+    return k, k.op(kind, 0, attrs=attrs)
+
+
+def test_ring_laws():
+    """(x + y)(x - y) = x*x - y*y, and 2 * x = x + x."""
+    k = Kernel(X=(4, 6), Y=(4, 6))
+    left = k.returning(k.op(OpKind.MUL, k.op(OpKind.ADD, 0, 1), k.op(OpKind.SUB, 0, 1)))
+    k = Kernel(X=(4, 6), Y=(4, 6))
+    right = k.returning(k.op(OpKind.SUB, k.op(OpKind.SQR, 0), k.op(OpKind.SQR, 1)))
+    proved(left, right)
+    k = Kernel(X=(4, 6))
+    twice = k.returning(k.op(OpKind.MUL, 0, k.const(2)))
+    k = Kernel(X=(4, 6))
+    proved(twice, k.returning(k.op(OpKind.ADD, 0, 0)))
+
+
+def test_constants_as_they_are():
+    """1/8 * 1/8 is 1/64 only for these constants, and the proof says so."""
+    k = Kernel(X=(4, 6))
+    left = k.returning(k.op(OpKind.MUL, k.op(OpKind.MUL, 0, k.const(Fraction(1, 8))), k.const(Fraction(1, 8))))
+    k = Kernel(X=(4, 6))
+    proof = proved(left, k.returning(k.op(OpKind.MUL, 0, k.const(Fraction(1, 64)))))
+    assert proof.literal and "for these constants" in str(proof)
+    k = Kernel(X=(4, 6))
+    wrong = k.returning(k.op(OpKind.MUL, 0, k.const(Fraction(1, 63))))
+    refused(left, wrong)
+    with pytest.raises(ProofError):
+        check(proof, left, wrong)
+
+
+def test_sizes_that_happen_to_be_equal_are_not_the_same():
+    """A sum over rows is none over columns, even of a square; both sides of a product are told apart."""
+    k = Kernel(X=(4, 4))
+    rows = k.returning(k.op(OpKind.RESHAPE, k.sum(0, 0), attrs=ReshapeAttrs((4,))))
+    k = Kernel(X=(4, 4))
+    refused(rows, k.returning(k.op(OpKind.RESHAPE, k.sum(0, 1), attrs=ReshapeAttrs((4,)))))
+
+
+def test_outputs_in_another_order():
+    k = Kernel(X=(4, 6), Y=(4, 6))
+    added, timed = k.op(OpKind.ADD, 0, 1), k.op(OpKind.MUL, 0, 1)
+    program, turned = k.returning(added, timed), k.returning(timed, added)
+    assert proved(program, turned).outputs == (1, 0)
+    refused(program, turned, outputs=(0, 1))
+
+
+def test_another_program_is_no_crash():
+    case, other = mugraphs.rmsnorm(), mugraphs.gqa()
+    refused(case.program, other.program)
+    with pytest.raises(ProofError, match="inputs"):
+        check(Proof(()), case.program, other.program)
+
+
+def graph(kind: OpKind, first: bool, attrs=None, then=OpKind.MAX) -> KernelGraph:
+    """f(max x) or max(f x); f(sum x) or sum(f x)."""
+    k = Kernel(X=(4, 6))
+    value = 0
+    for step in (kind, then) if first else (then, kind):
+        value = k.op(step, value, attrs=DimAttrs(1) if step is then else attrs)
+    return k.returning(value)
+
+
+def test_properties_of_the_operators():
+    """Monotone functions pass maxima, ReLU passes positive scales and itself; neither passes sums."""
+    for kind, attrs in ((OpKind.RELU, None), (OpKind.CLAMP, ClampAttrs(Fraction(0), Fraction(1))), (OpKind.SIGMOID, None)):
+        proof = proved(graph(kind, True, attrs), graph(kind, False, attrs))
+        assert "monotone" in proof.axioms
+        refused(graph(kind, True, attrs, OpKind.SUM), graph(kind, False, attrs, OpKind.SUM))
+    k = Kernel(X=(4, 6))
+    twice = k.returning(k.op(OpKind.RELU, k.op(OpKind.RELU, k.op(OpKind.MUL, 0, k.const(Fraction(1, 3))))))
+    k = Kernel(X=(4, 6))
+    proved(twice, k.returning(k.op(OpKind.MUL, k.op(OpKind.RELU, 0), k.const(Fraction(1, 3)))))
+
+
+def test_gelu_has_no_properties_but_is_itself():
+    refused(graph(OpKind.GELU, True), graph(OpKind.GELU, False))
+    case = mugraphs.gated_mlp()
+    assert case.program.ops  # SiLU as an unknown function is enough there
+    proved(graph(OpKind.GELU, True), graph(OpKind.GELU, True))
+
+
+def test_a_user_adds_a_property():
+    """x**3 is multiplicative: the proof goes through once that is said, and names it."""
+    cube = PowAttrs(Fraction(3))
+
+    def power(first: bool) -> KernelGraph:
+        k = Kernel(X=(4, 6), Y=(4, 6))
+        if first:
+            return k.returning(k.op(OpKind.POW, k.op(OpKind.MUL, 0, 1), attrs=cube))
+        return k.returning(k.op(OpKind.MUL, k.op(OpKind.POW, 0, attrs=cube), k.op(OpKind.POW, 1, attrs=cube)))
+
+    refused(power(True), power(False))
+    proof = proved(power(True), power(False), properties={"Pow(exponent=3)": ["multiplicative"]})
+    assert "Pow(exponent=3) is multiplicative" in proof.assumptions
+    refused(power(True), power(False), properties={"Pow(exponent=5)": ["multiplicative"]})
+    forgotten = Proof(proof.steps, proof.outputs, proof.literal)
+    with pytest.raises(ProofError, match="multiplicative"):
+        check(forgotten, power(True), power(False))
+    with pytest.raises(OptionError, match="unknown property"):
+        prove(power(True), power(False), properties={"Pow": ["convex"]})
+
+
+def test_a_users_linear_function_passes_a_product():
+    """f(X @ W) = f(X) @ W for linear f."""
+
+    def product(first: bool) -> KernelGraph:
+        k = Kernel(X=(4, 6), W=(6, 3))
+        attrs = ClampAttrs(None, None)
+        if first:
+            return k.returning(k.op(OpKind.CLAMP, k.op(OpKind.MATMUL, 0, 1), attrs=attrs))
+        total = k.op(OpKind.MATMUL, 0, 1)
+        half = k.op(OpKind.CLAMP, k.op(OpKind.MUL, total, k.const(Fraction(1, 2))), attrs=attrs)
+        return k.returning(k.op(OpKind.ADD, half, half))
+
+    refused(product(True), product(False))
+    proof = proved(product(True), product(False), properties={"Clamp": {"linear"}})
+    assert {"linear_scale", "linear_sum"} & set(proof.axioms)
+
+
+def test_definitions_are_unfolded_where_they_are_needed():
+    """SiLU is x / (1 + exp(-x)), and x * Sigmoid(x)."""
+    k, silu = one(OpKind.SILU)
+    program = k.returning(silu)
+    k, sigmoid = one(OpKind.SIGMOID)
+    assert "silu_definition" in proved(program, k.returning(k.op(OpKind.MUL, 0, sigmoid))).axioms
+    k = Kernel(X=(4, 6), Y=(4, 6))
+    e = k.op(OpKind.EXP, k.op(OpKind.SUB, k.const(0), 0))
+    proved(program, k.returning(k.op(OpKind.DIV, 0, k.op(OpKind.ADD, k.const(1), e))))
+
+
+def test_time_is_kept():
+    k = Kernel(X=(4, 6), Y=(4, 6))
+    value = k.op(OpKind.ADD, 0, 1)
+    for _ in range(6):
+        value = k.op(OpKind.MUL, value, k.op(OpKind.ADD, value, 0))
+    left = k.returning(value)
+    k = Kernel(X=(4, 6), Y=(4, 6))
+    started = time.monotonic()
+    reason = refused(left, k.returning(k.op(OpKind.ADD, 0, 1)), seconds=0.5)
+    assert time.monotonic() - started < 3 and ("grow" in reason or "within" in reason or "nodes" in reason)
+    with pytest.raises(OptionError, match="seconds"):
+        prove(left, left, seconds=0)
