@@ -3,7 +3,7 @@
 In: a kernel graph of pre-defined operators. Out: `Piece`s, convex parts of it as programs of their own, in launch
 order. A cut is the set of values that are stored between kernels; every piece computes one of those, or an
 output, from inputs and other stored values, and computes again what is not stored. Pieces that would repeat a
-matmul are one piece with several outputs. Invariant: the pieces of a cut compute the program, whatever computes
+matmul, and pieces that do the same to one tensor side by side, are one piece with several outputs. Invariant: the pieces of a cut compute the program, whatever computes
 the pieces (paper section 2: a kernel graph of pre-defined and graph-defined operators).
 """
 
@@ -20,6 +20,10 @@ VIEWS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT})
 HEAVY = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
 MAX_POINTS = 8
 """Values of a program, the smallest ones, that cuts may store beside those that they have to."""
+MAX_STORED = 4
+"""So many of them in one cut."""
+LAUNCH_BYTES = 16_000_000
+"""What device memory moves while another kernel starts."""
 
 Cut = frozenset[int]
 """The values that are stored between kernels."""
@@ -47,6 +51,12 @@ def pieces(program: KernelGraph, cut: Cut) -> tuple[Piece, ...]:
     """
     maker = {value: op for op, values in program.definitions() for value in values}
     stored = {*cut, *program.outputs}
+    made = [_piece(program, maker, stored, writes) for writes in _written(program, maker, stored)]
+    return tuple(_ordered(made, set(range(program.input_count))))
+
+
+def _written(program: KernelGraph, maker: dict[int, Op], stored: set[int]) -> list[list[int]]:
+    """The stored values, those of one piece together."""
     groups: list[tuple[list[int], set[int]]] = []
     for value in sorted(stored):
         if value not in maker or maker[value].kind is OpKind.CONST:
@@ -58,8 +68,32 @@ def pieces(program: KernelGraph, cut: Cut) -> tuple[Piece, ...]:
             groups.remove(group)
             again |= group[1]
         groups.append((sorted([value, *(v for group in shared for v in group[0])]), again))
-    made = [_piece(program, maker, stored, writes) for writes, _ in groups]
-    return tuple(_ordered(made, set(range(program.input_count))))
+    _join_alike(program, maker, stored, groups)
+    return [writes for writes, _ in groups]
+
+
+def _join_alike(
+    program: KernelGraph, maker: dict[int, Op], stored: set[int], groups: list[tuple[list[int], set[int]]]
+) -> None:
+    """Join groups of one output that read one tensor and do the same, where none waits for another."""
+    kept: dict[object, tuple[list[int], set[int]]] = {}
+    for group in list(groups):
+        (value, *more), _ = group
+        cone = _cone(maker, stored, [value])
+        reads = [v for v in maker[cone[0]].inputs if v not in cone]
+        if more or not reads or not any(maker[v].kind in HEAVY for v in cone):
+            continue
+        doing = tuple((maker[v].kind, maker[v].attrs, program.types[v]) for v in cone)
+        twin = kept.setdefault((reads[0], doing), group)
+        if twin is not group and not any(_follows(maker, value, v) or _follows(maker, v, value) for v in twin[0]):
+            twin[0].append(value)
+            twin[1].update(group[1])
+            groups.remove(group)
+
+
+def _follows(maker: dict[int, Op], value: int, other: int) -> bool:
+    """Whether `value` is computed from `other`."""
+    return other in _cone(maker, set(), [value])
 
 
 def _cone(maker: dict[int, Op], stored: set[int], writes: Sequence[int]) -> list[int]:
@@ -127,39 +161,49 @@ def smallest_cut(program: KernelGraph, expressible: Callable[[KernelGraph], bool
 
 
 def cuts(program: KernelGraph, least: Cut, kernels: int, limit: int) -> tuple[Cut, ...]:
-    """At most `limit` cuts that store `least` and more, into at most `kernels` pieces; few and small tensors first.
+    """At most `limit` cuts that store `least` and more, into at most `kernels` pieces; few pieces, few bytes first.
 
     Points to cut at are values that feed a matmul and values that several operators read, behind their views.
     What is stored beyond `least` is no larger than the inputs and outputs together.
     """
     maker = {value: op for op, values in program.definitions() for value in values}
+    size = [t.nbytes for t in program.types]
+    fixed = {*least, *program.outputs}
+    points = [v for v in _points(maker) if v not in fixed and maker[v].kind is not OpKind.CONST]
+    points = sorted(points, key=lambda v: (size[v], v))[:MAX_POINTS]
+    most = sum(t.nbytes for t in (*(i.type for i in program.inputs), *program.output_types))
+    found: list[tuple[int, int, list[int]]] = []
+    for count in range(min(len(points), MAX_STORED) + 1):
+        for extra in combinations(points, count):
+            stored = sum(size[v] for v in extra)
+            cut = least.union(extra)
+            if stored > most or len(cut) + len(program.outputs) < 2:
+                continue
+            number = len(_written(program, maker, {*cut, *program.outputs}))
+            if cut == least or 1 < number <= kernels:
+                found.append((number * LAUNCH_BYTES + 2 * stored, number, sorted(cut)))
+    allowed = (frozenset(cut) for _, _, cut in sorted(found) if frozenset(cut) == least or _ends(program, cut))
+    return tuple(cut for _, cut in zip(range(limit), allowed, strict=False))
+
+
+def _points(maker: dict[int, Op]) -> set[int]:
+    """Where kernels may be cut apart: computed values that matmuls or several operators read."""
     readers: dict[int, set[int]] = {}
     points: set[int] = set()
     for value, op in maker.items():
-        for operand in op.inputs:
-            source = operand
+        for source in op.inputs:
             while source in maker and maker[source].kind in VIEWS:
                 source = maker[source].inputs[0]
             readers.setdefault(source, set()).add(value)
             if op.kind in HEAVY:
                 points.add(source)
     points |= {v for v, found in readers.items() if len(found) > 1}
-    fixed = {*least, *program.outputs}
-    usable = [v for v in points if v in maker and v not in fixed and maker[v].kind is not OpKind.CONST]
-    usable = sorted(usable, key=lambda v: (program.types[v].nbytes, v))[:MAX_POINTS]
-    most = sum(t.nbytes for t in (*(i.type for i in program.inputs), *program.output_types))
-    found: list[Cut] = []
-    for count in range(len(usable) + 1):
-        small = (e for e in combinations(usable, count) if sum(program.types[v].nbytes for v in e) <= most)
-        more = [least.union(extra) for extra in small]
-        more.sort(key=lambda cut: (sum(program.types[v].nbytes for v in cut), sorted(cut)))
-        found.extend(cut for cut in more if len(cut) + len(program.outputs) > 1)
-    allowed = (cut for cut in found if cut == least or _possible(program, cut, kernels))
-    return tuple(cut for _, cut in zip(range(limit), allowed, strict=False))
+    return points & maker.keys()
 
 
-def _possible(program: KernelGraph, cut: Cut, kernels: int) -> bool:
+def _ends(program: KernelGraph, cut: Sequence[int]) -> bool:
+    """Whether no two pieces wait for each other."""
     try:
-        return 1 < len(pieces(program, cut)) <= kernels
+        return bool(pieces(program, frozenset(cut)))
     except SearchError:
         return False

@@ -124,7 +124,7 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
             for grid in combinations(splittable, count):
                 for loop in loops:
                     found.append(Configuration(grid, loop, kernels, _label(prepared, grid, loop, kernels)))
-    if effort.kernels > 1:
+    if effort.kernels > 1 and effort.cuts:
         found += [_cutting(prepared, cut) for cut in cuts(prepared.graph, frozenset(), effort.pieces, effort.cuts)]
     found.sort(key=lambda c: (min(c.kernels, 2), c.cut is None))
     return tuple(found)

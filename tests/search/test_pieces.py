@@ -74,6 +74,18 @@ def test_no_matmul_is_computed_twice() -> None:
         assert sum(op.kind is OpKind.MATMUL for op in made) == 2
 
 
+def test_equal_products_of_one_tensor_are_one_piece() -> None:
+    b = Builder.over(X=(4, 6), A=(6, 5), B=(6, 5), C=(6, 5), D=(5, 5))
+    q, k, v = (b.matmul(0, w) for w in (1, 2, 3))
+    b.matmul(b.softmax(b.matmul(q, b.transpose(k))), b.matmul(v, 4))
+    made = pieces(b.done(), frozenset((q, k, v)))
+    assert [piece.writes for piece in made] == [(q, k, v), (len(b.graph.types) - 1,)]
+    chained = Builder.over(X=(6, 6))
+    once = chained.matmul(0, 0)
+    chained.matmul(once, 0)
+    assert len(pieces(chained.done(), frozenset((once,)))) == 2
+
+
 def test_the_smallest_cut_isolates_what_has_no_axes() -> None:
     effort = EFFORTS["standard"]
     program = beside()
