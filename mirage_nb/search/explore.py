@@ -140,6 +140,7 @@ class _Explorer:
             prefixes=tuple(prefixes[: self.effort.prefixes]),
             seconds=time.monotonic() - self.started,
             values=self.values,
+            reached=frozenset(self.reached),
         )
 
     def parts(self, piece: Piece, count: int, prefixes: list[Prefix]) -> list[tuple[float, Part]]:
@@ -152,6 +153,7 @@ class _Explorer:
             for configuration in configurations(prepared, effort):
                 left = until - time.monotonic()
                 if self.halted() or left <= 0:
+                    self.reached.add("seconds")
                     self.cut.append(f"{self.configuration}: stopped before every piece was searched")
                     break
                 if configuration.kernels > 1 and not _splits_reduction(configuration):
@@ -182,6 +184,7 @@ class _Explorer:
         self.counts = self.joined(part.counts)
         self.values += part.values
         self.saturated &= part.saturated
+        self.reached |= part.reached
         if part.cut:
             kept = PIECE_STRUCTURES
             self.cut.append(f"pieces: at most {kept} graphs for each configuration of a piece")
