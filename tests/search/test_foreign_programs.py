@@ -44,17 +44,17 @@ FEW = replace(EFFORTS["standard"], kernels=1, extra=1, structures=3)
 FOLDER = Path(__file__).parent / "foreign"
 FOREIGN = sorted(path.stem for path in FOLDER.glob("*.mirage"))
 
-REFUSED = {
-    "concat_inputs": "Concat",
-    "elementwise_chain": "outside LAX, the result of operator 0 (Sigmoid) enters a second exponential",
-    "outer_product": "outer product",
-}
-"""Programs that are not fused, with words of the reason."""
+REFUSED = {"elementwise_chain": "outside LAX, the result of operator 0 (Sigmoid) enters a second exponential"}
+"""Programs that nothing is found for, with words of the reason."""
+APART = {"concat_inputs": 1}
+"""Programs with operators that no kernel takes in: how many of them stay kernels of their own."""
 FUSED = [name for name in FOREIGN if name not in REFUSED]
 
 SMALLER = {
     "B": 2, "C": 32, "D": 16, "F": 96, "G": 2, "H": 2, "K": 64, "L": 32, "M": 16, "N": 64, "R": 8, "S": 32, "T": 64,
 }  # fmt: skip
+MAX_BLOCKS = 32
+"""Blocks of what is executed: the CPU edition runs them one after the other."""
 ODD = {"odd_sizes": {"M": 7, "K": 100, "N": 130}, "prime_sizes": {"M": 13, "K": 53, "N": 31}}
 
 
@@ -120,22 +120,22 @@ def test_it_becomes_one_fused_verified_mugraph(name: str) -> None:
     prepared = prepare(graph)
     structure, instance = fused(prepared)
     check(instance.graph)
-    assert instance.graph.kernel_count < operators(graph)
+    assert instance.graph.kernel_count < operators(graph) + APART.get(name, 0)
     pair = tiny(prepared, structure)
     assert verify(*pair, seed=3).accepted
     inputs = stored(pair[0])
     assert error(exact(pair[1], inputs), exact(pair[0], inputs)) < 1e-9
 
 
-@pytest.mark.parametrize("name", FUSED[::3])
+@pytest.mark.parametrize("name", FUSED[1::3])
 def test_it_is_emitted_and_runs(name: str) -> None:
     graph = program(name, small=True)
     prepared = prepare(graph)
     inputs = stored(graph)
     wanted = exact(graph, inputs)
     choose = random.Random(name)
-    every = [i for _, s in zip(range(12), found(prepared), strict=False) for i in instances(s, prepared, H200, 4)]
-    for instance in choose.sample(every, 2):
+    every = [i for _, s in zip(range(6), found(prepared), strict=False) for i in instances(s, prepared, H200, 8)]
+    for instance in choose.sample([i for i in every if i.cost.blocks <= MAX_BLOCKS], 2):
         emitted = emit(instance.graph, H200, Options(choose.choice([2, 4])))
         outputs = run(emitted, inputs, deferred=True, order=choose.randrange(100))
         types = instance.graph.output_types
