@@ -11,7 +11,7 @@ their operand.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,23 +27,31 @@ from mirage_nb.interp.run import run_kernel
 from mirage_nb.ir import AccumKind, ApplyAttrs, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
 from mirage_nb.ir.ops import Attrs
 
-__all__ = ["FieldAlgebra", "FieldInstance", "FieldTensor", "evaluate", "evaluate_all", "random_inputs"]
+__all__ = ["FieldAlgebra", "FieldInstance", "FieldTensor", "Noted", "evaluate", "evaluate_all", "random_inputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What an evaluation met on every level, in order: what square roots are taken of, what is an exponent, and
+    the elements that maxima are taken of."""
+
+    radicands: list[FieldTensor] = field(default_factory=list)
+    exponents: list[FieldTensor] = field(default_factory=list)
+    ranked: list[FieldTensor] = field(default_factory=list)
 
 
 def evaluate(
     graph: KernelGraph,
     inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor],
     instance: FieldInstance,
-    radicands: list[FieldTensor] | None = None,
+    noted: Noted | None = None,
 ) -> tuple[FieldTensor, ...]:
     """The outputs of a program or muGraph on these field tensors, by name or in the order of its inputs.
-
-    Whatever a square root is taken of, on every level, is appended to `radicands`.
 
     Raises:
         ShapeError: an input is missing, unknown or of another shape.
     """
-    values = evaluate_all(graph, inputs, instance, radicands)
+    values = evaluate_all(graph, inputs, instance, noted)
     return tuple(values[v].moved(partial(np.broadcast_to, shape=graph.types[v].shape)) for v in graph.outputs)
 
 
@@ -51,7 +59,7 @@ def evaluate_all(
     graph: KernelGraph,
     inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor],
     instance: FieldInstance,
-    radicands: list[FieldTensor] | None = None,
+    noted: Noted | None = None,
 ) -> list[FieldTensor]:
     """Every value of the kernel graph, inputs first. Raises as `evaluate`."""
     if isinstance(inputs, Mapping):
@@ -61,7 +69,7 @@ def evaluate_all(
     else:
         ordered(graph, [tensor.any_part for tensor in inputs])
         held = list(inputs)
-    return run_kernel(graph, held, FieldAlgebra(instance, radicands))
+    return run_kernel(graph, held, FieldAlgebra(instance, noted))
 
 
 Rule = Callable[["FieldAlgebra", Sequence[FieldTensor], Attrs | None, int], FieldTensor]
@@ -70,10 +78,10 @@ Operation = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class FieldAlgebra:
-    """Pairs of residues over one instance; what square roots are taken of is noted where it is asked for."""
+    """Pairs of residues over one instance; what is met is noted where that is asked for."""
 
     instance: FieldInstance
-    radicands: list[FieldTensor] | None = None
+    noted: Noted | None = None
 
     def apply(self, kind: OpKind, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
         return TABLE[kind](self, operands, attrs, batch)
@@ -141,6 +149,8 @@ class FieldAlgebra:
         """The fingerprints of the sets that the elements are maxima of; a plain element is its own set."""
         if x.sets is not None:
             return x.sets
+        if self.noted is not None:
+            self.noted.ranked.append(x)
         return mix(_word(x), self.instance.key("element"))
 
     def maximum(self, sets: Words, like: FieldTensor, undefined: Mask | None) -> FieldTensor:
@@ -209,6 +219,8 @@ def aligned(operands: Sequence[FieldTensor], batch: int) -> list[FieldTensor]:
 
 def exponential(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
     """w ** x_q; no q part is left, and no element has a value where x has none."""
+    if algebra.noted is not None:
+        algebra.noted.exponents.append(x)
     if x.q is None:
         return _nothing(x.any_part)
     return FieldTensor(algebra.instance.exp(x.q), None, x.undefined)
@@ -220,8 +232,8 @@ def _inverse(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
 
 
 def _square_root(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
-    if algebra.radicands is not None:
-        algebra.radicands.append(x)
+    if algebra.noted is not None:
+        algebra.noted.radicands.append(x)
     root = algebra.each(Modulus.root, x)
     square = algebra.each(Modulus.mul, root, root)
     pairs = ((square.p, x.p), (square.q, x.q))

@@ -6,8 +6,8 @@ an output element that differs agrees in one trial, or None where no theorem giv
 Every element is a quotient of sums of f * exp(g / h); a forward pass bounds degree, number of terms and
 coefficients of both sides of the quotient. Theorem 2 wants coefficients below q / 2. Where they may be
 larger, the primes being drawn at random from a pool takes that place: a non-zero integer of L bits is a
-multiple of few primes of the pool. Without exponentials the bound is that of Schwartz and Zippel; with
-square roots and without exponentials it is `rooted`'s, from the same forms.
+multiple of few primes of the pool. `towers` makes better bounds from the same forms, for square roots,
+maxima and many exponentials too, where a trial shows more than values; this one holds for any exponents.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ LOOP = "loop"
 @dataclass(frozen=True, slots=True)
 class Side:
     """Numerator or denominator: degree of the f, log2 of the number of terms, degree of the g and h,
-    log2 of the largest absolute sum of coefficients of any of them."""
+    log2 of the largest absolute sum of coefficients of any of them, and how many exponentials and uninterpreted
+    shifts in the exponent a term is a product of (or of their inverses)."""
 
     degree: float = 0
     terms: float = 0
     inner: float = 0
     bits: float = 0
+    powers: float = 0
 
     def times(self, other: Side) -> Side:
         """The product: exponents add up over a common denominator."""
@@ -60,12 +62,13 @@ class Side:
             self.terms + other.terms,
             self.inner + other.inner,
             self.bits + other.bits + both,
+            self.powers + other.powers,
         )
 
     def power(self, n: float) -> Side:
         """The product of n such sides."""
         both = max(0, n - 1) if self.inner > 0 else 0
-        return Side(self.degree * n, self.terms * n, self.inner * n, self.bits * n + both)
+        return Side(self.degree * n, self.terms * n, self.inner * n, self.bits * n + both, self.powers * n)
 
     def plus(self, other: Side) -> Side:
         """The sum."""
@@ -75,6 +78,7 @@ class Side:
             _log_add(self.terms, other.terms) if inner else 0.0,
             inner,
             _log_add(self.bits, other.bits),
+            max(self.powers, other.powers),
         )
 
     def either(self, other: Side) -> Side:
@@ -96,18 +100,23 @@ ONE = Side()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A quotient; the axes along which it, and its denominator, may differ from element to element; and a
-    bound on both sides of every quotient whose square root it is made of."""
+    """A quotient; the axes along which it, and its denominator, may differ from element to element; a bound on
+    both sides of every quotient whose square root it is made of, and of every exponent; and of how many maxima it
+    is the sum with whole factors, beside a quotient that is made of none (infinite: it is no such sum)."""
 
     top: Side
     bottom: Side
     varies: frozenset[Axis]
     bottom_varies: frozenset[Axis]
     radicand: Side = ONE
+    exponent: Side = ONE
+    shift: float = 0
 
     def summed(self, axis: Axis, n: int) -> Form:
         """The sum of n elements along an axis: over one denominator, or over the product of all of them."""
-        kept = replace(self, varies=self.varies - {axis}, bottom_varies=self.bottom_varies - {axis})
+        kept = replace(
+            self, varies=self.varies - {axis}, bottom_varies=self.bottom_varies - {axis}, shift=self.shift * n
+        )
         if axis not in self.bottom_varies or n == 1:
             return replace(kept, top=self.top.sum_of(n))
         top = self.top.times(self.bottom.power(n - 1)).sum_of(n)
@@ -177,7 +186,7 @@ def _block(graph: BlockGraph, args: list[Form]) -> list[Form]:
         if isinstance(op.attrs, InIterAttrs):
             values.append(_iterated(graph, op.attrs, args[op.attrs.arg]))
         elif isinstance(op.attrs, AccumAttrs):
-            values.append(_accumulated(op.attrs, operands[0], graph, len(graph.types[results[0]].shape)))
+            values.append(_accumulated(op.attrs, operands, graph, len(graph.types[results[0]].shape)))
         elif isinstance(op.attrs, OutSaverAttrs):
             saved.append(_saved(graph, op.attrs, operands[0], len(graph.types[op.inputs[0]].shape)))
         elif isinstance(op.body, ThreadGraph):
@@ -209,9 +218,14 @@ def _spread(form: Form, rename: Callable[[Axis], set[Axis]]) -> Form:
     return replace(form, varies=varies, bottom_varies=bottom)
 
 
-def _accumulated(attrs: AccumAttrs, x: Form, graph: BlockGraph, rank: int) -> Form:
+def _accumulated(attrs: AccumAttrs, operands: list[Form], graph: BlockGraph, rank: int) -> Form:
+    x = operands[0]
     if attrs.kind is AccumKind.SUM:
         return x.summed(LOOP, graph.loop)
+    if attrs.kind is AccumKind.RESCALE:
+        return _rescaled(x, operands[1], LOOP, graph.loop, graph.loop)
+    if attrs.kind is AccumKind.MAX:
+        return _maximum(x, LOOP)
     if attrs.dim is not None:
         dim = attrs.dim - rank
         return _spread(x, lambda axis: {dim} if axis == LOOP else {axis})
@@ -251,21 +265,31 @@ def _product(a: Form, b: Form) -> Form:
         a.varies | b.varies,
         a.bottom_varies | b.bottom_varies,
         a.radicand.either(b.radicand),
+        a.exponent.either(b.exponent),
+        math.inf if a.shift or b.shift else 0,
     )
 
 
 def _total(a: Form, b: Form) -> Form:
-    return replace(_product(a, b), top=across(a, b))
+    return replace(_product(a, b), top=across(a, b), shift=a.shift + b.shift)
 
 
 def _inverse(a: Form) -> Form:
-    return Form(a.bottom, a.top, a.varies, a.varies, a.radicand)
+    return replace(a, top=a.bottom, bottom=a.top, bottom_varies=a.varies, shift=_worse(a))
+
+
+def _worse(a: Form) -> float:
+    return math.inf if a.shift else 0
 
 
 def _root(x: Form) -> Form:
     """sqrt(n / d) as sqrt(n * d) / d, the root a variable of half the degree and size of its square."""
-    top = Side(degree=(x.top.degree + x.bottom.degree) / 2, bits=(x.top.bits + x.bottom.bits) / 2)
-    return replace(x, top=top, radicand=x.radicand.either(x.top).either(x.bottom))
+    top = Side(
+        degree=(x.top.degree + x.bottom.degree) / 2,
+        bits=(x.top.bits + x.bottom.bits) / 2,
+        powers=x.top.powers + x.bottom.powers,
+    )
+    return replace(x, top=top, radicand=x.radicand.either(x.top).either(x.bottom), shift=_worse(x))
 
 
 def _power(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
@@ -273,18 +297,33 @@ def _power(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> 
     exponent = op.attrs.exponent
     x = _root(operands[0]) if exponent.denominator == 2 else operands[0]
     n = abs(exponent.numerator)
-    raised = replace(x, top=x.top.power(n), bottom=x.bottom.power(n))
+    raised = replace(x, top=x.top.power(n), bottom=x.bottom.power(n), shift=_worse(x))
     return _inverse(raised) if exponent < 0 else raised
 
 
 def _exponential(x: Form) -> Form:
     inner = max(1.0, x.top.degree, x.bottom.degree)
-    return Form(Side(inner=inner, bits=max(x.top.bits, x.bottom.bits)), ONE, x.varies, frozenset())
+    top = Side(inner=inner, bits=max(x.top.bits, x.bottom.bits), powers=1 + x.shift)
+    exponent = x.exponent.either(x.top).either(x.bottom)
+    return Form(top, ONE, x.varies, frozenset(), x.radicand, exponent)
 
 
 def _sigmoid(x: Form) -> Form:
     e = _exponential(x)
-    return Form(e.top, ONE.plus(e.top), x.varies, x.varies)
+    return replace(e, bottom=ONE.plus(e.top), bottom_varies=x.varies)
+
+
+def _maximum(x: Form, axis: Axis) -> Form:
+    """An uninterpreted shift, or the one element that there is."""
+    top = x.top.either(Side(degree=1))
+    return replace(x, top=top, shift=max(1, x.shift), varies=x.varies - {axis}, bottom_varies=x.bottom_varies - {axis})
+
+
+def _rescaled(x: Form, m: Form, axis: Axis, n: int, times: int) -> Form:
+    """A sum over an axis of elements that are multiplied by exp(old - new) some times, old and new maxima of m."""
+    factor = _exponential(_total(m, _maximum(m, axis)))
+    factors = replace(factor, top=factor.top.power(times), varies=factor.varies - {axis})
+    return _product(x, factors).summed(axis, n)
 
 
 def _matmul_of(inner: int, a: Form, b: Form) -> Form:
@@ -306,6 +345,18 @@ def _sum(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Fo
     assert isinstance(op.attrs, DimAttrs)
     (shape,) = shapes
     return operands[0].summed(op.attrs.dim - len(shape), shape[op.attrs.dim])
+
+
+def _max(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    assert isinstance(op.attrs, DimAttrs)
+    (shape,) = shapes
+    return _maximum(operands[0], op.attrs.dim - len(shape))
+
+
+def _rescaled_sum(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    assert isinstance(op.attrs, DimAttrs)
+    (x, m), shape = operands, shapes[0]
+    return _rescaled(x, m, op.attrs.dim - len(shape), shape[op.attrs.dim], 1)
 
 
 def _reshape(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
@@ -341,6 +392,8 @@ def _concat(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) ->
         a.varies | b.varies | axis,
         a.bottom_varies | b.bottom_varies | axis,
         a.radicand.either(b.radicand),
+        a.exponent.either(b.exponent),
+        max(a.shift, b.shift),
     )
 
 
@@ -351,6 +404,8 @@ RULES: dict[OpKind, Rule] = {
     OpKind.MATMUL: _matmul,
     OpKind.CONCAT_MATMUL: _concat_matmul,
     OpKind.SUM: _sum,
+    OpKind.MAX: _max,
+    OpKind.RESCALED_SUM: _rescaled_sum,
     OpKind.ADD: lambda op, operands, shapes, result: _total(*operands),
     OpKind.SUB: lambda op, operands, shapes, result: _total(*operands),
     OpKind.MUL: lambda op, operands, shapes, result: _product(*operands),
@@ -366,4 +421,4 @@ RULES: dict[OpKind, Rule] = {
     OpKind.TRANSPOSE: _transpose,
     OpKind.CONCAT: _concat,
 }
-"""Every operator that Theorem 2 covers, and square roots."""
+"""Every operator that Theorem 2 covers, square roots, and maxima as shifts."""

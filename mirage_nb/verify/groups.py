@@ -1,14 +1,16 @@
 """Groups of input elements that are drawn again together until square roots exist, and what is known of the roots.
 
-In: a program. Out: `RootGroups`, or None where the argument of `rooted` does not apply. Every root element
+In: a program. Out: `RootGroups`, or None where the argument of `towers` does not apply. Every root element
 names the input elements that it shares with the fewest others, such as a row's own numbers and not a gain that
 all rows share; roots that share named elements, with these elements, are a group. So groups are disjoint, a root
 depends on named elements of its own group only, and a group in which a root does not exist is drawn again
-whole. The elements of a group are then one of at most `VERSIONS` independent uniform draws, all the same one.
+whole. Given the elements outside of groups, which are never drawn again, groups are independent, and what a
+group becomes is one of at most `VERSIONS` independent uniform draws.
 
-That no product of different radicands is a square is observed: a square of a rational function has a root
-wherever it has a value. One sample in which an odd number of some radicands has none settles it for their
-product; that holds for every non-empty set of them when the samples, as vectors over {0, 1}, have full rank.
+That a root is no rational function of the elements of its group and of the roots before it is observed, modulo
+the primes of a trial and at its elements outside of groups: such a function of a point has a value wherever its
+square has one that is not zero. So one sample of the group's elements settles it in which the roots before it
+exist and it does not. What holds for every group by itself holds for all, as groups share no elements.
 """
 
 from __future__ import annotations
@@ -20,31 +22,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate_all, random_inputs
+from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate_all, random_inputs
 from mirage_nb.interp.instance import Words
-from mirage_nb.interp.modular import LARGE, Residues
-from mirage_nb.ir import KernelGraph
-from mirage_nb.verify.lax import all_ops, inspect, is_root
-from mirage_nb.verify.reach import GROUPS, reached
+from mirage_nb.interp.modular import Modulus, Residues
+from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.verify.lax import EXPONENTIALS, all_ops, is_opaque, is_root
 from mirage_nb.verify.roots import Mask, Parts, blame, replaced, rooted_inputs, up_to_roots
 
 VERSIONS = 32
 """Draws of one group at most; a group of two roots fails them all once in ten thousand trials."""
 MAX_TOGETHER = 2
 """Roots of one group. With more, they rarely exist together."""
-SPARE_SAMPLES = 16
-"""Samples beyond the number of roots, to see them independent; each fails by chance at most every second time."""
+MAX_ROOTS = 64
+"""Roots of a program, one bit for each."""
+SAMPLES = 64
+"""Samples to see that roots extend the field; every fourth one shows it for the second root of a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class RootGroups:
     """`pruned` computes the roots; `marks`: for every input, the bit of each element's group or 0; `of_roots`:
-    for every output of `pruned`, the bit of each root's group; `roots`: how many roots every group has."""
+    for every output of `pruned`, the bit of each root's group; `group`: for every root the first of its group."""
 
     pruned: KernelGraph
     marks: tuple[Words, ...]
     of_roots: tuple[Words, ...]
-    roots: tuple[int, ...]
+    group: tuple[int, ...]
+
+    @property
+    def together(self) -> int:
+        """The largest number of roots in a group."""
+        return max(self.group.count(first) for first in self.group)
 
     def failed(self, inputs: Sequence[FieldTensor], instance: FieldInstance) -> np.uint64:
         """The groups in which a root does not exist."""
@@ -54,12 +62,57 @@ class RootGroups:
             word |= np.bitwise_or.reduce(words[~values[value].defined], initial=np.uint64(0))
         return word
 
-    def radicands(self, inputs: Sequence[FieldTensor], instance: FieldInstance) -> Residues:
-        """All values that the program takes roots of, ascending."""
-        noted: list[FieldTensor] = []
-        evaluate_all(self.pruned, inputs, instance, noted)
-        parts = [np.asarray(x.p)[np.broadcast_to(x.defined, x.shape)].reshape(-1) for x in noted]
-        return np.unique(np.concatenate(parts))
+    def radicands(self, inputs: Sequence[FieldTensor], instance: FieldInstance) -> list[Radicands]:
+        """What roots are taken of, modulo p and modulo q as far as there, in the order of `group`."""
+        noted = Noted().radicands
+        evaluate_all(self.pruned, inputs, instance, Noted(noted))
+        shapes = [self.pruned.types[v].shape for v in self.pruned.outputs]
+        defined = np.concatenate([x.defined.reshape(-1) for x in noted])
+        found = []
+        for modulus, parts in ((instance.p, [x.p for x in noted]), (instance.q, [x.q for x in noted])):
+            flat = [
+                np.zeros(shape, np.uint64).reshape(-1) if part is None else np.broadcast_to(part, shape).reshape(-1)
+                for part, shape in zip(parts, shapes, strict=True)
+            ]
+            there = np.concatenate([np.full(x.size, part is not None) for x, part in zip(flat, parts, strict=True)])
+            found.append(Radicands(modulus, np.concatenate(flat), there, defined))
+        return found
+
+    def extend_the_field(self, inputs: Sequence[FieldTensor], instance: FieldInstance) -> bool:
+        """Whether samples show that each root is no function of those before it, modulo p and q."""
+        before = [[n for n in range(number) if self.group[n] == first] for number, first in enumerate(self.group)]
+        unseen: set[tuple[int, int]] | None = None
+        for sample in range(SAMPLES):
+            mixed = [
+                replaced(x, instance.random(f"{i.name} sample {sample}", x.shape, x.p is not None, x.q is not None), m)
+                for i, x, m in zip(self.pruned.inputs, inputs, (marks != 0 for marks in self.marks), strict=True)
+            ]
+            radicands = self.radicands(mixed, instance)
+            if unseen is None:
+                unseen = {(part, int(n)) for part, r in enumerate(radicands) for n in np.flatnonzero(r.there)}
+            for part, found in enumerate(radicands):
+                square, other = found.squares()
+                seen = {n for at, n in unseen if at == part and other[n] and all(square[k] for k in before[n])}
+                unseen -= {(part, n) for n in seen}
+            if not unseen:
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Radicands:
+    """One part of all radicands of a program, flat; which of them have this part, and which have a value."""
+
+    modulus: Modulus
+    values: Residues
+    there: Mask
+    defined: Mask
+
+    def squares(self) -> tuple[Mask, Mask]:
+        """Which ones are squares other than zero, and which ones have no root (Euler's criterion)."""
+        sign = self.modulus.power(self.values, (self.modulus.value - 1) // 2)
+        usable = self.there & self.defined & (self.values != 0)
+        return usable & (sign == 1), usable & (sign != 1)
 
 
 def draw_inputs(graph: KernelGraph, instance: FieldInstance, parts: Parts) -> tuple[FieldTensor, ...]:
@@ -82,21 +135,18 @@ def draw_inputs(graph: KernelGraph, instance: FieldInstance, parts: Parts) -> tu
 
 @functools.lru_cache(maxsize=256)
 def root_groups(graph: KernelGraph) -> RootGroups | None:
-    """The groups of a program without exponentials and uninterpreted functions, of which the roots are few, not
-    of each other, and seen to be independent."""
-    lax = inspect(graph)
-    if lax.exponentials or lax.opaque or lax.maxima:
-        return None
+    """The groups of a program whose roots are few and depend on no exponential and no uninterpreted function."""
     pruned = up_to_roots(graph)
     count = sum(pruned.types[v].elements for v in pruned.outputs)
     inside = any(is_root(inner) for op in graph.ops if op.body is not None for inner in all_ops(op.body))
-    plain = [np.zeros(i.type.shape, np.uint64) for i in graph.inputs]
-    if not 0 < count <= GROUPS or inside or reached(graph, plain).nested:
+    if not 0 < count <= MAX_ROOTS or inside or any(_unwanted(op.kind) or is_opaque(op) for op in all_ops(pruned)):
         return None
     found = _grouped(pruned, count)
-    if found is None or max(found.roots) > MAX_TOGETHER or not _independent(found, count):
-        return None
-    return found
+    return found if found is not None and found.together <= MAX_TOGETHER else None
+
+
+def _unwanted(kind: OpKind) -> bool:
+    return kind in EXPONENTIALS or kind in (OpKind.MAX, OpKind.RESCALED_SUM, OpKind.ACCUM)
 
 
 def _grouped(pruned: KernelGraph, count: int) -> RootGroups | None:
@@ -121,7 +171,7 @@ def _grouped(pruned: KernelGraph, count: int) -> RootGroups | None:
     of_roots = tuple(
         part.reshape(pruned.types[v].shape) for v, part in zip(pruned.outputs, np.split(names, ends), strict=True)
     )
-    return RootGroups(pruned, marks, of_roots, tuple(group.count(number) for number in range(count)))
+    return RootGroups(pruned, marks, of_roots, tuple(group))
 
 
 def _named(words: set[int], count: int) -> set[int]:
@@ -144,49 +194,3 @@ def _marked(words: Words, named: set[int], group: list[int]) -> Words:
     unique, inverse = np.unique(words, return_inverse=True)
     bits = [1 << group[(word & -word).bit_length() - 1] if word in named else 0 for word in map(int, unique)]
     return np.array(bits, np.uint64)[inverse].reshape(words.shape)
-
-
-def _independent(groups: RootGroups, count: int) -> bool:
-    """Whether samples show that no product of the radicands is a square, and that each changes with its group."""
-    basis: dict[int, int] = {}
-    varied = np.zeros(count, bool)
-    for seed in range(count + SPARE_SAMPLES):
-        instance = FieldInstance.draw(seed, LARGE)
-        one, other = (
-            [instance.random(f"{i.name} {label}", i.type.shape, True, False) for i in groups.pruned.inputs]
-            for label in ("one", "other")
-        )
-        mixed = [replaced(x, y, marks != 0) for x, y, marks in zip(one, other, groups.marks, strict=True)]
-        first, second = (_sample(groups.pruned, instance, inputs) for inputs in (one, mixed))
-        if first is None or second is None:
-            continue
-        varied |= first[0] != second[0]
-        for _, missing in (first, second):
-            _reduce(basis, sum(1 << int(number) for number in np.flatnonzero(missing)))
-        if len(basis) == count and varied.all():
-            return True
-    return False
-
-
-def _sample(
-    pruned: KernelGraph, instance: FieldInstance, inputs: Sequence[FieldTensor]
-) -> tuple[Residues, Mask] | None:
-    """The radicands at these inputs and which have no root; None if one of them is zero or has no value."""
-    noted: list[FieldTensor] = []
-    evaluate_all(pruned, inputs, instance, noted)
-    shapes = [pruned.types[v].shape for v in pruned.outputs]
-    flat = [np.broadcast_to(np.asarray(x.p), shape).reshape(-1) for x, shape in zip(noted, shapes, strict=True)]
-    radicands = np.concatenate(flat)
-    if not all(x.defined.all() for x in noted) or not radicands.all():
-        return None
-    return radicands, instance.p.power(radicands, (instance.p.value - 1) // 2) != 1  # Euler's criterion
-
-
-def _reduce(basis: dict[int, int], vector: int) -> None:
-    """Add a vector over {0, 1} to a basis, keyed by leading bits, unless it is a sum of others."""
-    while vector:
-        lead = vector.bit_length()
-        if lead not in basis:
-            basis[lead] = vector
-            return
-        vector ^= basis[lead]

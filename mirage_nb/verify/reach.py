@@ -1,8 +1,8 @@
-"""Which input elements every element depends on, as sets of marked groups.
+"""Which input elements every element depends on, as sets of marked classes.
 
-In: a graph and, for every input, one 64-bit word per element: the groups the element belongs to. Out: for
-every element of the outputs, and of everything that a square root is taken of, the groups of the input
-elements that it depends on, at least. A walk like the interpreters', so block graphs need nothing of their own.
+In: a graph and, for every input, one 64-bit word per element: the classes that the element belongs to. Out: for
+every element of the outputs, and of all exponents, the classes of the input elements that it depends on, at
+least. A walk like the interpreters', so block graphs need nothing of their own.
 """
 
 from __future__ import annotations
@@ -17,35 +17,27 @@ from mirage_nb.errors import VerificationError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.run import run_kernel
-from mirage_nb.ir import OPS, AccumKind, DimAttrs, KernelGraph, OpKind, PowAttrs, Trait
+from mirage_nb.ir import OPS, AccumKind, DimAttrs, KernelGraph, OpKind, Trait
 from mirage_nb.ir.ops import Attrs
-from mirage_nb.verify.lax import half_power
+from mirage_nb.verify.lax import EXPONENTIALS
 
 Words = NDArray[np.uint64]
-
-GROUPS = 63
-BELOW_ROOT = np.uint64(1 << GROUPS)
-"""The bit that marks what was computed from a square root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Words of the outputs, and one of everything met under roots; whether a root is taken of a root."""
+    """Words of the outputs, and of the exponents in the order in which the field interpreter meets them."""
 
     outputs: tuple[Words, ...]
-    radicands: tuple[int, ...]
-    nested: bool
+    exponents: tuple[Words, ...]
 
 
-def reached(graph: KernelGraph, marks: Sequence[Words]) -> Reached:
-    """What `graph` reaches; `marks` in the order of its inputs, below 2^63."""
-    algebra = _Marks()
+def reached(graph: KernelGraph, marks: Sequence[Words], *, maxima: bool = True) -> Reached:
+    """What `graph` reaches; `marks` in the order of its inputs. Without `maxima`, they count as constants."""
+    algebra = _Marks(maxima)
     values = run_kernel(graph, list(marks), algebra)
-    radicands = {int(word) for words in algebra.radicands for word in np.unique(words)}
     return Reached(
-        tuple(np.broadcast_to(values[v] & ~BELOW_ROOT, graph.types[v].shape) for v in graph.outputs),
-        tuple(sorted(word & ~int(BELOW_ROOT) for word in radicands)),
-        any(word & int(BELOW_ROOT) for word in radicands),
+        tuple(np.broadcast_to(values[v], graph.types[v].shape) for v in graph.outputs), tuple(algebra.exponents)
     )
 
 
@@ -53,18 +45,29 @@ def reached(graph: KernelGraph, marks: Sequence[Words]) -> Reached:
 class _Marks:
     """Words instead of numbers: whatever is combined has the marks of both."""
 
-    radicands: list[Words] = field(default_factory=list)
+    maxima: bool
+    exponents: list[Words] = field(default_factory=list)
 
     def apply(self, kind: OpKind, operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
-        if kind is OpKind.SQRT or (isinstance(attrs, PowAttrs) and half_power(attrs)):
-            self.radicands.append(operands[0])
-            return operands[0] | BELOW_ROOT
+        if kind in EXPONENTIALS:
+            self.exponents.append(operands[0])
+        if kind is OpKind.MAX:
+            axis = arrays.reduced_axis(attrs, batch)
+            return self.maximum(_reduced(operands[0], axis)) if operands[0].shape[axis] > 1 else operands[0]
+        if kind is OpKind.RESCALED_SUM:
+            x, m = _aligned(operands, batch)
+            axis = arrays.reduced_axis(attrs, batch)
+            self.exponents.append(m | self.maximum(_reduced(m, axis)) if m.shape[axis] > 1 else m)
+            return _reduced(x | self.exponents[-1], axis)
         rule = RULES.get(kind)
         if rule is not None:
             return rule(operands, attrs, batch)
         if Trait.ELEMENTWISE not in OPS[kind].traits:
             raise VerificationError(f"it is not known which elements {kind.value} combines")
         return _union(operands, batch)
+
+    def maximum(self, words: Words) -> Words:
+        return words if self.maxima else np.zeros_like(words)
 
     def view(self, value: Words, move: Callable[[Array], Array]) -> Words:
         return move(value)
@@ -76,11 +79,25 @@ class _Marks:
         self, kind: AccumKind, state: tuple[Words, ...], operands: Sequence[Words], batch: int
     ) -> tuple[Words, ...]:
         if kind is AccumKind.RESCALE:
-            operands = [_union(operands, batch), operands[1]]
+            operands = _aligned(operands, batch)
         if not state:
             return tuple(operands)
         merged = tuple(_union(pair, batch) for pair in zip(state, operands, strict=True))
-        return (merged[0] | merged[1], merged[1]) if kind is AccumKind.RESCALE else merged
+        match kind:
+            case AccumKind.MAX:
+                return tuple(self.maximum(words) for words in merged)
+            case AccumKind.RESCALE:
+                (total, top), (x, m) = state, operands
+                new = self.maximum(merged[1])
+                self.exponents.extend((top | new, m | new))
+                return (total | x | top | m | new, new)
+            case _:
+                return merged
+
+
+def _aligned(operands: Sequence[Words], batch: int) -> list[Words]:
+    rank = arrays.tile_rank(operands, batch)
+    return [arrays.align(operand, rank, batch) for operand in operands]
 
 
 def _union(operands: Sequence[Words], batch: int) -> Words:
@@ -107,9 +124,8 @@ def _concat_matmul(operands: Sequence[Words], attrs: Attrs | None, batch: int) -
     return _union([_matmul([w, y], None, batch), _matmul([x, z], None, batch)], batch)
 
 
-def _reduction(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
-    axis = arrays.reduced_axis(attrs, batch)
-    return _reduced(np.atleast_1d(_union(operands, batch)), axis)
+def _sum(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
+    return _reduced(operands[0], arrays.reduced_axis(attrs, batch))
 
 
 def _concat(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
@@ -121,9 +137,7 @@ RULES: dict[OpKind, Callable[[Sequence[Words], Attrs | None, int], Words]] = {
     OpKind.CONST: lambda operands, attrs, batch: np.zeros((1,) * batch, np.uint64),
     OpKind.MATMUL: _matmul,
     OpKind.CONCAT_MATMUL: _concat_matmul,
-    OpKind.SUM: _reduction,
-    OpKind.MAX: _reduction,
-    OpKind.RESCALED_SUM: _reduction,
+    OpKind.SUM: _sum,
     OpKind.REPEAT: lambda operands, attrs, batch: arrays.repeat(operands[0], attrs, batch),
     OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
     OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),

@@ -14,19 +14,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from mirage_nb.errors import OptionError, VerificationError
-from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate
-from mirage_nb.interp.modular import LARGE, SMALL, Pool, Residues
+from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
+from mirage_nb.interp.modular import LARGE, SMALL, Pool
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
 from mirage_nb.verify.bound import trial_bound
+from mirage_nb.verify.exponents import exponents_of
 from mirage_nb.verify.groups import draw_inputs, root_groups
 from mirage_nb.verify.lax import LaxReport, inspect, joined
 from mirage_nb.verify.matching import Matching
 from mirage_nb.verify.reals import Reals, in_reals
-from mirage_nb.verify.rooted import rooted_bound
+from mirage_nb.verify.towers import Observer, Shown, shown, tower
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 
 TRIALS = 4
@@ -85,12 +84,12 @@ def _verify(program: KernelGraph, candidate: KernelGraph, trials: int, seed: int
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Random inputs, what the program makes of them, and what it takes square roots of (None: not known)."""
+    """Random inputs, what the program makes of them, and what was met on the way."""
 
     instance: FieldInstance
     inputs: Mapping[str, FieldTensor]
     expected: tuple[FieldTensor, ...]
-    radicands: Residues | None
+    noted: Noted
 
 
 def trial_seed(seed: int, number: int) -> int:
@@ -101,21 +100,44 @@ def trial_seed(seed: int, number: int) -> int:
 def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> _Trial:
     """The trial that follows from a trial's seed."""
     parts = tuple(lax.parts[i.name] for i in program.inputs)
-    elements = sum(i.type.elements for i in program.inputs)
-    draw = _kept_trial if elements < SMALL_ELEMENTS else _draw_trial
+    draw = _kept_trial if _is_small(program) else _draw_trial
     return draw(program, parts, seed, pool)
+
+
+def _is_small(program: KernelGraph) -> bool:
+    return sum(i.type.elements for i in program.inputs) < SMALL_ELEMENTS
 
 
 def _draw_trial(program: KernelGraph, parts: tuple[tuple[bool, bool], ...], seed: int, pool: Pool) -> _Trial:
     instance = FieldInstance.draw(seed, pool)
     names = [i.name for i in program.inputs]
     inputs = draw_inputs(program, instance, dict(zip(names, parts, strict=True)))
-    groups = root_groups(program)
-    radicands = None if groups is None else groups.radicands(inputs, instance)
-    return _Trial(instance, dict(zip(names, inputs, strict=True)), evaluate(program, inputs, instance), radicands)
+    noted = Noted()
+    expected = evaluate(program, inputs, instance, noted if _is_small(program) else None)
+    return _Trial(instance, dict(zip(names, inputs, strict=True)), expected, noted)
 
 
 _kept_trial = functools.lru_cache(maxsize=64)(_draw_trial)
+
+
+def _show(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> Shown:
+    """What the trial of a seed shows of its program."""
+    parts = tuple(lax.parts[i.name] for i in program.inputs)
+    return _kept_shown(program, parts, (lax.roots, lax.exponentials), seed, pool)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_shown(
+    program: KernelGraph,
+    parts: tuple[tuple[bool, bool], ...],
+    what: tuple[bool, bool],
+    seed: int,
+    pool: Pool,
+) -> Shown:
+    trial = _kept_trial(program, parts, seed, pool)
+    roots, exponentials = what
+    groups, exponents = root_groups(program) if roots else None, exponents_of(program) if exponentials else None
+    return shown(groups, exponents, list(trial.inputs.values()), trial.instance)
 
 
 class _Run:
@@ -124,12 +146,14 @@ class _Run:
     def __init__(self, program: KernelGraph, candidate: KernelGraph, trials: int, seed: int, pool: Pool) -> None:
         self.program = program
         self.candidate = candidate
-        self.trials = trials
+        self.wanted = trials
         self.seed = seed
         self.pool = pool
         self.lax = joined(inspect(program), inspect(candidate))
         self.primes: list[tuple[int, int]] = []
-        self.same_radicands = True
+        self.observer: Observer | None = None
+        self.bound: float | None = None
+        self.once = 0.0
 
     def verdict(self) -> Verdict:
         """Field trials, or what the reals say where trials do not decide."""
@@ -140,50 +164,69 @@ class _Run:
             return self._by_reals(
                 VerdictKind.OUTSIDE_LAX, f"the result of {self.lax.second} enters a second exponential"
             )
-        bound = self._trial_bound()
-        wanted = self._wanted(bound)
-        for number in range(ATTEMPTS_PER_TRIAL * wanted + 48):
-            if number == 2 * wanted + 8 and self._differ_in_reals():
+        self._find_bound()
+        number = 0
+        while number < ATTEMPTS_PER_TRIAL * self.wanted + 48:
+            if number == 2 * self.wanted + 8 and self._differ_in_reals():
                 break  # many elements without a value: the reals may know already
-            seed = trial_seed(self.seed, number)
-            trial = draw_trial(self.program, self.lax, seed, self.pool)
-            self.primes.append((trial.instance.p.value, trial.instance.q.value))
-            radicands: list[FieldTensor] = []
-            found = evaluate(self.candidate, trial.inputs, trial.instance, radicands)
-            self.same_radicands &= trial.radicands is not None and _all_among(radicands, trial.radicands)
-            matching.compare(trial.expected, found, seed)
+            self._try(matching, trial_seed(self.seed, number))
+            number += 1
             if not matching.possible():
                 return self._differs(matching)
-            if matching.compared(wanted):
-                return self._equal(matching, bound, wanted)
-        return self._by_reals(VerdictKind.UNDECIDED, f"some output elements had a value in fewer than {wanted} trials")
+            if matching.compared(self.wanted):
+                if not self._wants_more():
+                    return self._equal(matching)
+                self.wanted += 1
+        return self._by_reals(
+            VerdictKind.UNDECIDED, f"some output elements had a value in fewer than {self.wanted} trials"
+        )
+
+    def _try(self, matching: Matching, seed: int) -> None:
+        """One trial."""
+        trial = draw_trial(self.program, self.lax, seed, self.pool)
+        self.primes.append((trial.instance.p.value, trial.instance.q.value))
+        noted = Noted()
+        found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
+        matching.compare(trial.expected, found, seed)
+        if self.observer is not None and matching.possible():
+            facts = _show(self.program, self.lax, seed, self.pool)
+            inputs = [trial.inputs[i.name] for i in self.candidate.inputs]
+            ranked = [*trial.noted.ranked, *noted.ranked]
+            self.observer.look(facts, inputs, trial.instance, noted.radicands, ranked)
 
     def _differ_in_reals(self) -> bool:
         return in_reals(self.program, self.candidate, self.seed).outcome is Reals.DIFFERENT
 
-    def _trial_bound(self) -> float | None:
-        if self.lax.opaque or self.lax.maxima or len(self.program.outputs) != len(self.candidate.outputs):
+    def _find_bound(self) -> None:
+        """What a trial is worth, and whether it has to show more than values for that."""
+        lax, final = self.lax, self.pool is not SMALL and _is_small(self.program)
+        if len(self.program.outputs) != len(self.candidate.outputs) or lax.opaque:
+            return
+        more = lax.roots or lax.exponentials or lax.maxima
+        found = tower(self.program, self.candidate, lax, self.pool) if final or not more else None
+        if found is not None:
+            self.bound, self.once = found.chance, found.once
+            self.observer = Observer(found) if more else None
+        elif lax.bounded:
+            # Every pairing of outputs is bounded: which one holds shows only when the trials are over.
+            self.bound = trial_bound(self.program, self.candidate, self.pool)
+            self.once = math.log2(len(self.program.outputs) ** 2)
+
+    def _total(self) -> float | None:
+        """log2 of the chance that graphs that differ pass all trials so far."""
+        if self.bound is None or (self.observer is not None and not self.observer.holds):
             return None
-        # Every pairing of outputs is bounded: which one holds shows only when the trials are over.
-        if not self.lax.roots:
-            return trial_bound(self.program, self.candidate, self.pool)
-        groups = None if self.lax.exponentials else root_groups(self.program)
-        return None if groups is None else rooted_bound(self.program, self.candidate, groups, self.pool)
+        # Some of the trials may have left an element out; which ones is part of what was random.
+        return self.wanted * self.bound + self.once + math.log2(math.comb(len(self.primes), self.wanted))
 
-    def _wanted(self, bound: float | None) -> int:
-        """How often every element is compared."""
-        elements = sum(i.type.elements for i in self.program.inputs)
-        if self.pool is SMALL or bound is None or elements >= SMALL_ELEMENTS:
-            return self.trials
-        return max(self.trials, min(FINAL_TRIALS, math.ceil(FINAL_LOG2_BOUND / bound)))
+    def _wants_more(self) -> bool:
+        """Whether a trial more is worth it."""
+        total = self._total()
+        final = self.pool is not SMALL and _is_small(self.program)
+        return final and total is not None and FINAL_LOG2_BOUND < total and self.wanted < FINAL_TRIALS
 
-    def _equal(self, matching: Matching, bound: float | None, wanted: int) -> Verdict:
-        total = None
-        if bound is not None and (self.same_radicands or not self.lax.roots):
-            # Some of the trials may have left an element out; which ones is part of what was random. Of every
-            # pairing of outputs, one pair would have to agree by chance.
-            pairs = len(self.program.outputs) * len(self.candidate.outputs)
-            total = wanted * bound + math.log2(math.comb(len(self.primes), wanted) * pairs)
+    def _equal(self, matching: Matching) -> Verdict:
+        total = self._total()
         return self._verdict(
             VerdictKind.FIELD,
             log2_bound=total if total is not None and total <= -1 else None,
@@ -243,23 +286,24 @@ class _Run:
         ]
 
     def _unbounded(self) -> str:
-        outside = [name for name in self._caveats() if name not in ("symbols", "square roots")]
-        if self.lax.roots and not outside:
-            return "square roots beside exponentials are" if self.lax.exponentials else "such square roots are"
-        return f"{' and '.join(outside)} are" if outside else "this many exponential terms are"
+        """Why there is no bound."""
+        if self.lax.opaque:
+            return f"{' and '.join(self.lax.opaque)} are beyond Theorem 2"
+        if self.pool is SMALL and (self.lax.roots or self.lax.exponentials or self.lax.maxima):
+            return "which the final check of a small instance has"
+        if self.observer is not None:
+            return "the trials did not show the same roots and exponents in both graphs"
+        many = "such " if _is_small(self.program) else "so many "
+        names = [name for name in self._caveats() if name != "symbols"]
+        return many + " and ".join(names or ["exponential terms"]) + " are beyond Theorem 2 and its extension"
 
     def _note(self, bound: float | None) -> str:
         parts = [f"all output elements at this size, {self.pool.name}"]
         parts += [f"{name} as an uninterpreted function" for name in self.lax.opaque]
         if self.lax.maxima:
             parts.append("maxima as uninterpreted shifts, whose safety is for the float gate")
-        if bound is not None and self.lax.roots:
-            parts.append("square roots bounded by a norm, their radicands seen to be independent and the program's")
+        if bound is not None and self.observer is not None:
+            parts.append("roots and exponents seen to be the program's")
         if bound is None:
-            parts.append(f"no error bound, {self._unbounded()} beyond Theorem 2")
+            parts.append(f"no error bound, {self._unbounded()}")
         return "; ".join(parts)
-
-
-def _all_among(found: list[FieldTensor], known: Residues) -> bool:
-    """Whether all elements have values, and known ones."""
-    return all(x.p is not None and bool(x.defined.all()) and bool(np.isin(x.p, known).all()) for x in found)

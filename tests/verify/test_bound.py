@@ -25,7 +25,7 @@ TINY = Pool("tiny primes", 20, 400)
 
 def test_every_lax_operator_has_a_rule() -> None:
     plain = {kind for kind, spec in OPS.items() if Trait.LAX in spec.traits and Trait.STRUCTURAL not in spec.traits}
-    assert set(RULES) == plain | {OpKind.POW}
+    assert set(RULES) == plain | {OpKind.POW, OpKind.MAX, OpKind.RESCALED_SUM}
 
 
 def rational(graph: KernelGraph) -> bool:
@@ -149,6 +149,24 @@ def agree(program: KernelGraph, candidate: KernelGraph, seed: int) -> bool:
     inputs = field.random_inputs(program, instance)
     a, b = (field.evaluate(g, inputs, instance)[0] for g in (program, candidate))
     return bool((a.p == b.p).all())
+
+
+def test_wrong_exponentials_pass_no_more_often_than_claimed() -> None:
+    pool = Pool("primes around 2^14", 2**14, 2**15)
+    rows, trials = 256, 60
+    k, other_k = Kernel(X=(rows,), Y=(rows,)), Kernel(X=(rows,), Y=(rows,))
+    program = k.returning(k.op(OpKind.EXP, 0))
+    e = other_k.op(OpKind.EXP, other_k.op(OpKind.MUL, 0, other_k.const(2)))
+    other = other_k.returning(other_k.op(OpKind.MUL, e, 1))
+    bound = trial_bound(program, other, pool)
+    assert bound is not None
+    missed = 0
+    for seed in range(trials):
+        instance = FieldInstance.draw(seed, pool)
+        inputs = field.random_inputs(program, instance)
+        a, b = (field.evaluate(g, inputs, instance)[0] for g in (program, other))
+        missed += int((a.p == b.p).sum())
+    assert 0 < missed / (rows * trials) <= 2**bound
 
 
 @pytest.mark.parametrize("pool", [SMALL, LARGE], ids=lambda pool: pool.name)
