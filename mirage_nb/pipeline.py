@@ -17,9 +17,11 @@ from mirage_nb.codegen import emit
 from mirage_nb.errors import LaunchError, MirageError, OptionError, StoreError
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.passes import FINALISTS_CPU, Pass, Passes, Winner
+from mirage_nb.runtime.passes import FINALISTS_CPU, Pass, Passes
 from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
+from mirage_nb.runtime.tuning import ready_to_tune, tune
+from mirage_nb.runtime.winner import Winner
 from mirage_nb.search import EFFORTS, Budget
 from mirage_nb.search.findings import Bounds
 from mirage_nb.search.progress import Candidate, Snapshot, State
@@ -194,6 +196,23 @@ class Session:
     def result(self, timeout: float | None = None) -> Snapshot:
         """Block until everything has ended; the last snapshot. Raises SearchError when late or failed."""
         return self.search.result(timeout)
+
+    def tune(self, *, seconds: float | None = None) -> None:
+        """Compile, try and time more of what was found, in the background, the most promising first; returns at
+        once. `stage` says how far it is, `stop()` ends it, `wait()` waits for its end; times show up in the
+        candidates, and a message says what came of it.
+
+        Args:
+            seconds: how long it may take; default: two and a half minutes.
+
+        Raises:
+            MissingPartError: there is no GPU that runs this session's target, or no PyTorch or NVRTC to time with.
+            SearchError: the session has not ended.
+            OptionError: seconds that are not positive.
+        """
+        limit = _seconds(seconds)
+        ready_to_tune(self._passes)
+        self.search.follow(lambda: tune(self._passes, limit))
 
     # -- the winner -------------------------------------------------------------------------------
 

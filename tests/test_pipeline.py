@@ -37,7 +37,7 @@ from mirage_nb.pipeline import Session
 from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime import passes
 from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.passes import Winner
+from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.events import Outcome
 from mirage_nb.search.progress import State
 from mirage_nb.verify.float_gate import FloatReport
@@ -335,8 +335,8 @@ def test_wrong_kernels_are_dropped_and_the_next_one_is_tried(monkeypatch: pytest
 
 def _in_this_process(self: passes.Passes, candidate: Any, emitted: Emitted, call: Any) -> Winner:
     """Executed where the test's changes hold."""
-    report, safe = passes.try_on_cpu(self.search.program, emitted, 0)
-    return self._keep(passes._winner(candidate, emitted, CpuExecutable(emitted), None, report, safe))
+    outcome = passes.try_on_cpu(self.search.program, emitted, 0)
+    return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), None, outcome, self.origin))
 
 
 def test_a_refutation_at_the_real_shape_takes_the_winner_back(monkeypatch: pytest.MonkeyPatch) -> None:

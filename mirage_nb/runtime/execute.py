@@ -58,6 +58,9 @@ class Executable(Protocol):
     def prepare(self, *tensors: Any) -> Prepared:
         """A call on these tensors, made ready: for loops and CUDA graphs."""
 
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run on stored arrays; outputs start as NaN."""
+
     def check(self, sample: Sample) -> FloatReport:
         """Run on the sample's inputs with poisoned outputs and compare with its float64 outputs."""
 

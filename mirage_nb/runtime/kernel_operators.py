@@ -43,6 +43,25 @@ def _sigmoid(xp: Any, x: Any) -> Any:
     return 1 / (1 + xp.exp(-x))
 
 
+PRIMITIVES: dict[str, Callable[..., Any]] = {
+    "add": lambda xp, a, b: a + b, "sub": lambda xp, a, b: a - b, "mul": lambda xp, a, b: a * b,
+    "div": lambda xp, a, b: a / b, "neg": lambda xp, a: -a, "pow": lambda xp, a, b: a**b,
+    "exp": lambda xp, a: xp.exp(a), "log": lambda xp, a: xp.log(a), "sqrt": lambda xp, a: xp.sqrt(a),
+    "square": lambda xp, a: a * a, "tanh": lambda xp, a: xp.tanh(a), "sigmoid": _sigmoid, "erf": _erf,
+    "abs": lambda xp, a: xp.abs(a), "sin": lambda xp, a: xp.sin(a), "cos": lambda xp, a: xp.cos(a),
+    "minimum": lambda xp, a, b: xp.minimum(a, b), "maximum": lambda xp, a, b: xp.maximum(a, b),
+}  # fmt: skip
+"""What formulas are made of."""
+
+
+def _formula(xp: Any, node: Any, x: Any) -> Any:
+    """A formula as nested lists: the name of a primitive and its operands, a number as text, or "x" for `x`."""
+    if isinstance(node, str):
+        return x if node == "x" else _number(node)
+    name, *operands = node
+    return PRIMITIVES[name](xp, *(_formula(xp, operand, x) for operand in operands))
+
+
 OPERATORS: dict[str, Callable[..., Any]] = {
     "Const": lambda xp, attrs: xp.asarray(_number(attrs["value"])),
     "Matmul": lambda xp, attrs, a, b: a @ b,
@@ -63,6 +82,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "ReLU": lambda xp, attrs, x: xp.maximum(x, 0),
     "Clamp": _clamp,
     "Pow": lambda xp, attrs, x: x ** _number(attrs["exponent"]),
+    "Apply": lambda xp, attrs, x: _formula(xp, attrs["formula"], x),
     "Repeat": lambda xp, attrs, x: xp.concatenate([x] * attrs["times"], axis=attrs["dim"]),
     "Reshape": lambda xp, attrs, x: x.reshape(attrs["shape"]),
     "Transpose": lambda xp, attrs, x: x.transpose(attrs["perm"]),

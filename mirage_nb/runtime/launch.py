@@ -8,6 +8,7 @@ set of buffers (`bind`), so a call in a loop or in a CUDA graph only launches.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -17,17 +18,21 @@ import numpy as np
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import DTypeError, LaunchError
 from mirage_nb.ir import DType, Input, TensorType
-from mirage_nb.runtime.buffers import STORED, Sample, accept, check_count, check_shape, decode
+from mirage_nb.runtime.buffers import STORED, Array, Sample, accept, check_count, check_shape, decode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import Prepared
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.kernel_driver import Loaded
+from mirage_nb.runtime.kernel_driver import Enqueue, Loaded
 from mirage_nb.runtime.kernel_plan import KernelError
 from mirage_nb.runtime.saved import lower
 from mirage_nb.runtime.torch_program import check_dtype, is_torch, torch_dtype
 from mirage_nb.verify.float_gate import FloatReport, compare
 
 ALIGNMENT = 16
+BOUND = 64
+"""Sets of addresses whose launches are kept ready."""
+_COMPUTE_MODE, _EXCLUSIVE = 20, 3
+"""The runtime's numbers of the attribute and of the mode "exclusive process"."""
 
 
 class Call(Protocol):
@@ -47,6 +52,7 @@ class GpuExecutable:
         self._emitted = emitted
         self._gpu = gpu
         self._index = int(cupy.cuda.Device().id)
+        self._bound: dict[tuple[int, ...], Enqueue] = {}
         with _card_errors():
             self._loaded = Loaded(lower(emitted, arch=cubin.arch, cubin=cubin.data), self._index)
 
@@ -117,13 +123,24 @@ class GpuExecutable:
             if workspace is None and self._emitted.workspace_bytes:
                 own = cupy.empty(self._emitted.workspace_bytes, "uint8")
                 workspace = int(own.data.ptr)
-            enqueue = self._loaded.bind(given, made, workspace or 0)
+            enqueue = self._enqueue(given, made, workspace or 0)
         held = (own, inputs, outputs)
 
         def call(stream: int | None = None, held: object = held) -> None:
             enqueue(cupy.cuda.get_current_stream().ptr if stream is None else stream)
 
         return call
+
+    def _enqueue(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int) -> Enqueue:
+        """The launches for tensors at these addresses, made once: in a loop the same addresses come again.
+        Each thread has its own, because a launch is made ready in place."""
+        key = (threading.get_ident(), workspace, *inputs, *outputs)
+        found = self._bound.get(key)
+        if found is None:
+            if len(self._bound) >= BOUND:
+                self._bound.clear()
+            found = self._bound[key] = self._loaded.bind(inputs, outputs, workspace)
+        return found
 
     def prepare(self, *tensors: Any) -> Prepared:
         """Make a call on these tensors ready: checked, outputs and workspace allocated. Calling it enqueues the
@@ -169,20 +186,38 @@ class GpuExecutable:
             raise LaunchError(f"{into.name} starts at no multiple of {ALIGNMENT} bytes", hint="pass a copy of it")
         return pointer
 
-    def check(self, sample: Sample) -> FloatReport:
-        """Run on the sample's inputs with poisoned outputs and compare with its float64 outputs.
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run on stored arrays, copied there and back; outputs start as NaN.
 
         Raises:
             LaunchError: the card rejects a launch, or a kernel failed on it.
         """
-        types = self._emitted.graph.output_types
-        with _card_errors():
-            inputs = [cupy.asarray(a) for a in sample.inputs]
-            outputs = [_poisoned(t) for t in types]
-            self.bind(inputs, outputs)()
+        with _card_errors(), cupy.cuda.Device(self._index):
+            outputs = [_poisoned(t) for t in self._emitted.graph.output_types]
+            self.bind([cupy.asarray(a) for a in inputs], outputs)()
             cupy.cuda.get_current_stream().synchronize()
-            found = [decode(cupy.asnumpy(a), t.dtype) for a, t in zip(outputs, types, strict=True)]
+            return [cupy.asnumpy(a) for a in outputs]
+
+    def check(self, sample: Sample) -> FloatReport:
+        """Run on the sample's inputs with poisoned outputs and compare with its float64 outputs. Raises as `run`."""
+        types = self._emitted.graph.output_types
+        found = [decode(a, t.dtype) for a, t in zip(self.run(sample.inputs), types, strict=True)]
         return compare(found, sample.outputs, types[0].dtype)
+
+
+def usable() -> bool:
+    """Whether the card still takes work from this process: after a fault it never does again."""
+    try:
+        cupy.cuda.runtime.deviceSynchronize()
+        cupy.zeros(1).sum().get()
+    except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, MemoryError):
+        return False
+    return True
+
+
+def exclusive() -> bool:
+    """Whether the card takes one process at a time (its compute mode)."""
+    return int(cupy.cuda.runtime.deviceGetAttribute(_COMPUTE_MODE, cupy.cuda.Device().id)) == _EXCLUSIVE
 
 
 def _kind(tensor: Any) -> str:

@@ -1,9 +1,10 @@
 """The passes after the search: from verified candidates to kernels that ran.
 
 In: a search that found candidates. Out: `Winner`s, and what every pass took. emit -> compile -> execute ->
-time -> verify at the real shape; the search's workers do what takes long. Invariants: nothing is timed or
-handed out as a winner before its output was compared with float64 on fresh random inputs; a finalist that
-computes something else is dropped, one that a pass merely cannot take stays a candidate and says why.
+time -> verify at the real shape; the search's workers do what takes long, and first runs on a GPU are a process's
+of their own. Invariants: nothing is timed or handed out as a winner before its output was compared with float64 on
+fresh random inputs and on hard ones; a finalist that computes something else is dropped, one that a pass merely
+cannot take, or that is numerically poor, stays a candidate and says why.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from mirage_nb.errors import LaunchError, MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
-from mirage_nb.runtime.execute import CpuExecutable, Executable
+from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.trial import Outcome, Trials, try_on_cpu, try_on_gpu
+from mirage_nb.runtime.winner import Origin, Winner, WrongResult
+from mirage_nb.search.crew import Stopped, internal_error
 from mirage_nb.search.progress import Candidate
-from mirage_nb.search.session import SearchSession, Stopped, internal_error
-from mirage_nb.verify.float_gate import FloatReport
+from mirage_nb.search.session import SearchSession
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -41,16 +44,16 @@ CONFIRMED = 4
 CPU_ESTIMATE_US = 300.0
 """The CPU edition takes about 0.2 s for every microsecond that the cost model estimates for a GPU."""
 FIRST_REPEATS = 12
+NOISY = 1.5
+"""Spread, 90th over 10th percentile, beyond which a timing is doubted."""
 COMPILE_SECONDS = 120.0
 EXECUTE_SECONDS = 180.0
+TRIAL_SECONDS = 120.0
+"""The first runs of a kernel on a GPU; those of the first one include drawing the inputs."""
 CONFIRM_SECONDS = 60.0
 """What final verification may take; beyond it the verdict of the search stands."""
 CONFIRM_ELEMENTS = 2**26
 """Elements of all tensors of a program that is also tried at its real shape: a trial takes about 20 bytes for each."""
-
-
-class WrongResult(LaunchError):
-    """A kernel whose output is not the program's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +64,6 @@ class Pass:
     candidate: str
     seconds: float
     outcome: str
-
-
-@dataclass(frozen=True, slots=True)
-class Winner:
-    """A candidate that went through every pass: what was emitted and compiled, and how its execution went."""
-
-    candidate: Candidate
-    emitted: Emitted
-    executable: Executable
-    cubin: Cubin | None
-    report: FloatReport
-
-    @property
-    def source(self) -> str:
-        """The CUDA source of its kernels."""
-        return self.emitted.source
-
-    @property
-    def graph(self) -> KernelGraph:
-        """Its muGraph as it was emitted: the candidate's, with thread graphs for chains of elementwise operators."""
-        return self.emitted.graph
-
-    @property
-    def label(self) -> str:
-        """How a race names it: the muGraph and the way it was emitted."""
-        return f"{self.candidate.digest[:8]} {self.emitted.options}"
 
 
 class Passes:
@@ -120,7 +97,7 @@ class Passes:
         try:
             return self._build(candidate, _here)
         except WrongResult as error:
-            self._set_aside(candidate, error)
+            self.set_aside(candidate, error)
             raise
         finally:
             self.stage = ""
@@ -131,12 +108,18 @@ class Passes:
         Raises:
             MissingPartError: nothing can be executed on this machine.
         """
-        candidates = self.search.snapshot().candidates
+        snapshot = self.search.snapshot()
+        candidates = snapshot.candidates
+        chosen = [c for c in candidates if c.digest in snapshot.pinned]
         try:
             if not candidates:
                 self.search.tell("no muGraph was verified within these bounds")
-            elif self.gpu is None or not self._race_on_gpu(varied(candidates, FINALISTS_GPU), self.gpu):
-                self._first_on_cpu(candidates[:FINALISTS_CPU])
+                return
+            if self.gpu is not None:
+                finalists = [*chosen, *(c for c in varied(candidates, FINALISTS_GPU) if c not in chosen)]
+                if self._race_on_gpu([c for c in finalists if c.digest not in self.winners], self.gpu):
+                    return
+            self._first_on_cpu([*chosen, *(c for c in candidates[:FINALISTS_CPU] if c not in chosen)])
         except MissingPartError as error:
             self.search.tell(f"no kernel was executed: {error}")
         finally:
@@ -145,6 +128,8 @@ class Passes:
     def _first_on_cpu(self, finalists: Sequence[Candidate]) -> None:
         """Execute finalists, best estimate first, until one is right; only what the CPU edition can do soon."""
         for candidate in finalists:
+            if candidate.digest in self.winners:
+                return
             if candidate.estimate_us > CPU_ESTIMATE_US:
                 shown = f"estimated at {candidate.estimate_us:.0f} us on the {self.search.target.name}"
                 self.search.tell(f"{candidate.digest[:8]}: not executed, too long for the CPU edition ({shown})")
@@ -154,9 +139,9 @@ class Passes:
             except (MissingPartError, Stopped):
                 raise
             except MirageError as error:
-                self._set_aside(candidate, error)
+                self.set_aside(candidate, error)
             else:
-                if self._confirm([candidate]):
+                if self.confirm([candidate]):
                     return
 
     def _build(self, candidate: Candidate, call: Call) -> Winner:
@@ -175,29 +160,36 @@ class Passes:
         except MissingPartError as error:
             self.search.tell(f"no cubin: {error}")
         if self.gpu is not None and cubin is not None:
-            return self._keep(self._on_gpu(candidate, emitted, cubin, self.gpu))
+            with Trials(self.search.proceed) as trials:
+                return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, trials))
         trying = (try_on_cpu, self.search.program, emitted, self._sample_seed)
-        report, safe = self._traced("execute", candidate, lambda: call(*trying, seconds=EXECUTE_SECONDS))
-        return self._keep(_winner(candidate, emitted, CpuExecutable(emitted), cubin, report, safe))
+        outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=EXECUTE_SECONDS))
+        return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
 
     def _race_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu) -> bool:
         """Build every finalist every way, race them, verify the fastest at the real shape; False without NVRTC."""
+        if not finalists:
+            return True
         try:
-            built = self._built_on_gpu(finalists, gpu)
+            with Trials(self.search.proceed) as trials:
+                built = self._built_on_gpu(finalists, gpu, trials)
         except MissingPartError as error:
             self.search.tell(f"not executed on the {gpu.name}: {error}")
             return False
         best: dict[str, Winner] = {}
         for winner in built:
-            best.setdefault(winner.candidate.digest, self._keep(winner))
+            best.setdefault(winner.candidate.digest, self.keep(winner))
         if built and self.search.proceed():
-            for winner in self._timed(built, gpu):
-                best[winner.candidate.digest] = self._keep(winner)
+            try:
+                for winner in self._timed(built, gpu):
+                    best[winner.candidate.digest] = self.keep(winner)
+            except LaunchError as error:
+                self.search.tell(f"not timed: {error}")
         fastest = sorted((w.candidate for w in best.values()), key=lambda c: c.rank)
-        self._confirm(fastest[:CONFIRMED])
+        self.confirm(fastest[:CONFIRMED])
         return True
 
-    def _built_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu) -> list[Winner]:
+    def _built_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu, trials: Trials) -> list[Winner]:
         """Whatever of the finalists can be emitted and compiled, in whichever way, and is right on the card."""
         built: list[Winner] = []
         failed: dict[str, list[MirageError]] = {candidate.digest: [] for candidate in finalists}
@@ -213,8 +205,8 @@ class Passes:
             self.stage = f"compiled and checked {len(built)} of {len(jobs)} ways to emit {len(finalists)} muGraphs"
             candidate, emitted = jobs[number]
             try:
-                built.append(self._on_gpu(candidate, emitted, future.result(), gpu))
-            except MissingPartError:
+                built.append(self.on_gpu(candidate, emitted, future.result(), gpu, trials))
+            except (MissingPartError, Stopped):
                 raise
             except Exception as error:  # noqa: BLE001  # as above
                 failed[candidate.digest].append(_told(error))
@@ -225,20 +217,24 @@ class Passes:
                 for reason in errors:
                     self.search.tell(f"{candidate.digest[:8]}: one way to emit it is left out: {reason}")
             elif errors:
-                self._set_aside(candidate, next((e for e in errors if isinstance(e, WrongResult)), errors[0]))
+                self.set_aside(candidate, next((e for e in errors if isinstance(e, WrongResult)), errors[0]))
         return built
 
-    def _on_gpu(self, candidate: Candidate, emitted: Emitted, cubin: Cubin, gpu: Gpu) -> Winner:
-        from mirage_nb.runtime.launch import GpuExecutable
+    def on_gpu(self, candidate: Candidate, emitted: Emitted, cubin: Cubin, gpu: Gpu, trials: Trials) -> Winner:
+        """First runs in a process of their own; where the card takes one process only, in this one."""
+        from mirage_nb.runtime.launch import GpuExecutable, exclusive
 
-        executable = GpuExecutable(emitted, cubin, gpu)
-        report = self._traced("execute", candidate, lambda: executable.check(self._drawn()))
-        return _winner(candidate, emitted, executable, cubin, report, self._drawn().safe)
+        def tried() -> Outcome:
+            trying = (try_on_gpu, self.search.program, emitted, cubin, self._sample_seed)
+            return _here(*trying, False) if exclusive() else trials.call(*trying, seconds=TRIAL_SECONDS)
+
+        outcome = self._traced("execute", candidate, tried)
+        return Winner.judged(candidate, emitted, GpuExecutable(emitted, cubin, gpu), cubin, outcome, self.origin)
 
     def _timed(self, built: Sequence[Winner], gpu: Gpu) -> list[Winner]:
         """The best way to emit each muGraph, by a first race; their times are those of a second, beside PyTorch."""
         try:
-            from mirage_nb.runtime.race import pytorch_peers, race
+            from mirage_nb.runtime.race import race
         except ImportError as error:
             self.search.tell(f"nothing was timed, PyTorch is missing: {error}")
             return []
@@ -250,17 +246,28 @@ class Passes:
         best: dict[str, Winner] = {}
         for winner in sorted((w for w in built if w.label in timed), key=lambda w: timed[w.label]):
             best.setdefault(winner.candidate.digest, winner)
-        entries = {winner.label: winner.executable for winner in best.values()}
-        laps = race(graph, entries, pytorch_peers(graph), gpu, scale=scale)
+        return self.raced(list(best.values()), gpu)
+
+    def raced(self, winners: Sequence[Winner], gpu: Gpu) -> list[Winner]:
+        """Winners with their times in one race, in turns and beside PyTorch. Raises LaunchError."""
+        from mirage_nb.runtime.race import pytorch_peers, race
+
+        self.stage = "timing"
+        graph = self.search.program
+        entries: dict[str, Any] = {winner.label: winner.executable for winner in winners}
+        laps = race(graph, entries, pytorch_peers(graph), gpu, scale=self.input_scale)
         self.baselines = tuple(lap for lap in laps if lap.name not in entries)
-        timed = {lap.name: lap.timing.median_us for lap in laps if lap.timing is not None}
+        timed = {lap.name: lap.timing for lap in laps if lap.timing is not None}
+        noisy = [t for t in timed.values() if t.high_us > NOISY * t.low_us]
+        if 2 * len(noisy) > len(timed):
+            self.search.tell(f"times vary by more than {NOISY:g} to 1: another program may be using the {gpu.name}")
         return [
-            replace(winner, candidate=replace(winner.candidate, time_us=timed[winner.label]))
-            for winner in best.values()
+            replace(winner, candidate=replace(winner.candidate, time_us=timed[winner.label].median_us))
+            for winner in winners
             if winner.label in timed
         ]
 
-    def _confirm(self, candidates: Sequence[Candidate]) -> bool:
+    def confirm(self, candidates: Sequence[Candidate]) -> bool:
         """Verify muGraphs that ran once more, within bounds; False when one of them was refuted."""
         elements = sum(t.elements for t in self.search.program.types)
         whole = elements <= CONFIRM_ELEMENTS
@@ -278,7 +285,7 @@ class Passes:
                 continue
             if verdict.kind is VerdictKind.REFUTED:
                 refuted = True
-                self._set_aside(candidate, WrongResult(f"refuted in the final verification: {verdict}"))
+                self.set_aside(candidate, WrongResult(f"refuted in the final verification: {verdict}"))
             elif verdict.accepted:
                 self._learn(candidate.digest, verdict)
             else:
@@ -287,7 +294,8 @@ class Passes:
 
     # -- what is known ------------------------------------------------------------------------------
 
-    def _keep(self, winner: Winner) -> Winner:
+    def keep(self, winner: Winner) -> Winner:
+        """Note a winner, in place of an earlier one of its candidate."""
         with self._guard:
             self._winners[winner.candidate.digest] = winner
         self.search.update(winner.candidate)
@@ -297,9 +305,9 @@ class Passes:
         with self._guard:
             winner = self._winners[digest]
             winner = replace(winner, candidate=replace(winner.candidate, verdict=verdict))
-        self._keep(winner)
+        self.keep(winner)
 
-    def _set_aside(self, candidate: Candidate, error: Exception) -> None:
+    def set_aside(self, candidate: Candidate, error: Exception) -> None:
         """A wrong candidate is dropped; one that a pass could not take stays, and says why it did not run."""
         why = f"{candidate.digest[:8]}: {error}"
         if isinstance(error, WrongResult):
@@ -327,6 +335,11 @@ class Passes:
         """Standard deviation of the random inputs that keeps the program's values inside their types' range."""
         return self._drawn().scale
 
+    @property
+    def origin(self) -> Origin:
+        """What winners are made for."""
+        return Origin(self.search.name, self.search.program, self.search.target, self.input_scale)
+
     def _traced(self, name: str, candidate: Candidate, run: Callable[[], T]) -> T:
         self.stage = f"{name} {candidate.digest[:8]}"
         started = time.monotonic()
@@ -345,7 +358,7 @@ Call = Callable[..., Any]
 """`call(function, *args, seconds=limit)`: a function of a pass, called here or by a worker."""
 
 
-def _here(function: Callable[..., T], *args: Any, seconds: float) -> T:
+def _here(function: Callable[..., T], *args: Any, seconds: float = 0.0) -> T:
     return function(*args)
 
 
@@ -368,20 +381,6 @@ def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     return sorted(chosen, key=lambda c: c.rank)
 
 
-def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int) -> tuple[FloatReport, bool]:
-    """Build emitted kernels on the CPU edition, run them on a sample of the program, and compare.
-
-    Returns the comparison, and whether the sample is safe.
-
-    Raises:
-        MissingPartError: there is no C++ compiler.
-        CompileError, LaunchError: the kernels do not compile or do not run.
-    """
-    executable = CpuExecutable(emitted)
-    sample = draw_sample(program, seed)
-    return executable.check(sample), sample.safe
-
-
 def verify_final(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:
     """Field trials with large primes on the candidate's small pair, as many as its error bound takes, and a few
     at the real shape if `whole`. The verdict is that of the small pair, or of the real shape if there is none."""
@@ -393,25 +392,3 @@ def verify_final(program: KernelGraph, candidate: Candidate, whole: bool) -> Ver
     if not real.accepted:
         return real
     return replace(verdict, note=f"{verdict.note}; and {real.trials} trials at the real shape")
-
-
-def _winner(
-    candidate: Candidate,
-    emitted: Emitted,
-    executable: Executable,
-    cubin: Cubin | None,
-    report: FloatReport,
-    safe: bool,
-) -> Winner:
-    """The candidate with what its execution showed.
-
-    Raises:
-        WrongResult: it is wrong.
-        LaunchError: it overflows, but so does the program, which shows nothing.
-    """
-    if not report.ok and not safe:
-        raise LaunchError(f"not checked: the program overflows in its own types ({report.note})")
-    if not report.ok:
-        raise WrongResult(f"wrong on {executable.device}: {report.note}")
-    known = replace(candidate, error=report.relative_error, executed_on=executable.device, note="")
-    return Winner(known, emitted, executable, cubin, report)

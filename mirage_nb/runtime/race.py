@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from mirage_nb.ir import KernelGraph
+from mirage_nb.errors import LaunchError
+from mirage_nb.ir import KernelGraph, TensorType
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.launch import Call, GpuExecutable
-from mirage_nb.runtime.timing import Contestant, Timing, set_count, time_interleaved
+from mirage_nb.runtime.timing import Contestant, Timing, set_count, time_interleaved, time_quickly
 from mirage_nb.runtime.torch_program import as_torch, torch_dtype
 
 RACE_TOLERANCE = 2e-2
@@ -97,6 +98,27 @@ def race(
     return list(laps.values())
 
 
+class Track:
+    """Buffers of a program, rotated past L2, on which executables are checked and timed one after the other."""
+
+    def __init__(self, program: KernelGraph, gpu: Gpu, scale: float) -> None:
+        self._sets = _buffer_sets(program, gpu, scale)
+        self._reference = as_torch(program, torch)(*(t.double() for t in self._sets[0][0]))
+
+    def lap(self, name: str, executable: GpuExecutable, limit_us: float) -> Lap:
+        """Check one executable and time it, briefly if it takes longer than `limit_us`.
+
+        Raises:
+            LaunchError: the card refuses it, or it failed there.
+        """
+        calls, outputs = _ours(executable, self._sets)
+        distance = _error(outputs, self._reference)
+        if not distance <= RACE_TOLERANCE:
+            return Lap(name, distance, None, "wrong or inaccurate: not timed")
+        timing = time_quickly(Contestant(name, calls), torch, limit_us)
+        return Lap(name, distance, timing, "" if timing is not None else "not captured into a CUDA graph")
+
+
 def pytorch_peers(program: KernelGraph) -> dict[str, Peer]:
     """The program in eager PyTorch and through torch.compile."""
     eager = as_torch(program, torch)
@@ -104,19 +126,31 @@ def pytorch_peers(program: KernelGraph) -> dict[str, Peer]:
 
 
 def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float) -> list[Buffers]:
+    """Raises LaunchError when there is too little memory for buffers that exceed the L2 cache."""
     bytes_per_set = sum(i.type.nbytes for i in program.inputs)
     generator = torch.Generator("cuda").manual_seed(0)
     sets = []
-    for _ in range(set_count(bytes_per_set, gpu.l2_bytes)):
-        inputs = [
-            (torch.randn(i.type.shape, device="cuda", generator=generator) * scale).to(torch_dtype(torch, i.type.dtype))
-            for i in program.inputs
-        ]
-        outputs = [
-            torch.empty(t.shape, device="cuda", dtype=torch_dtype(torch, t.dtype)) for t in program.output_types
-        ]
-        sets.append((inputs, outputs))
+    wanted = set_count(bytes_per_set, gpu.l2_bytes)
+    for number in range(wanted):
+        try:
+            sets.append(_buffers(program, scale, generator))
+        except torch.cuda.OutOfMemoryError as error:
+            if number < 2 or number * bytes_per_set < 2 * gpu.l2_bytes:
+                what = f"{number} of {wanted} sets of buffers fit into the memory of the {gpu.name}"
+                raise LaunchError(what, hint="another program may be using the card") from error
+            break
     return sets
+
+
+def _buffers(program: KernelGraph, scale: float, generator: torch.Generator) -> Buffers:
+    """Random inputs, and outputs, of one call."""
+
+    def random(type_: TensorType) -> torch.Tensor:
+        values = torch.randn(type_.shape, device="cuda", generator=generator) * scale
+        return values.to(torch_dtype(torch, type_.dtype))
+
+    outputs = [torch.empty(t.shape, device="cuda", dtype=torch_dtype(torch, t.dtype)) for t in program.output_types]
+    return [random(i.type) for i in program.inputs], outputs
 
 
 def _ours(executable: GpuExecutable, sets: Sequence[Buffers]) -> tuple[Calls, Sequence[Any]]:

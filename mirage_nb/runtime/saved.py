@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from mirage_nb.codegen import Emitted, LibraryCall, MapArg
 from mirage_nb.codegen import Launch as EmittedLaunch
 from mirage_nb.errors import FormatError, StoreError
-from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind
+from mirage_nb.ir import ApplyAttrs, ConstAttrs, KernelGraph, OpKind, formula
 from mirage_nb.ir.fields import write_attrs
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.runtime.compile import CUDA_PARTS, DEVICE_FOLDER
@@ -135,7 +136,11 @@ def _known(kind: OpKind) -> str:
 
 
 def plain_attrs(attrs: Attrs | None) -> dict[str, Any]:
-    """Attributes as JSON has them; rationals are texts."""
+    """Attributes as JSON has them: rationals are texts, formulas nested lists."""
+    if isinstance(attrs, ApplyAttrs):
+        table = {name: partial(_listed, name) for name in formula.PRIMITIVES}
+        argument: Any = "x"
+        return {"formula": formula.fold(formula.read(attrs.formula), argument, str, table)}
 
     def plain(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -143,6 +148,10 @@ def plain_attrs(attrs: Attrs | None) -> dict[str, Any]:
         return value if value is None or isinstance(value, (int, str)) else str(value)
 
     return {name: plain(value) for name, value in write_attrs(attrs).items()}
+
+
+def _listed(name: str, *operands: Any) -> list[Any]:
+    return [name, *(o if isinstance(o, (str, list)) else str(o) for o in operands)]
 
 
 def flattened(source: str) -> str:

@@ -21,6 +21,8 @@ L2_FACTOR = 3.0
 MAX_SETS = 64
 CALLS_PER_GRAPH = 24
 """At least so many calls in one CUDA graph: what it costs to start the graph is spread over them."""
+FEW = 3
+"""Replays after which a contestant that is clearly slower is timed no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,37 @@ def time_interleaved(contestants: Sequence[Contestant], torch: Any, *, repeats: 
     torch.cuda.synchronize()
     for _ in range(repeats):
         for contestant, graph in captured:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            samples[contestant.name].append(begin.elapsed_time(end) * 1e3 / len(_turns(contestant)))
+            samples[contestant.name].append(_replayed(graph, torch) / len(_turns(contestant)))
     return [_summary(contestant.name, samples[contestant.name]) for contestant, _ in captured]
+
+
+def time_quickly(contestant: Contestant, torch: Any, limit_us: float, *, repeats: int = 16) -> Timing | None:
+    """Time one contestant by itself, and stop after a few replays when all of them took longer than `limit_us`
+    per call. None when it cannot be captured into a CUDA graph.
+
+    Raises:
+        LaunchError: no GPU is attached.
+    """
+    if not torch.cuda.is_available():
+        raise LaunchError("there is no GPU to time on")
+    graph = _capture(contestant, torch)
+    if graph is None:
+        return None
+    graph.replay()
+    samples: list[float] = []
+    while len(samples) < repeats and (len(samples) < FEW or min(samples) <= limit_us):
+        samples.append(_replayed(graph, torch) / len(_turns(contestant)))
+    return _summary(contestant.name, samples)
+
+
+def _replayed(graph: Any, torch: Any) -> float:
+    """Microseconds that one replay takes."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e3
 
 
 def _capture(contestant: Contestant, torch: Any) -> Any:

@@ -16,8 +16,10 @@ from mirage_nb.pipeline import Session
 from mirage_nb.report import to_json
 from mirage_nb.runtime import passes
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.passes import Winner
-from mirage_nb.verify.float_gate import FloatReport
+from mirage_nb.runtime.timing import Timing
+from mirage_nb.runtime.trial import Outcome
+from mirage_nb.runtime.winner import Winner
+from mirage_nb.verify.float_gate import FloatReport, GateReport, SampleReport
 
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
 CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
@@ -38,6 +40,7 @@ class Race:
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []
+        self.spread = 1.01
 
     def pytorch_peers(self, program: object) -> dict[str, object]:
         return {"eager": None}
@@ -46,8 +49,8 @@ class Race:
         self.calls.append((list(ours), list(peers)))
         names = [*ours, *peers]
         return [
-            SimpleNamespace(name=n, error=0.0, timing=SimpleNamespace(median_us=100.0 - k), note="")
-            for k, n in enumerate(names)
+            SimpleNamespace(name=n, error=0.0, timing=Timing(n, us, us, self.spread * us, 9), note="")
+            for n, us in zip(names, range(100, 0, -1), strict=False)
         ]
 
 
@@ -55,15 +58,15 @@ class Race:
 def card(monkeypatch: pytest.MonkeyPatch) -> Race:
     """A card that runs everything, on the CPU edition."""
 
-    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu) -> Winner:
-        report = FloatReport(1e-4, True)
-        stand_in = SimpleNamespace(device=gpu.name)
-        return passes._winner(candidate, emitted, stand_in, cubin, report, True)  # type: ignore[arg-type]
+    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu, trials: Any) -> Winner:
+        outcome = Outcome(FloatReport(1e-4, True), True)
+        stand_in: Any = SimpleNamespace(device=gpu.name)
+        return Winner.judged(candidate, emitted, stand_in, cubin, outcome, self.origin)
 
     monkeypatch.setattr(passes, "FINALISTS_GPU", 3)
     race = Race()
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
-    monkeypatch.setattr(passes.Passes, "_on_gpu", on_gpu)
+    monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)
     return race
 
@@ -89,19 +92,19 @@ def test_finalists_are_raced_every_way_and_the_fastest_again_beside_torch(card: 
 def test_one_wrong_way_is_left_out_and_one_wrong_mugraph_is_dropped(
     card: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = passes.Passes._on_gpu
+    right = passes.Passes.on_gpu
     digests: list[str] = []
 
-    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu) -> Winner:
+    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu, trials: Any) -> Winner:
         if candidate.digest not in digests:
             digests.append(candidate.digest)
             if len(digests) == 2:
                 raise LaunchError("this way does not load")
         if candidate.digest == digests[0]:
             raise passes.WrongResult("wrong on Some card")
-        return right(self, candidate, emitted, cubin, gpu)
+        return right(self, candidate, emitted, cubin, gpu, trials)
 
-    monkeypatch.setattr(passes.Passes, "_on_gpu", on_gpu)
+    monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
     session = finished()
     messages = session.snapshot().messages
     assert [m for m in messages if "one way to emit it is left out: this way does not load" in m]
@@ -109,6 +112,31 @@ def test_one_wrong_way_is_left_out_and_one_wrong_mugraph_is_dropped(
     left = {c.digest for c in session.snapshot().candidates}
     assert digests[0] not in left and digests[1] in left
     assert digests[1] in {w.candidate.digest for w in session.winners}
+
+
+def test_a_kernel_that_is_numerically_poor_is_no_winner(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = passes.Passes.on_gpu
+    digests: list[str] = []
+
+    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu, trials: Any) -> Winner:
+        digests.append(candidate.digest)
+        if candidate.digest == digests[0]:
+            lost = SampleReport("large logits", False, float("inf"), "output 0[1, 2] is nan, the reference is 3")
+            outcome = Outcome(FloatReport(1e-4, True), True, GateReport((lost,)))
+            return Winner.judged(candidate, emitted, SimpleNamespace(device="x"), None, outcome, self.origin)  # type: ignore[arg-type]
+        return right(self, candidate, emitted, cubin, gpu, trials)
+
+    monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
+    session = finished()
+    (poor,) = [c for c in session.snapshot().candidates if c.digest == digests[0]]
+    assert poor.note.startswith("numerically poor: large logits: output 0[1, 2] is nan") and poor.time_us is None
+    assert poor.digest not in {w.candidate.digest for w in session.winners} and session.winners
+    assert [m for m in session.snapshot().messages if m.startswith(f"{poor.digest[:8]}: numerically poor")]
+
+
+def test_times_that_vary_are_doubted(card: Race) -> None:
+    card.spread = 2.0
+    assert [m for m in finished().snapshot().messages if "another program may be using the Some card" in m]
 
 
 def test_a_card_without_nvrtc_or_torch(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,13 @@ from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import FormatError, StoreError
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import OPS, KernelGraph, Level, OpKind
+from mirage_nb.ir import OPS, KernelGraph, Level, OpKind, formula
 from mirage_nb.lang import parse
 from mirage_nb.runtime import saved
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.kernel import Kernel
 from mirage_nb.runtime.kernel_driver import compiled
-from mirage_nb.runtime.kernel_operators import OPERATORS, decode, encode
+from mirage_nb.runtime.kernel_operators import OPERATORS, PRIMITIVES, decode, encode
 from mirage_nb.runtime.kernel_plan import Apply, KernelError, Launch, Plan, read_plan, write_plan
 from mirage_nb.runtime.saved import file_text, flattened, load_kernel, lower, write_file
 from mirage_nb.targets import find_target
@@ -227,8 +227,19 @@ def _tensors(graph: KernelGraph) -> Any:
 def test_every_pre_defined_operator_has_a_row() -> None:
     structural = {OpKind.IN_ITER, OpKind.OUT_SAVER, OpKind.ACCUM, OpKind.GRAPH, OpKind.FUSED}
     wanted = {kind.value for kind, spec in OPS.items() if Level.KERNEL in spec.levels and kind not in structural}
-    assert wanted - OPERATORS.keys() <= {"Apply"}, "an operator without a row in kernel_operators.OPERATORS"
-    assert OPERATORS.keys() <= {kind.value for kind in OpKind}
+    assert wanted == OPERATORS.keys(), "an operator without a row in kernel_operators.OPERATORS"
+    assert formula.PRIMITIVES == PRIMITIVES.keys()
+
+
+FORMULAS = ("x * tanh(log(1 + exp(x)))", "minimum(abs(x), 0.25) ** 2 - erf(-x)", "sigmoid(sin(x)) / 3")
+
+
+@pytest.mark.parametrize("body", FORMULAS)
+def test_functions_that_a_program_defines(body: str) -> None:
+    graph = program(f"def f(x): return {body}\nX: f16[8, 16]\nreturn f(X)")
+    x = np.random.default_rng(0).standard_normal((8, 16))
+    (step,) = [s for s in saved._operators(graph) if s.operator == "Apply"]
+    np.testing.assert_allclose(OPERATORS["Apply"](np, step.attrs, x), evaluate(graph, [x])[0], rtol=1e-12)
 
 
 def test_operators_between_kernels_keep_their_numbers() -> None:

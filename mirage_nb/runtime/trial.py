@@ -1,0 +1,161 @@
+"""A kernel's first runs, in a process of its own, on random inputs and on hard ones.
+
+In: a program, what was emitted for one of its muGraphs, a cubin where there is a GPU. Out: an `Outcome`. Outputs are
+poisoned before every run. Invariant: whatever the kernel does, faults and endless loops included, it does it to a
+process that is replaced; a CUDA context that saw a fault is never used again.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from mirage_nb.codegen import Emitted
+from mirage_nb.errors import LaunchError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.runtime.buffers import Array, Sample, decode, draw_sample, encode
+from mirage_nb.runtime.compile import Cubin
+from mirage_nb.runtime.execute import CpuExecutable, Executable
+from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.search.pool import Workers
+from mirage_nb.search.session import Stopped
+from mirage_nb.verify.float_gate import DRAWS, FloatReport, GateReport, HardSample, judge, sample_names, samples
+
+T = TypeVar("T")
+
+HARD_ELEMENTS = 2**27
+"""Elements of all hard inputs together: drawing them and computing what is right takes about 0.1 us for each."""
+HARD_ELEMENTS_CPU = 2**22
+POLL_SECONDS = 0.05
+FAULTED = 3
+"""Exit code of a process whose kernel spoiled the card's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the first runs showed: the comparison on random inputs, whether these are `safe` (see `Sample`), and how
+    the kernel did on hard ones."""
+
+    report: FloatReport
+    safe: bool
+    hard: GateReport = field(default_factory=lambda: GateReport(()))
+
+
+def hard_names(program: KernelGraph, elements: int) -> tuple[str, ...]:
+    """Names of hard finite inputs, the most telling first, as many as these elements allow, one at least."""
+    names = [name for name in sample_names(program) if name in DRAWS and name != "normal"]
+    return tuple(names[: max(1, elements // max(1, sum(t.elements for t in program.types)))])
+
+
+def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int) -> Outcome:
+    """Build emitted kernels on the CPU edition and run them on samples of the program.
+
+    Raises:
+        MissingPartError: there is no C++ compiler.
+        CompileError, LaunchError: the kernels do not compile or do not run.
+    """
+    sample, hard = draw(program, seed, HARD_ELEMENTS_CPU)
+    return tried(CpuExecutable(emitted), emitted, sample, hard)
+
+
+def tried(executable: Executable, emitted: Emitted, sample: Sample, hard: Sequence[Hard]) -> Outcome:
+    """Run on random inputs, and if these come out right on hard ones."""
+    report = executable.check(sample)
+    if not report.ok:
+        return Outcome(report, sample.safe)
+    types = emitted.graph.output_types
+    results = []
+    for inputs, wanted in hard:
+        outputs = [decode(a, t.dtype) for a, t in zip(executable.run(inputs), types, strict=True)]
+        results.append(judge(wanted, outputs))
+    return Outcome(report, sample.safe, GateReport(tuple(results)))
+
+
+Hard = tuple[list[Array], HardSample]
+"""The stored inputs of a hard sample, and what is right for them."""
+
+
+def draw(program: KernelGraph, seed: int, elements: int) -> tuple[Sample, list[Hard]]:
+    """Random inputs of a program, and hard ones of about this many elements."""
+    hard = []
+    for name in hard_names(program, elements):
+        for found in samples(program, seed, names=(name,)):  # one by one: in float64 they are large
+            inputs = [encode(found.inputs[i.name], i.type.dtype) for i in program.inputs]
+            hard.append((inputs, replace(found, inputs={})))
+    return draw_sample(program, seed), hard
+
+
+def try_on_gpu(program: KernelGraph, emitted: Emitted, cubin: Cubin, seed: int, alone: bool = True) -> Outcome:
+    """The same on the attached GPU.
+
+    Args:
+        alone: this process is there for trials; it ends when the kernel has spoiled its CUDA context.
+
+    Raises:
+        LaunchError: the card rejects the cubin or a launch, or the kernel failed on it.
+    """
+    from mirage_nb.runtime.launch import GpuExecutable, usable
+
+    gpu = attached_gpu()
+    if gpu is None:
+        raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
+    sample, hard = _drawn(program, seed)
+    try:
+        return tried(GpuExecutable(emitted, cubin, gpu), emitted, sample, hard)
+    except LaunchError as error:
+        if not usable():
+            if alone:
+                sys.stderr.write(f"{error.message}\n")
+                sys.stderr.flush()
+                os._exit(FAULTED)
+            hint = "restart the Python process to use the GPU again"
+            raise LaunchError(f"{error.message}; it spoiled the card's context", hint=hint) from error
+        raise
+
+
+@lru_cache(maxsize=1)
+def _drawn(program: KernelGraph, seed: int) -> tuple[Sample, list[Hard]]:
+    """The samples of the program that is being tried; they take longer to make than a kernel to run."""
+    return draw(program, seed, HARD_ELEMENTS)
+
+
+class Trials:
+    """One process for first runs, replaced when it dies. `proceed` says whether to go on waiting."""
+
+    def __init__(self, proceed: Callable[[], bool]) -> None:
+        self._proceed = proceed
+        self._workers = Workers(1)
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._workers.terminate()
+
+    def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
+        """`function(*args)` in the process.
+
+        Raises:
+            LaunchError: the process died, or it took longer than `seconds`.
+            Stopped: there is no reason to go on.
+            whatever the function raises.
+        """
+        future = self._workers.submit(function, *args)
+        until = time.monotonic() + seconds
+        while not futures.wait([future], timeout=POLL_SECONDS).done:
+            if not self._proceed():
+                self._workers.kill(future)
+                raise Stopped("the session was stopped")
+            if time.monotonic() > until:
+                self._workers.kill(future)
+                raise LaunchError(f"the kernel did not end within {seconds:g} s")
+        try:
+            return future.result()
+        except futures.BrokenExecutor as error:
+            raise LaunchError(f"the kernel ended the process that tried it: {error}") from error

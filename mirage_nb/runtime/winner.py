@@ -1,0 +1,165 @@
+"""A candidate that ran: what was emitted and compiled for it, how it fared, and the ways to take it along.
+
+In: the outcome of its first runs. Out: a `Winner`: callable, prepared calls, a file of its own, an operator of
+PyTorch. Invariant: there is no Winner whose output was not compared with float64.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mirage_nb.codegen import Emitted
+from mirage_nb.errors import LaunchError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.text import print_graph
+from mirage_nb.runtime.compile import Cubin
+from mirage_nb.runtime.execute import CpuExecutable, Executable, Prepared
+from mirage_nb.runtime.kernel_plan import Plan
+from mirage_nb.runtime.saved import lower, write_file
+from mirage_nb.runtime.torch_operator import torch_operator
+from mirage_nb.runtime.trial import Outcome
+from mirage_nb.search.progress import Candidate
+from mirage_nb.targets import Target
+from mirage_nb.verify.float_gate import FloatReport
+
+
+class WrongResult(LaunchError):
+    """A kernel whose output is not the program's."""
+
+
+class PoorResult(LaunchError):
+    """A kernel that is right on random inputs, and loses on hard ones what the program keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a winner was made for: the session's name, the program, the target, and the scale of random inputs."""
+
+    name: str
+    program: KernelGraph
+    target: Target
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A candidate that went through every pass: what was emitted and compiled, and how its execution went."""
+
+    candidate: Candidate
+    emitted: Emitted
+    executable: Executable
+    cubin: Cubin | None
+    report: FloatReport
+    origin: Origin
+
+    @classmethod
+    def judged(
+        cls,
+        candidate: Candidate,
+        emitted: Emitted,
+        executable: Executable,
+        cubin: Cubin | None,
+        outcome: Outcome,
+        origin: Origin,
+    ) -> Winner:
+        """The candidate with what its first runs showed.
+
+        Raises:
+            WrongResult: it is wrong.
+            PoorResult: it breaks on hard inputs.
+            LaunchError: it overflows, but so does the program, which shows nothing.
+        """
+        report = outcome.report
+        if not report.ok and not outcome.safe:
+            raise LaunchError(f"not checked: the program overflows in its own types ({report.note})")
+        if not report.ok:
+            raise WrongResult(f"wrong on {executable.device}: {report.note}")
+        if not outcome.hard.ok:
+            first = next(r for r in outcome.hard.results if not r.survived)
+            raise PoorResult(f"numerically poor: {first.name}: {first.note}")
+        known = replace(candidate, error=report.relative_error, executed_on=executable.device, note="")
+        return cls(known, emitted, executable, cubin, report, origin)
+
+    @property
+    def source(self) -> str:
+        """The CUDA source of its kernels."""
+        return self.emitted.source
+
+    @property
+    def graph(self) -> KernelGraph:
+        """Its muGraph as it was emitted: the candidate's, with thread graphs for chains of elementwise operators."""
+        return self.emitted.graph
+
+    @property
+    def label(self) -> str:
+        """How a race names it: the muGraph and the way it was emitted."""
+        return f"{self.candidate.digest[:8]} {self.emitted.options}"
+
+    def __call__(self, *tensors: Any) -> Any:
+        """Run on tensors in input order, as the session does."""
+        return self.executable(*tensors)
+
+    def prepare(self, *tensors: Any) -> Prepared:
+        """Make a call on these tensors ready, for loops and CUDA graphs.
+
+        The returned function enqueues the kernels on the current stream of the tensors' library (torch or CuPy)
+        and returns the outputs, the same tensors every time; it allocates, copies and waits for nothing. Prepared
+        calls belong to one thread at a time. On the CPU edition it runs the kernels.
+
+        Raises:
+            LaunchError, ShapeError, DTypeError: as a call does.
+        """
+        return self.executable.prepare(*tensors)
+
+    def plan(self) -> Plan:
+        """Kernels, launches and program as plain data. Raises FormatError when they have no such form."""
+        candidate, origin = self.candidate, self.origin
+        timed = f"{candidate.time_us:.2f} us" if candidate.time_us is not None else "not timed"
+        about = {
+            "name": origin.name,
+            "program": print_graph(origin.program),
+            "muGraph": print_graph(self.graph),
+            "verdict": str(candidate.verdict),
+            "checked": f"on {self.executable.device}, relative error {self.report.relative_error:.1e} against float64",
+            "time": f"{timed}, {origin.target.name}",
+            "emitted": str(self.emitted.options),
+        }
+        arch, cubin = (self.cubin.arch, self.cubin.data) if self.cubin is not None else (origin.target.arch, b"")
+        return lower(self.emitted, origin.program, arch=arch, cubin=cubin, about=about, scale=origin.scale)
+
+    def save(self, path: str | Path) -> Path:
+        """Write one Python file that runs without this package, with CuPy and NumPy alone; returns its path.
+
+        `python FILE` compares it with NumPy in float64; `from FILE import run, KERNEL` uses it;
+        `mirage_nb.load_kernel(FILE)` reads it as data.
+
+        Raises:
+            StoreError: the file cannot be written.
+            FormatError: the muGraph or its program has no plain form.
+        """
+        return write_file(self.plan(), path)
+
+    def torch_operator(self, name: str = "") -> Any:
+        """An operator of PyTorch, also for torch.compile; CPU tensors run on the CPU edition.
+
+        Args:
+            name: `name` or `namespace::name`; default: the session's name and the start of the digest.
+
+        Raises:
+            OptionError: a name that torch does not take.
+            MissingPartError: torch is not installed.
+        """
+        stem = re.sub(r"\W+", "_", self.origin.name, flags=re.ASCII).strip("_") or "program"
+        chosen = name or f"op_{stem}_{self.candidate.digest[:8]}"
+        return torch_operator(
+            self.origin.program, chosen, on_cpu=partial(_on_cpu, self.emitted), on_cuda=self.executable
+        )
+
+
+def _on_cpu(emitted: Emitted, *tensors: Any) -> Any:
+    """By the CPU edition, built at the first call and kept by the cache of shared objects."""
+    return CpuExecutable(emitted)(*tensors)

@@ -1,0 +1,91 @@
+"""First runs of kernels: hard inputs tell poor kernels, and what a kernel does to its process stays there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirage_nb.codegen import emit
+from mirage_nb.errors import LaunchError
+from mirage_nb.interp import evaluate
+from mirage_nb.lang import parse
+from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.trial import Trials, draw, hard_names, tried, try_on_cpu
+from mirage_nb.search.crew import Stopped
+from mirage_nb.targets import find_target
+from mirage_nb.verify.float_gate import DRAWS
+from tests.codegen import mugraphs
+
+H200 = find_target("h200")
+
+
+def test_a_safe_kernel_survives_hard_inputs() -> None:
+    program = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
+    outcome = try_on_cpu(program, emit(mugraphs.rmsnorm(8, 64, 32, 16, 2), H200), 3)
+    assert outcome.report.ok and outcome.safe and outcome.hard.ok
+    assert len(outcome.hard.results) >= 6
+
+
+def test_softmax_without_its_maximum_is_told_by_large_logits() -> None:
+    """Algebraically equal, right on tame inputs: what a subtracted maximum is for shows on large logits only."""
+    unsafe = mugraphs.attention()
+    q, k, v = (i.type.shape for i in unsafe.inputs)
+    lines = [f"{n}: f16[{', '.join(map(str, s))}]" for n, s in zip("QKV", (q, k, v), strict=True)]
+    safe = parse("\n".join([*lines, "return softmax(Q @ K) @ V"])).graph
+    sample, hard = draw(safe, 3, 10**7)
+    inputs = tuple((a * 0.25).astype(np.float16) for a in sample.inputs)
+    tame = replace(sample, inputs=inputs, outputs=evaluate(safe, inputs))
+    emitted = emit(unsafe, H200)
+    outcome = tried(CpuExecutable(emitted), emitted, tame, hard)
+    assert outcome.report.ok and "large logits" in outcome.hard.broken
+    report = next(r for r in outcome.hard.results if r.name == "large logits")
+    assert "output 0[" in report.note
+
+
+def test_as_many_hard_inputs_as_elements_allow() -> None:
+    program = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
+    elements = sum(t.elements for t in program.types)
+    assert len(hard_names(program, 0)) == 1 and len(hard_names(program, 3 * elements)) == 3
+    assert set(hard_names(program, 10**9)) == set(DRAWS) - {"normal"}
+
+
+def test_what_happens_in_a_trial_stays_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "kernels_that_fail.py").write_text(
+        "import os, time\nfrom mirage_nb.errors import LaunchError\n"
+        "def fault(m):\n os.write(2, (m + '\\n').encode()); os._exit(3)\n"
+        "def refuse():\n raise LaunchError('this card does not')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import kernels_that_fail as kernels  # type: ignore[import-not-found]
+
+    with Trials(lambda: True) as trials:
+        assert trials.call(pow, 2, 5, seconds=60) == 32
+        with pytest.raises(LaunchError, match=r"ended the process that tried it.*illegal address"):
+            trials.call(kernels.fault, "CUDA_ERROR: illegal address", seconds=60)
+        with pytest.raises(LaunchError, match="this card does not"):  # the next one has a fresh process
+            trials.call(kernels.refuse, seconds=60)
+        started = time.monotonic()
+        with pytest.raises(LaunchError, match=r"did not end within 0\.3 s"):
+            trials.call(time.sleep, 60, seconds=0.3)
+        assert time.monotonic() - started < 10
+        assert trials.call(pow, 2, 6, seconds=60) == 64
+
+
+def test_a_stop_ends_a_trial() -> None:
+    going = [True, True, True]
+    with Trials(lambda: bool(going) and going.pop()) as trials, pytest.raises(Stopped):
+        trials.call(time.sleep, 60, seconds=60)
+
+
+def test_inputs_are_drawn_anew_from_the_seed() -> None:
+    program = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
+    (a, hard_a), (b, hard_b), (c, _) = (draw(program, seed, 10**5) for seed in (1, 1, 2))
+    assert np.array_equal(a.inputs[0], b.inputs[0]) and not np.array_equal(a.inputs[0], c.inputs[0])
+    assert [h.name for _, h in hard_a] == [h.name for _, h in hard_b] and len(hard_a) > 3
+    for (stored, sample), (again, _) in zip(hard_a, hard_b, strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(stored, again, strict=True))
+        assert stored[0].dtype == np.float16 and sample.outputs[0].shape == (8, 32)

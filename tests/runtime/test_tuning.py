@@ -1,0 +1,225 @@
+"""Tuning: the order in which candidates are timed, early stopping, and whole tunings on a stand-in card."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirage_nb import superoptimize
+from mirage_nb.codegen import Emitted
+from mirage_nb.errors import LaunchError, MissingPartError, OptionError
+from mirage_nb.pipeline import Session
+from mirage_nb.runtime import passes, tuning
+from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.timing import Contestant, Timing, time_quickly
+from mirage_nb.runtime.trial import Outcome
+from mirage_nb.runtime.tuning import calibrated, more_instances, next_ones, structure_of
+from mirage_nb.runtime.winner import Winner
+from mirage_nb.search.progress import Candidate
+from mirage_nb.verify.float_gate import FloatReport
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+from tests.codegen import mugraphs
+
+SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
+CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
+GRAPH = mugraphs.rmsnorm(8, 64, 32, 16, 2)
+OTHER = mugraphs.rmsnorm(8, 64, 32, 8, 2)
+
+
+def candidate(digest: str, estimate: float, configuration: str = "a", small: Any = None, **known: Any) -> Candidate:
+    pair = None if small is None else (GRAPH, small)
+    return Candidate(digest, GRAPH, configuration, 3, {}, Verdict(VerdictKind.FIELD), estimate, small=pair, **known)
+
+
+def test_estimates_are_corrected_by_times_of_their_like() -> None:
+    corrected = calibrated([
+        candidate("a", 10.0, small=GRAPH, time_us=20.0),
+        candidate("b", 10.0, small=GRAPH, time_us=40.0),
+        candidate("c", 10.0, small=GRAPH, time_us=20.0),
+        candidate("d", 10.0, "other", small=OTHER, time_us=5.0),
+        candidate("untimed", 1.0, "third"),
+    ])  # fmt: skip
+    assert corrected(candidate("x", 7.0, "other", small=GRAPH)) == pytest.approx(14.0)  # by structure: of 2, 4, 2
+    assert corrected(candidate("x", 7.0, "other")) == pytest.approx(3.5)  # by configuration
+    assert corrected(candidate("x", 7.0, "new")) == pytest.approx(14.0)  # by all: 0.5, 2, 2, 4
+    assert calibrated([])(candidate("x", 7.0)) == 7.0
+
+
+def test_the_next_ones_promise_most_and_are_diverse() -> None:
+    like = [candidate(f"a{n}", 1.0 + n / 100, small=GRAPH) for n in range(10)]
+    others = [candidate("b", 5.0, small=OTHER), candidate("c", 9.0)]
+    done = [candidate("t", 0.1, time_us=1.0), candidate("n", 0.1, note="a block needs too much")]
+    chosen = next_ones([*like, *others, *done], 6)
+    assert chosen[0].digest == "a0" and {"b", "c"} <= {c.digest for c in chosen}
+    assert len({c.digest for c in chosen}) == 6 and not {"t", "n"} & {c.digest for c in chosen}
+    assert {c.digest for c in next_ones([*like, *others], 99)} == {c.digest for c in [*like, *others]}
+    timed = [candidate("m", 1.0, small=GRAPH, time_us=100.0), candidate("n", 5.0, small=OTHER, time_us=5.0)]
+    assert next_ones([*like, *others, *timed], 1)[0].digest == "b"  # those like a0 take a hundred times their estimate
+
+
+def test_more_instances_share_structure_and_verdict() -> None:
+    session = superoptimize(SMALL, effort="quick")
+    snapshot = session.result(120)
+    search = session.search
+    like = snapshot.candidates[0]
+    found = more_instances(search.program, search.effort, search.target, search.seed, like)
+    assert len(found) > sum(structure_of(c) == structure_of(like) for c in snapshot.candidates)
+    assert len({c.digest for c in found}) == len(found) and like.digest in {c.digest for c in found}
+    assert all(c.verdict == like.verdict and c.time_us is None and not c.executed_on for c in found)
+    assert all(c.digest == c.graph.digest() for c in found)
+
+
+class FakeTorch:
+    """Events that measure what a graph says it takes."""
+
+    def __init__(self) -> None:
+        self.cuda = SimpleNamespace(is_available=lambda: True)
+
+
+def test_the_slow_are_timed_for_a_few_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter([30.0, 24.0, 26.0, *[25.0] * 50])
+    asked: list[float] = []
+
+    def replayed(graph: Any, torch: Any) -> float:
+        asked.append(next(taken))
+        return 24 * asked[-1]
+
+    monkeypatch.setattr("mirage_nb.runtime.timing._replayed", replayed)
+    monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda c, t: SimpleNamespace(replay=lambda: None))
+    contestant = Contestant("x", [lambda: None])
+    slow = time_quickly(contestant, FakeTorch(), 10.0)
+    assert slow is not None and slow.repeats == 3 and slow.median_us == 26.0
+    quick = time_quickly(contestant, FakeTorch(), 30.0)
+    assert quick is not None and quick.repeats == 16
+    monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda c, t: None)
+    assert time_quickly(contestant, FakeTorch(), 30.0) is None
+
+
+class Card:
+    """Stands for `mirage_nb.runtime.race`: what a muGraph takes follows from its digest."""
+
+    def __init__(self) -> None:
+        self.laps: list[str] = []
+        self.races: list[list[str]] = []
+
+    def Track(self, program: object, gpu: Gpu, scale: float) -> Card:
+        return self
+
+    @staticmethod
+    def took(label: str) -> float:
+        return 2.0 + int(label[:4], 16) / 65536
+
+    def lap(self, name: str, executable: object, limit_us: float) -> SimpleNamespace:
+        self.laps.append(name)
+        took = self.took(name)
+        return SimpleNamespace(name=name, error=0.0, timing=Timing(name, took, took, took, 9), note="")
+
+    def pytorch_peers(self, program: object) -> dict[str, object]:
+        return {"eager": None}
+
+    def race(self, program: object, ours: Any, peers: Any, gpu: Gpu, **options: Any) -> list[SimpleNamespace]:
+        self.races.append([*ours, *peers])
+        return [self.lap_of(name) for name in (*ours, *peers)]
+
+    def lap_of(self, name: str) -> SimpleNamespace:
+        took = 9.0 if name == "eager" else self.took(name)
+        return SimpleNamespace(name=name, error=0.0, timing=Timing(name, took, took, took, 9), note="")
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu, trials: Any) -> Winner:
+        stand_in: Any = SimpleNamespace(device=gpu.name)
+        outcome = Outcome(FloatReport(1e-4, True), True)
+        return Winner.judged(candidate, emitted, stand_in, cubin, outcome, self.origin)
+
+    def compiled(executor: Any, function: Any, arguments: Sequence[Any], seconds: float, check: Any) -> Any:
+        for number, args in enumerate(arguments):
+            check()
+            quick = function is passes.compile_cubin
+            yield number, SimpleNamespace(result=lambda a=args, q=quick: None if q else function(*a))
+
+    monkeypatch.setattr(passes, "FINALISTS_GPU", 2)
+    found = Card()
+    monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
+    monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
+    monkeypatch.setattr("mirage_nb.search.background.call_all", compiled)
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", found)
+    return found
+
+
+def finished(**options: Any) -> Session:
+    session = superoptimize(SMALL, effort="quick", **options)
+    session.result(120)
+    return session
+
+
+def test_a_tuning_times_more_and_finds_the_fastest(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = finished()
+    before = {c.digest: c.time_us for c in session.snapshot().candidates if c.time_us is not None}
+    monkeypatch.setattr(tuning, "FINAL_SECONDS", 0.1)
+    session.tune(seconds=30)
+    snapshot = session.result(60)
+    times = {c.digest: c.time_us for c in snapshot.candidates if c.time_us is not None}
+    assert set(before) < set(times)
+    fastest = min(times, key=lambda d: times[d] or 0.0)
+    assert session.best is not None and session.best.candidate.digest == fastest
+    assert times[fastest] == pytest.approx(Card.took(fastest))
+    assert len(card.laps) == len(set(card.laps)), "nothing is timed twice the same way"
+    assert "eager" in card.races[-1] and [m for m in snapshot.messages if m.startswith("tuned for")]
+    assert session.stage == ""
+    assert not [c for c in snapshot.candidates if c.time_us is None and not c.note], "the whole list was timed in time"
+
+
+def test_a_tuning_can_be_stopped(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = finished()
+    timed = card.lap
+
+    def lap(name: str, executable: object, limit_us: float) -> SimpleNamespace:
+        assert "tuning: " in session.stage and "s left" in session.stage
+        session.stop()
+        return timed(name, executable, limit_us)
+
+    monkeypatch.setattr(card, "lap", lap)
+    session.tune(seconds=60)
+    assert session.wait(30)
+    assert len(card.laps) == 1 and session.best is not None
+    assert [m for m in session.snapshot().messages if m.startswith("tuned for")]
+
+
+def test_failures_while_tuning_are_reported_and_lose_nothing(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = finished()
+    right = passes.Passes.on_gpu
+
+    def on_gpu(self: passes.Passes, candidate: Any, *rest: Any) -> Winner:
+        if int(candidate.digest[0], 16) % 2:
+            raise LaunchError("the kernel ended the process that tried it: illegal address")
+        return right(self, candidate, *rest)
+
+    monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
+    session.tune(seconds=30)
+    snapshot = session.result(60)
+    faulty = [c for c in snapshot.candidates if "illegal address" in c.note]
+    assert faulty and all(c.time_us is None for c in faulty)
+    assert [c for c in snapshot.candidates if c.time_us is not None]
+
+
+def test_without_a_gpu_there_is_no_tuning() -> None:
+    session = superoptimize(SMALL, effort="quick", target="a100")
+    session.result(120)
+    with pytest.raises(MissingPartError, match="no GPU here that runs those for the a100"):
+        session.tune()
+    with pytest.raises(OptionError, match="positive"):
+        session.tune(seconds=-1)
+    with pytest.raises(OptionError, match="positive"):
+        session.tune(seconds=float("nan"))
+
+
+def test_a_label_says_how_it_was_emitted() -> None:
+    one = replace(candidate("0123456789", 1.0), time_us=3.0)
+    assert structure_of(one) == one.digest
