@@ -58,14 +58,14 @@ class Fragments:
         assert isinstance(attrs, AccumAttrs)
         return attrs.kind
 
-    def _columns(self, value: int) -> int:
+    def columns(self, value: int) -> int:
         """8-column tiles of a matrix that this warp holds, 0 for a column of row results."""
         columns = self.scope.shape(value)[-1]
         return self.region.column_tiles(value, columns) if columns > 1 else 0
 
     def _form(self, value: int) -> str:
         """The array extents of a value's registers."""
-        tiles = self._columns(value)
+        tiles = self.columns(value)
         return f"[1][{self.region.row_tiles}][{tiles}][4]" if tiles else f"[{self.region.row_tiles}][2]"
 
     def declare(self) -> None:
@@ -81,7 +81,7 @@ class Fragments:
             self._fill(f"top{shift}", "NEGATIVE_INFINITY")
         for index in region.ops:
             op = self.scope.block.ops[index]
-            if not isinstance(op.attrs, AccumAttrs) or self._is_shift(index):
+            if not isinstance(op.attrs, AccumAttrs) or self.is_shift(index):
                 continue
             value = self.scope.first[index]
             if op.attrs.kind is AccumKind.MAX:
@@ -110,7 +110,7 @@ class Fragments:
                     load_rows(self.out, self.scope, tiling, rows, Index(), at, "", f"{name}[{k}]")
             self.held[index] = name
 
-    def _is_shift(self, accum: int) -> bool:
+    def is_shift(self, accum: int) -> bool:
         """A max accumulator of a running maximum: the running maximum is its value."""
         return self.scope.block.ops[accum].inputs[0] in self.region.shifts and self._kind(accum) is AccumKind.MAX
 
@@ -128,7 +128,7 @@ class Fragments:
         elif op.kind in (OpKind.SUM, OpKind.MAX):
             self._reduce(step.op)
         elif isinstance(op.attrs, AccumAttrs):
-            if op.inputs[0] not in self.folded and not self._is_shift(step.op):
+            if op.inputs[0] not in self.folded and not self.is_shift(step.op):
                 self._accumulate(step.op)
         else:
             for value in self.scope.values(step.op):
@@ -156,7 +156,7 @@ class Fragments:
                 return
             element = c_type(scope.block.types[left].dtype)
             gather_lambda(out, scope, columns, "column_side")
-            tiles = self._columns(left)
+            tiles = self.columns(left)
             share = tiles // 2
             with out.unrolled("k", share) as k:
                 depth = (named("warp_k", tiling.split[3]) * share + named(k, share)) * DEPTH_TILE
@@ -186,7 +186,7 @@ class Fragments:
     @contextmanager
     def _cells(self, value: int) -> Iterator[tuple[str, str]]:
         """Loops over the registers of a value; yields the index of the cell and that of its row result."""
-        out, columns = self.out, self._columns(value)
+        out, columns = self.out, self.columns(value)
         with out.unrolled("r", self.region.row_tiles) as r:
             if not columns:
                 with out.unrolled("h", 2) as h:
@@ -220,7 +220,7 @@ class Fragments:
     def _index(self, value: int) -> Multi:
         """The coordinates of a cell, for operands that are read from memory."""
         region, shape = self.region, self.scope.shape(value)
-        tiles = self._columns(value)
+        tiles = self.columns(value)
         r = named("r" if region.row_tiles > 1 else "0", region.row_tiles)
         inside = "mma_d_row(lane, i)" if tiles else "mma_d_row(lane, 2 * h)"
         row = (named("warp_r", region.row_warps) * region.row_tiles + r) * ROW_TILE + named(inside, ROW_TILE)
@@ -268,7 +268,7 @@ class Fragments:
         out.line(f"float {'fade' if running else 'f'}{value}[{rows}][2];")
         with out.unrolled("r", rows) as r, out.unrolled("h", 2) as h:
             out.line(f"float high = {f'top{value}[{r}][{h}]' if running else 'NEGATIVE_INFINITY'};")
-            with out.unrolled("c", self._columns(source)) as c:
+            with out.unrolled("c", self.columns(source)) as c:
                 pair = f"f{source}[0][{r}][{c}]"
                 out.line(f"high = maximum(high, maximum({pair}[2 * {h}], {pair}[2 * {h} + 1]));")
             out.line("high = warp_max<4>(high);")
@@ -287,7 +287,7 @@ class Fragments:
         maxima = [
             f"a{self.scope.first[i]}"
             for i in self.region.ops
-            if self.scope.block.ops[i].kind is OpKind.ACCUM and self._kind(i) is AccumKind.MAX and not self._is_shift(i)
+            if self.scope.block.ops[i].kind is OpKind.ACCUM and self._kind(i) is AccumKind.MAX and not self.is_shift(i)
         ]
         return (*(f"top{v}" for v in sorted(self.region.shifts)), *maxima)
 
@@ -342,7 +342,7 @@ class Fragments:
                 return
             op = scope.block.ops[step.op]
             summed = op.inputs[0] in self.folded
-            source = f"top{op.inputs[0]}" if self._is_shift(step.op) else f"a{step.value}"
+            source = f"top{op.inputs[0]}" if self.is_shift(step.op) else f"a{step.value}"
             with self._rows() as (r, h, row):
                 value = f"{source}[{r}][{h}]"
                 out.line(f"const float result = {f'warp_sum<4>({value})' if summed else value};")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from mirage_nb.codegen import direct
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.fragments import Fragments
 from mirage_nb.codegen.held import HeldText
@@ -84,6 +85,8 @@ class KernelText:
                 self.fragments.publish()
                 self._sync()
                 self.fragments.agree()
+            if self.plan.region is not None and self.plan.region.direct and self.fragments is not None:
+                direct.close(self.fragments)
             for step in self._phase(Phase.AFTER):
                 self._step(step)
         return out.text()
@@ -231,7 +234,10 @@ class KernelText:
                 self._finish(step)
             case StepKind.SAVE:
                 number = self.block.savers.index(self.block.ops[step.op])
-                emit_save(out, scope, step, f"o{number}", self.outputs[number])
+                if self.fragments is not None and self.fragments.region.direct:
+                    direct.save(self.fragments, step, f"o{number}", self.outputs[number])
+                else:
+                    emit_save(out, scope, step, f"o{number}", self.outputs[number])
             case StepKind.LOAD:
                 raise AssertionError("loads are issued by the ring, or before everything else")
 

@@ -106,21 +106,30 @@ def pairs(op: Op) -> tuple[tuple[int, int], ...]:
     return ((w, y), (x, z))
 
 
-def place(block: BlockGraph, literal_args: frozenset[int] = frozenset(), private: tuple[int, ...] = ()) -> Placement:
+def place(
+    block: BlockGraph,
+    literal_args: frozenset[int] = frozenset(),
+    private: tuple[int, ...] = (),
+    *,
+    direct: bool = False,
+) -> Placement:
     """Place every value of `block`.
 
     literal_args: operands that are constants of the kernel graph. private: operators of a warp-private
-    loop body (see `optimize.region`), empty if there is none.
+    loop body (see `optimize.region`), empty if there is none; direct: its accumulators stay in registers.
     """
-    return _Placer(block, literal_args, frozenset(private)).run()
+    return _Placer(block, literal_args, frozenset(private), direct).run()
 
 
 class _Placer:
     """Holds the tables that the rules below look things up in."""
 
-    def __init__(self, block: BlockGraph, literal_args: frozenset[int], private: frozenset[int]) -> None:
+    def __init__(
+        self, block: BlockGraph, literal_args: frozenset[int], private: frozenset[int], direct: bool
+    ) -> None:
         self.block = block
         self.private = private
+        self.direct = direct
         self.literal_args = literal_args
         self.values = [values for _, values in block.definitions()]
         self.defined = {v: i for i, values in enumerate(self.values) for v in values}
@@ -222,6 +231,8 @@ class _Placer:
                 early = for_matmul or len(readers) > 1 or self._worth_prefetching(value, op.attrs)
                 return Place.SHARED if early else Place.DEVICE
             case OpKind.ACCUM:
+                if self.direct and index in self.private:
+                    return Place.REGISTER
                 return Place.NONE if self._streams(index) else Place.SHARED
             case _ if index in self.private:
                 return Place.REGISTER
@@ -300,7 +311,9 @@ class _Placer:
             if self.places[value] is Place.SHARED:
                 found.add(value)
             elif self.places[value] in (Place.VIEW, Place.INLINE, Place.REGISTER, Place.NONE):
-                found |= self._reads(self.block.ops[self.defined[value]].inputs)
+                op = self.block.ops[self.defined[value]]
+                kept = self.places[value] is Place.REGISTER and op.kind is OpKind.ACCUM
+                found |= frozenset() if kept else self._reads(op.inputs)
         return frozenset(found)
 
     def _steps(self, index: int) -> list[Step]:
@@ -335,7 +348,7 @@ class _Placer:
         op = self.block.ops[index]
         if op.kind is OpKind.ACCUM:
             step = Step(StepKind.FRAGMENT, index, None, Phase.LOOP, index, reads)
-            return [step, Step(StepKind.FINISH, index, made[0], Phase.AFTER)]
+            return [step, *(Step(StepKind.FINISH, index, v, Phase.AFTER) for v in made)]
         return [Step(StepKind.FRAGMENT, index, None, Phase.LOOP, None, reads)]
 
     def _accumulate(self, index: int, attrs: AccumAttrs, made: list[int], reads: frozenset[int]) -> list[Step]:

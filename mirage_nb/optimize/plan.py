@@ -163,7 +163,7 @@ def plan_block(
     if held is not None:
         return _plan_held(block, held, options, literal_args)
     region = find_region(block, options.warps)
-    placement = place(block, literal_args, region.ops if region else ())
+    placement = place(block, literal_args, region.ops if region else (), direct=region is not None and region.direct)
     steps = _scheduled(placement.steps)
     chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps))
     available = target.shared_per_block - RESERVED_BYTES

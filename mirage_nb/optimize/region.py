@@ -36,7 +36,7 @@ class Region:
     rows: extent of the row axis; split over `row_warps`. Columns of the `keyed` values and the depth of
     products with them are split over `key_warps`. shifts: Max values that are replaced by their running
     maximum, so that rescaled accumulators add in place. ops: the operators of the body, accumulators
-    included, in order.
+    included, in order. direct: accumulators go from registers to device memory, through elementwise operators only.
     """
 
     rows: int
@@ -45,6 +45,7 @@ class Region:
     keyed: frozenset[int]
     shifts: frozenset[int]
     ops: tuple[int, ...]
+    direct: bool = False
 
     @property
     def warps(self) -> int:
@@ -101,8 +102,31 @@ def find_region(block: BlockGraph, warps: int) -> Region | None:
         key_warps //= 2
     if 2 * row_warps * key_warps < warps:
         return None
-    region = Region(body.rows, row_warps, key_warps, frozenset(body.keyed), frozenset(body.shifts), tuple(body.ops))
+    direct = key_warps == 1 and _elementwise_to_the_end(block)
+    region = Region(
+        body.rows, row_warps, key_warps, frozenset(body.keyed), frozenset(body.shifts), tuple(body.ops), direct
+    )
     return region if _registers(block, region, body) <= REGISTER_BUDGET else None
+
+
+def _elementwise_to_the_end(block: BlockGraph) -> bool:
+    """Whether what follows the accumulators is elementwise over them and saved, every value by one reader."""
+    uses = block.uses()
+    accumulated: set[int] = set()
+    for op, values in block.definitions():
+        if op.kind is OpKind.ACCUM:
+            accumulated.update(values)
+        elif not accumulated.isdisjoint(op.inputs):
+            elementwise = op.kind is OpKind.FUSED or Trait.ELEMENTWISE in OPS[op.kind].traits
+            if not elementwise and op.kind not in (OpKind.RESHAPE, OpKind.OUT_SAVER):
+                return False
+            widest = max((block.types[v].elements for v in op.inputs), default=0)
+            if len(values) > 1 or any(block.types[v].elements != widest for v in values):
+                return False
+            accumulated.update(values)
+        elif op.kind is OpKind.OUT_SAVER:
+            return False
+    return all(len(uses[v]) == 1 for v in accumulated)
 
 
 def _registers(block: BlockGraph, region: Region, body: _Body) -> int:

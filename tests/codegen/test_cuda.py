@@ -100,6 +100,19 @@ def test_warp_private_attention(rows: int, warps: int, key_warps: int, bulk: boo
     check(graph, options, scale=3.0)
 
 
+@pytest.mark.parametrize("rows", [32, 64, 40])
+@pytest.mark.parametrize("bulk", [False, True])
+def test_results_go_from_registers_to_device_memory(rows: int, bulk: bool) -> None:
+    """One warp has all keys of its rows: no shared tile of an accumulator, no barrier after the loop."""
+    graph = attention(rows=rows, keys=128, row_blocks=1)
+    options = Options(warps=2, stages=2, bulk=bulk)
+    block = plan(graph, H200, options).kernels[0]
+    assert block is not None and block.region is not None and block.region.direct
+    assert [step.kind for step in block.steps if step.phase is Phase.AFTER] == [StepKind.SAVE]
+    check(graph, options, scale=0.3)
+    check(split_safe_attention(rows=rows), options)
+
+
 @pytest.mark.parametrize("bulk", [False, True])
 @pytest.mark.parametrize("form", ["V", "E", "K"])
 def test_norms_of_streamed_tiles_beside_warp_private_products(form: str, bulk: bool) -> None:

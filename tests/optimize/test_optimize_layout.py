@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_nb.errors import GraphError
-from mirage_nb.ir import DType
+from mirage_nb.ir import BlockGraph, DType, InIterAttrs, TensorType
 from mirage_nb.optimize.layout import (
     FORBIDDEN,
     ORDER_COST,
@@ -20,7 +20,8 @@ from mirage_nb.optimize.layout import (
     cost,
     lay_out,
 )
-from mirage_nb.optimize.swizzle import SharedLayout
+from mirage_nb.optimize.swizzle import SharedLayout, swizzled
+from mirage_nb.optimize.transfer import boxes
 
 
 @st.composite
@@ -85,3 +86,31 @@ def test_bulk_copies_ask_for_the_swizzle() -> None:
 def test_contradictory_demands_are_named() -> None:
     with pytest.raises(GraphError, match="boxes"):
         lay_out([Demand(0, (64, 64), DType.F16, (Use.BOXES, Use.COPY))], [])
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(64, 16), (32, 32), (96, 8), (8, 16)])
+def test_short_rows_lie_side_by_side_in_a_line(rows: int, columns: int) -> None:
+    """A tile of whole short rows is one piece of memory: it travels in lines of 128 bytes, swizzled as such."""
+    block = BlockGraph.start((TensorType((4 * rows, columns), DType.F16),), (2,), 2)
+    boxed = boxes(block, InIterAttrs(0, (0,), 0))
+    assert boxed is not None
+    assert (boxed.fold, boxed.box, boxed.swizzle) == (64 // columns, (rows * columns // 64, 64), 128)
+    assert (boxed.rows, boxed.columns) == (4 * rows * columns // 64, 64)
+    layout = swizzled((rows, columns), DType.F16, boxed.fold)
+    used = {offset_in_lines(layout, row, column) for row, column in product(range(rows), range(columns))}
+    assert len(used) == rows * columns and max(used) < layout.elements
+    # What ldmatrix reads at once, eight rows of 16 bytes, meets every bank once.
+    assert cost(Demand(0, (rows, columns), DType.F16, (Use.FACTOR,)), layout) < 2 * 1024
+
+
+def offset_in_lines(layout: SharedLayout, row: int, column: int) -> int:
+    """Where the copy engine puts an element, said over bytes of the tile as it lies in device memory."""
+    byte = (row * layout.shape[-1] + column) * layout.dtype.size
+    line, inside = divmod(byte, 128)
+    return (line * 128 + (inside ^ (line % 8 * 16))) // layout.dtype.size
+
+
+def test_short_rows_of_part_of_a_tensor_stay_apart() -> None:
+    block = BlockGraph.start((TensorType((64, 32), DType.F16),), (2,), 2)
+    boxed = boxes(block, InIterAttrs(0, (1,), 0))
+    assert boxed is not None and boxed.fold == 1 and boxed.swizzle == 32
