@@ -110,15 +110,28 @@ class Closure:
 
     # -- the work list
 
+    @property
+    def first_stage(self) -> int:
+        """The stage in which tensors are read."""
+        return POST if self.loop is None else BODY
+
+    def attempt(self, args: Sequence[Value]) -> None:
+        """Every operator on one value, or on two, out of turn: what `run` would try of them."""
+        if len(args) == 1:
+            self._apply_unary(args[0])
+            return
+        u, v = args
+        shifted = u.peak is not None or v.peak is not None
+        self._apply_pair(u, v, SHIFTED if shifted else self.semantics.oracle.pair(v.expr, u.expr))
+
     def run(self) -> None:
         """Saturate, or stop at the cap or when asked to."""
-        first = POST if self.loop is None else BODY
         for leaf in self._leaves:
             for type_ in self._versions(leaf):
-                self._keep_leaf(leaf, type_, first)
+                self.keep_leaf(leaf, type_, self.first_stage)
         for constant in self.semantics.constants:
-            for stage in range(first, POST + 1):
-                self._keep_leaf(constant, constant.type, stage)
+            for stage in range(self.first_stage, POST + 1):
+                self.keep_leaf(constant, constant.type, stage)
         head = 0
         while head < len(self.values) and not self._over():
             value = self.values[head]
@@ -159,7 +172,8 @@ class Closure:
             found = [(*done, option) for done in found for option in options]
         return found
 
-    def _keep_leaf(self, leaf: Value, type_: Type, stage: int) -> None:
+    def keep_leaf(self, leaf: Value, type_: Type, stage: int) -> Value:
+        """A device tensor or a constant, read in this role."""
         value = Value(
             len(self.values),
             type_,
@@ -177,11 +191,12 @@ class Closure:
         key = (stage, type_, leaf.print, leaf.expr, False, leaf.shift)
         if key in self._keys:
             self._keys[key].nodes.append(leaf.nodes[0])
-            return
+            return self._keys[key]
         self._keys[key] = value
         self.values.append(value)
         self._count(0, Outcome.KEPT)
         self._sample.leaf(value, leaf.nodes[0][0])
+        return value
 
     # -- one application
 

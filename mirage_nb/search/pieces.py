@@ -3,8 +3,9 @@
 In: a kernel graph of pre-defined operators. Out: `Piece`s, convex parts of it as programs of their own, in launch
 order. A cut is the set of values that are stored between kernels; every piece computes one of those, or an
 output, from inputs and other stored values, and computes again what is not stored. Pieces that would repeat a
-matmul, and pieces that do the same to one tensor side by side, are one piece with several outputs. Invariant: the pieces of a cut compute the program, whatever computes
-the pieces (paper section 2: a kernel graph of pre-defined and graph-defined operators).
+matmul, and pieces that do the same to one tensor side by side, are one piece with several outputs. Invariant: the
+pieces of a cut compute the program, whatever computes the pieces (paper section 2: a kernel graph of pre-defined
+and graph-defined operators).
 """
 
 from __future__ import annotations

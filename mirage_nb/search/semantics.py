@@ -140,6 +140,7 @@ class Semantics:
         made: list[Value] = []
         for node in self.prepared.program:
             made.append(self._evaluated(node, made))
+        self.program = tuple(made)
         self.program_types = tuple(value.type for value in made)
         self._terms = tuple(len(self.algebra.monomials(value.expr)) for value in made)
         return [made[index] for index in self.prepared.outputs]

@@ -9,7 +9,7 @@ FlashDecoding).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from mirage_nb.ir import AccumKind, OpKind
@@ -57,22 +57,20 @@ def offers(first: Closure, semantics: Semantics, parts: bool) -> list[Offer]:
             continue
         key = (type_, value.print, value.expr, value.shift)
         if key not in found:
-            number = len(semantics.tensors) + len(found)
-            leaf = Value(
-                number,
-                type_,
-                POST,
-                value.expr,
-                value.p,
-                value.q,
-                value.has_exp,
-                value.print,
-                shift=value.shift,
-                peak=value.peak,
-                nodes=[(Operator(OpKind.IN_ITER, leaf=number), ())],
-            )
-            found[key] = Offer(value.id, leaf)
+            found[key] = Offer(value.id, as_leaf(value, len(semantics.tensors) + len(found)))
     return list(found.values())
+
+
+def as_leaf(value: Value, number: int) -> Value:
+    """A value of one kernel as device tensor `number` for the next."""
+    return replace(
+        value,
+        id=number,
+        type=present(value.type),
+        stage=POST,
+        level=0,
+        nodes=[(Operator(OpKind.IN_ITER, leaf=number), ())],
+    )
 
 
 @dataclass(slots=True)
