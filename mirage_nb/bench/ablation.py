@@ -1,0 +1,226 @@
+"""`bench ablation`: what each part of the plan is worth, switched off one at a time (paper Figure 12).
+
+In: muGraphs and ways to emit them, of a record of `bench kernels` or of a search. Out: a table, a record: for each
+switch the speed relative to the whole plan. A switch changes the plan of a muGraph, never what it computes: every
+form is checked before it is timed. Needs a GPU; `--from FILE` prints a record without one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mirage_nb.bench.machine import machine, openable
+from mirage_nb.bench.workloads import workload
+from mirage_nb.codegen import Emitted, emit_plan
+from mirage_nb.errors import MirageError, MissingPartError, OptionError, TargetError
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
+from mirage_nb.ir.text import parse_graph, print_graph
+from mirage_nb.lang import parse
+from mirage_nb.optimize import BlockPlan, Buffer, Options, Plan, default_options, plan, plan_block
+from mirage_nb.optimize.overlap import Overlap, overlaps
+from mirage_nb.optimize.plan import RESERVED_BYTES, plan_device
+from mirage_nb.optimize.swizzle import SharedLayout, pitched
+from mirage_nb.optimize.widen import widen
+from mirage_nb.pipeline import superoptimize
+from mirage_nb.runtime.buffers import draw_sample
+from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
+
+WHOLE = "whole plan"
+ALIGNMENT = 1024
+"""Where buffers begin that are laid one after the other: every layout may begin there."""
+Planner = Callable[[KernelGraph, Target, Options], Plan]
+
+
+def without_thread_graphs(graph: KernelGraph, target: Target, options: Options) -> Plan:
+    """Chains of elementwise operators stay apart: every one writes its tile to shared memory."""
+    wide = widen(graph)
+    literals = {v for op, values in wide.definitions() if op.kind is OpKind.CONST for v in values}
+    kernels = tuple(
+        plan_block(op.body, target, options, frozenset(i for i, v in enumerate(op.inputs) if v in literals))
+        if isinstance(op.body, BlockGraph)
+        else None
+        for op in wide.ops
+    )
+    return Plan(wide, kernels, overlaps(wide, target), *plan_device(wide))
+
+
+def without_layouts(graph: KernelGraph, target: Target, options: Options) -> Plan:
+    """Every shared tensor row-major, without padding or swizzle; so nothing is brought by bulk tensor copies."""
+    whole = plan(graph, target, replace(options, bulk=False))
+
+    def plain(block: BlockPlan) -> BlockPlan:
+        return _placed(block, [replace(b, layout=_row_major(b.layout)) for b in block.buffers])
+
+    return _each(whole, plain, target)
+
+
+def without_schedule(graph: KernelGraph, target: Target, options: Options) -> Plan:
+    """A barrier before every step, a ring of two tiles, and no kernel that starts while another one runs."""
+    whole = plan(graph, target, replace(options, stages=2))
+
+    def barred(block: BlockPlan) -> BlockPlan:
+        return replace(block, barriers=frozenset(range(len(block.steps))), entry_barrier=True, loop_barrier=True)
+
+    apart = tuple(replace(o, behind=False, ahead=False) if isinstance(o, Overlap) else o for o in whole.overlaps)
+    return _each(replace(whole, overlaps=apart), barred, target)
+
+
+def without_memory_plan(graph: KernelGraph, target: Target, options: Options) -> Plan:
+    """Shared tensors one after the other: none takes the place of one that is no longer needed."""
+    return _each(plan(graph, target, options), lambda block: _placed(block, block.buffers), target)
+
+
+SWITCHES: dict[str, Planner] = {
+    WHOLE: plan,
+    "no thread graphs": without_thread_graphs,
+    "no layout search": without_layouts,
+    "no schedule": without_schedule,
+    "no memory plan": without_memory_plan,
+}
+"""Ways to plan a muGraph: all of it, and without one part each."""
+
+
+def _each(whole: Plan, change: Callable[[BlockPlan], BlockPlan], target: Target) -> Plan:
+    """The plan with every kernel changed. Raises TargetError when a block needs more memory than there is."""
+    kernels = tuple(change(block) if block is not None and block.held is None else block for block in whole.kernels)
+    available = target.shared_per_block - RESERVED_BYTES
+    needed = max((block.shared_bytes for block in kernels if block is not None), default=0)
+    if needed > available:
+        raise TargetError(f"a block needs {needed} bytes of shared memory; {target.name} has {available}")
+    return replace(whole, kernels=kernels)
+
+
+def _placed(block: BlockPlan, buffers: Sequence[Buffer]) -> BlockPlan:
+    offset, placed = 0, []
+    for buffer in buffers:
+        placed.append(replace(buffer, offset=offset))
+        offset += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+    return replace(block, buffers=tuple(placed), shared_bytes=offset)
+
+
+def _row_major(layout: SharedLayout) -> SharedLayout:
+    return pitched(layout.shape, layout.dtype)
+
+
+def emitted_without(name: str, graph: KernelGraph, target: Target, options: Options | None = None) -> Emitted:
+    """Emit a muGraph with one part of its plan switched off, by the name of the switch. Raises as `emit`."""
+    chosen = options or default_options(target)
+    return emit_plan(SWITCHES[name](graph, target, chosen), chosen)
+
+
+# -- the command --------------------------------------------------------------------------------------
+
+
+def run_ablation(names: Sequence[str], batch: int, record: str | None, winners: str | None) -> int:
+    """Measure; print the table; write the record. `winners`: a record of `bench kernels` whose muGraphs to take."""
+    gpu = attached_gpu()
+    if gpu is None:
+        raise MissingPartError("bench ablation needs a GPU", hint="print a record with --from FILE, or see `doctor`")
+    openable(record)
+    known = _known(Path(winners)) if winners else {}
+    rows = []
+    for name in names:
+        rows += list(_measure(name, batch, gpu, known.get((name, batch))))
+    sys.stdout.write(table(rows) + "\n")
+    if record:
+        Path(record).write_text(json.dumps({**machine(gpu), "rows": rows}, indent=1))
+    return 0
+
+
+def print_record(path: str) -> int:
+    """Print the table of a record. Raises OptionError when it cannot be read."""
+    try:
+        rows = json.loads(Path(path).read_text())["rows"]
+        sys.stdout.write(table(rows) + "\n")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = "--record FILE writes one"
+        raise OptionError(f"{path} is no record of `bench ablation`: {error}", hint=hint) from error
+    return 0
+
+
+def _known(path: Path) -> dict[tuple[str, int], str]:
+    try:
+        rows = json.loads(path.read_text())["rows"]
+        return {(row["workload"], row["B"]): row["mugraph"] for row in rows if row["mugraph"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"{path} is no record of `bench kernels`: {error}") from error
+
+
+def _measure(name: str, batch: int, gpu: Gpu, mugraph: str | None) -> Iterator[dict[str, Any]]:
+    """A row for every switch. The muGraph is that of a record, or the winner of a search."""
+    from mirage_nb.runtime.launch import GpuExecutable  # CuPy, and below PyTorch: there is a GPU
+    from mirage_nb.runtime.race import race
+
+    program = parse(workload(name), name=name)
+    if "B" in program.sizes:
+        program = parse(workload(name), name=name, sizes={"B": batch})
+    elif batch != 1:
+        return
+    target = gpu.target() or find_target(DEFAULT_TARGET)
+    options = default_options(target)
+    if mugraph is None:
+        session = superoptimize(program, name=name)
+        session.wait()
+        if session.best is None:
+            return
+        graph, options = session.best.candidate.graph, session.best.emitted.options
+    else:
+        graph = parse_graph(mugraph)
+    sample = draw_sample(program.graph, 2)
+    entries: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for switch in SWITCHES:
+        try:
+            emitted = emitted_without(switch, graph, target, options)
+            ready = GpuExecutable(emitted, compile_cubin(emitted.source, target.arch), gpu)
+            report = ready.check(sample)
+            if report.ok or not sample.safe:
+                entries[switch] = ready
+            else:
+                left_out[switch] = f"wrong: {report.note}"
+        except MirageError as error:
+            left_out[switch] = str(error).splitlines()[0]
+    laps = {lap.name: lap for lap in race(program.graph, entries, {}, gpu, scale=sample.scale)}
+    for switch in SWITCHES:
+        lap = laps.get(switch)
+        timing = lap.timing if lap is not None else None
+        yield {
+            "workload": name,
+            "B": batch,
+            "switch": switch,
+            "us": timing.median_us if timing else None,
+            "spread_us": [timing.low_us, timing.high_us] if timing else None,
+            "note": left_out.get(switch, lap.note if lap is not None else ""),
+            "mugraph": print_graph(graph),
+        }
+
+
+def relative(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, float | None]]:
+    """Per workload and batch, the speed with each switch off relative to the whole plan (1 or less, mostly)."""
+    groups: dict[tuple[str, int], dict[str, float | None]] = {}
+    for row in rows:
+        groups.setdefault((row["workload"], row["B"]), {})[row["switch"]] = row["us"]
+    return {
+        key: {s: times[WHOLE] / us if us and times.get(WHOLE) else None for s, us in times.items()}  # type: ignore[operator]
+        for key, times in groups.items()
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """One line per workload: microseconds of the whole plan, then the relative speed without each part."""
+    switches = [s for s in SWITCHES if s != WHOLE]
+    lines = [f"{'workload':<16}{'B':>3}{'whole us':>10}" + "".join(f"{s:>18}" for s in switches)]
+    whole = {(r["workload"], r["B"]): r["us"] for r in rows if r["switch"] == WHOLE}
+    for (name, batch), speeds in relative(rows).items():
+        us = whole.get((name, batch))
+        cells = [f"{us:.2f}" if us else "-", *(f"{x:.2f}" if (x := speeds.get(s)) else "-" for s in switches)]
+        lines.append(f"{name:<16}{batch:>3}{cells[0]:>10}" + "".join(f"{c:>18}" for c in cells[1:]))
+    notes = dict.fromkeys(f"{r['workload']} B={r['B']}, {r['switch']}: {r['note']}" for r in rows if r["note"])
+    return "\n".join([*lines, *notes])

@@ -1,0 +1,62 @@
+"""Where a measurement was made: the card, the versions, the commit; and whether its record can be written."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+from mirage_nb.errors import StoreError
+from mirage_nb.runtime.gpu import Gpu
+
+SCHEMA = 2
+METHOD = "CUDA graph replays, inputs rotated past L2, contestants interleaved, medians, microseconds"
+PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch")
+
+
+def machine(gpu: Gpu) -> dict[str, Any]:
+    """What a record says about its origin."""
+    return {
+        "schema": SCHEMA,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit(Path(__file__)),
+        "card": gpu.name,
+        "cuda_driver": gpu.driver,
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "method": METHOD,
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def commit(place: Path) -> str | None:
+    """The commit of the git checkout that a file lies in, read from its files; None outside of one."""
+    folder = next((p / ".git" for p in place.resolve().parents if (p / ".git").is_dir()), None)
+    if folder is None:
+        return None
+    try:
+        head = (folder / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        if (folder / name).is_file():
+            return (folder / name).read_text().strip()
+        packed = (folder / "packed-refs").read_text().splitlines()
+        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
+    except (OSError, IndexError):
+        return None
+
+
+def openable(record: str | None) -> None:
+    """Raise StoreError for a record that cannot be written: before anything is measured, not after."""
+    if record:
+        try:
+            Path(record).touch()
+        except OSError as error:
+            raise StoreError(f"{record} cannot be written: {error.strerror}") from error
