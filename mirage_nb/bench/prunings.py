@@ -1,0 +1,192 @@
+"""What each pruning is worth: the closures of a program with one of them switched off at a time.
+
+In: a program, a cap on values, a limit in seconds. Out: one `Spread` for each `Pruning`: applications tried, values
+kept and CPU seconds over all one-kernel configurations, and whether a closure hit the cap or the limit. Nothing is
+extracted: what is compared is the size of the space that has to be generated (paper sections 4.1 and 4.3).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from mirage_nb.algebra import AlgebraOptions
+from mirage_nb.ir import KernelGraph
+from mirage_nb.search import EFFORTS, Configuration, configurations, prepare
+from mirage_nb.search.closure import Closure, Rules
+from mirage_nb.search.explore import root_sets, semantics_for
+from mirage_nb.search.fields import Array
+from mirage_nb.search.pairs import Pair, Pairs
+from mirage_nb.search.sample import Sample
+from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.values import Operator, Shift, Type, Value, is_legal
+
+EFFORT = replace(EFFORTS["standard"], kernels=1)
+
+
+class _AnyTypes(Pairs):
+    """Any two tiles may be combined elementwise, as long as no part is data and index at once."""
+
+    def of(self, first: Type, second: Type) -> Pair:
+        joined = tuple(a | b for a, b in zip(first, second, strict=True))
+        pair = super().of(first, second)
+        return replace(pair, elementwise=joined) if is_legal(joined) else pair
+
+
+class _AnyShift(Semantics):
+    """Shifted values may be mixed with others."""
+
+    def shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | str | None:
+        found = super().shift(operator, args, mask)
+        return None if isinstance(found, str) else found
+
+
+class _Typeless(Closure):
+    def __init__(self, semantics: Semantics, *rest: Any) -> None:
+        super().__init__(semantics, *rest)
+        self._pairs = _AnyTypes(semantics)
+
+
+class _Scattered(Closure):
+    """Scaling by a constant may stand anywhere."""
+
+    def _keep(
+        self,
+        operator: Operator,
+        args: list[Value],
+        mask: int,
+        type_: Type,
+        stage: int,
+        expr: int,
+        shift: Shift | None,
+        elements: tuple[Array, Array | None, bool],
+    ) -> None:
+        super()._keep(operator, args, mask, type_, stage, expr, shift, elements)
+        self.values[-1].scaled = False
+
+
+class _NeverKnown(dict[Any, Value]):
+    def get(self, key: Any, default: Any = None) -> Any:
+        return default
+
+
+class _Unmerged(Closure):
+    """Every derivation makes a value of its own."""
+
+    def __init__(self, semantics: Semantics, *rest: Any) -> None:
+        super().__init__(semantics, *rest)
+        self._keys = _NeverKnown()
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """One row: what is switched off (or on), and how.
+
+    Attributes:
+        name: as the table says it.
+        closure, semantics: what takes their place.
+        rules: of the closure.
+        options: the axioms in force, given those that a search at standard effort chooses.
+    """
+
+    name: str
+    closure: type[Closure] = Closure
+    semantics: type[Semantics] = Semantics
+    rules: Rules = field(default_factory=Rules)
+    options: Callable[[AlgebraOptions], AlgebraOptions] = lambda standard: standard
+
+
+def _expanded(standard: AlgebraOptions) -> AlgebraOptions:
+    return replace(standard, products="expanded")
+
+
+def _factored(standard: AlgebraOptions) -> AlgebraOptions:
+    return replace(standard, products="factored")
+
+
+def _all_axioms(standard: AlgebraOptions) -> AlgebraOptions:
+    return replace(standard, off=frozenset())
+
+
+def _without(name: str) -> Callable[[AlgebraOptions], AlgebraOptions]:
+    return lambda standard: replace(standard, off=standard.off | {name})
+
+
+PRUNINGS: tuple[Pruning, ...] = (
+    Pruning("all on"),
+    Pruning("oracle off", rules=Rules(oracle=False)),
+    Pruning("types off", closure=_Typeless),
+    Pruning("canonical form off", closure=_Scattered),
+    Pruning("shift rules off", semantics=_AnyShift),
+    Pruning("merging off", closure=_Unmerged),
+    Pruning("sqrt axiom on", options=_all_axioms),
+    Pruning("exp axiom off", options=_without("exp_product")),
+    Pruning("products factored", options=_factored),
+    Pruning("products expanded", options=_expanded),
+    Pruning("no replicas", rules=Rules(replicas=False)),
+    Pruning("no concat", rules=Rules(concat=False)),
+)
+"""The rows; the last ones narrow the space instead of widening it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One cell: the sizes of all closures of a program under one row.
+
+    `finals`: values that equal the output, in every combination; `capped`: the closures were not all saturated.
+    """
+
+    pruning: str
+    generated: int
+    kept: int
+    finals: int
+    seconds: float
+    capped: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a record."""
+        return asdict(self)
+
+
+def measure(
+    program: KernelGraph, cap: int, limit: float, prunings: Sequence[Pruning] = PRUNINGS
+) -> Iterator[Spread]:
+    """One cell for each row; a closure ends at `cap` values, all those of a row after `limit` CPU seconds."""
+    prepared = prepare(program)
+    standard = semantics_for(prepared, EFFORT)[0].algebra.options
+    for row in prunings:
+        start = time.process_time()
+        semantics = row.semantics(prepared, row.options(standard))
+        generated = kept = finals = 0
+        capped = False
+        late = _clock(start + limit)
+        for configuration in configurations(prepared, EFFORT):
+            closure = _closed(row, semantics, configuration, cap, late)
+            generated += sum(closure.counts.values())
+            kept += len(closure.values)
+            finals += sum(1 for _ in root_sets(closure, semantics, []))
+            capped |= not closure.saturated
+        yield Spread(row.name, generated, kept, finals, time.process_time() - start, capped)
+
+
+def _clock(end: float) -> Callable[[], bool]:
+    return lambda: time.process_time() > end
+
+
+def _closed(
+    row: Pruning, semantics: Semantics, configuration: Configuration, cap: int, late: Callable[[], bool]
+) -> Closure:
+    closure = row.closure(
+        semantics,
+        frozenset(configuration.grid),
+        configuration.loop,
+        semantics.tensors,
+        replace(row.rules, max_values=cap),
+        Sample(semantics, configuration.label, 0),
+        lambda counts: None,
+        late,
+    )
+    closure.run()
+    return closure

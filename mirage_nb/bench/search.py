@@ -1,0 +1,230 @@
+"""`bench search`: what the search costs and what its prunings are worth. Needs no GPU.
+
+Prints four tables: Table 5 of the paper (time by number of operators, closure and Algorithm 1, with and without
+pruning by expression, one worker and two), what each pruning is worth, whole spaces with their memory, and the
+precision of the oracle. `--record` keeps all numbers with the hardware; `--figure` draws the first two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mirage_nb.algebra import QUICK, STANDARD, THOROUGH
+from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, survey
+from mirage_nb.bench import enumeration, prunings, space
+from mirage_nb.bench.workloads import WORKLOADS, workload
+from mirage_nb.errors import OptionError, StoreError
+from mirage_nb.lang import parse
+
+SCHEMA = 1
+PROGRAM = "rmsnorm"
+"""What Table 5 is about, as in the paper."""
+LIMIT, PRUNING_LIMIT, SPACE_LIMIT = 20.0, 3.0, 60.0
+"""Seconds that one cell may take: of Table 5 (`--limit` changes it), of the prunings, of the spaces."""
+CAP = 20_000
+"""Values of one closure with a pruning off."""
+PUBLISHED: dict[str, dict[int, float]] = {
+    "Mirage": {5: 11, 6: 16, 7: 22, 8: 24, 9: 26, 10: 26, 11: 28},
+    "Mirage, one thread": {5: 58, 6: 93, 7: 150, 8: 152, 9: 166, 10: 166, 11: 183},
+    "Mirage, unpruned": {5: 768, 6: 19934},
+}
+"""Seconds of Table 5 as published; the last row took over ten hours from 7 operators on."""
+
+T = TypeVar("T")
+
+
+def add_search(kinds: Any) -> None:
+    """Add `bench search` to the benchmark commands."""
+    sub = kinds.add_parser("search", help="Table 5 of the paper, the worth of each pruning, whole spaces; no GPU")
+    sub.add_argument("--workloads", default=",".join(WORKLOADS), help="names, separated by commas")
+    sub.add_argument("--ops", default="5-11", metavar="5-11", help="block operators of Table 5")
+    sub.add_argument("--limit", type=float, default=LIMIT, metavar="S", help="seconds that a run of Table 5 may take")
+    sub.add_argument("--record", metavar="FILE", help="write every number as JSON")
+    sub.add_argument("--figure", metavar="FILE", help="draw the first two tables (.svg, .pdf or .png)")
+    sub.set_defaults(run=_search)
+
+
+def _search(options: argparse.Namespace) -> int:
+    names = tuple(name for name in options.workloads.split(",") if name)
+    for name in names:
+        workload(name)
+    if not 0 < options.limit < float("inf"):
+        raise OptionError(f"--limit {options.limit:g}", hint="give a positive number of seconds")
+    return run_search(names, _bounds(options.ops), options.limit, options.record, options.figure)
+
+
+def _bounds(text: str) -> tuple[int, ...]:
+    first, _, last = text.partition("-")
+    last = last or first
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
+        raise OptionError(f"--ops {text!r}: not a range of operators", hint="for example --ops 5-11")
+    return tuple(range(int(first), int(last) + 1))
+
+
+def run_search(
+    names: Sequence[str], bounds: Sequence[int], limit: float, record: str | None, figure: str | None
+) -> int:
+    """Measure, print the tables, write the record and the figure. Returns an exit code.
+
+    Raises:
+        StoreError: a file cannot be written; found out before anything is measured.
+    """
+    for path in (record, figure):
+        if path:
+            _touch(Path(path))
+    cells = enumeration.measure(parse(workload(PROGRAM)).graph, bounds, limit)
+    found: dict[str, list[dict[str, Any]]] = {
+        "table5": _shown(cells, enumeration.Timed.to_json, lambda rows: table5(rows, limit)),
+        "prunings": _shown(_prunings(names), dict, prunings_table),
+        "spaces": _shown(_spaces(names), space.Space.to_json, spaces_table),
+        "oracle": _shown(precision(), dict, oracle_table),
+    }
+    results = {**machine(), "program": PROGRAM, "limit_s": limit, "cap_values": CAP, **found}
+    if record:
+        Path(record).write_text(json.dumps(results, indent=1) + "\n")
+    if figure:
+        from mirage_nb.bench.search_figure import draw  # matplotlib is an optional part
+
+        draw(results, PUBLISHED).savefig(figure)
+    return 0
+
+
+def _touch(path: Path) -> None:
+    try:
+        path.touch()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _shown(
+    rows: Iterator[T], plain: Callable[[T], dict[str, Any]], table: Callable[[list[dict[str, Any]]], str]
+) -> list[dict[str, Any]]:
+    made = [plain(row) for row in rows]
+    sys.stdout.write(table(made) + "\n\n")
+    sys.stdout.flush()
+    return made
+
+
+def _prunings(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for name in names:
+        for cell in prunings.measure(parse(workload(name)).graph, CAP, PRUNING_LIMIT):
+            yield {"workload": name, **cell.to_json()}
+
+
+def _spaces(names: Sequence[str]) -> Iterator[space.Space]:
+    for name in names:
+        yield from space.measure(name, SPACE_LIMIT)
+
+
+def precision(seed: int = 1, targets: int = 4) -> Iterator[dict[str, Any]]:
+    """For each preset of axioms: parts of rewrites of random targets that were asked about and cut, and how many of
+    a thousand non-parts, one operator away from parts, were kept."""
+    for name, options in (("quick", QUICK), ("standard", STANDARD), ("thorough", THOROUGH)):
+        found = [
+            survey(options, symbols, mix, seed=seed + i, targets=targets)
+            for i, (mix, symbols) in enumerate((m, s) for m in MIXES.values() for s in SYMBOLS.values())
+        ]
+        asked = sum(f.asked for f in found)
+        yield {
+            "axioms": name,
+            "parts": sum(f.parts for f in found),
+            "wrongly_cut": sum(len(f.wrong) for f in found),
+            "others": asked,
+            "kept_per_thousand": 1000 * sum(f.kept for f in found) / max(1, asked),
+        }
+
+
+def table5(rows: Sequence[dict[str, Any]], limit: float) -> str:
+    """One line per number of operators, one column per method; seconds."""
+    methods = list(dict.fromkeys(enumeration.Method(**r["method"]) for r in rows))
+    cells = {(r["operators"], enumeration.Method(**r["method"])): r for r in rows}
+    lines = [f"{PROGRAM}: seconds to find every graph of one kernel with at most N block operators", ""]
+    lines.append(f"{'N':>3}" + "".join(f"{m!s:>33}" for m in methods))
+    for bound in sorted({r["operators"] for r in rows}):
+        shown = [_cell(cells.get((bound, m)), limit) for m in methods]
+        lines.append(f"{bound:>3}" + "".join(f"{text:>33}" for text in shown))
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, Any] | None, limit: float) -> str:
+    if row is None or row["seconds"] is None:
+        return f">{limit:g} s"
+    return f"{row['seconds']:.3f} s ({row['graphs']} graphs)"
+
+
+def prunings_table(rows: Sequence[dict[str, Any]]) -> str:
+    """One line per pruning, one column per workload: values kept, as a multiple of those with all prunings on."""
+    names = list(dict.fromkeys(row["workload"] for row in rows))
+    cells = {(row["workload"], row["pruning"]): row for row in rows}
+    width = max(10, *(len(name) + 2 for name in names))
+    lines = [f"values kept ({prunings.PRUNINGS[0].name}), and as multiples of that; > : a cap of {CAP} values, or "]
+    lines[0] += f"{PRUNING_LIMIT:g} s, was hit"
+    lines.append(f"{'':<20}" + "".join(f"{name:>{width}}" for name in names))
+    for pruning in dict.fromkeys(row["pruning"] for row in rows):
+        shown = []
+        for name in names:
+            cell, all_on = cells[name, pruning], cells[name, prunings.PRUNINGS[0].name]
+            value = f"{cell['kept']}" if cell is all_on else f"{cell['kept'] / all_on['kept']:.2f}x"
+            shown.append(("> " if cell["capped"] else "") + value)
+        lines.append(f"{pruning:<20}" + "".join(f"{text:>{width}}" for text in shown))
+    return "\n".join(lines)
+
+
+def spaces_table(rows: Sequence[dict[str, Any]]) -> str:
+    """One line per workload and number of kernels."""
+    lines = ["whole spaces, up to two operators above the smallest graph; CPU seconds"]
+    lines.append(f"{'workload':<16}{'kernels':>8}{'s':>9}{'values':>9}{'graphs':>9}{'saturated':>11}{'MiB':>6}")
+    for r in rows:
+        saturated = "yes" if r["saturated"] else "no"
+        numbers = f"{r['kernels']:>8}{r['seconds']:>9.2f}{r['values']:>9}{r['structures']:>9}"
+        lines.append(f"{r['workload']:<16}{numbers}{saturated:>11}{r['peak_mib']:>6.0f}")
+    return "\n".join(lines)
+
+
+def oracle_table(rows: Sequence[dict[str, Any]]) -> str:
+    """One line per preset of axioms."""
+    lines = ["the oracle on random targets: parts, and those cut (must be 0); others, and how many of 1000 were kept"]
+    lines.append(f"{'axioms':<10}{'parts':>10}{'cut':>6}{'others':>10}{'kept':>8}")
+    for r in rows:
+        numbers = f"{r['parts']:>10}{r['wrongly_cut']:>6}{r['others']:>10}{r['kept_per_thousand']:>8.2f}"
+        lines.append(f"{r['axioms']:<10}{numbers}")
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, Any]:
+    """The hardware and the versions that the numbers belong to."""
+    return {
+        "schema": SCHEMA,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def _processor() -> str:
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def latest_record() -> dict[str, Any]:
+    """The newest record that came with the package."""
+    folder = resources.files("mirage_nb.bench") / "records"
+    names = sorted(f.name for f in folder.iterdir() if f.name.startswith("search-") and f.name.endswith(".json"))
+    record: dict[str, Any] = json.loads((folder / names[-1]).read_text())
+    return record
