@@ -21,7 +21,7 @@ from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime.doctor import examine, report
 from mirage_nb.search import EFFORTS
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
-from mirage_nb.verify.files import verify_files
+from mirage_nb.verify.files import check_files, prove_files, verify_files
 
 PROGRESS_SECONDS = 0.2
 STOP_SECONDS = 10.0
@@ -49,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("right")
     sub.add_argument("--trials", type=int, default=4)
     sub.add_argument("--final", action="store_true", help="larger primes, and instances with a bound of 2^-64")
+    sub.add_argument("--prove", action="store_true", help="look for a proof for all sizes, and print it")
+    sub.add_argument("--proof", metavar="FILE", help="look for a proof for all sizes, and write it as JSON")
+    sub.add_argument("--check", metavar="FILE", help="only check a proof that was written before")
     sub.set_defaults(run=_verify)
     sub = commands.add_parser("doctor", help="what this machine has and what is missing")
     sub.set_defaults(run=_doctor)
@@ -154,16 +157,30 @@ def _follow(session: Session, *, quiet: bool) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    texts = []
-    for name in (options.left, options.right):
-        try:
-            texts.append(Path(name).read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise OptionError(f"{name} cannot be read: {reason}") from error
-    code, text = verify_files(*texts, trials=options.trials, final=options.final)
+    left, right = _read(options.left), _read(options.right)
+    if options.check:
+        print(check_files(left, right, _read(options.check)))
+        return 0
+    if not (options.prove or options.proof):
+        code, text = verify_files(left, right, trials=options.trials, final=options.final)
+        print(text)
+        return code
+    code, text, proof = prove_files(left, right, trials=options.trials, final=options.final)
     print(text)
+    if proof is not None and options.prove:
+        print(proof)
+    if proof is not None and options.proof:
+        _write(Path(options.proof), proof.to_json())
+        print(f"wrote {options.proof}")
     return code
+
+
+def _read(name: str) -> str:
+    try:
+        return Path(name).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise OptionError(f"{name} cannot be read: {reason}") from error
 
 
 def _doctor(options: argparse.Namespace) -> int:

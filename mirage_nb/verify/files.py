@@ -1,7 +1,8 @@
 """Two files against each other: what `python -m mirage_nb verify A B` says.
 
 In: two texts, each a tensor program, a muGraph or its JSON form. Out: an exit code and the text to print:
-0 accepted, 1 refuted, 2 not decided (outside LAX or without enough defined elements).
+0 accepted, 1 refuted, 2 not decided (outside LAX or without enough defined elements). With `--prove`, a proof for
+all sizes too, or why there is none; with `--check`, whether a proof that a file holds is one of these two.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.jsonform import parse_json
 from mirage_nb.ir.text import HEADER, parse_graph
 from mirage_nb.lang import parse
+from mirage_nb.verify.proof import Proof, check, verify_and_prove
 from mirage_nb.verify.trials import TRIALS, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -25,6 +27,26 @@ def verify_files(
         return ACCEPTED, describe(verdict)
     code = REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
     return code, describe(verdict)
+
+
+def prove_files(
+    a_text: str, b_text: str, *, trials: int = TRIALS, seed: int = 0, final: bool = False
+) -> tuple[int, str, Proof | None]:
+    """As `verify_files`, with a search for a proof unless the second graph is refuted, and the proof."""
+    program, mugraph = read_graph(a_text), read_graph(b_text)
+    verdict, proof = verify_and_prove(program, mugraph, trials=trials, seed=seed, final=final)
+    code = ACCEPTED if verdict.accepted else REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
+    return code, describe(verdict), proof
+
+
+def check_files(a_text: str, b_text: str, proof_text: str) -> str:
+    """What the proof in the third text says of the graphs in the others.
+
+    Raises ProofError where it says nothing, and as `verify_files` and `Proof.from_json`.
+    """
+    proof = Proof.from_json(proof_text)
+    check(proof, read_graph(a_text), read_graph(b_text))
+    return str(proof)
 
 
 def read_graph(text: str) -> KernelGraph:

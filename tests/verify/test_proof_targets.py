@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from fractions import Fraction
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -49,9 +50,9 @@ OTHER_SIZES = {
 
 def proved(program: KernelGraph, mugraph: KernelGraph, **options) -> Proof:
     """The proof, found in time, and accepted by the checker once it went through JSON."""
-    started = time.monotonic()
+    started = time.process_time()
     found = prove(program, mugraph, **options)
-    assert time.monotonic() - started < SECONDS
+    assert time.process_time() - started < SECONDS
     assert isinstance(found, Proof), found
     again = Proof.from_json(found.to_json())
     assert again == found
@@ -116,6 +117,10 @@ def test_built_muGraphs(name: str):
     proved(program, mugraph)
 
 
+def _after(end: float) -> bool:
+    return time.monotonic() > end
+
+
 def found_by_search(graph: KernelGraph, kernels: int, seconds: float, limit: int) -> list[tuple]:
     """Structures that the search finds soon with so many kernels, with what it prepared."""
     prepared, effort = prepare(graph), EFFORTS["standard"]
@@ -123,9 +128,8 @@ def found_by_search(graph: KernelGraph, kernels: int, seconds: float, limit: int
     for configuration in configurations(prepared, effort):
         if configuration.kernels == kernels and time.monotonic() < end:
             stop = time.monotonic() + seconds / 4
-            result = run_configuration(
-                prepared, configuration, effort, Budget(), lambda counts: None, lambda stop=stop: time.monotonic() > stop
-            )
+            late = partial(_after, stop)
+            result = run_configuration(prepared, configuration, effort, Budget(), lambda counts: None, late)
             found += [(prepared, structure) for structure in result.structures[:limit]]
     return found
 
@@ -192,7 +196,7 @@ def test_mutants_are_proved_exactly_where_they_are_right():
         for description, mutant in mutants(case.candidate):
             if is_legal(mutant):
                 verdict = verify(case.program, mutant)
-                found = isinstance(prove(case.program, mutant, seconds=1), Proof)
+                found = isinstance(prove(case.program, mutant), Proof)
                 assert not (found and verdict.kind is VerdictKind.REFUTED), f"{build.__name__}: {description}"
                 assert found or not verdict.accepted, f"{build.__name__}: {description}: {verdict}"
                 tally[verdict.kind, found] += 1
@@ -285,7 +289,8 @@ def graph(kind: OpKind, first: bool, attrs=None, then=OpKind.MAX) -> KernelGraph
 
 def test_properties_of_the_operators():
     """Monotone functions pass maxima, ReLU passes positive scales and itself; neither passes sums."""
-    for kind, attrs in ((OpKind.RELU, None), (OpKind.CLAMP, ClampAttrs(Fraction(0), Fraction(1))), (OpKind.SIGMOID, None)):
+    unit = ClampAttrs(Fraction(0), Fraction(1))
+    for kind, attrs in ((OpKind.RELU, None), (OpKind.CLAMP, unit), (OpKind.SIGMOID, None)):
         proof = proved(graph(kind, True, attrs), graph(kind, False, attrs))
         assert "monotone" in proof.axioms
         refused(graph(kind, True, attrs, OpKind.SUM), graph(kind, False, attrs, OpKind.SUM))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from mirage_nb.errors import OptionError, ProofError
-from mirage_nb.ir import KernelGraph
-from mirage_nb.verify.proof.axioms import PROPERTY_NAMES
-from mirage_nb.verify.proof.checker import check, equation, rewritten
+from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ThreadGraph
+from mirage_nb.verify.proof.axioms import PROPERTY_NAMES, Properties
+from mirage_nb.verify.proof.checker import check, equation, replay, rewritten
 from mirage_nb.verify.proof.rules import Rules
 from mirage_nb.verify.proof.steps import MAX_STEPS, Proof, Step
 from mirage_nb.verify.proof.terms import BINDERS, Term, opened
@@ -63,9 +63,10 @@ def prove(
     end = time.monotonic() + seconds
     reason = "the outputs have other types than the program's"
     for pairing in _pairings(program, mugraph) if outputs is None else [outputs]:
-        for literal, definitions in ((False, False), (False, True), (True, True)):
+        for literal, definitions in _attempts(program, mugraph):
             try:
-                steps = _steps(program, mugraph, pairing, literal, Rules(known, definitions), end)
+                goals = translate(program, mugraph, pairing, literal=literal)
+                steps = _needed(goals, _steps(goals, Rules(known, definitions), end), known, end)
                 proof = Proof(steps, pairing, literal, known)
                 check(proof, program, mugraph, seconds=max(1.0, end - time.monotonic()))
             except ProofError as error:
@@ -79,6 +80,24 @@ def prove(
     return Unproved(reason)
 
 
+def _attempts(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[bool, bool]]:
+    """Whether constants are meant literally, and whether definitions are unfolded: the most general proof first."""
+    kinds = {op.kind for graph in (program, mugraph) for op in _operators(graph)}
+    defined = bool(kinds & {OpKind.SILU, OpKind.SIGMOID})
+    yield False, False
+    if defined:
+        yield False, True
+    if OpKind.CONST in kinds:
+        yield True, defined
+
+
+def _operators(graph: KernelGraph | BlockGraph | ThreadGraph) -> Iterator[Op]:
+    for op in graph.ops:
+        yield op
+        if op.body is not None:
+            yield from _operators(op.body)
+
+
 def _pairings(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[int, ...]]:
     wanted, found = program.output_types, mugraph.output_types
     orders = itertools.permutations(range(len(found))) if len(wanted) == len(found) else iter(())
@@ -86,11 +105,8 @@ def _pairings(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[int,
     return itertools.islice(fitting, MAX_PAIRINGS)
 
 
-def _steps(
-    program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...], literal: bool, rules: Rules, end: float
-) -> tuple[Step, ...]:
+def _steps(goals: tuple[Goal, ...], rules: Rules, end: float) -> list[Step]:
     """The steps after which both sides are the same. Raises ProofError."""
-    goals = translate(program, mugraph, outputs, literal=literal)
     steps: list[Step] = []
     normal: set[Term] = set()
     while any(goal.left != goal.right for goal in goals):
@@ -103,6 +119,24 @@ def _steps(
             raise ProofError("out of time")
         if len(steps) > MAX_STEPS or sum(goal.left.nodes + goal.right.nodes for goal in goals) > MAX_GOAL_NODES:
             raise ProofError("the terms grow too large")
+    return steps
+
+
+def _needed(goals: tuple[Goal, ...], steps: list[Step], properties: Properties, end: float) -> tuple[Step, ...]:
+    """The steps without those that a proof can do without, such as one that rewrote both sides alike."""
+    before = [goals]
+    for step in steps:
+        before.append(rewritten(before[-1], *equation(step, properties)))
+    for number in reversed(range(len(steps))):
+        if time.monotonic() > end:
+            break
+        later = steps[number + 1 :]
+        try:
+            done = replay(before[number], tuple(later), properties, end - time.monotonic())
+        except ProofError:
+            continue
+        if all(goal.left == goal.right for goal in done):
+            steps = [*steps[:number], *later]
     return tuple(steps)
 
 

@@ -81,6 +81,7 @@ class Term:
         return show(self)
 
 
+@functools.lru_cache(maxsize=20_000)
 def _node(kind: Kind, data: Any, args: tuple[Term, ...]) -> Term:
     nodes = 1 + sum(arg.nodes for arg in args)
     if nodes > MAX_NODES or len(args) > MAX_CHILDREN:
