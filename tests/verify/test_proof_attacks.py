@@ -133,7 +133,7 @@ FORGERIES = {
     "an index for a term": [("inv_inv", {"a": (("X.0", -1),)}, False)],
     "a bound index": [("sum_replica", {"V": (("X.0", 0),), "W": (), "f": X}, False)],
     "the same index twice": [("sum_partition", {"V": (("k", -9),), "W": (("k", -9),), "a": num(1), "f": X}, False)],
-    "a function of one's own": [("linear_scale", {"g": "f", "c": num(2), "a": X}, False)],
+    "a function of one's own": [("linear", {"g": "f", "c": num(2), "a": X}, False)],
     "nothing": [],
 }
 

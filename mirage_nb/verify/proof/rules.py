@@ -249,7 +249,7 @@ def _definition(rules: Rules, term: Term) -> Step | None:
 
 
 def _property(rules: Rules, term: Term) -> Step | None:
-    """What is known of a function is used to bring it inwards, or out of a sum that it is linear over."""
+    """What is known of a function is used to bring it inwards; a linear one is a factor g(1)."""
     if len(term.args) != 1:
         return None
     g, (inside,) = term.data, term.args
@@ -266,7 +266,7 @@ def _property(rules: Rules, term: Term) -> Step | None:
         indices, (body,) = opened(inside)
         return _step("monotone", g=g, V=indices, f=body)
     if has("linear"):
-        return _linear(g, inside, number, rest)
+        return _step("linear", g=g, c=inside, a=ONE) if inside != ONE else None
     scale = [part for part in _factors(inside) if positive(part)]
     if inside.kind is Kind.MUL and scale and has("homogeneous"):
         return _step("homogeneous", g=g, c=mul(*scale), a=mul(*(p for p in inside.args if p not in scale)))
@@ -275,20 +275,6 @@ def _property(rules: Rules, term: Term) -> Step | None:
             return _step("multiplicative", g=g, a=inside.args[0], b=mul(*inside.args[1:]))
         if inside.kind is Kind.INV:
             return _step("multiplicative_inverse", g=g, a=inside.args[0])
-    return None
-
-
-def _linear(g: str, inside: Term, number: Term, rest: Term) -> Step | None:
-    if inside.kind is Kind.ADD:
-        return _step("linear_add", g=g, a=inside.args[0], b=add(*inside.args[1:]))
-    if inside.kind is Kind.SUM:
-        indices, (body,) = opened(inside)
-        return _step("linear_sum", g=g, V=indices, f=body)
-    if number != ONE and rest != ONE:
-        return _step("linear_scale", g=g, c=number, a=rest)
-    symbols = [part for part in _factors(inside) if part.kind is Kind.SYM]
-    if inside.kind is Kind.MUL and symbols:
-        return _step("linear_scale", g=g, c=symbols[0], a=mul(*_without(inside.args, inside.args.index(symbols[0]))))
     return None
 
 
