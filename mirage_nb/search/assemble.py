@@ -32,7 +32,7 @@ class Part:
     """A piece and what computes it: a structure over the axes of `prepared`, or a pre-defined operator (None)."""
 
     piece: Piece
-    prepared: Prepared | None
+    prepared: Prepared
     structure: Structure | None
 
     @property
@@ -63,6 +63,11 @@ class Assembly(Structure):
         """Kernels, pre-defined ones included."""
         return len(self.kernels) + sum(part.structure is None for part in self.parts)
 
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether some part has a small pair; a pre-defined operator without axes has none."""
+        return any(not part.prepared.refused for part in self.parts)
+
 
 def instances(structure: Structure, prepared: Prepared, target: Target, limit: int) -> list[Instance]:
     """At most `limit` instances, best estimate first: diverse for one program, the fastest parts for an assembly."""
@@ -76,7 +81,7 @@ def instances(structure: Structure, prepared: Prepared, target: Target, limit: i
 
 def part_instances(part: Part, target: Target, limit: int) -> list[Instance]:
     """The instances of one part, best estimate first."""
-    if part.structure is None or part.prepared is None:
+    if part.structure is None:
         return [Instance({}, part.piece.graph, _library_cost(part.piece.graph, target))]
     return instantiate.instances(part.structure, part.prepared, target, limit)
 
@@ -100,14 +105,19 @@ def cheapest(costs: Sequence[Sequence[float]], limit: int) -> Iterator[tuple[int
 
 
 def tiny(prepared: Prepared, structure: Structure) -> tuple[KernelGraph, KernelGraph]:
-    """The program and the muGraph with every axis small; for an assembly, those of all generated parts side by side."""
+    """The program and the muGraph with every axis small; for an assembly, those of all its parts side by side.
+
+    A pre-defined operator stands for itself on both sides.
+    """
     if not isinstance(structure, Assembly):
         return instantiate.tiny(prepared, structure)
-    pairs = [
-        instantiate.tiny(part.prepared, part.structure)
-        for part in structure.parts
-        if part.structure is not None and part.prepared is not None
-    ]
+    pairs = []
+    for part in structure.parts:
+        if part.structure is not None:
+            pairs.append(instantiate.tiny(part.prepared, part.structure))
+        elif not part.prepared.refused:
+            small = instantiate.small_program(part.prepared, instantiate.tiny_extents(part.prepared))
+            pairs.append((small, small))
     first, second = zip(*pairs, strict=True)
     return _beside(first), _beside(second)
 

@@ -129,7 +129,7 @@ class _Explorer:
         found = [self.parts(piece, len(made), prefixes) for piece in made]
         picks = cheapest([[us for us, _ in parts] for parts in found], ASSEMBLIES)
         structures = [Assembly.of([parts[i][1] for parts, i in zip(found, pick, strict=True)]) for pick in picks]
-        kept = [s for s in structures if s.kernels and s.launches <= max(self.effort.pieces, len(made))]
+        kept = [s for s in structures if s.can_be_tried and s.launches <= max(self.effort.pieces, len(made))]
         if structures:
             self.cut.append(f"pieces: only the {ASSEMBLIES} cheapest ways to compute all pieces of a cut")
         return ConfigurationResult(
@@ -145,14 +145,15 @@ class _Explorer:
 
     def parts(self, piece: Piece, count: int, prefixes: list[Prefix]) -> list[tuple[float, Part]]:
         """What can compute one of `count` pieces, the best estimates for the default target first."""
-        tried = [Part(piece, None, None)] if piece.in_library else []
         prepared = prepare(piece.graph, seed=self.prepared.seed)
+        tried = [Part(piece, prepared, None)] if piece.in_library else []
         effort = self.effort_within(piece)
-        if why_refused(prepared, effort) is None:
+        if piece.graph.ops != self.prepared.graph.ops and why_refused(prepared, effort) is None:
             until = time.monotonic() + (self.budget.seconds - (time.monotonic() - self.started)) / count
             for configuration in configurations(prepared, effort):
                 left = until - time.monotonic()
                 if self.halted() or left <= 0:
+                    self.reached.add("seconds")
                     self.reached.add("seconds")
                     self.cut.append(f"{self.configuration}: stopped before every piece was searched")
                     break
@@ -181,6 +182,7 @@ class _Explorer:
     def take(self, part: ConfigurationResult, prefixes: list[Prefix]) -> None:
         """Count what exploring a piece did as this configuration's own."""
         prefixes.extend(part.prefixes)
+        self.reached |= part.reached
         self.counts = self.joined(part.counts)
         self.values += part.values
         self.saturated &= part.saturated

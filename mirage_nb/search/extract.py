@@ -16,37 +16,59 @@ Choice = dict[int, Node]
 """The node chosen for every value of a graph, by value id."""
 
 
+Option = tuple[int, int, int, Node]
+"""A node: 1 if it is an operator, the places that it reads, what every graph of those computes, itself."""
+
+
 @dataclass(slots=True)
 class Extraction:
-    """The values of a closure, ordered for extraction.
+    """The values of a closure, ordered for extraction; sets of values are integers with a bit for each place.
 
-    `rank[v]` exceeds the rank of everything that a derivation of v reads. `required[v]` is the set (as bits)
-    of values that every graph of v computes: its size bounds the operators of such a graph from below.
+    `place[v]` exceeds the place of everything that a derivation of v reads. `required[place]` is the set of values
+    that every graph of that value computes: its size bounds the operators of such a graph from below.
     """
 
     values: Sequence[Value]
     rank: list[int] = field(default_factory=list)
+    place: list[int] = field(default_factory=list)
     required: list[int] = field(default_factory=list)
+    _value: list[int] = field(default_factory=list)
+    _options: list[tuple[Option, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rank = _ranks(self.values)
+        self._value = sorted(range(len(self.values)), key=lambda v: (self.rank[v], v))
+        self.place = [0] * len(self.values)
+        for place, value in enumerate(self._value):
+            self.place[value] = place
         self.required = [0] * len(self.values)
-        for index in sorted(range(len(self.values)), key=self.rank.__getitem__):
-            self.required[index] = self._required(index)
+        for place, value in enumerate(self._value):
+            self.required[place] = self._required(place, self.values[value])
+        self._options = [tuple(self._option(node) for node in self.values[value].nodes) for value in self._value]
 
-    def _required(self, index: int) -> int:
+    def _required(self, place: int, value: Value) -> int:
         common = -1
-        for operator, args in self.values[index].nodes:
+        for operator, args in value.nodes:
             if operator.is_leaf:
                 return 0
             common &= self._all(args)
-        return common | 1 << index
+        return common | 1 << place
 
     def _all(self, values: Iterable[int]) -> int:
         joined = 0
         for value in values:
-            joined |= self.required[value]
+            joined |= self.required[self.place[value]]
         return joined
+
+    def _places(self, values: Iterable[int]) -> int:
+        found = 0
+        for value in values:
+            found |= 1 << self.place[value]
+        return found
+
+    def _option(self, node: Node) -> Option:
+        operator, args = node
+        return (0 if operator.is_leaf else 1, self._places(args), self._all(args), node)
 
     def minimum(self, roots: Sequence[int], upto: int, stopped: Callable[[], bool]) -> int | None:
         """The operators of the smallest graph that computes all roots, or None if it has more than `upto`."""
@@ -58,31 +80,33 @@ class Extraction:
         return None
 
     def graphs(self, roots: Sequence[int], size: int, stopped: Callable[[], bool]) -> Iterator[Choice]:
-        """Every graph of exactly `size` operators that computes all roots; ends early when stopped."""
-        yield from self._extend({}, 0, frozenset(roots), 0, size, stopped)
+        """Every graph of exactly `size` operators that computes all roots; ends early when stopped.
 
-    def _extend(
-        self, chosen: Choice, done: int, front: frozenset[int], used: int, size: int, stopped: Callable[[], bool]
-    ) -> Iterator[Choice]:
-        """Graphs that extend `chosen` (the values in `done`) by what `front` still needs."""
-        if not front:
-            if used == size:
-                yield dict(chosen)
-            return
-        rank = self.rank
-        value = max(front, key=lambda v: (rank[v], v))
-        rest = front - {value}
-        beside = self._all(rest)
-        done |= 1 << value
-        for node in self.values[value].nodes:
-            operator, args = node
-            now = used if operator.is_leaf else used + 1
-            if now + ((beside | self._all(args)) & ~done).bit_count() > size or stopped():
-                continue
-            chosen[value] = node
-            ahead = rest.union(a for a in args if a not in chosen)
-            yield from self._extend(chosen, done, ahead, now, size, stopped)
-            del chosen[value]
+        The value in the last place is decided first, so whatever it reads is still open. A branch ends when its
+        operators and those that all of its values require are more than `size`.
+        """
+        chosen: Choice = {}
+        first = self._places(roots)
+        top = first.bit_length() - 1
+        stack = [(top, first ^ 1 << top, 1 << top, self._all(roots), 0, iter(self._options[top]))]
+        while stack and not stopped():
+            top, rest, done, needed, used, options = stack[-1]
+            for cost, reads, required, node in options:
+                now, need = used + cost, needed | required
+                if now + (need & ~done).bit_count() > size:
+                    continue
+                chosen[self._value[top]] = node
+                ahead = rest | reads & ~done
+                if ahead:
+                    following = ahead.bit_length() - 1
+                    bit = 1 << following
+                    stack.append((following, ahead ^ bit, done | bit, need, now, iter(self._options[following])))
+                    break
+                if now == size:
+                    yield dict(chosen)
+            else:
+                stack.pop()
+                chosen.pop(self._value[top], None)
 
     def ordered(self, choice: Choice) -> list[int]:
         """The values of a graph, operands first; the same order in every run."""

@@ -127,9 +127,14 @@ def _diverse(ranked: Iterable[int], logarithms: Numbers, limit: int) -> list[int
     return kept + passed[: limit - len(kept)]
 
 
+def tiny_extents(prepared: Prepared) -> tuple[int, ...]:
+    """Extents of the axes on a tiny instance."""
+    return tuple(TINY_REDUCED if axis.reduced else TINY_FREE for axis in prepared.axes)
+
+
 def tiny(prepared: Prepared, structure: Structure) -> tuple[KernelGraph, KernelGraph]:
     """The program and the muGraph with every axis small and every part of it of extent 2."""
-    extents = tuple(TINY_REDUCED if axis.reduced else TINY_FREE for axis in prepared.axes)
+    extents = tiny_extents(prepared)
     sizes = []
     for kernel in structure.kernels:
         split = [*kernel.grid, *_splittable(prepared, kernel)][:MAX_GRID_DIMS]

@@ -12,7 +12,7 @@ from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, AlgebraOptions
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.axes import Prepared, prepare
-from mirage_nb.search.pieces import Cut, cuts, pieces, smallest_cut
+from mirage_nb.search.pieces import HEAVY, Cut, cuts, pieces, smallest_cut
 from mirage_nb.search.semantics import Semantics
 
 MAX_GRID_DIMS = 3
@@ -126,7 +126,9 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
                     found.append(Configuration(grid, loop, kernels, _label(prepared, grid, loop, kernels)))
     if effort.kernels > 1 and effort.cuts:
         found += [_cutting(prepared, cut) for cut in cuts(prepared.graph, frozenset(), effort.pieces, effort.cuts)]
-    found.sort(key=lambda c: (min(c.kernels, 2), c.cut is None))
+    if effort.cuts and len(prepared.graph.ops) == 1 and prepared.graph.ops[0].kind in HEAVY:
+        found.append(_cutting(prepared, frozenset()))
+    found.sort(key=lambda c: (min(c.kernels, 2), c.kernels > 1 and c.cut is None))
     return tuple(found)
 
 
@@ -159,7 +161,7 @@ def _cut_up(prepared: Prepared, effort: Effort, refused: SearchError) -> tuple[C
 def _cutting(prepared: Prepared, cut: Cut) -> Configuration:
     count = len(pieces(prepared.graph, cut))
     stored = ", ".join(f"%{value}" for value in sorted(cut)) or "nothing"
-    label = f"{count} pieces; {stored} between them"
+    label = f"{count} pieces; {stored} between them" if count > 1 else "a pre-defined operator"
     return Configuration((), None, count, label, tuple(sorted(cut)))
 
 

@@ -103,9 +103,14 @@ def test_a_wrong_part_is_refuted() -> None:
     assert verify(*wrong).accepted, "a pair of its own program"
 
 
-def test_library_kernels_alone_are_no_muGraph() -> None:
-    for structure in assemblies(concat()):
-        assert structure.kernels and structure.operators >= len(structure.parts)
+def test_a_matmul_of_prime_extents_may_stay_a_pre_defined_kernel() -> None:
+    b = Builder.over(X=(7, 1009), W=(1009, 1301))
+    b.matmul(0, 1)
+    prepared = prepare(b.done())
+    (structure,) = [s for s in assemblies(b.done()) if not s.kernels]
+    (instance,) = instances(structure, prepared, H200, limit=3)
+    assert instance.graph == b.done() and instance.cost.us < 15
+    assert verify(*tiny(prepared, structure)).accepted
 
 
 def test_assemblies_cross_a_process_boundary() -> None:
