@@ -10,8 +10,8 @@ from typing import Any
 
 from mirage_nb.lang import FUNCTIONS
 
-from .magic import ACTIONS, sessions
-from .options import OPTIONS
+from .options import OPTIONS, Option
+from .verbs import VERBS, sessions
 
 
 def complete(line: str, variables: Mapping[str, object]) -> list[str]:
@@ -24,22 +24,32 @@ def complete(line: str, variables: Mapping[str, object]) -> list[str]:
 
 
 def _after_cell_magic(given: list[str]) -> list[str]:
-    if given and given[-1] in OPTIONS and OPTIONS[given[-1]].metavar:
-        return list(OPTIONS[given[-1]].values)
+    return _options(given, OPTIONS) if given else []
+
+
+def _options(given: list[str], table: Mapping[str, Option]) -> list[str]:
+    """The values of the option before the cursor, or the options that are left."""
+    if given and given[-1] in table and table[given[-1]].metavar:
+        return list(table[given[-1]].values)
     used = {word for word in given if word != "--set"}
-    return [name for name in OPTIONS if name not in used] if given else []
+    return [name for name in table if name not in used]
 
 
 def _after_line_magic(given: list[str], variables: Mapping[str, object]) -> list[str]:
-    match given:
-        case []:
-            return list(ACTIONS)
-        case ["show" | "stop"]:
-            return list(sessions(variables))
-        case ["help"]:
-            return list(FUNCTIONS)
-        case _:
-            return []
+    if not given:
+        return list(VERBS)
+    verb, known = VERBS.get(given[0]), sessions(variables)
+    if verb is None:
+        return []
+    words = [word for word in given[1:] if not word.startswith("--")]
+    if verb.name == "help":
+        return [*FUNCTIONS, *VERBS] if not words else []
+    if verb.takes_session and not words:
+        return list(known)
+    takes = verb.words.replace("[", "").replace("]", "").split()
+    if len(words) < len(takes) and takes[len(words)] == "DIGEST" and words[0] in known:
+        return ["best", *(c.digest[:8] for c in known[words[0]].snapshot().candidates)]
+    return _options(given[1:], {option.name: option for option in verb.options})
 
 
 def register(shell: Any) -> None:

@@ -11,17 +11,13 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from IPython.display import display
-
 import mirage_nb
-from mirage_nb.errors import MirageError, OptionError, SourceSpan
-from mirage_nb.lang import FUNCTIONS, parse, reference
-from mirage_nb.runtime.doctor import examine, report
+from mirage_nb.errors import MirageError, SourceSpan
+from mirage_nb.lang import parse
 from mirage_nb.search.progress import State
-from mirage_nb.viz.text import snapshot_text
-from mirage_nb.widgets import SessionView
 
-from .options import USAGE, nearest, read_line
+from .options import read_line
+from .verbs import perform, say, sessions, show
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -44,18 +40,6 @@ def without_traceback(method: Callable[Arguments, Result]) -> Callable[Arguments
     return shown
 
 
-def is_session(value: object) -> bool:
-    """Whether a variable of the notebook holds a session."""
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in ("snapshot", "stop", "pause", "resume", "result")
-    )
-
-
-def sessions(variables: Mapping[str, object]) -> dict[str, Any]:
-    """The sessions among the notebook's variables, by name."""
-    return {name: v for name, v in variables.items() if not name.startswith("_") and is_session(v)}
-
-
 class MirageMagics:
     """The two magics of one shell; they keep nothing, sessions live in the notebook's variables."""
 
@@ -72,12 +56,14 @@ class MirageMagics:
         """Superoptimize the tensor program in this cell and bind the session to NAME; returns at once.
 
         %%mirage NAME [--effort quick|standard|exhaustive] [--budget SECONDS] [--target GPU]
-                      [--set NAME=NUMBER]... [--wait]
+                      [--set NAME=NUMBER]... [--keep] [--fresh] [--wait]
 
         --effort   how much of the space is searched (default standard)
         --budget   seconds of search (default: the effort's)
         --target   the GPU to search for (default: the attached one, else h200)
         --set      override an integer constant of the program; may be repeated
+        --keep     store the session under NAME, and use what is stored there; %mirage load NAME brings it back
+        --fresh    forget first what is stored under NAME
         --wait     block until the search has ended
 
         A live session that NAME held before is stopped. Afterwards: NAME.result() waits, NAME.best is the
@@ -93,87 +79,44 @@ class MirageMagics:
         options = read_line(line)
         program = _parsed(cell, options.name, options.sizes)
         for remark in program.remarks:
-            _say(f"note: {replace(remark, span=_in_cell(remark.span))}")
+            say(f"note: {replace(remark, span=_in_cell(remark.span))}")
         before = sessions(self.shell.user_ns).get(options.name)
         if before is not None and before.snapshot().state in LIVE:
             before.stop()
+        stored = {"store": True, "fresh": options.fresh} if options.keep or options.fresh else {}
         session = mirage_nb.superoptimize(
-            program, name=options.name, effort=options.effort, budget=options.budget, target=options.target
+            program,
+            name=options.name,
+            effort=options.effort,
+            budget=options.budget,
+            target=options.target,
+            **stored,  # type: ignore[arg-type]  # mypy joins the two kinds of value
         )
         self.shell.push({options.name: session})
-        _show(session)
+        show(session)
         if options.wait:
             _wait(session)
 
     @without_traceback
     def steer(self, line: str) -> None:
-        """Look at sessions, steer them, and get help.
+        """Look at sessions, steer them, tune them by hand, and get help.
 
-        %mirage list             the sessions of this notebook
-        %mirage show NAME        another live view of a session
-        %mirage stop NAME        end a search; what was found stays
-        %mirage help [FUNCTION]  the language of tensor programs, or one function of it
-        %mirage doctor           what this machine has and what is missing
+        %mirage list                          the sessions of this notebook
+        %mirage show NAME [DIGEST]            another live view of a session, or one of its muGraphs
+        %mirage stop NAME                     end a search; what was found stays
+        %mirage extend NAME [--effort LEVEL] [--seconds SECONDS] [--block-ops NUMBER]
+                                              go on with larger bounds
+        %mirage tune NAME [--seconds SECONDS] compile and time more ways to emit, on the GPU
+        %mirage compare NAME DIGEST DIGEST    two muGraphs side by side; `best` is a digest, too
+        %mirage explain NAME DIGEST           why the search has a muGraph or not
+        %mirage submit NAME VARIABLE          check, verify and add a muGraph of your own
+        %mirage pin NAME DIGEST, %mirage exclude NAME DIGEST
+        %mirage export NAME FILE              the session as one HTML page
+        %mirage load NAME, %mirage stored     sessions that %%mirage NAME --keep stored
+        %mirage help [WORD]                   the language of tensor programs, a function of it, or a verb
+        %mirage doctor                        what this machine has and what is missing
         """
-        verb, *rest = line.split() or ["help"]
-        action = ACTIONS.get(verb)
-        if action is None:
-            raise OptionError(f"unknown command {verb!r}", hint=nearest(verb, ACTIONS))
-        action(self.shell.user_ns, rest)
-
-
-def _list(variables: Mapping[str, object], words: list[str]) -> None:
-    found = sessions(variables)
-    if not found:
-        _say("no sessions; start one with a %%mirage cell")
-    for name, session in found.items():
-        snapshot = session.snapshot()
-        _say(snapshot_text(replace(snapshot, name=name)).splitlines()[0])
-
-
-def _show_named(variables: Mapping[str, object], words: list[str]) -> None:
-    _show(_named(variables, words))
-
-
-def _stop(variables: Mapping[str, object], words: list[str]) -> None:
-    session = _named(variables, words)
-    session.stop()
-    _say(snapshot_text(session.snapshot()).splitlines()[0])
-
-
-def _help(variables: Mapping[str, object], words: list[str]) -> None:
-    if not words:
-        _say(f"{USAGE}\n\n{reference()}")
-        return
-    row = FUNCTIONS.get(words[0].removesuffix("()"))
-    if row is None:
-        raise OptionError(f"unknown function {words[0]!r}", hint=nearest(words[0], FUNCTIONS))
-    same = f"\nthe same as {row.same_as}" if row.same_as else ""
-    _say(f"{row.signature}\n{row.summary}\nshape: {row.shape}\nexample: {row.example}{same}")
-
-
-def _doctor(variables: Mapping[str, object], words: list[str]) -> None:
-    _say(report(examine()))
-
-
-ACTIONS: dict[str, Callable[[Mapping[str, object], list[str]], None]] = {
-    "list": _list,
-    "show": _show_named,
-    "stop": _stop,
-    "help": _help,
-    "doctor": _doctor,
-}
-
-
-def _named(variables: Mapping[str, object], words: list[str]) -> Any:
-    """The session that the first word names. Raises OptionError."""
-    found = sessions(variables)
-    if not words:
-        raise OptionError("which session?", hint=f"one of {', '.join(found)}" if found else "there are none")
-    if words[0] not in found:
-        hint = nearest(words[0], found) if found else "there are no sessions; start one with a %%mirage cell"
-        raise OptionError(f"no session is named {words[0]!r}", hint=hint)
-    return found[words[0]]
+        perform(self.shell.user_ns, line)
 
 
 def _parsed(cell: str, name: str, sizes: Mapping[str, int]) -> Any:
@@ -190,11 +133,6 @@ def _in_cell(span: SourceSpan) -> SourceSpan:
     return replace(span, line=span.line + 1)
 
 
-def _show(session: Any) -> None:
-    """Put a live view of a session on the page."""
-    SessionView(session, budget_seconds=session.search.seconds).show()
-
-
 def _wait(session: Any) -> None:
     """Wait for the end; an interrupt ends the search and keeps what was found."""
     try:
@@ -202,10 +140,3 @@ def _wait(session: Any) -> None:
     except KeyboardInterrupt:
         session.stop()
         raise
-
-
-_display: Any = display  # IPython gives it no types
-
-
-def _say(text: str) -> None:
-    _display({"text/plain": text}, raw=True)

@@ -1,6 +1,6 @@
-"""The options of `%%mirage` as data, and the one function that reads them.
+"""The options of the magics as data, and the functions that read them.
 
-In: the rest of the magic's line. Out: frozen `CellOptions`. Every mistake is an OptionError that points at
+In: the rest of a line. Out: frozen `CellOptions`, or words and values. Every mistake is an OptionError that points at
 the word and names the nearest thing that would have been right.
 """
 
@@ -9,25 +9,30 @@ from __future__ import annotations
 import difflib
 import keyword
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_nb.errors import OptionError, SourceSpan
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import TARGETS
 
-USAGE = "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... [--wait]"
+USAGE = (
+    "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... "
+    "[--keep] [--fresh] [--wait]"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its values (none: any that `read` takes), what it means, and how a word becomes a value."""
+    """One option: its values (none: any that `read` takes), what it means, how a word becomes a value, and which
+    keyword of the API it is."""
 
     name: str
     metavar: str
     doc: str
     read: Callable[[str], object]
     values: tuple[str, ...] = ()
+    keyword: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,8 @@ class CellOptions:
     budget: float | None = None
     target: str | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    keep: bool = False
+    fresh: bool = False
     wait: bool = False
 
 
@@ -47,6 +54,13 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise ValueError(text)
     return seconds
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 def _size(text: str) -> tuple[str, int]:
@@ -63,9 +77,21 @@ OPTIONS: dict[str, Option] = {
         Option("--budget", "SECONDS", "seconds of search, a positive number", _seconds),
         Option("--target", "GPU", "the GPU to search for", str.lower, tuple(TARGETS)),
         Option("--set", "NAME=NUMBER", "override an integer constant of the program, as in --set B=8", _size),
+        Option("--keep", "", "store the session under its name", str),
+        Option("--fresh", "", "forget first what is stored under its name", str),
         Option("--wait", "", "block until the search has ended", str),
     )
 }
+
+EXTEND = (
+    Option("--effort", "LEVEL", "a larger effort", str, tuple(EFFORTS), "effort"),
+    Option("--seconds", "SECONDS", "seconds of search from now on", _seconds, (), "seconds"),
+    Option("--block-ops", "NUMBER", "largest number of block operators", _count, (), "max_block_ops"),
+    Option("--values", "NUMBER", "most values of a closure", _count, (), "max_values"),
+    Option("--each", "SECONDS", "what one configuration may take", _seconds, (), "configuration_seconds"),
+)
+TUNE = (Option("--seconds", "SECONDS", "how long it may take", _seconds, (), "seconds"),)
+STORE = (Option("--store", "FILE", "the file of the store (default: the user's own)", str, (), "store"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +144,7 @@ def read_line(text: str) -> CellOptions:
     sizes: dict[str, int] = {}
     waiting = iter(rest)
     for word in waiting:
-        option, value = _read_option(line, word, waiting)
+        option, value = _read_option(line, word, waiting, OPTIONS)
         if option.name == "--set" and isinstance(value, tuple):
             sizes[value[0]] = value[1]
         else:
@@ -126,12 +152,30 @@ def read_line(text: str) -> CellOptions:
     return CellOptions(name.text, sizes=sizes, **found)  # type: ignore[arg-type]  # one reader per field
 
 
-def _read_option(line: _Line, word: Word, waiting: Iterable[Word]) -> tuple[Option, object]:
+def read_options(magic: str, words: Iterable[str], table: Sequence[Option]) -> tuple[list[str], dict[str, object]]:
+    """The plain words behind `magic`, and the values of options by their keywords. Raises OptionError."""
+    line = _Line(" ".join(words), magic)
+    known = {option.name: option for option in table}
+    plain: list[str] = []
+    found: dict[str, object] = {}
+    waiting = iter(line.words)
+    for word in waiting:
+        if word.text.startswith("--"):
+            option, value = _read_option(line, word, waiting, known)
+            found[option.keyword] = value
+        else:
+            plain.append(word.text)
+    return plain, found
+
+
+def _read_option(
+    line: _Line, word: Word, waiting: Iterable[Word], table: Mapping[str, Option]
+) -> tuple[Option, object]:
     """One option and its value, written `--effort quick` or `--effort=quick`."""
     name, equals, inline = word.text.partition("=")
-    option = OPTIONS.get(name)
+    option = table.get(name)
     if option is None:
-        raise line.mistake(f"unknown option {name!r}", word, nearest(name, OPTIONS))
+        raise line.mistake(f"unknown option {name!r}", word, nearest(name, table) if table else "it takes no options")
     if not option.metavar:
         if equals:
             raise line.mistake(f"{name} takes no value", word, option.doc)

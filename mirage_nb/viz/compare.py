@@ -38,6 +38,16 @@ def compare_html(left: Candidate, right: Candidate, target: Target) -> str:
     )
 
 
+def compare_text(left: Candidate, right: Candidate, target: Target) -> str:
+    """The facts as a table of text; `!=` marks those that differ."""
+    a, b = (_planned(c.graph, target) for c in (left, right))
+    facts = [(name, fact(left, a), fact(right, b)) for name, fact in (*FACTS.items(), *_PLANNED.items())]
+    rows = [("", left.digest[:8], right.digest[:8]), *((f"{'!=' if x != y else '  '} {n}", x, y) for n, x, y in facts)]
+    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = (f"{name:<{wide[0]}}  {x:<{wide[1]}}  {y}".rstrip() for name, x, y in rows)
+    return "\n".join([*lines, "", *_changes(left.graph, right.graph)])
+
+
 def _row(name: str, left: str, right: str) -> str:
     differs = left != right
     sign = "≠ " if differs else ""
@@ -93,12 +103,15 @@ def _each(planned: Plan | None, what: Callable[..., str]) -> str:
 
 
 def _difference(left: KernelGraph, right: KernelGraph) -> str:
-    lines = difflib.unified_diff(
-        print_graph(left).splitlines(), print_graph(right).splitlines(), "left", "right", lineterm="", n=2
-    )
     shown = "".join(
         f"<span class='mir-line{' mir-gone' * line.startswith('-')}{' mir-new' * line.startswith('+')}'>"
         f"{escape(line)}\n</span>"
-        for line in lines
+        for line in _changes(left, right)
     )
     return f"<pre class='mir-source' tabindex='0'>{shown or 'the texts are equal'}</pre>"
+
+
+def _changes(left: KernelGraph, right: KernelGraph) -> list[str]:
+    """The unified difference of two texts."""
+    a, b = (print_graph(graph).splitlines() for graph in (left, right))
+    return list(difflib.unified_diff(a, b, "left", "right", lineterm="", n=2))

@@ -16,17 +16,18 @@ from mirage_nb.search.events import Outcome, Prefix
 from mirage_nb.search.progress import Candidate, Snapshot, State
 from mirage_nb.targets import Target
 from mirage_nb.verify.verdict import Verdict
-from mirage_nb.viz import explorer
+from mirage_nb.viz import explorer, tree
 from mirage_nb.viz.history import Moment, history_svg
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.prefix import prefix_svg
 from mirage_nb.viz.search import COLOUR, counts_svg
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import duration
-from mirage_nb.viz.tree import key, siblings, tree_html
 
 ROWS = 40
 MESSAGES = 12
+STILL_PREFIXES = 60
+"""In the static form, which is kept in notebooks."""
 
 CSS = explorer.CSS
 
@@ -58,8 +59,13 @@ def snapshot_html(
         f"<div class='mir-columns'><div class='mir-side'>{chart_html(snapshot)}{history_html(moments)}</div>"
         f"<div class='mir-main'>{candidates_html(snapshot, best.digest if best else '', peer_us)}"
         f"{messages_html(snapshot)}</div></div>{opened}"
-        f"<details><summary>prefixes</summary>{prefixes_html(snapshot)}</details></div>"
+        f"<details><summary>prefixes</summary>{prefixes_html(snapshot, most=STILL_PREFIXES)}</details></div>"
     )
+
+
+def styled(body: str) -> str:
+    """A fragment with its style, to stand on its own in a notebook's output."""
+    return f"<style>{STYLE}{CSS}</style><div class='mir mir-view'>{body}</div>"
 
 
 def page(title: str, body: str) -> str:
@@ -251,9 +257,9 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
     return "<dl>" + "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value) + "</dl>"
 
 
-def prefixes_html(snapshot: Snapshot, chosen: str = "") -> str:
-    """A sample of the prefixes, some of every outcome, as a tree."""
-    return tree_html(snapshot.prefixes, sum(snapshot.counts.values()), chosen)
+def prefixes_html(snapshot: Snapshot, chosen: str = "", most: int = tree.MOST) -> str:
+    """A sample of at most `most` prefixes, some of every outcome, as a tree."""
+    return tree.tree_html(snapshot.prefixes, sum(snapshot.counts.values()), chosen, most)
 
 
 def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
@@ -266,11 +272,11 @@ def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
         ("type", escape(prefix.type)),
         ("expression", f"<code>{escape(prefix.expression)}</code>"),
         ("configuration", escape(prefix.configuration)),
-        ("name", f"<code>{escape(key(prefix))}</code>"),
+        ("name", f"<code>{escape(tree.key(prefix))}</code>"),
     ]
     return (
         f"<div class='mir-detail'><h4>prefix {prefix.identity}</h4>{_facts(facts)}"
-        f"<div class='mir-picture'>{prefix_svg(prefix, siblings(prefix, sample))}</div></div>"
+        f"<div class='mir-picture'>{prefix_svg(prefix, tree.siblings(prefix, sample))}</div></div>"
     )
 
 

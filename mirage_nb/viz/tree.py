@@ -32,11 +32,11 @@ def siblings(prefix: Prefix, sample: Iterable[Prefix]) -> list[Prefix]:
     return [p for p in sample if p.configuration == prefix.configuration]
 
 
-def tree_html(prefixes: Sequence[Prefix], applications: int, chosen: str = "") -> str:
+def tree_html(prefixes: Sequence[Prefix], applications: int, chosen: str = "", most: int = MOST) -> str:
     """The sample as a tree, one root per configuration."""
     if not prefixes:
         return "<p class='mir-none'>no sample yet</p>"
-    shown = connected(prefixes)
+    shown = connected(prefixes, most)
     by_configuration: Mapping[str, list[Prefix]] = defaultdict(list)
     for prefix in shown:
         by_configuration[prefix.configuration].append(prefix)

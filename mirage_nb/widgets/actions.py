@@ -18,6 +18,7 @@ from mirage_nb.search.progress import Candidate, State
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import TARGETS
 from mirage_nb.viz.html import verdict_html
+from mirage_nb.viz.text import duration
 
 LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
 
@@ -63,6 +64,8 @@ EXTEND = (
     Field("effort", "effort", str, tuple(EFFORTS)),
     Field("max_block_ops", "block operators", _count, hint="as before"),
     Field("seconds", "seconds", _positive, hint="no limit"),
+    Field("max_values", "values", _count, hint="as before"),
+    Field("configuration_seconds", "seconds each", _positive, hint="as before"),
     Field("target", "target", str, tuple(TARGETS)),
     Field("pruning", "pruning", _yes, ("on", "off")),
 )
@@ -131,8 +134,16 @@ class Actions:
         return Answer("<p role='status'>more ways to emit are being tried</p>")
 
     def _submit(self, content: Mapping[str, object]) -> Answer:
+        """A muGraph of the reader's own; once the session has ended, it is built at once, too."""
         candidate = self.session.submit(str(content.get("text", "")))
         shown = f"<p role='status'>checked µGraph {escape(candidate.digest[:8])}</p>{verdict_html(candidate.verdict)}"
+        if self.able("build") and self.session.snapshot().state not in LIVE:
+            try:
+                winner = self.session.build(candidate)
+                report = f"executed on {winner.executable.device}, error {winner.report.relative_error:.1e}"
+                shown += f"<p role='status'>{escape(report)}; {escape(duration(winner.candidate))}</p>"
+            except MirageError as error:
+                shown += f"<p class='mir-complaint' role='note'>not built: {escape(str(error))}</p>"
         return Answer(shown, candidate)
 
     def _explain(self, content: Mapping[str, object]) -> Answer:
@@ -169,15 +180,17 @@ def controls_html(
         for name in steering
     )
     now = {"effort": effort, "target": target, "max_block_ops": "" if block_ops is None else str(block_ops)}
+    forms = _form(actions, "extend", "apply and continue", EXTEND, now)
     busy = "the search still runs" if live else ""
-    forms = _form(actions, "extend", "apply and continue", EXTEND, now, busy)
-    forms += _form(actions, "tune", "time more on the GPU", TUNE, {"seconds": "10"}, busy)
+    forms += _form(actions, "tune", "time more on the GPU", TUNE, {}, busy)
     steer = f"<div class='mir-steer' role='group' aria-label='steer the search'>{buttons}</div>" if buttons else ""
     tuning = f"<summary>tune by hand</summary><div class='mir-forms'>{forms}</div>"
     return f"{steer}<details class='mir-tuning' open>{tuning}</details>"
 
 
-def _form(actions: Actions, name: str, label: str, known: tuple[Field, ...], now: Mapping[str, str], busy: str) -> str:
+def _form(
+    actions: Actions, name: str, label: str, known: tuple[Field, ...], now: Mapping[str, str], busy: str = ""
+) -> str:
     reason = busy if actions.able(name) else "this session cannot do that"
     off = f" disabled title='{reason}'" if reason else ""
     inputs = "".join(_input(field, now.get(field.name, ""), off) for field in actions.fields(name, known))

@@ -60,7 +60,6 @@ function replaceSection(section, html, order) {
 
 function build(el) {
   const places = { root: make("div", "mir mir-view mir-live", el) };
-  places.root.dataset.lmSuppressShortcuts = "true"; // keys pressed in here belong to the view, not to the notebook
   const sections = {};
   const split = (a, b, cls) => {
     const columns = make("div", `mir-columns ${cls}`, places.root);
@@ -73,6 +72,13 @@ function build(el) {
     sections[name] = make("div", `mir-section-${name}`, places[place]);
   }
   return { root: places.root, sections };
+}
+
+// Keys pressed on what has the focus in here belong to the view, not to the notebook, which asks for this attribute
+// on the element itself.
+function keepKeys(section) {
+  section.querySelectorAll("input,select,textarea,button,summary,[tabindex]")
+    .forEach((node) => { node.dataset.lmSuppressShortcuts = "true"; });
 }
 
 function choose(root, row) {
@@ -96,6 +102,7 @@ function render({ model, el }) {
       ends[name]?.();
       replaceSection(section, model.get(name), order);
       ends[name] = attachExplorers(section);
+      keepKeys(section);
     };
     show();
     model.on(`change:${name}`, show);
@@ -117,6 +124,7 @@ function render({ model, el }) {
       order.sign = order.column === number ? -order.sign : 1;
       order.column = number;
       replaceSection(sections.candidates, model.get("candidates"), order);
+      keepKeys(sections.candidates);
     }
   };
   root.addEventListener("click", act);

@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
-from mirage_nb.errors import SearchError
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.search.events import Outcome, Prefix
 from mirage_nb.search.progress import Candidate, Snapshot, State
@@ -163,8 +162,6 @@ class FakeSession:
         self, *, effort: str | None = None, seconds: float | None = None, max_block_ops: int | None = None
     ) -> None:
         """Play on for as long again."""
-        if self.state in (State.RUNNING, State.PAUSED):
-            raise SearchError("the search still runs", hint="stop it first")
         given = {"effort": effort, "seconds": seconds, "max_block_ops": max_block_ops}
         self.calls.append((f"extend {given}", time.time()))
         self.length *= 2
@@ -175,8 +172,9 @@ class FakeSession:
         self.calls.append((f"tune {seconds}", time.time()))
 
     def pin(self, digest: str) -> None:
-        """Mark it."""
+        """Mark it, and bring it back."""
         self.pinned.add(digest)
+        self.excluded.discard(digest)
 
     def exclude(self, digest: str) -> None:
         """Leave it out from now on."""

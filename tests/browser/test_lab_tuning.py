@@ -35,6 +35,7 @@ def test_forms_reach_the_session(finished: Notebook) -> None:
     form.locator("button").click()
     page.wait_for_function("document.querySelector('.mir-section-answer').innerText.includes('continues')")
     page.wait_for_function(ENDED)
+    page.locator(".mir-live form[data-do=tune] [name=seconds]").fill("10")
     page.locator(".mir-live form[data-do=tune] button").click()
     page.wait_for_function("document.querySelector('.mir-section-answer').innerText.includes('tried')")
     row = page.locator(".mir-live tr[data-choose]").nth(1)

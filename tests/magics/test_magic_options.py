@@ -13,9 +13,9 @@ from mirage_nb.errors import OptionError
 
 
 def test_all_options_together_in_both_spellings() -> None:
-    wanted = CellOptions("fused", "quick", 2.5, "a100", {"B": 8, "K": 64}, True)
-    assert read_line("fused --effort quick --budget 2.5 --target a100 --set B=8 --set K=64 --wait") == wanted
-    assert read_line("fused --wait --set=K=64 --set=B=8 --target=A100 --budget=2.5 --effort=quick") == wanted
+    wanted = CellOptions("fused", "quick", 2.5, "a100", {"B": 8, "K": 64}, keep=True, wait=True)
+    assert read_line("fused --effort quick --budget 2.5 --target a100 --set B=8 --set K=64 --keep --wait") == wanted
+    assert read_line("fused --wait --keep --set=K=64 --set=B=8 --target=A100 --budget=2.5 --effort=quick") == wanted
 
 
 def test_a_name_is_enough() -> None:

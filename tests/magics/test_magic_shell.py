@@ -10,13 +10,16 @@ import pytest
 pytest.importorskip("IPython")
 pytest.importorskip("anywidget")
 
+from pathlib import Path
+
 import mirage_magics
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from mirage_magics.verbs import VERBS, Verb
 
 import mirage_nb
 from mirage_nb.errors import MirageError, OptionError, SearchError
-from mirage_nb.lang import FUNCTIONS
+from mirage_nb.lang import FUNCTIONS, parse
 from mirage_nb.search.progress import State
 from mirage_nb.widgets import SessionView
 from tests.browser.fake_session import FakeSession
@@ -77,9 +80,15 @@ def test_a_cell_starts_a_search_binds_the_name_and_shows_a_view(shell: Interacti
 def test_the_view_is_live_and_knows_the_budget(shell: InteractiveShell) -> None:
     with capture_output() as captured:
         shell.run_cell(f"%%mirage fused\n{PROGRAM}")
-    data = captured.outputs[0].data
-    assert "application/vnd.jupyter.widget-view+json" in data and "text/html" in data
-    assert " of 30 s" in data["text/plain"]
+    (output,) = captured.outputs
+    assert set(output.data) == {"text/plain"}, "a terminal shows text"
+    assert " of 30 s" in output.data["text/plain"]
+    shell.kernel = object()
+    with capture_output() as captured:
+        shell.run_cell("%mirage show fused")
+    live, still = (output.data for output in captured.outputs)
+    assert "application/vnd.jupyter.widget-view+json" in live and "text/html" not in live
+    assert "mir-static" in still["text/html"] and " of 30 s" in still["text/plain"]
 
 
 def test_running_the_cell_again_stops_the_search_before(shell: InteractiveShell, calls: Calls) -> None:
@@ -155,9 +164,7 @@ def test_list_show_and_stop(shell: InteractiveShell, calls: Calls) -> None:
     shown, _ = run(shell, "%mirage list")
     assert "first: running" in shown and "second: running" in shown
     assert "second: stopped" in run(shell, "%mirage stop second")[0]
-    with capture_output() as captured:
-        shell.run_cell("%mirage show first")
-    assert "application/vnd.jupyter.widget-view+json" in captured.outputs[0].data
+    assert "first: running" in run(shell, "%mirage show first")[0]
 
 
 @pytest.mark.parametrize(
@@ -167,11 +174,18 @@ def test_list_show_and_stop(shell: InteractiveShell, calls: Calls) -> None:
         ("%mirage stop", "which session?", "there are none"),
         ("%mirage show fusd", "no session is named 'fusd'", "did you mean fused?"),
         ("%mirage help rmsnorm", "unknown function 'rmsnorm'", "did you mean rms_norm?"),
+        ("%mirage extend fused --effrt quick", "unknown option '--effrt'", "did you mean --effort?"),
+        ("%mirage extend fused --seconds -3", "--seconds -3: not SECONDS", "seconds of search from now on"),
+        ("%mirage stop fused --now", "unknown option '--now'", "it takes no options"),
+        ("%mirage compare fused best", "compare needs NAME DIGEST DIGEST", "%mirage compare NAME DIGEST DIGEST"),
+        ("%mirage compare fused best zz", "no µGraph begins with 'zz'", "one of best"),
+        ("%mirage export fused a b", "export takes 2 words, not 3", "%mirage export NAME FILE"),
+        ("%mirage load 3x", "'3x' cannot be a variable", "mirage_nb.resume"),
     ],
 )
 def test_mistakes_of_the_line_magic(shell: InteractiveShell, line: str, message: str, hint: str) -> None:
-    if "fusd" in line:
-        shell.user_ns["fused"] = FakeSession(0.1)
+    if "fus" in line:
+        shell.user_ns["fused"] = ended()
     shown, result = run(shell, line)
     assert isinstance(result.error_in_exec, OptionError)
     assert message in shown and hint in shown and "Traceback" not in shown
@@ -179,11 +193,76 @@ def test_mistakes_of_the_line_magic(shell: InteractiveShell, line: str, message:
 
 def test_help_covers_the_language_and_each_function(shell: InteractiveShell) -> None:
     shown, _ = run(shell, "%mirage help")
+    assert all(verb.usage in shown and verb.doc in shown for verb in VERBS.values())
     assert "%%mirage NAME" in shown and all(row.signature in shown for row in FUNCTIONS.values())
     assert run(shell, "%mirage")[0] == shown
     for row in FUNCTIONS.values():
         one, _ = run(shell, f"%mirage help {row.name}")
         assert row.signature in one and row.example in one
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_every_verb_has_help_and_stands_in_the_docstring(shell: InteractiveShell, verb: Verb) -> None:
+    if verb.name not in ("help", "list"):
+        shown, _ = run(shell, f"%mirage help {verb.name}")
+        assert verb.usage in shown and all(option.doc in shown for option in verb.options)
+    assert f"%mirage {verb.name}" in (shell.find_line_magic("mirage").__doc__ or "")
+
+
+def ended() -> FakeSession:
+    session = FakeSession(0.01)
+    session.result()
+    return session
+
+
+def test_extend_and_tune_hand_their_options_on(shell: InteractiveShell) -> None:
+    session = shell.user_ns["fused"] = ended()
+    run(shell, "%mirage extend fused --effort standard --seconds=4 --block-ops 9")
+    session.stop()
+    run(shell, "%mirage tune fused --seconds 2")
+    said = [name for name, _ in session.calls]
+    assert said == ["extend {'effort': 'standard', 'seconds': 4.0, 'max_block_ops': 9}", "stop", "tune 2.0"]
+
+
+def test_compare_show_and_explain_speak_text_in_a_terminal(shell: InteractiveShell) -> None:
+    session = shell.user_ns["fused"] = ended()
+    second = session.snapshot().candidates[1].digest[:8]
+    shown, _ = run(shell, f"%mirage compare fused best {second}")
+    assert "!= kernels" in shown and second in shown and "+" in shown
+    assert "mugraph 1" in run(shell, "%mirage show fused best")[0]
+    assert "1 kernels <in all>" in run(shell, "%mirage explain fused best")[0]
+    shell.user_ns["mine"] = session.snapshot().candidates[0].graph
+    assert "field" in run(shell, "%mirage submit fused mine")[0]
+
+
+def test_pin_exclude_and_export(shell: InteractiveShell, tmp_path: Path) -> None:
+    session = shell.user_ns["fused"] = ended()
+    session.winners, session.baselines, session.program = (), (), parse(PROGRAM)
+    first = session.snapshot().candidates[0].digest
+    run(shell, f"%mirage pin fused {first[:8]}")
+    assert session.pinned == {first}
+    run(shell, f"%mirage exclude fused {first[:8]}")
+    assert session.excluded == {first}
+    shown, result = run(shell, f"%mirage export fused {tmp_path / 'a.html'}")
+    assert result.success and "KB" in shown
+    assert (tmp_path / "a.html").read_text(encoding="utf-8").endswith("</html>")
+
+
+def test_stored_sessions_are_listed_and_loaded(shell: InteractiveShell, tmp_path: Path, monkeypatch: Any) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(mirage_nb, "resume", lambda name, **o: asked.append((name, o)) or ended(), raising=False)
+    run(shell, f"%mirage load mine --store {tmp_path / 's.db'}")
+    assert asked == [("mine", {"store": str(tmp_path / "s.db")})]
+    assert "mine: finished" in run(shell, "%mirage list")[0]
+    shown, result = run(shell, f"%mirage stored --store {tmp_path / 's.db'}")
+    assert result.success and "nothing is stored" in shown
+
+
+def test_keep_and_fresh_reach_the_store(shell: InteractiveShell, calls: Calls) -> None:
+    run(shell, f"%%mirage fused --keep\n{PROGRAM}")
+    run(shell, f"%%mirage fused --fresh\n{PROGRAM}")
+    given = [{k: o.get(k) for k in ("store", "fresh")} for _, o in calls.seen]
+    assert given == [{"store": True, "fresh": False}, {"store": True, "fresh": True}]
 
 
 def test_doctor_reports_what_is_there(shell: InteractiveShell) -> None:
@@ -206,6 +285,12 @@ def test_question_marks_show_the_options(shell: InteractiveShell) -> None:
         ("%mirage s", {"show", "stop"}, {"list"}),
         ("%mirage stop f", {"fused"}, {"first_number"}),
         ("%mirage help rms", {"rms_norm"}, {"softmax"}),
+        ("%mirage help ex", {"exp", "extend", "export"}, {"softmax"}),
+        ("%mirage extend f", {"fused"}, {"first_number"}),
+        ("%mirage extend fused --", {"--effort", "--seconds", "--block-ops"}, {"--budget"}),
+        ("%mirage extend fused --effort s", {"standard"}, {"quick"}),
+        ("%mirage compare fused b", {"best"}, {"--effort"}),
+        ("%mirage load --", {"--store"}, {"--seconds"}),
     ],
 )
 def test_completion(shell: InteractiveShell, line: str, wanted: set[str], unwanted: set[str]) -> None:

@@ -1,0 +1,274 @@
+"""What `%mirage` can do, one row per verb: its words, its options, what it means, and the function that does it.
+
+In: the notebook's variables and the words behind the verb. Out: calls of the API, and what they give back on the
+page. Mistakes are OptionErrors that name the nearest thing that would have been right.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from IPython.display import display
+
+import mirage_nb
+from mirage_nb.errors import OptionError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.text import print_graph
+from mirage_nb.lang import FUNCTIONS, reference
+from mirage_nb.runtime.doctor import examine, report
+from mirage_nb.runtime.store import find_store
+from mirage_nb.search.progress import Candidate
+from mirage_nb.viz.compare import compare_html, compare_text
+from mirage_nb.viz.explorer import explorer_page
+from mirage_nb.viz.export import export
+from mirage_nb.viz.html import styled
+from mirage_nb.viz.text import snapshot_text
+from mirage_nb.widgets import SessionView
+
+from .options import EXTEND, STORE, TUNE, USAGE, Option, nearest, read_options
+
+Variables = MutableMapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb: the words that follow it, the options that it takes, and what it does."""
+
+    name: str
+    words: str
+    doc: str
+    act: Callable[[Variables, list[str], dict[str, Any]], None]
+    options: tuple[Option, ...] = ()
+
+    @property
+    def usage(self) -> str:
+        """`%mirage show NAME [DIGEST]`, with the options."""
+        options = " ".join(
+            f"[{option.name}{f' {option.metavar}' if option.metavar else ''}]" for option in self.options
+        )
+        return " ".join(part for part in ("%mirage", self.name, self.words, options) if part)
+
+    @property
+    def takes_session(self) -> bool:
+        """Whether its first word names a session of the notebook."""
+        return self.words.startswith("NAME") and self.name != "load"
+
+
+def is_session(value: object) -> bool:
+    """Whether a variable of the notebook holds a session."""
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in ("snapshot", "stop", "pause", "resume", "result")
+    )
+
+
+def sessions(variables: Mapping[str, object]) -> dict[str, Any]:
+    """The sessions among the notebook's variables, by name."""
+    return {name: v for name, v in variables.items() if not name.startswith("_") and is_session(v)}
+
+
+def show(session: Any) -> None:
+    """Put a live view of a session on the page."""
+    SessionView(session, budget_seconds=session.search.seconds).show()
+
+
+_display: Any = display  # IPython gives it no types
+
+
+def say(text: str, html: str = "") -> None:
+    """Show a text; pages that can, show the HTML instead."""
+    _display({"text/plain": text, **({"text/html": html} if html else {})}, raw=True)
+
+
+def perform(variables: Variables, line: str) -> None:
+    """Do what a line says.
+
+    Raises:
+        OptionError: an unknown verb or option, a session that there is not, a word too few or too many.
+        MirageError: what the API says.
+    """
+    name, *words = line.split() or ["help"]
+    verb = VERBS.get(name)
+    if verb is None:
+        raise OptionError(f"unknown command {name!r}", hint=nearest(name, VERBS))
+    words, options = read_options(f"%mirage {name}", words, verb.options)
+    least, most = verb.words.split("[")[0].split(), verb.words.replace("[", "").split()
+    if len(words) > len(most):
+        raise OptionError(f"{name} takes {len(most)} words, not {len(words)}", hint=verb.usage)
+    if len(words) < len(least) and not (verb.takes_session and not words):
+        raise OptionError(f"{name} needs {' '.join(least)}", hint=verb.usage)
+    verb.act(variables, words, options)
+
+
+def _list(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    found = sessions(variables)
+    if not found:
+        say("no sessions; start one with a %%mirage cell")
+    for name, session in found.items():
+        say(snapshot_text(replace(session.snapshot(), name=name)).splitlines()[0])
+
+
+def _show(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    if len(words) == 1:
+        show(session)
+        return
+    chosen = _candidate(session, words[1])
+    text = f"{print_graph(chosen.graph)}verdict: {chosen.verdict}"
+    say(text, explorer_page(chosen.graph, session.target))
+
+
+def _stop(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    session.stop()
+    say(snapshot_text(session.snapshot()).splitlines()[0])
+
+
+def _load(variables: Variables, words: list[str], options: dict[str, Any]) -> None:
+    name = words[0]
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise OptionError(f"{name!r} cannot be a variable", hint=f"in Python: session = mirage_nb.resume({name!r})")
+    session = mirage_nb.resume(name, **options)
+    variables[name] = session
+    show(session)
+
+
+def _stored(_: Variables, __: list[str], options: dict[str, Any]) -> None:
+    kept = find_store(options.get("store", True))
+    names = kept.names() if kept is not None else ()
+    say("\n".join(names) or "nothing is stored; %%mirage NAME --keep stores a session")
+
+
+def _extend(variables: Variables, words: list[str], options: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    session.extend(**options)
+    show(session)
+
+
+def _tune(variables: Variables, words: list[str], options: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    session.tune(**options)
+    show(session)
+
+
+def _compare(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    left, right = (_candidate(session, word) for word in words[1:3])
+    say(compare_text(left, right, session.target), styled(compare_html(left, right, session.target)))
+
+
+def _pin(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    session.pin(_candidate(session, words[1]).digest)
+    say(snapshot_text(session.snapshot()))
+
+
+def _exclude(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    session.exclude(_candidate(session, words[1]).digest)
+    say(snapshot_text(session.snapshot()))
+
+
+def _submit(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    candidate = session.submit(_text(variables, session, words[1]))
+    say(f"{candidate.digest[:8]}: {candidate.verdict}")
+
+
+def _explain(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    say(str(session.explain(_text(variables, session, words[1]))))
+
+
+def _export(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    path = export(_named(variables, words), Path(words[1]))
+    say(f"{path}: {path.stat().st_size / 1024:.0f} KB")
+
+
+def _help(_: Variables, words: list[str], __: dict[str, Any]) -> None:
+    if not words:
+        verbs = "\n".join(f"{verb.usage}\n    {verb.doc}" for verb in VERBS.values())
+        say(f"{USAGE}\n\n{verbs}\n\n{reference()}")
+        return
+    word = words[0].removesuffix("()")
+    verb, row = VERBS.get(word), FUNCTIONS.get(word)
+    if verb is not None:
+        options = "".join(f"\n  {option.name} {option.metavar}  {option.doc}" for option in verb.options)
+        say(f"{verb.usage}\n{verb.doc}{options}")
+    elif row is not None:
+        same = f"\nthe same as {row.same_as}" if row.same_as else ""
+        say(f"{row.signature}\n{row.summary}\nshape: {row.shape}\nexample: {row.example}{same}")
+    else:
+        raise OptionError(f"unknown function {words[0]!r}", hint=nearest(words[0], [*FUNCTIONS, *VERBS]))
+
+
+def _doctor(_: Variables, __: list[str], ___: dict[str, Any]) -> None:
+    say(report(examine()))
+
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb("list", "", "the sessions of this notebook", _list),
+        Verb("show", "NAME [DIGEST]", "another live view of a session, or one of its µGraphs to walk through", _show),
+        Verb("stop", "NAME", "end a search; what was found stays", _stop),
+        Verb("extend", "NAME", "go on with larger bounds; nothing that is done is repeated", _extend, EXTEND),
+        Verb("tune", "NAME", "compile and time more ways to emit, on the GPU", _tune, TUNE),
+        Verb("compare", "NAME DIGEST DIGEST", "two µGraphs side by side", _compare),
+        Verb(
+            "explain",
+            "NAME DIGEST",
+            "why the search has a µGraph or not; a digest, or a variable with its text",
+            _explain,
+        ),
+        Verb(
+            "submit", "NAME VARIABLE", "check, verify and add a µGraph of your own; a variable with its text", _submit
+        ),
+        Verb("pin", "NAME DIGEST", "keep a µGraph among the results, whatever its rank", _pin),
+        Verb("exclude", "NAME DIGEST", "take a µGraph out of the results", _exclude),
+        Verb("export", "NAME FILE", "write the session as one HTML page that needs nothing else", _export),
+        Verb("load", "NAME", "go on with a stored session, and bind it to NAME", _load, STORE),
+        Verb("stored", "", "the names of the stored sessions, the latest first", _stored, STORE),
+        Verb("help", "[WORD]", "the language of tensor programs, or one function of it, or one of these verbs", _help),
+        Verb("doctor", "", "what this machine has and what is missing", _doctor),
+    )
+}
+
+
+def _named(variables: Mapping[str, object], words: list[str]) -> Any:
+    """The session that the first word names. Raises OptionError."""
+    found = sessions(variables)
+    if not words:
+        raise OptionError("which session?", hint=f"one of {', '.join(found)}" if found else "there are none")
+    if words[0] not in found:
+        hint = nearest(words[0], found) if found else "there are no sessions; start one with a %%mirage cell"
+        raise OptionError(f"no session is named {words[0]!r}", hint=hint)
+    return found[words[0]]
+
+
+def _candidate(session: Any, start: str) -> Candidate:
+    """The candidate whose digest begins with `start`; `best` is the best one. Raises OptionError."""
+    candidates = session.snapshot().candidates
+    found = [c for c in candidates if c.digest.startswith(start)]
+    if start == "best" and session.snapshot().best is not None:
+        found = [session.snapshot().best]
+    if len(found) != 1:
+        known = ", ".join(["best", *(c.digest[:8] for c in candidates[:6])]) if candidates else "there are none yet"
+        what = "several µGraphs begin" if found else "no µGraph begins"
+        raise OptionError(f"{what} with {start!r}", hint=f"one of {known}")
+    chosen: Candidate = found[0]
+    return chosen
+
+
+def _text(variables: Mapping[str, object], session: Any, word: str) -> str:
+    """The text of a muGraph: a variable that holds it, or a candidate. Raises OptionError."""
+    match variables.get(word):
+        case str() as text:
+            return text
+        case KernelGraph() as graph:
+            return print_graph(graph)
+        case _:
+            return print_graph(_candidate(session, word).graph)
