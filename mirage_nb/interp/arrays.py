@@ -9,14 +9,15 @@ elements and masks take the same way (paper section 2, imap, fmap, omap).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import GraphError
-from mirage_nb.ir import ConstAttrs, DimAttrs, InIterAttrs, RepeatAttrs, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir import ConstAttrs, DimAttrs, RepeatAttrs, ReshapeAttrs, TransposeAttrs
 from mirage_nb.ir.ops import Attrs, Shape
 
 Array = NDArray[Any]
@@ -35,71 +36,81 @@ def tile_rank(arrays: Sequence[Array], batch: int) -> int:
     return max(array.ndim for array in arrays) - batch
 
 
-def split(array: Array, attrs: InIterAttrs, grid: tuple[int, ...], loop: int) -> Array:
+@dataclass(frozen=True, slots=True)
+class Split:
     """All tiles of a kernel operand at once: shape (*grid or 1, loop or 1, *tile), a view.
 
     A dimension that several grid dimensions and the loop divide is divided by the grid first, in grid
     order, then by the loop; what is left is the tile.
     """
-    factors: list[int] = []
-    role_at: dict[int, int] = {}
-    tile_at: list[int] = []
-    roles = [*zip(attrs.imap, grid, strict=True), (attrs.fmap, loop)]
-    for dim, extent in enumerate(array.shape):
-        rest = extent
-        for role, (target, parts) in enumerate(roles):
-            if target == dim:
-                role_at[role] = len(factors)
-                factors.append(parts)
-                rest //= parts
-        tile_at.append(len(factors))
-        factors.append(rest)
-    shown = array.reshape(factors)
-    order = [role_at[role] for role in range(len(roles)) if role in role_at] + tile_at
-    moved = shown.transpose(order)
-    lead = [roles[role][1] if role in role_at else 1 for role in range(len(roles))]
-    return moved.reshape(*lead, *moved.shape[len(role_at) :])
+
+    imap: tuple[int | None, ...]
+    fmap: int | None
+    grid: tuple[int, ...]
+    loop: int
+
+    def __call__(self, array: Array) -> Array:
+        factors: list[int] = []
+        role_at: dict[int, int] = {}
+        tile_at: list[int] = []
+        roles = [*zip(self.imap, self.grid, strict=True), (self.fmap, self.loop)]
+        for dim, extent in enumerate(array.shape):
+            rest = extent
+            for role, (target, parts) in enumerate(roles):
+                if target == dim:
+                    role_at[role] = len(factors)
+                    factors.append(parts)
+                    rest //= parts
+            tile_at.append(len(factors))
+            factors.append(rest)
+        shown = array.reshape(factors)
+        order = [role_at[role] for role in range(len(roles)) if role in role_at] + tile_at
+        moved = shown.transpose(order)
+        lead = [roles[role][1] if role in role_at else 1 for role in range(len(roles))]
+        return moved.reshape(*lead, *moved.shape[len(role_at) :])
 
 
-def iteration(tiles: Array, index: int, batch: int) -> Array:
-    """The tiles of loop iteration `index`; replicated tiles are the same in all iterations."""
-    at = index if tiles.shape[batch] > 1 else 0
-    return tiles[(slice(None),) * batch + (at,)]
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """The tiles of one loop iteration; replicated tiles are the same in all iterations."""
+
+    index: int
+    batch: int
+
+    def __call__(self, tiles: Array) -> Array:
+        at = self.index if tiles.shape[self.batch] > 1 else 0
+        return tiles[(slice(None),) * self.batch + (at,)]
 
 
-def place(tiles: Array, omap: tuple[int | None, ...], grid: tuple[int, ...]) -> Array:
-    """The device tensor that the blocks write together; every element is written exactly once.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The device tensor that the blocks write together; of several grid dims on one data dim the first is
+    outermost. Every element is written exactly once.
 
     Raises:
-        GraphError: two blocks write one element, or an element is left out.
+        GraphError: blocks of a grid dim that no data dim is split by write the same elements.
     """
-    batch = len(grid)
-    tile: Shape = tiles.shape[batch:]
-    shape = list(tile)
-    for extent, dim in zip(grid, omap, strict=True):
-        if dim is not None:
-            shape[dim] *= extent
-    blocks = np.broadcast_to(tiles, (*grid, *tile))
-    saved = np.empty(shape, tiles.dtype)
-    writes = np.zeros(shape, np.uint8)
-    for block in np.ndindex(*grid):
-        at = _region(block, omap, grid, tile)
-        saved[at] = blocks[block]
-        writes[at] += 1
-    if not (writes == 1).all():
-        raise GraphError(f"omap {omap}: the blocks do not write every element exactly once")
-    return saved
+
+    omap: tuple[int | None, ...]
+    grid: tuple[int, ...]
+
+    def __call__(self, tiles: Array) -> Array:
+        batch = len(self.grid)
+        if any(dim is None and extent > 1 for extent, dim in zip(self.grid, self.omap, strict=True)):
+            raise GraphError(f"omap {self.omap}: the blocks do not write every element exactly once")
+        tile: Shape = tiles.shape[batch:]
+        order = [g for g, dim in enumerate(self.omap) if dim is None]
+        shape = list(tile)
+        for data, extent in enumerate(tile):
+            split_by = [g for g, dim in enumerate(self.omap) if dim == data]
+            order += [*split_by, batch + data]
+            shape[data] = extent * math.prod(self.grid[g] for g in split_by)
+        blocks = np.broadcast_to(tiles, (*self.grid, *tile))
+        return np.ascontiguousarray(blocks.transpose(order).reshape(shape))
 
 
-def _region(
-    block: tuple[int, ...], omap: tuple[int | None, ...], grid: tuple[int, ...], tile: Shape
-) -> tuple[slice, ...]:
-    """Where the tile of `block` goes; of several grid dims on one data dim the first is outermost."""
-    position = [0] * len(tile)
-    for index, extent, dim in zip(block, grid, omap, strict=True):
-        if dim is not None:
-            position[dim] = position[dim] * extent + index
-    return tuple(slice(at * size, (at + 1) * size) for at, size in zip(position, tile, strict=True))
+Move = Callable[[Array], Array]
+"""What moves elements: one of the above, or a function."""
 
 
 def reshape(array: Array, attrs: Attrs | None, batch: int) -> Array:

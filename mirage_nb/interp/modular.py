@@ -20,6 +20,8 @@ Residues = NDArray[np.uint64]
 EXACT = 2**53
 CACHED = 2**19
 """Elements that are converted to floats at once: as many as stay in the cache."""
+FEW = 48
+"""Elements up to which large powers are quicker one by one."""
 LIMB = np.uint64(16)
 LIMB_MASK = np.uint64(2**16 - 1)
 
@@ -57,6 +59,9 @@ class Modulus:
 
     def power(self, x: Residues, exponent: int) -> Residues:
         """x ** exponent for exponent >= 0."""
+        if x.size < FEW and exponent > FEW:
+            found = [pow(number, exponent, self.value) for number in x.reshape(-1).tolist()]
+            return np.array(found, np.uint64).reshape(x.shape)
         result = np.ones_like(x)
         square = x
         while exponent:

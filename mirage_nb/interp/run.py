@@ -8,12 +8,12 @@ only in their algebra, so both give a muGraph the same meaning (paper section 2)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from mirage_nb.errors import GraphError
 from mirage_nb.interp import arrays
-from mirage_nb.interp.arrays import Array
+from mirage_nb.interp.arrays import Move
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
@@ -40,7 +40,7 @@ class Algebra(Protocol[T]):
     def apply(self, kind: OpKind, operands: Sequence[T], attrs: Attrs | None, batch: int) -> T:
         """The result of one operator of the table; a constant has the shape of `batch` ones."""
 
-    def view(self, value: T, move: Callable[[Array], Array]) -> T:
+    def view(self, value: T, move: Move) -> T:
         """The value with its elements moved."""
 
     def fold(self, kind: AccumKind, state: tuple[T, ...], operands: Sequence[T], batch: int) -> tuple[T, ...]:
@@ -134,9 +134,7 @@ class _BlockRun(Generic[T]):
     def _iterate(self, index: int, values: dict[int, T]) -> None:
         for op, value in self.body:
             if op.kind is OpKind.IN_ITER:
-                values[value] = self.algebra.view(
-                    self.tiles[value], lambda array: arrays.iteration(array, index, self.batch)
-                )
+                values[value] = self.algebra.view(self.tiles[value], arrays.Iteration(index, self.batch))
             else:
                 self._step(op, value, values)
 
@@ -152,14 +150,14 @@ class _BlockRun(Generic[T]):
         attrs = op.attrs
         assert isinstance(attrs, InIterAttrs)
         return self.algebra.view(
-            args[attrs.arg], lambda array: arrays.split(array, attrs, self.graph.grid, self.graph.loop)
+            args[attrs.arg], arrays.Split(attrs.imap, attrs.fmap, self.graph.grid, self.graph.loop)
         )
 
     def _save(self, op: Op) -> T:
         attrs = op.attrs
         assert isinstance(attrs, OutSaverAttrs)
         tile = _read(self.values, op.inputs[0], op)
-        return self.algebra.view(tile, lambda array: arrays.place(array, attrs.omap, self.graph.grid))
+        return self.algebra.view(tile, arrays.Place(attrs.omap, self.graph.grid))
 
 
 def _read(values: dict[int, T], value: int, op: Op) -> T:

@@ -8,7 +8,6 @@ statement that a trial makes: roots, symbols, and operators that are tested as u
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -29,12 +28,9 @@ from mirage_nb.ir import (
 Graph = KernelGraph | BlockGraph | ThreadGraph
 
 
-class Part(enum.Flag):
-    """The field parts of a value."""
-
-    NONE = 0
-    P = enum.auto()
-    Q = enum.auto()
+Part = int
+"""The field parts of a value that are asked for: a sum of P and Q."""
+NONE, P, Q = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ def inspect(graph: KernelGraph) -> LaxReport:
     demand = _Demand()
     wanted = demand.of_kernel(graph)
     return LaxReport(
-        parts={i.name: (Part.P in part, Part.Q in part) for i, part in zip(graph.inputs, wanted, strict=False)},
+        parts={i.name: (bool(part & P), bool(part & Q)) for i, part in zip(graph.inputs, wanted, strict=False)},
         second=demand.second,
         opaque=tuple(sorted({op.kind.value for op in ops if is_opaque(op)})),
         maxima=any(_is_maximum(op) for op in ops),
@@ -138,15 +134,15 @@ class _Demand:
         self.second = ""
 
     def of_kernel(self, graph: KernelGraph) -> list[Part]:
-        wanted = [Part.NONE] * len(graph.types)
+        wanted = [NONE] * len(graph.types)
         for value in graph.outputs:
-            wanted[value] |= Part.P
+            wanted[value] |= P
         self._backward(graph, wanted, "")
         return wanted[: graph.input_count]
 
     def of_block(self, graph: BlockGraph, outputs: list[Part], place: str) -> list[Part]:
-        wanted = [Part.NONE] * len(graph.types)
-        args = [Part.NONE] * len(graph.args)
+        wanted = [NONE] * len(graph.types)
+        args = [NONE] * len(graph.args)
         saved = iter(outputs)
         for op in graph.ops:
             if op.kind is OpKind.OUT_SAVER:
@@ -158,7 +154,7 @@ class _Demand:
         return args
 
     def of_thread(self, graph: ThreadGraph, outputs: list[Part], place: str) -> list[Part]:
-        wanted = [Part.NONE] * len(graph.types)
+        wanted = [NONE] * len(graph.types)
         for value, part in zip(graph.outputs, outputs, strict=True):
             wanted[value] |= part
         self._backward(graph, wanted, place)
@@ -174,14 +170,14 @@ class _Demand:
     def _reads(self, op: Op, results: list[Part], here: str) -> list[Part]:
         """The parts of its operands that an operator reads when these parts of its results are read."""
         if op.kind is OpKind.OUT_SAVER:
-            return [Part.NONE]
+            return [NONE]
         if isinstance(op.body, BlockGraph):
             return self.of_block(op.body, results, f"{here}, ")
         if isinstance(op.body, ThreadGraph):
             return self.of_thread(op.body, results, f"{here}, ")
         (part,) = results
-        exponent = Part.Q if part else Part.NONE
-        if Part.Q in part and (op.kind in EXPONENTIALS or _rescales(op)):
+        exponent = Q if part else NONE
+        if part & Q and (op.kind in EXPONENTIALS or _rescales(op)):
             self.second = self.second or here
         if _rescales(op):
             return [part, exponent]

@@ -9,24 +9,22 @@ at once where field values prove it, else after the float64 reference confirmed 
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from mirage_nb.errors import OptionError, VerificationError
-from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
+from mirage_nb.interp.field import FieldTensor, Noted, evaluate
 from mirage_nb.interp.modular import LARGE, SMALL, Pool
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
 from mirage_nb.verify.bound import trial_bound
-from mirage_nb.verify.exponents import exponents_of
-from mirage_nb.verify.groups import draw_inputs, root_groups
-from mirage_nb.verify.lax import LaxReport, inspect, joined
+from mirage_nb.verify.drawn import Program, draw_trial, is_small, known_program, trial_seed
+from mirage_nb.verify.lax import inspect, joined
 from mirage_nb.verify.matching import Matching
 from mirage_nb.verify.reals import Reals, in_reals
-from mirage_nb.verify.towers import Observer, Shown, shown, tower
+from mirage_nb.verify.towers import Observer, tower
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
+
+__all__ = ["MAX_TRIALS", "TRIALS", "draw_trial", "trial_seed", "verify"]
 
 TRIALS = 4
 MAX_TRIALS = 10_000
@@ -37,8 +35,6 @@ FINAL_LOG2_BOUND = -64.0
 FINAL_TRIALS = 64
 WIDE_ELEMENTS = 2**20
 """Inputs up to which final trials use 31-bit primes; four times the work of 21-bit ones."""
-SMALL_ELEMENTS = 2**16
-"""Trials with fewer input elements are kept: the next candidate of the program meets the same ones."""
 
 
 def verify(
@@ -77,80 +73,24 @@ def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def _verify(program: KernelGraph, candidate: KernelGraph, trials: int, seed: int, pool: Pool) -> Verdict:
-    check(program)
+    known = known_program(program)
     check(candidate)
-    return _Run(program, candidate, trials, seed, pool).verdict()
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """Random inputs, what the program makes of them, and what was met on the way."""
-
-    instance: FieldInstance
-    inputs: Mapping[str, FieldTensor]
-    expected: tuple[FieldTensor, ...]
-    noted: Noted
-
-
-def trial_seed(seed: int, number: int) -> int:
-    """The seed of one trial; `Witness.seed` is such a number."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:7], "little")
-
-
-def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> _Trial:
-    """The trial that follows from a trial's seed."""
-    parts = tuple(lax.parts[i.name] for i in program.inputs)
-    draw = _kept_trial if _is_small(program) else _draw_trial
-    return draw(program, parts, seed, pool)
-
-
-def _is_small(program: KernelGraph) -> bool:
-    return sum(i.type.elements for i in program.inputs) < SMALL_ELEMENTS
-
-
-def _draw_trial(program: KernelGraph, parts: tuple[tuple[bool, bool], ...], seed: int, pool: Pool) -> _Trial:
-    instance = FieldInstance.draw(seed, pool)
-    names = [i.name for i in program.inputs]
-    inputs = draw_inputs(program, instance, dict(zip(names, parts, strict=True)))
-    noted = Noted()
-    expected = evaluate(program, inputs, instance, noted if _is_small(program) else None)
-    return _Trial(instance, dict(zip(names, inputs, strict=True)), expected, noted)
-
-
-_kept_trial = functools.lru_cache(maxsize=64)(_draw_trial)
-
-
-def _show(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> Shown:
-    """What the trial of a seed shows of its program."""
-    parts = tuple(lax.parts[i.name] for i in program.inputs)
-    return _kept_shown(program, parts, (lax.roots, lax.exponentials), seed, pool)
-
-
-@functools.lru_cache(maxsize=256)
-def _kept_shown(
-    program: KernelGraph,
-    parts: tuple[tuple[bool, bool], ...],
-    what: tuple[bool, bool],
-    seed: int,
-    pool: Pool,
-) -> Shown:
-    trial = _kept_trial(program, parts, seed, pool)
-    roots, exponentials = what
-    groups, exponents = root_groups(program) if roots else None, exponents_of(program) if exponentials else None
-    return shown(groups, exponents, list(trial.inputs.values()), trial.instance)
+    return _Run(known, candidate, trials, seed, pool).verdict()
 
 
 class _Run:
     """One verification."""
 
-    def __init__(self, program: KernelGraph, candidate: KernelGraph, trials: int, seed: int, pool: Pool) -> None:
-        self.program = program
+    def __init__(self, known: Program, candidate: KernelGraph, trials: int, seed: int, pool: Pool) -> None:
+        self.program = known.graph
         self.candidate = candidate
         self.wanted = trials
         self.seed = seed
         self.pool = pool
-        self.lax = joined(inspect(program), inspect(candidate))
+        self.lax = joined(known.report, inspect(candidate))
+        self.drawn = known.trials(self.lax, seed, pool)
         self.primes: list[tuple[int, int]] = []
+        self.shared: list[tuple[FieldTensor, ...]] = []
         self.observer: Observer | None = None
         self.bound: float | None = None
         self.once = 0.0
@@ -165,11 +105,12 @@ class _Run:
                 VerdictKind.OUTSIDE_LAX, f"the result of {self.lax.second} enters a second exponential"
             )
         self._find_bound()
+        self._share()
         number = 0
         while number < ATTEMPTS_PER_TRIAL * self.wanted + 48:
             if number == 2 * self.wanted + 8 and self._differ_in_reals():
                 break  # many elements without a value: the reals may know already
-            self._try(matching, trial_seed(self.seed, number))
+            self._try(matching, number)
             number += 1
             if not matching.possible():
                 return self._differs(matching)
@@ -181,25 +122,32 @@ class _Run:
             VerdictKind.UNDECIDED, f"some output elements had a value in fewer than {self.wanted} trials"
         )
 
-    def _try(self, matching: Matching, seed: int) -> None:
+    def _share(self) -> None:
+        """The candidate's outputs in the first trials, at once, where nothing but values is looked at."""
+        if self.observer is None and is_small(self.program):
+            self.shared = self.drawn.outputs(self.candidate, self.wanted)
+
+    def _try(self, matching: Matching, number: int) -> None:
         """One trial."""
-        trial = draw_trial(self.program, self.lax, seed, self.pool)
+        trial = self.drawn.trial(number)
         self.primes.append((trial.instance.p.value, trial.instance.q.value))
         noted = Noted()
-        found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
-        matching.compare(trial.expected, found, seed)
+        if number < len(self.shared):
+            found = self.shared[number]
+        else:
+            found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
+        matching.compare(trial.expected, found, self.drawn.seed(number))
         if self.observer is not None and matching.possible():
-            facts = _show(self.program, self.lax, seed, self.pool)
             inputs = [trial.inputs[i.name] for i in self.candidate.inputs]
             ranked = [*trial.noted.ranked, *noted.ranked]
-            self.observer.look(facts, inputs, trial.instance, noted.radicands, ranked)
+            self.observer.look(self.drawn.shown(number), inputs, trial.instance, noted.radicands, ranked)
 
     def _differ_in_reals(self) -> bool:
         return in_reals(self.program, self.candidate, self.seed).outcome is Reals.DIFFERENT
 
     def _find_bound(self) -> None:
         """What a trial is worth, and whether it has to show more than values for that."""
-        lax, final = self.lax, self.pool is not SMALL and _is_small(self.program)
+        lax, final = self.lax, self.pool is not SMALL and is_small(self.program)
         if len(self.program.outputs) != len(self.candidate.outputs) or lax.opaque:
             return
         more = lax.roots or lax.exponentials or lax.maxima
@@ -207,7 +155,7 @@ class _Run:
         if found is not None:
             self.bound, self.once = found.chance, found.once
             self.observer = Observer(found) if more else None
-        elif lax.bounded:
+        elif lax.bounded and final:
             # Every pairing of outputs is bounded: which one holds shows only when the trials are over.
             self.bound = trial_bound(self.program, self.candidate, self.pool)
             self.once = math.log2(len(self.program.outputs) ** 2)
@@ -222,7 +170,7 @@ class _Run:
     def _wants_more(self) -> bool:
         """Whether a trial more is worth it."""
         total = self._total()
-        final = self.pool is not SMALL and _is_small(self.program)
+        final = self.pool is not SMALL and is_small(self.program)
         return final and total is not None and FINAL_LOG2_BOUND < total and self.wanted < FINAL_TRIALS
 
     def _equal(self, matching: Matching) -> Verdict:
@@ -293,7 +241,7 @@ class _Run:
             return "which the final check of a small instance has"
         if self.observer is not None:
             return "the trials did not show the same roots and exponents in both graphs"
-        many = "such " if _is_small(self.program) else "so many "
+        many = "such " if is_small(self.program) else "so many "
         names = [name for name in self._caveats() if name != "symbols"]
         return many + " and ".join(names or ["exponential terms"]) + " are beyond Theorem 2 and its extension"
 

@@ -35,9 +35,9 @@ class Verdict:
     """Outcome of a verification.
 
     `log2_bound` is the base-2 logarithm of the probability that non-equivalent graphs of the checked sizes pass
-    all trials (Theorems 2 and 3, and `towers` for the graphs at hand), or None where no bound holds; `sizes` are the input
-    shapes that were checked; `outputs` is the permutation that matches the candidate's outputs to the program's;
-    `note` says in words what was checked or why it was not.
+    all trials (Theorems 2 and 3, and `towers` for the graphs at hand), or None where no bound holds; `sizes` are
+    the input shapes that were checked; `outputs` is the permutation that matches the candidate's outputs to the
+    program's; `note` says in words what was checked or why it was not.
     """
 
     kind: VerdictKind

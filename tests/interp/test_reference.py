@@ -138,7 +138,7 @@ def test_partial_sums_leave_through_a_new_dimension() -> None:
 
 def test_place_counts_writes() -> None:
     with pytest.raises(GraphError, match="exactly once"):
-        arrays.place(np.zeros((2, 3)), (None,), (2,))
+        arrays.Place((None,), (2,))(np.zeros((2, 3)))
 
 
 def test_hold_refuses_what_changes() -> None:

@@ -1,0 +1,129 @@
+"""The trials of a program: their fields, their random inputs, and what the program makes of them.
+
+In: a program, which field parts its inputs need, a seed and a pool of primes. Out: `Trials`, from which trial
+after trial is drawn. Those of small programs are kept: the next candidate of the program meets the same ones, and
+what it computes like another candidate is known already.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
+from mirage_nb.interp.modular import Pool
+from mirage_nb.interp.shared import SharedFields
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.legality import check
+from mirage_nb.verify.exponents import exponents_of
+from mirage_nb.verify.groups import draw_inputs, root_groups
+from mirage_nb.verify.lax import LaxReport, inspect
+from mirage_nb.verify.towers import Shown, shown
+
+SMALL_ELEMENTS = 2**16
+"""Trials with fewer input elements are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Random inputs, what the program makes of them, and what was met on the way (for small programs)."""
+
+    instance: FieldInstance
+    inputs: Mapping[str, FieldTensor]
+    expected: tuple[FieldTensor, ...]
+    noted: Noted
+
+
+def trial_seed(seed: int, number: int) -> int:
+    """The seed of one trial; `Witness.seed` is such a number."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:7], "little")
+
+
+def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> Trial:
+    """The trial that follows from a trial's seed."""
+    instance = FieldInstance.draw(seed, pool)
+    inputs = draw_inputs(program, instance, lax.parts)
+    noted = Noted()
+    expected = evaluate(program, inputs, instance, noted if is_small(program) else None)
+    return Trial(instance, dict(zip((i.name for i in program.inputs), inputs, strict=True)), expected, noted)
+
+
+def is_small(program: KernelGraph) -> bool:
+    """Whether the trials of a program are kept, and looked at closely."""
+    return sum(i.type.elements for i in program.inputs) < SMALL_ELEMENTS
+
+
+class Trials:
+    """The trials that follow from one seed."""
+
+    def __init__(self, program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> None:
+        self.program = program
+        self.pool = pool
+        self._lax = lax
+        self._seed = seed
+        self._kept: dict[int, Trial] = {}
+        self._shared: dict[int, SharedFields] = {}
+        self._shown: dict[int, Shown] = {}
+
+    def seed(self, number: int) -> int:
+        """The seed of a trial."""
+        return trial_seed(self._seed, number)
+
+    def trial(self, number: int) -> Trial:
+        """One trial."""
+        found = self._kept.get(number)
+        if found is None:
+            found = draw_trial(self.program, self._lax, self.seed(number), self.pool)
+            if is_small(self.program):
+                self._kept[number] = found
+        return found
+
+    def shown(self, number: int) -> Shown:
+        """What a trial shows of a small program."""
+        if number not in self._shown:
+            groups = root_groups(self.program) if self._lax.roots else None
+            exponents = exponents_of(self.program) if self._lax.exponentials else None
+            trial = self.trial(number)
+            self._shown[number] = shown(groups, exponents, list(trial.inputs.values()), trial.instance)
+        return self._shown[number]
+
+    def outputs(self, candidate: KernelGraph, count: int) -> list[tuple[FieldTensor, ...]]:
+        """What a candidate makes of the first trials of a small program."""
+        shared = self._shared.get(count)
+        if shared is None:
+            trials = [self.trial(number) for number in range(count)]
+            shared = SharedFields([trial.instance for trial in trials], [dict(trial.inputs) for trial in trials])
+            self._shared[count] = shared
+        return list(zip(*shared.evaluate(candidate), strict=True))
+
+
+class Program:
+    """A program that candidates are held against."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        check(graph)
+        self.graph = graph
+        self.report = inspect(graph)
+        self._trials: dict[Hashable, Trials] = {}
+
+    def trials(self, lax: LaxReport, seed: int, pool: Pool) -> Trials:
+        """The trials for candidates with this joint report."""
+        parts = tuple(lax.parts[i.name] for i in self.graph.inputs)
+        key = (parts, lax.roots, lax.exponentials, seed, pool)
+        if len(self._trials) > MAX_KEPT:
+            self._trials.clear()
+        if key not in self._trials:
+            self._trials[key] = Trials(self.graph, lax, seed, pool)
+        return self._trials[key]
+
+
+MAX_KEPT = 8
+"""Seeds and pools of one program whose trials are kept."""
+
+
+@functools.lru_cache(maxsize=32)
+def known_program(graph: KernelGraph) -> Program:
+    """The one `Program` of a graph. Raises GraphError where it breaks Definition 2.1."""
+    return Program(graph)
