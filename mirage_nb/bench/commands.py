@@ -5,24 +5,37 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mirage_nb.bench.ablation import print_record, run_ablation
 from mirage_nb.bench.cost import rank_record, run_cost
-from mirage_nb.bench.kernels import DEFAULT_WORKLOADS, run_kernels
+from mirage_nb.bench.kernels import Asked, run_kernels, show_record
 from mirage_nb.bench.search import add_search
 from mirage_nb.bench.workloads import WORKLOADS
 from mirage_nb.errors import OptionError
 
+RANKED = ("rmsnorm", "rmsnorm_fig3", "gated_mlp")
+ABLATED = ("rmsnorm", "gated_mlp", "gqa", "decode70b", "qknorm", "ntrans")
 
 def add_parser(commands: Any) -> None:
     """Add `bench` and its commands to the command line."""
     top = commands.add_parser("bench", help="measure, on this machine, in one run")
     kinds = top.add_subparsers(dest="bench", required=True)
     kernels = kinds.add_parser("kernels", help="our kernels and every peer, on the attached GPU")
-    kernels.add_argument("--workloads", default=",".join(DEFAULT_WORKLOADS), help="names, separated by commas")
-    kernels.add_argument("--set", default="1", metavar="B=1,8", help="batch sizes, for example B=1,8")
-    kernels.add_argument("--record", metavar="FILE", help="write the measurements as JSON")
+    kernels.add_argument("--workloads", default=",".join(WORKLOADS), help="names, separated by commas; default: all")
+    kernels.add_argument("--set", default="1,8", metavar="B=1,8", help="batch sizes; default: B=1,8")
+    kernels.add_argument("--tune", type=float, metavar="SECONDS", help="tune every winner for so long before the race")
+    kernels.add_argument("--record", metavar="FILE", help="write the measurements as JSON, after every workload")
+    kernels.add_argument("--figure", metavar="FILE", help="draw the bars of the paper's Figure 7 (.svg, .pdf, .png)")
+    kernels.add_argument("--from", dest="source", metavar="FILE", help="show this record instead; needs no GPU")
     kernels.set_defaults(run=_kernels)
+    ablation = kinds.add_parser("ablation", help="parts of the plan switched off one at a time, on the attached GPU")
+    ablation.add_argument("--workloads", default=",".join(ABLATED), help="names, separated by commas")
+    ablation.add_argument("--batch", type=int, default=1, metavar="B")
+    ablation.add_argument("--winners", metavar="FILE", help="take the muGraphs of this record of `bench kernels`")
+    ablation.add_argument("--record", metavar="FILE", help="write the measurements as JSON")
+    ablation.add_argument("--from", dest="source", metavar="FILE", help="print this record instead; needs no GPU")
+    ablation.set_defaults(run=_ablation)
     cost = kinds.add_parser("cost", help="how well the cost model ranks instances, on the attached GPU")
-    cost.add_argument("--workloads", default=",".join(DEFAULT_WORKLOADS), help="names, separated by commas")
+    cost.add_argument("--workloads", default=",".join(RANKED), help="names, separated by commas")
     cost.add_argument("--batch", type=int, default=1, metavar="B")
     cost.add_argument("--count", type=int, default=100, help="instances of each workload")
     cost.add_argument("--record", metavar="FILE", help="write every measurement as JSON")
@@ -48,8 +61,21 @@ def _cost(options: argparse.Namespace) -> int:
 
 
 def _kernels(options: argparse.Namespace) -> int:
+    if options.source:
+        return show_record(options.source, options.figure)
     names = _names(options)
     batches = options.set.removeprefix("B=").split(",")
     if not all(b.isdecimal() and int(b) > 0 for b in batches):
         raise OptionError(f"--set {options.set!r}: not a list of batch sizes", hint="for example --set B=1,8")
-    return run_kernels(names, tuple(int(b) for b in batches), options.record)
+    if options.tune is not None and not 0 < options.tune < float("inf"):
+        raise OptionError(f"--tune {options.tune:g}: not a positive number of seconds")
+    sizes = tuple(dict.fromkeys(int(b) for b in batches))
+    return run_kernels(Asked(names, sizes, options.tune, options.record, options.figure))
+
+
+def _ablation(options: argparse.Namespace) -> int:
+    if options.source:
+        return print_record(options.source)
+    if options.batch < 1:
+        raise OptionError("--batch has to be positive")
+    return run_ablation(_names(options), options.batch, options.record, options.winners)

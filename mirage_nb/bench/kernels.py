@@ -1,53 +1,105 @@
 """`bench kernels`: our kernels against every peer, in one run on the attached GPU.
 
-For every workload: search, verify, compile and time as a user would, then race the winner against the
-peers. Prints one line per workload: our median and spread, the best correct peer, the ratio.
+For every workload: search, verify, compile and time as a user would, tune if asked to, then race the winner against
+the peers. Prints one line per workload and batch size: our median and spread, the practical floor and how near we
+are to it, the best correct peer, the ratio; at the end the geometric mean of the ratios. `--from FILE` prints and
+draws a record; it needs no GPU.
 """
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
 import json
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirage_nb.bench.machine import machine, openable
 from mirage_nb.bench.workloads import workload
-from mirage_nb.errors import MissingPartError, StoreError
+from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.ir.text import print_graph
-from mirage_nb.lang import parse
-from mirage_nb.pipeline import superoptimize
+from mirage_nb.lang import TensorProgram, parse
+from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
-DEFAULT_WORKLOADS = ("rmsnorm", "rmsnorm_fig3", "gated_mlp")
-SCHEMA = 1
+OURS = "mirage_nb"
+Row = dict[str, Any]
 
 
-def run_kernels(names: Sequence[str], batches: Sequence[int], record: str | None) -> int:
-    """Measure the workloads at these batch sizes; print the table; write the record. Returns an exit code.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `bench kernels` is to do: workloads, batch sizes, seconds of tuning for each; files to write, or "" ."""
+
+    names: tuple[str, ...]
+    batches: tuple[int, ...]
+    tune: float | None = None
+    record: str | None = None
+    figure: str | None = None
+
+
+def run_kernels(asked: Asked) -> int:
+    """Measure the workloads at these batch sizes; print the table; write record and figure. Returns an exit code.
 
     Raises:
         MissingPartError: no GPU, or no torch.
-        StoreError: the record cannot be written; found out before anything is measured.
+        StoreError: a file cannot be written; found out before anything is measured.
     """
     gpu = attached_gpu()
     if gpu is None:
-        raise MissingPartError("bench kernels needs a GPU", hint="see `python -m mirage_nb doctor`")
-    if record:
-        try:
-            Path(record).touch()
-        except OSError as error:
-            raise StoreError(f"{record} cannot be written: {error.strerror}") from error
-    rows = [row for name in names for batch in batches for row in _measure(name, batch, gpu)]
-    sys.stdout.write(table(rows) + "\n")
-    if record:
-        Path(record).write_text(json.dumps({**_machine(gpu), "rows": rows}, indent=1))
+        raise MissingPartError("bench kernels needs a GPU", hint="print a record with --from FILE, or see `doctor`")
+    openable(asked.record)
+    openable(asked.figure)
+    rows: list[Row] = []
+    for name in asked.names:
+        for batch in asked.batches:
+            rows += _measure(name, batch, gpu, asked.tune)
+            if asked.record:  # after each one: what was measured is kept, whatever happens to the next
+                Path(asked.record).write_text(json.dumps({**machine(gpu), "rows": rows}, indent=1))
+    _show(rows, gpu.target() or find_target(DEFAULT_TARGET), {**machine(gpu)}, asked.figure)
     return 0 if all(row["ours_us"] is not None for row in rows) else 1
 
 
-def _measure(name: str, batch: int, gpu: Gpu) -> list[dict[str, Any]]:
+def show_record(path: str, figure: str | None) -> int:
+    """Print the table of a record and draw its figure; no GPU needed. Raises OptionError when it cannot be read."""
+    record = read_record(Path(path))
+    openable(figure)
+    _show(record["rows"], find_target(DEFAULT_TARGET), record, figure)
+    return 0
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record of `bench kernels`. Raises OptionError when it cannot be read."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+        for row in record["rows"]:
+            _ = row["workload"], row["B"] + 1, row["ours_us"], row["peers"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "--record FILE writes one"
+        raise OptionError(f"{path} is no record of `bench kernels`: {error}", hint=hint) from error
+    return record
+
+
+def _show(rows: Sequence[Row], target: Target, origin: dict[str, Any], figure: str | None) -> None:
+    where = ", ".join(str(origin[key]) for key in ("card", "date", "commit") if origin.get(key))
+    sys.stdout.write(f"{where}\n{table(rows, target)}\n")
+    if figure:
+        from mirage_nb.bench.kernels_figure import kernels_figure  # matplotlib, an extra
+
+        kernels_figure(rows, title=where).savefig(figure)
+
+
+def program_of(name: str, batch: int) -> TensorProgram | None:
+    """A workload at a batch size; None for one that is published without a batch, unless that is 1."""
+    program = parse(workload(name), name=name)
+    if "B" in program.sizes:
+        return parse(workload(name), name=name, sizes={"B": batch})
+    return program if batch == 1 else None
+
+
+def _measure(name: str, batch: int, gpu: Gpu, tune: float | None) -> list[Row]:
     try:
         import torch
 
@@ -56,20 +108,18 @@ def _measure(name: str, batch: int, gpu: Gpu) -> list[dict[str, Any]]:
         from mirage_nb.runtime.race import race
     except ImportError as error:
         raise MissingPartError(f"the peers need PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
-    program = parse(workload(name), name=name)
-    if "B" in program.sizes:
-        program = parse(workload(name), name=name, sizes={"B": batch})
-    elif batch != 1:
+    program = program_of(name, batch)
+    if program is None:
         return []
-    session = superoptimize(program, name=name)
-    session.wait()  # one that failed has a row that says so
+    session = _session(program, name, tune)
     winner = session.best
     ran = winner.executable if winner is not None else None
-    ours = {"mirage_nb": ran} if isinstance(ran, GpuExecutable) else {}
+    ours = {OURS: ran} if isinstance(ran, GpuExecutable) else {}
     laps = race(program.graph, ours, peers(name, program.graph, torch), gpu, scale=session.input_scale)
     timed = {lap.name: lap for lap in laps if lap.timing is not None}
-    mine = timed.pop("mirage_nb", None)
+    mine = timed.pop(OURS, None)
     best = min(timed.values(), key=lambda lap: lap.timing.median_us if lap.timing else 0.0, default=None)
+    snapshot = session.snapshot()
     return [
         {
             "workload": name,
@@ -77,39 +127,85 @@ def _measure(name: str, batch: int, gpu: Gpu) -> list[dict[str, Any]]:
             "ours_us": mine.timing.median_us if mine and mine.timing else None,
             "spread_us": [mine.timing.low_us, mine.timing.high_us] if mine and mine.timing else None,
             "error": mine.error if mine else None,
+            "floor_us": floor_us(program, session.target),
             "mugraph": print_graph(winner.graph) if winner is not None else None,
+            "emitted": str(winner.emitted.options) if winner is not None else None,
+            "verdict": str(winner.candidate.verdict) if winner is not None else None,
+            "search_seconds": round(snapshot.seconds, 3),
+            "timed": sum(c.time_us is not None for c in snapshot.candidates),
             "peer": best.name if best else None,
             "peer_us": best.timing.median_us if best and best.timing else None,
             "peers": {lap.name: lap.timing.median_us for lap in timed.values() if lap.timing},
-            "messages": list(session.snapshot().messages),
+            "messages": list(snapshot.messages),
             "left_out": {lap.name: lap.note or "not captured" for lap in laps if lap.timing is None},
         }
     ]
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per workload and batch size."""
-    lines = [f"{'workload':<16}{'B':>3}{'ours us':>10}{'spread':>16}{'best peer us':>14}  {'peer':<28}{'ratio':>6}"]
+def _session(program: TensorProgram, name: str, tune: float | None) -> Session:
+    """A session that has ended, tuned if asked for; one that failed has a row that says so."""
+    session = superoptimize(program, name=name)
+    session.wait()
+    if tune is not None and session.best is not None:
+        session.tune(seconds=tune)
+        session.wait()
+    return session
+
+
+def floor_us(program: TensorProgram, target: Target) -> float:
+    """What one kernel would take that did nothing but read the inputs and write the outputs once: the target's
+    start-up of a kernel, and its bandwidth as pure-read kernels reach it (see `mirage_nb.targets`)."""
+    tensors = (*(i.type for i in program.graph.inputs), *program.graph.output_types)
+    return target.start_us + sum(t.nbytes for t in tensors) / (target.device_bandwidth * 1e3)
+
+
+def ratio(row: Row) -> float | None:
+    """How many times faster than the best peer; None if one of the two was not timed."""
+    return row["peer_us"] / row["ours_us"] if row["ours_us"] and row["peer_us"] else None
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The n-th root of the product of n positive numbers."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def table(rows: Sequence[Row], target: Target) -> str:
+    """One line per workload and batch size, and the geometric mean of the ratios."""
+    lines = [
+        f"{'workload':<16}{'B':>3}{'ours us':>10}{'spread':>16}{'floor us':>10}{'of floor':>10}{'best peer us':>14}  "
+        f"{'peer':<28}{'ratio':>6}"
+    ]
     for row in rows:
-        ours, peer = row["ours_us"], row["peer_us"]
-        spread = "-" if row["spread_us"] is None else "{:.2f} to {:.2f}".format(*row["spread_us"])
-        ratio = f"{peer / ours:.2f}" if ours and peer else "-"
-        shown = (f"{x:.2f}" if x else "-" for x in (ours, peer))
+        ours, floor, faster = row["ours_us"], _floor(row, target), ratio(row)
+        cells = (
+            _shown(ours),
+            "-" if row["spread_us"] is None else "{:.2f} to {:.2f}".format(*row["spread_us"]),
+            _shown(floor),
+            f"{floor / ours:.0%}" if ours and floor else "-",
+            _shown(row["peer_us"]),
+        )
         lines.append(
-            "{:<16}{:>3}{:>10}{:>16}{:>14}  {:<28}{:>6}".format(
-                row["workload"], row["B"], next(shown), spread, next(shown), row["peer"] or "-", ratio
+            "{:<16}{:>3}{:>10}{:>16}{:>10}{:>10}{:>14}  {:<28}{:>6}".format(
+                row["workload"], row["B"], *cells, row["peer"] or "-", _shown(faster)
             )
         )
+    ratios = [r for row in rows if (r := ratio(row)) is not None]
+    if ratios:
+        what = f"geometric mean of {len(ratios)} ratios over the best correct peer"
+        lines.append(f"{what}: {geometric_mean(ratios):.2f}; ahead in {sum(r > 1 for r in ratios)}")
+    lines.append(
+        f"floor: {target.start_us:g} us + bytes of inputs and outputs / {target.device_bandwidth / 1e3:g} TB/s, "
+        f"the best of two kernels that only read, measured on the {target.name}; spread: 10th to 90th percentile"
+    )
     return "\n".join(lines)
 
 
-def _machine(gpu: Gpu) -> dict[str, Any]:
-    versions = {p: importlib.metadata.version(p) for p in ("numpy", "cupy-cuda13x", "torch")}
-    return {
-        "schema": SCHEMA,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "card": gpu.name,
-        "cuda_driver": gpu.driver,
-        "versions": versions,
-        "method": "CUDA graph replays, inputs rotated past L2, contestants interleaved, medians, microseconds",
-    }
+def _floor(row: Row, target: Target) -> float | None:
+    if row.get("floor_us"):
+        return float(row["floor_us"])
+    program = program_of(row["workload"], row["B"])
+    return floor_us(program, target) if program is not None else None
+
+
+def _shown(value: float | None) -> str:
+    return f"{value:.2f}" if value else "-"

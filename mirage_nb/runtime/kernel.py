@@ -184,6 +184,7 @@ def describe(kernel: Kernel) -> str:
 
 
 USAGE = """usage: python FILE            compare the kernels with NumPy in float64 on random inputs, and time a call
+       python FILE --check    the comparison alone, with one launch of every kernel
        python FILE --show     the program, the muGraph, what is known of it
        python FILE --source   the CUDA source, the device library included
 or, in Python: from FILE import run, KERNEL; Y = run(*arrays); call = KERNEL.prepare(*arrays); call()"""
@@ -198,7 +199,8 @@ def main(kernel: Kernel, arguments: Sequence[str]) -> int:
     if list(arguments) == ["--source"]:
         show(kernel.plan.source)
         return 0
-    if arguments:
+    timed = list(arguments) != ["--check"]
+    if arguments and timed:
         show(USAGE + "\n")
         return 0 if arguments[0] in ("-h", "--help") else 2
     try:
@@ -211,7 +213,9 @@ def main(kernel: Kernel, arguments: Sequence[str]) -> int:
     except KernelError as mistake:
         show(f"{kernel!r}\n{mistake}\n")
         return 1
-    show(f"{kernel!r}\nright: relative error {distance:.1e} against NumPy in float64\n{_timed(kernel)}\n")
+    show(f"{kernel!r}\nright: relative error {distance:.1e} against NumPy in float64\n")
+    if timed:
+        show(_timed(kernel) + "\n")
     return 0
 
 
