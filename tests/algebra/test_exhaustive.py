@@ -50,7 +50,7 @@ def test_no_part_is_cut_and_few_others_are_kept(preset: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("seed", range(100, 500, 100))
+@pytest.mark.parametrize("seed", (100, 200))
 def test_no_part_is_cut_in_a_million(preset: str, seed: int) -> None:
     found = total(surveys(PRESETS[preset], seed=seed, targets=40, limit=1500))
     deeper = total(surveys(PRESETS[preset], seed=seed + 50, targets=20, depth=5, limit=1500))
