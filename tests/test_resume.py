@@ -1,0 +1,286 @@
+"""A session outlives its interpreter: killed at any moment, another one goes on and ends with the same results."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage_nb import Store, resume, superoptimize
+from mirage_nb.errors import StoreError
+from mirage_nb.ir.text import print_graph
+from mirage_nb.lang import parse
+from mirage_nb.runtime import store as store_module
+from mirage_nb.runtime.passes import Passes
+from mirage_nb.runtime.store import Header, edition
+from mirage_nb.search import EFFORTS
+from mirage_nb.search import session as session_module
+from mirage_nb.search.findings import Bounds
+from mirage_nb.search.progress import Snapshot, State
+from mirage_nb.search.session import SearchSession
+from mirage_nb.targets import find_target
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = "X: f16[4, 64]\nE = exp(X)\nreturn E / sum(E, axis=-1, keepdims=True)"
+LONG = (  # tens of seconds at standard effort
+    "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
+    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
+)
+BUDGET = replace(EFFORTS["standard"].budget, max_block_ops=4)
+CHILD = """
+import sys, time
+from mirage_nb import Store, superoptimize
+superoptimize(sys.argv[1], name="victim", store=sys.argv[2], max_block_ops=4)
+time.sleep(600)
+"""
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def facts(snapshot: Snapshot) -> tuple[object, ...]:
+    """What an interruption may not change."""
+    return (snapshot.candidates, snapshot.counts, snapshot.prefixes, snapshot.cut, snapshot.structures,
+            snapshot.verified, snapshot.refuted, snapshot.exhausted, snapshot.configurations_done)  # fmt: skip
+
+
+def kept(path: Path) -> SearchSession:
+    """A session like the child's, without what follows the search."""
+    bounds = Bounds("standard", BUDGET)
+    header = Header(parse(TEXT).graph, "h200", 0, bounds, text=TEXT, title="victim", edition=edition())
+    checkpoint = Store(path).checkpoint("victim", header)
+    return SearchSession(header.graph, find_target("h200"), budget=BUDGET, name="victim", checkpoint=checkpoint)
+
+
+@cache
+def undisturbed() -> Snapshot:
+    return SearchSession(parse(TEXT).graph, find_target("h200"), budget=BUDGET).start().result(120)
+
+
+def finished(path: Path) -> int:
+    """Configurations that the store has, done ones."""
+    try:
+        return sum(not found.unfinished for found in Store(path).load("victim").ended)
+    except StoreError:
+        return 0
+
+
+def descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    for line in Path("/proc").glob(f"{pid}/task/*/children"):
+        for child in map(int, line.read_text().split()):
+            found |= {child, *descendants(child)}
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z (zombie)" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def kill_child(path: Path, text: str, when: Callable[[], object]) -> None:
+    child = subprocess.Popen([sys.executable, "-c", CHILD, text, str(path)], cwd=ROOT)
+    try:
+        assert until(when)
+    finally:
+        started = descendants(child.pid)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    assert until(lambda: not any(map(alive, started)), 10)
+
+
+SLOW = pytest.mark.slow
+MOMENTS = (pytest.param(0, marks=SLOW), pytest.param(1, marks=SLOW), 3, pytest.param(6, marks=SLOW))
+"""Configurations that are in the store when the interpreter is killed."""
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_any_moment_the_results_are_the_same(moment: int, tmp_path: Path) -> None:
+    path = tmp_path / "sessions"
+    kill_child(path, TEXT, lambda: path.exists() and finished(path) >= moment)
+    done = finished(path)
+    session = kept(path).start()
+    found = session.result(120)
+    assert facts(found) == facts(undisturbed())
+    assert done <= found.configurations_kept <= found.configurations_done == found.configurations_total
+    assert finished(path) == found.configurations_total
+    again = kept(path).start().result(60)
+    assert facts(again) == facts(found) and again.configurations_kept == found.configurations_total
+    assert again.seconds > found.seconds
+
+
+def test_what_was_found_of_a_configuration_in_work_is_there_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "sessions"
+    kill_child(path, LONG, lambda: path.exists() and Store(path).names() and Store(path).load("victim").ended)
+    before = [c.digest for found in Store(path).load("victim").ended for c in found.findings.candidates]
+    session = resume("victim", store=path)
+    try:
+        assert until(lambda: session.snapshot().candidates or not before, 20)
+        assert session.snapshot().state is State.RUNNING
+    finally:
+        session.stop()
+        assert session.wait(20)
+    assert not before or {c.digest for c in session.snapshot().candidates} & set(before)
+
+
+@pytest.fixture
+def no_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing follows the search."""
+    monkeypatch.setattr(Passes, "run", lambda self: None)
+
+
+def done(text: str = TEXT, **options: Any) -> Any:
+    session = superoptimize(text, **{"effort": "quick", "name": "s", **options})
+    session.result(180)
+    return session
+
+
+def test_a_session_by_its_name(no_passes: None, tmp_path: Path) -> None:
+    path = tmp_path / "sessions"
+    text = f"B = 4\nN = 16 * B\n{TEXT.replace('4, 64', 'B, N')}"
+    first = done(text, store=path, sizes={"B": 2}, seed=7, max_block_ops=20, budget=30.0, target="a100")
+    assert first.stored == ("s", path)
+    second = resume("s", store=path)
+    found = second.result(60)
+    assert second.program == first.program and second.target == first.target and second.name == "s"
+    assert second.search.bounds == first.search.bounds and second.search.seed == 7 and second.search.seconds == 30.0
+    assert facts(found) == facts(first.snapshot())
+    assert found.configurations_kept == found.configurations_total and found.messages == ()
+
+
+def test_the_same_cell_again_searches_nothing_again(
+    no_passes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRAGE_NB_STORE", str(tmp_path / "sessions"))
+    first = done().snapshot()
+    again = done().snapshot()
+    assert first.configurations_kept == 0 and again.configurations_kept == again.configurations_total
+    assert facts(again) == facts(first)
+    assert done(fresh=True).snapshot().configurations_kept == 0
+    assert done(seed=1).snapshot().configurations_kept == 0
+    assert done(TEXT.replace("64", "32")).snapshot().configurations_kept == 0
+    monkeypatch.setenv("MIRAGE_NB_STORE", "off")
+    assert done().stored is None
+
+
+def test_without_being_asked_nothing_is_written(no_passes: None, mirage_home: Path) -> None:
+    assert done().stored is None
+    assert not list(mirage_home.glob("*.sqlite*"))
+    assert done(store=True).stored == ("s", mirage_home / "sessions.sqlite")
+    assert Store(mirage_home / "sessions.sqlite").names() == ("s",)
+
+
+def test_what_the_user_said_is_kept(no_passes: None, tmp_path: Path) -> None:
+    path = tmp_path / "sessions"
+    session = done(store=path)
+    first, second, third, *_ = session.snapshot().candidates
+    session.pin(second.digest[:10])
+    session.exclude(first.digest)
+    session.search.drop(third.digest, "it is wrong")
+    own = session.submit(TEXT)
+    assert own.configuration == "submitted" and own.verdict.accepted
+    session.extend(max_block_ops=30)
+    before = session.result(60)
+    after = resume("s", store=path).result(60)
+    assert facts(after) == facts(before)
+    assert after.pinned == {second.digest, own.digest} and after.messages == ("it is wrong",)
+    digests = {c.digest for c in after.candidates}
+    assert own.digest in digests and not digests & {first.digest, third.digest}
+    assert resume("s", store=path).search.budget.max_block_ops == 30
+
+
+def test_a_session_is_stored_as_it_goes_and_stopped_ones_go_on(no_passes: None, tmp_path: Path) -> None:
+    path = tmp_path / "sessions"
+    session = superoptimize(LONG, name="long", store=path)
+    assert until(lambda: session.snapshot().configurations_done)
+    session.stop()
+    stopped = session.result(20)
+    stored = Store(path).load("long")
+    assert sum(not found.unfinished for found in stored.ended) == stopped.configurations_done
+    again = resume("long", store=path)
+    assert until(lambda: again.snapshot().configurations_done >= stopped.configurations_done)
+    assert again.snapshot().configurations_kept == stopped.configurations_done
+    again.stop()
+    assert again.wait(20)
+
+
+def spoil(path: Path) -> None:
+    path.write_text("no database " * 1000)
+
+
+def lock(path: Path) -> sqlite3.Connection:
+    Store(path).save("other", Header(parse(TEXT).graph, "h200", 0, Bounds("quick", EFFORTS["quick"].budget)), (),
+                     session_module.Facts())  # fmt: skip
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+@pytest.mark.parametrize("trouble", ["damaged", "locked", "folder", "another version"])
+def test_a_session_goes_on_without_its_store_and_says_so(
+    trouble: str, no_passes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "LOCKED_SECONDS", 0.1)
+    path = tmp_path / "sessions"
+    expected = facts(done().snapshot())
+    held = None
+    match trouble:
+        case "damaged":
+            spoil(path)
+        case "locked":
+            held = lock(path)
+        case "folder":
+            path.mkdir()
+        case "another version":
+            with monkeypatch.context() as patch:
+                patch.setattr("mirage_nb.pipeline.edition", lambda: "earlier")
+                done(store=path)
+    session = done(store=path)
+    found = session.snapshot()
+    assert facts(found) == expected and found.state is State.FINISHED
+    told = [m for m in found.messages if "store" in m]
+    assert told and len(told) <= 2 and all("hint" in message for message in told)
+    if held is not None:
+        held.close()
+        session.extend()  # by now it can be written
+        session.result(60)
+        assert "s" in Store(path).names()
+
+
+def test_mistakes_in_names_and_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreError, match="no session 'x'"):
+        resume("x", store=tmp_path / "none")
+    with pytest.raises(StoreError, match="no session 'x'"):
+        resume("x")
+    spoil(tmp_path / "bad")
+    with pytest.raises(StoreError, match="damaged"):
+        resume("x", store=tmp_path / "bad")
+    monkeypatch.setenv("MIRAGE_NB_STORE", "off")
+    with pytest.raises(StoreError, match="there is no store"):
+        resume("x")
+
+
+def test_a_resumed_session_ends_in_a_winner(tmp_path: Path) -> None:
+    path = tmp_path / "sessions"
+    first = done(store=path)
+    second = resume("s", store=path)
+    second.result(180)
+    assert first.best is not None and second.best is not None
+    assert second.best.candidate == first.best.candidate and second.best.source == first.best.source
+    assert print_graph(second.best.graph) == print_graph(first.best.graph)
