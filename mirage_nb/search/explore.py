@@ -24,7 +24,7 @@ from mirage_nb.search.sample import Sample
 from mirage_nb.search.semantics import Semantics
 from mirage_nb.search.space import Budget, Configuration, Effort, configurations, why_refused
 from mirage_nb.search.structure import Source, Structure
-from mirage_nb.search.two_kernels import FIRST_PER_SET, MAX_BETWEEN, Pairing, kernel_of, offers
+from mirage_nb.search.two_kernels import FIRST_PER_SET, MAX_BETWEEN, Pairing, Second, kernel_of, offers
 from mirage_nb.search.values import BLOCK, ITER, Value
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 
@@ -258,7 +258,6 @@ class _Explorer:
             self.halted,
         )
         leaves = [*semantics.tensors, *(offer.leaf for offer in offered)]
-        found: list[Structure] = []
         for loop in (None, *self.prepared.reduced):
             if self.halted():
                 break
@@ -266,18 +265,16 @@ class _Explorer:
             roots = list(root_sets(second, semantics, self.cut))
             graphs = Extraction(second.values)
             for chosen, roots_ in self.choices(graphs, roots, accepted(second, pairing)):
-                kernel = kernel_of(second, graphs, chosen, roots_, Source)
-                found.extend(pairing.join(kernel, pairing.needs(chosen)))
+                pairing.add(Second(second, graphs, chosen, roots_, pairing.needs(chosen)))
         if pairing.topped:
             self.reached.add("max_block_ops")
         if self.halted():
             self.reached.add("seconds")
-        found.sort(key=lambda structure: (structure.concats, structure.operators))
-        if found:
+        if pairing.pairs:
             self.cut.append(f"two kernels: at most {FIRST_PER_SET} first kernels for each set of tensors between")
-        if len(found) > self.effort.structures:
+        if len(pairing.pairs) > self.effort.structures:
             self.cut.append(f"two kernels: only the first {self.effort.structures} graphs of a configuration were kept")
-        yield from found[: self.effort.structures]
+        yield from pairing.best(self.effort.structures)
 
     def choices(
         self, graphs: Extraction, roots: Sequence[tuple[int, ...]], accept: Callable[[Choice], bool]

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from mirage_nb.search.values import Node, Value
+
+POLL_EVERY = 16
+"""Values that are decided between two looks at the stop flag."""
 
 Choice = dict[int, Node]
 """The node chosen for every value of a graph, by value id."""
@@ -89,7 +93,10 @@ class Extraction:
         first = self._places(roots)
         top = first.bit_length() - 1
         stack = [(top, first ^ 1 << top, 1 << top, self._all(roots), 0, iter(self._options[top]))]
-        while stack and not stopped():
+        steps = count()
+        while stack:
+            if next(steps) % POLL_EVERY == 0 and stopped():
+                return
             top, rest, done, needed, used, options = stack[-1]
             for cost, reads, required, node in options:
                 now, need = used + cost, needed | required

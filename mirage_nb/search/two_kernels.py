@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import log2, prod
 
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.closure import Closure
@@ -24,8 +25,12 @@ MAX_BETWEEN = 3
 FIRST_PER_SET = 12
 """Graphs of the first kernel that are kept for one set of its outputs, fewest concat accumulators first."""
 FIRST_LOOKED_AT = 200
-FIRST_STEPS = 4_000
-"""Choices of a node that looking for them may take."""
+FIRST_STEPS = 1_000
+"""Looks at the clock that looking for them may take, see `extract.POLL_EVERY`."""
+ALIKE = 4
+"""Pairs over the same tensors that are ranked before pairs over others."""
+PARTS_LEFT = 8
+"""Blocks along a split axis, where sizes are not known yet."""
 FIRST_EXTRA = 2
 """They have at most so many operators more than the smallest one."""
 
@@ -73,6 +78,21 @@ def as_leaf(value: Value, number: int) -> Value:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Second:
+    """A graph of the second kernel, and the offers that it reads."""
+
+    closure: Closure
+    graphs: Extraction
+    choice: Choice
+    roots: tuple[int, ...]
+    needed: frozenset[int]
+
+
+Rank = tuple[int, int, int, int]
+"""Concat accumulators, how many pairs over the same tensors are before it, operators, size of those tensors."""
+
+
 @dataclass(slots=True)
 class Pairing:
     """Joins graphs of the second kernel with graphs of the first that compute what they read.
@@ -88,7 +108,10 @@ class Pairing:
     stopped: Callable[[], bool]
     graphs: Extraction = field(init=False)
     topped: bool = False
-    _known: dict[frozenset[int], list[Choice]] = field(default_factory=dict)
+    pairs: list[tuple[Rank, int, Second, Choice]] = field(default_factory=list)
+    _firsts: dict[frozenset[int], list[tuple[int, int, Choice]]] = field(default_factory=dict)
+    _count: dict[frozenset[int], int] = field(default_factory=dict)
+    _sizes: dict[frozenset[int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.graphs = Extraction(self.first.values)
@@ -98,15 +121,33 @@ class Pairing:
         leaves = (operator.leaf for operator, _ in choice.values() if operator.kind is OpKind.IN_ITER)
         return frozenset(leaf - self.tensors for leaf in leaves if leaf >= self.tensors)
 
-    def join(self, second: KernelStructure, needed: frozenset[int]) -> Iterator[Structure]:
-        """Structures whose second kernel is this one; none if the first kernel cannot be built."""
-        order = sorted(needed)
+    def add(self, second: Second) -> None:
+        """Pair a graph of the second kernel with every kept graph of the first that computes what it reads."""
+        needed = second.needed
+        roots = frozenset(self.offered[number].value for number in needed)
+        if roots not in self._firsts:
+            self._firsts[roots] = self._smallest(sorted(roots))
+        if needed not in self._sizes:
+            self._sizes[needed] = round(log2(sum(self._elements(self.offered[n].leaf.type) for n in needed)))
+        own, size = concats(second.choice), operators(second.choice)
+        for gathered, steps, choice in self._firsts[roots]:
+            before = self._count[needed] = self._count.get(needed, 0) + 1
+            rank = (own + gathered, before // ALIKE, size + steps, self._sizes[needed])
+            self.pairs.append((rank, len(self.pairs), second, choice))
+
+    def best(self, limit: int) -> Iterator[Structure]:
+        """The structures of the first `limit` pairs in the order of their ranks."""
+        for _, _, second, choice in sorted(self.pairs, key=lambda pair: pair[:2])[:limit]:
+            yield self._joined(second, choice)
+
+    def _joined(self, second: Second, choice: Choice) -> Structure:
+        order = sorted(second.needed)
         position = {number: index for index, number in enumerate(order)}
-        steps = tuple(self._between(step, position) for step in second.steps)
-        closed = KernelStructure(steps, second.outputs, second.grid, second.loop)
-        outputs = tuple(Source(index, 1) for index in range(len(second.outputs)))
-        for kernel in self._firsts(order):
-            yield Structure((kernel, closed), outputs)
+        open_ = kernel_of(second.closure, second.graphs, second.choice, second.roots, Source)
+        closed = replace(open_, steps=tuple(self._between(step, position) for step in open_.steps))
+        roots = [self.offered[number].value for number in order]
+        kernel = kernel_of(self.first, self.graphs, choice, roots, Source)
+        return Structure((kernel, closed), tuple(Source(index, 1) for index in range(len(closed.outputs))))
 
     def _between(self, step: Step, position: dict[int, int]) -> Step:
         if step.source is None or step.source.index < self.tensors:
@@ -114,33 +155,35 @@ class Pairing:
         source = Source(position[step.source.index - self.tensors], 0)
         return Step(step.operator._replace(leaf=-1), step.reads, step.type, step.stage, source)
 
-    def _firsts(self, order: list[int]) -> Iterator[KernelStructure]:
-        roots = [self.offered[number].value for number in order]
-        key = frozenset(roots)
-        if key not in self._known:
-            self._known[key] = self._smallest(roots)
-        for choice in self._known[key]:
-            yield kernel_of(self.first, self.graphs, choice, roots, Source)
+    def _elements(self, type_: Type) -> float:
+        axes = self.first.semantics.prepared.axes
+        return prod(
+            PARTS_LEFT if code == GRID else axis.extent for axis, code in zip(axes, type_, strict=True) if code
+        )
 
     def _bounded(self) -> Callable[[], bool]:
         steps = count()
         return lambda: next(steps) > FIRST_STEPS or self.stopped()
 
-    def _smallest(self, roots: list[int]) -> list[Choice]:
-        unique = sorted(set(roots))
+    def _smallest(self, unique: list[int]) -> list[tuple[int, int, Choice]]:
         bounded = self._bounded()
         size = self.graphs.minimum(unique, self.top, bounded)
         self.topped |= size is None or size + FIRST_EXTRA > self.top
         if size is None:
             return []
-        found: list[Choice] = []
+        found: list[tuple[int, int, Choice]] = []
         for bound in range(size, min(self.top, size + FIRST_EXTRA) + 1):
             for choice in self.graphs.graphs(unique, bound, bounded):
                 if len(found) == FIRST_LOOKED_AT:
                     break
                 if self.accept(choice):
-                    found.append(choice)
-        return sorted(found, key=concats)[:FIRST_PER_SET]
+                    found.append((concats(choice), bound, choice))
+        return sorted(found, key=lambda first: first[0])[:FIRST_PER_SET]
+
+
+def operators(choice: Choice) -> int:
+    """Operators of a graph, without iterators and constants."""
+    return sum(not operator.is_leaf for operator, _ in choice.values())
 
 
 def concats(choice: Choice) -> int:
