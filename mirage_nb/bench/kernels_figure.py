@@ -64,6 +64,9 @@ def _panel(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
             labels = [f"{min(u for s, u in times[n].items() if s != OURS) / times[n][OURS]:.2f}×"
                       if len(times[n]) > 1 else "" for n, _ in drawn]  # fmt: skip
             axes.bar_label(made, labels, fontsize=8, padding=2)
+    for place, row in enumerate(rows):
+        if OURS not in bars(row):
+            axes.text(place + 2 * width, 0.02, "not timed", rotation=90, ha="center", fontsize=7)
     axes.axhline(1.0, color="#8f8f8f", linewidth=0.8)
     axes.set_xticks(range(len(rows)), [row["workload"] for row in rows], rotation=12)
     axes.margins(y=0.15)

@@ -70,7 +70,8 @@ def roofline_figure(rows: Sequence[Mapping[str, Any]], target: Target, title: st
         done = work(program.graph)
         x, y = done.intensity, done.flops / row["ours_us"] * 1e6
         axes.scatter([x], [y], s=22, color=colours.get(row["B"], "#8f8f8f"), zorder=3)
-        axes.annotate(f"{row['workload']} {row['B']}", (x, y), textcoords="offset points", xytext=(5, -3), fontsize=7)
+        shift = (5, 3) if row["B"] > 1 else (5, -9)
+        axes.annotate(f"{row['workload']} {row['B']}", (x, y), textcoords="offset points", xytext=shift, fontsize=7)
     axes.set(xscale="log", yscale="log", xlim=span, xlabel="operations per byte", ylabel="operations per second")
     axes.set_ylim(bottom=10 ** math.floor(math.log10(span[0] * bandwidth) - 0.5), top=peak * 3)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
