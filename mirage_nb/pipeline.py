@@ -22,11 +22,12 @@ from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.runtime.tuning import ready_to_tune, tune
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search import EFFORTS, Budget
+from mirage_nb.search import EFFORTS, Budget, prepare
+from mirage_nb.search.explain import explain
 from mirage_nb.search.findings import Bounds
 from mirage_nb.search.progress import Candidate, Snapshot, State
 from mirage_nb.search.session import SearchSession
-from mirage_nb.search.submission import submitted
+from mirage_nb.search.submission import read_legal, submitted
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 if TYPE_CHECKING:
@@ -188,6 +189,19 @@ class Session:
         self.search.offer([candidate])
         self.search.pin(candidate.digest)
         return candidate
+
+    def explain(self, text: str) -> str:
+        """Why the search finds a muGraph of this program or does not: which rule or bound leaves it out.
+
+        Args:
+            text: the muGraph as `submit` takes it; it is not added to the results.
+
+        Raises:
+            FormatError, ProgramSizeError, GraphError: as for `submit`.
+        """
+        graph = read_legal(text)
+        prepared = prepare(self.program.graph, seed=self.search.seed)
+        return explain(prepared, EFFORTS[self.search.effort], graph)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until everything has ended, at most `timeout` seconds; returns whether it has."""

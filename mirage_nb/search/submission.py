@@ -14,7 +14,7 @@ from mirage_nb.ir.legality import check
 from mirage_nb.search.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.files import describe, read_graph
-from mirage_nb.verify.trials import verify
+from mirage_nb.verify.proof import verify_and_prove
 from mirage_nb.verify.verdict import VerdictKind
 
 CONFIGURATION = "submitted"
@@ -32,8 +32,7 @@ def submitted(program: KernelGraph, text: str, target: Target, *, seed: int) -> 
         GraphError: it breaks Definition 2.1, or does not fit the target.
         VerificationError: it has other inputs, it is refuted, or nobody can tell.
     """
-    graph = read_graph(text)
-    check(graph, target)
+    graph = read_legal(text, target)
     if graph.inputs != program.inputs:
         wanted = ", ".join(f"{i.name}: {i.type}" for i in program.inputs)
         raise VerificationError("its inputs are not those of the program", hint=f"they are {wanted}, in this order")
@@ -45,7 +44,7 @@ def submitted(program: KernelGraph, text: str, target: Target, *, seed: int) -> 
             f"not verified: the program has {elements:,} elements, at most {MAX_ELEMENTS:,} can be tried",
             hint="submit it to a session of a smaller shape",
         )
-    verdict = verify(program, graph, seed=seed + 1)
+    verdict, _ = verify_and_prove(program, graph, seed=seed + 1)
     if verdict.kind is VerdictKind.REFUTED:
         raise VerificationError("it does not compute the program", hint=describe(verdict))
     if not verdict.accepted:
@@ -61,6 +60,13 @@ def submitted(program: KernelGraph, text: str, target: Target, *, seed: int) -> 
         verdict=verdict,
         estimate_us=traffic_us(graph, target),
     )
+
+
+def read_legal(text: str, target: Target | None = None) -> KernelGraph:
+    """The muGraph in a text. Raises FormatError, ProgramSizeError, GraphError."""
+    graph = read_graph(text)
+    check(graph, target)
+    return graph
 
 
 def _operators(op: Op) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.errors import OptionError
-from mirage_nb.search.pool import WorkerDied, Workers, _answer
+from mirage_nb.search.pool import NICENESS, Cores, WorkerDied, Workers, _answer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,3 +154,74 @@ def test_processes_end_with_their_owner(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     pid = int(ended.stdout)
     assert until(lambda: not alive(pid), 5.0)
+
+
+# -- cores are shared ---------------------------------------------------------------------------------
+
+
+def test_a_notebook_comes_first(workers: Workers) -> None:
+    assert workers.submit(os.nice, 0).result(20) == min(19, os.nice(0) + NICENESS)
+
+
+def test_one_core_is_always_there_and_more_while_others_leave_them() -> None:
+    cores = Cores()
+    never = threading.Event().is_set
+    taken: list[str] = []
+
+    def take(owner: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: cores.take(owner, 2, never) and taken.append(owner))
+        thread.start()
+        thread.join(0.2)
+        return thread
+
+    threads = [take("a"), take("a")]
+    assert taken == ["a", "a"]
+    threads.append(take("a"))
+    assert taken == ["a", "a"]  # all cores are in use
+    threads.append(take("b"))
+    assert taken == ["a", "a", "b"]  # who comes second begins at once
+    cores.give("a")
+    time.sleep(0.2)
+    assert taken == ["a", "a", "b"]  # and keeps its share
+    cores.rest("b", True)
+    assert until(lambda: taken == ["a", "a", "b", "a"])  # unless it sleeps
+    cores.rest("b", False)
+    assert not cores.take("b", 2, lambda: True)
+    for owner in ("a", "a", "b"):
+        cores.give(owner)
+    for thread in threads:
+        thread.join(5)
+
+
+def test_two_executors_share_two_cores() -> None:
+    first, second = Workers(2), Workers(2)
+    try:
+        before = [first.submit(time.sleep, 60) for _ in range(4)]
+        assert until(lambda: before[0].running() and before[1].running())
+        after = [second.submit(time.sleep, 60) for _ in range(4)]
+        assert until(after[0].running)
+        time.sleep(0.3)
+        assert [call.running() for call in [*before, *after]] == [True, True, False, False, True, False, False, False]
+        first.kill(before[0])
+        assert until(before[0].done)
+        time.sleep(0.3)
+        assert sum(call.running() for call in [*before, *after]) == 2  # one of each
+        second.rest(True)
+        assert until(lambda: sum(call.running() for call in before) == 2)
+    finally:
+        first.terminate()
+        second.terminate()
+
+
+def test_calls_that_wait_for_a_core_end_with_their_executor() -> None:
+    first, second = Workers(1), Workers(2)
+    try:
+        blocking = [second.submit(time.sleep, 60), second.submit(time.sleep, 60)]
+        assert until(lambda: all(call.running() for call in blocking))
+        waiting = [first.submit(time.sleep, 60), first.submit(time.sleep, 60)]
+        assert until(waiting[0].running)
+        started = time.monotonic()
+        first.terminate()
+        assert time.monotonic() - started < 2.0 and all(call.done() for call in waiting)
+    finally:
+        second.terminate()

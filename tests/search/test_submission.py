@@ -1,0 +1,94 @@
+"""A user's own muGraph: what is right gets in, in any form; everything else is refused with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_nb.errors import FormatError, GraphError, MirageError, VerificationError
+from mirage_nb.ir.jsonform import print_json
+from mirage_nb.ir.text import print_graph
+from mirage_nb.lang import parse
+from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, submission
+from mirage_nb.search.submission import submitted, traffic_us
+from mirage_nb.targets import find_target
+
+H200 = find_target("h200")
+TEXT = "X: f16[4, 64]\nE = exp(X)\nreturn E / sum(E, axis=-1, keepdims=True)"
+PROGRAM = parse(TEXT).graph
+
+
+def found() -> list[object]:
+    """MuGraphs that the search finds."""
+    prepared, effort = prepare(PROGRAM), EFFORTS["quick"]
+    graphs: list[object] = []
+    for configuration in configurations(prepared, effort):
+        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        for structure in result.structures:
+            graphs += instances(structure, prepared, H200, limit=2)
+    return graphs
+
+
+def test_what_the_search_finds_can_be_submitted_in_any_form() -> None:
+    instances_ = found()
+    assert instances_
+    for instance in instances_:
+        graph = instance.graph  # type: ignore[attr-defined]
+        for text in (print_graph(graph), print_json(graph)):
+            candidate = submitted(PROGRAM, text, H200, seed=3)
+            assert candidate.digest == graph.digest() and candidate.verdict.accepted
+            assert candidate.configuration == "submitted" and candidate.operators > 0
+            assert 0 < candidate.estimate_us <= instance.cost.us * 1.5  # type: ignore[attr-defined]
+
+
+def test_a_program_is_a_mugraph_of_pre_defined_operators() -> None:
+    candidate = submitted(PROGRAM, TEXT, H200, seed=0)
+    assert candidate.kernels == candidate.operators == 3
+    assert candidate.estimate_us == traffic_us(PROGRAM, H200) > 3 * H200.launch_us
+
+
+def test_outputs_are_put_in_order() -> None:
+    two = parse("X: f16[8, 32]\nS = sum(X * X, axis=-1, keepdims=True)\nreturn X / sqrt(S), S")
+    turned = "X: f16[8, 32]\nT = sum(X * X, axis=-1, keepdims=True)\nY = X / sqrt(T)\nreturn T, Y"
+    candidate = submitted(two.graph, turned, H200, seed=0)
+    assert candidate.graph.output_types == two.graph.output_types
+    assert candidate.graph.output_names == two.graph.output_names
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("mugraph 1\nnonsense", FormatError, "line 2"),
+        ("{", FormatError, "JSON"),
+        ("X: f16[4, 64]\nreturn Z", MirageError, "Z"),
+        (TEXT.replace("exp(X)", "exp(2 * X)"), VerificationError, "does not compute"),
+        (TEXT.replace("64", "32"), VerificationError, "inputs are not those"),
+        (TEXT.replace("X", "V"), VerificationError, "X: f16"),
+        (TEXT.replace("return", "R =") + "\nreturn R, E", VerificationError, "2 outputs, the program has 1"),
+        ("X: f16[4, 64]\nE = exp(exp(X))\nreturn E", VerificationError, "does not|neither"),
+    ],
+)
+def test_what_is_wrong_is_refused(text: str, kind: type[MirageError], message: str) -> None:
+    with pytest.raises(kind) as told:
+        submitted(PROGRAM, text, H200, seed=0)
+    assert any(part in str(told.value) for part in message.split("|"))
+
+
+def test_what_does_not_fit_the_target_is_refused() -> None:
+    whole = "X: f16[512, 4096]\nreturn exp(X) / 2"
+    graph = parse(whole).graph
+    prepared, effort = prepare(graph), EFFORTS["quick"]
+    (configuration, *_) = configurations(prepared, effort)
+    result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+    (best, *_) = instances(result.structures[0], prepared, H200, limit=1)
+    text = print_graph(best.graph)
+    assert submitted(graph, text, H200, seed=0).digest == best.graph.digest()
+    with pytest.raises(GraphError, match="shared"):
+        submitted(graph, text, replace(H200, shared_per_block=64), seed=0)
+
+
+def test_what_is_too_large_to_be_tried_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "MAX_ELEMENTS", 100)
+    with pytest.raises(VerificationError, match="at most 100"):
+        submitted(PROGRAM, TEXT, H200, seed=0)
