@@ -27,6 +27,7 @@ from mirage_nb.runtime.winner import Origin, Winner, WrongResult
 from mirage_nb.search.crew import Stopped, internal_error
 from mirage_nb.search.progress import Candidate
 from mirage_nb.search.session import SearchSession
+from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -382,6 +383,11 @@ def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
 
 
 def verify_final(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:
+    """What `_final_trials` say, lifted by a proof for all sizes if there is one."""
+    return with_proof(_final_trials(program, candidate, whole), program, candidate.graph)[0]
+
+
+def _final_trials(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:
     """Field trials with large primes on the candidate's small pair, as many as its error bound takes, and a few
     at the real shape if `whole`. The verdict is that of the small pair, or of the real shape if there is none."""
     pair = candidate.small or (program, candidate.graph)

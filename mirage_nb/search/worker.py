@@ -32,6 +32,7 @@ from mirage_nb.search.findings import Bounds, Explored, Findings
 from mirage_nb.search.plain import Memo, read, write
 from mirage_nb.search.progress import Candidate
 from mirage_nb.targets import Target
+from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 
@@ -185,6 +186,8 @@ class _Exploration:
         if verdict.kind is VerdictKind.REFUTED:
             self._refuted += 1
             return
+        if not verdict.accepted:  # beyond what random tests can say
+            verdict, _ = with_proof(verdict, program, small)
         if not verdict.accepted:
             self._outside += 1
             return

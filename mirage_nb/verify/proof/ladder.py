@@ -46,10 +46,10 @@ def with_proof(
     seconds: float = SECONDS,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> tuple[Verdict, Proof | None]:
-    """The verdict as far as a proof lifts it, and the proof."""
+    """The verdict as far as a proof lifts it, and the proof. The verdict may be that of a smaller pair of graphs."""
     if verdict.kind is VerdictKind.REFUTED:
         return verdict, None
-    found = prove(program, candidate, seconds=seconds, outputs=verdict.outputs or None, properties=properties)
+    found = prove(program, candidate, seconds=seconds, properties=properties)
     if isinstance(found, Unproved):
         return replace(verdict, note="; ".join(filter(None, (verdict.note, str(found))))), None
     return lifted(verdict, found), found
@@ -65,5 +65,6 @@ def lifted(verdict: Verdict, proof: Proof) -> Verdict:
         raise VerificationError("a refuted muGraph cannot be proved", hint="inputs outside of the proof's assumptions?")
     how = f"for all sizes in {len(proof.steps)} steps from {len(proof.axioms)} axioms"
     assumed = "; ".join(("over the reals, where both sides are defined", *proof.assumptions[1:]))
-    note = "; ".join(filter(None, (f"{how} ({assumed})", verdict.note)))
+    tried = f"field trials: {verdict.note}" if verdict.kind is VerdictKind.FIELD else verdict.note
+    note = "; ".join(filter(None, (f"{how} ({assumed})", tried)))
     return replace(verdict, kind=VerdictKind.PROVED, outputs=proof.outputs, note=note)
