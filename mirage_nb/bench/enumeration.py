@@ -103,6 +103,15 @@ def measure(program: KernelGraph, bounds: Sequence[int], limit: float) -> Iterat
             pool.shutdown()
 
 
+def count(program: KernelGraph, bound: int, method: Method) -> tuple[int, int]:
+    """Values or prefixes looked at, and graphs found, in this process and without a limit."""
+    parts = [
+        _run(_Task(program, configuration, method, bound, (0, 1), float("inf")))
+        for configuration in configurations(prepare(program), EFFORT)
+    ]
+    return sum(part[0] for part in parts), sum(part[1] for part in parts)
+
+
 def _warm(pool: Executor, workers: int) -> None:
     """Let every worker import what it needs before the clock runs."""
     for future in [pool.submit(time.sleep, 0.2) for _ in range(workers)]:

@@ -110,7 +110,13 @@ def _touch(path: Path) -> None:
 def _shown(
     rows: Iterator[T], plain: Callable[[T], dict[str, Any]], table: Callable[[list[dict[str, Any]]], str]
 ) -> list[dict[str, Any]]:
-    made = [plain(row) for row in rows]
+    made: list[dict[str, Any]] = []
+    for row in rows:
+        made.append(plain(row))
+        if sys.stderr.isatty():  # minutes may pass before the table
+            sys.stderr.write(f"\r{len(made)} measured\033[K")
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\033[K")
     sys.stdout.write(table(made) + "\n\n")
     sys.stdout.flush()
     return made
