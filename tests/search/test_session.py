@@ -122,6 +122,16 @@ def test_equal_seeds_give_equal_results_whoever_works(no_head_start: None, monke
     assert facts(search().start().result(120)) == alone
 
 
+def test_three_seeds_give_the_same_sets(no_head_start: None) -> None:
+    """Seeds decide which random elements tell values apart, never what is found."""
+    with futures.ThreadPoolExecutor(2) as executor:
+        found = [search(effort="quick", seed=seed, executor=executor).start().result(60) for seed in (0, 1, 2)]
+    first, *others = [[(c.digest, c.configuration, c.estimate_us) for c in one.candidates] for one in found]
+    assert first and all(other == first for other in others)
+    assert len({tuple(c.verdict.primes for c in one.candidates) for one in found}) == 3
+    assert found[0].counts == found[1].counts == found[2].counts
+
+
 def test_any_process_pool_will_do(no_head_start: None) -> None:
     with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
         found = search(effort="quick", executor=executor).start().result(120)
