@@ -24,6 +24,7 @@ from mirage_nb.interp.field import MAX_POWER
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
+    ApplyAttrs,
     BlockGraph,
     ConstAttrs,
     InIterAttrs,
@@ -79,7 +80,7 @@ def inspect(graph: KernelGraph) -> LaxReport:
     return LaxReport(
         parts={i.name: (bool(part & P), bool(part & Q)) for i, part in zip(graph.inputs, wanted, strict=False)},
         second=demand.second,
-        opaque=tuple(sorted({op.kind.value for op in ops if is_opaque(op)})),
+        opaque=tuple(sorted({_name(op) for op in ops if is_opaque(op)})),
         maxima=any(_is_maximum(op) for op in ops),
         roots=any(is_root(op) for op in ops),
         symbols=any(isinstance(op.attrs, ConstAttrs) and op.attrs.symbol != "" for op in ops),
@@ -107,6 +108,11 @@ def all_ops(graph: Graph) -> Iterable[Op]:
         yield op
         if op.body is not None:
             yield from all_ops(op.body)
+
+
+def _name(op: Op) -> str:
+    """What a reader calls the operator: a function of the program's own by its name."""
+    return op.attrs.name if isinstance(op.attrs, ApplyAttrs) else op.kind.value
 
 
 def is_opaque(op: Op) -> bool:

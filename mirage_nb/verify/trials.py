@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 from mirage_nb.errors import OptionError, VerificationError
 from mirage_nb.interp.field import FieldTensor, Noted, evaluate
@@ -37,8 +38,18 @@ WIDE_ELEMENTS = 2**20
 """Inputs up to which final trials use 31-bit primes; four times the work of 21-bit ones."""
 
 
+Progress = Callable[[int, int], None]
+"""Told after every trial how many there were and how many it takes at least."""
+
+
 def verify(
-    program: KernelGraph, candidate: KernelGraph, *, trials: int = TRIALS, seed: int = 0, final: bool = False
+    program: KernelGraph,
+    candidate: KernelGraph,
+    *,
+    trials: int = TRIALS,
+    seed: int = 0,
+    final: bool = False,
+    progress: Progress | None = None,
 ) -> Verdict:
     """Whether `candidate` computes what `program` computes, its outputs in any order.
 
@@ -47,6 +58,8 @@ def verify(
         seed: the trials follow from it.
         final: for inputs of up to a million elements, primes of 31 bits instead of 21; for small ones, where
             a theorem bounds a trial, also as many trials as it takes for an error probability of 2^-64.
+        progress: called after every trial with the number of trials so far and the number that is needed; a
+            trial at full size takes seconds.
 
     Raises:
         VerificationError: the graphs do not have the same inputs.
@@ -57,7 +70,10 @@ def verify(
         raise OptionError(f"trials {trials}, seed {seed}: 1 to {MAX_TRIALS} trials, a seed below 2^63")
     _check_inputs(program, candidate)
     wide = final and sum(i.type.elements for i in program.inputs) <= WIDE_ELEMENTS
-    return _verify(program, candidate, trials, seed, LARGE if wide else SMALL)
+    pool = LARGE if wide else SMALL
+    if progress is None:
+        return _kept(program, candidate, trials, seed, pool)
+    return _verify(program, candidate, trials, seed, pool, progress)
 
 
 def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
@@ -71,17 +87,29 @@ def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
             )
 
 
-@functools.lru_cache(maxsize=4096)
-def _verify(program: KernelGraph, candidate: KernelGraph, trials: int, seed: int, pool: Pool) -> Verdict:
+def _verify(
+    program: KernelGraph,
+    candidate: KernelGraph,
+    trials: int,
+    seed: int,
+    pool: Pool,
+    progress: Progress = lambda done, wanted: None,
+) -> Verdict:
     known = known_program(program)
     check(candidate)
-    return _Run(known, candidate, trials, seed, pool).verdict()
+    return _Run(known, candidate, trials, seed, pool, progress).verdict()
+
+
+_kept = functools.lru_cache(maxsize=4096)(_verify)
 
 
 class _Run:
     """One verification."""
 
-    def __init__(self, known: Program, candidate: KernelGraph, trials: int, seed: int, pool: Pool) -> None:
+    def __init__(
+        self, known: Program, candidate: KernelGraph, trials: int, seed: int, pool: Pool, progress: Progress
+    ) -> None:
+        self.progress = progress
         self.program = known.graph
         self.candidate = candidate
         self.wanted = trials
@@ -112,6 +140,7 @@ class _Run:
                 break  # many elements without a value: the reals may know already
             self._try(matching, number)
             number += 1
+            self.progress(number, self.wanted)
             if not matching.possible():
                 return self._differs(matching)
             if matching.compared(self.wanted):

@@ -16,6 +16,7 @@ from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
+    ApplyAttrs,
     BlockGraph,
     ClampAttrs,
     ConstAttrs,
@@ -151,5 +152,7 @@ def _attributes(graph: Graph, op: Op) -> Iterator[Mutation]:
         case ConstAttrs(value, symbol):
             for changed_value in (value * 2, value + 1, value / 3, -value, Fraction(0), value + Fraction(1, 2**20)):
                 yield f"constant {changed_value}", replace(op, attrs=ConstAttrs(changed_value, symbol))
+        case ApplyAttrs(name, formula):
+            yield "another formula", replace(op, attrs=ApplyAttrs(name, f"{formula} + 1"))
         case TransposeAttrs(perm):
             yield "not transposed", replace(op, attrs=TransposeAttrs(tuple(range(len(perm)))))

@@ -26,6 +26,7 @@ from mirage_nb.ir import (
     TensorType,
     TransposeAttrs,
 )
+from mirage_nb.lang import parse
 from mirage_nb.verify.lax import inspect
 from mirage_nb.verify.trials import MAX_TRIALS, draw_trial, trial_seed, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -395,3 +396,22 @@ def test_illegal_graphs_and_options_are_errors() -> None:
     for bad in ({"trials": 0}, {"trials": MAX_TRIALS + 1}, {"seed": -1}):
         with pytest.raises(OptionError):
             verify(case.program, case.candidate, **bad)
+
+
+def test_progress_is_told_after_every_trial() -> None:
+    case, told = rmsnorm(), []
+    verdict = verify(case.program, case.candidate, seed=77, progress=lambda done, wanted: told.append((done, wanted)))
+    assert told == [(n + 1, 4) for n in range(verdict.trials)]
+
+
+def test_functions_of_the_program_are_named_and_uninterpreted() -> None:
+    def graph(body: str, text: str) -> KernelGraph:
+        return parse(f"def bump(x): return {body}\nX: f16[4, 4]\nW: f16[4, 4]\nY = {text}\nreturn Y").graph
+
+    bump = "x * tanh(x)"
+    verdict = verify(graph(bump, "bump(X) @ W + X @ W"), graph(bump, "(bump(X) + X) @ W"), final=True)
+    assert verdict.accepted and verdict.log2_bound is None
+    assert "bump as an uninterpreted function: equal whatever function stands in its place" in verdict.note
+    assert verify(graph(bump, "bump(X)"), graph("x * tanh(x) + 1", "bump(X)")).kind is VerdictKind.REFUTED
+    even = verify(graph("x * x", "bump(X)"), graph("x * x", "bump(X * -1)"))
+    assert even.kind is VerdictKind.OUTSIDE_LAX and not even.accepted
