@@ -18,6 +18,7 @@ from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.events import Counts, Outcome
 from mirage_nb.search.fields import Array, fingerprint
 from mirage_nb.search.pairs import Pairs, wider
+from mirage_nb.search.partners import SHIFTED, SUB_AB, SUB_BA, Partners
 from mirage_nb.search.sample import Sample
 from mirage_nb.search.semantics import UNARY, Semantics
 from mirage_nb.search.values import (
@@ -36,9 +37,6 @@ from mirage_nb.search.values import (
     present,
 )
 
-SHIFTED = 16
-"""Partner flag of maxima: they may be subtracted, or rescale a sum."""
-ALL = MUL | ADD | DIV_AB | DIV_BA
 POLL_EVERY = 16
 """Applications between two looks at the stop flag."""
 
@@ -88,15 +86,15 @@ class Closure:
         self._keys: dict[tuple[int, Type, bytes, int, bool, Shift | None], Value] = {}
         self._expressions: dict[tuple[object, ...], int] = {}
         self._pairs = Pairs(semantics)
-        self._buckets: tuple[dict[int, list[Value]], ...] = ({}, {})
-        self._partners: tuple[dict[int, list[tuple[int, int]]], ...] = ({}, {})
-        self._peaks: tuple[set[int], set[int]] = (set(), set())
         self._levels: tuple[dict[int, int], ...] = (defaultdict(int), defaultdict(int))
         prepared = semantics.prepared
         used = prepared.operators
         self._unary = sorted((op for op in used if op.kind in UNARY), key=repr)
         self._kinds = {op.kind for op in used}
         self._maxima = OpKind.MAX in self._kinds
+        taken = [semantics.program[args[1]] for op, args in prepared.program if op.kind is OpKind.SUB]
+        subtracts = any(value.peak is None for value in taken)
+        self._partners = [Partners(semantics, rules.oracle, subtracts) for _ in (BODY, POST)]
         self._op = {kind: Operator(kind) for kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)}
         self._fold = {
             kind: [Operator(kind, axis=i) for i in range(len(prepared.axes))]
@@ -121,8 +119,7 @@ class Closure:
             self._apply_unary(args[0])
             return
         u, v = args
-        shifted = u.peak is not None or v.peak is not None
-        self._apply_pair(u, v, SHIFTED if shifted else self.semantics.oracle.pair(v.expr, u.expr))
+        self._apply_pair(u, v, self._partners[v.stage].between(v, u))
 
     def run(self) -> None:
         """Saturate, or stop at the cap or when asked to."""
@@ -360,15 +357,12 @@ class Closure:
     # -- operators on two values
 
     def _apply_binary(self, v: Value) -> None:
-        stage = v.stage
-        buckets, partners, levels = self._buckets[stage], self._partners[stage], self._levels[stage]
-        if v.expr not in buckets:
-            self._meet_expressions(v, stage)
-        buckets[v.expr].append(v)
+        partners, levels = self._partners[v.stage], self._levels[v.stage]
+        partners.add(v)
         levels[v.level] += 1
         unseen = dict(levels)
-        for expr, flags in partners[v.expr]:
-            for u in buckets[expr]:
+        for expr, flags in partners.of[v.expr]:
+            for u in partners.values[expr]:
                 unseen[u.level] -= 1
                 if self._tick():
                     return
@@ -376,38 +370,8 @@ class Closure:
         for level, number in unseen.items():
             if number:
                 self._count(1 + max(level, v.level), Outcome.PRUNED_EXPRESSION, number)
-        self._sample.skipped(v, self._cut_partner(v, stage))
-
-    def _cut_partner(self, v: Value, stage: int) -> Value | None:
-        """One value that the oracle keeps away from `v`, for the sample."""
-        if not self._sample.wants(Outcome.PRUNED_EXPRESSION) or v.peak is not None:
-            return None
-        near = {expr for expr, _ in self._partners[stage][v.expr]}
-        return next((b[0] for e, b in self._buckets[stage].items() if e not in near and b and b[0].peak is None), None)
-
-    def _meet_expressions(self, v: Value, stage: int) -> None:
-        """Find the expressions that may stand beside a new one, once per pair of expressions."""
-        buckets, partners, peaks = self._buckets[stage], self._partners[stage], self._peaks[stage]
-        buckets[v.expr] = []
-        mine = partners[v.expr] = []
-        if v.peak is not None:
-            peaks.add(v.expr)
-        others = list(buckets)
-        if v.peak is not None or not self.rules.oracle:
-            found = [SHIFTED if v.peak is not None else ALL] * len(others)
-        else:
-            plain = [expr for expr in others if expr not in peaks]
-            flags = dict(zip(plain, self.semantics.oracle.pairs(v.expr, plain), strict=True))
-            found = [flags.get(expr, SHIFTED) for expr in others]
-        for expr, flag in zip(others, found, strict=True):
-            if not flag or (flag == SHIFTED and expr in peaks and v.expr in peaks):
-                continue
-            mine.append((expr, flag))
-            if expr != v.expr:
-                swapped = flag & ~(DIV_AB | DIV_BA)
-                swapped |= DIV_BA if flag & DIV_AB else 0
-                swapped |= DIV_AB if flag & DIV_BA else 0
-                partners[expr].append((v.expr, swapped))
+        if v.peak is None and self._sample.wants(Outcome.PRUNED_EXPRESSION):
+            self._sample.skipped(v, partners.stranger(v))
 
     def _apply_pair(self, u: Value, v: Value, flags: int) -> None:
         """Every operator on `u` and `v`; `flags` are those of v with u."""
@@ -449,12 +413,12 @@ class Closure:
                 )
             else:
                 self._apply(self._op[OpKind.MUL], [x, y], 0, type_, stage)
-        if flags & ADD:
-            if OpKind.ADD in self._kinds:
-                self._apply(self._op[OpKind.ADD], [x, y], 0, type_, stage)
-            if OpKind.SUB in self._kinds and x is not y:
-                self._apply(self._op[OpKind.SUB], [x, y], 0, type_, stage)
-                self._apply(self._op[OpKind.SUB], [y, x], 0, type_, stage)
+        if flags & ADD and OpKind.ADD in self._kinds:
+            self._apply(self._op[OpKind.ADD], [x, y], 0, type_, stage)
+        if OpKind.SUB in self._kinds and x is not y:
+            for flag, less, by in ((SUB_AB, v, u), (SUB_BA, u, v)):
+                if flags & flag:
+                    self._apply(self._op[OpKind.SUB], [less, by], 0, type_, stage)
         if OpKind.DIV in self._kinds and x is not y:
             for flag, above, below in ((DIV_AB, v, u), (DIV_BA, u, v)):
                 if flags & flag and (above.constant or self._pairs.outer or not wider(below.type, above.type)):

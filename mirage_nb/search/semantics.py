@@ -9,6 +9,7 @@ program compute with the same elements and equal functions have equal arrays (pa
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
@@ -188,11 +189,17 @@ class Semantics:
 
     # -- expressions
 
+    def negated(self, expr: int) -> int:
+        """The expression of a negative: a factor of its own, so that sums and differences are told apart."""
+        return self.algebra.mul(self.algebra.constant(Fraction(-1)), expr)
+
     def expression(self, operator: Operator, args: list[Value], mask: int) -> int:
         """The abstract expression of a result; `mask`: the parts that a fold removes."""
         a = args[0].expr
         algebra = self.algebra
         match operator.kind:
+            case OpKind.SUB if args[1].peak is None:
+                return algebra.add(a, self.negated(args[1].expr))
             case OpKind.ADD | OpKind.SUB:
                 return algebra.add(a, args[1].expr)
             case OpKind.MUL:

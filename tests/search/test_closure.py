@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import pytest
 
@@ -158,3 +159,14 @@ def test_the_sample_is_bounded_and_linked() -> None:
     assert all(parent < p.identity for p in prefixes for parent in p.parents)
     cut = [p for p in prefixes if p.outcome is Outcome.PRUNED_EXPRESSION]
     assert cut and all(p.reason for p in cut)
+
+
+def test_differences_are_told_from_sums_before_they_are_computed() -> None:
+    b = Builder.over(X=(4, 8))
+    mean = b.op(OpKind.MUL, b.sum(0), b.const(Fraction(1, 8)))
+    b.rms(b.op(OpKind.SUB, 0, mean))
+    run = close(b.done())
+    shown = {run.semantics.algebra.show(value.expr) for value in run.closure.values}
+    assert run.closure.finals(run.semantics.targets[0]) and len(run.closure.values) < 200
+    assert not any(op.kind is OpKind.ADD for value in run.closure.values for op, _ in value.nodes)
+    assert any("-1" in text for text in shown)

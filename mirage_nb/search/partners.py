@@ -1,0 +1,94 @@
+"""Which values may stand beside a value: decided once for every pair of abstract expressions.
+
+In: values as they come, of one stage. Out: for each, the expressions that the oracle lets it meet and the operators
+that may join the two, as flags. Invariant: flags are those of the first expression with the second; what they leave
+out cannot become part of a target, whatever the operator (paper section 4.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mirage_nb.algebra import ADD, DIV_AB, DIV_BA, MUL
+from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.values import Value
+
+SHIFTED = 16
+"""Flag of maxima: they may be subtracted, or rescale a sum."""
+SUB_AB, SUB_BA = 32, 64
+"""The first less the second, and the other way round."""
+ALL = MUL | ADD | DIV_AB | DIV_BA | SUB_AB | SUB_BA
+_SWAPPED = {DIV_AB: DIV_BA, DIV_BA: DIV_AB, SUB_AB: SUB_BA, SUB_BA: SUB_AB}
+
+
+@dataclass(slots=True)
+class Partners:
+    """The values of one stage by their expressions, and the partners of every expression.
+
+    `pruned`: by the oracle; off only to measure what it is worth. `subtracts`: the program does.
+    """
+
+    semantics: Semantics
+    pruned: bool
+    subtracts: bool
+    values: dict[int, list[Value]] = field(default_factory=dict)
+    of: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    peaks: set[int] = field(default_factory=set)
+    _negatives: dict[int, int] = field(default_factory=dict)
+
+    def add(self, v: Value) -> None:
+        """A value that later ones may meet."""
+        if v.expr not in self.values:
+            self._meet(v)
+        self.values[v.expr].append(v)
+
+    def between(self, first: Value, second: Value) -> int:
+        """The operators that may join two values, as flags."""
+        shifted = first.peak is not None or second.peak is not None
+        return SHIFTED if shifted else self._flags(first.expr, second.expr)
+
+    def stranger(self, v: Value) -> Value | None:
+        """A value that the oracle keeps away from `v`."""
+        near = {expr for expr, _ in self.of[v.expr]}
+        apart = (found[0] for expr, found in self.values.items() if expr not in near and found)
+        return next((value for value in apart if value.peak is None), None)
+
+    def _meet(self, v: Value) -> None:
+        self.values[v.expr] = []
+        mine = self.of[v.expr] = []
+        if v.peak is not None:
+            self.peaks.add(v.expr)
+        for expr in self.values:
+            if v.peak is not None or expr in self.peaks:
+                flags = 0 if v.peak is not None and expr in self.peaks else SHIFTED
+            else:
+                flags = self._flags(v.expr, expr)
+            if flags:
+                mine.append((expr, flags))
+                if expr != v.expr:
+                    self.of[expr].append((v.expr, _swapped(flags)))
+
+    def _flags(self, first: int, second: int) -> int:
+        if not self.pruned:
+            return ALL
+        flags = self.semantics.oracle.pair(first, second)
+        if self.subtracts:
+            flags |= SUB_AB if self._subtracts(first, second) else 0
+            flags |= SUB_BA if self._subtracts(second, first) else 0
+        return flags
+
+    def _subtracts(self, first: int, second: int) -> bool:
+        oracle = self.semantics.oracle
+        negative = self._negatives.get(second)
+        if negative is None:
+            found = self.semantics.negated(second)
+            negative = self._negatives[second] = found if oracle.reaches(found) else -1
+        return negative >= 0 and bool(oracle.pair(first, negative) & ADD)
+
+
+def _swapped(flags: int) -> int:
+    """The same of the second expression with the first."""
+    kept = flags
+    for one, other in _SWAPPED.items():
+        kept = kept | other if flags & one else kept & ~other
+    return kept
