@@ -1,0 +1,36 @@
+"""Whatever the search finds is accepted, and of its mutants whatever float64 tells apart is refuted.
+
+The default tests take workloads that `test_mutants` has no graphs of; the slow ones take all that the standard
+search finds for all workloads, 20,800 mutants of it among them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.verify.mutant_table import WORKLOADS, Row, row, table
+
+SLOW_COUNT = 1600
+
+
+@pytest.mark.parametrize("name", ["moe", "mqa", "ntrans", "qknorm_k", "decode70b"])
+def test_found_graphs_are_accepted_and_mutants_refuted_or_equal(name: str) -> None:
+    made = row(name, 50, effort="quick")
+    assert made.wrong == []
+    assert made.graphs >= 3 and made.mutants == 50
+    assert made.tally["refuted"] >= 15 and made.tally["undecided"] <= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_all_that_the_standard_search_finds(name: str) -> None:
+    made = row(name, SLOW_COUNT)
+    assert made.wrong == []
+    assert made.mutants == SLOW_COUNT
+
+
+def test_the_table_adds_up() -> None:
+    rows = [Row("a", 3, 1), Row("b", 4)]
+    rows[0].tally.update(mutants=5, refuted=4)
+    rows[1].tally.update(mutants=2, refuted=2)
+    assert table(rows).splitlines()[-1].split()[:5] == ["all", "7", "1", "7", "6"]
