@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class World:
     def _fresh(self, term: Term, memo: dict[Term, Value]) -> Value:
         match term.kind:
             case Kind.NUM:
-                return (), np.asarray(float(term.data))
+                return (), self._number(term.data)
             case Kind.SYM:
                 name = term.data[0]
                 return (), np.asarray(float(self.extents[name[1:-1]] if name[0] == "|" else self.constants[name]))
@@ -58,16 +59,24 @@ class World:
         args = [self._aligned(self._value(arg, memo), indices) for arg in term.args]
         match term.kind:
             case Kind.ADD:
-                return indices, np.asarray(sum(args))
+                return indices, self._reduced(np.asarray(sum(args)))
             case Kind.MUL:
                 product = args[0]
                 for arg in args[1:]:
-                    product = product * arg
+                    product = self._reduced(product * arg)
                 return indices, np.asarray(product)
             case Kind.FN:
                 return indices, np.asarray(self.functions[term.data](*args))
-        function = {Kind.INV: lambda x: 1 / x, Kind.EXP: np.exp, Kind.SQRT: np.sqrt}[term.kind]
-        return indices, np.asarray(function(args[0]))
+        return indices, np.asarray(self._applied(term.kind, args[0]))
+
+    def _number(self, value: Fraction) -> Array:
+        return np.asarray(float(value))
+
+    def _reduced(self, value: Array) -> Array:
+        return value
+
+    def _applied(self, kind: Kind, value: Array) -> Array:
+        return {Kind.INV: lambda x: 1 / x, Kind.EXP: np.exp, Kind.SQRT: np.sqrt}[kind](value)
 
     def _bound(self, term: Term, memo: dict[Term, Value]) -> Value:
         inside, args = opened(term)
@@ -83,7 +92,7 @@ class World:
         if term.kind is Kind.RESCALED:
             weight = np.exp(values[1] - values[1].max(axis=axes, keepdims=True))
             return outside, (values[0] * weight).sum(axis=axes)
-        return outside, values[0].sum(axis=axes)
+        return outside, self._reduced(values[0].sum(axis=axes))
 
     def _element(self, term: Term) -> Value:
         name, index = term.data
@@ -122,6 +131,33 @@ class World:
         moved = np.transpose(array, order)
         extents = iter(moved.shape)
         return moved.reshape([next(extents) if var in own else 1 for var in indices])
+
+
+@dataclass
+class FieldWorld(World):
+    """The same over Z_p, with exponents over Z_q: what field trials compute. Arrays hold whole numbers."""
+
+    modulus: int = 1019
+    exponents: FieldWorld | None = None
+    root: int = 4
+
+    def _fresh(self, term: Term, memo: dict[Term, Value]) -> Value:
+        if term.kind is Kind.EXP:
+            assert self.exponents is not None, "a second exponential"
+            indices, power = self.exponents._value(term.args[0], {})
+            return indices, np.vectorize(lambda x: pow(self.root, int(x), self.modulus))(power)
+        indices, found = super()._fresh(term, memo)
+        return indices, self._reduced(found)
+
+    def _number(self, value: Fraction) -> Array:
+        return np.asarray(value.numerator * pow(value.denominator, -1, self.modulus) % self.modulus)
+
+    def _reduced(self, value: Array) -> Array:
+        return np.asarray(value) % self.modulus
+
+    def _applied(self, kind: Kind, value: Array) -> Array:
+        assert kind is Kind.INV
+        return np.vectorize(lambda x: pow(int(x), -1, self.modulus))(value)
 
 
 def _plain(index: Iterable[tuple[Digit, ...]]) -> Iterator[Var]:

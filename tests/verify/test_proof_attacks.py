@@ -213,8 +213,7 @@ HOSTILE = {
     "a sign that is none": lambda p: p | {"terms": [["sym", ["c", 1]]]},
     "a deep term": lambda p: p | {"terms": [["num", "2"], *[["inv", None, i] for i in range(1, 5000)]]},
     "a doubling term": lambda p: p | {"terms": [["sym", ["c", True]], *[["mul", None, i, i] for i in range(60)]]},
-    "a doubling tree": lambda p: p
-    | {"terms": [["sym", ["c", True]], *[["fn", "f", i, i] for i in range(60)]]},
+    "a doubling tree": lambda p: p | {"terms": [["sym", ["c", True]], *[["fn", "f", i, i] for i in range(60)]]},
 }
 
 

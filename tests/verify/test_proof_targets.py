@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from mirage_nb.errors import OptionError, ProofError
+from mirage_nb.errors import GraphError, OptionError, ProofError
 from mirage_nb.ir import (
     AccumKind,
     ApplyAttrs,
@@ -270,6 +270,15 @@ def test_outputs_in_another_order():
     program, turned = k.returning(added, timed), k.returning(timed, added)
     assert proved(program, turned).outputs == (1, 0)
     refused(program, turned, outputs=(0, 1))
+
+
+def test_an_illegal_muGraph_is_refused():
+    case = mugraphs.rmsnorm()
+    illegal = next(m for _, m in mutants(mugraphs.attention_safe().candidate) if not is_legal(m))
+    for call in (lambda: prove(mugraphs.attention_safe().program, illegal), lambda: check(Proof(()), illegal, illegal)):
+        with pytest.raises(GraphError):
+            call()
+    assert is_legal(case.candidate)
 
 
 def test_another_program_is_no_crash():

@@ -47,7 +47,7 @@ from mirage_nb.verify.proof.translate import Goal, translate
 
 
 def check(proof: Proof, program: KernelGraph, mugraph: KernelGraph, *, seconds: float = 60.0) -> None:
-    """Raise ProofError, naming the step, unless the proof holds for these two graphs.
+    """Raise ProofError, naming the step, unless the proof holds for these two graphs; GraphError if one is not legal.
 
     Args:
         seconds: what the replay may take; a proof of the prover takes a fraction of a second.

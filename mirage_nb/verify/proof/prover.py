@@ -54,6 +54,7 @@ def prove(
 
     Raises:
         OptionError: a property that there is none of, or no time.
+        GraphError: a graph breaks Definition 2.1.
     """
     known = MappingProxyType({function: frozenset(names) for function, names in properties.items()})
     for name in sorted(frozenset().union(*known.values()) - PROPERTY_NAMES):

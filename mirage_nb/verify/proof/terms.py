@@ -31,8 +31,9 @@ Digit = Any
 """One place of an index list: a Var, or ("L" | "R", digits) on one side of a concatenated axis."""
 
 MAX_CHILDREN = 4096
-MAX_NODES = 2_000_000
-MAX_TIES = 5040
+MAX_NODES = 200_000
+MAX_TIES = 120
+"""In how many orders the indices of one binder may be tried: those over the same part of an axis can be exchanged."""
 OPENED = -1000
 """The index (s, n) of an opened binder is called (s, OPENED - n); those of outputs are -1, -2, and so on."""
 
@@ -85,7 +86,7 @@ class Term:
 def _node(kind: Kind, data: Any, args: tuple[Term, ...]) -> Term:
     nodes = 1 + sum(arg.nodes for arg in args)
     if nodes > MAX_NODES or len(args) > MAX_CHILDREN:
-        raise ProofError("a term of more than two million nodes", hint="products of long sums multiply out")
+        raise ProofError(f"a term of more than {MAX_NODES:,} nodes", hint="products of long sums multiply out")
     free: frozenset[Var] = frozenset().union(*(arg.free for arg in args))
     bound: dict[str, int] = {}
     for arg in args:

@@ -30,6 +30,7 @@ from mirage_nb.ir import (
     ReshapeAttrs,
     ThreadGraph,
     TransposeAttrs,
+    legality,
 )
 from mirage_nb.ir.fields import write_attrs
 from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
@@ -85,6 +86,7 @@ def translate(
 
     Raises:
         ProofError: other inputs or outputs, partitions that do not nest, graphs that are too large.
+        GraphError: a graph breaks Definition 2.1, so that it has no meaning.
     """
     _check(program, mugraph, outputs)
     first, second = scoped(program, mugraph, outputs)
@@ -112,6 +114,7 @@ def _check(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...])
     for graph in (program, mugraph):
         if sum(1 + len(op.body.ops if op.body else ()) for op in graph.ops) > MAX_OPERATORS:
             raise ProofError(f"a graph of more than {MAX_OPERATORS} operators")
+        legality.check(graph)
 
 
 def _branches(parts: Parts, number: Callable[[], int]) -> list[Branch]:
