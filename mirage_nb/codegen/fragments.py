@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from mirage_nb.codegen.index import Index, named
 from mirage_nb.codegen.matmul import (
+    Operand,
     clamped,
     contiguous_side,
     emit_product,
@@ -29,7 +30,7 @@ from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumAttrs, AccumKind, OpKind
 from mirage_nb.optimize.placement import Phase, Place, Step
 from mirage_nb.optimize.region import Region
-from mirage_nb.optimize.tiling import COLUMN_TILE, DEPTH_TILE, ROW_TILE
+from mirage_nb.optimize.tiling import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Tiling
 
 HELD_REGISTERS = 32
 """Registers that operands of the whole loop may take."""
@@ -150,6 +151,9 @@ class Fragments:
         rows, columns = sides(scope, tiling, left, right)
         with out.block():
             warp_place(out, tiling)
+            if scope.plan.options.wide:
+                self._wide(index, tiling, rows, columns, target)
+                return
             if scope.plan.places[left] is not Place.REGISTER:
                 held = f"held{left}" if index in self.held else ""
                 emit_product(out, scope, tiling, rows, columns, target, 0, held)
@@ -172,6 +176,39 @@ class Fragments:
                     out.unrolled("c", tiling.per_warp[2]) as c,
                 ):
                     out.line(f"mma_m16n8k16<{element}>({target}[0][{r}][{c}], p[{r}], q[{c}]);")
+
+    def _wide(self, index: int, tiling: Tiling, rows: Operand, columns: Operand, target: str) -> None:
+        """A product by groups of four warps: rows from registers, columns where the copy engine has left them."""
+        out, scope = self.out, self.scope
+        element = c_type(scope.block.types[rows.value].dtype)
+        count = rows.depth // DEPTH_TILE
+        source = self.held.get(index, "p")
+        if source == "p":
+            out.line(f"uint32_t p[{count}][1][4];")
+            with out.unrolled("k", count) as k:
+                if scope.plan.places[rows.value] is Place.REGISTER:
+                    with out.unrolled("i", 4) as i:
+                        cell = f"f{rows.value}[0][0][2 * {k} + {i} / 2]"
+                        out.line(f"p[{k}][0][{i}] = pack2<{element}>({cell}[{i} % 2 * 2], {cell}[{i} % 2 * 2 + 1]);")
+                else:
+                    at = named(k, count) * DEPTH_TILE
+                    gather_lambda(out, scope, rows, "row_side")
+                    load_rows(out, scope, tiling, rows, Index(), at, "row_side", f"p[{k}]")
+        leaf = behind_views(scope, columns.value)
+        layout = scope.plan.buffer(leaf).layout
+        panel = layout.panel_rows * layout.panel
+        if contiguous_side(scope, columns) == "side":
+            order, step = "MN", "k * 1024"  # sixteen lines of a panel
+        else:
+            order, step = "K", f"k / 4 * {panel} + k % 4 * {DEPTH_TILE}"
+        out.line(f"auto& sums = reinterpret_cast<float (&)[{columns.extent // 2}]>({target}[0][0]);")
+        out.line("wgmma_fence(sums);")
+        with out.unrolled("k", count) as k:
+            place = step.replace("k", k)
+            tile = f"wgmma_descriptor<Major::{order}>(t{leaf} + {place}, {panel * layout.dtype.size})"
+            out.line(f"wgmma_m64k16<{columns.extent}, {element}, Major::{order}>(sums, {source}[{k}][0], {tile});")
+        out.line("wgmma_commit();")
+        out.line("wgmma_wait<0>(sums);")
 
     def _fade(self, accum: int) -> None:
         """What a rescaled accumulator holds shrinks by the rise of its running maximum."""

@@ -14,7 +14,7 @@ from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, 
 from mirage_nb.optimize.held import Held, find_held
 from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
-from mirage_nb.optimize.options import Options, all_options, default_options
+from mirage_nb.optimize.options import WARPGROUPS, Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.placement import MATMULS, Phase, Place, Placement, Step, StepKind, pairs, place
 from mirage_nb.optimize.region import Region, find_region
@@ -23,6 +23,7 @@ from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.optimize.thread_graph import fuse
 from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
 from mirage_nb.optimize.transfer import boxes
+from mirage_nb.optimize.wide import wide_possible
 from mirage_nb.optimize.widen import widen
 from mirage_nb.targets import Target
 
@@ -166,6 +167,7 @@ def plan_block(
     placement = place(block, literal_args, region.ops if region else (), direct=region is not None and region.direct)
     steps = _scheduled(placement.steps)
     chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps))
+    chosen = replace(chosen, wide=target.capability == WARPGROUPS and wide_possible(block, region, chosen))
     available = target.shared_per_block - RESERVED_BYTES
     deepest = max(2, options.stages) if block.loop > 1 else 1
     planned = None
@@ -187,7 +189,7 @@ def _plan_held(block: BlockGraph, held: Held, options: Options, literal_args: fr
         literal = isinstance(op.attrs, InIterAttrs) and op.attrs.arg in literal_args
         place = Place.LITERAL if op.kind is OpKind.CONST or literal else Place.REGISTER
         places += [place] * len(values)
-    chosen = replace(options, warps=held.warps, stages=1, bulk=False)
+    chosen = replace(options, warps=held.warps, stages=1, bulk=False, wide=False)
     stored = tuple(t.dtype for t in block.types)
     return BlockPlan(
         block, chosen, held, None, tuple(places), stored, (), (), (), 0, frozenset(), entry_barrier=False,

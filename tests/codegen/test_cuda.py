@@ -113,6 +113,21 @@ def test_results_go_from_registers_to_device_memory(rows: int, bulk: bool) -> No
     check(split_safe_attention(rows=rows), options)
 
 
+@pytest.mark.parametrize(("rows", "warps", "keys", "d"), [(64, 4, 256, 64), (40, 4, 128, 64), (128, 8, 256, 128)])
+@pytest.mark.parametrize("safe", [False, True])
+def test_products_by_groups_of_warps(rows: int, warps: int, keys: int, d: int, safe: bool) -> None:
+    """Keys along the rows of their tile or along its columns, one panel or two; rows that fill no group."""
+    make = safe_attention if safe else attention
+    graph = make(heads=1, rows=rows, keys=keys, d=d, row_blocks=1)
+    options = Options(warps=warps, stages=2, bulk=True, wide=True)
+    block = plan(graph, H200, options).kernels[0]
+    assert block is not None
+    wide = rows > 16 * (warps - 1)
+    assert block.options.wide == wide
+    assert emit(graph, H200, options).source.count("wgmma_m64k16") == (2 if wide else 0)
+    check(graph, options, scale=0.3)
+
+
 @pytest.mark.parametrize("bulk", [False, True])
 @pytest.mark.parametrize("form", ["V", "E", "K"])
 def test_norms_of_streamed_tiles_beside_warp_private_products(form: str, bulk: bool) -> None:
