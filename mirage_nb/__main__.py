@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--target", choices=tuple(TARGETS), help=f"default: the attached GPU, else {DEFAULT_TARGET}")
     sub.add_argument("--json", metavar="OUT", help="write the result as JSON")
     sub.add_argument("--emit", metavar="DIR", help="write the CUDA sources, cubins and muGraph texts")
+    sub.add_argument("--store", metavar="FILE", help="keep the session there, and go on with what it has")
     sub.add_argument("--quiet", action="store_true", help="no progress line")
     sub.set_defaults(run=_superoptimize)
     sub = commands.add_parser("verify", help="compare two programs or muGraph files")
@@ -86,6 +87,7 @@ def _superoptimize(options: argparse.Namespace) -> int:
         effort=options.effort,
         budget=options.budget,
         max_block_ops=options.max_block_ops,
+        store=options.store,
     )
     interrupted = False
     try:
@@ -95,6 +97,9 @@ def _superoptimize(options: argparse.Namespace) -> int:
         session.stop()
         session.wait(STOP_SECONDS)
     print(describe(session))
+    done = session.snapshot()
+    if done.configurations_kept and session.stored is not None:
+        print(f"{done.configurations_kept} of {done.configurations_total} configurations were in {session.stored[1]}")
     if options.json:
         _write(Path(options.json), to_json(session))
     if options.emit:

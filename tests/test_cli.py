@@ -68,6 +68,19 @@ def test_superoptimize_prints_writes_and_emits(
     assert capsys.readouterr().out.startswith("field, 4 trials")
 
 
+def test_a_stored_session_is_not_searched_again(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirage_nb.runtime.passes.Passes.run", lambda self: None)
+    options = ["superoptimize", str(program), "--effort", "quick", "--store", str(tmp_path / "kept")]
+    assert main(options) == 0
+    assert "configurations were in" not in capsys.readouterr().out
+    assert main(options) == 0
+    assert f"2 of 2 configurations were in {tmp_path / 'kept'}" in capsys.readouterr().out
+    assert main([*options[:-1], str(tmp_path)]) == 0  # a folder: said, and done without
+    assert "cannot be opened" in capsys.readouterr().out
+
+
 def test_workloads_have_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["superoptimize", "--workload", "lora", "--effort", "quick", "--quiet"]) == 0
     assert "lora: finished" in capsys.readouterr().out
