@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 from mirage_nb.algebra.atoms import Expr
 from mirage_nb.algebra.levels import Level, find_levels
@@ -157,8 +157,13 @@ class Oracle:
                 continue
             missing = min((flat // gcd(flat, whole) for whole in self._flats), default=flat)
             alone = show_monomial(algebra, m)
-            atoms = sorted(self._matcher.open(m).places)
-            unknown = [show_monomial(algebra, p) for p in atoms if missing % p == 0]
+            places = self._matcher.open(m).places
+            powers = [p ** len(at) for p, at in places.items()]
+            together = any(not w % prod(powers) for w in self._flats)
+            if not together and all(any(not w % power for w in self._flats) for power in powers):
+                factors = " and ".join(show_monomial(algebra, p) for p in sorted(places))
+                return f"the target has {factors}, but never as factors of one part"
+            unknown = [show_monomial(algebra, p) for p in sorted(places) if missing % p == 0]
             more = f": {', '.join(unknown)} too many" if unknown else ": it sums over too many axes"
             return f"no part of the target has all factors of {alone}{more}"
         if len(terms) > 1 and all(self.reaches(algebra.single(m, c)) for m, c in terms):

@@ -221,6 +221,19 @@ def test_explanations() -> None:
     assert "one by one" in p.oracle.explain(a.add(q, k))
 
 
+def test_explanations_tell_factors_that_are_apart_from_axes_too_many() -> None:
+    """X Z + Y Z of the paper's section 4.3."""
+    algebra = Algebra()
+    x, y = (algebra.symbol(name, [("m",), ("k",)]) for name in "XY")
+    z = algebra.symbol("Z", [("k",), ("n",)])
+    products = (algebra.sum([("k",)], algebra.mul(t, z)) for t in (x, y))
+    oracle = Oracle(algebra, [algebra.add(*products)])
+    assert oracle.explain(algebra.mul(x, y)).endswith("cut: the target has X and Y, but never as factors of one part")
+    both = algebra.sum([("k",), ("m",)], algebra.mul(x, z))
+    assert oracle.explain(both).endswith("it sums over too many axes")
+    assert "kept" in oracle.explain(algebra.add(x, y))
+
+
 def test_questions_are_counted() -> None:
     p = Program(STANDARD, "rmsnorm")
     for _ in range(3):
