@@ -76,7 +76,8 @@ def instances(structure: Structure, prepared: Prepared, target: Target, limit: i
     found = [part_instances(part, target, min(limit, PER_PART)) for part in structure.parts]
     chosen = cheapest([[instance.cost.us for instance in part] for part in found], limit)
     picked = ([part[i] for part, i in zip(found, pick, strict=True)] for pick in chosen)
-    return [_joined(prepared.graph, structure, parts) for parts in picked]
+    made = [_joined(prepared.graph, structure, parts) for parts in picked]
+    return sorted(made, key=lambda instance: instance.cost.us)
 
 
 def part_instances(part: Part, target: Target, limit: int) -> list[Instance]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 
 from mirage_nb.ir import OpKind
 from mirage_nb.search.assemble import Assembly, Part, cheapest, part_instances
@@ -34,9 +35,9 @@ LOOKED_AT = 50
 """Graphs looked at for every one that is kept."""
 MAX_TERMS = 4
 """Terms of a product of two sums that are written out."""
-ASSEMBLIES = 12
+ASSEMBLIES = 6
 """muGraphs of a cut that are kept, best estimates first."""
-PARTS_KEPT = 6
+PARTS_KEPT = 4
 """Structures of a piece that are combined with those of the others."""
 PIECE_STRUCTURES = 8
 """Graphs that are read off every configuration of a piece."""
@@ -130,7 +131,7 @@ class _Explorer:
         picks = cheapest([[us for us, _ in parts] for parts in found], ASSEMBLIES)
         structures = [Assembly.of([parts[i][1] for parts, i in zip(found, pick, strict=True)]) for pick in picks]
         kept = [s for s in structures if s.can_be_tried and s.launches <= max(self.effort.pieces, len(made))]
-        if structures:
+        if prod(map(len, found)) > ASSEMBLIES:
             self.cut.append(f"pieces: only the {ASSEMBLIES} cheapest ways to compute all pieces of a cut")
         return ConfigurationResult(
             counts=dict(self.counts),
@@ -176,6 +177,7 @@ class _Explorer:
             pieces=0,
             cuts=0,
             structures=min(PIECE_STRUCTURES, self.effort.structures),
+            pairs=min(PIECE_STRUCTURES // 2, self.effort.pairs),
             prefixes=self.effort.prefixes // 8,
         )
 
@@ -272,9 +274,9 @@ class _Explorer:
             self.reached.add("seconds")
         if pairing.pairs:
             self.cut.append(f"two kernels: at most {FIRST_PER_SET} first kernels for each set of tensors between")
-        if len(pairing.pairs) > self.effort.structures:
-            self.cut.append(f"two kernels: only the first {self.effort.structures} graphs of a configuration were kept")
-        yield from pairing.best(self.effort.structures)
+        if len(pairing.pairs) > self.effort.pairs:
+            self.cut.append(f"two kernels: only the first {self.effort.pairs} graphs of a configuration were kept")
+        yield from pairing.best(self.effort.pairs)
 
     def choices(
         self, graphs: Extraction, roots: Sequence[tuple[int, ...]], accept: Callable[[Choice], bool]

@@ -38,7 +38,8 @@ class Effort:
             where it cannot be searched as a whole.
         cuts: at most so many such cuts.
         extra: graphs up to this many operators above the smallest one of a configuration.
-        structures: at most so many graphs per configuration.
+        structures: at most so many graphs of one kernel per configuration, and of the second kernel of two.
+        pairs: at most so many graphs of two kernels per configuration.
         budget: what one configuration may take, unless the caller says otherwise.
         prefixes: size of the sample of events.
         replicas, concat, hold: see `closure.Rules`.
@@ -54,6 +55,7 @@ class Effort:
     cuts: int
     extra: int
     structures: int
+    pairs: int
     budget: Budget = Budget()
     prefixes: int = 150
     replicas: bool = True
@@ -67,8 +69,19 @@ class Effort:
 EFFORTS: dict[str, Effort] = {
     effort.name: effort
     for effort in (
-        Effort("quick", QUICK, kernels=1, pieces=1, cuts=4, extra=2, structures=64, budget=Budget(10.0), concat=False),
-        Effort("standard", STANDARD, kernels=2, pieces=5, cuts=16, extra=3, structures=128),
+        Effort(
+            "quick",
+            QUICK,
+            kernels=1,
+            pieces=1,
+            cuts=4,
+            extra=2,
+            structures=64,
+            pairs=0,
+            budget=Budget(10.0),
+            concat=False,
+        ),
+        Effort("standard", STANDARD, kernels=2, pieces=5, cuts=16, extra=3, structures=128, pairs=64),
         Effort(
             "exhaustive",
             THOROUGH,
@@ -77,6 +90,7 @@ EFFORTS: dict[str, Effort] = {
             cuts=128,
             extra=5,
             structures=4096,
+            pairs=4096,
             budget=Budget(600.0, 200_000, 32),
             parts=True,
             expand=True,

@@ -198,6 +198,21 @@ def test_equal_seeds_give_equal_results_and_other_seeds_the_same_structures() ->
     assert first.structures == other.structures and first.counts == other.counts
 
 
+@pytest.mark.parametrize("name", ["rmsnorm", "lora", "gqa", "attention_safe"])
+def test_three_seeds_give_the_same_sets(name: str) -> None:
+    graph = PROGRAMS[name]()
+    whole = configurations(prepare(graph), STANDARD)
+    for configuration in (whole[0], *[c for c in whole if c.cut is not None][:1], whole[-1]):
+        first, *others = (explore(graph, configuration, seed) for seed in (0, 1, 2))
+        assert first.structures
+        for other in others:
+            assert other.counts == first.counts and other.values == first.values
+            if configuration.cut is None:
+                assert other.structures == first.structures
+            else:
+                assert [s.operators for s in other.structures] == [s.operators for s in first.structures]
+
+
 def test_everything_crosses_a_process_boundary() -> None:
     prepared = prepare(gqa())
     configuration = configurations(prepared, STANDARD)[0]
