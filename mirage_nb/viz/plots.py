@@ -188,7 +188,7 @@ def roofline_figure(points: Sequence[Point], target: Target, title: str = "", th
         axes.text(high, roof * 1.08, name, ha="right", fontsize=8)
     slope = target.device_bandwidth / 1e3
     axes.plot([low, ridge], [low * slope, target.tensor_rate], "-", color=LIGHT.soft)
-    axes.text(low * 1.15, low * slope * 1.9, f"{target.device_bandwidth:g} GB/s", fontsize=8)
+    axes.text(low * 1.15, low * slope * 2.8, f"{target.device_bandwidth:g} GB/s", fontsize=8)
     for number, point in enumerate(points):
         marker, colour = MARKERS[number % len(MARKERS)], PALETTE[number % len(PALETTE)]
         axes.plot([point.intensity], [point.rate], marker, color=colour, label=point.name, markersize=7)
@@ -214,7 +214,7 @@ def first_and_best_figure(
     for name, (first, best, end) in searches.items():
         if not 0 <= first <= best <= end:
             raise ValueError(f"{name}: seconds to first, best and end are {first:g}, {best:g}, {end:g}")
-    figure = Figure(figsize=(6.4, 1.2 + 0.36 * max(1, len(searches))), layout="constrained")
+    figure = Figure(figsize=(6.4, 1.5 + 0.36 * max(1, len(searches))), layout="constrained")
     axes = figure.subplots()
     rows = range(len(searches))
     times = [tuple(max(t, 1e-3) for t in row) for row in searches.values()]
@@ -228,7 +228,7 @@ def first_and_best_figure(
     axes.invert_yaxis()
     axes.set(xscale="log", xlabel="seconds")
     axes.margins(y=0.1 if len(searches) > 1 else 0.5)
-    axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.18), ncols=3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=8, ncols=3)
     return _dressed(figure, title, theme)
 
 

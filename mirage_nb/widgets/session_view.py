@@ -181,7 +181,10 @@ class SessionView(anywidget.AnyWidget):
         with self._guard:
             self._closed.set()
             self._forget_cells()
+            layout = self.layout if self.comm is not None else None
             super().close()
+            if layout is not None:
+                layout.close()  # a widget of its own, which nobody else would close
 
     # -- the pump -----------------------------------------------------------------------------------
 

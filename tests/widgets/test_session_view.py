@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -14,14 +15,17 @@ import pytest
 
 pytest.importorskip("anywidget")
 
+import comm
 from IPython.core.events import EventManager
 
 from mirage_nb.errors import SearchError
+from mirage_nb.ir.text import print_graph
 from mirage_nb.search.progress import Snapshot, State
 from mirage_nb.viz.tree import key
 from mirage_nb.widgets import SessionView, session_view
 from mirage_nb.widgets.session_view import RATE
 from tests.browser.fake_session import FakeSession, prefixes
+from tests.viz.mugraph_samples import rmsnorm_fused
 
 SECTIONS = (
     "header", "controls", "chart", "history", "candidates", "messages", "answer", "compared", "candidate", "editor",
@@ -214,25 +218,106 @@ def test_all_sections_are_set_and_known_to_the_script() -> None:
         assert f'["{name}", ' in view._esm
 
 
-def test_a_long_search_keeps_its_traffic_bounded() -> None:
-    class Busy(FakeSession):
-        """Every snapshot differs from the one before in every section."""
+class Million(FakeSession):
+    """A search of a million prefixes in which every snapshot differs from the one before in every section."""
 
-        def snapshot(self) -> Snapshot:
-            shown = super().snapshot()
-            many = tuple(
-                replace(p, identity=n, depth=int(shown.seconds * 1000) % 97)
-                for n in range(2000)
-                for p in prefixes()[:1]
+    def snapshot(self) -> Snapshot:
+        shown = super().snapshot()
+        turn = int(shown.seconds * 1000)
+        many = tuple(
+            replace(
+                prefixes()[n % 14], identity=n, parents=(n // 3,) if n else (), depth=(n + turn) % 97, reason=f"{turn}"
             )
-            counts = {k: int(v + shown.seconds * 1e6) for k, v in shown.counts.items()}
-            return replace(shown, prefixes=many, counts=counts)
+            for n in range(2000)
+        )
+        counts = {key: count + 200_000 + turn for key, count in shown.counts.items()}
+        found = tuple(
+            replace(c, estimate_us=c.estimate_us + turn, digest=f"{turn % 7}{c.digest}") for c in shown.candidates
+        )
+        rows = tuple(replace(found[n % len(found)], digest=f"{turn}-{n}") for n in range(200)) if found else ()
+        return replace(shown, prefixes=many, counts=counts, candidates=rows, messages=(f"turn {turn}",))
 
-    view = Recorded(Busy(2.0))
-    assert view.wait(8)
-    span = view.sent[-1][0] - view.sent[0][0]
-    size = sum(len(text) for _, state in view.sent for text in state.values() if isinstance(text, str))
-    assert size / span < 250_000
+
+def test_the_traffic_of_a_million_prefixes_is_bounded() -> None:
+    view = Recorded(Million(4.0))
+    first = len(json.dumps({name: getattr(view, name) for name in SECTIONS}))
+    assert view.wait(30)
+    assert sum(view._session.snapshot().counts.values()) > 1_000_000
+    assert view.sent[-1][0] - view.sent[0][0] > 3
+    # Sliding windows of two seconds; the last message, which opens the winner, comes once.
+    sizes = [(at, len(json.dumps(state))) for at, state in view.sent[:-1]]
+    worst = max(sum(size for at, size in sizes if start <= at < start + 2) for start, _ in sizes) / 2
+    assert worst < 200_000, worst
+    assert first < 400_000
+    for name in ("prefixes", "candidates"):
+        assert getattr(view, name).count("data-choose") <= 1000
+
+
+def test_a_view_looks_between_two_and_ten_times_a_second() -> None:
+    view = Recorded(FakeSession(3.0))
+    assert view.wait(10)
+    times = [at for at, state in view.sent if "header" in state]
+    rate = (len(times) - 1) / (times[-1] - times[0])
+    assert 2 <= rate <= 10.5, rate
+
+
+def test_ten_views_opened_and_closed_leave_nothing() -> None:
+    comms = set(comm.get_comm_manager().comms)
+    threads = set(threading.enumerate())
+    for number in range(10):
+        view = SessionView(FakeSession(60))
+        if number % 2:
+            click(view, {"do": "submit", "text": "mugraph 1\n"})
+        view.close()
+        assert view.wait(3)
+    deadline = time.monotonic() + 5
+    while set(threading.enumerate()) - threads and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert set(threading.enumerate()) <= threads
+    assert set(comm.get_comm_manager().comms) <= comms
+
+
+def test_a_submitted_mugraph_is_opened_and_its_thread_ends() -> None:
+    view = SessionView(FakeSession(0.01))
+    assert view.wait(3)
+    graph = rmsnorm_fused(blocks=64)
+    click(view, {"do": "submit", "text": print_graph(graph)})
+    deadline = time.monotonic() + 5
+    while graph.digest()[:8] not in view.candidate and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert graph.digest()[:8] in view.answer and f"µGraph {graph.digest()[:8]}" in view.candidate
+    click(view, {"do": "edit", "digest": graph.digest()})
+    assert "grid=[64]" in view.editor
+    view.close()
+
+
+def test_comparing_needs_two() -> None:
+    view = SessionView(FakeSession(0.01))
+    assert view.wait(3)
+    first, second = (c.digest for c in view._session.snapshot().candidates[:2])
+    click(view, {"do": "compare", "digest": first})
+    assert "another row" in view.compared and "<svg" not in view.compared
+    click(view, {"choose": f"candidate:{second}"})
+    assert view.compared.count("<svg") == 2
+    click(view, {"do": "compare", "digest": first})
+    assert view.compared == ""
+
+
+def test_a_closed_view_leaves_the_events_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shell:
+        kernel = object()
+
+        def __init__(self) -> None:
+            self.events = EventManager(self, {"post_run_cell": lambda result: None})
+
+    shell = Shell()
+    monkeypatch.setattr(session_view, "get_ipython", lambda: shell)
+    monkeypatch.setattr(session_view, "_display", lambda data, raw: None)
+    before = list(shell.events.callbacks["post_run_cell"])
+    view = SessionView(FakeSession(60)).show()
+    assert len(shell.events.callbacks["post_run_cell"]) == len(before) + 1
+    view.close()
+    assert shell.events.callbacks["post_run_cell"] == before
 
 
 def test_the_next_cell_after_the_end_brings_the_static_form_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
