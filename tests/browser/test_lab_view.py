@@ -174,7 +174,7 @@ def test_a_real_search_from_cell_to_kernel(open_notebook: Callable[..., Notebook
         "del mirage_nb.superoptimize\nfrom mirage_nb.pipeline import superoptimize\n"
         "mirage_nb.superoptimize = superoptimize",
         real,
-        "print(fused.result(60).state.value, fused.best.graph.kernel_count)",
+        "print(fused.result(150).state.value, fused.best.graph.kernel_count)",
         "fused.best.graph",
     )
     notebook.run(1)
