@@ -19,6 +19,7 @@ from mirage_nb.ir import Input, KernelGraph, Op, OpKind
 
 VIEWS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT})
 HEAVY = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
+EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
 MAX_POINTS = 8
 """Values of a program, the smallest ones, that cuts may store beside those that they have to."""
 MAX_STORED = 4
@@ -164,7 +165,7 @@ def smallest_cut(program: KernelGraph, expressible: Callable[[KernelGraph], bool
 def cuts(program: KernelGraph, least: Cut, kernels: int, limit: int) -> tuple[Cut, ...]:
     """At most `limit` cuts that store `least` and more, into at most `kernels` pieces; few pieces, few bytes first.
 
-    Points to cut at are values that feed a matmul and values that several operators read, behind their views.
+    Points to cut at are values that feed a matmul or a second exponential, and values that several operators read.
     What is stored beyond `least` is no larger than the inputs and outputs together.
     """
     maker = {value: op for op, values in program.definitions() for value in values}
@@ -188,7 +189,9 @@ def cuts(program: KernelGraph, least: Cut, kernels: int, limit: int) -> tuple[Cu
 
 
 def _points(maker: dict[int, Op]) -> set[int]:
-    """Where kernels may be cut apart: computed values that matmuls or several operators read."""
+    """Where kernels may be cut apart: computed values that matmuls or several operators read, and exponentials
+    that read what another one was part of, since field trials take one on a path.
+    """
     readers: dict[int, set[int]] = {}
     points: set[int] = set()
     for value, op in maker.items():
@@ -199,6 +202,14 @@ def _points(maker: dict[int, Op]) -> set[int]:
             if op.kind in HEAVY:
                 points.add(source)
     points |= {v for v, found in readers.items() if len(found) > 1}
+    raised: set[int] = set()
+    for value, op in maker.items():
+        if raised.intersection(op.inputs):
+            raised.add(value)
+            if op.kind in EXPONENTIALS:
+                points.update(v for v in op.inputs if maker[v].kind not in HEAVY)
+        if op.kind in EXPONENTIALS:
+            raised.add(value)
     return points & maker.keys()
 
 

@@ -145,10 +145,10 @@ def test_it_is_emitted_and_runs(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_refused_with_a_reason_unless_it_is_proved(name: str) -> None:
     graph = program(name)
-    verdicts = [verify(*tiny(prepare(graph), s), seed=3) for s in found(prepare(graph))]
-    assert verdicts
-    for verdict in verdicts:
-        assert verdict.kind is VerdictKind.PROVED or REFUSED[name] in str(verdict)
+    verdicts = [(s, verify(*tiny(prepare(graph), s), seed=3)) for s in found(prepare(graph))]
+    assert any(verdict.accepted for _, verdict in verdicts), "in pieces of one exponential each"
+    for structure, verdict in verdicts:
+        assert len(structure.kernels) > 1 or verdict.kind is VerdictKind.PROVED or REFUSED[name] in str(verdict)
 
 
 @pytest.mark.slow

@@ -68,6 +68,13 @@ def test_a_chain_is_cut_between_its_layers() -> None:
     assert len(cuts(layers(), frozenset(), 2, 100)) == 2 and len(cuts(layers(), frozenset(), 5, 1)) == 1
 
 
+def test_a_second_exponential_on_a_path_may_begin_a_kernel() -> None:
+    b = Builder.over(X=(4, 6))
+    b.op(OpKind.EXP, b.op(OpKind.SQRT, b.op(OpKind.SIGMOID, b.op(OpKind.SQR, 0))))
+    (cut,) = cuts(b.done(), frozenset(), 5, 100)
+    assert [[op.kind for op in piece.graph.ops] for piece in pieces(b.done(), cut)][1] == [OpKind.EXP]
+
+
 def test_no_matmul_is_computed_twice() -> None:
     for cut in (frozenset[int](), *cuts(shared(), frozenset(), 5, 100)):
         made = [op for piece in pieces(shared(), cut) for op in piece.graph.ops]
