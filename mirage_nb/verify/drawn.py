@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
@@ -89,14 +89,14 @@ class Trials:
             self._shown[number] = shown(groups, exponents, list(trial.inputs.values()), trial.instance)
         return self._shown[number]
 
-    def outputs(self, candidate: KernelGraph, count: int) -> list[tuple[FieldTensor, ...]]:
-        """What a candidate makes of the first trials of a small program."""
+    def outputs(self, candidate: KernelGraph, count: int) -> Callable[[int], tuple[FieldTensor, ...]]:
+        """What a candidate makes of the first trials of a small program, trial by trial."""
         shared = self._shared.get(count)
         if shared is None:
             trials = [self.trial(number) for number in range(count)]
             shared = SharedFields([trial.instance for trial in trials], [dict(trial.inputs) for trial in trials])
             self._shared[count] = shared
-        return list(zip(*shared.evaluate(candidate), strict=True))
+        return shared.run(candidate)
 
 
 class Program:

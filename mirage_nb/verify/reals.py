@@ -8,6 +8,7 @@ only a difference that float64 shows far above rounding refutes them.
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,9 +44,9 @@ class RealsReport:
 def in_reals(program: KernelGraph, candidate: KernelGraph, seed: int) -> RealsReport:
     """Compare on a normal and on a positive draw, outputs in any order; infinite and undefined results of
     the program are not compared."""
-    for number, draw in enumerate((_normal, _positive)):
-        inputs = draw(program, seed)
-        left, right = evaluate(program, inputs), evaluate(candidate, inputs)
+    for number in range(len(DRAWS)):
+        inputs, left = _drawn(program, seed, number)
+        right = evaluate(candidate, inputs)
         if not _pairable(left, right):
             return RealsReport(Reals.DIFFERENT, _witness(left, right, seed + number))
     return RealsReport(Reals.AGREE)
@@ -59,6 +60,25 @@ def _normal(graph: KernelGraph, seed: int) -> dict[str, Array]:
 def _positive(graph: KernelGraph, seed: int) -> dict[str, Array]:
     rng = np.random.default_rng([seed, 3])
     return {i.name: rng.uniform(0.5, 1.5, size=i.type.shape) for i in graph.inputs}
+
+
+DRAWS = (_normal, _positive)
+KEPT_ELEMENTS = 2**16
+"""Programs with fewer input elements have their values kept for the next candidate."""
+
+
+def _drawn(program: KernelGraph, seed: int, number: int) -> tuple[dict[str, Array], tuple[Array, ...]]:
+    """Inputs and what the program makes of them."""
+    few = sum(i.type.elements for i in program.inputs) < KEPT_ELEMENTS
+    return _kept(program, seed, number) if few else _draw(program, seed, number)
+
+
+def _draw(program: KernelGraph, seed: int, number: int) -> tuple[dict[str, Array], tuple[Array, ...]]:
+    inputs = DRAWS[number](program, seed)
+    return inputs, evaluate(program, inputs)
+
+
+_kept = functools.lru_cache(maxsize=64)(_draw)
 
 
 def _pairable(left: Sequence[Array], right: Sequence[Array]) -> bool:

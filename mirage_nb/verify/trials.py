@@ -115,10 +115,12 @@ class _Run:
         self.wanted = trials
         self.seed = seed
         self.pool = pool
+        self.final = pool is not SMALL and is_small(self.program)
         self.lax = joined(known.report, inspect(candidate))
         self.drawn = known.trials(self.lax, seed, pool)
         self.primes: list[tuple[int, int]] = []
-        self.shared: list[tuple[FieldTensor, ...]] = []
+        self.known = 0
+        self.shared: Callable[[int], tuple[FieldTensor, ...]] | None = None
         self.observer: Observer | None = None
         self.bound: float | None = None
         self.once = 0.0
@@ -152,17 +154,17 @@ class _Run:
         )
 
     def _share(self) -> None:
-        """The candidate's outputs in the first trials, at once, where nothing but values is looked at."""
+        """The candidate's outputs in the first trials, by one walk, where nothing but values is looked at."""
         if self.observer is None and is_small(self.program):
-            self.shared = self.drawn.outputs(self.candidate, self.wanted)
+            self.known, self.shared = self.wanted, self.drawn.outputs(self.candidate, self.wanted)
 
     def _try(self, matching: Matching, number: int) -> None:
         """One trial."""
         trial = self.drawn.trial(number)
         self.primes.append((trial.instance.p.value, trial.instance.q.value))
         noted = Noted()
-        if number < len(self.shared):
-            found = self.shared[number]
+        if self.shared is not None and number < self.known:
+            found = self.shared(number)
         else:
             found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
         matching.compare(trial.expected, found, self.drawn.seed(number))
@@ -176,15 +178,15 @@ class _Run:
 
     def _find_bound(self) -> None:
         """What a trial is worth, and whether it has to show more than values for that."""
-        lax, final = self.lax, self.pool is not SMALL and is_small(self.program)
+        lax = self.lax
         if len(self.program.outputs) != len(self.candidate.outputs) or lax.opaque:
             return
         more = lax.roots or lax.exponentials or lax.maxima
-        found = tower(self.program, self.candidate, lax, self.pool) if final or not more else None
+        found = tower(self.program, self.candidate, lax, self.pool) if self.final or not more else None
         if found is not None:
             self.bound, self.once = found.chance, found.once
             self.observer = Observer(found) if more else None
-        elif lax.bounded and final:
+        elif lax.bounded and self.final:
             # Every pairing of outputs is bounded: which one holds shows only when the trials are over.
             self.bound = trial_bound(self.program, self.candidate, self.pool)
             self.once = math.log2(len(self.program.outputs) ** 2)
@@ -193,14 +195,15 @@ class _Run:
         """log2 of the chance that graphs that differ pass all trials so far."""
         if self.bound is None or (self.observer is not None and not self.observer.holds):
             return None
-        # Some of the trials may have left an element out; which ones is part of what was random.
-        return self.wanted * self.bound + self.once + math.log2(math.comb(len(self.primes), self.wanted))
+        # Some of the trials may have left an element out; which ones is part of what was random, and so may be
+        # how many trials were wanted in the end.
+        chosen = math.comb(len(self.primes), self.wanted) * (self.wanted if self.final else 1)
+        return self.wanted * self.bound + self.once + math.log2(chosen)
 
     def _wants_more(self) -> bool:
         """Whether a trial more is worth it."""
         total = self._total()
-        final = self.pool is not SMALL and is_small(self.program)
-        return final and total is not None and FINAL_LOG2_BOUND < total and self.wanted < FINAL_TRIALS
+        return self.final and total is not None and FINAL_LOG2_BOUND < total and self.wanted < FINAL_TRIALS
 
     def _equal(self, matching: Matching) -> Verdict:
         total = self._total()
