@@ -118,8 +118,11 @@ def emitted_without(name: str, graph: KernelGraph, target: Target, options: Opti
 # -- the command --------------------------------------------------------------------------------------
 
 
-def run_ablation(names: Sequence[str], batch: int, record: str | None, winners: str | None) -> int:
-    """Measure; print the table; write the record. `winners`: a record of `bench kernels` whose muGraphs to take."""
+def run_ablation(
+    names: Sequence[str], batch: int, record: str | None, winners: str | None, revision: str | None = None
+) -> int:
+    """Measure; print the table; write the record. `winners`: a record of `bench kernels` whose muGraphs to take;
+    `revision`: the commit that the record names, where the checkout does not know it."""
     gpu = attached_gpu()
     if gpu is None:
         raise MissingPartError("bench ablation needs a GPU", hint="print a record with --from FILE, or see `doctor`")
@@ -130,7 +133,7 @@ def run_ablation(names: Sequence[str], batch: int, record: str | None, winners: 
         rows += list(_measure(name, batch, gpu, known.get((name, batch))))
     sys.stdout.write(table(rows) + "\n")
     if record:
-        Path(record).write_text(json.dumps({**machine(gpu), "rows": rows}, indent=1))
+        Path(record).write_text(json.dumps({**machine(gpu, revision), "rows": rows}, indent=1))
     return 0
 
 

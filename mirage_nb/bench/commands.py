@@ -26,6 +26,7 @@ def add_parser(commands: Any) -> None:
     kernels.add_argument("--record", metavar="FILE", help="write the measurements as JSON, after every workload")
     kernels.add_argument("--figure", metavar="FILE", help="draw the bars of the paper's Figure 7 (.svg, .pdf, .png)")
     kernels.add_argument("--from", dest="source", metavar="FILE", help="show this record instead; needs no GPU")
+    kernels.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
     kernels.set_defaults(run=_kernels)
     ablation = kinds.add_parser("ablation", help="parts of the plan switched off one at a time, on the attached GPU")
     ablation.add_argument("--workloads", default=",".join(ABLATED), help="names, separated by commas")
@@ -33,6 +34,7 @@ def add_parser(commands: Any) -> None:
     ablation.add_argument("--winners", metavar="FILE", help="take the muGraphs of this record of `bench kernels`")
     ablation.add_argument("--record", metavar="FILE", help="write the measurements as JSON")
     ablation.add_argument("--from", dest="source", metavar="FILE", help="print this record instead; needs no GPU")
+    ablation.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
     ablation.set_defaults(run=_ablation)
     cost = kinds.add_parser("cost", help="how well the cost model ranks instances, on the attached GPU")
     cost.add_argument("--workloads", default=",".join(RANKED), help="names, separated by commas")
@@ -70,7 +72,7 @@ def _kernels(options: argparse.Namespace) -> int:
     if options.tune is not None and not 0 < options.tune < float("inf"):
         raise OptionError(f"--tune {options.tune:g}: not a positive number of seconds")
     sizes = tuple(dict.fromkeys(int(b) for b in batches))
-    return run_kernels(Asked(names, sizes, options.tune, options.record, options.figure))
+    return run_kernels(Asked(names, sizes, options.tune, options.record, options.figure, options.commit))
 
 
 def _ablation(options: argparse.Namespace) -> int:
@@ -78,4 +80,4 @@ def _ablation(options: argparse.Namespace) -> int:
         return print_record(options.source)
     if options.batch < 1:
         raise OptionError("--batch has to be positive")
-    return run_ablation(_names(options), options.batch, options.record, options.winners)
+    return run_ablation(_names(options), options.batch, options.record, options.winners, options.commit)

@@ -31,13 +31,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What `bench kernels` is to do: workloads, batch sizes, seconds of tuning for each; files to write, or "" ."""
+    """What `bench kernels` is to do: workloads, batch sizes, seconds of tuning for each, files to write, and the
+    commit that the record names, where the checkout does not know it."""
 
     names: tuple[str, ...]
     batches: tuple[int, ...]
     tune: float | None = None
     record: str | None = None
     figure: str | None = None
+    revision: str | None = None
 
 
 def run_kernels(asked: Asked) -> int:
@@ -52,13 +54,14 @@ def run_kernels(asked: Asked) -> int:
         raise MissingPartError("bench kernels needs a GPU", hint="print a record with --from FILE, or see `doctor`")
     openable(asked.record)
     openable(asked.figure)
+    origin = machine(gpu, asked.revision)
     rows: list[Row] = []
     for name in asked.names:
         for batch in asked.batches:
             rows += _measure(name, batch, gpu, asked.tune)
             if asked.record:  # after each one: what was measured is kept, whatever happens to the next
-                Path(asked.record).write_text(json.dumps({**machine(gpu), "rows": rows}, indent=1))
-    _show(rows, gpu.target() or find_target(DEFAULT_TARGET), {**machine(gpu)}, asked.figure)
+                Path(asked.record).write_text(json.dumps({**origin, "rows": rows}, indent=1))
+    _show(rows, gpu.target() or find_target(DEFAULT_TARGET), origin, asked.figure)
     return 0 if all(row["ours_us"] is not None for row in rows) else 1
 
 

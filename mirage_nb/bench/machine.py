@@ -15,12 +15,12 @@ METHOD = "CUDA graph replays, inputs rotated past L2, contestants interleaved, m
 PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch")
 
 
-def machine(gpu: Gpu) -> dict[str, Any]:
-    """What a record says about its origin."""
+def machine(gpu: Gpu, revision: str | None = None) -> dict[str, Any]:
+    """What a record says about its origin; `revision` stands for the commit where the checkout does not say it."""
     return {
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": commit(Path(__file__)),
+        "commit": revision or commit(Path(__file__)),
         "card": gpu.name,
         "cuda_driver": gpu.driver,
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
