@@ -3,7 +3,8 @@
 In: a program, bounds on operators, a limit in seconds. Out: one `Timed` for each bound and `Method`: the closure
 or the literal Algorithm 1, with and without pruning by expression, on one worker or two. All methods look for
 every graph of one kernel with at most that many operators (iterators, constants and savers not counted), in all
-configurations. A run over the limit is reported as such, and larger bounds are then not tried.
+configurations; Algorithm 1 also counts graphs that compute one value twice. A run over the limit is reported as
+such, and larger bounds are then not tried.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from mirage_nb.bench.workloads import workload
@@ -80,7 +81,14 @@ def explore(name: str, kernels: int, limit: float, repeats: int) -> Space:
             saturated &= result.saturated
             cut += len(result.cut)
         seconds.append(time.process_time() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Space(
-        name, kernels, statistics.median(seconds), len(seconds), values, structures, saturated, cut, peak
+        name, kernels, statistics.median(seconds), len(seconds), values, structures, saturated, cut, _peak_mib()
     )
+
+
+def _peak_mib() -> float:
+    """Peak memory of this process: on Linux of the program alone, not of the one that it was forked from."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    peaks = [float(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return (peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 1024
