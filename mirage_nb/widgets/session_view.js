@@ -3,9 +3,10 @@
 // they are only placed. mirage_nb/viz/explorer.js and sections.js stand in front of this text.
 
 const LAYOUT = [
-  ["header", "root"], ["controls", "root"], ["answer", "root"],
+  ["header", "root"], ["controls", "root"], ["notice", "root"],
   ["chart", "side"], ["history", "side"], ["candidates", "main"], ["messages", "main"],
-  ["compared", "root"], ["candidate", "root"], ["editor", "root"], ["prefixes", "left"], ["prefix", "right"],
+  ["compared", "root"], ["candidate", "root"], ["editor", "root"], ["answer", "root"],
+  ["prefixes", "left"], ["prefix", "right"],
 ];
 const PAUSE_MS = 800;
 

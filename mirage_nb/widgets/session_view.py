@@ -90,6 +90,7 @@ class SessionView(anywidget.AnyWidget):
     history = traitlets.Unicode("").tag(sync=True)
     candidates = traitlets.Unicode("").tag(sync=True)
     messages = traitlets.Unicode("").tag(sync=True)
+    notice = traitlets.Unicode("").tag(sync=True)
     answer = traitlets.Unicode("").tag(sync=True)
     compared = traitlets.Unicode("").tag(sync=True)
     candidate = traitlets.Unicode("").tag(sync=True)
@@ -319,7 +320,7 @@ class SessionView(anywidget.AnyWidget):
         if action in SLOW_ACTIONS:
             self._begin(content)
         else:
-            self._take(self._actions.perform(content))
+            self._take("notice", self._actions.perform(content))
 
     def _edit(self, digest: str) -> None:
         chosen = self._named(self._session.snapshot(), digest)
@@ -337,19 +338,19 @@ class SessionView(anywidget.AnyWidget):
 
     def _answer(self, content: Mapping[str, object]) -> None:
         try:
-            self._take(self._actions.perform(content))
+            self._take("answer", self._actions.perform(content))
         except Exception as error:  # noqa: BLE001 - shown in the view instead of in some cell
             self._complain(f"{type(error).__name__}: {error}")
 
-    def _take(self, answer: Answer) -> None:
-        """Show what came of an action."""
+    def _take(self, section: str, answer: Answer) -> None:
+        """Show what came of an action, in the section beside its control."""
         if self._closed.is_set():
             return
         snapshot = self._session.snapshot()
         self._show(snapshot, slow=False, rare=False)  # at once; pictures take a moment
         with self._guard, self.hold_sync():
             if answer.html:
-                self.answer = answer.html
+                setattr(self, section, answer.html)
             if answer.candidate is not None:
                 self._submitted[answer.candidate.digest] = answer.candidate
                 self._chosen_candidate = answer.candidate.digest
@@ -358,7 +359,7 @@ class SessionView(anywidget.AnyWidget):
 
     def _complain(self, text: str) -> None:
         with self._guard:
-            self.answer = f"<p class='mir-complaint' role='alert'>{escape(text)}</p>"
+            self.notice = f"<p class='mir-complaint' role='alert'>{escape(text)}</p>"
 
     def wait(self, timeout: float) -> bool:
         """Block until the pump has ended, at most `timeout` seconds; returns whether it has."""

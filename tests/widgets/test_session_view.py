@@ -28,8 +28,8 @@ from tests.browser.fake_session import FakeSession, prefixes
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 SECTIONS = (
-    "header", "controls", "chart", "history", "candidates", "messages", "answer", "compared", "candidate", "editor",
-    "prefixes", "prefix",
+    "header", "controls", "notice", "chart", "history", "candidates", "messages", "compared", "candidate", "editor",
+    "answer", "prefixes", "prefix",
 )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def test_a_refused_action_is_shown_and_not_raised() -> None:
 
     view = SessionView(Stubborn(60))
     click(view, {"do": "pause"})
-    assert "cannot pause &lt;now&gt;" in view.answer
+    assert "cannot pause &lt;now&gt;" in view.notice
     view.close()
 
 
@@ -178,7 +178,7 @@ def test_a_pump_that_breaks_says_so_in_the_view_and_prints_nothing(capfd: pytest
 
     view = SessionView(Broken(60))
     assert view.wait(3)
-    assert "RuntimeError: lost &lt;it&gt;" in view.answer
+    assert "RuntimeError: lost &lt;it&gt;" in view.notice
     assert capfd.readouterr() == ("", "")
 
 
@@ -213,6 +213,9 @@ def test_all_sections_are_set_and_known_to_the_script() -> None:
     click(view, {"do": "pin", "digest": first})
     click(view, {"do": "compare", "digest": first})
     click(view, {"choose": f"candidate:{second}"})
+    click(view, {"do": "explain", "text": "mugraph 1"})
+    assert view._busy is not None
+    view._busy.join(5)
     for name in SECTIONS:
         assert getattr(view, name), name
         assert f'["{name}", ' in view._esm
