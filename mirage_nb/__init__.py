@@ -11,6 +11,7 @@ from mirage_nb.errors import MirageError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.targets import TARGETS, Target
+from mirage_nb.verify.proof import Proof, prove, verify_and_prove
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "TARGETS", "KernelGraph", "MirageError", "Session", "Store", "Target", "TensorProgram", "Verdict",
-    "VerdictKind", "Winner", "load", "load_kernel", "parse", "resume", "superoptimize", "verify",
+    "TARGETS", "KernelGraph", "MirageError", "Proof", "Session", "Store", "Target", "TensorProgram", "Verdict",
+    "VerdictKind", "Winner", "load", "load_kernel", "parse", "prove", "resume", "superoptimize", "verify",
+    "verify_and_prove",
 ]  # fmt: skip
 
 
