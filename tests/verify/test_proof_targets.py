@@ -7,6 +7,7 @@ from collections import Counter
 from fractions import Fraction
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -35,15 +36,18 @@ from mirage_nb.search import (
 )
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 from mirage_nb.verify.proof import Proof, Unproved, check, prove
+from mirage_nb.verify.proof.checker import equation, rewritten
+from mirage_nb.verify.proof.translate import translate
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 from tests import mugraphs
 from tests.codegen import mugraphs as built
 from tests.mugraphs import BUILDERS, Kernel
 from tests.search import programs
-from tests.strategies import program_pairs
+from tests.strategies import arrays_for, program_pairs
 from tests.strategies import programs as random_programs
 from tests.verify.mutants import mutants
+from tests.verify.term_values import World, part_extents
 
 SECONDS = 1.0
 OTHER_SIZES = {
@@ -165,6 +169,46 @@ def test_everything_that_the_search_finds(name: str, kernels: int):
         program, mugraph = tiny(prepared, structure)
         assert verify(program, mugraph).kind is VerdictKind.FIELD
         proved(program, mugraph)
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda b: b.__name__)
+def test_every_step_keeps_the_value(build):
+    """Both sides of every goal have one value before and after each step, whatever the constants are."""
+    case = build()
+    proof = proved(case.program, case.candidate)
+    goals = translate(case.program, case.candidate, proof.outputs)
+    extents = part_extents(case.program, case.candidate, proof.outputs)
+    world = World(extents, arrays_for(case.program, 5), {"c0": 0.7, "c1": 1.9})
+    world.functions = {"SiLU": lambda x: x / (1 + np.exp(-x))}
+    (goal,) = goals
+    indices = tuple(sorted(goal.left.free))
+    expected = world.value(goal.left, indices)
+    for step in proof.steps:
+        goals = rewritten(goals, *equation(step, {}))
+        for side in (goals[0].left, goals[0].right):
+            np.testing.assert_allclose(world.value(side, indices), expected, rtol=1e-7)
+
+
+def test_a_concatenated_matmul_of_real_concatenations():
+    """(X || X @ A) @ (W || C), concatenated in device memory, is X @ W + (X @ A) @ C."""
+    program = programs.lora(4, 8, 3, 6)
+    k = Kernel(X=(4, 8), W=(8, 6), A=(8, 3), C=(3, 6))
+    left = k.op(OpKind.CONCAT, 0, k.op(OpKind.MATMUL, 0, 2), attrs=DimAttrs(1))
+    right = k.op(OpKind.CONCAT, 1, 3, attrs=DimAttrs(0))
+    proved(program, k.returning(k.op(OpKind.MATMUL, left, right)))
+    swapped = k.op(OpKind.CONCAT, k.op(OpKind.MATMUL, 0, 2), 0, attrs=DimAttrs(1))
+    refused(program, k.returning(k.op(OpKind.MATMUL, swapped, right)))
+
+
+def test_a_quotient_by_itself_counts_and_says_what_it_assumes():
+    """The sum of (x + 1) / (x + 1) and that of x - x + 1 over a row is its length, where x is not -1."""
+    k = Kernel(X=(4, 6))
+    columns = k.returning(k.sum(k.op(OpKind.ADD, k.op(OpKind.SUB, 0, 0), k.const(1)), 1))
+    k = Kernel(X=(4, 6))
+    ones = k.op(OpKind.DIV, k.op(OpKind.ADD, 0, k.const(1)), k.op(OpKind.ADD, 0, k.const(1)))
+    proof = proved(columns, k.returning(k.sum(ones, 1)))
+    assert "inv_cancel" in proof.axioms
+    assert any("denominator" in assumption for assumption in proof.assumptions)
 
 
 def test_wrong_qknorm():

@@ -280,7 +280,7 @@ def _property(rules: Rules, term: Term) -> Step | None:
 
 RULES: dict[Kind, tuple[Callable[[Rules, Term], Step | None], ...]] = {
     Kind.ADD: (_collect,),
-    Kind.MUL: (_distribute, _exponentials, _cancel),
+    Kind.MUL: (_cancel, _exponentials, _distribute),
     Kind.INV: (_inverse,),
     Kind.EXP: (_exponential,),
     Kind.SQRT: (_root,),
