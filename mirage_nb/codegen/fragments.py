@@ -47,11 +47,22 @@ class Fragments:
             if index in region.ops and isinstance(op.attrs, AccumAttrs)
         }
         self.held: dict[int, str] = {}
+        self.packed: set[int] = set()
+        self.operands = frozenset(
+            op.inputs[0]
+            for index, op in enumerate(scope.block.ops)
+            if index in region.ops and op.kind is OpKind.MATMUL and scope.plan.places[op.inputs[0]] is Place.REGISTER
+        )
         uses = scope.block.uses()
         self.folded = {
             v: index for v, index in self.accumulator.items()
             if len(uses[v]) == 1 and scope.ops[v].kind in (OpKind.MATMUL, OpKind.SUM)
             and self._kind(index) is not AccumKind.MAX
+        }  # fmt: skip
+        self.sums = {
+            v: f"a{scope.first[index]}" for v, index in self.folded.items()
+            if scope.ops[v].kind is OpKind.SUM and scope.ops[v].inputs[0] in self.operands
+            and self._kind(index) is AccumKind.SUM
         }  # fmt: skip
 
     def _kind(self, accum: int) -> AccumKind:
@@ -89,6 +100,8 @@ class Fragments:
                 self._fill(f"a{value}", "NEGATIVE_INFINITY")
             else:
                 out.line(f"float a{value}{self._form(value)} = {{}};")
+        for target in self.sums.values():
+            out.line(f"float sum_{target}[{region.row_tiles}][4] = {{}};")
 
     def hoist(self) -> None:
         """Row sides that no iteration changes are loaded into registers once, before the loop."""
@@ -149,6 +162,8 @@ class Fragments:
             out.line(f"float {target}{self._form(value)} = {{}};")
         left, right = op.inputs
         rows, columns = sides(scope, tiling, left, right)
+        if left in self.operands:
+            self._pack(left)
         with out.block():
             warp_place(out, tiling)
             if scope.plan.options.wide:
@@ -160,40 +175,42 @@ class Fragments:
                 return
             element = c_type(scope.block.types[left].dtype)
             gather_lambda(out, scope, columns, "column_side")
-            tiles = self.columns(left)
-            share = tiles // 2
+            share = self.columns(left) // 2
             with out.unrolled("k", share) as k:
                 depth = (named("warp_k", tiling.split[3]) * share + named(k, share)) * DEPTH_TILE
-                out.line(f"uint32_t p[{self.region.row_tiles}][4];")
                 out.line(f"uint32_t q[{tiling.per_warp[2]}][2];")
-                with out.unrolled("r", self.region.row_tiles) as r, out.unrolled("i", 4) as i:
-                    # Two neighbouring 8-column tiles of an accumulator are one 16-deep tile of an operand.
-                    cell = f"f{left}[0][{r}][2 * {k} + {i} / 2]"
-                    out.line(f"p[{r}][{i}] = pack2<{element}>({cell}[{i} % 2 * 2], {cell}[{i} % 2 * 2 + 1]);")
                 load_columns(out, scope, tiling, columns, Index(), depth, "column_side", element)
                 with (
                     out.unrolled("r", self.region.row_tiles) as r,
                     out.unrolled("c", tiling.per_warp[2]) as c,
                 ):
-                    out.line(f"mma_m16n8k16<{element}>({target}[0][{r}][{c}], p[{r}], q[{c}]);")
+                    out.line(f"mma_m16n8k16<{element}>({target}[0][{r}][{c}], p{left}[{k}][{r}], q[{c}]);")
+
+    def _pack(self, value: int) -> None:
+        """A matrix in registers as the rows of a product, `p<value>[depth tile][row tile][4]`; written once."""
+        if value in self.packed:
+            return
+        self.packed.add(value)
+        out, rows, element = self.out, self.region.row_tiles, c_type(self.scope.block.types[value].dtype)
+        share = self.columns(value) // 2
+        out.line(f"uint32_t p{value}[{share}][{rows}][4];")
+        with out.unrolled("k", share) as k, out.unrolled("r", rows) as r, out.unrolled("i", 4) as i:
+            # Two neighbouring 8-column tiles of an accumulator are one 16-deep tile of an operand.
+            cell = f"f{value}[0][{r}][2 * {k} + {i} / 2]"
+            out.line(f"p{value}[{k}][{r}][{i}] = pack2<{element}>({cell}[{i} % 2 * 2], {cell}[{i} % 2 * 2 + 1]);")
 
     def _wide(self, index: int, tiling: Tiling, rows: Operand, columns: Operand, target: str) -> None:
         """A product by groups of four warps: rows from registers, columns where the copy engine has left them."""
         out, scope = self.out, self.scope
         element = c_type(scope.block.types[rows.value].dtype)
         count = rows.depth // DEPTH_TILE
-        source = self.held.get(index, "p")
-        if source == "p":
-            out.line(f"uint32_t p[{count}][1][4];")
+        source = self.held.get(index, f"p{rows.value}")
+        if scope.plan.places[rows.value] is not Place.REGISTER and index not in self.held:
+            out.line(f"uint32_t {source}[{count}][1][4];")
+            gather_lambda(out, scope, rows, "row_side")
             with out.unrolled("k", count) as k:
-                if scope.plan.places[rows.value] is Place.REGISTER:
-                    with out.unrolled("i", 4) as i:
-                        cell = f"f{rows.value}[0][0][2 * {k} + {i} / 2]"
-                        out.line(f"p[{k}][0][{i}] = pack2<{element}>({cell}[{i} % 2 * 2], {cell}[{i} % 2 * 2 + 1]);")
-                else:
-                    at = named(k, count) * DEPTH_TILE
-                    gather_lambda(out, scope, rows, "row_side")
-                    load_rows(out, scope, tiling, rows, Index(), at, "row_side", f"p[{k}]")
+                at = named(k, count) * DEPTH_TILE
+                load_rows(out, scope, tiling, rows, Index(), at, "row_side", f"{source}[{k}]")
         leaf = behind_views(scope, columns.value)
         layout = scope.plan.buffer(leaf).layout
         panel = layout.panel_rows * layout.panel
@@ -252,7 +269,17 @@ class Fragments:
             reader = Reader(self.scope, 1, self._bound(half, cell))
             reader.bound.pop(value)
             result = reader.compute(value, self._index(value), None)
+            if self._rounds(value):
+                result = f"to_float(from_float<{c_type(self.scope.block.types[value].dtype)}>({result}))"
             self.out.lines([*reader.loads, *reader.body, f"f{value}{cell} = {result};"])
+
+    def _rounds(self, value: int) -> bool:
+        """Whether a product reads a value rounded to its type, and others have to read the same: what is summed
+        beside a product divides it later."""
+        if value not in self.operands:
+            return False
+        readers = {self.scope.block.ops[i].kind for i in self.scope.block.uses()[value]}
+        return not readers <= {OpKind.MATMUL, OpKind.SUM}
 
     def _index(self, value: int) -> Multi:
         """The coordinates of a cell, for operands that are read from memory."""
@@ -293,11 +320,39 @@ class Fragments:
             self._fade(self.folded[value])
         else:
             out.line(f"float {target}{self._form(value)} = {{}};")
-        with self._cells(source) as (cell, half):
-            out.line(f"{target}{half} += f{source}{cell};")
+        if source in self.operands:
+            self._pack(source)
+            self._sum_operand(source, target)
+        else:
+            with self._cells(source) as (cell, half):
+                out.line(f"{target}{half} += f{source}{cell};")
         if value not in self.folded:
             with self._cells(value) as (cell, _):
                 out.line(f"{target}{cell} = warp_sum<4>({target}{cell});")
+
+    def _sum_operand(self, source: int, target: str) -> None:
+        """Sums of rows as the products see them: times a column of ones, by the tensor cores. All four lanes of a
+        row get the whole sum; one of them keeps it, the others are left with nothing, as with parts of sums."""
+        out, element = self.out, c_type(self.scope.block.types[source].dtype)
+        with out.block():
+            out.line(f"const uint32_t one = pack2<{element}>(1.0f, 1.0f);")
+            out.line("const uint32_t ones[2] = {one, one};")
+            with out.unrolled("r", self.region.row_tiles) as r:
+                kept = target in self.sums.values()
+                sum_ = f"sum_{target}[{r}]" if kept else "sum"
+                if not kept:
+                    out.line("float sum[4] = {};")
+                with out.unrolled("k", self.columns(source) // 2) as k:
+                    out.line(f"mma_m16n8k16<{element}>({sum_}, p{source}[{k}][{r}], ones);")
+                if not kept:
+                    out.lines([f"{target}[{r}][{h}] += lane % 4 == 0 ? sum[{2 * h}] : 0.0f;" for h in (0, 1)])
+
+    def settle(self) -> None:
+        """After the loop: sums that were left in the accumulators of the tensor cores."""
+        for target in self.sums.values():
+            with self.out.unrolled("r", self.region.row_tiles) as r:
+                whole = f"lane % 4 == 0 ? sum_{target}[{r}]"
+                self.out.lines([f"{target}[{r}][{h}] = {whole}[{2 * h}] : 0.0f;" for h in (0, 1)])
 
     def _maximum(self, value: int, source: int) -> None:
         out, rows = self.out, self.region.row_tiles

@@ -80,6 +80,8 @@ class KernelText:
             self._accumulators()
             if self._phase(Phase.LOOP):
                 self._loop()
+            if self.fragments is not None:
+                self.fragments.settle()
             if self.fragments is not None and self.fragments.exchanged():
                 out.line("// the warps that share rows agree on their maxima")
                 self.fragments.publish()

@@ -132,14 +132,23 @@ def lora_concat(m: int = 16, k: int = 128, r: int = 16, n: int = 64, columns: in
 
 
 def attention(
-    heads: int = 2, rows: int = 32, keys: int = 128, d: int = 64, row_blocks: int = 2, loop: int = 2
+    heads: int = 2,
+    rows: int = 32,
+    keys: int = 128,
+    d: int = 64,
+    row_blocks: int = 2,
+    loop: int = 2,
+    late: bool = False,
 ) -> KernelGraph:
-    """exp(Q @ K) / sum, times V, in one kernel: the FlashAttention form. K is [heads, d, keys]."""
+    """exp(Q @ K) / sum, times V, in one kernel: the FlashAttention form. K is [heads, d, keys].
+
+    late: rows are summed after the loop, from an accumulated tile.
+    """
     args = (tensor((heads, rows, d)), tensor((heads, d, keys)), tensor((heads, keys, d)))
     b = Build(args, (heads, row_blocks), loop)
     q, k, v = b.load(0, (0, 1)), b.load(1, (0, None), 2), b.load(2, (0, None), 1)
     e = b.op(OpKind.EXP, b.op(OpKind.MATMUL, q, k))
-    total = b.accum(AccumKind.SUM, b.sum(e, 2))
+    total = b.sum(b.accum(AccumKind.SUM, e), 2) if late else b.accum(AccumKind.SUM, b.sum(e, 2))
     out = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, e, v))
     b.save(b.op(OpKind.DIV, out, total), (0, 1))
     return one_kernel("Q K V", b)

@@ -23,9 +23,12 @@ from mirage_nb.ir import (
     RepeatAttrs,
     ReshapeAttrs,
 )
+from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.optimize.placement import Phase, StepKind
+from mirage_nb.runtime.buffers import decode, encode
 from mirage_nb.targets import TARGETS
+from mirage_nb.verify.float_gate import judge, samples
 from tests.codegen.mugraphs import (
     Build,
     attention,
@@ -126,6 +129,33 @@ def test_products_by_groups_of_warps(rows: int, warps: int, keys: int, d: int, s
     assert block.options.wide == wide
     assert emit(graph, H200, options).source.count("wgmma_m64k16") == (2 if wide else 0)
     check(graph, options, scale=0.3)
+
+
+UNSAFE = """
+Q: f16[2, 64, 64]
+K: f16[2, 64, 256]
+V: f16[2, 256, 64]
+E = exp(Q @ K)
+O = (E / sum(E, axis=-1, keepdims=True)) @ V
+return O
+"""
+
+
+@pytest.mark.parametrize("options", [Options(4, 2), Options(8, 2, True), Options(4, 2, True, True)], ids=str)
+@pytest.mark.parametrize("form", ["one kernel", "sums after the loop", "two kernels"])
+def test_rows_are_summed_as_their_products_see_them(form: str, options: Options) -> None:
+    """Exponentials that the type of a tile holds with few bits: what is left out of a product has to be left out
+    of the sum that divides it."""
+    program = parse(UNSAFE, name="attention").graph
+    one = attention(2, 64, 256, 64, 1, 2, late=form == "sums after the loop")
+    graph = split_attention(2, 64, 256, 64, 2, 2) if form == "two kernels" else one
+    assert tuple(i.type for i in graph.inputs) == tuple(i.type for i in program.inputs)
+    emitted = emit(graph, H200, options)
+    for sample in samples(program, names=("constant rows", "near-zero norms", "infinite element of K")):
+        stored = [encode(sample.inputs[i.name], i.type.dtype) for i in graph.inputs]
+        outputs = [decode(a, t.dtype) for a, t in zip(run(emitted, stored), graph.output_types, strict=True)]
+        report = judge(sample, outputs)
+        assert report.survived, (sample.name, report.note)
 
 
 @pytest.mark.parametrize("bulk", [False, True])

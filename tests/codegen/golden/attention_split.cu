@@ -131,12 +131,24 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
     for (int h = 0; h < 2; ++h) {
       a10[0][h] *= fade7[0][h];
     }
+    uint32_t p8[2][1][4];
     MIRAGE_UNROLL
-    for (int c = 0; c < 4; ++c) {
+    for (int k = 0; k < 2; ++k) {
       MIRAGE_UNROLL
       for (int i = 0; i < 4; ++i) {
-        a10[0][i / 2] += f8[0][0][c][i];
+        p8[k][0][i] = pack2<f16>(f8[0][0][2 * k + i / 2][i % 2 * 2], f8[0][0][2 * k + i / 2][i % 2 * 2 + 1]);
       }
+    }
+    {
+      const uint32_t one = pack2<f16>(1.0f, 1.0f);
+      const uint32_t ones[2] = {one, one};
+      float sum[4] = {};
+      MIRAGE_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        mma_m16n8k16<f16>(sum, p8[k][0], ones);
+      }
+      a10[0][0] += lane % 4 == 0 ? sum[0] : 0.0f;
+      a10[0][1] += lane % 4 == 0 ? sum[2] : 0.0f;
     }
     // %10 = rescale accumulator of %9, %7
     // %11 = Matmul(%8, %2): f16[1, 64, 64], warps 1 x 4 x 1 x 2 (batch x rows x columns x depth)
@@ -152,12 +164,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
       const int warp_r = warp / 2 % 4;
       MIRAGE_UNROLL
       for (int k = 0; k < 2; ++k) {
-        uint32_t p[1][4];
         uint32_t q[8][2];
-        MIRAGE_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          p[0][i] = pack2<f16>(f8[0][0][2 * k + i / 2][i % 2 * 2], f8[0][0][2 * k + i / 2][i % 2 * 2 + 1]);
-        }
         MIRAGE_UNROLL
         for (int c = 0; c < 4; ++c) {
           uint32_t both[4];
@@ -167,7 +174,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
         }
         MIRAGE_UNROLL
         for (int c = 0; c < 8; ++c) {
-          mma_m16n8k16<f16>(a12[0][0][c], p[0], q[c]);
+          mma_m16n8k16<f16>(a12[0][0][c], p8[k][0], q[c]);
         }
       }
     }
