@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 import mirage_nb
@@ -23,11 +24,10 @@ from mirage_nb.runtime.doctor import examine, report
 from mirage_nb.runtime.store import find_store
 from mirage_nb.search.progress import Candidate
 from mirage_nb.viz.compare import compare_html, compare_text
-from mirage_nb.viz.explorer import explorer_page
 from mirage_nb.viz.export import export
 from mirage_nb.viz.html import styled
 from mirage_nb.viz.text import snapshot_text
-from mirage_nb.widgets import SessionView
+from mirage_nb.widgets import ExplorerView, SessionView
 
 from .options import EXTEND, STORE, TUNE, USAGE, Option, nearest, read_options
 
@@ -117,8 +117,12 @@ def _show(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
         show(session)
         return
     chosen = _candidate(session, words[1])
-    text = f"{print_graph(chosen.graph)}verdict: {chosen.verdict}"
-    say(text, explorer_page(chosen.graph, session.target))
+    winners = getattr(session, "winners", ())
+    options = next((w.emitted.options for w in winners if w.candidate.digest == chosen.digest), None)
+    if hasattr(get_ipython(), "kernel"):
+        ExplorerView(chosen.graph, session.target, options).show()
+    else:
+        say(f"{print_graph(chosen.graph)}verdict: {chosen.verdict}")
 
 
 def _stop(variables: Variables, words: list[str], _: dict[str, Any]) -> None:

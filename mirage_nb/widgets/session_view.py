@@ -40,6 +40,7 @@ from mirage_nb.widgets.actions import (
     controls_html,
     editor_html,
 )
+from mirage_nb.widgets.explorer_view import still_html
 
 RATE = 10.0
 """Looks per second, at most."""
@@ -51,9 +52,6 @@ RARE = 20
 _new_handle: Any = DisplayHandle  # IPython gives it no types
 _display: Any = display
 _FILES = resources.files("mirage_nb.widgets")
-
-STATIC_ONLY = "<style>:is(.jp-OutputArea,.output):has(.mir-live) .mir-static{display:none}</style>"
-"""The static form stands beside the live one and hides while there is one: a page without a kernel shows it."""
 
 
 class Watched(Protocol):
@@ -146,7 +144,7 @@ class SessionView(anywidget.AnyWidget):
         )
         return {
             "text/plain": snapshot_text(snapshot, self._budget_seconds),
-            "text/html": f"{STATIC_ONLY}<div class='mir-static'>{drawn}</div>",
+            "text/html": still_html(drawn),
         }
 
     def show(self) -> SessionView:
