@@ -3,7 +3,8 @@
 Copied into every file that saves a muGraph (see `saved`), so it imports nothing of this package but what is
 copied with it. In: a `Plan`, addresses of tensors. Out: functions that enqueue its work on a stream. Invariants:
 an enqueued launch allocates nothing, copies nothing and waits for nothing, so it may be captured into a CUDA
-graph; a kernel that is launched to overlap with the one in front waits by itself for what that one writes.
+graph (a pre-defined operator between kernels once it ran, from memory of its own); a kernel that is launched to
+overlap with the one in front waits by itself for what that one writes.
 """
 
 from __future__ import annotations
@@ -218,9 +219,15 @@ class Loaded:
         stored = self.plan.tensors[step.output].dtype
         operands, output = [view(n) for n in step.inputs], view(step.output)
         plain = step.operator == "Matmul" and stored != "bf16" and {*dtypes} == {stored}
+        # Memory of its own: what a CUDA graph has captured may not be handed to anybody else.
+        pool = cupy.cuda.MemoryPool()
 
         def enqueue(stream: int) -> None:
-            with cupy.cuda.Device(self.device), cupy.cuda.Stream.from_external(Foreign(stream)):
+            with (
+                cupy.cuda.Device(self.device),
+                cupy.cuda.using_allocator(pool.malloc),
+                cupy.cuda.Stream.from_external(Foreign(stream)),
+            ):
                 wide: list[Any] = [
                     a if plain or dtype == "f64" else decode(a, dtype, "float32")
                     for a, dtype in zip(operands, dtypes, strict=True)

@@ -15,16 +15,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mirage_nb.codegen import Emitted, emit, variants
+from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.trial import Outcome, Trials, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
-from mirage_nb.search.crew import Stopped, internal_error
+from mirage_nb.search.crew import Stopped
 from mirage_nb.search.progress import Candidate
 from mirage_nb.search.session import SearchSession
 from mirage_nb.verify.proof import with_proof
@@ -32,11 +33,11 @@ from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.race import Lap
+    from mirage_nb.runtime.race import Lap, Track
 
 T = TypeVar("T")
 
-FINALISTS_GPU = 16
+FINALISTS_GPU = 40
 """How many candidates are compiled, checked and timed where a GPU is attached."""
 FINALISTS_CPU = 4
 """Without a GPU: how many may be tried until one was executed correctly on the CPU edition."""
@@ -44,10 +45,10 @@ CONFIRMED = 4
 """How many of the fastest are verified at the real shape."""
 CPU_ESTIMATE_US = 300.0
 """The CPU edition takes about 0.2 s for every microsecond that the cost model estimates for a GPU."""
-FIRST_REPEATS = 12
+NEAR, RICHER = 1.5, 12
+"""At most so many muGraphs within this factor of the best are emitted in every other way, too."""
 NOISY = 1.5
 """Spread, 90th over 10th percentile, beyond which a timing is doubted."""
-COMPILE_SECONDS = 120.0
 EXECUTE_SECONDS = 180.0
 TRIAL_SECONDS = 120.0
 """The first runs of a kernel on a GPU; those of the first one include drawing the inputs."""
@@ -151,7 +152,7 @@ class Passes:
             emitted = self._traced("emit", candidate, lambda: emit(candidate.graph, self.search.target))
             return self._executed(candidate, emitted, call)
         except Exception as error:  # whatever goes wrong with one candidate is told like a mistake
-            raise _told(error) from error
+            raise told(error) from error
 
     def _executed(self, candidate: Candidate, emitted: Emitted, call: Call) -> Winner:
         cubin = None
@@ -168,58 +169,45 @@ class Passes:
         return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
 
     def _race_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu) -> bool:
-        """Build every finalist every way, race them, verify the fastest at the real shape; False without NVRTC."""
+        """Heats of the finalists, other ways to emit the best of them, a race beside PyTorch, and verification of the
+        fastest at the real shape; False without NVRTC."""
         if not finalists:
             return True
         try:
             with Trials(self.search.proceed) as trials:
-                built = self._built_on_gpu(finalists, gpu, trials)
+                heats = Heats(self, gpu, trials, self.track(gpu))
+                heats.run([(candidate, None) for candidate in finalists], "finalists")
+                heats.run(heats.ways(finalists, NEAR, RICHER), "other ways to emit the best")
+                heats.settle(finalists)
         except MissingPartError as error:
             self.search.tell(f"not executed on the {gpu.name}: {error}")
             return False
-        best: dict[str, Winner] = {}
-        for winner in built:
-            best.setdefault(winner.candidate.digest, self.keep(winner))
-        if built and self.search.proceed():
+        self.finish(heats.winners, gpu)
+        return True
+
+    def finish(self, winners: Sequence[Winner], gpu: Gpu) -> None:
+        """Keep winners, race them beside PyTorch, and verify the fastest at the real shape."""
+        best = {winner.candidate.digest: self.keep(winner) for winner in winners}
+        if best and self.search.proceed():
             try:
-                for winner in self._timed(built, gpu):
+                for winner in self._raced(winners, gpu):
                     best[winner.candidate.digest] = self.keep(winner)
             except LaunchError as error:
                 self.search.tell(f"not timed: {error}")
         fastest = sorted((w.candidate for w in best.values()), key=lambda c: c.rank)
         self.confirm(fastest[:CONFIRMED])
-        return True
 
-    def _built_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu, trials: Trials) -> list[Winner]:
-        """Whatever of the finalists can be emitted and compiled, in whichever way, and is right on the card."""
-        built: list[Winner] = []
-        failed: dict[str, list[MirageError]] = {candidate.digest: [] for candidate in finalists}
-        jobs: list[tuple[Candidate, Emitted]] = []
-        for candidate in finalists:
-            for options in variants(candidate.graph, self.search.target) or (None,):
-                try:
-                    jobs.append((candidate, emit(candidate.graph, self.search.target, options)))
-                except Exception as error:  # noqa: BLE001  # one candidate must not lose the others
-                    failed[candidate.digest].append(_told(error))
-        sources = [(emitted.source, self.search.target.arch) for _, emitted in jobs]
-        for number, future in self.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS):
-            self.stage = f"compiled and checked {len(built)} of {len(jobs)} ways to emit {len(finalists)} muGraphs"
-            candidate, emitted = jobs[number]
-            try:
-                built.append(self.on_gpu(candidate, emitted, future.result(), gpu, trials))
-            except (MissingPartError, Stopped):
-                raise
-            except Exception as error:  # noqa: BLE001  # as above
-                failed[candidate.digest].append(_told(error))
-        right = {winner.candidate.digest for winner in built}
-        for candidate in finalists:
-            errors = failed[candidate.digest]
-            if candidate.digest in right:
-                for reason in errors:
-                    self.search.tell(f"{candidate.digest[:8]}: one way to emit it is left out: {reason}")
-            elif errors:
-                self.set_aside(candidate, next((e for e in errors if isinstance(e, WrongResult)), errors[0]))
-        return built
+    def track(self, gpu: Gpu) -> Track | None:
+        """Buffers to time on; None, and a message, where there is nothing to time with."""
+        try:
+            from mirage_nb.runtime.race import Track
+
+            return Track(self.search.program, gpu, self.input_scale)
+        except ImportError as error:
+            self.search.tell(f"nothing was timed, PyTorch is missing: {error}")
+        except LaunchError as error:
+            self.search.tell(f"nothing was timed: {error}")
+        return None
 
     def on_gpu(self, candidate: Candidate, emitted: Emitted, cubin: Cubin, gpu: Gpu, trials: Trials) -> Winner:
         """First runs in a process of their own; where the card takes one process only, in this one."""
@@ -232,26 +220,12 @@ class Passes:
         outcome = self._traced("execute", candidate, tried)
         return Winner.judged(candidate, emitted, GpuExecutable(emitted, cubin, gpu), cubin, outcome, self.origin)
 
-    def _timed(self, built: Sequence[Winner], gpu: Gpu) -> list[Winner]:
-        """The best way to emit each muGraph, by a first race; their times are those of a second, beside PyTorch."""
+    def _raced(self, winners: Sequence[Winner], gpu: Gpu) -> list[Winner]:
+        """Winners with their times in one race, in turns and beside PyTorch; none without it. Raises LaunchError."""
         try:
-            from mirage_nb.runtime.race import race
-        except ImportError as error:
-            self.search.tell(f"nothing was timed, PyTorch is missing: {error}")
+            from mirage_nb.runtime.race import pytorch_peers, race
+        except ImportError:  # it was told
             return []
-        self.stage = "timing"
-        graph, scale = self.search.program, self.input_scale
-        entries: dict[str, Any] = {winner.label: winner.executable for winner in built}
-        first = race(graph, entries, {}, gpu, scale=scale, repeats=FIRST_REPEATS)
-        timed = {lap.name: lap.timing.median_us for lap in first if lap.timing is not None}
-        best: dict[str, Winner] = {}
-        for winner in sorted((w for w in built if w.label in timed), key=lambda w: timed[w.label]):
-            best.setdefault(winner.candidate.digest, winner)
-        return self.raced(list(best.values()), gpu)
-
-    def raced(self, winners: Sequence[Winner], gpu: Gpu) -> list[Winner]:
-        """Winners with their times in one race, in turns and beside PyTorch. Raises LaunchError."""
-        from mirage_nb.runtime.race import pytorch_peers, race
 
         self.stage = "timing"
         graph = self.search.program
@@ -361,11 +335,6 @@ Call = Callable[..., Any]
 
 def _here(function: Callable[..., T], *args: Any, seconds: float = 0.0) -> T:
     return function(*args)
-
-
-def _told(error: Exception) -> MirageError:
-    """Any failure of a pass as one that can be told to a user."""
-    return error if isinstance(error, MirageError) else LaunchError(internal_error(error))
 
 
 def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:

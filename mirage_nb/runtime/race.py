@@ -111,11 +111,14 @@ class Track:
         Raises:
             LaunchError: the card refuses it, or it failed there.
         """
-        calls, outputs = _ours(executable, self._sets)
-        distance = _error(outputs, self._reference)
-        if not distance <= RACE_TOLERANCE:
-            return Lap(name, distance, None, "wrong or inaccurate: not timed")
-        timing = time_quickly(Contestant(name, calls), torch, limit_us)
+        try:
+            calls, outputs = _ours(executable, self._sets)
+            distance = _error(outputs, self._reference)
+            if not distance <= RACE_TOLERANCE:
+                return Lap(name, distance, None, "wrong or inaccurate: not timed")
+            timing = time_quickly(Contestant(name, calls), torch, limit_us)
+        except RuntimeError as error:  # what torch says of faults and of memory
+            raise LaunchError(f"the card reports {str(error).splitlines()[0][:NOTE_LENGTH]}") from error
         return Lap(name, distance, timing, "" if timing is not None else "not captured into a CUDA graph")
 
 

@@ -105,9 +105,13 @@ def try_on_gpu(program: KernelGraph, emitted: Emitted, cubin: Cubin, seed: int, 
     gpu = attached_gpu()
     if gpu is None:
         raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
-    sample, hard = _drawn(program, seed)
+    card = _on_card(program, seed)
     try:
-        return tried(GpuExecutable(emitted, cubin, gpu), emitted, sample, hard)
+        outcome = tried(GpuExecutable(emitted, cubin, gpu), emitted, card.sample, card.hard)
+        if card.sums() != card.expected:
+            _on_card.cache_clear()
+            raise LaunchError("the kernel wrote where it may not: its inputs have changed")
+        return outcome
     except LaunchError as error:
         if not usable():
             if alone:
@@ -119,10 +123,29 @@ def try_on_gpu(program: KernelGraph, emitted: Emitted, cubin: Cubin, seed: int, 
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """The samples of a program with their inputs on the card, and what the bytes of these sum up to."""
+
+    sample: Sample
+    hard: list[Hard]
+    expected: list[int] = field(default_factory=list)
+
+    def sums(self) -> list[int]:
+        """Of every input, now."""
+        arrays: list[Any] = [*self.sample.inputs, *(a for inputs, _ in self.hard for a in inputs)]
+        return [int(a.view("uint8").sum(dtype="uint64")) for a in arrays]
+
+
 @lru_cache(maxsize=1)
-def _drawn(program: KernelGraph, seed: int) -> tuple[Sample, list[Hard]]:
+def _on_card(program: KernelGraph, seed: int) -> _Card:
     """The samples of the program that is being tried; they take longer to make than a kernel to run."""
-    return draw(program, seed, HARD_ELEMENTS)
+    import cupy
+
+    sample, hard = draw(program, seed, HARD_ELEMENTS)
+    placed = replace(sample, inputs=tuple(cupy.asarray(a) for a in sample.inputs))
+    card = _Card(placed, [([cupy.asarray(a) for a in inputs], wanted) for inputs, wanted in hard])
+    return replace(card, expected=card.sums())
 
 
 class Trials:

@@ -13,25 +13,19 @@ import importlib.util
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
 
-from mirage_nb.codegen import Emitted, Options, emit, variants
-from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.errors import MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.passes import COMPILE_SECONDS, Passes
+from mirage_nb.runtime.heats import Heats, Job
+from mirage_nb.runtime.passes import Passes
 from mirage_nb.runtime.trial import Trials
-from mirage_nb.runtime.winner import Winner
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, tiny
 from mirage_nb.search.crew import Stopped
 from mirage_nb.search.progress import Candidate
 from mirage_nb.targets import Target
-
-if TYPE_CHECKING:
-    from mirage_nb.runtime.launch import GpuExecutable
 
 SECONDS = 150.0
 """What tuning takes when nothing else is said."""
@@ -41,16 +35,11 @@ BATCH = 32
 """Ways to emit that are compiled side by side before the order is looked at again."""
 NEAR = 1.15
 """A muGraph within this factor of the best is worth other ways to emit it."""
-SLOW = 1.3
-"""One beyond this factor is timed for a few replays only."""
 FINALISTS = 6
 PROMISING = 4
 """How many of the best structures get more instances."""
 INSTANCES = 48
 INSTANCES_SECONDS = 60.0
-
-Job = tuple[Candidate, Options | None]
-"""A muGraph and a way to emit it; None: the default one."""
 
 
 def structure_of(candidate: Candidate) -> str:
@@ -141,57 +130,59 @@ class _Tuning:
     """One tuning."""
 
     def __init__(self, passes: Passes, gpu: Gpu, seconds: float) -> None:
-        from mirage_nb.runtime.race import Track  # PyTorch and CuPy
-
         self._passes, self._search, self._gpu = passes, passes.search, gpu
         self._started = time.monotonic()
         self._until = self._started + max(seconds - FINAL_SECONDS, 0.5 * seconds)
-        self._track = Track(self._search.program, gpu, passes.input_scale)
-        self._timed = 0
-        self._tried: set[tuple[str, str]] = set()
-        self._fastest: dict[str, tuple[float, Winner]] = {}
         self._enriched: set[str] = set()
+        self._timed = 0
 
     def run(self) -> None:
-        before = min((c.time_us for c in self._candidates() if c.time_us is not None), default=None)
+        before = self._best_us()
         try:
-            with Trials(self._search.proceed) as trials:
-                while time.monotonic() < self._until:
-                    jobs = list(self._jobs())
-                    if not jobs:
-                        break
-                    self._time(jobs, trials)
-            self._last_race()
+            self._heats()
         finally:
             self._passes.stage = ""
-            after = min((c.time_us for c in self._candidates() if c.time_us is not None), default=None)
-            self._search.tell(str(Tuned(self._timed, before, after, time.monotonic() - self._started)))
+            took = time.monotonic() - self._started
+            self._search.tell(str(Tuned(self._timed, before, self._best_us(), took)))
 
-    def _candidates(self) -> tuple[Candidate, ...]:
-        return self._search.snapshot().candidates
+    def _heats(self) -> None:
+        track = self._passes.track(self._gpu)
+        if track is None:
+            return
+        with Trials(self._search.proceed) as trials:
+            heats = Heats(self._passes, self._gpu, trials, track)
+            heats.know(self._passes.winners.values())
+            entered = -1
+            try:
+                while time.monotonic() < self._until and heats.entered > entered:
+                    self._enrich()
+                    entered, candidates = heats.entered, self._search.snapshot().candidates
+                    jobs = self._jobs(heats, candidates)
+                    heats.run(jobs, f"tuning, {max(0.0, self._until - time.monotonic()):.0f} s left", self._until)
+                    heats.settle(candidates)
+                    self._note(heats)
+            finally:
+                self._note(heats)
+        earlier = [w for w in self._passes.winners.values() if w.candidate.time_us is not None]
+        self._passes.finish(sorted(earlier, key=lambda w: w.candidate.rank)[:FINALISTS], self._gpu)
 
-    # -- what to do next ------------------------------------------------------------------------------
+    def _jobs(self, heats: Heats, candidates: Sequence[Candidate]) -> list[Job]:
+        """The next batch: other ways to emit what is near the best, and the candidates that promise most."""
+        ways = heats.ways(candidates, NEAR, FINALISTS)[: BATCH // 2]
+        return [*ways, *((candidate, None) for candidate in next_ones(candidates, BATCH - len(ways)))]
 
-    def _jobs(self) -> Iterator[Job]:
-        """The next batch: other ways to emit what is near the best, then the most promising candidates."""
-        self._enrich()
-        candidates = self._candidates()
-        best = min((c.time_us for c in candidates if c.time_us is not None), default=math.inf)
-        near = [c for c in candidates if c.time_us is not None and c.time_us <= NEAR * best]
-        ways = [
-            (c, options)
-            for c in near[:FINALISTS]
-            for options in variants(c.graph, self._search.target)
-            if (c.digest, str(options)) not in self._tried
-        ][: BATCH // 2]
-        yield from ways
-        for candidate in next_ones(candidates, BATCH - len(ways)):
-            if (candidate.digest, str(None)) not in self._tried:
-                yield candidate, None
+    def _note(self, heats: Heats) -> None:
+        """Keep what is faster than it was before."""
+        self._timed = heats.timed
+        known = {c.digest: c.time_us for c in self._search.snapshot().candidates}
+        for winner in heats.winners:
+            took, before = heats.us(winner.candidate.digest), known.get(winner.candidate.digest)
+            if winner.candidate.digest in known and (before is None or took < before):
+                self._passes.keep(replace(winner, candidate=replace(winner.candidate, time_us=took)))
 
     def _enrich(self) -> None:
         """More instances of the structures whose members are the fastest, found by the workers."""
-        timed = sorted((c for c in self._candidates() if c.time_us is not None), key=lambda c: c.rank)
+        timed = sorted((c for c in self._search.snapshot().candidates if c.time_us is not None), key=lambda c: c.rank)
         chosen: dict[str, Candidate] = {}
         for candidate in timed:
             if len(chosen) < PROMISING and candidate.small is not None:
@@ -205,62 +196,13 @@ class _Tuning:
         for _, future in self._search.call_all(more_instances, work, seconds=INSTANCES_SECONDS):
             try:
                 self._search.offer(future.result())
+            except Stopped:
+                raise
             except MirageError as error:
                 self._search.tell(f"no more instances of one muGraph: {error}")
 
-    # -- compile, try, time ---------------------------------------------------------------------------
-
-    def _time(self, jobs: Sequence[Job], trials: Trials) -> None:
-        emitted: list[tuple[Candidate, Emitted]] = []
-        for candidate, options in jobs:
-            self._tried.add((candidate.digest, str(options)))
-            try:
-                made = emit(candidate.graph, self._search.target, options)
-            except MirageError as error:
-                self._passes.set_aside(candidate, error)
-                continue
-            self._tried.add((candidate.digest, str(made.options)))
-            emitted.append((candidate, made))
-        sources = [(e.source, self._search.target.arch) for _, e in emitted]
-        for number, future in self._search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS):
-            candidate, made = emitted[number]
-            best = self._best_us()
-            shown = f", best {best:.2f} us" if best < math.inf else ""
-            left = max(0.0, self._until - time.monotonic())
-            self._passes.stage = f"tuning: {self._timed} kernels timed{shown}, {left:.0f} s left"
-            try:
-                self._lap(self._passes.on_gpu(candidate, made, future.result(), self._gpu, trials), best)
-            except (MissingPartError, Stopped):
-                raise
-            except MirageError as error:
-                self._passes.set_aside(candidate, error)
-            if time.monotonic() > self._until:
-                return
-
-    def _lap(self, winner: Winner, best_us: float) -> None:
-        """Time one winner; keep it if it is the best way of its muGraph so far."""
-        lap = self._track.lap(winner.label, cast("GpuExecutable", winner.executable), SLOW * best_us)
-        if lap.timing is None:
-            raise LaunchError(lap.note)
-        self._timed += 1
-        took, digest = lap.timing.median_us, winner.candidate.digest
-        known = self._fastest.get(digest, (math.inf, winner))[0]
-        current = next((c.time_us for c in self._candidates() if c.digest == digest), None)
-        if took < min(known, current if current is not None else math.inf):
-            timed = replace(winner, candidate=replace(winner.candidate, time_us=took))
-            self._fastest[digest] = (took, self._passes.keep(timed))
-
-    def _best_us(self) -> float:
-        return min((c.time_us for c in self._candidates() if c.time_us is not None), default=math.inf)
-
-    def _last_race(self) -> None:
-        """The fastest of this tuning and those from before, once more, in turns and beside PyTorch."""
-        timed = [w for w in self._passes.winners.values() if w.candidate.time_us is not None]
-        winners = sorted(timed, key=lambda w: w.candidate.rank)[:FINALISTS]
-        if winners and self._search.proceed():
-            for winner in self._passes.raced(winners, self._gpu):
-                self._passes.keep(winner)
-            self._passes.confirm([w.candidate for w in winners])
+    def _best_us(self) -> float | None:
+        return min((c.time_us for c in self._search.snapshot().candidates if c.time_us is not None), default=None)
 
 
 def more_instances(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,50 @@ def test_bound_calls_run_again_on_the_same_buffers(rmsnorm: Any, tensors: tuple[
         call()
         torch.cuda.synchronize()
         assert close(output, (x, w))
+
+
+def test_pre_defined_operators_run_beside_kernels_and_in_graphs(gpu: Gpu, torch: Any) -> None:
+    text = "X: f16[2, 64, 128]\nY: f16[2, 128, 32]\nE = exp(X @ Y * 0.125)\nreturn E / sum(E, -1, keepdims=True)"
+    graph = parse(text).graph
+    ready = executable(gpu, graph)
+    generator = torch.Generator("cuda").manual_seed(2)
+    x, y = (torch.randn(i.type.shape, device="cuda", generator=generator).half() for i in graph.inputs)
+
+    def right(found: Any) -> bool:
+        exact = torch.softmax(x.double() @ y.double() * 0.125, -1)
+        return bool((found.double() - exact).abs().max() < 5e-3 * exact.abs().max())
+
+    assert right(ready(x, y))
+    call, side = ready.prepare(x, y), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        call()
+    side.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured, stream=side):
+        found = call()
+    for scale in (0.5, 0.25):
+        x.mul_(scale)
+        ready(y.new_ones(x.shape), y)  # would take the memory of the graph, if it could
+        captured.replay()
+        torch.cuda.synchronize()
+        assert right(found)
+
+
+def test_prepared_calls_cost_a_few_microseconds(rmsnorm: Any, tensors: tuple[Any, Any], torch: Any, cupy: Any) -> None:
+    arrays = tuple(cupy.asarray(t) for t in tensors)
+    for call in (rmsnorm.prepare(*tensors), rmsnorm.prepare(*arrays)):
+        found = call()
+        assert call() is found
+        torch.cuda.synchronize()
+        best = float("inf")
+        for _ in range(10):
+            started = time.perf_counter()
+            for _ in range(100):
+                call()
+            best = min(best, (time.perf_counter() - started) * 1e4)
+            torch.cuda.synchronize()
+        assert best < 15, "microseconds; half of it where nothing else runs"
+        assert close(torch.as_tensor(found, device="cuda"), tensors)
 
 
 def test_mistakes_of_the_caller(rmsnorm: Any, tensors: tuple[Any, Any], torch: Any, cupy: Any) -> None:

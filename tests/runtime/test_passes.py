@@ -14,7 +14,7 @@ from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError, MissingPartError
 from mirage_nb.pipeline import Session
 from mirage_nb.report import to_json
-from mirage_nb.runtime import passes
+from mirage_nb.runtime import heats, passes
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.timing import Timing
 from mirage_nb.runtime.trial import Outcome
@@ -41,6 +41,17 @@ class Race:
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []
         self.spread = 1.01
+
+    def Track(self, program: object, gpu: Gpu, scale: float) -> Race:
+        self.calls.append(([], []))
+        return self
+
+    def lap(self, name: str, executable: object, limit_us: float) -> SimpleNamespace:
+        ways = self.calls[-1][0]
+        ways.append(name)
+        us = 1000.0 - len(ways)
+        assert limit_us == (float("inf") if len(ways) == 1 else pytest.approx(heats.SLOW * (us + 1)))
+        return SimpleNamespace(name=name, error=0.0, timing=Timing(name, us, us, us, 3), note="")
 
     def pytorch_peers(self, program: object) -> dict[str, object]:
         return {"eager": None}
@@ -145,6 +156,7 @@ def test_a_card_without_nvrtc_or_torch(card: Race, monkeypatch: pytest.MonkeyPat
     assert session.best is not None and session.best.candidate.time_us is None
     assert [m for m in session.snapshot().messages if "nothing was timed" in m]
     monkeypatch.setattr(passes, "compile_cubin", no_nvrtc)
+    monkeypatch.setattr(heats, "compile_cubin", no_nvrtc)
     session = finished()
     assert session.best is not None and session.best.candidate.executed_on == "CPU edition"
     assert [m for m in session.snapshot().messages if "not executed on the Some card" in m]

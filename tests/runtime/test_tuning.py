@@ -14,7 +14,7 @@ from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError, MissingPartError, OptionError
 from mirage_nb.pipeline import Session
-from mirage_nb.runtime import passes, tuning
+from mirage_nb.runtime import heats, passes, tuning
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.timing import Contestant, Timing, time_quickly
 from mirage_nb.runtime.trial import Outcome
@@ -141,7 +141,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     def compiled(executor: Any, function: Any, arguments: Sequence[Any], seconds: float, check: Any) -> Any:
         for number, args in enumerate(arguments):
             check()
-            quick = function is passes.compile_cubin
+            quick = function is heats.compile_cubin
             yield number, SimpleNamespace(result=lambda a=args, q=quick: None if q else function(*a))
 
     monkeypatch.setattr(passes, "FINALISTS_GPU", 2)
@@ -181,7 +181,7 @@ def test_a_tuning_can_be_stopped(card: Card, monkeypatch: pytest.MonkeyPatch) ->
     timed = card.lap
 
     def lap(name: str, executable: object, limit_us: float) -> SimpleNamespace:
-        assert "tuning: " in session.stage and "s left" in session.stage
+        assert session.stage.startswith("tuning, ") and "s left: " in session.stage
         session.stop()
         return timed(name, executable, limit_us)
 

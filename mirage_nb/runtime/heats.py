@@ -1,0 +1,167 @@
+"""Heats: ways to emit candidates, compiled side by side, tried, and timed one after the other.
+
+In: candidates, each with a way to emit it. Out: for every muGraph the fastest way that was right, and what kept the
+others out. Invariants: nothing is timed that was not tried; no way is entered twice; whatever goes wrong with one
+way, the others go on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from mirage_nb.codegen import Emitted, Options, emit, variants
+from mirage_nb.errors import LaunchError, MirageError, MissingPartError, TargetError
+from mirage_nb.runtime.compile import Cubin, compile_cubin
+from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.trial import Trials
+from mirage_nb.runtime.winner import PoorResult, Winner, WrongResult
+from mirage_nb.search.crew import Stopped, internal_error
+from mirage_nb.search.progress import Candidate
+
+if TYPE_CHECKING:
+    from mirage_nb.runtime.launch import GpuExecutable
+    from mirage_nb.runtime.passes import Passes
+    from mirage_nb.runtime.race import Track
+
+COMPILE_SECONDS = 120.0
+SLOW = 1.3
+"""A way to emit that takes longer than the best by this factor is timed for a few replays only."""
+
+Job = tuple[Candidate, Options | None]
+"""A muGraph and a way to emit it; None: the default one, or the first that fits the target."""
+
+
+def told(error: Exception) -> MirageError:
+    """Any failure of a pass as one that can be told to a user."""
+    return error if isinstance(error, MirageError) else LaunchError(internal_error(error))
+
+
+class Heats:
+    """The heats of one session on one card. `track` is None where there is nothing to time with."""
+
+    def __init__(self, passes: Passes, gpu: Gpu, trials: Trials, track: Track | None) -> None:
+        self._passes, self._gpu, self._trials, self._track = passes, gpu, trials, track
+        self._entered: set[tuple[str, str]] = set()
+        self._failed: dict[str, list[MirageError]] = {}
+        self._fastest: dict[str, tuple[float, Winner]] = {}
+        self.timed = 0
+
+    def know(self, winners: Iterable[Winner]) -> None:
+        """Take over winners that were timed before."""
+        for winner in winners:
+            if winner.candidate.time_us is not None:
+                self._fastest[winner.candidate.digest] = (winner.candidate.time_us, winner)
+                self._entered.add((winner.candidate.digest, str(winner.emitted.options)))
+
+    @property
+    def entered(self) -> int:
+        """How many ways were entered, or known."""
+        return len(self._entered)
+
+    @property
+    def winners(self) -> list[Winner]:
+        """The fastest way of every muGraph, fastest first."""
+        return [winner for _, winner in sorted(self._fastest.values(), key=lambda entry: entry[0])]
+
+    @property
+    def best_us(self) -> float:
+        """The shortest time so far."""
+        return min((us for us, _ in self._fastest.values()), default=math.inf)
+
+    def us(self, digest: str) -> float:
+        """The shortest time of a muGraph."""
+        return self._fastest[digest][0] if digest in self._fastest else math.inf
+
+    def ways(self, candidates: Sequence[Candidate], near: float, count: int) -> list[Job]:
+        """The ways to emit that were not entered yet: of the fastest `count` muGraphs within the factor `near` of
+        the best, and of those whose only way failed without being wrong."""
+        limit = near * self.best_us
+        close = [c for c in candidates if self.us(c.digest) <= limit < math.inf]
+        ranked = sorted(close, key=lambda c: self.us(c.digest))[:count]
+        jobs: list[Job] = []
+        for candidate in (*ranked, *(c for c in candidates if self._may_do_better(c))):
+            try:
+                found = variants(candidate.graph, self._passes.search.target)
+            except Exception as error:  # noqa: BLE001  # one candidate must not lose the others
+                self._failed.setdefault(candidate.digest, []).append(told(error))
+                continue
+            jobs += [(candidate, options) for options in found if (candidate.digest, str(options)) not in self._entered]
+        return jobs
+
+    def _may_do_better(self, candidate: Candidate) -> bool:
+        errors = self._failed.get(candidate.digest, ())
+        final = any(isinstance(e, (WrongResult, PoorResult)) for e in errors)
+        return len(errors) == 1 and not final and candidate.digest not in self._fastest
+
+    def run(self, jobs: Sequence[Job], said: str, until: float = math.inf) -> None:
+        """Enter jobs until the clock (`time.monotonic`) says `until`.
+
+        Args:
+            said: what is being done, for a reader.
+
+        Raises:
+            MissingPartError: nothing can be compiled.
+            Stopped: the session was stopped.
+        """
+        entries = [(c, made) for c, options in jobs if (made := self._emitted(c, options)) is not None]
+        sources = [(emitted.source, self._passes.search.target.arch) for _, emitted in entries]
+        done = 0
+        for number, future in self._passes.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS):
+            best = f", best {self.best_us:.2f} us" if self.best_us < math.inf else ""
+            self._passes.stage = f"{said}: {done} of {len(entries)} kernels compiled, tried and timed{best}"
+            candidate, emitted = entries[number]
+            done += 1
+            try:
+                self._enter(candidate, emitted, future.result())
+            except (MissingPartError, Stopped):
+                raise
+            except Exception as error:  # noqa: BLE001  # as above
+                self._failed.setdefault(candidate.digest, []).append(told(error))
+            if time.monotonic() > until:
+                return
+
+    def _emitted(self, candidate: Candidate, options: Options | None) -> Emitted | None:
+        """One way to emit a candidate; None when it fails or was entered before."""
+        target = self._passes.search.target
+        try:
+            try:
+                emitted = emit(candidate.graph, target, options)
+            except TargetError:
+                fitting = variants(candidate.graph, target) if options is None else ()
+                if not fitting:
+                    raise
+                emitted = emit(candidate.graph, target, fitting[0])
+        except Exception as error:  # noqa: BLE001  # as above
+            self._failed.setdefault(candidate.digest, []).append(told(error))
+            return None
+        key = (candidate.digest, str(emitted.options))
+        if key in self._entered:
+            return None
+        self._entered.add(key)
+        return emitted
+
+    def _enter(self, candidate: Candidate, emitted: Emitted, cubin: Cubin) -> None:
+        winner = self._passes.on_gpu(candidate, emitted, cubin, self._gpu, self._trials)
+        took = math.inf
+        if self._track is not None:
+            lap = self._track.lap(winner.label, cast("GpuExecutable", winner.executable), SLOW * self.best_us)
+            if lap.timing is None:
+                raise LaunchError(lap.note)
+            took = lap.timing.median_us
+            self.timed += 1
+        if candidate.digest not in self._fastest or took < self.us(candidate.digest):
+            self._fastest[candidate.digest] = (took, winner)
+
+    def settle(self, candidates: Sequence[Candidate]) -> None:
+        """Tell what failed: a muGraph without any way that was right is set aside."""
+        for candidate in candidates:
+            errors = self._failed.pop(candidate.digest, [])
+            if candidate.digest in self._fastest:
+                for reason in errors:
+                    self._passes.search.tell(f"{candidate.digest[:8]}: one way to emit it is left out: {reason}")
+            elif errors:
+                wrong = (e for e in errors if isinstance(e, WrongResult))
+                self._passes.set_aside(candidate, next(wrong, errors[0]))
