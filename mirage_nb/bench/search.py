@@ -52,10 +52,13 @@ def add_search(kinds: Any) -> None:
     sub.add_argument("--limit", type=float, default=LIMIT, metavar="S", help="seconds that a run of Table 5 may take")
     sub.add_argument("--record", metavar="FILE", help="write every number as JSON")
     sub.add_argument("--figure", metavar="FILE", help="draw the first two tables (.svg, .pdf or .png)")
+    sub.add_argument("--from", dest="source", metavar="FILE", help="print and draw this record instead")
     sub.set_defaults(run=_search)
 
 
 def _search(options: argparse.Namespace) -> int:
+    if options.source:
+        return show_record(options.source, options.figure)
     names = tuple(name for name in options.workloads.split(",") if name)
     for name in names:
         workload(name)
@@ -93,11 +96,34 @@ def run_search(
     results = {**machine(), "program": PROGRAM, "limit_s": limit, "cap_values": CAP, **found}
     if record:
         Path(record).write_text(json.dumps(results, indent=1) + "\n")
+    _draw(results, figure)
+    return 0
+
+
+def show_record(source: str, figure: str | None) -> int:
+    """Print the tables of a record, and draw it. Raises OptionError if it is none."""
+    try:
+        results: dict[str, Any] = json.loads(Path(source).read_text())
+        tables = (
+            table5(results["table5"], results["limit_s"]),
+            prunings_table(results["prunings"]),
+            spaces_table(results["spaces"]),
+            oracle_table(results["oracle"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"{source} is no record of `bench search`", hint="write one with --record FILE") from error
+    sys.stdout.write("\n\n".join(tables) + "\n")
+    if figure:
+        _touch(Path(figure))
+    _draw(results, figure)
+    return 0
+
+
+def _draw(results: dict[str, Any], figure: str | None) -> None:
     if figure:
         from mirage_nb.bench.search_figure import draw  # matplotlib is an optional part
 
         draw(results, PUBLISHED).savefig(figure)
-    return 0
 
 
 def _touch(path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mirage_nb.__main__ import main
 from mirage_nb.bench import enumeration, prunings
 from mirage_nb.bench.enumeration import Method
-from mirage_nb.bench.search import oracle_table, prunings_table, spaces_table, table5
+from mirage_nb.bench.search import latest_record, oracle_table, prunings_table, spaces_table, table5
 from mirage_nb.bench.search_figure import draw
 from mirage_nb.bench.space import Space, explore
 from mirage_nb.bench.workloads import WORKLOADS, workload
@@ -34,12 +34,11 @@ def test_both_algorithms_find_the_same_graphs_on_one_worker_and_on_two() -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(enumeration, "METHODS", tuple(pruned))
         patch.setattr(enumeration, "REPEATS", 1)
-        found = {(c.operators, c.method): c for c in enumeration.measure(program("lora"), (3, 4), 60.0)}
-    assert all(cell.seconds is not None for cell in found.values())
-    for bound in (3, 4):
-        enumerated = {found[bound, m].looked_at for m in pruned if m.algorithm == "Algorithm 1"}
-        assert len({found[bound, m].graphs for m in pruned}) == 1 and found[bound, pruned[0]].graphs > 0
-        assert len(enumerated) == 1, "shares look at every prefix once"
+        found = {cell.method: cell for cell in enumeration.measure(program("lora"), (4,), 60.0)}
+    assert list(found) == pruned and all(cell.seconds is not None for cell in found.values())
+    assert len({cell.graphs for cell in found.values()}) == 1 and found[pruned[0]].graphs > 0
+    enumerated = {cell.looked_at for cell in found.values() if cell.method.algorithm == "Algorithm 1"}
+    assert len(enumerated) == 1, "shares look at every prefix once"
 
 
 def test_a_run_over_the_limit_is_said_and_ends_its_column() -> None:
@@ -137,3 +136,23 @@ def test_the_command_writes_a_record_and_a_figure(tmp_path: Path, capsys: pytest
 def test_mistakes_in_the_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "search", *arguments]) == 2
     assert "hint" in capsys.readouterr().err
+
+
+def test_the_record_in_the_package_is_of_all_workloads() -> None:
+    results = latest_record()
+    assert {row["workload"] for row in results["spaces"]} == set(WORKLOADS)
+    assert all(row["wrongly_cut"] == 0 for row in results["oracle"])
+    closure = [row for row in results["table5"] if Method(**row["method"]) == Method("closure", True, 1)]
+    assert closure and all(row["seconds"] < 1.0 for row in closure)
+    all_on = {row["workload"]: row["kept"] for row in results["prunings"] if row["pruning"] == ALL_ON}
+    off = {row["workload"]: row for row in results["prunings"] if row["pruning"] == "oracle off"}
+    assert off.keys() == all_on.keys() and all(off[name]["kept"] > 100 * all_on[name] for name in off)
+
+
+def test_a_record_is_shown_and_drawn_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, drawn = tmp_path / "search.json", tmp_path / "search.svg"
+    source.write_text(json.dumps(latest_record()))
+    assert main(["bench", "search", "--from", str(source), "--figure", str(drawn)]) == 0
+    assert "closure unpruned" in capsys.readouterr().out and drawn.stat().st_size > 1000
+    source.write_text("{}")
+    assert main(["bench", "search", "--from", str(source)]) == 2
