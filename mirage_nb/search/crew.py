@@ -26,7 +26,7 @@ T = TypeVar("T")
 CALL_TICK_SECONDS = 0.05
 ATTEMPTS = 3
 HANG_SECONDS = 10.0
-"""How much longer than its task allows a worker may be silent before it is replaced."""
+"""How much longer than its task may compute a worker may be silent before it is replaced."""
 
 
 class Overseer(Protocol):
@@ -47,7 +47,7 @@ class Overseer(Protocol):
 
 @dataclass(slots=True)
 class _Open:
-    """A task that the executor has: how often it was begun, and since when a worker may have been at it."""
+    """A task that the executor has: how often it was begun, and since when a worker has been silent."""
 
     task: Task
     attempts: int = 1
@@ -123,7 +123,7 @@ class Crew:
             found = entry.task.mailbox.collect(entry.task.index, entry.memo)
             if found is not None:
                 self._overseer.posted(entry.task, found)
-            if not future.running() or paused:
+            if found is not None or not future.running() or paused:
                 entry.since = now
             elif now - entry.since > entry.task.seconds + HANG_SECONDS and isinstance(self._executor, Workers):
                 self._overseer.tell(f"{entry.task.configuration}: its worker hung")

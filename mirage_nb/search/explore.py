@@ -2,6 +2,7 @@
 
 In: a prepared program, a configuration, an effort and a budget. Out: a `ConfigurationResult`. Nothing is
 shared between configurations, so they may run in any process in any order; equal inputs give equal results.
+Seconds are those that this thread computes: a pause, or others on the same cores, cut nothing.
 Whatever was left out is named in `cut` (paper section 4).
 """
 
@@ -93,7 +94,7 @@ class _Explorer:
     budget: Budget
     report: Callable[[Counts], None]
     stopped: Callable[[], bool]
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.thread_time)
     cut: list[str] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)
     counts: dict[tuple[int, Outcome], int] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class _Explorer:
             saturated=self.saturated,
             cut=tuple(dict.fromkeys(self.cut)),
             prefixes=tuple(sample.prefixes),
-            seconds=time.monotonic() - self.started,
+            seconds=time.thread_time() - self.started,
             values=self.values,
             reached=frozenset(self.reached),
         )
@@ -139,7 +140,7 @@ class _Explorer:
             saturated=self.saturated,
             cut=tuple(dict.fromkeys(self.cut)),
             prefixes=tuple(prefixes[: self.effort.prefixes]),
-            seconds=time.monotonic() - self.started,
+            seconds=time.thread_time() - self.started,
             values=self.values,
             reached=frozenset(self.reached),
         )
@@ -150,9 +151,9 @@ class _Explorer:
         tried = [Part(piece, prepared, None)] if piece.in_library else []
         effort = self.effort_within(piece)
         if piece.graph.ops != self.prepared.graph.ops and why_refused(prepared, effort) is None:
-            until = time.monotonic() + (self.budget.seconds - (time.monotonic() - self.started)) / count
+            until = time.thread_time() + (self.budget.seconds - (time.thread_time() - self.started)) / count
             for configuration in configurations(prepared, effort):
-                left = until - time.monotonic()
+                left = until - time.thread_time()
                 if self.halted() or left <= 0:
                     self.reached.add("seconds")
                     self.reached.add("seconds")
@@ -195,11 +196,11 @@ class _Explorer:
 
     def halted(self) -> bool:
         """Whether the caller or the clock ends the work."""
-        return self.stopped() or time.monotonic() - self.started > self.budget.seconds
+        return self.stopped() or time.thread_time() - self.started > self.budget.seconds
 
     def saturating_halted(self) -> bool:
         """The same for closures: a part of the time is kept for reading graphs off what they found."""
-        return self.stopped() or time.monotonic() - self.started > self.budget.seconds * CLOSURE_SHARE
+        return self.stopped() or time.thread_time() - self.started > self.budget.seconds * CLOSURE_SHARE
 
     def joined(self, counts: Counts) -> dict[tuple[int, Outcome], int]:
         """The counts of the closures that are done, and these."""

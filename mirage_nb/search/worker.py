@@ -99,7 +99,7 @@ class Task:
 
     @property
     def seconds(self) -> float:
-        """How long it may take: the budget for exploring, and as much for verifying what was found."""
+        """How long it may compute: the budget for exploring, and as much for verifying what was found."""
         return 2 * self.bounds.budget.seconds
 
 
@@ -143,7 +143,7 @@ class _Exploration:
         self._task = task
         self._post = post
         self._watch = Watch(task)
-        self._started = time.monotonic()
+        self._started = time.thread_time()
         self._posted = 0.0
         self._counts: Counts = {}
         self._structures = 0
@@ -160,7 +160,7 @@ class _Exploration:
         self._counts, self._structures = result.counts, len(result.structures)
         looked_at = 0
         for structure in result.structures:
-            if self._watch.stopped() or time.monotonic() - self._started > task.seconds:
+            if self._watch.stopped() or time.thread_time() - self._started > task.seconds:
                 break
             self._verify(prepared, structure)
             looked_at += 1

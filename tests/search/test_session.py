@@ -230,6 +230,17 @@ def test_pause_holds_the_work_and_resume_goes_on(
     assert session.wait(10) and session.snapshot().state is State.STOPPED
 
 
+def test_a_pause_costs_a_configuration_nothing_of_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", 60.0)
+    budget = Budget(seconds=1.0)
+    expected = facts(search(effort="quick", budget=budget).start().result(60))
+    session = search(effort="quick", budget=budget).start()
+    session.pause()
+    time.sleep(1.5)
+    session.resume()
+    assert facts(session.result(60)) == expected
+
+
 def test_a_killed_worker_costs_nothing_but_time(no_head_start: None, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = facts(search().start().result(120))
     monkeypatch.setenv("MIRAGE_NB_WORKERS", "2")
