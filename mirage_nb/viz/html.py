@@ -8,6 +8,7 @@ ignores them. Long lists are cut and say so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -244,7 +245,7 @@ def verdict_text(verdict: Verdict) -> str:
     if verdict.trials:
         parts.append(f"{verdict.trials} trials over finite fields")
     if verdict.log2_bound is not None:
-        parts.append(f"error probability at most 2^{verdict.log2_bound:.0f}")
+        parts.append(f"error probability at most 2^{math.ceil(verdict.log2_bound)}")
     if verdict.sizes:
         checked = ", ".join(f"{name}[{', '.join(map(str, shape))}]" for name, shape in verdict.sizes.items())
         parts.append(f"checked at {checked}")

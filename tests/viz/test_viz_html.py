@@ -18,6 +18,7 @@ from mirage_nb.viz.html import (
     header_html,
     prefix_html,
     prefixes_html,
+    verdict_text,
 )
 from mirage_nb.viz.tree import sampled
 from tests.browser.fake_session import candidates, prefixes, snapshot
@@ -138,3 +139,8 @@ def test_the_text_form_says_the_same() -> None:
     text = snapshot_text(snapshot(1.0), 30)
     assert "8/8 configurations" in text and "12 verified" in text and "and 4 more" in text
     assert len(text.splitlines()) <= 20
+
+
+def test_error_bounds_are_never_rounded_down() -> None:
+    text = verdict_text(Verdict(VerdictKind.FIELD, trials=4, log2_bound=-66.6))
+    assert "error probability at most 2^-66" in text
