@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 HARD_ELEMENTS = 2**27
 """Elements of all hard inputs together: drawing them and computing what is right takes about 0.1 us for each."""
-HARD_ELEMENTS_CPU = 2**22
+HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 4
+"""The same without a GPU, and the largest number of hard inputs there: kernels take long on the CPU edition."""
 POLL_SECONDS = 0.05
 FAULTED = 3
 """Exit code of a process whose kernel spoiled the card's context."""
@@ -60,7 +61,7 @@ def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int) -> Outcome:
         MissingPartError: there is no C++ compiler.
         CompileError, LaunchError: the kernels do not compile or do not run.
     """
-    sample, hard = draw(program, seed, HARD_ELEMENTS_CPU)
+    sample, hard = draw(program, seed, HARD_ELEMENTS_CPU, HARD_CPU)
     return tried(CpuExecutable(emitted), emitted, sample, hard)
 
 
@@ -81,10 +82,10 @@ Hard = tuple[list[Array], HardSample]
 """The stored inputs of a hard sample, and what is right for them."""
 
 
-def draw(program: KernelGraph, seed: int, elements: int) -> tuple[Sample, list[Hard]]:
-    """Random inputs of a program, and hard ones of about this many elements."""
+def draw(program: KernelGraph, seed: int, elements: int, most: int = len(DRAWS)) -> tuple[Sample, list[Hard]]:
+    """Random inputs of a program, and at most so many hard ones of about so many elements in all."""
     hard = []
-    for name in hard_names(program, elements):
+    for name in hard_names(program, elements)[:most]:
         for found in samples(program, seed, names=(name,)):  # one by one: in float64 they are large
             inputs = [encode(found.inputs[i.name], i.type.dtype) for i in program.inputs]
             hard.append((inputs, replace(found, inputs={})))

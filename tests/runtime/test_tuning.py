@@ -13,6 +13,7 @@ import pytest
 from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError, MissingPartError, OptionError
+from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.runtime import heats, passes, tuning
 from mirage_nb.runtime.gpu import Gpu
@@ -21,6 +22,8 @@ from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.tuning import calibrated, more_instances, next_ones, structure_of
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session import SearchSession
+from mirage_nb.targets import find_target
 from mirage_nb.verify.float_gate import FloatReport
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen import mugraphs
@@ -63,9 +66,8 @@ def test_the_next_ones_promise_most_and_are_diverse() -> None:
 
 
 def test_more_instances_share_structure_and_verdict() -> None:
-    session = superoptimize(SMALL, effort="quick")
-    snapshot = session.result(120)
-    search = session.search
+    search = SearchSession(parse(SMALL).graph, find_target("h200"), effort="quick").start()
+    snapshot = search.result(120)
     like = snapshot.candidates[0]
     found = more_instances(search.program, search.effort, search.target, search.seed, like)
     assert len(found) > sum(structure_of(c) == structure_of(like) for c in snapshot.candidates)
@@ -211,7 +213,8 @@ def test_failures_while_tuning_are_reported_and_lose_nothing(card: Card, monkeyp
 
 def test_without_a_gpu_there_is_no_tuning() -> None:
     session = superoptimize(SMALL, effort="quick", target="a100")
-    session.result(120)
+    session.stop()
+    assert session.wait(60)
     with pytest.raises(MissingPartError, match="no GPU here that runs those for the a100"):
         session.tune()
     with pytest.raises(OptionError, match="positive"):
