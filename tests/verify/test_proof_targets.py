@@ -327,6 +327,14 @@ def test_outputs_in_another_order():
     refused(program, turned, outputs=(0, 1))
 
 
+def test_many_outputs_are_paired_by_type():
+    """Sixteen outputs of sixteen types, the other way round: there is only one way to pair them."""
+    k = Kernel(**{f"X{i}": (i + 1,) for i in range(16)})
+    program, turned = k.returning(*range(16)), k.returning(*reversed(range(16)))
+    assert proved(program, turned).outputs == tuple(reversed(range(16)))
+    refused(program, k.returning(*range(15)))
+
+
 def test_an_illegal_muGraph_is_refused():
     case = mugraphs.rmsnorm()
     illegal = next(m for _, m in mutants(mugraphs.attention_safe().candidate) if not is_legal(m))

@@ -35,7 +35,8 @@ def verify_and_prove(
     Raises as `verify` and `prove`.
     """
     verdict = verify(program, candidate, trials=trials, seed=seed, final=final)
-    return with_proof(verdict, program, candidate, seconds=seconds, properties=properties)
+    pairing = verdict.outputs or None
+    return with_proof(verdict, program, candidate, seconds=seconds, outputs=pairing, properties=properties)
 
 
 def with_proof(
@@ -44,12 +45,13 @@ def with_proof(
     candidate: KernelGraph,
     *,
     seconds: float = SECONDS,
+    outputs: tuple[int, ...] | None = None,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> tuple[Verdict, Proof | None]:
     """The verdict as far as a proof lifts it, and the proof. The verdict may be that of a smaller pair of graphs."""
     if verdict.kind is VerdictKind.REFUTED:
         return verdict, None
-    found = prove(program, candidate, seconds=seconds, properties=properties)
+    found = prove(program, candidate, seconds=seconds, outputs=outputs, properties=properties)
     if isinstance(found, Unproved):
         return replace(verdict, note="; ".join(filter(None, (verdict.note, str(found))))), None
     return lifted(verdict, found), found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -100,10 +101,18 @@ def _operators(graph: KernelGraph | BlockGraph | ThreadGraph) -> Iterator[Op]:
 
 
 def _pairings(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[int, ...]]:
+    """For every output of the program one of the muGraph's, of the same type; the first ways to do so."""
     wanted, found = program.output_types, mugraph.output_types
-    orders = itertools.permutations(range(len(found))) if len(wanted) == len(found) else iter(())
-    fitting = (order for order in orders if all(found[j] == wanted[i] for i, j in enumerate(order)))
-    return itertools.islice(fitting, MAX_PAIRINGS)
+
+    def longer(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(chosen) == len(wanted):
+            yield chosen
+            return
+        for other, its_type in enumerate(found):
+            if its_type == wanted[len(chosen)] and other not in chosen:
+                yield from longer((*chosen, other))
+
+    return itertools.islice(longer(()) if Counter(wanted) == Counter(found) else iter(()), MAX_PAIRINGS)
 
 
 def _steps(goals: tuple[Goal, ...], rules: Rules, end: float) -> list[Step]:
