@@ -49,9 +49,14 @@ class Background:
         self._workers: futures.Executor | None = None
         self._started = 0.0
         self._seconds = 0.0
+        self._paused_at = 0.0
 
     def tell(self, message: str) -> None:
         """Add a line to what the user is told; once."""
+        raise NotImplementedError
+
+    def _rested(self, seconds: float) -> None:
+        """Called with the lock held when a pause of so many seconds ends."""
         raise NotImplementedError
 
     def _save(self) -> None:
@@ -75,6 +80,7 @@ class Background:
         with self._turn:
             if self._state is State.RUNNING:
                 self._state = State.PAUSED
+                self._paused_at = time.time()
                 self._rest()
 
     def resume(self) -> None:
@@ -82,6 +88,7 @@ class Background:
         with self._turn:
             if self._state is State.PAUSED:
                 self._state = State.RUNNING
+                self._rested(time.time() - self._paused_at)
                 self._rest()
                 self._turn.notify_all()
 

@@ -244,6 +244,15 @@ class SearchSession(Background):
 
     def _set_deadline(self) -> None:
         self._deadline = None if self.seconds is None else time.time() + self.seconds
+        if self._box is not None:
+            self._box.move_deadline(self._deadline)
+
+    def _rested(self, seconds: float) -> None:
+        """A pause is no time of the search."""
+        if self._deadline is not None:
+            self._deadline += seconds
+            if self._box is not None:
+                self._box.move_deadline(self._deadline)
 
     def _restore(self) -> None:
         """Before the first search: what the checkpoint has."""

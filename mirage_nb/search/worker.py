@@ -61,6 +61,20 @@ class Mailbox:
         """Exists while the session is paused."""
         return self.folder / "pause"
 
+    def move_deadline(self, deadline: float | None) -> None:
+        """The search may go on until then, or without a limit; workers learn it when their own deadline passes."""
+        draft = self.folder / "deadline.draft"
+        draft.write_text("" if deadline is None else repr(deadline))
+        draft.replace(self.folder / "deadline")
+
+    def deadline(self, first: float | None) -> float | None:
+        """The latest deadline; `first` where none was set later."""
+        try:
+            text = (self.folder / "deadline").read_text()
+        except OSError:
+            return first
+        return float(text) if text else None
+
     def post(self, index: int, findings: Findings) -> None:
         """Leave findings for the session, whole or not at all; those of an earlier post are replaced."""
         draft = self.folder / f"{index}.draft"
@@ -110,6 +124,7 @@ class Watch:
         self._task = task
         self._looked = 0.0
         self._stop = False
+        self._deadline = task.deadline
         self._observed = task.mailbox.folder.exists()
 
     def stopped(self) -> bool:
@@ -121,10 +136,14 @@ class Watch:
         box = self._task.mailbox
         while box.pause_flag.exists() and not box.stop_flag.exists():
             time.sleep(POLL_SECONDS)
-        late = self._task.deadline is not None and time.time() > self._task.deadline
+        if self._is_late():
+            self._deadline = box.deadline(self._deadline)
         orphaned = self._observed and not box.folder.exists()
-        self._stop = late or orphaned or box.stop_flag.exists()
+        self._stop = self._is_late() or orphaned or box.stop_flag.exists()
         return self._stop
+
+    def _is_late(self) -> bool:
+        return self._deadline is not None and time.time() > self._deadline
 
 
 def explore(task: Task, post: Callable[[Findings], None] | None = None) -> Explored:

@@ -217,6 +217,16 @@ def test_a_time_limit_can_be_extended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert after.seconds > first.seconds
 
 
+def test_a_pause_is_no_time_of_the_search_and_a_running_limit_can_be_moved(threads: futures.ThreadPoolExecutor) -> None:
+    session = search(threads, seconds=2.0).start()
+    session.pause()
+    time.sleep(2.5)
+    session.resume()
+    session.extend(seconds=30.0)
+    found = session.result(60)
+    assert found.configurations_done == found.configurations_total
+
+
 def test_one_more_piece_of_work(threads: futures.ThreadPoolExecutor) -> None:
     session = search(threads)
     with pytest.raises(SearchError, match="waiting"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, Budget, configurations, prepare
+from mirage_nb.search import EFFORTS, Budget, configurations, prepare, worker
 from mirage_nb.search.events import Outcome
 from mirage_nb.search.findings import Bounds, Explored, Findings, merge_counts
 from mirage_nb.search.worker import (
@@ -25,6 +25,7 @@ from mirage_nb.search.worker import (
 )
 from mirage_nb.targets import find_target
 from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 RMSNORM = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
 
@@ -47,6 +48,14 @@ def test_candidates_are_correct_ranked_and_told_apart(tmp_path: Path) -> None:
         for candidate in candidates[:3]:
             assert candidate.digest == candidate.graph.digest()
             assert verify(task.program, candidate.graph).accepted
+
+
+def test_what_random_tests_cannot_tell_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where field trials do not apply, a structure counts if it is proved equal, and says so."""
+    monkeypatch.setattr(worker, "verify", lambda *_, **__: Verdict(VerdictKind.OUTSIDE_LAX))
+    found = explore(tasks(tmp_path)[0])
+    assert found.findings.candidates and found.findings.outside == 0
+    assert {c.verdict.kind for c in found.findings.candidates} == {VerdictKind.PROVED}
 
 
 def test_a_task_and_its_result_travel_and_say_the_same_everywhere(tmp_path: Path) -> None:
@@ -123,3 +132,14 @@ def test_counts_add_up() -> None:
     kept, merged = (1, Outcome.KEPT), (2, Outcome.MERGED)
     assert merge_counts([]) == {}
     assert merge_counts([{kept: 2}, {kept: 3, merged: 1}]) == {kept: 5, merged: 1}
+
+
+def test_a_deadline_can_be_moved(tmp_path: Path) -> None:
+    task = tasks(tmp_path, deadline=time.time() - 1)[0]
+    assert Watch(task).stopped()
+    task.mailbox.move_deadline(time.time() + 60)
+    assert not Watch(task).stopped() and task.mailbox.deadline(None) is not None
+    task.mailbox.move_deadline(time.time() - 1)
+    assert Watch(task).stopped()
+    task.mailbox.move_deadline(None)
+    assert not Watch(task).stopped()
