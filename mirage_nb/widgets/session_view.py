@@ -114,6 +114,7 @@ class SessionView(anywidget.AnyWidget):
         self._busy: threading.Thread | None = None
         self._handle: Any = None
         self._shell: Any = None
+        self._told: object = None
         # Pages send clicks to a subshell of the kernel, so that they do not wait behind a running cell. From
         # 7.4 on ipykernel sends them after the thread that last used the comm, the pump here; not for us.
         self.comm._reply_subshell_for = None
@@ -160,14 +161,23 @@ class SessionView(anywidget.AnyWidget):
         _display({**live, "text/plain": repr(self)}, raw=True)
         self._handle = _new_handle()
         self._handle.display(self._still(), raw=True)
-        # Programs that execute notebooks only listen while a cell runs, so the next cell says it again.
         self._shell = shell
         shell.events.register("post_run_cell", self._after_cell)
         return self
 
     def _after_cell(self, _: object) -> None:
-        if self._session.snapshot().state not in LIVE:
-            self._forget_cells()
+        """A cell has ended, which may have extended the session, or have waited for its end.
+
+        Programs that execute notebooks only listen while a cell runs, so what the pump said may be lost.
+        """
+        snapshot = self._session.snapshot()
+        if snapshot.state in LIVE:
+            self._watch()
+            return
+        shown = (snapshot.state, dict(snapshot.counts), snapshot.candidates, snapshot.pinned, snapshot.messages)
+        if shown != self._told:
+            self._told = shown
+            self._show(snapshot, slow=True, rare=True)
             self._keep()
 
     def _forget_cells(self) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -355,3 +356,31 @@ def test_the_next_cell_after_the_end_brings_the_static_form_up_to_date(monkeypat
     assert handle.updates == 2
     shell.events.trigger("post_run_cell", None)
     assert handle.updates == 2
+    session.pin("a digest")
+    shell.events.trigger("post_run_cell", None)
+    assert handle.updates == 3
+
+
+def test_a_session_that_a_cell_extended_is_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shell:
+        kernel = object()
+
+        def __init__(self) -> None:
+            self.events = EventManager(self, {"post_run_cell": lambda result: None})
+
+    shell = Shell()
+    monkeypatch.setattr(session_view, "get_ipython", lambda: shell)
+    monkeypatch.setattr(session_view, "_display", lambda data, raw: None)
+    monkeypatch.setattr(
+        session_view,
+        "_new_handle",
+        lambda: SimpleNamespace(display=lambda *_, **__: None, update=lambda *_, **__: None),
+    )
+    session = FakeSession(0.05)
+    view = SessionView(session).show()
+    assert view.wait(3) and view.state == "finished"
+    session.length = 60.0
+    session.extend()
+    shell.events.trigger("post_run_cell", None)
+    until(view, State.RUNNING)
+    view.close()
