@@ -21,7 +21,8 @@ from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.ir.ops import Attrs
 
 MAX_VALUES = 20_000
-"""Tensors per instance that are kept; then all are forgotten before the next graph."""
+MAX_BYTES = 2**24
+"""Values, and bytes of their tensors in all instances, that are kept; then all are forgotten before the next graph."""
 
 Make = Callable[[FieldAlgebra, list[FieldTensor]], Sequence[FieldTensor]]
 
@@ -47,11 +48,12 @@ class SharedFields:
         self._known: dict[Hashable, tuple[int, ...]] = {}
         self._steps: list[_Step] = []  # of every value; those of an input are never asked for
         self._values: list[dict[int, FieldTensor]] = [{} for _ in self._algebras]
+        self._bytes = 0
 
     def run(self, graph: KernelGraph) -> Callable[[int], tuple[FieldTensor, ...]]:
         """The outputs of a graph in an instance that is named by its number, to be asked for before the next graph
         is run. Raises as `field.evaluate`, here or then."""
-        if len(self._steps) > MAX_VALUES:
+        if len(self._steps) > MAX_VALUES or self._bytes > MAX_BYTES:
             self._forget()
         values = run_kernel(graph, [self._input(i.name) for i in graph.inputs], self)
         shapes = [(values[v], graph.types[v].shape) for v in graph.outputs]
@@ -72,6 +74,7 @@ class SharedFields:
             if step.first not in known:
                 made = step.make(self._algebras[n], [known[v] for v in step.operands])
                 known.update(enumerate(made, step.first))
+                self._bytes += sum(part.nbytes for x in made for part in (x.p, x.q) if part is not None)
         return known[wanted]
 
     def _input(self, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from mirage_nb.interp import field, shared
@@ -59,8 +60,9 @@ def test_only_what_is_asked_for_is_computed() -> None:
     assert len(fields._values[0]) == len(case.program.inputs) < len(fields._values[1])
 
 
-def test_values_are_forgotten_when_there_are_many(monkeypatch) -> None:
-    monkeypatch.setattr(shared, "MAX_VALUES", 3)
+@pytest.mark.parametrize("limit", ["MAX_VALUES", "MAX_BYTES"])
+def test_values_are_forgotten_when_there_are_many(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, limit, 3)
     case = rmsnorm()
     instances, inputs = drawn(case.program, (7,))
     fields = SharedFields(instances, inputs)
