@@ -54,7 +54,7 @@ def test_what_random_tests_cannot_tell_is_proved(tmp_path: Path, monkeypatch: py
     """Where field trials do not apply, a structure counts if it is proved equal, and says so."""
     monkeypatch.setattr(worker, "verify", lambda *_, **__: Verdict(VerdictKind.OUTSIDE_LAX))
     found = explore(tasks(tmp_path)[0])
-    assert found.findings.candidates and found.findings.outside == 0
+    assert found.findings.candidates and found.findings.outside_lax == 0
     assert {c.verdict.kind for c in found.findings.candidates} == {VerdictKind.PROVED}
 
 

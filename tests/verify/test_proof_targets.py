@@ -213,7 +213,9 @@ def test_a_quotient_by_itself_counts_and_says_what_it_assumes():
 
 def test_wrong_qknorm():
     case = mugraphs.qknorm_wrong()
-    assert "normal forms" in refused(case.program, case.candidate)
+    found = prove(case.program, case.candidate)
+    assert isinstance(found, Unproved) and "normal forms" in str(found)
+    assert found.forms is not None and found.forms[0] != found.forms[1] and "exp(" in found.forms[1]
 
 
 def test_wrong_shift():

@@ -29,12 +29,24 @@ MAX_GOAL_NODES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Unproved:
-    """No proof was found, which says nothing about the muGraph; `reason` says where it ended."""
+    """No proof was found, which says nothing about the muGraph; `reason` says where it ended.
+
+    `forms` are the normal forms of the program's and the muGraph's side that differ, if it came to that.
+    """
 
     reason: str
+    forms: tuple[str, str] | None = None
 
     def __str__(self) -> str:
         return f"not proved: {self.reason}"
+
+
+class _Differ(ProofError):
+    """Nothing more can be rewritten, and the two sides of a goal are not the same."""
+
+    def __init__(self, goal: Goal) -> None:
+        super().__init__("the normal forms of the program and the muGraph differ")
+        self.forms = (str(goal.left), str(goal.right))
 
 
 def prove(
@@ -63,7 +75,7 @@ def prove(
     if not seconds > 0:
         raise OptionError(f"{seconds} seconds: more than 0")
     end = time.monotonic() + seconds
-    reason = "the outputs have other types than the program's"
+    failure = Unproved("the outputs have other types than the program's")
     for pairing in _pairings(program, mugraph) if outputs is None else [outputs]:
         for literal, definitions in _attempts(program, mugraph):
             try:
@@ -72,14 +84,14 @@ def prove(
                 proof = Proof(steps, pairing, literal, known)
                 check(proof, program, mugraph, seconds=max(1.0, end - time.monotonic()))
             except ProofError as error:
-                reason = error.message
+                failure = Unproved(error.message, error.forms if isinstance(error, _Differ) else None)
             except RecursionError:
-                reason = "a term that is nested too deeply"
+                failure = Unproved("a term that is nested too deeply")
             else:
                 return proof
             if time.monotonic() > end:
                 return Unproved(f"no proof within {seconds:g} s")
-    return Unproved(reason)
+    return failure
 
 
 def _attempts(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[bool, bool]]:
@@ -122,7 +134,7 @@ def _steps(goals: tuple[Goal, ...], rules: Rules, end: float) -> list[Step]:
     while any(goal.left != goal.right for goal in goals):
         step = _next(goals, rules, normal)
         if step is None:
-            raise ProofError("the normal forms of the program and the muGraph differ")
+            raise _Differ(next(goal for goal in goals if goal.left != goal.right))
         goals = rewritten(goals, *equation(step, rules.properties))
         steps.append(step)
         if time.monotonic() > end:
