@@ -38,7 +38,8 @@ from mirage_nb.search import (
 )
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
-EFFORT = EFFORTS["quick"]
+EFFORT = "quick"
+"""How far `bench cost` searches; a record names its own effort where it is another one."""
 
 
 def run_cost(names: Sequence[str], batch: int, count: int, record: str | None) -> int:
@@ -78,6 +79,7 @@ def read_record(path: Path) -> tuple[Target, list[dict[str, Any]]]:
         record = json.loads(path.read_text())
         rows: list[dict[str, Any]] = record["rows"]
         for row in rows:
+            row.setdefault("effort", record.get("effort", EFFORT))
             row.setdefault("digest", parse_graph(row["mugraph"]).digest() if "mugraph" in row else "")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OptionError(f"{path} is no record of `bench cost`: {error}", hint="--record FILE writes one") from error
@@ -85,15 +87,17 @@ def read_record(path: Path) -> tuple[Target, list[dict[str, Any]]]:
 
 
 def estimated(rows: Sequence[dict[str, Any]], program: TensorProgram, target: Target) -> list[dict[str, Any]]:
-    """The rows whose instances a quick search finds again, with the estimates of the model as it is now."""
+    """The rows whose instances a search finds again, with the estimates of the model as it is now."""
     missing: dict[tuple[tuple[str, int], ...], list[dict[str, Any]]] = {}
     for row in rows:
         missing.setdefault(tuple(sorted(row["sizes"].items())), []).append(row)
     found = []
     prepared = prepare(program.graph)
-    for structure in structures(prepared):
+    efforts = dict.fromkeys(str(row["effort"]) for row in rows)
+    for structure in (s for effort in efforts for s in structures(prepared, effort)):
         for sizes, open_ in missing.items():
-            instance = sized(structure, prepared, target, dict(sizes)) if open_ else None
+            fits = open_ and _named_alike(structure, prepared, {name for name, _ in sizes})
+            instance = sized(structure, prepared, target, dict(sizes)) if fits else None
             if instance is None:
                 continue
             digest = instance.graph.digest()
@@ -101,6 +105,20 @@ def estimated(rows: Sequence[dict[str, Any]], program: TensorProgram, target: Ta
             found += [{**row, "estimate_us": instance.cost.us} for row in same]
             missing[sizes] = [row for row in open_ if row not in same]
     return found
+
+
+def _named_alike(structure: Structure, prepared: Prepared, names: set[str]) -> bool:
+    """Whether sizes of these names can be those of an instance: split and looped axes of every kernel are there."""
+    for number, kernel in enumerate(structure.kernels):
+        prefix = f"K{number + 1} " if len(structure.kernels) > 1 else ""
+        wanted = {f"{prefix}grid {prepared.axes[axis].name}" for axis in kernel.grid}
+        if kernel.loop is not None:
+            wanted.add(f"{prefix}loop {prepared.axes[kernel.loop].name}")
+        if not wanted <= names or any(n.startswith("K1 ") for n in names) != (len(structure.kernels) > 1):
+            return False
+        if kernel.loop is None and any(n.startswith(f"{prefix}loop") for n in names):
+            return False
+    return True
 
 
 def summary(name: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -161,10 +179,11 @@ def _measure(program: TensorProgram, count: int, target: Target, gpu: Gpu) -> It
     yield from rows.values()
 
 
-def structures(prepared: Prepared) -> Iterator[Structure]:
-    """Every structure that a quick search extracts."""
-    for configuration in configurations(prepared, EFFORT):
-        result = run_configuration(prepared, configuration, EFFORT, EFFORT.budget, lambda counts: None, lambda: False)
+def structures(prepared: Prepared, effort: str = EFFORT) -> Iterator[Structure]:
+    """Every structure that a search of this effort extracts."""
+    bounds = EFFORTS[effort]
+    for configuration in configurations(prepared, bounds):
+        result = run_configuration(prepared, configuration, bounds, bounds.budget, lambda counts: None, lambda: False)
         yield from result.structures
 
 

@@ -37,6 +37,8 @@ WARPS = 8
 """Warps of a block that compute."""
 PRIVATE_GRAIN = 16
 """Rows and columns of the fragments of a warp-private value; it may also have one column."""
+DIRECT_ROWS = 64
+"""Rows from which on half of the warps can have rows of their own."""
 PRIVATE_ELEMENTS = 45056
 """Of a warp-private body, accumulators and its widest value: 176 registers of every thread."""
 HELD_REGISTERS = 128
@@ -186,19 +188,14 @@ def warp_private(
     and the first products have fragments for half of the warps.
     """
     body = [index for index, part in enumerate(made.parts) if part is Part.PRIVATE]
-    if not body:
+    rows_ = _row_axis(prepared, kernel, body) if body else None
+    if rows_ is None:
         return np.zeros(sizes.loop.shape, bool)
     steps, codes = kernel.steps, kernel.steps[body[0]].type
-    inputs = [index for index, step in enumerate(steps) if step.source is not None]
-    common = [axis for axis in range(len(codes)) if all(steps[i].type[axis] & DATA for i in body)]
-    row = [axis for axis in common if not all(steps[i].type[axis] for i in inputs)]
-    inner = [layout_of(prepared, kernel, i, source)[-1:] for i in inputs if (source := steps[i].source) is not None]
-    if len(row) != 1 or (row[0],) in inner:
-        return np.zeros(sizes.loop.shape, bool)
-    height = sizes.extent(kernel, row[0], codes[row[0]])
+    height = sizes.extent(kernel, rows_, codes[rows_])
     fits: Truths = np.ones(sizes.loop.shape, bool)
-    for axis in common:
-        if axis != row[0]:
+    for axis in range(len(codes)):
+        if axis != rows_ and all(steps[i].type[axis] & DATA for i in body):
             fits &= sizes.extent(kernel, axis, codes[axis]) == 1
     for index in body:
         columns = elements[index] / height
@@ -211,6 +208,32 @@ def warp_private(
             widest = widest + elements[index]
     fits &= widest <= PRIVATE_ELEMENTS
     return fits
+
+
+def saved_directly(prepared: Prepared, kernel: KernelStructure, made: Anatomy, sizes: Sizes) -> Truths:
+    """Where the results of a warp-private body need no shared memory: rows for several warps, each with all keys of
+    its rows, and only elementwise operators after the loop."""
+    body = [index for index, part in enumerate(made.parts) if part is Part.PRIVATE]
+    rows_ = _row_axis(prepared, kernel, body) if body else None
+    after = [i for i, s in enumerate(kernel.steps) if s.stage != BODY and not s.operator.is_leaf]
+    plain = all(kernel.steps[i].operator.kind in ELEMENTWISE | {OpKind.ACCUM} for i in after)
+    if rows_ is None or not plain:
+        return np.zeros(sizes.loop.shape, bool)
+    fits: Truths = sizes.extent(kernel, rows_, kernel.steps[body[0]].type[rows_]) >= DIRECT_ROWS
+    return fits
+
+
+def _row_axis(prepared: Prepared, kernel: KernelStructure, body: Sequence[int]) -> int | None:
+    """The axis that all values of a warp-private body have, but not all inputs, and no input innermost."""
+    inputs = [(index, step.source) for index, step in enumerate(kernel.steps) if step.source is not None]
+    rows_ = [
+        axis
+        for axis in range(len(kernel.steps[body[0]].type))
+        if all(kernel.steps[i].type[axis] & DATA for i in body)
+        and not all(kernel.steps[i].type[axis] for i, _ in inputs)
+    ]
+    inner = [layout_of(prepared, kernel, index, source)[-1:] for index, source in inputs]
+    return rows_[0] if len(rows_) == 1 and (rows_[0],) not in inner else None
 
 
 def register_held(kernel: KernelStructure, sizes: Sizes, elements: Sequence[Numbers], lay: Sequence[Layout]) -> Truths:

@@ -7,9 +7,10 @@ discards one; only shared memory that does not fit makes an instance illegal.
 A block is a pipeline of copies and work through a ring of tiles. One iteration takes the longest of its
 copies, its work, and a round trip through the ring: (latency + copies + work) / stages. Without a loop there
 is one stage and nothing overlaps. Blocks run in waves; a wave takes what its busiest multiprocessor takes,
-and at least what device memory and L2 need for all of its blocks. The constants are those of one
-multiprocessor, fitted to 260 instances of three programs timed on an H200 (`bench/records`); none belongs to
-one program, and what scales with a card is a share of its rates.
+and at least what device memory and L2 need for all of its blocks. The start of a card holds the way of the
+first bytes, so that is not counted again. The constants are those of one multiprocessor, fitted to 595
+instances of eight programs timed on an H200 (`bench/records`), each emitted the best way; none belongs to one
+program, and what scales with a card is a share of its rates.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ from mirage_nb.search.anatomy import (
     layout_of,
     register_held,
     rows,
+    saved_directly,
     warp_private,
 )
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.structure import KernelStructure, Step
-from mirage_nb.search.values import BLOCK, DATA, ITER
+from mirage_nb.search.values import BLOCK, DATA, ITER, TILE
 from mirage_nb.targets import Target
 
 STAGES = 4
@@ -57,36 +59,36 @@ PARTIAL_BYTES = 32768
 MATMUL_GRAIN = (16, 8, 16)
 """Rows, columns and depth of the smallest tensor instruction: smaller tiles are padded to it."""
 
-PANEL_US = 1.2e-3
+PANEL_US = 1.25e-3
 """A row of a bulk copy, of 32 to 128 bytes alike: 384 blocks of 16 columns and 128 of 48 took the same time."""
 TOUCH_US = 0.62e-3
 """A line, and a sector of it, that the load units touch: runs of 2 to 32 bytes took 1.1 to 1.5 ns each."""
-PORT_BYTES_US = 100e3
-"""Bytes per microsecond into one multiprocessor: few blocks with wide tiles reached 87 to 106 KB."""
+PORT_BYTES_US = 82e3
+"""Bytes per microsecond into one multiprocessor: few blocks with wide tiles reached 80 to 106 KB."""
 L2_SPEEDUP = 1.9
 """Bandwidth of L2 over that of device memory: weights that 2 to 8 blocks read at once came at 7.5 to 8.5 TB/s."""
-LATENCY_US = 0.8
+LATENCY_US = 0.92
 """From the request of a tile to its arrival: a ring of 4 tiles of 2 KB turned in 0.25 us."""
-TENSOR_SHARE = 0.55
-"""Of the tensor rate, what the warps of one block reach: 8 instructions in 10 ns."""
-VECTOR_OPERATIONS = 44.0
-"""Of the vector rate, for an element from shared memory and back: 256 of them took 25 to 45 ns."""
-REGISTER_OPERATIONS = 16.0
-"""The same in fragments: an exponential leaves its unit every 16 clocks for a warp on each scheduler."""
-CONCURRENT = 3.0
+TENSOR_SHARE = 0.58
+"""Of the tensor rate, what the warps of one block reach."""
+VECTOR_OPERATIONS = 60.0
+"""Of the vector rate, for an element from shared memory and back: 256 of them took 25 to 45 ns, many at once."""
+REGISTER_OPERATIONS = 7.0
+"""The same in fragments, exponentials among them."""
+CONCURRENT = 1.35
 """Blocks of a multiprocessor that compute at full pace; more of them share it."""
-GATHER = 2.0
+GATHER = 1.22
 """How much longer a product takes whose operands are no multiple of 8 wide and are read element by element."""
-HELD_OPERATIONS = 4.0
-"""The same where a block has nothing but registers."""
-EXCHANGE_US = 0.1
-"""A reduction of values in registers."""
-FOLLOW_US = 1.0
-"""In place of a card's start, for a kernel that starts early and waits for the one in front."""
-DEPENDENT_LAUNCH = 90
-"""Compute capability from which on a kernel can do so."""
-BARRIER_US = 0.3
-"""A tile written for everybody: the barriers around it and the pipelines that they drain."""
+BARRIER_US = 0.055
+"""A tile written for everybody: the barriers around it."""
+LOOP_BARRIER_US = 0.11
+"""The same in the loop, where they drain pipelines."""
+REDUCED = 0.126
+"""What an element that a reduction only reads takes of VECTOR_OPERATIONS."""
+HELD_OPERATIONS = 6.7
+"""As VECTOR_OPERATIONS, in a block that holds its tiles in registers."""
+EXCHANGE_US = 0.04
+"""A reduction of values that threads hold in registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,8 @@ def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: 
     copies = _copies(prepared, kernel, made, sizes, elements, width, target)
     traffic = _traffic(prepared, kernel, sizes, elements, width, blocks)
     private = warp_private(prepared, kernel, made, sizes, elements)
-    looped, once = _work(kernel, made, sizes, elements, private, target)
+    direct = private & saved_directly(prepared, kernel, made, sizes)
+    looped, once = _work(kernel, made, sizes, elements, private, direct, target)
     lay = [layout_of(prepared, kernel, i, s.source) for i, s in enumerate(kernel.steps) if s.source is not None]
     held = register_held(kernel, sizes, elements, lay)
     once = np.where(held, _held_work(kernel, elements, target), once)
@@ -172,7 +175,7 @@ def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: 
     beside, after = _memory_beside(kernel, made, elements, private, width)
     room = np.floor((target.shared_per_block - RESERVED_BYTES - beside) / np.maximum(copies.ring, 1))
     stages = np.clip(room, np.minimum(2, sizes.loop), np.minimum(STAGES, sizes.loop))
-    memory = np.where(held, 0.0, np.maximum(beside + stages * copies.ring, after))
+    memory = np.where(held, RESERVED_BYTES, np.maximum(beside + stages * copies.ring, after))
     most = _resident(made, elements, memory, target) * target.multiprocessors
     # Loads by all threads leave one slot of the ring to those who still read it.
     depth = np.where(copies.bulk, stages, np.maximum(stages - 1, 1))
@@ -189,9 +192,7 @@ def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: 
         return LATENCY_US + longest + work + once * slowed
 
     waves = np.ceil(blocks / most)
-    follows = any(step.source is not None and step.source.kernel is not None for step in kernel.steps)
-    overlaps = follows and target.capability >= DEPENDENT_LAUNCH
-    us = (FOLLOW_US if overlaps else target.start_us) + (waves - 1) * wave(most) + wave(blocks - (waves - 1) * most)
+    us = target.start_us - LATENCY_US + (waves - 1) * wave(most) + wave(blocks - (waves - 1) * most)
     return Estimates(us, traffic.device, traffic.block * blocks, memory, _live(kernel, elements, width), blocks)
 
 
@@ -310,7 +311,7 @@ def _traffic(
     for index, step in enumerate(kernel.steps):
         if step.source is None:
             continue
-        whole = elements[index] * width
+        whole = elements[index] * _width(step, width)
         if any(code & ITER for code in step.type):
             whole = whole * sizes.loop
         moved = moved + whole
@@ -321,11 +322,16 @@ def _traffic(
         unique[key] = np.maximum(unique.get(key, whole), whole)
     stored = np.zeros_like(blocks)
     for output in kernel.outputs:
-        stored = stored + elements[output] * width
+        stored = stored + elements[output] * _width(kernel.steps[output], width)
     device = stored * blocks
     for whole in unique.values():
         device = device + whole
     return _Traffic(device, moved + stored)
+
+
+def _width(step: Step, width: int) -> int:
+    """Bytes of an element in device memory: partial results, which have a part of an axis, travel in f32."""
+    return ACCUMULATOR_BYTES if any(code & DATA and not code & TILE for code in step.type) else width
 
 
 def _work(
@@ -334,6 +340,7 @@ def _work(
     sizes: Sizes,
     elements: Sequence[Numbers],
     private: Truths,
+    direct: Truths,
     target: Target,
 ) -> tuple[Numbers, Numbers]:
     """Microseconds that the steps of one iteration take, and those outside the loop."""
@@ -350,7 +357,7 @@ def _work(
         if step.operator.is_leaf or part is Part.INLINE:
             continue
         if part is Part.ACCUMULATOR:
-            once = once + BARRIER_US + passes(elements[index])
+            once = once + np.where(direct, 0.0, BARRIER_US + passes(elements[index]))
             if made.varying[step.reads[0]] and made.parts[step.reads[0]] is Part.INLINE:
                 looped = looped + passes(elements[index])
             continue
@@ -359,19 +366,20 @@ def _work(
             spent = _matmul_us(kernel, sizes, step, apart, target)
         else:
             biggest = np.maximum.reduce([elements[index], *(elements[r] for r in step.reads)])
-            spent = passes(biggest)
+            spent = passes(biggest * (REDUCED if step.operator.kind in REDUCTIONS else 1.0))
             if part is Part.PRIVATE:
                 spent = np.where(private, biggest * REGISTER_OPERATIONS * operation, spent)
+        barrier = LOOP_BARRIER_US if made.varying[index] else BARRIER_US
         if part is Part.TILE:
-            spent = spent + BARRIER_US
+            spent = spent + barrier
         elif part is Part.PRIVATE:
-            spent = spent + np.where(private, 0.0, BARRIER_US)
+            spent = spent + np.where(private, 0.0, barrier)
         if made.varying[index]:
             looped = looped + spent
         else:
             once = once + spent
     for output in kernel.outputs:
-        once = once + BARRIER_US + passes(elements[output])
+        once = once + np.where(direct, 0.0, BARRIER_US) + passes(elements[output])
     return looped, once
 
 
