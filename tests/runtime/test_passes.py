@@ -20,6 +20,7 @@ from mirage_nb.runtime.timing import Timing
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.verify.float_gate import FloatReport, GateReport, SampleReport
+from mirage_nb.verify.verdict import VerdictKind
 
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
 CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
@@ -97,6 +98,7 @@ def test_finalists_are_raced_every_way_and_the_fastest_again_beside_torch(card: 
     timed = [c for c in snapshot.candidates if c.time_us is not None]
     assert [c.time_us for c in timed] == sorted(c.time_us for c in timed if c.time_us) and len(timed) == len(again)
     assert "at the real shape" in winner.candidate.verdict.note
+    assert winner.candidate.verdict.kind is VerdictKind.PROVED
     assert json.loads(to_json(session))["baselines"][0]["name"] == "eager"
 
 
