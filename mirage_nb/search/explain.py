@@ -7,7 +7,8 @@ what the search does; the walk ends at the first value that the search does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
@@ -47,11 +48,15 @@ class _Ended(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """A value of the walk, and the axis of each of its dimensions. `value` is None for constants: see `leaf`."""
+    """A value of the walk, and the axis of each of its dimensions. `value` is None for constants: see `leaf`.
+
+    `input`: of the program, whose aliases iterators may read instead.
+    """
 
     value: Value | None
     layout: Layout
     leaf: int = -1
+    input: int = -1
 
 
 class _Record(Sample):
@@ -82,8 +87,8 @@ def explain(prepared: Prepared, effort: Effort, graph: KernelGraph) -> str:
         return f"The program as a whole is not searched, only its pieces: {refused}"
     semantics, notes = semantics_for(prepared, effort)
     walks = []
-    for roles in islice(_roles(prepared), MAX_ALIASES):
-        walk = _Walk(semantics, effort, graph, roles)
+    for picks in islice(_picks(prepared, graph), MAX_ALIASES):
+        walk = _Walk(semantics, effort, graph, picks)
         walk.run()
         walks.append(walk)
         if not walk.ended:
@@ -109,13 +114,12 @@ def why_nothing(prepared: Prepared, effort: Effort, found: int = 0) -> str:
     return explain(prepared, effort, prepared.graph)
 
 
-def _roles(prepared: Prepared) -> Iterator[dict[int, int]]:
-    """For every input one of its tensors, in every combination."""
-    options: dict[int, list[int]] = {}
-    for number, tensor in enumerate(prepared.tensors):
-        options.setdefault(tensor.input, []).append(number)
-    for choice in product(*options.values()):
-        yield dict(zip(options, choice, strict=True))
+def _picks(prepared: Prepared, graph: KernelGraph) -> Iterator[tuple[int, ...]]:
+    """Which alias of its input every iterator reads, where an input has several; in every combination."""
+    most = max(Counter(tensor.input for tensor in prepared.tensors).values(), default=1)
+    blocks = [op.body for op in graph.ops if isinstance(op.body, BlockGraph)]
+    reads = sum(op.kind is OpKind.IN_ITER for block in blocks for op in block.ops) if most > 1 else 0
+    yield from product(range(most), repeat=reads)
 
 
 def _met(semantics: Semantics, effort: Effort, walk: _Walk) -> str:
@@ -150,7 +154,7 @@ class _Walk:
     semantics: Semantics
     effort: Effort
     graph: KernelGraph
-    roles: Mapping[int, int]
+    picks: Sequence[int]
     lines: list[str] = field(default_factory=list)
     ended: str = ""
     labels: list[str] = field(default_factory=list)
@@ -160,18 +164,21 @@ class _Walk:
     of_program: set[bytes] = field(default_factory=set)
     names: tuple[str, ...] = ()
     held: dict[int, _Tile] = field(default_factory=dict)
+    _left: Iterator[int] = field(default_factory=lambda: iter(()))
 
     def run(self) -> None:
         """Walk as far as the search goes."""
         prepared = self.semantics.prepared
         self.names = tuple(axis.name for axis in prepared.axes)
         self.of_program = {value.print for value in self.semantics.program}
-        for number in range(self.graph.input_count):
-            if number in self.roles:
-                tensor = self.roles[number]
-                self.held[number] = _Tile(self.semantics.tensors[tensor], self._input_layout(number, tensor))
+        self._left = iter(self.picks)
+        for number, tensor in reversed(list(enumerate(prepared.tensors))):
+            layout = tensor.axes if all(len(dim) < 2 for dim in tensor.dims) else ()
+            self.held[tensor.input] = _Tile(self.semantics.tensors[number], layout, input=tensor.input)
         try:
-            if any(op.kind is OpKind.GRAPH for op in self.graph.ops):
+            if self.graph == prepared.graph:
+                self.held.update(zip(self.graph.outputs, _Block(self, self.graph, (), 0).program(), strict=True))
+            elif any(op.kind is OpKind.GRAPH for op in self.graph.ops):
                 for op, values in self.graph.definitions():
                     self._kernel_op(op, values)
             else:
@@ -187,11 +194,15 @@ class _Walk:
             if value not in self.graph.outputs and tile.value is not None:
                 self.between.add(tile.value.print)
 
-    def _input_layout(self, number: int, tensor: int) -> Layout:
-        dims = self.semantics.prepared.tensors[tensor].dims
-        if any(len(dim) > 1 for dim in dims):
-            return ()
-        return tuple(dim[0] if dim else None for dim in dims)
+    def picked(self, tile: _Tile) -> _Tile:
+        """What an iterator reads: where the input has aliases, the next pick of them."""
+        aliases = [n for n, tensor in enumerate(self.semantics.prepared.tensors) if tensor.input == tile.input]
+        pick = next(self._left, 0) if self.picks else 0
+        if len(aliases) < 2:
+            return tile
+        number = aliases[pick % len(aliases)]
+        axes = self.semantics.prepared.tensors[number].axes
+        return _Tile(self.semantics.tensors[number], axes if tile.layout else (), input=tile.input)
 
     def _kernel_op(self, op: Op, values: Sequence[int]) -> None:
         prepared = self.semantics.prepared
@@ -218,11 +229,11 @@ class _Walk:
         assert isinstance(op.attrs, ReshapeAttrs)
         tile = self.held[value]
         layout = tile.layout
-        if value in self.roles:
-            layout = self.semantics.prepared.tensors[self.roles[value]].axes
+        if tile.input >= 0:
+            layout = next(t.axes for t in self.semantics.prepared.tensors if t.input == tile.input)
         axes = iter([axis for axis in layout if axis is not None])
         moved = tuple(None if extent == 1 else next(axes, None) for extent in op.attrs.shape)
-        return _Tile(tile.value, moved)
+        return _Tile(tile.value, moved, input=tile.input)
 
     def _check_outputs(self) -> None:
         targets = self.semantics.targets
@@ -248,9 +259,36 @@ class _Block:
     along: list[int | None] = field(default_factory=list)
     loop: int | None = None
     results: list[_Tile] = field(default_factory=list)
+    read: dict[int, _Tile] = field(default_factory=dict)
 
     def run(self) -> list[_Tile]:
         """The results as device tensors."""
+        self._open()
+        if isinstance(self.body, KernelGraph):
+            for number, tile in enumerate(self.operands):
+                self.held[number] = self._read(tile, tile.value.type if tile.value is not None else ())
+        for op, values in self.body.definitions():
+            self._step(op, values)
+        if isinstance(self.body, KernelGraph):
+            self.results += [self._stored(self.held[v], self.held[v].layout) for v in self.body.outputs]
+        return self.results
+
+    def program(self) -> list[_Tile]:
+        """The same for the program itself, over axes."""
+        self._open()
+        prepared, tensors = self.walk.semantics.prepared, self.walk.semantics.tensors
+        for number, (operator, args) in enumerate(prepared.program):
+            if operator.kind is OpKind.IN_ITER:
+                leaf = tensors[operator.leaf]
+                self.held[number] = self._read(_Tile(leaf, ()), leaf.type)
+            elif operator.kind is OpKind.CONST:
+                self.held[number] = _Tile(None, (), operator.leaf)
+            else:
+                self.held[number] = _Tile(self._applied(operator, [self.held[a] for a in args]), ())
+                self._say(number, operator.label, self.held[number])
+        return [self._stored(self.held[number], ()) for number in prepared.outputs]
+
+    def _open(self) -> None:
         walk, semantics = self.walk, self.walk.semantics
         grid = self._configure()
         reduced = [axis.reduced for axis in semantics.prepared.axes]
@@ -262,14 +300,6 @@ class _Block:
         walk.labels.append(self._label(grid, loop))
         walk.lines.append(f"kernel {self.number + 1}, as in '{walk.labels[-1]}'")
         walk.splits_late |= bool(grid) and self.number > 0
-        if isinstance(self.body, KernelGraph):
-            for number, tile in enumerate(self.operands):
-                self.held[number] = self._read(tile, tile.value.type if tile.value is not None else ())
-        for op, values in self.body.definitions():
-            self._step(op, values)
-        if isinstance(self.body, KernelGraph):
-            self.results += [self._stored(self.held[v], self.held[v].layout) for v in self.body.outputs]
-        return self.results
 
     def _label(self, grid: frozenset[int], loop: int | None) -> str:
         names = self.walk.names
@@ -284,9 +314,10 @@ class _Block:
             return frozenset()
         self.along = [None] * len(self.body.grid)
         loops: set[int] = set()
-        for op in self.body.ops:
+        for op, values in self.body.definitions():
             if isinstance(op.attrs, InIterAttrs):
-                layout = self.operands[op.attrs.arg].layout
+                self.read[values[0]] = self.walk.picked(self.operands[op.attrs.arg])
+                layout = self.read[values[0]].layout
                 for place, dim in enumerate(op.attrs.imap):
                     axis = None if dim is None or dim >= len(layout) else layout[dim]
                     if axis is not None and self.along[place] not in (None, axis):
@@ -326,7 +357,7 @@ class _Block:
 
     def _step(self, op: Op, values: tuple[int, ...]) -> None:
         if isinstance(op.attrs, InIterAttrs):
-            tile = self.operands[op.attrs.arg]
+            tile = self.read[values[0]]
             if tile.value is not None and not tile.layout and any(tile.value.type):
                 raise _Ended("An input whose dimensions have several axes is read without a view that has them apart.")
             self.held[values[0]] = self._read(tile, () if tile.value is None else self._role(op.attrs, tile))
@@ -346,13 +377,13 @@ class _Block:
             made = self._made(op, [self.held[v] for v in op.inputs])
             self.held[values[0]] = made
             if op.kind not in (OpKind.RESHAPE, OpKind.TRANSPOSE):
-                self._say(values[0], op, made)
+                self._say(values[0], op.kind.value, made)
 
-    def _say(self, number: int, op: Op, made: _Tile) -> None:
+    def _say(self, number: int, label: str, made: _Tile) -> None:
         self.walk.operators += 1
         if made.value is not None:
             type_, expr = show_type(made.value.type, self.walk.names), made.value.expr
-            self.walk.lines.append(f"  %{number} {op.kind.value} [{type_}]: {self.walk.semantics.algebra.show(expr)}")
+            self.walk.lines.append(f"  %{number} {label} [{type_}]: {self.walk.semantics.algebra.show(expr)}")
 
     def _stored(self, tile: _Tile, layout: Layout) -> _Tile:
         if tile.value is None:
@@ -369,11 +400,10 @@ class _Block:
                 return _Tile(tiles[0].value, tuple(layouts[0][i] for i in op.attrs.perm))
             case OpKind.RESHAPE:
                 assert isinstance(op.attrs, ReshapeAttrs)
-                axes = [axis for axis in layouts[0] if axis is not None]
-                kept = [e for e in op.attrs.shape if e != 1]
-                if len(kept) > len(axes):
+                shape = self.body.types[op.inputs[0]].shape
+                if sorted(e for e in shape if e != 1) != sorted(e for e in op.attrs.shape if e != 1):
                     raise _Ended("A reshape in a block splits axes: the search reads and writes views instead.")
-                return _Tile(tiles[0].value, _spread(axes, op.attrs.shape))
+                return _Tile(tiles[0].value, _spread(layouts[0], shape, op.attrs.shape))
             case OpKind.MATMUL:
                 axis = layouts[0][-1]
                 layout = (*_broadcast(layouts[0][:-2], layouts[1][:-2]), layouts[0][-2], layouts[1][-1])
@@ -459,17 +489,10 @@ def _broadcast(first: Layout, second: Layout) -> Layout:
     return tuple(b if a is None else a for a, b in zip(*padded, strict=True))
 
 
-def _spread(axes: Sequence[int], shape: Sequence[int]) -> Layout:
-    """The axes on the dimensions of a shape in order; the first ones may have extent 1 in a tile, too."""
-    spare = len(axes) - sum(extent != 1 for extent in shape)
-    left = list(axes)
+def _spread(layout: Layout, before: Sequence[int], after: Sequence[int]) -> Layout:
+    """The axes of a tile on the dimensions of another shape of it, the last ones first: new extents of 1 lead."""
+    left = [(axis, extent) for axis, extent in zip(layout, before, strict=True) if axis is not None]
     found: list[int | None] = []
-    for extent in shape:
-        if extent != 1:
-            found.append(left.pop(0) if left else None)
-        elif spare > 0 and left:
-            found.append(left.pop(0))
-            spare -= 1
-        else:
-            found.append(None)
-    return tuple(found)
+    for extent in reversed(after):
+        found.append(left.pop()[0] if left and left[-1][1] == extent else None)
+    return tuple(reversed(found))

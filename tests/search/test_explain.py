@@ -16,12 +16,15 @@ from mirage_nb.ir import (
     Op,
     OpKind,
     OutSaverAttrs,
+    ReshapeAttrs,
+    TransposeAttrs,
 )
-from mirage_nb.search import EFFORTS, Budget, configurations, prepare, run_configuration, tiny
+from mirage_nb.search import EFFORTS, Budget, configurations, instances, prepare, run_configuration, tiny
 from mirage_nb.search.explain import explain, why_nothing
+from mirage_nb.targets import TARGETS
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, lora, rmsnorm, rmsnorm_fig3
 
-STANDARD = EFFORTS["standard"]
+STANDARD, H200 = EFFORTS["standard"], TARGETS["h200"]
 
 
 @pytest.mark.parametrize("graph", [rmsnorm(), rmsnorm_fig3(), lora(), gqa(), attention_safe()])
@@ -40,6 +43,32 @@ def test_whatever_is_found_is_met(graph: KernelGraph) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_search_makes_the_values_of_the_program_itself(name: str) -> None:
     assert "The search makes all" in why_nothing(prepare(PROGRAMS[name]()), STANDARD)
+
+
+def heads() -> KernelGraph:
+    b = Builder.over(Q=(32, 64), K=(32, 64), V=(32, 64))
+    split = [b.op(OpKind.RESHAPE, x, attrs=ReshapeAttrs((32, 4, 16))) for x in (0, 1, 2)]
+    q, k, v = (b.op(OpKind.TRANSPOSE, x, attrs=TransposeAttrs((1, 0, 2))) for x in split)
+    o = b.matmul(b.softmax(b.matmul(q, b.transpose(k))), v)
+    b.op(OpKind.RESHAPE, b.op(OpKind.TRANSPOSE, o, attrs=TransposeAttrs((1, 0, 2))), attrs=ReshapeAttrs((32, 64)))
+    return b.done()
+
+
+def gram() -> KernelGraph:
+    b = Builder.over(X=(32, 64))
+    b.matmul(0, b.transpose(0))
+    return b.done()
+
+
+@pytest.mark.parametrize("graph", [heads(), gram()], ids=["heads", "gram"])
+def test_views_and_aliases_are_followed(graph: KernelGraph) -> None:
+    prepared = prepare(graph)
+    assert "The search makes all" in why_nothing(prepared, STANDARD)
+    for configuration in [c for c in configurations(prepared, STANDARD) if c.cut is None][:7]:
+        result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda c: None, lambda: False)
+        for structure in result.structures[:2]:
+            for instance in instances(structure, prepared, H200, 1):
+                assert "The search makes all" in explain(prepared, STANDARD, instance.graph)
 
 
 def one_kernel(program: KernelGraph, loop: int, fmaps: tuple[int | None, ...], *ops: Op) -> KernelGraph:
