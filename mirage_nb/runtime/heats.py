@@ -44,7 +44,7 @@ class Heats:
 
     def __init__(self, passes: Passes, gpu: Gpu, trials: Trials, track: Track | None) -> None:
         self._passes, self._gpu, self._trials, self._track = passes, gpu, trials, track
-        self._entered: set[tuple[str, str]] = set()
+        self._entered = passes.entered
         self._failed: dict[str, list[MirageError]] = {}
         self._fastest: dict[str, tuple[float, Winner]] = {}
         self.timed = 0
@@ -54,7 +54,6 @@ class Heats:
         for winner in winners:
             if winner.candidate.time_us is not None:
                 self._fastest[winner.candidate.digest] = (winner.candidate.time_us, winner)
-                self._entered.add((winner.candidate.digest, str(winner.emitted.options)))
 
     @property
     def entered(self) -> int:

@@ -72,7 +72,7 @@ class Passes:
     """The later passes of one session, and what they made. May be used from any thread.
 
     `stage` says what is being done, for a reader; `trace` which passes were run; `baselines` how PyTorch
-    fared in the last race.
+    fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted.
     """
 
     def __init__(self, search: SearchSession, gpu: Gpu | None) -> None:
@@ -81,6 +81,7 @@ class Passes:
         self.stage = ""
         self.trace: tuple[Pass, ...] = ()
         self.baselines: tuple[Lap, ...] = ()
+        self.entered: set[tuple[str, str]] = set()
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
         self._sample: Sample | None = None
