@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mirage_nb.codegen import Launch, LibraryCall, Options, TensorArg, emit
@@ -258,6 +259,19 @@ ATTRIBUTES: list[tuple[OpKind, ApplyAttrs | ClampAttrs | PowAttrs | None]] = [
 @pytest.mark.parametrize(("kind", "attrs"), ATTRIBUTES)
 def test_every_elementwise_operator(kind: OpKind, attrs: ApplyAttrs | ClampAttrs | PowAttrs | None) -> None:
     check(elementwise(kind, attrs, (3, 40), F32))
+
+
+@pytest.mark.parametrize("text", ["relu(X)", "clamp(X, -1, 1)", "max(X, axis=-1, keepdims=True)"])
+def test_what_is_undefined_stays_so(text: str) -> None:
+    """Maxima and minima are NaN where one of their operands is, as in PyTorch and NumPy."""
+    (op,) = parse(f"X: f32[2, 16]\nreturn {text}\n", name="undefined").graph.ops
+    b = Build((tensor((2, 16), F32),), (1,))
+    b.save(b.op(op.kind, b.load(0, (None,)), attrs=op.attrs), (None,))
+    graph = one_kernel("X", b)
+    values = np.zeros((2, 16), np.float32)
+    values[1, 3] = np.nan
+    (found,) = run(emit(graph, H200), [values])
+    assert np.isnan(found[1]).any() and not np.isnan(found[0]).any()
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 8), (1, 1), (3, 1, 33)])

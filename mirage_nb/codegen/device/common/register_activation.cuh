@@ -20,10 +20,7 @@ MIRAGE_DEVICE float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + fast_tanh(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 MIRAGE_DEVICE float square(float x) { return x * x; }
-// Comparisons that NaN fails: it stays NaN, which maximum and minimum would lose.
-MIRAGE_DEVICE float relu(float x) { return x < 0.0f ? 0.0f : x; }
-MIRAGE_DEVICE float clamp(float x, float low, float high) {
-  return x < low ? low : x > high ? high : x;
-}
+MIRAGE_DEVICE float relu(float x) { return maximum(x, 0.0f); }
+MIRAGE_DEVICE float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
 
 }  // namespace mirage

@@ -11,8 +11,9 @@ MIRAGE_DEVICE float fast_sqrt(float x) { return __builtin_sqrtf(x); }
 MIRAGE_DEVICE float fast_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 MIRAGE_DEVICE float fast_reciprocal(float x) { return 1.0f / x; }
 MIRAGE_DEVICE float fast_divide(float a, float b) { return a / b; }
-MIRAGE_DEVICE float maximum(float a, float b) { return __builtin_fmaxf(a, b); }
-MIRAGE_DEVICE float minimum(float a, float b) { return __builtin_fminf(a, b); }
+// NaN where one of the two is.
+MIRAGE_DEVICE float maximum(float a, float b) { return a != a || a > b ? a : b; }
+MIRAGE_DEVICE float minimum(float a, float b) { return a != a || a < b ? a : b; }
 MIRAGE_DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 MIRAGE_DEVICE float erf_value(float x) { return __builtin_erff(x); }
 MIRAGE_DEVICE float power(float x, float y) { return __builtin_powf(x, y); }

@@ -35,8 +35,17 @@ MIRAGE_DEVICE float fast_divide(float a, float b) {
   asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
-MIRAGE_DEVICE float maximum(float a, float b) { return fmaxf(a, b); }
-MIRAGE_DEVICE float minimum(float a, float b) { return fminf(a, b); }
+// NaN where one of the two is.
+MIRAGE_DEVICE float maximum(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+MIRAGE_DEVICE float minimum(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
 MIRAGE_DEVICE float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 MIRAGE_DEVICE float erf_value(float x) { return erff(x); }
 MIRAGE_DEVICE float power(float x, float y) { return powf(x, y); }
