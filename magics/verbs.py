@@ -189,7 +189,7 @@ def _explain(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
 
 def _export(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     path = export(_named(variables, words), Path(words[1]))
-    say(f"{path}: {path.stat().st_size / 1024:.0f} KB")
+    say(f"{path.name}: {path.stat().st_size / 1024:.0f} KB")
 
 
 def _help(_: Variables, words: list[str], __: dict[str, Any]) -> None:

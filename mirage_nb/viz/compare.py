@@ -42,10 +42,15 @@ def compare_text(left: Candidate, right: Candidate, target: Target) -> str:
     """The facts as a table of text; `!=` marks those that differ."""
     a, b = (_planned(c.graph, target) for c in (left, right))
     facts = [(name, fact(left, a), fact(right, b)) for name, fact in (*FACTS.items(), *_PLANNED.items())]
-    rows = [("", left.digest[:8], right.digest[:8]), *((f"{'!=' if x != y else '  '} {n}", x, y) for n, x, y in facts)]
+    rows = [("", left.digest[:8], right.digest[:8])]
+    rows += [(f"{'!=' if x != y else '  '} {name}", _cut(x), _cut(y)) for name, x, y in facts]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = (f"{name:<{wide[0]}}  {x:<{wide[1]}}  {y}".rstrip() for name, x, y in rows)
     return "\n".join([*lines, "", *_changes(left.graph, right.graph)])
+
+
+def _cut(text: str, most: int = 56) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _row(name: str, left: str, right: str) -> str:
