@@ -136,8 +136,8 @@ def judge(sample: HardSample, outputs: Sequence[Array]) -> SampleReport:
     for number, (given, want, allowed, dtype) in enumerate(rows):
         got = _shaped(number, given, want)
         asked = ~np.isnan(allowed)
-        lost = asked & _holdable(want, dtype) & ~np.isfinite(got)
-        kept = asked & ~_holdable(want, dtype) & np.isfinite(got) & (np.abs(got) < LARGEST[dtype])
+        lost = asked & _lost(got, want, dtype, allowed)
+        kept = asked & _kept(got, want, dtype, allowed)
         compared = asked & np.isfinite(got) & _holdable(want, dtype)
         error = np.where(compared, np.abs(np.where(compared, got, 0) - np.where(compared, want, 0)), 0)
         wrong = lost | kept | (error > np.where(asked, allowed, np.inf))
@@ -194,6 +194,19 @@ def _holdable(want: Array, dtype: DType) -> NDArray[np.bool_]:
     return np.isfinite(want) & (np.abs(want) <= LARGEST[dtype])
 
 
+def _lost(got: Array, want: Array, dtype: DType, allowed: Array | float) -> NDArray[np.bool_]:
+    """Where a number that the type holds is not finite; at the end of its range a permitted error may lead out."""
+    overflowed = np.isinf(got) & (np.sign(got) == np.sign(want)) & (np.abs(want) + allowed > LARGEST[dtype])
+    found: NDArray[np.bool_] = _holdable(want, dtype) & ~np.isfinite(got) & ~overflowed
+    return found
+
+
+def _kept(got: Array, want: Array, dtype: DType, allowed: Array | float) -> NDArray[np.bool_]:
+    """Where what the type does not hold is a number all the same; just beyond its range, a large one may be."""
+    found: NDArray[np.bool_] = ~_holdable(want, dtype) & np.isfinite(got) & (np.abs(got) + allowed < LARGEST[dtype])
+    return found
+
+
 def _scale(want: Array, dtype: DType) -> float:
     """The largest value of an output that its type holds; 1 for zeros."""
     return float(np.abs(want[_holdable(want, dtype)]).max(initial=0.0)) or 1.0
@@ -201,18 +214,20 @@ def _scale(want: Array, dtype: DType) -> float:
 
 def _compare(number: int, got: Array, want: Array, dtype: DType, limit: float) -> FloatReport:
     holdable = _holdable(want, dtype)
-    lost = np.argwhere(holdable & ~np.isfinite(got))
+    allowed = limit * _scale(want, dtype)
+    lost = np.argwhere(_lost(got, want, dtype, allowed))
     if len(lost):
         at = tuple(int(i) for i in lost[0])
         what = "not written, or not a number" if np.isnan(got[at]) else "infinite"
         note = f"output {number}{list(at)} is {what}, the reference is {want[at]:.6g}; {len(lost)} such elements"
         return FloatReport(float("inf"), False, note)
-    kept = ~holdable & np.isfinite(got) & (np.abs(got) < LARGEST[dtype])
+    kept = _kept(got, want, dtype, allowed)
     if kept.any():
         return FloatReport(float("inf"), False, _place(number, got, want, kept))
     if not holdable.any():
         return FloatReport(0.0, True)
-    error = np.where(holdable, np.abs(np.where(holdable, got, 0) - np.where(holdable, want, 0)), 0)
+    compared = holdable & np.isfinite(got)
+    error = np.where(compared, np.abs(np.where(compared, got, 0) - np.where(compared, want, 0)), 0)
     relative = float(error.max()) / _scale(want, dtype)
     if relative <= limit:
         return FloatReport(relative, True)

@@ -178,3 +178,15 @@ def test_denormals_and_zero_rows_are_what_they_say() -> None:
     assert found["denormals"] is None  # the program divides by the root of an underflow
     zero = found["zero rows"]
     assert zero is not None and 0 < zero.asked < sum(out.size for out in zero.outputs)
+
+
+def test_at_the_end_of_the_range_a_permitted_error_may_overflow() -> None:
+    largest = float(np.finfo(np.float16).max)
+    want = np.array([largest, -largest, 1.0])
+    assert compare([np.array([np.inf, -largest, 1.0])], [want], DType.F16).ok
+    assert not compare([np.array([-np.inf, -largest, 1.0])], [want], DType.F16).ok
+    assert not compare([np.array([np.nan, -largest, 1.0])], [want], DType.F16).ok
+    assert not compare([np.array([largest, -largest, np.inf])], [want], DType.F16).ok
+    beyond = np.array([largest * 1.0001, largest])
+    assert compare([np.array([largest * 0.9999, largest])], [beyond], DType.F16).ok
+    assert not compare([np.array([largest * 0.9, largest])], [beyond], DType.F16).ok
