@@ -7,6 +7,7 @@ from fractions import Fraction
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
+    ApplyAttrs,
     BlockGraph,
     ClampAttrs,
     ConstAttrs,
@@ -143,6 +144,7 @@ def every_attribute() -> KernelGraph:
     value = b.op(OpKind.CLAMP, value, attrs=ClampAttrs(Fraction(0), None))
     value = b.op(OpKind.POW, value, attrs=PowAttrs(Fraction(3, 2)))
     value = b.op(OpKind.ADD, value, 1)
+    value = b.op(OpKind.APPLY, value, attrs=ApplyAttrs("mish", "x * tanh(log(1 + exp(x)))"))
     value = b.op(OpKind.CONCAT, value, 1, attrs=DimAttrs(1))
     value = b.op(OpKind.REPEAT, value, attrs=RepeatAttrs(0, 2))
     value = b.op(OpKind.MUL, value, b.const(Fraction(355, 1130973355292)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_nb.targets import find_target
-from mirage_nb.viz.compare import compare_html
+from mirage_nb.viz.compare import compare_html, compare_text
 from tests.browser.fake_session import candidates
 from tests.viz.mugraph_samples import rmsnorm_fused
 from tests.viz.test_viz_html import read
@@ -34,3 +34,12 @@ def test_what_does_not_fit_is_compared_all_the_same() -> None:
     first = candidates(1)[0]
     html = compare_html(first, replace(first, graph=rmsnorm_fused(rows=512, blocks=1, loop=1)), H200)
     assert "unknown: it cannot be emitted" in html
+
+
+def test_the_text_form_marks_differences_behind_its_width() -> None:
+    first = candidates(2)[1]
+    other = replace(first, verdict=replace(first.verdict, note="x" * 80 + "other"))
+    first = replace(first, verdict=replace(first.verdict, note="x" * 80))
+    lines = compare_text(first, other, H200).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("!=")] == ["verdict"]
+    assert max(map(len, lines)) < 140
