@@ -33,6 +33,7 @@ from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.placement import MATMULS, Phase, Step, StepKind
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.transfer import Boxes
+from mirage_nb.optimize.wide import right_leaves
 
 INDEX_LIMIT = 2**31
 """Element offsets are 32-bit."""
@@ -59,6 +60,8 @@ class KernelText:
         ring = BulkRing if plan.options.bulk else AsyncRing
         self.ring: BulkRing | AsyncRing = ring(self.out, self.scope, self.dependence)
         self.fragments = Fragments(self.out, self.scope, plan.region) if plan.region else None
+        wide = plan.options.wide and plan.region is not None
+        self.wide_tiles = right_leaves(plan.block, plan.region) if wide and plan.region else frozenset[int]()
         self.awaited = True
         self.looped = False
         for shape in (*self.block.args, *self.outputs):
@@ -225,6 +228,8 @@ class KernelText:
                 emit_accumulate(out, scope, step)
             case StepKind.MAP:
                 emit_map(out, scope, step)
+                if step.value in self.wide_tiles:
+                    out.line("fence_proxy_async();")
             case StepKind.REDUCE:
                 emit_reduce(out, scope, step)
             case StepKind.MATMUL:

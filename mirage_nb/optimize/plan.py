@@ -23,7 +23,7 @@ from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.optimize.thread_graph import fuse
 from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
 from mirage_nb.optimize.transfer import boxes
-from mirage_nb.optimize.wide import wide_possible
+from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.optimize.widen import widen
 from mirage_nb.targets import Target
 
@@ -173,6 +173,11 @@ def plan_block(
     planned = None
     for stages in range(min(deepest, block.loop), min(2, block.loop) - 1, -1):
         planned = _plan_block(block, placement, steps, region, replace(chosen, stages=stages))
+        if chosen.wide and region is not None:
+            tiles = right_leaves(block, region)
+            if not all(fits_panels(b.layout) for b in planned.buffers if b.value in tiles):
+                chosen = replace(chosen, wide=False)
+                planned = replace(planned, options=replace(planned.options, wide=False))
         if planned.shared_bytes <= available:
             return planned
     assert planned is not None

@@ -159,6 +159,15 @@ def test_rows_are_summed_as_their_products_see_them(form: str, options: Options)
         assert report.survived, (sample.name, report.note)
 
 
+@pytest.mark.parametrize("form", ["V", "E"])
+def test_groups_of_warps_multiply_by_tiles_that_warps_compute(form: str) -> None:
+    graph, options = normed_attention(form, rows=64, heads=1), Options(4, 2, bulk=True, wide=True)
+    source = emit(graph, H200, options).source
+    assert source.count("wgmma_m64k16") == 2
+    assert source.count("fence_proxy_async") == (form == "V")
+    check(graph, options, scale=0.2)
+
+
 @pytest.mark.parametrize("bulk", [False, True])
 @pytest.mark.parametrize("form", ["V", "E", "K"])
 def test_norms_of_streamed_tiles_beside_warp_private_products(form: str, bulk: bool) -> None:
