@@ -362,8 +362,6 @@ def _caption(
             return f"{name} {'-' if op.attrs.low is None else ''}{low}…{high}"
         case ApplyAttrs():
             return op.attrs.name
-        case ApplyAttrs():
-            return f"{name} {op.attrs.name}"
         case PowAttrs():
             return f"{name} {_fraction(op.attrs.exponent)}"
         case _:

@@ -171,8 +171,8 @@ class Notebook:
         page.wait_for_selector(".jp-Notebook .jp-Cell")
         page.wait_for_function("document.querySelector('#jp-main-statusbar')?.innerText.includes('| Idle')")
 
-    def run(self, number: int, wait: bool = True) -> None:
-        """Run cell `number`, counted from 0."""
+    def run(self, number: int, wait: bool = True, seconds: float = PAGE_MS / 1000) -> None:
+        """Run cell `number`, counted from 0, and wait for its end, at most so many seconds."""
         cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
         cell.locator(".jp-InputPrompt").click()
         self.page.evaluate("void window.jupyterapp.commands.execute('notebook:run-cell')")
@@ -180,6 +180,7 @@ class Notebook:
             self.page.wait_for_function(
                 "n => /\\d/.test(document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')[n].innerText)",
                 arg=number,
+                timeout=1000 * seconds,
             )
 
     def output(self, number: int) -> str:

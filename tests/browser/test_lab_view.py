@@ -179,7 +179,7 @@ def test_a_real_search_from_cell_to_kernel(open_notebook: Callable[..., Notebook
     )
     notebook.run(1)
     notebook.run(2)
-    notebook.run(3)
+    notebook.run(3, seconds=150)
     assert notebook.output(3).strip() == "finished 1"
     notebook.run(4)
     page = notebook.page
