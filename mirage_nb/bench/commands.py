@@ -23,6 +23,7 @@ def add_parser(commands: Any) -> None:
     kernels.add_argument("--workloads", default=",".join(WORKLOADS), help="names, separated by commas; default: all")
     kernels.add_argument("--set", default="1,8", metavar="B=1,8", help="batch sizes; default: B=1,8")
     kernels.add_argument("--tune", type=float, metavar="SECONDS", help="tune every winner for so long before the race")
+    kernels.add_argument("--store", metavar="FILE", help="keep the searches there; what it has is not searched again")
     kernels.add_argument("--record", metavar="FILE", help="write the measurements as JSON, after every workload")
     kernels.add_argument("--figure", metavar="FILE", help="draw the bars of the paper's Figure 7 (.svg, .pdf, .png)")
     kernels.add_argument("--from", dest="source", metavar="FILE", help="show this record instead; needs no GPU")
@@ -72,7 +73,8 @@ def _kernels(options: argparse.Namespace) -> int:
     if options.tune is not None and not 0 < options.tune < float("inf"):
         raise OptionError(f"--tune {options.tune:g}: not a positive number of seconds")
     sizes = tuple(dict.fromkeys(int(b) for b in batches))
-    return run_kernels(Asked(names, sizes, options.tune, options.record, options.figure, options.commit))
+    files = options.record, options.figure
+    return run_kernels(Asked(names, sizes, options.tune, *files, revision=options.commit, store=options.store))
 
 
 def _ablation(options: argparse.Namespace) -> int:

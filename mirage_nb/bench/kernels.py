@@ -31,8 +31,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What `bench kernels` is to do: workloads, batch sizes, seconds of tuning for each, files to write, and the
-    commit that the record names, where the checkout does not know it."""
+    """What `bench kernels` is to do: workloads, batch sizes, seconds of tuning for each, files to write, the
+    commit that the record names, where the checkout does not know it, and the store that keeps the searches."""
 
     names: tuple[str, ...]
     batches: tuple[int, ...]
@@ -40,6 +40,7 @@ class Asked:
     record: str | None = None
     figure: str | None = None
     revision: str | None = None
+    store: str | None = None
 
 
 def run_kernels(asked: Asked) -> int:
@@ -58,7 +59,7 @@ def run_kernels(asked: Asked) -> int:
     rows: list[Row] = []
     for name in asked.names:
         for batch in asked.batches:
-            rows += _measure(name, batch, gpu, asked.tune)
+            rows += _measure(name, batch, gpu, asked)
             if asked.record:  # after each one: what was measured is kept, whatever happens to the next
                 Path(asked.record).write_text(json.dumps({**origin, "rows": rows}, indent=1))
     _show(rows, gpu.target() or find_target(DEFAULT_TARGET), origin, asked.figure)
@@ -102,7 +103,7 @@ def program_of(name: str, batch: int) -> TensorProgram | None:
     return program if batch == 1 else None
 
 
-def _measure(name: str, batch: int, gpu: Gpu, tune: float | None) -> list[Row]:
+def _measure(name: str, batch: int, gpu: Gpu, asked: Asked) -> list[Row]:
     try:
         import torch
 
@@ -114,7 +115,7 @@ def _measure(name: str, batch: int, gpu: Gpu, tune: float | None) -> list[Row]:
     program = program_of(name, batch)
     if program is None:
         return []
-    session = _session(program, name, tune)
+    session = _session(program, f"{name}-{batch}", asked)
     winner = session.best
     ran = winner.executable if winner is not None else None
     ours = {OURS: ran} if isinstance(ran, GpuExecutable) else {}
@@ -145,12 +146,12 @@ def _measure(name: str, batch: int, gpu: Gpu, tune: float | None) -> list[Row]:
     ]
 
 
-def _session(program: TensorProgram, name: str, tune: float | None) -> Session:
+def _session(program: TensorProgram, name: str, asked: Asked) -> Session:
     """A session that has ended, tuned if asked for; one that failed has a row that says so."""
-    session = superoptimize(program, name=name)
+    session = superoptimize(program, name=name, store=asked.store)
     session.wait()
-    if tune is not None and session.best is not None:
-        session.tune(seconds=tune)
+    if asked.tune is not None and session.best is not None:
+        session.tune(seconds=asked.tune)
         session.wait()
     return session
 
