@@ -17,6 +17,7 @@ from mirage_nb.viz import svg
 from mirage_nb.viz.shapes import SMALL
 
 PHASES = {Phase.BEFORE: "before the loop", Phase.LOOP: "loop body", Phase.AFTER: "after the loop"}
+UNLOOPED = {Phase.BEFORE: "copies", Phase.LOOP: "", Phase.AFTER: "body"}
 LEFT, TOP, HEIGHT = 62.0, 40.0, 190.0
 LEAST_COLUMN, WIDTH = 34.0, 620.0
 
@@ -36,13 +37,12 @@ def schedule_html(number: int, plan: BlockPlan) -> str:
 
 
 def _rows(number: int, plan: BlockPlan) -> Iterator[str]:
-    looped = plan.block.has_loop
+    titles = PHASES if plan.block.has_loop else UNLOOPED
     shown: Phase | None = None
     for index, step in enumerate(plan.steps):
         if step.phase is not shown:
             shown = step.phase
-            title = PHASES[shown] if looped or shown is not Phase.AFTER else "body"
-            title += f", {plan.block.loop} times" if shown is Phase.LOOP else ""
+            title = titles[shown] + (f", {plan.block.loop} times" if shown is Phase.LOOP else "")
             yield f"<tr class='mir-phase'><th colspan='5' scope='rowgroup'>{title}</th></tr>"
             if shown is Phase.LOOP and (plan.entry_barrier or plan.loop_barrier):
                 where = "every iteration begins with a barrier" if plan.loop_barrier else "a barrier before the loop"
@@ -86,7 +86,7 @@ def memory_svg(number: int, plan: BlockPlan, available: int) -> str:
     column = max(LEAST_COLUMN, (WIDTH - LEFT) / max(1, steps))
     width, scale = LEFT + column * steps + 4.0, HEIGHT / max(1, plan.shared_bytes)
     parts: list[str] = []
-    for phase, title in PHASES.items():
+    for phase, title in (PHASES if plan.block.has_loop else UNLOOPED).items():
         inside = [index for index, step in enumerate(plan.steps) if step.phase is phase]
         if inside:
             x, right = LEFT + column * inside[0], LEFT + column * (inside[-1] + 1)
