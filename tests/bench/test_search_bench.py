@@ -90,6 +90,14 @@ def test_one_kernel_spaces_are_saturated_in_seconds(name: str) -> None:
     assert space.saturated and space.seconds < 10 and space.peak_mib < 2048
 
 
+@pytest.mark.slow
+def test_products_of_long_sums_saturate_when_they_are_written_out() -> None:
+    """`ntrans` squares a sum of three: thousands of parts, and an end."""
+    expanded = [p for p in prunings.PRUNINGS if p.name == "products expanded"]
+    (cell,) = prunings.measure(program("ntrans"), cap=50_000, limit=600.0, prunings=expanded)
+    assert not cell.capped and cell.finals > 0 and cell.kept > 10_000
+
+
 def record() -> dict[str, Any]:
     methods = (Method("closure", True, 1), Method("Algorithm 1", False, 2))
     timed = [enumeration.Timed(n, m, None if m.workers == 2 else 0.01 * n, 1.0, 10, 2) for m in methods for n in (5, 6)]

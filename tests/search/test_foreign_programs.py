@@ -45,6 +45,8 @@ FEW = replace(EFFORTS["standard"], kernels=1, extra=1, structures=3)
 FOLDER = Path(__file__).parent / "foreign"
 FOREIGN = sorted(path.stem for path in FOLDER.glob("*.mirage"))
 
+POOR = {"linear_attention": "numerically poor"}
+"""Programs that divide by sums of any sign, which random inputs bring near zero: no kernel may be handed out."""
 APART = {"concat_inputs": 1}
 """Programs with operators that no kernel takes in: how many of them stay kernels of their own."""
 
@@ -159,6 +161,10 @@ def test_what_field_trials_cannot_judge_is_said() -> None:
 def test_a_session_ends_with_a_kernel_that_ran(name: str) -> None:
     session = superoptimize(text(name, small=True), budget=8.0)
     snapshot = session.result(300)
+    if session.best is None and name in POOR:
+        assert all(POOR[name] in message for message in snapshot.messages) and snapshot.messages
+        return
     assert session.best is not None, snapshot.messages
-    assert session.best.error is not None and session.best.error < 1e-2
-    assert snapshot.candidates[0].kernels < operators(session.program.graph)
+    candidate = session.best.candidate
+    assert candidate.error is not None and candidate.error < 1e-2
+    assert candidate.kernels < operators(session.program.graph) + APART.get(name, 0)
