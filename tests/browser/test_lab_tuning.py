@@ -19,7 +19,7 @@ CALLS = "print([name for name, _ in fused.calls])"
 
 @pytest.fixture
 def finished(open_notebook: Callable[..., Notebook]) -> Notebook:
-    notebook = open_notebook(CELL, CALLS, seconds=0.3)
+    notebook = open_notebook(CELL, CALLS, "%mirage show fused best", seconds=0.3)
     notebook.run(1)
     notebook.page.wait_for_function(ENDED)
     notebook.page.wait_for_timeout(300)
@@ -106,6 +106,19 @@ def test_the_explorer_moves_zooms_and_links(finished: Notebook) -> None:
     page.wait_for_function("document.querySelector('.mir-live .mir-part').innerText !== 'reads [0:16, 960:1024]'")
     play.click()
     assert play.inner_text() == "play"
+
+
+def test_one_mugraph_has_a_view_of_its_own(finished: Notebook) -> None:
+    page = finished.page
+    finished.run(3)
+    cell = page.locator(".jp-Notebook .jp-CodeCell").nth(3)
+    live = cell.locator(".mir-live")
+    live.locator(".mir-explorer.mir-ready").wait_for()
+    assert cell.locator(".mir-static:visible").count() == 0
+    live.locator("[data-zoom=in]").click()
+    live.locator("input[data-block]").first.focus()
+    page.keyboard.press("End")
+    live.locator(".mir-part", has_text="4064:4096").first.wait_for()
 
 
 def test_a_reloaded_page_finds_the_view_again(open_notebook: Callable[..., Notebook]) -> None:
