@@ -37,6 +37,10 @@ def wide_possible(block: BlockGraph, region: Region | None, options: Options) ->
     layout like those that are copied, which is known later (`fits_panels`)."""
     if not (options.wide and options.bulk) or region is None or block.loop == 1:
         return False
+    # Only without accumulated matrices that leave through shared memory: such a kernel of two groups was wrong on the
+    # card, where the same text on the CPU edition is right.
+    if not region.direct:
+        return False
     if options.warps % WARPGROUP or region.row_warps != options.warps or region.row_tiles != 1:
         return False
     products = [block.ops[i] for i in region.ops if block.ops[i].kind is OpKind.MATMUL]
