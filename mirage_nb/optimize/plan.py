@@ -18,6 +18,7 @@ from mirage_nb.optimize.options import WARPGROUPS, Options, all_options, default
 from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.placement import MATMULS, Phase, Place, Placement, Step, StepKind, pairs, place
 from mirage_nb.optimize.region import Region, find_region
+from mirage_nb.optimize.scales import move_scales
 from mirage_nb.optimize.schedule import Access, barriers, order, overlapping
 from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.optimize.thread_graph import fuse
@@ -104,7 +105,7 @@ def plan(graph: KernelGraph, target: Target, options: Options | None = None) -> 
     Raises:
         TargetError: a block needs more shared memory than the target has.
     """
-    fused = fuse(widen(graph))
+    fused = fuse(widen(move_scales(graph)))
     chosen = options or default_options(target)
     literals = {v for op, values in fused.definitions() if op.kind is OpKind.CONST for v in values}
     kernels = tuple(

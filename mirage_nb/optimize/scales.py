@@ -1,0 +1,79 @@
+"""What divides the columns of a product's rows divides the rows of its columns: (E / n) @ V is E @ (V / n).
+
+In: a muGraph. Out: the same muGraph in which such a quotient of products has moved to a tile that comes from device
+memory. Invariant: the two compute the same tensors. An exponential without a maximum to hold it may need all the
+bits that a type has for small numbers; divided once more it loses some that the sum of its row has kept, while
+V / n is rounded where V is. With a running maximum nothing small matters, and the quotient stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, KernelGraph, Op, OpKind
+
+
+def move_scales(graph: KernelGraph) -> KernelGraph:
+    """`graph` with the quotients in its block graphs where they lose least."""
+    return replace(
+        graph,
+        ops=tuple(replace(op, body=_moved(op.body)) if isinstance(op.body, BlockGraph) else op for op in graph.ops),
+    )
+
+
+def _moved(block: BlockGraph) -> BlockGraph:
+    if any(isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.RESCALE for op in block.ops):
+        return block
+    made = {v: index for index, (_, values) in enumerate(block.definitions()) for v in values}
+    quotients = {index: _by(block, index, made) for index, op in enumerate(block.ops) if op.kind is OpKind.MATMUL}
+    moved = {index: scale for index, scale in quotients.items() if scale is not None}
+    if not moved:
+        return block
+    uses = block.uses()
+    gone = {made[block.ops[index].inputs[0]] for index in moved}
+    views = {made[block.ops[index].inputs[1]] for index in gone}
+    gone |= {v for v in views if all(reader in gone for value in _values(block, v) for reader in uses[value])}
+    new: dict[int, int] = {}
+    result = BlockGraph.start(block.args, block.grid, block.loop)
+    for index, (op, values) in enumerate(block.definitions()):
+        if index in gone:
+            continue
+        inputs = op.inputs
+        if index in moved:
+            quotient = block.ops[made[inputs[0]]]
+            result = result.append(Op(OpKind.DIV, (new[inputs[1]], new[moved[index]])))
+            result = result.append(replace(op, inputs=(new[quotient.inputs[0]], len(result.types) - 1)))
+        else:
+            result = result.append(replace(op, inputs=tuple(new[v] for v in inputs)))
+        for place, value in enumerate(values):
+            new[value] = len(result.types) - len(values) + place
+    return result
+
+
+def _values(block: BlockGraph, index: int) -> tuple[int, ...]:
+    return tuple(block.definitions())[index][1]
+
+
+def _by(block: BlockGraph, index: int, made: dict[int, int]) -> int | None:
+    """What the rows of Matmul `index` are divided by, a column beside its right operand; None if they are not, if
+    others read the quotient, or if products go into the column."""
+    left, right = block.ops[index].inputs
+    quotient = block.ops[made[left]]
+    if quotient.kind is not OpKind.DIV or len(block.uses()[left]) != 1:
+        return None
+    if block.ops[made[right]].kind is not OpKind.IN_ITER or not _multiplied(block, quotient.inputs[0], made):
+        return None
+    row = block.ops[made[quotient.inputs[1]]]
+    if row.kind not in (OpKind.RESHAPE, OpKind.TRANSPOSE) or _multiplied(block, row.inputs[0], made):
+        return None
+    column = row.inputs[0]
+    keys, tile = block.types[right].shape[-2], block.types[right].shape
+    shape, turned = block.types[column].shape, block.types[quotient.inputs[1]].shape
+    fits = keys > 1 and shape == (*(1,) * (len(tile) - 2), keys, 1) and turned == (*(1,) * (len(tile) - 2), 1, keys)
+    return column if fits else None
+
+
+def _multiplied(block: BlockGraph, value: int, made: dict[int, int]) -> bool:
+    """Whether a product goes into a value."""
+    op = block.ops[made[value]]
+    return op.kind in (OpKind.MATMUL, OpKind.CONCAT_MATMUL) or any(_multiplied(block, v, made) for v in op.inputs)
