@@ -120,16 +120,9 @@ def _hard_floats() -> Array:
     special += [1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.3895314e38, 3.4e38]
     bits = rng.integers(0, 2**32, 512, dtype=np.uint32).view(np.float32)
     bits = np.where(np.isnan(bits), np.float32(7), bits)
-    halves = (
-        rng.integers(0, 2**15 - 2**10, 1024 - len(special))
-        .astype(np.uint16)
-        .view(np.float16)
-        .astype(np.float32)
-    )
+    halves = rng.integers(0, 2**15 - 2**10, 1024 - len(special)).astype(np.uint16).view(np.float16).astype(np.float32)
     between = halves * (1 + rng.choice([2.0**-11, 2.0**-12, -(2.0**-12)], halves.shape)).astype(np.float32)
-    return np.concatenate(
-        [np.array(special, np.float32), bits, between, rng.standard_normal(512).astype(np.float32)]
-    )
+    return np.concatenate([np.array(special, np.float32), bits, between, rng.standard_normal(512).astype(np.float32)])
 
 
 def _convert() -> Case:
@@ -161,9 +154,7 @@ def _pack() -> Case:
             low.view(np.uint32),
         ]
     )
-    unpacked = np.stack(
-        [low.astype(np.float16), high.astype(np.float16), bf16_values(b_low), bf16_values(b_high), low]
-    )
+    unpacked = np.stack([low.astype(np.float16), high.astype(np.float16), bf16_values(b_low), bf16_values(b_high), low])
     args = (In(low), In(high), Out(packed.astype(np.uint32)), Out(unpacked.astype(np.float32)))
     return Case("pack", "functions.cu", "pack", (1, 1, 1), (64, 1, 1), 0, args)
 
@@ -185,7 +176,19 @@ def _math() -> Case:
         np.maximum(a, 0),
         a * a,
     ]
-    rows += [b**a, erfs, np.maximum(a, b), np.minimum(a, b), np.clip(a, -1, 2), a * b + 1, 0 * a]
+    rows += [
+        b**a,
+        erfs,
+        np.log(b),
+        np.sin(a),
+        np.cos(a),
+        np.abs(a),
+        np.maximum(a, b),
+        np.minimum(a, b),
+        np.clip(a, -1, 2),
+        a * b + 1,
+        0 * a,
+    ]
     expected = np.stack(rows).astype(np.float32)
     args = (In(x), In(y), Out(expected, relative=4e-6, absolute=4e-7))
     return Case("math", "functions.cu", "math", (1, 1, 1), (256, 1, 1), 0, args)
@@ -241,9 +244,7 @@ def _reductions() -> Case:
 
 def _hand_over() -> Case:
     x = _normal(32)
-    return Case(
-        "hand over", "functions.cu", "hand_over", (1, 1, 1), (64, 1, 1), 0, (In(x), Out(x[::-1].copy()))
-    )
+    return Case("hand over", "functions.cu", "hand_over", (1, 1, 1), (64, 1, 1), 0, (In(x), Out(x[::-1].copy())))
 
 
 def _mma(kernel: str, k: int) -> Case:
@@ -281,9 +282,7 @@ def _copies() -> Case:
     for t, row in enumerate(x):
         source = row if t % 2 else x[0]
         rows.append(
-            np.concatenate(
-                [cut(row[:8], t % 9), cut(row[:4], t % 5), row[4:8], row[8:], cut(row, t % 17), source[:8]]
-            )
+            np.concatenate([cut(row[:8], t % 9), cut(row[:4], t % 5), row[4:8], row[8:], cut(row, t % 17), source[:8]])
         )
     args = (In(x), Out(np.stack(rows).astype(np.uint8)))
     return Case("copies", "functions.cu", "copies", (1, 1, 1), (32, 1, 1), 0, args)
@@ -300,9 +299,7 @@ def _places() -> Case:
     for bz, by, bx in itertools.product(range(2), range(2), range(3)):
         for t in range(96):
             x, y, z = t % 8, t // 8 % 4, t // 32
-            rows.append(
-                [0, 0, 0, t // 32 * 1000 + t % 32, 3, x + 10 * y + 100 * z, 348, bx + 10 * by + 100 * bz]
-            )
+            rows.append([0, 0, 0, t // 32 * 1000 + t % 32, 3, x + 10 * y + 100 * z, 348, bx + 10 * by + 100 * bz])
     args = (Out(np.array(rows, np.int32)),)
     return Case("places", "functions.cu", "places", (3, 2, 2), (8, 4, 3), 96, args)
 
@@ -346,9 +343,7 @@ def _swizzled_and_plain(plain: Array, swizzle: int) -> Array:
 def _bulk() -> Case:
     x = _rng().integers(0, 256, 1024).astype(np.uint8)
     tail = np.concatenate([x[:32], np.full(32, 7, np.uint8)])
-    return Case(
-        "bulk", "hopper.cu", "bulk", (1, 1, 1), (64, 1, 1), 0, (In(x), Out(np.concatenate([x, tail])))
-    )
+    return Case("bulk", "hopper.cu", "bulk", (1, 1, 1), (64, 1, 1), 0, (In(x), Out(np.concatenate([x, tail]))))
 
 
 def _row_sum() -> Case:
@@ -395,9 +390,7 @@ def _matmul_tma(k: int = 512, n: int = 128) -> Case:
     return Case("matmul by TMA", "matmul_tma.cu", "matmul", (n // 64, 1, 1), (160, 1, 1), shared, args)
 
 
-def wgmma_case(
-    columns: int, a_order: str, b_order: str, *, element: str = "f16", registers: bool = False
-) -> Case:
+def wgmma_case(columns: int, a_order: str, b_order: str, *, element: str = "f16", registers: bool = False) -> Case:
     """One warpgroup: every width, both orders of both operands, a in registers."""
     k = 192
     a, b = _normal(64, k), _normal(k, columns)

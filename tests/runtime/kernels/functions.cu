@@ -52,6 +52,10 @@ extern "C" __global__ void math(const float* xs, const float* ys, float* out) {
   put(square(x));
   put(power(y, x));
   put(erf_value(x));
+  put(natural_log(y));
+  put(sine(x));
+  put(cosine(x));
+  put(absolute(x));
   put(maximum(x, y));
   put(minimum(x, y));
   put(clamp(x, -1.0f, 2.0f));
