@@ -198,13 +198,18 @@ class SessionView(anywidget.AnyWidget):
     # -- the pump -----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Start the pump unless it runs, or the session has ended."""
+        """Start the pump unless it runs; a session that has ended meanwhile is shown once more instead."""
         with self._guard:
             alive = self._pump is not None and self._pump.is_alive()
-            if alive or self._closed.is_set() or self._session.snapshot().state not in LIVE:
+            if alive or self._closed.is_set():
                 return
-            self._pump = threading.Thread(target=self._run, name="mirage view", daemon=True)
-            self._pump.start()
+            snapshot = self._session.snapshot()
+            if snapshot.state in LIVE:
+                self._pump = threading.Thread(target=self._run, name="mirage view", daemon=True)
+                self._pump.start()
+            elif self.state != snapshot.state.value:
+                self._show(snapshot, slow=True, rare=True)
+                self._keep()
 
     def _run(self) -> None:
         """Look, show, rest; a thread may not print, so whatever goes wrong is shown in the view."""

@@ -120,6 +120,30 @@ def test_resume_after_pause_goes_on_and_after_the_end_starts_a_new_pump() -> Non
     assert view.state == "finished"
 
 
+def test_an_extension_that_ends_at_once_is_shown() -> None:
+    class Instant(FakeSession):
+        """Runs for a moment only, which is over before its pictures are drawn."""
+
+        looks = 0
+
+        def extend(self, **_: object) -> None:
+            self.state, self.looks = State.RUNNING, 0
+
+        def snapshot(self) -> Snapshot:
+            self.looks += 1
+            if self.state is State.RUNNING and self.looks > 1:
+                self.state = State.FINISHED
+            return replace(super().snapshot(), state=self.state)
+
+    session = Instant(0.01)
+    view = SessionView(session)
+    assert view.wait(3)
+    click(view, {"do": "extend"})
+    assert view.wait(3)
+    assert view.state == "finished"
+    assert "finished" in view.header
+
+
 def test_views_of_one_session_are_independent() -> None:
     session = FakeSession(60)
     first, second = SessionView(session), SessionView(session)
