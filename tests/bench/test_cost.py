@@ -16,6 +16,7 @@ from mirage_nb.errors import OptionError
 from mirage_nb.lang import TensorProgram, parse
 
 RECORD = Path(mirage_nb.bench.__file__).parent / "records" / "cost-h200-2026-11-21.json"
+STANDARD = RECORD.with_name("cost-h200-2026-11-21-standard.json")
 RECORDED = ("rmsnorm", "rmsnorm_fig3", "gated_mlp")
 
 
@@ -42,6 +43,17 @@ def test_the_model_ranks_what_was_measured(name: str) -> None:
     assert spearman([row["estimate_us"] for row in rows], times) > 0.92
     assert times.index(min(times)) < 10
     assert min(times[:5]) < 1.03 * min(times)
+
+
+@pytest.mark.slow
+def test_the_model_ranks_what_a_standard_search_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    """One and two kernels, attention and adapters: the fastest is among those that a session would compile."""
+    assert main(["bench", "cost", "--from", str(STANDARD)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 12
+    for line in lines:
+        rank = int(line.split("estimated rank ")[1].split(",")[0])
+        assert rank <= 20, line
 
 
 @pytest.mark.parametrize("name", RECORDED)
