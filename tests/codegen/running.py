@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.codegen import Emitted, LibraryCall, MapArg, TensorArg
+from mirage_nb.codegen import Emitted, LibraryCall, MapArg, Options, TensorArg, emit
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.runtime.buffers import decode, encode, poisoned
 from mirage_nb.runtime.emulate import CpuModule
 from mirage_nb.runtime.tensor_map import TensorMap
+from mirage_nb.targets import TARGETS
 
 Arrays = list[np.ndarray[Any, Any]]
+
+TOLERANCE = {DType.F16: 1e-3, DType.BF16: 6e-3, DType.F32: 2e-6}
+WAYS: list[dict[str, Any]] = [{"deferred": False}, {"deferred": True, "order": "reversed"}]
 
 
 def draw(graph: KernelGraph, seed: int = 0, scale: float = 0.5) -> Arrays:
@@ -47,3 +51,13 @@ def errors(graph: KernelGraph, emitted: Emitted, inputs: Arrays, outputs: Arrays
     exact = evaluate(graph, [decode(a, i.type.dtype) for a, i in zip(inputs, graph.inputs, strict=True)])
     found = [decode(a, t.dtype) for a, t in zip(outputs, graph.output_types, strict=True)]
     return [float(np.linalg.norm(f - e) / np.linalg.norm(e)) for f, e in zip(found, exact, strict=True)]
+
+
+def check(graph: KernelGraph, options: Options | None = None, scale: float = 0.5) -> None:
+    """Eager and deferred, warps in two orders: asynchronous copies and barriers are all needed and enough."""
+    emitted = emit(graph, TARGETS["h200"], options or Options(warps=4))
+    inputs = draw(graph, scale=scale)
+    for how in WAYS:
+        outputs = run(emitted, inputs, **how)
+        for error, type_ in zip(errors(graph, emitted, inputs, outputs), graph.output_types, strict=True):
+            assert error < TOLERANCE[type_.dtype], how
