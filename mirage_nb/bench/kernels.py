@@ -132,7 +132,7 @@ def _measure(name: str, batch: int, gpu: Gpu, asked: Asked) -> list[Row]:
             "spread_us": [mine.timing.low_us, mine.timing.high_us] if mine and mine.timing else None,
             "error": mine.error if mine else None,
             "floor_us": floor_us(program, session.target),
-            "mugraph": print_graph(winner.graph) if winner is not None else None,
+            "mugraph": print_graph(winner.candidate.graph) if winner is not None else None,
             "emitted": str(winner.emitted.options) if winner is not None else None,
             "verdict": str(winner.candidate.verdict) if winner is not None else None,
             "search_seconds": round(snapshot.seconds, 3),

@@ -222,12 +222,10 @@ class _Placer:
         if self._is_view(index):
             return Place.VIEW
         match op.kind:
-            case OpKind.CONST:
+            case _ if self._is_literal(value):
                 return Place.LITERAL
             case OpKind.IN_ITER:
                 assert isinstance(op.attrs, InIterAttrs)
-                if op.attrs.arg in self.literal_args:
-                    return Place.LITERAL
                 early = for_matmul or len(readers) > 1 or self._worth_prefetching(value, op.attrs)
                 return Place.SHARED if early else Place.DEVICE
             case OpKind.ACCUM:
@@ -243,6 +241,11 @@ class _Placer:
                 return Place.INLINE if once else Place.SHARED
             case _:
                 return Place.SHARED
+
+    def _is_literal(self, value: int) -> bool:
+        """Whether the value stands in the source as a number."""
+        op = self.block.ops[self.defined[value]]
+        return op.kind is OpKind.CONST or (isinstance(op.attrs, InIterAttrs) and op.attrs.arg in self.literal_args)
 
     def _repeated(self, value: int, readers: set[int]) -> bool:
         """Whether fragments of a warp-private body would compute a value again and again."""
@@ -260,7 +263,7 @@ class _Placer:
             return None
         results = self.values[self.uses[value][0]]
         others = [v for v in readers[0].inputs if v != value]
-        alone = len(results) == 1 and all(self._place(v) is Place.LITERAL for v in others)
+        alone = len(results) == 1 and all(self._is_literal(v) for v in others)
         if not alone or self.block.types[results[0]].shape != self.block.types[value].shape:
             return None
         return results[0] if self._place(results[0]) is Place.SHARED else None

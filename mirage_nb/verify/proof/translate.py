@@ -120,6 +120,8 @@ def _check(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...])
 def _branches(parts: Parts, number: Callable[[], int]) -> list[Branch]:
     """All forms that an index over these parts has: more than one only over concatenated axes."""
     found: list[Branch] = [((), ())]
+    if sum(leaf.sides is not None for leaf in leaves(parts)) > 1:
+        raise ProofError("a dimension with two concatenated axes")
     for leaf in leaves(parts):
         options: list[Branch]
         if leaf.sides is None:
