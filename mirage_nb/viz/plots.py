@@ -190,11 +190,12 @@ def roofline_figure(points: Sequence[Point], target: Target, title: str = "", th
     axes.plot([low, ridge], [low * slope, target.tensor_rate], "-", color=LIGHT.soft)
     axes.text(low * 1.15, low * slope * 2.8, f"{target.device_bandwidth:g} GB/s", fontsize=8)
     for number, point in enumerate(points):
-        marker, colour = MARKERS[number % len(MARKERS)], PALETTE[number % len(PALETTE)]
+        marker = MARKERS[number % len(MARKERS)]
+        colour = PALETTE[(number + number // len(MARKERS)) % len(PALETTE)]  # no pair comes twice in two rounds
         axes.plot([point.intensity], [point.rate], marker, color=colour, label=point.name, markersize=7)
     axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="teraflops per second")
     if points:
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        figure.legend(frameon=False, fontsize=8, loc="outside right center")  # beside the points, however many
     return _dressed(figure, title, theme)
 
 
