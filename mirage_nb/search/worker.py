@@ -36,8 +36,6 @@ from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 
-TRIALS = 2
-"""Of every structure; finalists are verified again, with more of them, larger primes and a bound."""
 INSTANCES_PER_STRUCTURE = 4
 KEPT_INSTANCES = 64
 """Candidates that one configuration hands over in the end, best estimates first."""
@@ -203,7 +201,7 @@ class _Exploration:
     def _verify(self, prepared: Prepared, structure: Structure) -> None:
         """Verify a structure with fresh random elements on a small instance, then give it sizes."""
         program, small = tiny(prepared, structure)
-        verdict = verify(program, small, trials=TRIALS, seed=self._task.seed + 1)
+        verdict = verify(program, small, seed=self._task.seed + 1)
         if verdict.kind is VerdictKind.REFUTED:
             self._refuted += 1
             return
