@@ -157,10 +157,6 @@ class Algebra:
         """The summands of the normal form: coefficient and text of each."""
         return show_terms(self, e)
 
-    def axes_mask(self, e: Expr) -> int:
-        """The axes that e depends on, as a bit mask of the numbers of `AtomTable.axis`."""
-        return self._axes[e]
-
     def monomials(self, e: Expr) -> Terms:
         """The terms of the normal form: (monomial, coefficient) pairs."""
         return self._terms[e]

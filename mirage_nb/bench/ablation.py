@@ -18,14 +18,12 @@ from mirage_nb.bench.machine import machine, openable
 from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import Emitted, emit_plan
 from mirage_nb.errors import MirageError, MissingPartError, OptionError, TargetError
-from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
+from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import parse
-from mirage_nb.optimize import BlockPlan, Buffer, Options, Plan, default_options, plan, plan_block
-from mirage_nb.optimize.overlap import Overlap, overlaps
-from mirage_nb.optimize.plan import RESERVED_BYTES, plan_device
+from mirage_nb.optimize import BlockPlan, Buffer, Options, Plan, default_options, plan
+from mirage_nb.optimize.plan import RESERVED_BYTES, plan_chains, rewritten
 from mirage_nb.optimize.swizzle import SharedLayout, pitched
-from mirage_nb.optimize.widen import widen
 from mirage_nb.pipeline import superoptimize
 from mirage_nb.runtime.buffers import draw_sample
 from mirage_nb.runtime.compile import compile_cubin
@@ -40,15 +38,7 @@ Planner = Callable[[KernelGraph, Target, Options], Plan]
 
 def without_thread_graphs(graph: KernelGraph, target: Target, options: Options) -> Plan:
     """Chains of elementwise operators stay apart: every one writes its tile to shared memory."""
-    wide = widen(graph)
-    literals = {v for op, values in wide.definitions() if op.kind is OpKind.CONST for v in values}
-    kernels = tuple(
-        plan_block(op.body, target, options, frozenset(i for i, v in enumerate(op.inputs) if v in literals))
-        if isinstance(op.body, BlockGraph)
-        else None
-        for op in wide.ops
-    )
-    return Plan(wide, kernels, overlaps(wide, target), *plan_device(wide))
+    return plan_chains(rewritten(graph), target, options)
 
 
 def without_layouts(graph: KernelGraph, target: Target, options: Options) -> Plan:
@@ -68,7 +58,7 @@ def without_schedule(graph: KernelGraph, target: Target, options: Options) -> Pl
     def barred(block: BlockPlan) -> BlockPlan:
         return replace(block, barriers=frozenset(range(len(block.steps))), entry_barrier=True, loop_barrier=True)
 
-    apart = tuple(replace(o, behind=False, ahead=False) if isinstance(o, Overlap) else o for o in whole.overlaps)
+    apart = tuple(replace(o, behind=False, ahead=False) for o in whole.overlaps)
     return _each(replace(whole, overlaps=apart), barred, target)
 
 

@@ -17,7 +17,6 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.search import EFFORTS, Configuration, configurations, prepare
 from mirage_nb.search.closure import Closure, Rules
 from mirage_nb.search.explore import root_sets, semantics_for
-from mirage_nb.search.fields import Array
 from mirage_nb.search.pairs import Pair, Pairs
 from mirage_nb.search.sample import Sample
 from mirage_nb.search.semantics import Semantics
@@ -52,18 +51,8 @@ class _Typeless(Closure):
 class _Scattered(Closure):
     """Scaling by a constant may stand anywhere."""
 
-    def _keep(
-        self,
-        operator: Operator,
-        args: list[Value],
-        mask: int,
-        type_: Type,
-        stage: int,
-        expr: int,
-        shift: Shift | None,
-        elements: tuple[Array, Array | None, bool],
-    ) -> None:
-        super()._keep(operator, args, mask, type_, stage, expr, shift, elements)
+    def _keep(self, *application: Any) -> None:
+        super()._keep(*application)
         self.values[-1].scaled = False
 
 

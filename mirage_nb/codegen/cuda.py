@@ -6,7 +6,6 @@ environment, same text in every run). Invariant: the source calls nothing but th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
@@ -67,12 +66,7 @@ def _kernel(
 ) -> tuple[Launch, str]:
     graph, overlap = plan.graph, plan.overlaps[index]
     operands = graph.ops[index].inputs
-    types = tuple(graph.types[v] for v in values)
-    text = KernelText(f"kernel{index}", block_plan, literals, types, overlap)
-    if overlap.behind and any(arg in overlap.written for arg, _ in text.tensor_maps()):
-        # Waiting for a launch orders its writes before our loads, but not before those of the copy engine.
-        overlap = replace(overlap, behind=False)
-        text = KernelText(f"kernel{index}", block_plan, literals, types, overlap)
+    text = KernelText(f"kernel{index}", block_plan, literals, tuple(graph.types[v] for v in values), overlap)
     grid = (*block_plan.block.grid, 1, 1)[:3]
     args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),

@@ -2,11 +2,13 @@
 
 In: a kernel graph, a target. Out: an `Overlap` per operator. Invariant: a kernel that starts early touches
 nothing that an earlier launch writes, and writes nothing at all, before it has waited for that launch's end;
-every kernel waits, so what has ended in front of one kernel has ended in front of all later ones.
+none of it comes by the copy engine, for which this wait is not known to hold. Every kernel waits, so what has
+ended in front of one kernel has ended in front of all later ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,8 +32,11 @@ class Overlap:
     written: frozenset[int] = frozenset()
 
 
-def overlaps(graph: KernelGraph, target: Target) -> tuple[Overlap, ...]:
-    """Per operator of `graph`; two graph-defined operators in a row overlap, where the target can."""
+def overlaps(graph: KernelGraph, target: Target, bulk: Sequence[frozenset[int]]) -> tuple[Overlap, ...]:
+    """Per operator of `graph`; two graph-defined operators in a row overlap, where the target can.
+
+    bulk: per operator, its operands that the copy engine brings.
+    """
     launched = [i for i, op in enumerate(graph.ops) if op.kind not in (OpKind.CONST, OpKind.RESHAPE)]
     pairs = [
         (a, b)
@@ -44,7 +49,7 @@ def overlaps(graph: KernelGraph, target: Target) -> tuple[Overlap, ...]:
         if op.kind is OpKind.CONST or (op.kind is OpKind.RESHAPE and op.inputs[0] not in made):
             continue
         made.update(values)
+    written = [frozenset(k for k, v in enumerate(op.inputs) if v in made) for op in graph.ops]
     return tuple(
-        Overlap(i in behind, i in ahead, frozenset(k for k, v in enumerate(op.inputs) if v in made))
-        for i, op in enumerate(graph.ops)
+        Overlap(i in behind and not own & bulk[i], i in ahead, own) for i, own in enumerate(written)
     )

@@ -79,6 +79,15 @@ class BlockPlan:
         """How warps share Matmul `op`; None: it runs on scalar units."""
         return dict(self.tilings).get(op)
 
+    @property
+    def bulk_operands(self) -> frozenset[int]:
+        """The operands whose tiles the copy engine brings: those that are streamed, where the block is bulk."""
+        if not self.options.bulk:
+            return frozenset()
+        loops = (s for s in self.steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
+        attrs = (self.block.ops[s.op].attrs for s in loops)
+        return frozenset(a.arg for a in attrs if isinstance(a, InIterAttrs))
+
     def buffer(self, value: int) -> Buffer:
         """The shared tensor of `value`."""
         return next(b for b in self.buffers if b.value == value)
@@ -105,17 +114,25 @@ def plan(graph: KernelGraph, target: Target, options: Options | None = None) -> 
     Raises:
         TargetError: a block needs more shared memory than the target has.
     """
-    fused = fuse(widen(move_scales(graph)))
-    chosen = options or default_options(target)
-    literals = {v for op, values in fused.definitions() if op.kind is OpKind.CONST for v in values}
+    return plan_chains(fuse(rewritten(graph)), target, options or default_options(target))
+
+
+def rewritten(graph: KernelGraph) -> KernelGraph:
+    """`graph` as it is planned, but for its chains: scales moved, temporaries widened."""
+    return widen(move_scales(graph))
+
+
+def plan_chains(graph: KernelGraph, target: Target, options: Options) -> Plan:
+    """Plan a rewritten graph whose chains of elementwise operators are as they shall be. Raises TargetError."""
+    literals = {v for op, values in graph.definitions() if op.kind is OpKind.CONST for v in values}
     kernels = tuple(
-        plan_block(op.body, target, chosen, frozenset(i for i, v in enumerate(op.inputs) if v in literals))
+        plan_block(op.body, target, options, frozenset(i for i, v in enumerate(op.inputs) if v in literals))
         if isinstance(op.body, BlockGraph)
         else None
-        for op in fused.ops
+        for op in graph.ops
     )
-    temporaries, workspace = plan_device(fused)
-    return Plan(fused, kernels, overlaps(fused, target), temporaries, workspace)
+    bulk = [kernel.bulk_operands if kernel is not None else frozenset[int]() for kernel in kernels]
+    return Plan(graph, kernels, overlaps(graph, target, bulk), *plan_device(graph))
 
 
 def plan_device(graph: KernelGraph) -> tuple[tuple[int, ...], MemoryPlan]:

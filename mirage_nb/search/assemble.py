@@ -154,15 +154,7 @@ def _joined(program: KernelGraph, assembly: Assembly, chosen: Sequence[Instance]
         graph, values = _inlined(graph, instance.graph, [held[v] for v in part.piece.reads])
         held.update(zip(part.piece.writes, (values[v] for v in instance.graph.outputs), strict=True))
         sizes.update({f"P{number + 1} {name}": size for name, size in instance.sizes.items()})
-    costs = [instance.cost for instance in chosen]
-    total = Cost(
-        us=sum(c.us for c in costs),
-        bytes_device=sum(c.bytes_device for c in costs),
-        bytes_shared=sum(c.bytes_shared for c in costs),
-        shared_memory=max(c.shared_memory for c in costs),
-        blocks=max(c.blocks for c in costs),
-        kernels=sum(c.kernels for c in costs),
-    )
+    total = Cost.in_a_row([instance.cost for instance in chosen])
     outputs = tuple(held[v] for v in program.outputs)
     return Instance(sizes, graph.returning(outputs, program.output_names), total)
 

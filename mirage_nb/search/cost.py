@@ -106,6 +106,18 @@ class Cost:
     blocks: int
     kernels: int
 
+    @classmethod
+    def in_a_row(cls, costs: Sequence[Cost]) -> Cost:
+        """What kernels cost that run one after the other."""
+        return cls(
+            us=sum(c.us for c in costs),
+            bytes_device=sum(c.bytes_device for c in costs),
+            bytes_shared=sum(c.bytes_shared for c in costs),
+            shared_memory=max(c.shared_memory for c in costs),
+            blocks=max(c.blocks for c in costs),
+            kernels=sum(c.kernels for c in costs),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Estimates:

@@ -264,14 +264,6 @@ def _instance(
             named[f"{prefix}grid {prepared.axes[axis].name}"] = blocks
         if kernel.loop is not None:
             named[f"{prefix}loop {prepared.axes[kernel.loop].name}"] = choice.sizes.loop
-    costs = [choice.cost for choice in choices]
-    total = Cost(
-        us=sum(c.us for c in costs),
-        bytes_device=sum(c.bytes_device for c in costs),
-        bytes_shared=sum(c.bytes_shared for c in costs),
-        shared_memory=max(c.shared_memory for c in costs),
-        blocks=max(c.blocks for c in costs),
-        kernels=len(costs),
-    )
+    total = Cost.in_a_row([choice.cost for choice in choices])
     graph = concrete(prepared, structure, [choice.sizes for choice in choices], extents)
     return Instance(named, graph, total)
