@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import mirage_nb
 from mirage_nb.errors import MirageError, SourceSpan
 from mirage_nb.lang import parse
-from mirage_nb.search.progress import State
+from mirage_nb.search.session.progress import State
 
 from .options import read_line
 from .verbs import perform, say, sessions, show

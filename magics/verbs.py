@@ -22,7 +22,7 @@ from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import FUNCTIONS, reference
 from mirage_nb.runtime.doctor import examine, report
 from mirage_nb.runtime.store import find_store
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.viz.compare import compare_html, compare_text
 from mirage_nb.viz.export import export
 from mirage_nb.viz.html import styled

@@ -24,10 +24,10 @@ from mirage_nb.runtime.tuning import ready_to_tune, tune
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.search import EFFORTS, Budget, prepare
 from mirage_nb.search.explain import explain
-from mirage_nb.search.findings import Bounds
-from mirage_nb.search.progress import Candidate, Snapshot, State
-from mirage_nb.search.session import SearchSession
-from mirage_nb.search.submission import read_legal, submitted
+from mirage_nb.search.session.findings import Bounds
+from mirage_nb.search.session.progress import Candidate, Snapshot, State
+from mirage_nb.search.session.session import SearchSession
+from mirage_nb.search.session.submission import read_legal, submitted
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 if TYPE_CHECKING:

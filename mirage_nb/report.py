@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mirage_nb.errors import StoreError
 from mirage_nb.ir.text import print_graph
 from mirage_nb.pipeline import Session, Winner
-from mirage_nb.search.events import Outcome
-from mirage_nb.search.progress import Candidate, Snapshot
+from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.verify.files import describe as describe_verdict
 from mirage_nb.verify.verdict import Verdict
 

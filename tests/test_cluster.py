@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mirage_nb.lang import parse
-from mirage_nb.search import session as module
-from mirage_nb.search.progress import Snapshot, State
-from mirage_nb.search.session import SearchSession
+from mirage_nb.search.session import session as module
+from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
 
 distributed = pytest.importorskip("distributed")

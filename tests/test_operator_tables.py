@@ -10,7 +10,7 @@ from mirage_nb.codegen import operators
 from mirage_nb.interp import field, reference
 from mirage_nb.ir import OPS, OpKind, Trait
 from mirage_nb.runtime import torch_program
-from mirage_nb.search import semantics
+from mirage_nb.search.saturation import semantics
 from mirage_nb.verify import roots
 from tests.codegen.test_cuda import ATTRIBUTES
 

@@ -38,8 +38,8 @@ from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime import passes
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search.events import Outcome
-from mirage_nb.search.progress import State
+from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.session.progress import State
 from mirage_nb.verify.float_gate import FloatReport
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -349,7 +349,7 @@ def test_a_refutation_at_the_real_shape_takes_the_winner_back(monkeypatch: pytes
             yield number, SimpleNamespace(result=lambda kind=kind: Verdict(kind, note="so it is"))
 
     monkeypatch.setattr(passes.Passes, "_executed", _in_this_process)
-    monkeypatch.setattr("mirage_nb.search.session.SearchSession.call_all", call_all)
+    monkeypatch.setattr("mirage_nb.search.session.session.SearchSession.call_all", call_all)
     session = finished()
     assert len(asked) == 2
     (message,) = session.snapshot().messages

@@ -24,10 +24,10 @@ from mirage_nb.runtime import store as store_module
 from mirage_nb.runtime.passes import Passes
 from mirage_nb.runtime.store import Header, edition
 from mirage_nb.search import EFFORTS
-from mirage_nb.search import session as session_module
-from mirage_nb.search.findings import Bounds
-from mirage_nb.search.progress import Snapshot, State
-from mirage_nb.search.session import SearchSession
+from mirage_nb.search.session import session as session_module
+from mirage_nb.search.session.findings import Bounds
+from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,12 +19,12 @@ from typing import Any
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import EFFORTS, Configuration, configurations, prepare
 from mirage_nb.search.algorithm1 import Enumerator
-from mirage_nb.search.closure import Closure, Rules
 from mirage_nb.search.explore import root_sets, splits
-from mirage_nb.search.extract import Extraction
-from mirage_nb.search.pool import Workers
-from mirage_nb.search.sample import Sample
-from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.saturation.closure import Closure, Rules
+from mirage_nb.search.saturation.extract import Extraction
+from mirage_nb.search.saturation.sample import Sample
+from mirage_nb.search.saturation.semantics import Semantics
+from mirage_nb.search.session.pool import Workers
 
 EFFORT = replace(EFFORTS["standard"], kernels=1)
 SHARES = 4

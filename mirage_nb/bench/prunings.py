@@ -15,12 +15,12 @@ from typing import Any
 from mirage_nb.algebra import AlgebraOptions
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import EFFORTS, Configuration, configurations, prepare
-from mirage_nb.search.closure import Closure, Rules
 from mirage_nb.search.explore import root_sets, semantics_for
-from mirage_nb.search.pairs import Pair, Pairs
-from mirage_nb.search.sample import Sample
-from mirage_nb.search.semantics import Semantics
-from mirage_nb.search.values import Operator, Shift, Type, Value, is_legal
+from mirage_nb.search.saturation.closure import Closure, Rules
+from mirage_nb.search.saturation.pairs import Pair, Pairs
+from mirage_nb.search.saturation.sample import Sample
+from mirage_nb.search.saturation.semantics import Semantics
+from mirage_nb.search.saturation.values import Operator, Shift, Type, Value, is_legal
 
 EFFORT = replace(EFFORTS["standard"], kernels=1)
 

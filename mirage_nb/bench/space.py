@@ -19,7 +19,7 @@ from typing import Any
 from mirage_nb.bench.workloads import workload
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, configurations, prepare, run_configuration
-from mirage_nb.search.pool import Workers
+from mirage_nb.search.session.pool import Workers
 
 EFFORT = replace(EFFORTS["standard"], extra=2, structures=100_000, prefixes=0)
 """Everything up to two operators above the smallest graph, and no sample of events."""

@@ -18,8 +18,8 @@ from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.trial import Trials
 from mirage_nb.runtime.winner import PoorResult, Winner, WrongResult
-from mirage_nb.search.crew import Stopped, internal_error
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session.crew import Stopped, internal_error
+from mirage_nb.search.session.progress import Candidate
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.launch import GpuExecutable

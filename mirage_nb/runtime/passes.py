@@ -25,9 +25,9 @@ from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.trial import Outcome, Trials, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
-from mirage_nb.search.crew import Stopped
-from mirage_nb.search.progress import Candidate
-from mirage_nb.search.session import SearchSession
+from mirage_nb.search.session.crew import Stopped
+from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind

@@ -22,10 +22,10 @@ import mirage_nb.search
 from mirage_nb.errors import FormatError, GraphError, StoreError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
-from mirage_nb.search.findings import Bounds, Explored
-from mirage_nb.search.ledger import Facts
-from mirage_nb.search.plain import MAX_TEXT, Memo, read, write
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session.findings import Bounds, Explored
+from mirage_nb.search.session.ledger import Facts
+from mirage_nb.search.session.plain import MAX_TEXT, Memo, read, write
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.space import Configuration
 from mirage_nb.settings import read_settings
 

@@ -23,8 +23,8 @@ from mirage_nb.runtime.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import attached_gpu
-from mirage_nb.search.pool import Workers
-from mirage_nb.search.session import Stopped
+from mirage_nb.search.session.pool import Workers
+from mirage_nb.search.session.session import Stopped
 from mirage_nb.verify.float_gate import DRAWS, FloatReport, GateReport, HardSample, judge, sample_names, samples
 
 T = TypeVar("T")

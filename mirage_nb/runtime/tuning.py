@@ -23,8 +23,8 @@ from mirage_nb.runtime.heats import Heats, Job
 from mirage_nb.runtime.passes import Passes
 from mirage_nb.runtime.trial import Trials
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, tiny
-from mirage_nb.search.crew import Stopped
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session.crew import Stopped
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 
 SECONDS = 150.0

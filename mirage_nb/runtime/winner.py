@@ -22,7 +22,7 @@ from mirage_nb.runtime.kernel_plan import Plan
 from mirage_nb.runtime.saved import lower, write_file
 from mirage_nb.runtime.torch_operator import torch_operator
 from mirage_nb.runtime.trial import Outcome
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.float_gate import FloatReport
 

@@ -2,9 +2,9 @@
 
 from mirage_nb.search.assemble import Assembly, instances, tiny
 from mirage_nb.search.axes import Axis, Prepared, prepare
-from mirage_nb.search.cost import Cost
 from mirage_nb.search.explore import ConfigurationResult, run_configuration
-from mirage_nb.search.instantiate import Instance, sized
+from mirage_nb.search.sizes.cost import Cost
+from mirage_nb.search.sizes.instantiate import Instance, sized
 from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort, configurations
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.fields import fingerprint
-from mirage_nb.search.pairs import Pairs, wider
-from mirage_nb.search.semantics import UNARY, Semantics
-from mirage_nb.search.values import BODY, DATA, ITER, LOOP, POST, Operator, Type, Value, present
+from mirage_nb.search.saturation.fields import fingerprint
+from mirage_nb.search.saturation.pairs import Pairs, wider
+from mirage_nb.search.saturation.semantics import UNARY, Semantics
+from mirage_nb.search.saturation.values import BODY, DATA, ITER, LOOP, POST, Operator, Type, Value, present
 
 Rank = tuple[tuple[int, ...], str, int, str]
 Application = tuple[Operator, tuple[int, ...], Type, int, int]

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_nb.ir import Input, KernelGraph, OpKind
-from mirage_nb.search import instantiate
 from mirage_nb.search.axes import Prepared
-from mirage_nb.search.cost import Cost
-from mirage_nb.search.instantiate import Instance
 from mirage_nb.search.pieces import Piece
+from mirage_nb.search.sizes import instantiate
+from mirage_nb.search.sizes.cost import Cost
+from mirage_nb.search.sizes.instantiate import Instance
 from mirage_nb.search.structure import Structure
 from mirage_nb.targets import Target
 

@@ -19,7 +19,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind, PowAttrs
 from mirage_nb.search.dims import Conflict, Copy, Dims, folded_dim
 from mirage_nb.search.dims import Layout as Groups
-from mirage_nb.search.values import DATA, TILE, Node, Operator, Type
+from mirage_nb.search.saturation.values import DATA, TILE, Node, Operator, Type
 
 Layout = tuple[int | None, ...]
 """The axis of every dimension; None for extent 1."""
@@ -295,3 +295,19 @@ def _names() -> Iterator[str]:
     while True:
         yield from (f"{letter}{round_}" for letter in letters)
         round_ += 1
+
+
+def broadcast_layouts(first: Layout, second: Layout) -> Layout:
+    """The axes of two tiles on the dimensions of their elementwise result."""
+    rank = max(len(first), len(second))
+    padded = [(*(None for _ in range(rank - len(layout))), *layout) for layout in (first, second)]
+    return tuple(b if a is None else a for a, b in zip(*padded, strict=True))
+
+
+def spread_layout(layout: Layout, before: Sequence[int], after: Sequence[int]) -> Layout:
+    """The axes of a tile on the dimensions of another shape of it, the last ones first: new extents of 1 lead."""
+    left = [(axis, extent) for axis, extent in zip(layout, before, strict=True) if axis is not None]
+    found: list[int | None] = []
+    for extent in reversed(after):
+        found.append(left.pop()[0] if left and left[-1][1] == extent else None)
+    return tuple(reversed(found))

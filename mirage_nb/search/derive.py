@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from mirage_nb.ir import AccumKind, BlockGraph, KernelGraph, Op, OpKind
 from mirage_nb.search.axes import Prepared
+from mirage_nb.search.saturation.values import BODY, ITER, LOOP, POST, TILE, Operator
 from mirage_nb.search.structure import KernelStructure, Step, Structure
-from mirage_nb.search.values import BODY, ITER, LOOP, POST, TILE, Operator
 
 
 def free_loops(structure: Structure, prepared: Prepared) -> tuple[Structure, ...]:

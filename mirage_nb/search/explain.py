@@ -27,16 +27,28 @@ from mirage_nb.ir import (
     Trait,
     TransposeAttrs,
 )
-from mirage_nb.search.axes import Layout, Prepared
-from mirage_nb.search.closure import Closure, Rules
+from mirage_nb.search.axes import Layout, Prepared, broadcast_layouts, spread_layout
 from mirage_nb.search.dims import folded_dim
-from mirage_nb.search.events import Outcome
 from mirage_nb.search.explore import semantics_for
-from mirage_nb.search.sample import Sample
-from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.saturation.closure import Closure, Rules
+from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.saturation.sample import Sample
+from mirage_nb.search.saturation.semantics import Semantics
+from mirage_nb.search.saturation.values import (
+    BLOCK,
+    DATA,
+    GRID,
+    ITER,
+    LOOP,
+    POST,
+    TILE,
+    Operator,
+    Type,
+    Value,
+    show_type,
+)
 from mirage_nb.search.space import MAX_GRID_DIMS, Effort, configurations, why_refused
 from mirage_nb.search.two_kernels import as_leaf
-from mirage_nb.search.values import BLOCK, DATA, GRID, ITER, LOOP, POST, TILE, Operator, Type, Value, show_type
 
 MAX_ALIASES = 32
 """Ways to tell apart the roles of inputs that meet themselves."""
@@ -403,10 +415,10 @@ class _Block:
                 shape = self.body.types[op.inputs[0]].shape
                 if sorted(e for e in shape if e != 1) != sorted(e for e in op.attrs.shape if e != 1):
                     raise _Ended("A reshape in a block splits axes: the search reads and writes views instead.")
-                return _Tile(tiles[0].value, _spread(layouts[0], shape, op.attrs.shape))
+                return _Tile(tiles[0].value, spread_layout(layouts[0], shape, op.attrs.shape))
             case OpKind.MATMUL:
                 axis = layouts[0][-1]
-                layout = (*_broadcast(layouts[0][:-2], layouts[1][:-2]), layouts[0][-2], layouts[1][-1])
+                layout = (*broadcast_layouts(layouts[0][:-2], layouts[1][:-2]), layouts[0][-2], layouts[1][-1])
                 kind = Operator(OpKind.MUL) if axis is None else Operator(OpKind.MATMUL, axis=axis)
                 return _Tile(self._applied(kind, tiles), layout)
             case OpKind.CONCAT_MATMUL:
@@ -425,7 +437,7 @@ class _Block:
             case kind if Trait.ELEMENTWISE in OPS[kind].traits:
                 layout = layouts[0]
                 for other in layouts[1:]:
-                    layout = _broadcast(layout, other)
+                    layout = broadcast_layouts(layout, other)
                 if kind is OpKind.MUL and len(tiles) == 2 and tiles[0] is tiles[1]:
                     return _Tile(self._applied(Operator(OpKind.SQR), tiles[:1]), layout)
                 return _Tile(self._applied(Operator(kind, attrs=op.attrs), tiles), layout)
@@ -481,18 +493,3 @@ class _Block:
             return f"{head}the effort '{self.walk.effort.name}' or the rules of accumulators leave it out."
         expr = semantics.expression(operator, args, args[0].type[operator.axis] & DATA if operator.axis >= 0 else 0)
         return f"{head}{Outcome.PRUNED_EXPRESSION.value}. {semantics.oracle.explain(expr)}"
-
-
-def _broadcast(first: Layout, second: Layout) -> Layout:
-    rank = max(len(first), len(second))
-    padded = [(*(None for _ in range(rank - len(layout))), *layout) for layout in (first, second)]
-    return tuple(b if a is None else a for a, b in zip(*padded, strict=True))
-
-
-def _spread(layout: Layout, before: Sequence[int], after: Sequence[int]) -> Layout:
-    """The axes of a tile on the dimensions of another shape of it, the last ones first: new extents of 1 lead."""
-    left = [(axis, extent) for axis, extent in zip(layout, before, strict=True) if axis is not None]
-    found: list[int | None] = []
-    for extent in reversed(after):
-        found.append(left.pop()[0] if left and left[-1][1] == extent else None)
-    return tuple(reversed(found))

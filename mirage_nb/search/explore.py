@@ -17,17 +17,17 @@ from math import prod
 from mirage_nb.ir import OpKind
 from mirage_nb.search.assemble import Assembly, Part, cheapest, part_instances
 from mirage_nb.search.axes import Prepared, prepare
-from mirage_nb.search.closure import Closure, Rules
 from mirage_nb.search.derive import free_loops
-from mirage_nb.search.events import Counts, Outcome, Prefix
-from mirage_nb.search.extract import Choice, Extraction
 from mirage_nb.search.pieces import HEAVY, Piece, pieces
-from mirage_nb.search.sample import Sample
-from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.saturation.closure import Closure, Rules
+from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
+from mirage_nb.search.saturation.extract import Choice, Extraction
+from mirage_nb.search.saturation.sample import Sample
+from mirage_nb.search.saturation.semantics import Semantics
+from mirage_nb.search.saturation.values import BLOCK, ITER, Value
 from mirage_nb.search.space import Budget, Configuration, Effort, configurations, why_refused
 from mirage_nb.search.structure import Source, Structure
 from mirage_nb.search.two_kernels import FIRST_PER_SET, MAX_BETWEEN, Pairing, Second, kernel_of, offers
-from mirage_nb.search.values import BLOCK, ITER, Value
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 
 CLOSURE_SHARE = 0.7

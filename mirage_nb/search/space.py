@@ -13,7 +13,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.pieces import HEAVY, Cut, cuts, pieces, smallest_cut
-from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.saturation.semantics import Semantics
 
 MAX_GRID_DIMS = 3
 

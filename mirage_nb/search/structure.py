@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 
 from mirage_nb.ir import AccumKind
-from mirage_nb.search.values import Operator, Type
+from mirage_nb.search.saturation.values import Operator, Type
 
 
 @dataclass(frozen=True, slots=True)

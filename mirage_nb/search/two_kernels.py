@@ -14,11 +14,11 @@ from itertools import count
 from math import log2, prod
 
 from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.closure import Closure
-from mirage_nb.search.extract import Choice, Extraction
-from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.saturation.closure import Closure
+from mirage_nb.search.saturation.extract import Choice, Extraction
+from mirage_nb.search.saturation.semantics import Semantics
+from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, POST, Operator, Shift, Type, Value, present
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
-from mirage_nb.search.values import BLOCK, DATA, GRID, POST, Operator, Shift, Type, Value, present
 
 MAX_BETWEEN = 3
 """Tensors that the first kernel hands to the second."""

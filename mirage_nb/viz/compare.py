@@ -13,7 +13,7 @@ from mirage_nb.errors import MirageError
 from mirage_nb.ir import BlockGraph, KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.optimize.plan import Plan, plan
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.schedule import kilobytes

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from mirage_nb.search.events import Outcome
-from mirage_nb.search.progress import Snapshot
+from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.session.progress import Snapshot
 from mirage_nb.viz import svg
 
 MOST = 120

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from mirage_nb.optimize import Options
-from mirage_nb.search.events import Outcome, Prefix
-from mirage_nb.search.progress import Candidate, Snapshot, State
+from mirage_nb.search.saturation.events import Outcome, Prefix
+from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.targets import Target
 from mirage_nb.verify.verdict import Verdict
 from mirage_nb.viz import explorer, tree

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mirage_nb.search.events import Counts, Outcome
+from mirage_nb.search.saturation.events import Counts, Outcome
 from mirage_nb.targets import Target
 
 

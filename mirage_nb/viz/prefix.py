@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mirage_nb.search.events import Prefix
+from mirage_nb.search.saturation.events import Prefix
 from mirage_nb.viz import layout, svg
 from mirage_nb.viz.search import COLOUR, STYLE
 from mirage_nb.viz.shapes import Chip, Shape, operator, pill, tip

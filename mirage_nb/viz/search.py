@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mirage_nb.search.events import Counts, Outcome
+from mirage_nb.search.saturation.events import Counts, Outcome
 from mirage_nb.viz import svg
 
 COLOUR: Mapping[Outcome, str] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mirage_nb.search.events import Outcome
-from mirage_nb.search.progress import Candidate, Snapshot
+from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.session.progress import Candidate, Snapshot
 
 SHOWN = 8
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from mirage_nb.search.events import Outcome, Prefix
+from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.viz.search import COLOUR
 
 MOST = 240

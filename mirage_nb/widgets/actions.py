@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 from mirage_nb.errors import MirageError, OptionError
-from mirage_nb.search.progress import Candidate, State
+from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import TARGETS
 from mirage_nb.viz.html import verdict_html

@@ -25,7 +25,7 @@ from IPython.display import DisplayHandle, display
 
 from mirage_nb.ir.text import print_graph
 from mirage_nb.optimize import Options
-from mirage_nb.search.progress import Candidate, Snapshot
+from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.viz import compare, explorer, export, html
 from mirage_nb.viz.history import History
 from mirage_nb.viz.svg import STYLE

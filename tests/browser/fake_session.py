@@ -8,8 +8,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from mirage_nb.ir.text import parse_graph
-from mirage_nb.search.events import Outcome, Prefix
-from mirage_nb.search.progress import Candidate, Snapshot, State
+from mirage_nb.search.saturation.events import Outcome, Prefix
+from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.targets import find_target
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 from tests.viz.mugraph_samples import rmsnorm_fused, rmsnorm_program, split_attention

@@ -20,7 +20,7 @@ from mirage_magics.verbs import VERBS, Verb
 import mirage_nb
 from mirage_nb.errors import MirageError, OptionError, SearchError
 from mirage_nb.lang import FUNCTIONS, parse
-from mirage_nb.search.progress import State
+from mirage_nb.search.session.progress import State
 from mirage_nb.widgets import SessionView
 from tests.browser.fake_session import FakeSession
 

@@ -20,10 +20,10 @@ from mirage_nb.lang import parse
 from mirage_nb.runtime import store as module
 from mirage_nb.runtime.store import Header, Store, edition, find_store
 from mirage_nb.search import EFFORTS, configurations, prepare
-from mirage_nb.search.findings import Bounds, Explored
-from mirage_nb.search.ledger import Facts
-from mirage_nb.search.plain import read, write
-from mirage_nb.search.worker import Mailbox, Task, explore
+from mirage_nb.search.session.findings import Bounds, Explored
+from mirage_nb.search.session.ledger import Facts
+from mirage_nb.search.session.plain import read, write
+from mirage_nb.search.session.worker import Mailbox, Task, explore
 from mirage_nb.settings import read_settings
 from mirage_nb.targets import find_target
 

@@ -15,7 +15,7 @@ from mirage_nb.interp import evaluate
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.trial import HARD_CPU, Trials, draw, hard_names, tried, try_on_cpu
-from mirage_nb.search.crew import Stopped
+from mirage_nb.search.session.crew import Stopped
 from mirage_nb.targets import find_target
 from mirage_nb.verify.float_gate import DRAWS
 from tests.codegen import mugraphs

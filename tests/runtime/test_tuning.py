@@ -21,8 +21,8 @@ from mirage_nb.runtime.timing import Contestant, Timing, time_quickly
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.tuning import calibrated, more_instances, next_ones, structure_of
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search.progress import Candidate
-from mirage_nb.search.session import SearchSession
+from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
 from mirage_nb.verify.float_gate import FloatReport
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -150,7 +150,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     found = Card()
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
-    monkeypatch.setattr("mirage_nb.search.background.call_all", compiled)
+    monkeypatch.setattr("mirage_nb.search.session.background.call_all", compiled)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", found)
     return found
 

@@ -16,7 +16,7 @@ from mirage_nb.runtime.kernel_plan import Launch
 from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.winner import Origin, PoorResult, Winner, WrongResult
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import find_target
 from mirage_nb.verify.float_gate import FloatReport, GateReport, SampleReport
 from mirage_nb.verify.verdict import Verdict, VerdictKind

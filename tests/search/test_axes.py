@@ -14,7 +14,7 @@ from mirage_nb.interp import reference
 from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs, TransposeAttrs
 from mirage_nb.search import EFFORTS, Prepared, configurations, prepare
 from mirage_nb.search.axes import over_axes as said_over_axes
-from mirage_nb.search.instantiate import small_program
+from mirage_nb.search.sizes.instantiate import small_program
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, moe, qknorm, rmsnorm
 
 Array = npt.NDArray[np.float64]

@@ -12,11 +12,11 @@ import pytest
 from mirage_nb.algebra import STANDARD
 from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.search import prepare
-from mirage_nb.search.closure import Closure, Rules
-from mirage_nb.search.events import Outcome
-from mirage_nb.search.extract import Extraction
-from mirage_nb.search.sample import Sample
-from mirage_nb.search.semantics import Semantics
+from mirage_nb.search.saturation.closure import Closure, Rules
+from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.saturation.extract import Extraction
+from mirage_nb.search.saturation.sample import Sample
+from mirage_nb.search.saturation.semantics import Semantics
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gated_mlp, lora, moe, rmsnorm, rmsnorm_fig3
 
 EVERYTHING = Rules()

@@ -14,13 +14,14 @@ import pytest
 
 from mirage_nb.errors import OptionError, SearchError
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, Budget, configurations, crew, prepare, run_configuration
-from mirage_nb.search import session as module
-from mirage_nb.search.events import Counts
-from mirage_nb.search.findings import Bounds, Explored, Findings
-from mirage_nb.search.progress import Snapshot, State
-from mirage_nb.search.session import SearchSession
-from mirage_nb.search.worker import Task, explore
+from mirage_nb.search import EFFORTS, Budget, configurations, prepare, run_configuration
+from mirage_nb.search.saturation.events import Counts
+from mirage_nb.search.session import crew
+from mirage_nb.search.session import session as module
+from mirage_nb.search.session.findings import Bounds, Explored, Findings
+from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.search.session.session import SearchSession
+from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.targets import find_target
 
 H200 = find_target("h200")

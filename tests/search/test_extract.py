@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from mirage_nb.search.extract import Choice, Extraction
-from mirage_nb.search.values import Value
+from mirage_nb.search.saturation.extract import Choice, Extraction
+from mirage_nb.search.saturation.values import Value
 from tests.search.programs import PROGRAMS
 from tests.search.test_closure import close
 

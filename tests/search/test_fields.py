@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirage_nb.search.fields import Field, P, Q, fingerprint, inverse, inverse_or_zero, root
+from mirage_nb.search.saturation.fields import Field, P, Q, fingerprint, inverse, inverse_or_zero, root
 
 
 def is_prime(n: int) -> bool:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, TensorType
 from mirage_nb.search import Budget, Configuration
-from mirage_nb.search.events import Outcome
-from mirage_nb.search.findings import BOUND_NAMES, Bounds, Explored, Findings
-from mirage_nb.search.ledger import Ledger
-from mirage_nb.search.progress import Candidate, Snapshot, State
+from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.session.findings import BOUND_NAMES, Bounds, Explored, Findings
+from mirage_nb.search.session.ledger import Ledger
+from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 AGENDA = tuple(Configuration((), n, 1, f"loop {n}") for n in range(4))

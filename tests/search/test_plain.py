@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mirage_nb.errors import FormatError
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
-from mirage_nb.search.findings import Bounds, Explored
-from mirage_nb.search.plain import Memo, read, write
-from mirage_nb.search.worker import Mailbox, Task, explore
+from mirage_nb.search.session.findings import Bounds, Explored
+from mirage_nb.search.session.plain import Memo, read, write
+from mirage_nb.search.session.worker import Mailbox, Task, explore
 from mirage_nb.targets import find_target
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 

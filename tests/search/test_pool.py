@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.errors import OptionError
-from mirage_nb.search.pool import NICENESS, Cores, WorkerDied, Workers, _answer
+from mirage_nb.search.session.pool import NICENESS, Cores, WorkerDied, Workers, _answer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -144,7 +144,7 @@ def test_shutdown_lets_calls_end_unless_they_are_cancelled() -> None:
 def test_processes_end_with_their_owner(end: str) -> None:
     script = (
         "import os, signal, sys, time\n"
-        "from mirage_nb.search.pool import Workers\n"
+        "from mirage_nb.search.session.pool import Workers\n"
         "workers = Workers(1)\n"
         "call = workers.submit(time.sleep, 60)\n"
         "while not call.running(): time.sleep(0.01)\n"

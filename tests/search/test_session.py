@@ -20,11 +20,12 @@ import pytest
 
 from mirage_nb.errors import LaunchError, OptionError, SearchError
 from mirage_nb.lang import parse
-from mirage_nb.search import Budget, crew
-from mirage_nb.search import session as module
-from mirage_nb.search.pool import Workers
-from mirage_nb.search.progress import Snapshot, State
-from mirage_nb.search.session import SearchSession
+from mirage_nb.search import Budget
+from mirage_nb.search.session import crew
+from mirage_nb.search.session import session as module
+from mirage_nb.search.session.pool import Workers
+from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -255,7 +256,7 @@ def test_a_killed_worker_costs_nothing_but_time(no_head_start: None, monkeypatch
 
 DEADLY = """
 import os, signal
-from mirage_nb.search import worker
+from mirage_nb.search.session import worker
 
 def explore(task, post=None):
     if task.index == 1:
@@ -396,8 +397,8 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from mirage_nb.search import session\n"
-        "from mirage_nb.search.session import SearchSession\n"
+        "from mirage_nb.search.session import session\n"
+        "from mirage_nb.search.session.session import SearchSession\n"
         "from mirage_nb.lang import parse\n"
         "from mirage_nb.targets import find_target\n"
         "session.HEAD_START_SECONDS = -1\n"

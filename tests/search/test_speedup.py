@@ -9,8 +9,8 @@ import pytest
 
 from mirage_nb.bench.workloads import workload
 from mirage_nb.lang import parse
-from mirage_nb.search.progress import Snapshot
-from mirage_nb.search.session import SearchSession
+from mirage_nb.search.session.progress import Snapshot
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.settings import read_settings
 from mirage_nb.targets import find_target
 

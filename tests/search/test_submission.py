@@ -10,8 +10,9 @@ from mirage_nb.errors import FormatError, GraphError, MirageError, VerificationE
 from mirage_nb.ir.jsonform import print_json
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, submission
-from mirage_nb.search.submission import submitted, traffic_us
+from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search.session import submission
+from mirage_nb.search.session.submission import submitted, traffic_us
 from mirage_nb.targets import find_target
 
 H200 = find_target("h200")

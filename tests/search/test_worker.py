@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, Budget, configurations, prepare, worker
-from mirage_nb.search.events import Outcome
-from mirage_nb.search.findings import Bounds, Explored, Findings, merge_counts
-from mirage_nb.search.worker import (
+from mirage_nb.search import EFFORTS, Budget, configurations, prepare
+from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.session import worker
+from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
+from mirage_nb.search.session.worker import (
     KEPT_INSTANCES,
     POLL_SECONDS,
     STREAMED_INSTANCES,

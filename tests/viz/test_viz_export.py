@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mirage_nb.errors import StoreError
-from mirage_nb.search.events import Outcome
+from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.viz.export import OPENED_CANDIDATES, export, session_page
 from tests.browser.fake_session import FakeSession
 from tests.viz.test_viz_html import read

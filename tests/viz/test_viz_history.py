@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.search.progress import State
+from mirage_nb.search.session.progress import State
 from mirage_nb.viz.history import HEIGHT, MOST, TOP, History, Moment, history_svg
 from tests.browser.fake_session import snapshot
 from tests.viz.svg_geometry import texts

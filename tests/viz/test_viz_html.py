@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mirage_nb.search.events import Outcome
-from mirage_nb.search.progress import State
+from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.session.progress import State
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 from mirage_nb.viz import page, snapshot_html, snapshot_text
 from mirage_nb.viz.html import (

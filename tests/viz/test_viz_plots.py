@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from mirage_nb.search.events import Outcome
+from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.targets import find_target
 from mirage_nb.viz.plots import (
     COLOUR,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_nb.search.events import Outcome, Prefix
+from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.viz import prefix_svg
 from mirage_nb.viz.prefix import MOST, ancestors
 from tests.browser.fake_session import prefixes

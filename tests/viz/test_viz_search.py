@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.search.events import Outcome
+from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.viz.search import BAR_WIDTH, COLOUR, SEEN, WIDTH, counts_svg
 from tests.viz.svg_geometry import boxes, texts
 

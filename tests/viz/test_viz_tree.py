@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.search.events import Outcome, Prefix
+from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.viz import page
 from mirage_nb.viz.html import prefix_html
 from mirage_nb.viz.tree import MOST, connected, key, tree_html

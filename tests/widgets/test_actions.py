@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("anywidget")
 
 from mirage_nb.ir.text import print_graph
-from mirage_nb.search.progress import State
+from mirage_nb.search.session.progress import State
 from mirage_nb.verify.verdict import VerdictKind
 from mirage_nb.widgets.actions import Actions, candidate_buttons, controls_html, editor_html
 from tests.browser.fake_session import FakeSession

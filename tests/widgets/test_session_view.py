@@ -21,7 +21,7 @@ from IPython.core.events import EventManager
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir.text import print_graph
-from mirage_nb.search.progress import Snapshot, State
+from mirage_nb.search.session.progress import Snapshot, State
 from mirage_nb.viz.tree import key
 from mirage_nb.widgets import SessionView, session_view
 from mirage_nb.widgets.session_view import RATE

@@ -27,10 +27,10 @@ from mirage_nb.search import (
     run_configuration,
     tiny,
 )
-from mirage_nb.search.events import Counts
-from mirage_nb.search.findings import Bounds, Explored, Findings
-from mirage_nb.search.plain import Memo, read, write
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.saturation.events import Counts
+from mirage_nb.search.session.findings import Bounds, Explored, Findings
+from mirage_nb.search.session.plain import Memo, read, write
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_nb.ir import OpKind
-from mirage_nb.search.semantics import BINARY, Semantics
-from mirage_nb.search.values import DATA, Type, is_legal
+from mirage_nb.search.saturation.semantics import BINARY, Semantics
+from mirage_nb.search.saturation.values import DATA, Type, is_legal
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from mirage_nb.errors import MirageError, SearchError
-from mirage_nb.search.findings import Explored, Findings
-from mirage_nb.search.plain import Memo
-from mirage_nb.search.pool import Workers
+from mirage_nb.search.session.findings import Explored, Findings
+from mirage_nb.search.session.plain import Memo
+from mirage_nb.search.session.pool import Workers
+from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.search.space import Configuration
-from mirage_nb.search.worker import Task, explore
 
 T = TypeVar("T")
 

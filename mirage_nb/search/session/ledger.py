@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mirage_nb.search.events import Prefix
-from mirage_nb.search.findings import Bounds, Explored, Findings, merge_counts
-from mirage_nb.search.progress import Candidate, Snapshot, State
+from mirage_nb.search.saturation.events import Prefix
+from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
+from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.search.space import Configuration
 
 KEPT_CANDIDATES = 200

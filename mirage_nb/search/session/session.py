@@ -21,15 +21,15 @@ from typing import Any
 from mirage_nb.errors import OptionError, SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import EFFORTS, Budget, Configuration, Prepared, configurations, prepare
-from mirage_nb.search.background import LIVE, Background
-from mirage_nb.search.checkpoint import Checkpoint, Recorder
-from mirage_nb.search.crew import Crew, failure
-from mirage_nb.search.crew import Stopped as Stopped
-from mirage_nb.search.crew import internal_error as internal_error
-from mirage_nb.search.findings import BOUND_NAMES, Bounds, Explored, Findings
-from mirage_nb.search.ledger import Facts, Ledger
-from mirage_nb.search.progress import Candidate, Snapshot, State
-from mirage_nb.search.worker import Task, explore
+from mirage_nb.search.session.background import LIVE, Background
+from mirage_nb.search.session.checkpoint import Checkpoint, Recorder
+from mirage_nb.search.session.crew import Crew, failure
+from mirage_nb.search.session.crew import Stopped as Stopped
+from mirage_nb.search.session.crew import internal_error as internal_error
+from mirage_nb.search.session.findings import BOUND_NAMES, Bounds, Explored, Findings
+from mirage_nb.search.session.ledger import Facts, Ledger
+from mirage_nb.search.session.progress import Candidate, Snapshot, State
+from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.targets import Target
 
 TICK_SECONDS = 0.05

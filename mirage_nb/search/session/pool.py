@@ -29,7 +29,10 @@ from mirage_nb.errors import SearchError
 
 T = TypeVar("T")
 
-BOOT = "import sys; sys.path[:] = sys.argv[2:]; from mirage_nb.search.pool import serve; serve(int(sys.argv[1]))"
+BOOT = (
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from mirage_nb.search.session.pool import serve; serve(int(sys.argv[1]))"
+)
 COMPLAINT_BYTES = 2000
 NICENESS = 5
 """A third of the share of others on a busy core; all of an idle one."""

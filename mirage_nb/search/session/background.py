@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mirage_nb.errors import MirageError, SearchError
-from mirage_nb.search.crew import Stopped, call_all, internal_error
-from mirage_nb.search.pool import Workers
-from mirage_nb.search.progress import State
-from mirage_nb.search.worker import Mailbox
+from mirage_nb.search.session.crew import Stopped, call_all, internal_error
+from mirage_nb.search.session.pool import Workers
+from mirage_nb.search.session.progress import State
+from mirage_nb.search.session.worker import Mailbox
 from mirage_nb.settings import read_settings
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph
-from mirage_nb.search.events import Counts, Outcome, Prefix
+from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
 from mirage_nb.verify.verdict import Verdict
 
 

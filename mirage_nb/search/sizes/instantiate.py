@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
-from mirage_nb.search.anatomy import Numbers, Sizes
 from mirage_nb.search.axes import Prepared, shape_of
-from mirage_nb.search.concrete import KernelSizes, concrete, small_inputs
-from mirage_nb.search.cost import RESERVED_BYTES, Cost, Estimates, estimate
 from mirage_nb.search.derive import concatenated
+from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, LOOP, TILE
+from mirage_nb.search.sizes.anatomy import Numbers, Sizes
+from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs
+from mirage_nb.search.sizes.cost import RESERVED_BYTES, Cost, Estimates, estimate
 from mirage_nb.search.space import MAX_GRID_DIMS
 from mirage_nb.search.structure import KernelStructure, Structure
-from mirage_nb.search.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.targets import Target
 
 MAX_GRID_X = 2**31 - 1

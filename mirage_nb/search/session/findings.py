@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
-from mirage_nb.search.events import Counts, Outcome, Prefix
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.space import Budget, Configuration
 
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from mirage_nb.algebra import ADD, DIV_AB, DIV_BA, MUL
 from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.events import Counts, Outcome
-from mirage_nb.search.fields import Array, fingerprint
-from mirage_nb.search.pairs import Pairs, wider
-from mirage_nb.search.partners import SHIFTED, SUB_AB, SUB_BA, Partners
-from mirage_nb.search.sample import Sample
-from mirage_nb.search.semantics import UNARY, Semantics
-from mirage_nb.search.values import (
+from mirage_nb.search.saturation.events import Counts, Outcome
+from mirage_nb.search.saturation.fields import Array, fingerprint
+from mirage_nb.search.saturation.pairs import Pairs, wider
+from mirage_nb.search.saturation.partners import SHIFTED, SUB_AB, SUB_BA, Partners
+from mirage_nb.search.saturation.sample import Sample
+from mirage_nb.search.saturation.semantics import UNARY, Semantics
+from mirage_nb.search.saturation.values import (
     BLOCK,
     BODY,
     DATA,

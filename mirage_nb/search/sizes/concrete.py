@@ -30,8 +30,8 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.search.axes import Layout, Prepared, shape_of
+from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, Operator
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
-from mirage_nb.search.values import BLOCK, DATA, ITER, Operator
 
 
 @dataclass(frozen=True, slots=True)

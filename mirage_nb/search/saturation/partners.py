@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mirage_nb.algebra import ADD, DIV_AB, DIV_BA, MUL
-from mirage_nb.search.semantics import Semantics
-from mirage_nb.search.values import Value
+from mirage_nb.search.saturation.semantics import Semantics
+from mirage_nb.search.saturation.values import Value
 
 SHIFTED = 16
 """Flag of maxima: they may be subtracted, or rescale a sum."""

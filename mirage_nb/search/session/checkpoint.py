@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mirage_nb.errors import StoreError
-from mirage_nb.search.findings import Bounds, Explored, Findings
-from mirage_nb.search.ledger import Facts
+from mirage_nb.search.session.findings import Bounds, Explored, Findings
+from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.space import Configuration
 
 RETRY_SECONDS = 5.0

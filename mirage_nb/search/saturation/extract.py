@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from mirage_nb.search.values import Node, Value
+from mirage_nb.search.saturation.values import Node, Value
 
 POLL_EVERY = 16
 """Values that are decided between two looks at the stop flag."""

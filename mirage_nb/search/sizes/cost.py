@@ -21,7 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_nb.ir import OpKind
-from mirage_nb.search.anatomy import (
+from mirage_nb.search.axes import Prepared
+from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, TILE
+from mirage_nb.search.sizes.anatomy import (
     LINE_BYTES,
     REDUCTIONS,
     SECTOR_BYTES,
@@ -39,9 +41,7 @@ from mirage_nb.search.anatomy import (
     saved_directly,
     warp_private,
 )
-from mirage_nb.search.axes import Prepared
 from mirage_nb.search.structure import KernelStructure, Step
-from mirage_nb.search.values import BLOCK, DATA, ITER, TILE
 from mirage_nb.targets import Target
 
 STAGES = 4

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.axes import Layout, Prepared
-from mirage_nb.search.semantics import BINARY, UNARY
+from mirage_nb.search.saturation.semantics import BINARY, UNARY
+from mirage_nb.search.saturation.values import BODY, DATA, GRID, ITER, LOOP, TILE
 from mirage_nb.search.structure import KernelStructure, Source, Step
-from mirage_nb.search.values import BODY, DATA, GRID, ITER, LOOP, TILE
 
 Numbers = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]

@@ -11,7 +11,7 @@ import math
 from mirage_nb.errors import VerificationError
 from mirage_nb.ir import OPS, BlockGraph, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.legality import check
-from mirage_nb.search.progress import Candidate
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.files import describe, read_graph
 from mirage_nb.verify.proof import verify_and_prove

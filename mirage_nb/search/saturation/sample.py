@@ -6,9 +6,9 @@ sample is the first events of each outcome, so equal searches give equal samples
 
 from __future__ import annotations
 
-from mirage_nb.search.events import Outcome, Prefix
-from mirage_nb.search.semantics import Semantics
-from mirage_nb.search.values import BODY, Operator, Type, Value, show_type
+from mirage_nb.search.saturation.events import Outcome, Prefix
+from mirage_nb.search.saturation.semantics import Semantics
+from mirage_nb.search.saturation.values import BODY, Operator, Type, Value, show_type
 
 
 class Sample:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mirage_nb.ir import AccumKind, Attrs, OpKind
-from mirage_nb.search.fields import Array
+from mirage_nb.search.saturation.fields import Array
 
 GRID, LOOP, TILE = 1, 2, 4
 DATA = GRID | LOOP | TILE

@@ -17,8 +17,8 @@ from mirage_nb.algebra import Algebra, AlgebraOptions, Oracle
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, AccumKind, ConstAttrs, OpKind, Trait
 from mirage_nb.search.axes import Prepared
-from mirage_nb.search.fields import Array, Field, P, Q, fingerprint, inverse, inverse_or_zero, root
-from mirage_nb.search.values import DATA, PARTS, POST, Node, Operator, Shift, Type, Value
+from mirage_nb.search.saturation.fields import Array, Field, P, Q, fingerprint, inverse, inverse_or_zero, root
+from mirage_nb.search.saturation.values import DATA, PARTS, POST, Node, Operator, Shift, Type, Value
 
 DRAWS = 2
 """Independent draws computed side by side: even a scalar value has two elements to tell it apart."""

@@ -1,0 +1,1 @@
+"""Structures become muGraphs: sizes are chosen last, by a cost model, among all that are legal."""
