@@ -18,10 +18,10 @@ from mirage_nb.optimize import default_options, plan
 from mirage_nb.optimize.placement import Phase, StepKind
 from mirage_nb.optimize.transfer import boxes
 from mirage_nb.search import EFFORTS, Prepared, Structure, configurations, instances, prepare, run_configuration
-from mirage_nb.search.anatomy import LINE_BYTES, SECTOR_BYTES, Part, Sizes, anatomy, rows, warp_private
-from mirage_nb.search.cost import Estimates, estimate
-from mirage_nb.search.instantiate import Instance, divisors, sized
-from mirage_nb.search.values import TILE
+from mirage_nb.search.saturation.values import TILE
+from mirage_nb.search.sizes.anatomy import LINE_BYTES, SECTOR_BYTES, Part, Sizes, anatomy, rows, warp_private
+from mirage_nb.search.sizes.cost import Estimates, estimate
+from mirage_nb.search.sizes.instantiate import Instance, divisors, sized
 from mirage_nb.targets import TARGETS, find_target
 from tests.search.programs import PROGRAMS
 
