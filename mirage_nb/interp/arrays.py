@@ -41,15 +41,31 @@ class Split:
     """All tiles of a kernel operand at once: shape (*grid or 1, loop or 1, *tile), a view.
 
     A dimension that several grid dimensions and the loop divide is divided by the grid first, in grid
-    order, then by the loop; what is left is the tile.
+    order, then by the loop; what is left is the tile. A given `tile` may hang over the end: zeros stand there.
     """
 
     imap: tuple[int | None, ...]
     fmap: int | None
     grid: tuple[int, ...]
     loop: int
+    tile: Shape | None = None
+
+    def pads(self, shape: Shape) -> bool:
+        """Whether tiles hang over the end of an array of this shape."""
+        return self._covered(shape) != shape
+
+    def _covered(self, shape: Shape) -> Shape:
+        if self.tile is None:
+            return shape
+        roles = [*zip(self.imap, self.grid, strict=True), (self.fmap, self.loop)]
+        return tuple(
+            size * math.prod(parts for target, parts in roles if target == dim) for dim, size in enumerate(self.tile)
+        )
 
     def __call__(self, array: Array) -> Array:
+        covered = self._covered(array.shape)
+        if covered != array.shape:
+            array = np.pad(array, [(0, whole - held) for whole, held in zip(covered, array.shape, strict=True)])
         factors: list[int] = []
         role_at: dict[int, int] = {}
         tile_at: list[int] = []
@@ -85,7 +101,7 @@ class Iteration:
 @dataclass(frozen=True, slots=True)
 class Place:
     """The device tensor that the blocks write together; of several grid dims on one data dim the first is
-    outermost. Every element is written exactly once.
+    outermost. Every element is written exactly once; what lies beyond a given `shape` is dropped.
 
     Raises:
         GraphError: blocks of a grid dim that no data dim is split by write the same elements.
@@ -93,6 +109,7 @@ class Place:
 
     omap: tuple[int | None, ...]
     grid: tuple[int, ...]
+    shape: Shape | None = None
 
     def __call__(self, tiles: Array) -> Array:
         batch = len(self.grid)
@@ -106,7 +123,9 @@ class Place:
             order += [*split_by, batch + data]
             shape[data] = extent * math.prod(self.grid[g] for g in split_by)
         blocks = np.broadcast_to(tiles, (*self.grid, *tile))
-        return np.ascontiguousarray(blocks.transpose(order).reshape(shape))
+        whole = blocks.transpose(order).reshape(shape)
+        kept = shape if self.shape is None else self.shape
+        return np.ascontiguousarray(whole[tuple(slice(extent) for extent in kept)])
 
 
 Move = Callable[[Array], Array]

@@ -87,6 +87,9 @@ class FieldAlgebra:
         return TABLE[kind](self, operands, attrs, batch)
 
     def view(self, value: FieldTensor, move: Callable[[Array], Array]) -> FieldTensor:
+        if isinstance(move, arrays.Split) and value.sets is not None and move.pads(value.any_part.shape):
+            # The zeros beyond the end are maxima of nothing that was reduced: what they meet is a new element.
+            value = replace(value, sets=None)
         return value.moved(move)
 
     def join(self, parts: Sequence[FieldTensor], dim: int, batch: int) -> FieldTensor:

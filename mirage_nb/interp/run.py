@@ -149,15 +149,14 @@ class _BlockRun(Generic[T]):
     def _split(self, args: Sequence[T], op: Op) -> T:
         attrs = op.attrs
         assert isinstance(attrs, InIterAttrs)
-        return self.algebra.view(
-            args[attrs.arg], arrays.Split(attrs.imap, attrs.fmap, self.graph.grid, self.graph.loop)
-        )
+        split = arrays.Split(attrs.imap, attrs.fmap, self.graph.grid, self.graph.loop, attrs.tile)
+        return self.algebra.view(args[attrs.arg], split)
 
     def _save(self, op: Op) -> T:
         attrs = op.attrs
         assert isinstance(attrs, OutSaverAttrs)
         tile = _read(self.values, op.inputs[0], op)
-        return self.algebra.view(tile, arrays.Place(attrs.omap, self.graph.grid))
+        return self.algebra.view(tile, arrays.Place(attrs.omap, self.graph.grid, attrs.shape))
 
 
 def _read(values: dict[int, T], value: int, op: Op) -> T:

@@ -140,8 +140,8 @@ FORMULA = Codec(str, _formula)
 KIND = Codec(lambda kind: str(kind.value), _accumulator)
 
 FIELDS: dict[type, dict[str, Codec]] = {
-    InIterAttrs: {"arg": INT, "imap": several(DIM), "fmap": DIM},
-    OutSaverAttrs: {"omap": several(DIM)},
+    InIterAttrs: {"arg": INT, "imap": several(DIM), "fmap": DIM, "tile": optional(several(INT))},
+    OutSaverAttrs: {"omap": several(DIM), "shape": optional(several(INT))},
     AccumAttrs: {"kind": KIND, "dim": DIM},
     ConstAttrs: {"value": FRACTION, "symbol": NAME},
     DimAttrs: {"dim": INT},
@@ -154,7 +154,8 @@ FIELDS: dict[type, dict[str, Codec]] = {
 }
 
 DEFAULTS: dict[type, dict[str, Plain]] = {
-    InIterAttrs: {"fmap": None},
+    InIterAttrs: {"fmap": None, "tile": None},
+    OutSaverAttrs: {"shape": None},
     AccumAttrs: {"dim": None},
     ConstAttrs: {"symbol": ""},
     ClampAttrs: {"low": None, "high": None},

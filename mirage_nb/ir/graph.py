@@ -27,6 +27,7 @@ from mirage_nb.ir.ops import (
     OutSaverAttrs,
     Shape,
     broadcast,
+    check_cover,
     check_dim,
     show_shape,
 )
@@ -240,6 +241,10 @@ class BlockGraph(_Graph):
             if dim is not None:
                 check_dim(tile.shape, dim, "omap")
                 shape[dim] *= extent
+        if op.attrs.shape is not None:
+            parts = tuple(whole // part for whole, part in zip(shape, tile.shape, strict=True))
+            check_cover(op.attrs.shape, parts, tile.shape)
+            shape = list(op.attrs.shape)
         return TensorType(tuple(shape), tile.dtype, MemSpace.DEVICE)
 
     def tile_shape(self, attrs: InIterAttrs) -> Shape:
@@ -248,16 +253,34 @@ class BlockGraph(_Graph):
             raise GraphError(f"an input iterator reads operand {attrs.arg} of {len(self.args)}")
         if len(attrs.imap) != len(self.grid):
             raise GraphError(f"imap {attrs.imap} does not cover the {len(self.grid)} grid dims")
-        shape = list(self.args[attrs.arg].shape)
+        operand = self.args[attrs.arg].shape
+        shape, parts = list(operand), [1] * len(operand)
         splits = [*zip(attrs.imap, self.grid, strict=True), (attrs.fmap, self.loop)]
         for dim, extent in splits:
             if dim is None:
                 continue
-            check_dim(tuple(shape), dim, "imap or fmap")
-            if shape[dim] % extent:
-                raise ShapeError(f"dimension {dim} of {show_shape(tuple(shape))} is not divisible by {extent}")
+            check_dim(operand, dim, "imap or fmap")
+            parts[dim] *= extent
+            if attrs.tile is None and shape[dim] % extent:
+                raise ShapeError(
+                    f"dimension {dim} of {show_shape(tuple(shape))} is not divisible by {extent}",
+                    hint="tile=[...] gives the parts a shape with which the last ones may hang over the end",
+                )
             shape[dim] //= extent
-        return tuple(shape)
+        if attrs.tile is None:
+            return tuple(shape)
+        check_cover(operand, tuple(parts), attrs.tile)
+        return attrs.tile
+
+    def overhanging(self, attrs: InIterAttrs) -> tuple[bool, ...]:
+        """For every dimension of operand `attrs.arg`, whether the last tile hangs over its end."""
+        if attrs.tile is None:
+            return (False,) * len(self.args[attrs.arg].shape)
+        covered = list(attrs.tile)
+        for dim, extent in [*zip(attrs.imap, self.grid, strict=True), (attrs.fmap, self.loop)]:
+            if dim is not None:
+                covered[dim] *= extent
+        return tuple(a > b for a, b in zip(covered, self.args[attrs.arg].shape, strict=True))
 
     def results(self, op: Op) -> tuple[TensorType, ...]:
         operands = tuple(self.types[v] for v in op.inputs)

@@ -3,7 +3,8 @@
 In: a kernel graph and, if memory counts, a target. Out: nothing, or a GraphError that names the place.
 A legal graph (1) has operators that match their row of the table, with the types that follow from them,
 (2) fits the memories of the target, and (3) passes every value of a block graph from input to output
-through exactly one input iterator, exactly one accumulator if there is a loop, and exactly one saver.
+through exactly one input iterator, exactly one accumulator if there is a loop, and exactly one saver. Tiles that
+hang over the end of a tensor (`InIterAttrs.tile`, `OutSaverAttrs.shape`) each hold at least one of its elements.
 Interpreters, planners and emitters may rely on all of it.
 """
 

@@ -96,21 +96,27 @@ class InIterAttrs:
 
     `imap[g]` is the data dimension split by grid dimension g, or None for replica; `fmap` is the data
     dimension split by the for-loop, or None. A dimension split by both is split by the grid first.
+
+    Without `tile` the parts divide the operand evenly. With it, every part has that shape and the last ones may
+    hang over the operand's end: what is read there is zero. Every part holds at least one element.
     """
 
     arg: int
     imap: tuple[int | None, ...]
     fmap: int | None = None
+    tile: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OutSaverAttrs:
     """`omap[g]`: the data dimension along which blocks of grid dimension g are concatenated.
 
-    None is legal only for a grid dimension of extent 1.
+    None is legal only for a grid dimension of extent 1. Without `shape` all tiles together are what is saved;
+    with it they may hang over the end of a tensor of that shape: what lies there is dropped.
     """
 
     omap: tuple[int | None, ...]
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +234,18 @@ def check_dim(shape: Shape, dim: int, what: str) -> None:
     """Raise ShapeError unless `dim` is one of the dimensions of `shape`."""
     if not 0 <= dim < len(shape):
         raise ShapeError(f"{what}: {show_shape(shape)} has no dimension {dim}")
+
+
+def check_cover(extents: Shape, parts: Shape, tile: Shape) -> None:
+    """Raise ShapeError unless, in every dimension, so many tiles cover the extent and each holds part of it."""
+    if not len(extents) == len(parts) == len(tile):
+        raise ShapeError(f"tiles of {show_shape(tile)} do not cover {show_shape(extents)}")
+    for dim, (extent, count, size) in enumerate(zip(extents, parts, tile, strict=True)):
+        if size < 1 or not (count - 1) * size < extent <= count * size:
+            raise ShapeError(
+                f"dimension {dim} of {show_shape(extents)}: {count} tiles of {size} do not cover {extent}, "
+                "each with at least one element"
+            )
 
 
 def _matmul(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:

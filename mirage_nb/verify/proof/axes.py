@@ -207,10 +207,12 @@ def _results(scope: Scope, number: int, op: Op, operands: list[Dims]) -> list[Di
             _fill(inner)
             return [inner.dims[v] for v in outputs]
     match op.attrs:
-        case InIterAttrs(arg, imap, fmap):
+        case InIterAttrs(arg, imap, fmap, tile):
             assert scope.outer is not None
+            _refuse(tile)
             return [_tile(scope, scope.outer.dims[scope.feeds[arg]], imap, fmap)]
-        case OutSaverAttrs():
+        case OutSaverAttrs(_, shape):
+            _refuse(shape)
             return []
         case AccumAttrs(dim=dim) if dim is not None:
             return [[[*scope.loop, *parts] if d == dim else parts for d, parts in enumerate(operands[0])]]
@@ -218,6 +220,12 @@ def _results(scope: Scope, number: int, op: Op, operands: list[Dims]) -> list[Di
             return [_broadcast(operands, scope.graph.types[op.inputs[0]])]
     value = len(scope.defined)
     return [_plain_result(op, operands, [scope.graph.types[v] for v in op.inputs], scope.graph.types[value])]
+
+
+def _refuse(given: Shape | None) -> None:
+    """Parts of axes say nothing of elements beyond the end of a tensor."""
+    if given is not None:
+        raise ProofError("tiles overhang the end of a tensor, which is known for these sizes only")
 
 
 def _tile(scope: Scope, dims: Dims, imap: tuple[int | None, ...], fmap: int | None) -> Dims:
