@@ -25,7 +25,7 @@ from mirage_nb.ir.legality import check
 from mirage_nb.search.session.findings import Bounds, Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.plain import MAX_TEXT, Memo, read, write
-from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.space import Configuration
 from mirage_nb.settings import read_settings
 
@@ -152,6 +152,7 @@ class Store:
         for (text,) in rows:
             found = self._read(Explored, text, name, memo)
             self._check_candidates(found.findings.candidates, header.graph, name)
+            self._check_legal(found.findings.rejected, name)
             yield found
 
     def _read(self, kind: type[T], text: object, name: str, memo: Memo | None = None) -> T:
@@ -166,14 +167,18 @@ class Store:
         """A muGraph is what its digest says, has the program's inputs, and is legal. Winners are verified and
         compared with the program again before anybody gets them, so a forged verdict wins nothing."""
         for candidate in candidates:
-            if candidate.graph.digest() != candidate.digest:
-                raise self._damaged(name, f"muGraph {candidate.digest[:8]} is not what was stored")
             if candidate.graph.inputs != program.inputs or not candidate.verdict.accepted:
                 raise self._damaged(name, f"muGraph {candidate.digest[:8]} is not one of this program")
+        self._check_legal(candidates, name)
+
+    def _check_legal(self, found: Sequence[Candidate | Rejected], name: str) -> None:
+        for one in found:
+            if one.graph.digest() != one.digest:
+                raise self._damaged(name, f"muGraph {one.digest[:8]} is not what was stored")
             try:
-                check(candidate.graph)
+                check(one.graph)
             except GraphError as error:
-                raise self._damaged(name, f"muGraph {candidate.digest[:8]}: {error.message}") from error
+                raise self._damaged(name, f"muGraph {one.digest[:8]}: {error.message}") from error
 
     def _damaged(self, name: str, why: str) -> StoreError:
         return StoreError(

@@ -13,8 +13,8 @@ from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, TensorType
 from mirage_nb.search import Budget, Configuration
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.findings import BOUND_NAMES, Bounds, Explored, Findings
-from mirage_nb.search.session.ledger import Ledger
-from mirage_nb.search.session.progress import Candidate, Snapshot, State
+from mirage_nb.search.session.ledger import KEPT_REJECTED, Ledger
+from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State, Timed
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 AGENDA = tuple(Configuration((), n, 1, f"loop {n}") for n in range(4))
@@ -127,3 +127,44 @@ def test_pinned_excluded_dropped_offered() -> None:
     assert shown(restored) == found
     ledger.pin(first)
     assert shown(ledger).candidates[0].digest == first
+
+
+def test_times_of_an_earlier_life_are_shown_as_such_until_there_are_new_ones() -> None:
+    ledger = Ledger()
+    ledger.open(AGENDA, BOUNDS)
+    ledger.take(explored(0, 1, 2, 3))
+    slow = replace(candidate(3, 3.0), time_us=7.5, executed_on="a card", error=1e-4)
+    ledger.update(slow)
+    ledger.update(replace(candidate(2, 2.0), note="a block needs too much"))
+    for _ in range(2):  # however often it is stored and taken up again
+        facts, ledger = ledger.facts(1.0, None), Ledger()
+        ledger.restore(facts)
+        ledger.open(AGENDA, BOUNDS)
+        ledger.take(explored(0, 1, 2, 3))
+        found = shown(ledger)
+        assert found.candidates[0] == replace(candidate(3, 3.0), before=Timed(7.5, "a card"))
+        assert [c.before for c in found.candidates[1:]] == [None, None] and not any(c.note for c in found.candidates)
+    ledger.update(replace(found.candidates[0], time_us=8.0, executed_on="another"))
+    ledger.update(replace(candidate(1), time_us=7.0, executed_on="another"))
+    assert [c.time_us for c in shown(ledger).candidates] == [7.0, 8.0, None]
+
+
+def test_what_was_refuted_or_dropped_is_kept_with_its_reason_within_bounds() -> None:
+    def rejected(number: int) -> Rejected:
+        one = candidate(number)
+        return Rejected(one.digest, one.graph, "", 1, Verdict(VerdictKind.REFUTED, trials=1), "the field values differ")
+
+    ledger = Ledger()
+    ledger.open(AGENDA, BOUNDS)
+    for place in range(4):
+        end = explored(place, place)
+        many = (*(rejected(1000 * place + n) for n in range(10, 90)), rejected(5))
+        ledger.take(replace(end, findings=replace(end.findings, refuted=81, rejected=many)))
+    ledger.drop(candidate(2).digest, "it computes something else")
+    ledger.drop("no candidate", "unknown")
+    found = shown(ledger)
+    assert found.refuted == 4 * 81 and len(found.rejected) == KEPT_REJECTED
+    assert len({one.digest for one in found.rejected}) == KEPT_REJECTED
+    assert found.rejected[0].why == "it computes something else" and found.rejected[0].verdict.accepted
+    per_place = [sum(one.digest == rejected(1000 * p + 10).digest for one in found.rejected) for p in range(4)]
+    assert per_place == [1, 1, 1, 1], "every configuration has its share"

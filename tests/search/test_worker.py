@@ -15,8 +15,10 @@ from mirage_nb.search import EFFORTS, Budget, configurations, prepare
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session import worker
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
+from mirage_nb.search.session.plain import read, write
 from mirage_nb.search.session.worker import (
     KEPT_INSTANCES,
+    KEPT_REJECTED,
     POLL_SECONDS,
     STREAMED_INSTANCES,
     Mailbox,
@@ -26,7 +28,7 @@ from mirage_nb.search.session.worker import (
 )
 from mirage_nb.targets import find_target
 from mirage_nb.verify.trials import verify
-from mirage_nb.verify.verdict import Verdict, VerdictKind
+from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 
 RMSNORM = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
 
@@ -57,6 +59,21 @@ def test_what_random_tests_cannot_tell_is_proved(tmp_path: Path, monkeypatch: py
     found = explore(tasks(tmp_path)[0])
     assert found.findings.candidates and found.findings.outside_lax == 0
     assert {c.verdict.kind for c in found.findings.candidates} == {VerdictKind.PROVED}
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.REFUTED, VerdictKind.OUTSIDE_LAX])
+def test_the_first_few_that_are_not_accepted_are_kept_with_their_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: VerdictKind
+) -> None:
+    said = Verdict(kind, trials=1, witness=Witness(7, 0, (1, 2), "3", "4"), note="because")
+    monkeypatch.setattr(worker, "verify", lambda *_, **__: said)
+    monkeypatch.setattr(worker, "with_proof", lambda verdict, *_: (verdict, None))
+    found = explore(tasks(tmp_path, "standard")[1]).findings
+    counted = found.refuted if kind is VerdictKind.REFUTED else found.outside_lax
+    assert not found.candidates and counted == found.structures > KEPT_REJECTED == len(found.rejected)
+    for one in found.rejected:
+        assert (one.verdict, one.why, one.digest) == (said, "because", one.graph.digest())
+    assert read(Findings, write(found)) == found
 
 
 def test_a_task_and_its_result_travel_and_say_the_same_everywhere(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
-from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.space import Budget, Configuration
 
 
@@ -41,7 +41,8 @@ BOUND_NAMES = tuple(field.name for field in fields(Budget))
 class Findings:
     """What is known of one configuration.
 
-    `structures`: muGraphs extracted; `verified`: instances of those that passed; `candidates`: the best ones.
+    `structures`: muGraphs extracted; `verified`: instances of those that passed; `candidates`: the best ones;
+    `rejected`: the first few of those that were refuted, and of those that nobody can judge.
     """
 
     counts: Counts = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Findings:
     refuted: int = 0
     outside_lax: int = 0
     candidates: tuple[Candidate, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,19 @@ shrink while a configuration is explored again. One who shares a ledger between 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from mirage_nb.search.saturation.events import Prefix
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
-from mirage_nb.search.session.progress import Candidate, Snapshot, State
+from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State, Timed
 from mirage_nb.search.space import Configuration
+
+T = TypeVar("T")
 
 KEPT_CANDIDATES = 200
 KEPT_PREFIXES = 2000
+KEPT_REJECTED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +187,17 @@ class Ledger:
         )
 
     def restore(self, facts: Facts) -> None:
-        """Take over what was kept. Times are not: they belong to the machine that measured them."""
+        """Take over what was kept. Times were measured before: they belong to that card, and to that day."""
         for digest, why in facts.dropped.items():
             self.drop(digest, why)
         self._excluded.update(facts.excluded)
         self._pinned.update(facts.pinned)
         self._offered.update((c.digest, c) for c in facts.offered)
-        timed = sorted((c for c in facts.known if c.time_us is not None), key=lambda c: c.rank)
-        if timed:
-            times = ", ".join(f"{c.digest[:8]} {c.time_us:.2f} us" for c in timed[:3])
-            self.tell(f"measured before on {timed[0].executed_on}: {times}")
+        for candidate in facts.known:
+            before = candidate.before if candidate.time_us is None else Timed(candidate.time_us, candidate.executed_on)
+            if before is not None:
+                fresh = replace(candidate, time_us=None, error=None, executed_on="", note="", before=before)
+                self._known[candidate.digest] = fresh
 
     def snapshot(self, name: str, state: State, seconds: float, first_seconds: float | None) -> Snapshot:
         """The state now."""
@@ -216,8 +221,9 @@ class Ledger:
             outside_lax=sum(one.findings.outside_lax for one in held),
             candidates=(*ranked[:KEPT_CANDIDATES], *pinned),
             pinned=frozenset(self._pinned),
-            prefixes=_sample([one.prefixes for one in held if one.prefixes]),
+            prefixes=_sample([one.prefixes for one in held if one.prefixes], KEPT_PREFIXES),
             cut=cut,
+            rejected=self._rejected(held),
             messages=tuple(self._messages),
             exhausted=bool(self._agenda) and done == len(self._agenda) and not cut,
         )
@@ -226,6 +232,24 @@ class Ledger:
         """In the order of the search; those that it has no more come last."""
         order = {c: place for place, c in enumerate(self._agenda)}
         return [self._held[c] for c in sorted(self._held, key=lambda c: order.get(c, len(order)))]
+
+    def _rejected(self, held: Sequence[_Held]) -> tuple[Rejected, ...]:
+        """What was wrong when it ran, then a sample of what the verifier did not accept; each once."""
+        found: dict[str, Rejected] = {}
+        for candidate in self._all() if self._dropped else ():
+            why = self._dropped.get(candidate.digest)
+            if why is not None:
+                found[candidate.digest] = Rejected(
+                    digest=candidate.digest,
+                    graph=candidate.graph,
+                    configuration=candidate.configuration,
+                    operators=candidate.operators,
+                    verdict=candidate.verdict,
+                    why=why,
+                )
+        for one in _sample([one.findings.rejected for one in held if one.findings.rejected], KEPT_REJECTED):
+            found.setdefault(one.digest, one)
+        return tuple(found.values())[:KEPT_REJECTED]
 
     def _cut(self) -> tuple[str, ...]:
         """What was not searched, in the order of configurations; the session's own reasons come last."""
@@ -237,6 +261,7 @@ class Ledger:
         return tuple(dict.fromkeys([*found, *self._left_out.get(None, ())]))
 
 
-def _sample(parts: Sequence[tuple[Prefix, ...]]) -> tuple[Prefix, ...]:
-    share = max(1, KEPT_PREFIXES // len(parts)) if parts else 0
-    return tuple(prefix for prefixes in parts for prefix in prefixes[:share])
+def _sample(parts: Sequence[tuple[T, ...]], most: int) -> tuple[T, ...]:
+    """The first ones of every part, about `most` in all."""
+    share = max(1, most // len(parts)) if parts else 0
+    return tuple(one for part in parts for one in part[:share])

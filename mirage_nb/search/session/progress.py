@@ -23,13 +23,38 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Timed:
+    """A time that was measured in an earlier life of the session: microseconds, and the card's name."""
+
+    us: float
+    on: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A muGraph that is no candidate, or no more: refuted, beyond what can be verified, or wrong when it ran.
+
+    `verdict` says how far it came, with a witness where the verifier found one; `why` says in words what spoke
+    against it. The graph is that of the verdict: at small sizes, or what was executed.
+    """
+
+    digest: str
+    graph: KernelGraph
+    configuration: str
+    operators: int
+    verdict: Verdict
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One verified muGraph, instantiated for the target.
 
     `estimate_us` comes from the cost model; `time_us` is a measured median or None; `error` is the
     relative error of the executed kernel against float64, or None before it ran; `executed_on` says
     where ("CPU edition" or the card's name); `note` says what kept it from being executed, if something did;
-    `small` is the pair of program and muGraph at small sizes that field trials were made on.
+    `small` is the pair of program and muGraph at small sizes that field trials were made on; `before` is the
+    time that a stored session had measured.
     """
 
     digest: str
@@ -44,14 +69,18 @@ class Candidate:
     executed_on: str = ""
     note: str = ""
     small: tuple[KernelGraph, KernelGraph] | None = None
+    before: Timed | None = None
 
     @property
-    def rank(self) -> tuple[bool, float, bool, bool, float, int, str]:
-        """Candidates in this order are best first: measured, executed, not yet tried, tried in vain."""
+    def rank(self) -> tuple[bool, float, bool, float, bool, bool, float, int, str]:
+        """Candidates in this order are best first: measured, measured before, executed, not yet tried, tried in
+        vain."""
         measured = self.time_us is not None
         return (
             not measured,
             self.time_us if self.time_us is not None else 0.0,
+            self.before is None,
+            self.before.us if self.before is not None else 0.0,
             not self.executed_on,
             bool(self.note),
             self.estimate_us,
@@ -72,7 +101,8 @@ class Snapshot:
     `structures` counts muGraphs without sizes, `verified` their instances; `candidates` are the best of
     those, best first. `first_seconds`: when the first one was there. `cut`: what was not searched.
     `configurations_kept`: those of `configurations_done` that were not explored again, because an earlier
-    round or the store had them; `pinned`: digests that the user pinned.
+    round or the store had them; `pinned`: digests that the user pinned; `rejected`: a sample of what
+    was refuted or outside LAX, and everything that was wrong when it ran.
     """
 
     name: str
@@ -93,6 +123,7 @@ class Snapshot:
     exhausted: bool = False
     configurations_kept: int = 0
     pinned: frozenset[str] = frozenset()
+    rejected: tuple[Rejected, ...] = ()
 
     def total(self, outcome: Outcome) -> int:
         """Number of events with this outcome, over all depths."""

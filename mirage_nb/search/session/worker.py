@@ -30,15 +30,17 @@ from mirage_nb.search import (
 from mirage_nb.search.saturation.events import Counts
 from mirage_nb.search.session.findings import Bounds, Explored, Findings
 from mirage_nb.search.session.plain import Memo, read, write
-from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.targets import Target
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
-from mirage_nb.verify.verdict import VerdictKind
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 INSTANCES_PER_STRUCTURE = 4
 KEPT_INSTANCES = 64
 """Candidates that one configuration hands over in the end, best estimates first."""
+KEPT_REJECTED = 8
+"""muGraphs that one configuration hands over as refuted, and as many as outside LAX."""
 STREAMED_INSTANCES = 8
 """The same while it is still at work: posts are small."""
 POLL_SECONDS = 0.02
@@ -170,6 +172,7 @@ class _Exploration:
         self._refuted = 0
         self._outside = 0
         self._best: list[Candidate] = []
+        self._rejected: list[Rejected] = []
 
     def run(self) -> Explored:
         task = self._task
@@ -204,11 +207,13 @@ class _Exploration:
         verdict = verify(program, small, seed=self._task.seed + 1)
         if verdict.kind is VerdictKind.REFUTED:
             self._refuted += 1
+            self._reject(structure, small, verdict, self._refuted)
             return
         if not verdict.accepted:  # beyond what random tests can say
             verdict, _ = with_proof(verdict, program, small)
         if not verdict.accepted:
             self._outside += 1
+            self._reject(structure, small, verdict, self._outside)
             return
         for instance in instances(structure, prepared, self._task.target, limit=INSTANCES_PER_STRUCTURE):
             self._verified += 1
@@ -226,6 +231,13 @@ class _Exploration:
             )
         self._best.sort(key=lambda candidate: candidate.rank)
         del self._best[KEPT_INSTANCES:]
+
+    def _reject(self, structure: Structure, small: KernelGraph, verdict: Verdict, number: int) -> None:
+        """Keep the first few, with what spoke against them."""
+        if number <= KEPT_REJECTED:
+            where = str(self._task.configuration)
+            why = verdict.note or verdict.kind.value
+            self._rejected.append(Rejected(small.digest(), small, where, structure.operators, verdict, why))
 
     def _report(self, counts: Counts) -> None:
         self._counts = counts
@@ -246,4 +258,5 @@ class _Exploration:
             refuted=self._refuted,
             outside_lax=self._outside,
             candidates=tuple(self._best[:kept]),
+            rejected=tuple(self._rejected),
         )
