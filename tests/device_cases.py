@@ -180,8 +180,6 @@ def _math() -> Case:
         b**a,
         erfs,
         np.log(b),
-        np.sin(a),
-        np.cos(a),
         np.abs(a),
         np.maximum(a, b),
         np.minimum(a, b),
@@ -194,6 +192,14 @@ def _math() -> Case:
     return Case("math", "functions.cu", "math", (1, 1, 1), (256, 1, 1), 0, args)
 
 
+def _waves() -> Case:
+    """Sine and cosine, also of arguments that are reduced with many digits of pi."""
+    x = np.concatenate([_rng().uniform(-8, 8, 192), _rng().uniform(1e5, 1e8, 63), [0.0]]).astype(np.float32)
+    a = x.astype(np.float64)
+    args = (In(x), Out(np.stack([np.sin(a), np.cos(a)]).astype(np.float32), absolute=4e-7))
+    return Case("waves", "functions.cu", "waves", (1, 1, 1), (256, 1, 1), 0, args)
+
+
 def _vectors() -> Case:
     x, u = _normal(64, 16).astype(np.float16), _normal(256)
     i, j = np.ogrid[:64, :8]
@@ -201,7 +207,7 @@ def _vectors() -> Case:
     for term in (
         u[4 * i + j % 4],
         u[2 * i + j % 2],
-        x.ravel()[2 * i + j % 2].astype(np.float32),
+        np.where(i < 40, x.ravel()[2 * i + j % 2].astype(np.float32), np.float32(0)),
         u[i + 0 * j],
     ):
         v = v + term
@@ -422,7 +428,7 @@ def wgmma_case(columns: int, a_order: str, b_order: str, *, element: str = "f16"
 
 
 AMPERE: tuple[Case, ...] = (
-    _convert(), _all_halves(), _pack(), _math(), _vectors(), _exchanges(), _reductions(), _hand_over(),
+    _convert(), _all_halves(), _pack(), _math(), _waves(), _vectors(), _exchanges(), _reductions(), _hand_over(),
     _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_f32", 8), _ldmatrix(), _copies(), _atomics(),
     _places(), _row_sum(), _softmax(), _matmul_cp_async("f16"), _matmul_cp_async("bf16"),
 )  # fmt: skip
