@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.runtime.kernel_driver import Enqueue, Loaded
+from mirage_nb.runtime.kernel_driver import Loaded
+from mirage_nb.runtime.kernel_library import Enqueue
 from mirage_nb.runtime.kernel_operators import STORED, decode, encode, run_program
 from mirage_nb.runtime.kernel_plan import ALIGNMENT, KernelError, Plan, Tensor
 

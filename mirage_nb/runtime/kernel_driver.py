@@ -12,18 +12,16 @@ from __future__ import annotations
 import ctypes
 import math
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from mirage_nb.runtime.kernel_operators import OPERATORS, STORED, decode, encode
-from mirage_nb.runtime.kernel_plan import SWIZZLES, Apply, KernelError, Launch, Plan
+from mirage_nb.runtime.kernel_library import Enqueue, driver_function, library_call
+from mirage_nb.runtime.kernel_operators import STORED
+from mirage_nb.runtime.kernel_plan import SWIZZLES, KernelError, Launch, Plan
 
-Enqueue = Callable[[int], None]
-"""Enqueues work on the stream of this address."""
 MAP_BYTES = 128
 _DRIVER_UINT = {1: 0, 2: 1, 4: 2, 8: 4}
 """Element bytes -> the driver's number of the unsigned integer: elements are moved, never computed with."""
@@ -53,14 +51,6 @@ class _Config(ctypes.Structure):
         ("attributes", ctypes.POINTER(_Attribute)),
         ("attribute_count", ctypes.c_uint),
     ]
-
-
-def driver_function(name: str) -> Any:
-    """A function of the CUDA driver. Raises KernelError where there is none."""
-    try:
-        return getattr(ctypes.CDLL("libcuda.so.1"), name)
-    except (OSError, AttributeError) as error:
-        raise KernelError(f"no CUDA driver that has {name}: CUDA 12 or newer is needed") from error
 
 
 def encode_map(address: int, itemsize: int, shape: Sequence[int], box: Sequence[int], swizzle: int) -> Any:
@@ -177,7 +167,9 @@ class Loaded:
             workspace + t.at if t.place == "workspace" else starts[t.place][t.at] for t in self.plan.tensors
         ]
         calls = [
-            self._launch(step, address) if isinstance(step, Launch) else self._apply(step, address)
+            self._launch(step, address)
+            if isinstance(step, Launch)
+            else library_call(step, self.plan.tensors, address, self.device)
             for step in self.plan.steps
         ]
         if len(calls) == 1:
@@ -204,50 +196,6 @@ class Loaded:
             kernel, step.grid, step.threads, step.shared_bytes, args,
             overlaps=step.overlaps and capability >= 90, device=self.device,
         )  # fmt: skip
-
-    def _apply(self, step: Apply, address: Sequence[int]) -> Enqueue:
-        """A pre-defined operator between kernels, by the libraries behind CuPy; computed in float32 at least,
-        products of matrices in their own type."""
-        import cupy
-
-        def view(number: int) -> Any:
-            tensor = self.plan.tensors[number]
-            memory = cupy.cuda.UnownedMemory(address[number], tensor.nbytes, None, self.device)
-            return cupy.ndarray(tensor.shape, STORED[tensor.dtype], cupy.cuda.MemoryPointer(memory, 0))
-
-        dtypes = [self.plan.tensors[n].dtype for n in step.inputs]
-        stored = self.plan.tensors[step.output].dtype
-        operands, output = [view(n) for n in step.inputs], view(step.output)
-        plain = step.operator == "Matmul" and stored != "bf16" and {*dtypes} == {stored}
-        # Memory of its own: what a CUDA graph has captured may not be handed to anybody else.
-        pool = cupy.cuda.MemoryPool()
-
-        def enqueue(stream: int) -> None:
-            with (
-                cupy.cuda.Device(self.device),
-                cupy.cuda.using_allocator(pool.malloc),
-                cupy.cuda.Stream.from_external(Foreign(stream)),
-            ):
-                wide: list[Any] = [
-                    a if plain or dtype == "f64" else decode(a, dtype, "float32")
-                    for a, dtype in zip(operands, dtypes, strict=True)
-                ]
-                for position, value in step.scalars:
-                    wide.insert(position, value)
-                found = OPERATORS[step.operator](cupy, step.attrs, *wide)
-                output[...] = encode(found, stored, cupy)
-
-        return enqueue
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """Somebody else's stream, the way CuPy takes it in."""
-
-    address: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.address
 
 
 def compiled(source: str, arch: str) -> bytes:

@@ -22,7 +22,8 @@ from mirage_nb.runtime.buffers import STORED, Array, Sample, accept, check_count
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import Prepared
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.kernel_driver import Enqueue, Loaded
+from mirage_nb.runtime.kernel_driver import Loaded
+from mirage_nb.runtime.kernel_library import Enqueue, allocations_while_captured
 from mirage_nb.runtime.kernel_plan import KernelError
 from mirage_nb.runtime.saved import lower
 from mirage_nb.runtime.torch_program import check_dtype, is_torch, torch_dtype
@@ -138,7 +139,8 @@ class GpuExecutable:
         found = self._bound.get(key)
         if found is None:
             if len(self._bound) >= BOUND:
-                self._bound.clear()
+                with allocations_while_captured():
+                    self._bound.clear()
             found = self._bound[key] = self._loaded.bind(inputs, outputs, workspace)
         return found
 

@@ -29,7 +29,7 @@ from mirage_nb.runtime.kernel_operators import OPERATORS
 from mirage_nb.runtime.kernel_plan import Apply, Argument, KernelError, Launch, Plan, Tensor, read_plan, write_plan
 from mirage_nb.verify.float_gate import TOLERANCES
 
-COPIED = ("kernel_operators", "kernel_plan", "kernel_driver", "kernel")
+COPIED = ("kernel_operators", "kernel_plan", "kernel_library", "kernel_driver", "kernel")
 """The modules that a saved file is made of, in the order of their imports."""
 BEGIN, END = "# -- the plan: a block of JSON ", "# -- end of the plan "
 MAX_FILE = 2**26
