@@ -57,7 +57,7 @@ def save(fragments: Fragments, step: Step, output: str, out_type: TensorType) ->
         if not tiles:
             result = _value(fragments, saved, (*lead, within, Index()), "", f"[{r}][{h}]")
             at = leaf(row, Index(), 1)
-            guard = " && ".join([*checks, "lane % 4 == 0"])
+            guard = " && ".join([*checks, "lane % 4 == 0", *([at.inside] if at.inside else [])])
             out.line(f"if ({guard}) {at.pointer}[{at.offset}] = from_float<{target}>({result});")
             return
         with out.unrolled("c", tiles // 2) as c:
@@ -75,12 +75,14 @@ def save(fragments: Fragments, step: Step, output: str, out_type: TensorType) ->
             out.line("y[2] = odd ? z[1][0] : low, y[3] = odd ? z[1][1] : high;")
             pair = (named(c, tiles // 2) * 2 + named("lane % 2", 2)) * COLUMN_TILE
             at = leaf(row, pair + named("lane % 4 / 2", 2) * WIDTH, WIDTH)
-            with out.block(f"if ({' && '.join(checks)})" if checks else ""):
+            vector = [*checks, at.inside] if at.inside and at.whole else checks
+            with out.block(f"if ({' && '.join(vector)})" if vector else ""):
                 if at.whole:
                     out.line(f"store({at.pointer} + {at.offset}, from_floats<{target}>(y));")
                 else:
                     with out.unrolled("v", WIDTH):
-                        out.line(f"{at.pointer}[{at.element}] = from_float<{target}>(y[v]);")
+                        when = f"if ({at.each_inside}) " if at.each_inside else ""
+                        out.line(f"{when}{at.pointer}[{at.element}] = from_float<{target}>(y[v]);")
 
 
 def _value(fragments: Fragments, value: int, index: tuple[Index, ...], cell: str, half: str) -> str:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named, unravel
 from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vector
-from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, device_offset
+from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, loaded, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, OpKind, OutSaverAttrs, TensorType
 from mirage_nb.optimize.held import REDUCTIONS, WARP, Held
@@ -93,9 +93,11 @@ class HeldText:
             width = held.vector(type_.shape)
             out.line(f"Vec<{c_type(type_.dtype)}, {width}> h{value}[{held.count(type_.shape)}];  // {type_}, %{value}")
             with self._slots(type_.shape, kept) as (slot, index):
-                source = device_offset(self.scope.block, attrs, broadcast_index(index, type_.shape), Index())
-                assert source.multiple_of(width)
-                out.line(f"h{value}[{slot}] = load<{width}>(x{attrs.arg} + {source.bare});")
+                dim = len(type_.shape) - 1 if width > 1 else None
+                at = broadcast_index(index, type_.shape)
+                source = operand_leaf(self.scope.block, attrs, at, Index(), dim, width)
+                assert source.whole or width == 1
+                out.line(f"h{value}[{slot}] = {loaded(width, source)};")
 
     def _compute(self, kept: Multi, outputs: tuple[TensorType, ...]) -> None:
         for index, op in enumerate(self.scope.block.ops):

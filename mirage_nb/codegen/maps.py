@@ -22,6 +22,7 @@ from mirage_nb.codegen.reader import (
     broadcast_index,
     grid_part,
     locate,
+    masked,
     view,
 )
 from mirage_nb.codegen.writer import Writer, c_type
@@ -202,11 +203,14 @@ def output_leaf(
     width: int,
 ) -> Leaf:
     """Where `width` elements of this block's tile lie in an output, the first at `index`."""
+    parts = [grid_part(scope.block, attrs.omap, dim) for dim in range(len(tile))]
+    at = tuple(part * extent + inner for part, extent, inner in zip(parts, tile, index, strict=True))
     offset = Index()
-    for dim, stride in enumerate(row_major(out_type.shape)):
-        at = grid_part(scope.block, attrs.omap, dim)
-        offset = offset + (at * tile[dim] + index[dim]) * stride
-    return Leaf(output, offset.bare, (offset + named("v", width)).bare, offset.multiple_of(width), True)
+    for place, stride in zip(at, row_major(out_type.shape), strict=True):
+        offset = offset + place * stride
+    leaf = Leaf(output, offset.bare, (offset + named("v", width)).bare, offset.multiple_of(width), True)
+    over = [(part.limit + 1) * extent > whole for part, extent, whole in zip(parts, tile, out_type.shape, strict=True)]
+    return masked(leaf, at, out_type.shape, over, len(tile) - 1 if width > 1 else None, width)
 
 
 def store_vector(out: Writer, reader: Reader, result: str, leaf: Leaf, dtype: DType) -> None:
@@ -215,18 +219,22 @@ def store_vector(out: Writer, reader: Reader, result: str, leaf: Leaf, dtype: DT
     out.lines(reader.loads)
     if width == 1:
         out.lines(reader.body)
-        out.line(f"{leaf.pointer}[{leaf.offset}] = from_float<{target}>({result});")
+        out.line(f"{_when(leaf.inside)}{leaf.pointer}[{leaf.offset}] = from_float<{target}>({result});")
         return
     if not leaf.whole:
         with out.unrolled("v", width):
             out.lines(reader.body)
-            out.line(f"{leaf.pointer}[{leaf.element}] = from_float<{target}>({result});")
+            out.line(f"{_when(leaf.each_inside)}{leaf.pointer}[{leaf.element}] = from_float<{target}>({result});")
         return
     out.line(f"Vec<float, {width}> y;")
     with out.unrolled("v", width):
         out.lines(reader.body)
         out.line(f"y[v] = {result};")
-    out.line(f"store({leaf.pointer} + {leaf.offset}, from_floats<{target}>(y));")
+    out.line(f"{_when(leaf.inside)}store({leaf.pointer} + {leaf.offset}, from_floats<{target}>(y));")
+
+
+def _when(condition: str) -> str:
+    return f"if ({condition}) " if condition else ""
 
 
 def emit_accumulate(out: Writer, scope: Scope, step: Step) -> None:

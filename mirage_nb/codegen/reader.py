@@ -27,6 +27,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.graph import result_count
+from mirage_nb.ir.ops import Shape
 from mirage_nb.optimize.placement import Place
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.swizzle import SharedLayout, row_major
@@ -80,7 +81,8 @@ class Leaf:
 
     offset: of the first element. element: of element v along the vector dimension. whole: one vector access
     reaches all of them. varies: they are different elements at all. copies, copy_elements: partial sums of
-    the same element, and how far they are apart.
+    the same element, and how far they are apart. inside, each_inside: whether the vector, and its element v, lie
+    before the end of a tensor over which tiles hang (empty: they always do).
     """
 
     pointer: str
@@ -90,6 +92,8 @@ class Leaf:
     varies: bool
     copies: int = 1
     copy_elements: int = 0
+    inside: str = ""
+    each_inside: str = ""
 
 
 def broadcast_index(index: Multi, shape: tuple[int, ...]) -> Multi:
@@ -233,12 +237,12 @@ class Reader:
     def _load(self, value: int, leaf: Leaf) -> str:
         name = self.fresh(f"x{value}")
         if self.width == 1 or not leaf.varies:
-            self.loads += _load_one(name, leaf, leaf.offset)
+            self.loads += _load_one(name, leaf, leaf.offset, leaf.inside)
             return name
         if not leaf.whole:
-            self.body += _load_one(name, leaf, leaf.element)
+            self.body += _load_one(name, leaf, leaf.element, leaf.each_inside)
             return name
-        at = f"load<{self.width}>({leaf.pointer} + {leaf.offset})"
+        at = loaded(self.width, leaf)
         if leaf.copies == 1:
             self.loads.append(f"const auto {name} = to_floats({at});")
             return f"{name}[v]"
@@ -260,8 +264,16 @@ def _repeated(op: Op, types: Sequence[TensorType]) -> bool:
     return types[op.inputs[0]].elements > types[op.inputs[-1]].elements
 
 
-def _load_one(name: str, leaf: Leaf, offset: str) -> list[str]:
-    """Statements that load one element, adding up partial sums."""
+def loaded(width: int, leaf: Leaf) -> str:
+    """A C expression for a whole vector as it is stored; zeros beyond the end of the tensor."""
+    at = f"{leaf.pointer} + {leaf.offset}"
+    return f"load_inside<{width}>({at}, {leaf.inside})" if leaf.inside else f"load<{width}>({at})"
+
+
+def _load_one(name: str, leaf: Leaf, offset: str, inside: str) -> list[str]:
+    """Statements that load one element, adding up partial sums; zero beyond the end of the tensor."""
+    if inside:
+        return [f"const float {name} = {inside} ? to_float({leaf.pointer}[{offset}]) : 0.0f;"]
     if leaf.copies == 1:
         return [f"const float {name} = to_float({leaf.pointer}[{offset}]);"]
     more = f"{leaf.pointer}[q * {leaf.copy_elements} + {offset}]"
@@ -334,10 +346,7 @@ def locate(scope: Scope, value: int, index: Multi, dim: int | None, width: int =
     if plan.places[value] is not Place.SHARED:
         attrs = scope.ops[value].attrs
         assert isinstance(attrs, InIterAttrs)
-        operand = scope.block.args[attrs.arg].shape
-        start = device_start(scope.block, attrs, named("iteration", scope.block.loop))
-        at = tuple(first + part for first, part in zip(start, index, strict=True))
-        return strided(f"x{attrs.arg}", at, row_major(operand), dim, width)
+        return operand_leaf(scope.block, attrs, index, named("iteration", scope.block.loop), dim, width)
     buffer = plan.buffer(value)
     layout = buffer.layout
     # Ring slots are chosen by the pointer; partial sums are added up by the reader.
@@ -368,6 +377,31 @@ def strided(pointer: str, index: Multi, strides: tuple[int, ...], dim: int | Non
     return Leaf(pointer, offset.bare, element.bare, stride == 1 and offset.multiple_of(width), dim is not None)
 
 
+def masked(leaf: Leaf, at: Multi, shape: Shape, overhanging: Sequence[bool], dim: int | None, width: int) -> Leaf:
+    """An access at `at` to a tensor of `shape`, kept before its end in the dimensions over which tiles hang."""
+    if not any(overhanging):
+        return leaf
+    crossing = dim is not None and overhanging[dim] and (shape[dim] % width > 0 or not at[dim].multiple_of(width))
+    moved = tuple(part + named("v", width) if d == dim else part for d, part in enumerate(at))
+    inside, each_inside = (
+        " && ".join(
+            f"{part.bare} < {extent}" for part, extent, over in zip(index, shape, overhanging, strict=True) if over
+        )
+        for index in (at, moved)
+    )
+    return replace(leaf, whole=leaf.whole and not crossing, inside=inside, each_inside=each_inside)
+
+
+def operand_leaf(
+    block: BlockGraph, attrs: InIterAttrs, index: Multi, iteration: Index, dim: int | None, width: int
+) -> Leaf:
+    """Where `width` elements along `dim` of a tile lie in its operand, the first at `index` of the tile."""
+    shape = block.args[attrs.arg].shape
+    at = tuple(first + part for first, part in zip(device_start(block, attrs, iteration), index, strict=True))
+    leaf = strided(f"x{attrs.arg}", at, row_major(shape), dim, width)
+    return masked(leaf, at, shape, block.overhanging(attrs), dim, width)
+
+
 def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Index:
     """Which part of data dimension `dim` this block has, in a space split by imap or omap `split`.
 
@@ -389,12 +423,3 @@ def device_start(block: BlockGraph, attrs: InIterAttrs, iteration: Index) -> Mul
             at = at * block.loop + iteration
         found.append(at * extent)
     return tuple(found)
-
-
-def device_offset(block: BlockGraph, attrs: InIterAttrs, index: Multi, iteration: Index) -> Index:
-    """Element offset of tile index `index` in operand `attrs.arg` for one for-loop iteration."""
-    start = device_start(block, attrs, iteration)
-    offset = Index()
-    for first, part, stride in zip(start, index, row_major(block.args[attrs.arg].shape), strict=True):
-        offset = offset + (first + part) * stride
-    return offset

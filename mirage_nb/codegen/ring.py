@@ -10,7 +10,7 @@ from __future__ import annotations
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named
 from mirage_nb.codegen.maps import Walk, each
-from mirage_nb.codegen.reader import Scope, device_offset, device_start, locate
+from mirage_nb.codegen.reader import Scope, device_start, locate, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs
 from mirage_nb.optimize.placement import Phase, Step, StepKind
@@ -51,11 +51,15 @@ def emit_load(out: Writer, scope: Scope, step: Step, iteration: Index, stem: str
     with each(out, scope, walked) as index:
         target = f"{stem}{step.value}"
         leaf = locate(scope, step.value, index, None)
-        source = device_offset(scope.block, attrs, index, iteration)
+        source = operand_leaf(scope.block, attrs, index, iteration, None, 1)
         if width:
-            out.line(f"cp_async<{nbytes}>({target} + {leaf.offset}, x{attrs.arg} + {source.bare});")
+            valid = f", {source.inside} ? {nbytes} : 0" if source.inside else ""
+            out.line(f"cp_async<{nbytes}>({target} + {leaf.offset}, {source.pointer} + {source.offset}{valid});")
         else:
-            out.line(f"{target}[{leaf.offset}] = x{attrs.arg}[{source.bare}];")
+            brought = f"{source.pointer}[{source.offset}]"
+            zero = f"from_float<{c_type(scope.plan.stored[step.value])}>(0.0f)"
+            brought = f"{source.inside} ? {brought} : {zero}" if source.inside else brought
+            out.line(f"{target}[{leaf.offset}] = {brought};")
 
 
 def _copy_width(scope: Scope, step: Step, iteration: Index) -> int:
@@ -69,8 +73,8 @@ def _copy_width(scope: Scope, step: Step, iteration: Index) -> int:
         width = nbytes // size
         if shape[-1] % width or any(s % width for s in layout.strides[:-1]):
             continue
-        source = device_offset(scope.block, attributes(scope, step), Walk(shape, width).index()[1], iteration)
-        if source.multiple_of(width):
+        index = Walk(shape, width).index()[1]
+        if operand_leaf(scope.block, attributes(scope, step), index, iteration, len(shape) - 1, width).whole:
             return width
     return 0
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirage_nb.ir import OPS, BlockGraph, DimAttrs, InIterAttrs, Op, OpKind, Trait
+from mirage_nb.ir import OPS, BlockGraph, DimAttrs, InIterAttrs, Op, OpKind, OutSaverAttrs, Trait
 
 REGISTER_BUDGET = 128
 """32-bit registers that the tiles of one thread may take."""
@@ -87,9 +87,19 @@ def find_held(block: BlockGraph, literal_args: frozenset[int], warps: int) -> He
         if isinstance(op.attrs, InIterAttrs) and op.attrs.arg not in literal_args
     ]
     most = 16 // max((t.dtype.size for t in loaded), default=4)
-    widths = [w for w in (8, 4, 2, 1) if w <= most and tile[-1] % w == 0]
+    runs = {tile[-1], *_ragged_runs(block)}
+    widths = [w for w in (8, 4, 2, 1) if w <= most and not any(run % w for run in runs)]
     found = _rows(tile, widths, warps) if axis == -1 else _columns(tile, len(tile) + axis, widths, warps)
     return next((h for h in found if _registers(h, [(t.shape, t.dtype.size) for t in loaded]) <= REGISTER_BUDGET), None)
+
+
+def _ragged_runs(block: BlockGraph) -> set[int]:
+    """The innermost extents of tensors over whose ends tiles hang: no vector may cross one."""
+    reads = (
+        block.args[a.arg].shape for op in block.ops if isinstance(a := op.attrs, InIterAttrs) and a.tile is not None
+    )
+    saves = (a.shape for op in block.ops if isinstance(a := op.attrs, OutSaverAttrs) and a.shape is not None)
+    return {shape[-1] for shape in (*reads, *saves) if shape}
 
 
 def _simple(op: Op) -> bool:

@@ -46,13 +46,14 @@ def boxes(block: BlockGraph, attrs: InIterAttrs) -> Boxes | None:
     """The bulk tensor copies of one tile, None where alignment or shape rule them out."""
     operand = block.args[attrs.arg]
     tile = block.tile_shape(attrs)
-    if not tile or math.prod(tile[:-2]) != 1:
+    if not tile or math.prod(tile[:-2]) != 1 or not _ends_with_the_matrix(block, attrs):
         return None
     height, last, size = tile[-2] if len(tile) > 1 else 1, tile[-1], operand.dtype.size
     fold = 1
     if last == operand.shape[-1] and last * size % CHUNK_BYTES == 0 == LINE_BYTES % (last * size):
         fold = math.gcd(height, LINE_BYTES // (last * size))
-        fold = fold if fold * last * size == LINE_BYTES else 1
+        if fold * last * size != LINE_BYTES or (fold > 1 and operand.shape[-2] % fold):
+            fold = 1
     swizzle = LINE_BYTES if fold > 1 else panel_bytes(tile, operand.dtype)
     if not swizzle:
         return None
@@ -64,3 +65,14 @@ def boxes(block: BlockGraph, attrs: InIterAttrs) -> Boxes | None:
     rows = math.prod(operand.shape[:-1]) // fold
     across = last * fold // width
     return Boxes(rows, operand.shape[-1] * fold, (height // down, width), down, across, swizzle, fold)
+
+
+def _ends_with_the_matrix(block: BlockGraph, attrs: InIterAttrs) -> bool:
+    """Whether what hangs over the end of the operand lies outside of the matrix, where the engine writes zeros.
+
+    Rows have to begin on 16 bytes, and no further row may follow behind the last one.
+    """
+    operand, overhanging = block.args[attrs.arg], block.overhanging(attrs)
+    if overhanging[-1] and operand.shape[-1] * operand.dtype.size % CHUNK_BYTES:
+        return False
+    return not any(overhanging[:-1]) or math.prod(operand.shape[:-2]) == 1

@@ -19,6 +19,14 @@ MIRAGE_DEVICE Vec<T, N> load(const T* p MIRAGE_SITE) {
   return v;
 }
 
+// As load if `inside`, else zeros; `p` is not read then.
+template <int N, class T>
+MIRAGE_DEVICE Vec<T, N> load_inside(const T* p, bool inside MIRAGE_SITE) {
+  Vec<T, N> v = {};
+  if (inside) detail::copy<int(sizeof(T)) * N>(&v, p MIRAGE_PASS);
+  return v;
+}
+
 template <class T, int N>
 MIRAGE_DEVICE void store(T* p, const Vec<T, N>& v MIRAGE_SITE) {
   detail::copy<int(sizeof(T)) * N>(p, &v MIRAGE_PASS);
