@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mirage_nb.errors import StoreError
 from mirage_nb.viz import explorer, html
 from mirage_nb.viz.history import History, Moment
+from mirage_nb.viz.outcomes import outcomes_html, rejected_html
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.tree import key, sampled
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 OPENED_CANDIDATES = 12
 OPENED_PREFIXES = 40
+OPENED_REJECTED = 20
 
 _FILES = resources.files("mirage_nb.viz")
 SECTIONS_SCRIPT = _FILES.joinpath("sections.js").read_text(encoding="utf-8")
@@ -42,7 +44,8 @@ def session_page(session: Session, moments: tuple[Moment, ...] = ()) -> str:
     facts = f"target {session.target.name}, effort {session.search.effort}"
     limit = html.header_html(snapshot, session.search.seconds, "")
     left = html.chart_html(snapshot) + html.history_html(moments or _now(session))
-    right = html.candidates_html(snapshot, best.digest if best else "", peer) + html.messages_html(snapshot)
+    right = html.candidates_html(snapshot, best.digest if best else "", peer) + outcomes_html(snapshot)
+    right += _rejected(session) + html.messages_html(snapshot)
     body = (
         f"<style>{STYLE}{explorer.CSS}{_CSS}</style><div class='mir mir-view' id='session'>{limit}"
         f"<p class='mir-none'>{escape(facts)}</p><pre class='mir-program'>{escape(session.program.text)}</pre>"
@@ -84,6 +87,14 @@ def _candidates(session: Session) -> str:
     )
     rest = f"only the first {OPENED_CANDIDATES} µGraphs of the table were exported whole"
     return f"{found}<p class='mir-none' data-opened='candidate:' hidden>{rest}</p>"
+
+
+def _rejected(session: Session) -> str:
+    """What was not accepted, each with its witness and its picture."""
+    return "".join(
+        f"<section data-opened='rejected:{escape(one.digest)}' hidden>{rejected_html(one)}</section>"
+        for one in session.snapshot().rejected[:OPENED_REJECTED]
+    )
 
 
 def _prefixes(session: Session) -> str:

@@ -8,25 +8,28 @@ ignores them. Long lists are cut and say so.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from mirage_nb.optimize import Options
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.targets import Target
-from mirage_nb.verify.verdict import Verdict
-from mirage_nb.viz import explorer, tree
+from mirage_nb.viz import explorer, groups, tree
+from mirage_nb.viz.groups import Group
 from mirage_nb.viz.history import Moment, history_svg
 from mirage_nb.viz.mugraph import mugraph_svg
+from mirage_nb.viz.outcomes import outcomes_html
 from mirage_nb.viz.prefix import prefix_svg
 from mirage_nb.viz.search import COLOUR, counts_svg
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import duration
+from mirage_nb.viz.verdicts import badge, facts_html, verdict_html
 
 ROWS = 40
 MESSAGES = 12
+LINES = 100
+"""Of one group of messages; the session has them all."""
 STILL_PREFIXES = 60
 """In the static form, which is kept in notebooks."""
 
@@ -59,7 +62,7 @@ def snapshot_html(
         f"{header_html(snapshot, budget_seconds, stage)}"
         f"<div class='mir-columns'><div class='mir-side'>{chart_html(snapshot)}{history_html(moments)}</div>"
         f"<div class='mir-main'>{candidates_html(snapshot, best.digest if best else '', peer_us)}"
-        f"{messages_html(snapshot)}</div></div>{opened}"
+        f"{outcomes_html(snapshot)}{messages_html(snapshot)}</div></div>{opened}"
         f"<details><summary>prefixes</summary>{prefixes_html(snapshot, most=STILL_PREFIXES)}</details></div>"
     )
 
@@ -166,10 +169,10 @@ def _row(rank: int, candidate: Candidate, chosen: bool, peer_us: float | None, p
         (candidate.digest, f"<code>{escape(candidate.digest[:8])}</code>{mark}"),
         (candidate.operators, str(candidate.operators)),
         (candidate.kernels, str(candidate.kernels)),
-        (time if time is not None else 1e9, f"{time:.2f} µs" if time is not None else "–"),
+        _time(candidate),
         (candidate.estimate_us, f"<i>≈{candidate.estimate_us:.2f} µs</i>"),
         (speedup if speedup is not None else -1, f"{speedup:.2f}×" if speedup is not None else "–"),
-        (verdict.kind.value, _badge(verdict)),
+        (verdict.kind.value, badge(verdict)),
         (candidate.error if candidate.error is not None else -1, error),
         (candidate.configuration, f"<span title='{configuration}'>{configuration}</span>"),
     )
@@ -180,9 +183,14 @@ def _row(rank: int, candidate: Candidate, chosen: bool, peer_us: float | None, p
     )
 
 
-def _badge(verdict: Verdict) -> str:
-    cls = "good" if verdict.accepted else "bad" if verdict.kind.name == "REFUTED" else "open"
-    return f"<span class='mir-badge mir-{cls}' title='{escape(str(verdict))}'>{verdict.kind.value}</span>"
+def _time(candidate: Candidate) -> tuple[float, str]:
+    """What to sort by, and what to show: the time, one that was measured before, or none."""
+    if candidate.time_us is not None:
+        return candidate.time_us, f"{candidate.time_us:.2f} µs"
+    if candidate.before is not None:
+        on = escape(candidate.before.on)
+        return candidate.before.us, f"<i title='measured before on {on}'>{candidate.before.us:.2f} µs before</i>"
+    return 1e9, "–"
 
 
 def candidate_html(
@@ -208,54 +216,12 @@ def candidate_html(
         drawn = explorer.explorer_html(graph, target, options)
     return (
         f"<div class='mir-detail'><div class='mir-title'><h4>µGraph {escape(candidate.digest[:8])}</h4>{buttons}</div>"
-        f"{verdict_html(candidate.verdict)}{_facts(facts)}{drawn}</div>"
+        f"{verdict_html(candidate.verdict)}{facts_html(facts)}{drawn}</div>"
     )
 
 
 def _place(candidate: Candidate) -> str:
     return f" · ran on {escape(candidate.executed_on)}" if candidate.executed_on else ""
-
-
-def verdict_html(verdict: Verdict) -> str:
-    """The rung, what was checked, and for a refuted muGraph where it differs; every number behind a click."""
-    witness = verdict.witness
-    shown = ""
-    if witness is not None:
-        place = f"output {witness.output}, element {list(witness.index)}, seed {witness.seed}"
-        shown = f"<p class='mir-witness'>{escape(f'{place}: expected {witness.expected}, found {witness.found}')}</p>"
-    primes = ", ".join(f"p={p}, q={q}" for p, q in verdict.primes)
-    matched = ", ".join(map(str, verdict.outputs))
-    rows = _facts(
-        [
-            ("trials", str(verdict.trials) if verdict.trials else ""),
-            ("primes", escape(primes)),
-            ("seed", str(verdict.seed) if verdict.trials else ""),
-            ("outputs", f"matched in the order {matched}" if matched else ""),
-        ]
-    )
-    return (
-        f"<details class='mir-verdict'{' open' if witness else ''}><summary>{_badge(verdict)} "
-        f"<span>{escape(verdict_text(verdict))}</span></summary>{shown}{rows}</details>"
-    )
-
-
-def verdict_text(verdict: Verdict) -> str:
-    """What was checked, in words, and the bound where one holds."""
-    parts = []
-    if verdict.trials:
-        parts.append(f"{verdict.trials} trials over finite fields")
-    if verdict.log2_bound is not None:
-        parts.append(f"error probability at most 2^{math.ceil(verdict.log2_bound)}")
-    if verdict.sizes:
-        checked = ", ".join(f"{name}[{', '.join(map(str, shape))}]" for name, shape in verdict.sizes.items())
-        parts.append(f"checked at {checked}")
-    if verdict.note:
-        parts.append(verdict.note)
-    return "; ".join(parts)
-
-
-def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    return "<dl>" + "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value) + "</dl>"
 
 
 def prefixes_html(snapshot: Snapshot, chosen: str = "", most: int = tree.MOST) -> str:
@@ -276,16 +242,30 @@ def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
         ("name", f"<code>{escape(tree.key(prefix))}</code>"),
     ]
     return (
-        f"<div class='mir-detail'><h4>prefix {prefix.identity}</h4>{_facts(facts)}"
+        f"<div class='mir-detail'><h4>prefix {prefix.identity}</h4>{facts_html(facts)}"
         f"<div class='mir-picture'>{prefix_svg(prefix, tree.siblings(prefix, sample))}</div></div>"
     )
 
 
 def messages_html(snapshot: Snapshot) -> str:
-    """What was cut from the space, and the newest messages."""
-    lines = [("not searched", cut) for cut in snapshot.cut[-MESSAGES:]]
-    lines += [("note", message) for message in snapshot.messages[-MESSAGES:]]
-    if not lines:
+    """What was cut from the space, and the newest messages; lines that say the same are one that opens."""
+    found = [("not searched", group) for group in groups.cuts(snapshot.cut)[-MESSAGES:]]
+    found += [("note", group) for group in groups.messages(snapshot.messages)[-MESSAGES:]]
+    if not found:
         return ""
-    items = "".join(f"<li><b>{kind}:</b> {escape(text)}</li>" for kind, text in lines)
+    items = "".join(f"<li>{_message(kind, group)}</li>" for kind, group in found)
     return f"<h4>messages</h4><ul class='mir-messages'>{items}</ul>"
+
+
+def _message(kind: str, group: Group) -> str:
+    if len(group.lines) == 1:
+        return f"<b>{kind}:</b> {escape(group.lines[0])}"
+    shown = group.lines[-LINES:]
+    left = len(group.lines) - len(shown)
+    lines = "".join(f"<li>{escape(line)}</li>" for line in shown)
+    more = f"<li>and {left:,} before these</li>" if left else ""
+    return (
+        f"<details data-branch='{kind}: {escape(group.words)}'><summary><b>{kind}:</b> "
+        f"{escape(group.words)} <span class='mir-badge'>{len(group.lines):,} times</span></summary>"
+        f"<ul>{more}{lines}</ul></details>"
+    )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.progress import Candidate, Snapshot
+from mirage_nb.viz import groups
+from mirage_nb.viz.groups import Group
+from mirage_nb.viz.verdicts import outcome, witness_text
 
 SHOWN = 8
+GROUPS = 3
 
 
 def snapshot_text(snapshot: Snapshot, budget_seconds: float | None = None) -> str:
-    """State, counts, the best candidates and the newest messages, at most about 20 lines."""
+    """State, counts, the best candidates, some that were refuted, the newest messages: at most about 20 lines."""
     budget = f" of {budget_seconds:g} s" if budget_seconds is not None else ""
     lines = [
         f"{snapshot.name or 'session'}: {snapshot.state.value}, {snapshot.seconds:.1f} s{budget}, "
@@ -25,13 +29,24 @@ def snapshot_text(snapshot: Snapshot, budget_seconds: float | None = None) -> st
     ]
     if len(snapshot.candidates) > SHOWN:
         lines.append(f"      and {len(snapshot.candidates) - SHOWN} more")
-    lines += [f"not searched: {cut}" for cut in snapshot.cut[:3]]
-    lines += [f"note: {message}" for message in snapshot.messages[-3:]]
+    lines += [
+        f"{outcome(one)}: {one.digest[:8]}: "
+        f"{one.why if one.verdict.witness is None else witness_text(one.verdict.witness)}".partition("\n")[0]
+        for one in snapshot.rejected[:GROUPS]
+    ]
+    lines += [f"not searched: {_line(group)}" for group in groups.cuts(snapshot.cut)[-GROUPS:]]
+    lines += [f"note: {_line(group)}" for group in groups.messages(snapshot.messages)[-GROUPS:]]
     return "\n".join(lines)
 
 
+def _line(group: Group) -> str:
+    return f"{group.words} ({len(group.lines):,} times)" if len(group.lines) > 1 else group.lines[0]
+
+
 def duration(candidate: Candidate) -> str:
-    """The measured time, or the estimate marked as one."""
+    """The measured time, one that was measured before, or the estimate, marked as what they are."""
     if candidate.time_us is not None:
         return f"{candidate.time_us:.2f} µs"
+    if candidate.before is not None:
+        return f"{candidate.before.us:.2f} µs measured before on {candidate.before.on}"
     return f"≈{candidate.estimate_us:.2f} µs estimated"

@@ -17,8 +17,8 @@ from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import TARGETS
-from mirage_nb.viz.html import verdict_html
 from mirage_nb.viz.text import duration
+from mirage_nb.viz.verdicts import verdict_html
 
 LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
 

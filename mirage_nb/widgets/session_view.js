@@ -4,7 +4,8 @@
 
 const LAYOUT = [
   ["header", "root"], ["controls", "root"], ["notice", "root"],
-  ["chart", "side"], ["history", "side"], ["candidates", "main"], ["messages", "main"],
+  ["chart", "side"], ["history", "side"], ["candidates", "main"], ["outcomes", "main"],
+  ["rejected", "main"], ["messages", "main"],
   ["compared", "root"], ["candidate", "root"], ["editor", "root"], ["answer", "root"],
   ["prefixes", "left"], ["prefix", "right"],
 ];

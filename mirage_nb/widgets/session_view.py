@@ -28,6 +28,7 @@ from mirage_nb.optimize import Options
 from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.viz import compare, explorer, export, html
 from mirage_nb.viz.history import History
+from mirage_nb.viz.outcomes import outcomes_html, rejected_html
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import snapshot_text
 from mirage_nb.viz.tree import key
@@ -87,6 +88,8 @@ class SessionView(anywidget.AnyWidget):
     chart = traitlets.Unicode("").tag(sync=True)
     history = traitlets.Unicode("").tag(sync=True)
     candidates = traitlets.Unicode("").tag(sync=True)
+    outcomes = traitlets.Unicode("").tag(sync=True)
+    rejected = traitlets.Unicode("").tag(sync=True)
     messages = traitlets.Unicode("").tag(sync=True)
     notice = traitlets.Unicode("").tag(sync=True)
     answer = traitlets.Unicode("").tag(sync=True)
@@ -104,6 +107,7 @@ class SessionView(anywidget.AnyWidget):
         self._target = getattr(session, "target", None)
         self._chosen_candidate: str | None = None
         self._chosen_prefix = ""
+        self._chosen_rejected = ""
         self._compare_with = ""
         self._submitted: dict[str, Candidate] = {}
         self._history = History()
@@ -238,7 +242,8 @@ class SessionView(anywidget.AnyWidget):
             self._history.add(snapshot)
             self.state = snapshot.state.value
             self.header = html.header_html(snapshot, self._budget_seconds, stage)
-            self.messages = html.messages_html(snapshot)
+            if self._changed("messages", (snapshot.cut, snapshot.messages)):
+                self.messages = html.messages_html(snapshot)
             self._show_controls(snapshot)
             if slow:
                 self._show_lists(snapshot)
@@ -259,8 +264,17 @@ class SessionView(anywidget.AnyWidget):
         if self._changed("chart", dict(snapshot.counts)):
             self.chart = html.chart_html(snapshot)
         self.history = html.history_html(self._history.moments)
+        self._show_outcomes(snapshot)
         if self._changed("candidates", (snapshot.candidates, snapshot.pinned, chosen and chosen.digest, peer)):
             self.candidates = html.candidates_html(snapshot, chosen.digest if chosen else "", peer)
+
+    def _show_outcomes(self, snapshot: Snapshot) -> None:
+        counts = (snapshot.verified, snapshot.refuted, snapshot.outside_lax)
+        aside = tuple((c.digest, c.note) for c in snapshot.candidates if c.note)
+        if self._changed("outcomes", (counts, snapshot.rejected, aside, self._chosen_rejected)):
+            self.outcomes = outcomes_html(snapshot, self._chosen_rejected)
+            opened = next((one for one in snapshot.rejected if one.digest == self._chosen_rejected), None)
+            self.rejected = rejected_html(opened) if opened is not None else ""
 
     def _show_controls(self, snapshot: Snapshot) -> None:
         search = getattr(self._session, "search", None)
@@ -326,6 +340,8 @@ class SessionView(anywidget.AnyWidget):
                 self._chosen_candidate = identity
             elif kind == "prefix":
                 self._chosen_prefix = identity
+            elif kind == "rejected":
+                self._chosen_rejected = "" if self._chosen_rejected == identity else identity
             elif action == "compare":
                 self._compare_with = "" if self._compare_with == digest else digest
             elif action == "edit":

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.search.saturation.events import Outcome, Prefix
-from mirage_nb.search.session.progress import Candidate, Snapshot, State
+from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State
 from mirage_nb.targets import find_target
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 from tests.viz.mugraph_samples import rmsnorm_fused, rmsnorm_program, split_attention
@@ -21,6 +21,12 @@ FIELD = Verdict(
     seed=7,
     sizes={"X": (16, 1024), "G": (1024,), "W": (1024, 4096)},
     log2_bound=-71.3,
+)
+
+
+MESSAGES = (
+    "no GPU here: times are estimates for the h200",
+    *(f"{n:08x}: numerically poor: large logits: output 0[1, {n}] is nan, not {n}.5" for n in range(3, 14)),
 )
 
 
@@ -44,6 +50,21 @@ def candidates(count: int = 12) -> tuple[Candidate, ...]:
         proved = replace(FIELD, kind=VerdictKind.PROVED, note="proved for all sizes")
         found[0] = replace(found[0], verdict=proved, error=3.1e-4, executed_on="CPU edition")
     return tuple(found)
+
+
+def rejected() -> tuple[Rejected, ...]:
+    """One refuted with a witness, one that nobody can judge, one that was wrong when it ran."""
+    where = "grid over b, loop over b"
+    graph, other = rmsnorm_fused(blocks=32), split_attention()
+    witness = Witness(7, 0, (1, 2), "(524289, 17)", "(3, 260002)")
+    refuted = Verdict(VerdictKind.REFUTED, trials=1, seed=7, witness=witness, note="the field values differ")
+    outside = Verdict(VerdictKind.OUTSIDE_LAX, note="Clamp has no meaning over finite fields; no proof was found")
+    wrong = "0badc0de: wrong result: relative error 0.31 on random inputs, 0.01 is allowed"
+    return (
+        Rejected(f"0badc0de{graph.digest()[8:]}", graph, where, 9, FIELD, wrong),
+        Rejected(graph.digest(), graph, where, 8, refuted, refuted.note),
+        Rejected(other.digest(), other, where, 12, outside, outside.note),
+    )
 
 
 def prefixes() -> tuple[Prefix, ...]:
@@ -99,11 +120,12 @@ def snapshot(share: float = 1.0, state: State = State.FINISHED, seconds: float =
         structures=int(40 * share),
         verified=len(found),
         refuted=int(3 * share),
-        outside_lax=0,
+        outside_lax=int(share),
+        rejected=rejected() if share > 0.7 else (),
         candidates=found,
         prefixes=prefixes() if share > 0.2 else (),
         cut=("configurations with two loops",) if share > 0.5 else (),
-        messages=("no GPU here: times are estimates for the h200",) if share > 0.1 else (),
+        messages=MESSAGES if share > 0.5 else MESSAGES[:1] if share > 0.1 else (),
         exhausted=share >= 1.0,
     )
 

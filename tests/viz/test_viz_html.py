@@ -8,19 +8,21 @@ from html.parser import HTMLParser
 import pytest
 
 from mirage_nb.search.saturation.events import Outcome
-from mirage_nb.search.session.progress import State
+from mirage_nb.search.session.progress import State, Timed
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 from mirage_nb.viz import page, snapshot_html, snapshot_text
 from mirage_nb.viz.html import (
+    LINES,
     ROWS,
     candidate_html,
     candidates_html,
     header_html,
+    messages_html,
     prefix_html,
     prefixes_html,
-    verdict_text,
 )
 from mirage_nb.viz.tree import sampled
+from mirage_nb.viz.verdicts import verdict_text
 from tests.browser.fake_session import candidates, prefixes, snapshot
 
 VOID = {"meta", "br", "rect", "path", "link", "input"}
@@ -98,6 +100,24 @@ def test_a_measured_time_is_told_from_an_estimate() -> None:
     assert "5.25" in measured and "≈8.10" in measured
 
 
+def test_a_time_that_was_measured_before_says_so_and_is_no_speed_up() -> None:
+    one = replace(candidates(1)[0], before=Timed(5.25, "NVIDIA <H200>"))
+    html = candidates_html(replace(snapshot(), candidates=(one,)), "", 10.5)
+    assert "5.25 µs before" in html and "measured before on NVIDIA &lt;H200&gt;" in html and "×" not in html
+    assert "5.25 µs measured before on NVIDIA <H200>" in snapshot_text(replace(snapshot(), candidates=(one,)))
+    assert "µs before" not in candidates_html(replace(snapshot(), candidates=(replace(one, time_us=6.0),)))
+
+
+def test_messages_that_say_the_same_are_one_line_that_opens() -> None:
+    html = messages_html(snapshot())
+    words = " ".join(read(html).words)
+    assert "numerically poor  11 times" in words and html.count("<details") == 1
+    assert all(line in words for line in snapshot().messages)
+    assert "numerically poor (11 times)" in snapshot_text(snapshot())
+    many = tuple(f"{n:08x}: numerically poor: {n}" for n in range(LINES + 5))
+    assert "and 5 before these" in messages_html(replace(snapshot(), messages=many))
+
+
 def test_speed_ups_are_against_the_fastest_peer_and_only_for_measured_times() -> None:
     (one,) = candidates(1)
     timed = replace(snapshot(), candidates=(replace(one, time_us=5.0), replace(one, digest="f" * 8)))
@@ -138,6 +158,7 @@ def test_the_sample_has_some_of_every_outcome() -> None:
 def test_the_text_form_says_the_same() -> None:
     text = snapshot_text(snapshot(1.0), 30)
     assert "8/8 configurations" in text and "12 verified" in text and "and 4 more" in text
+    assert "refuted: " in text and "expected (524289, 17), found (3, 260002)" in text
     assert len(text.splitlines()) <= 20
 
 

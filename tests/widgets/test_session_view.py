@@ -25,12 +25,12 @@ from mirage_nb.search.session.progress import Snapshot, State
 from mirage_nb.viz.tree import key
 from mirage_nb.widgets import SessionView, session_view
 from mirage_nb.widgets.session_view import RATE
-from tests.browser.fake_session import FakeSession, prefixes
+from tests.browser.fake_session import FakeSession, prefixes, rejected
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 SECTIONS = (
-    "header", "controls", "notice", "chart", "history", "candidates", "messages", "compared", "candidate", "editor",
-    "answer", "prefixes", "prefix",
+    "header", "controls", "notice", "chart", "history", "candidates", "outcomes", "rejected", "messages", "compared",
+    "candidate", "editor", "answer", "prefixes", "prefix",
 )  # fmt: skip
 
 
@@ -168,6 +168,17 @@ def test_choosing_rows_opens_them() -> None:
     assert re.search(f"data-choose='{fourth}' data-outcome='[^']*' aria-selected='true'", view.prefixes)
 
 
+def test_choosing_a_refuted_mugraph_opens_its_witness_and_again_closes_it() -> None:
+    view = SessionView(FakeSession(0.01))
+    assert view.wait(2)
+    one = rejected()[1]
+    click(view, {"choose": f"rejected:{one.digest}"})
+    assert "expected (524289, 17), found (3, 260002)" in view.rejected and "<svg" in view.rejected
+    assert f"data-choose='rejected:{one.digest}' aria-selected='true'" in view.outcomes
+    click(view, {"choose": f"rejected:{one.digest}"})
+    assert view.rejected == "" and "aria-selected='true'" not in view.outcomes
+
+
 @pytest.mark.parametrize(
     "content",
     [None, 3, "stop", {}, {"do": "explode"}, {"do": ["stop"]}, {"choose": "prefix:x"}, {"choose": 5}],
@@ -235,6 +246,7 @@ def test_all_sections_are_set_and_known_to_the_script() -> None:
     assert view.wait(2)
     first, second = (c.digest for c in view._session.snapshot().candidates[:2])
     click(view, {"choose": f"prefix:{key(prefixes()[4])}"})
+    click(view, {"choose": f"rejected:{rejected()[1].digest}"})
     click(view, {"do": "pin", "digest": first})
     click(view, {"do": "compare", "digest": first})
     click(view, {"choose": f"candidate:{second}"})
