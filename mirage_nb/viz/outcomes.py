@@ -45,7 +45,8 @@ def _summary(snapshot: Snapshot, aside: Sequence[Candidate]) -> str:
 
 def _rejected(one: Rejected, chosen: bool) -> str:
     witness = one.verdict.witness
-    why = f"{witness_text(witness)}; {one.why}" if witness is not None else one.why
+    why = one.why.removeprefix(f"{one.digest[:8]}: ")
+    why = f"{witness_text(witness)}; {why}" if witness is not None else why
     mark = f"<span class='mir-badge mir-bad'>{WRONG}</span>" if one.verdict.accepted else badge(one.verdict)
     return _row(f"rejected:{one.digest}", one.digest, mark, one.operators, why, chosen)
 

@@ -1,6 +1,6 @@
 """SVG elements as strings, the width of text without a font, and the colours of all pictures.
 
-Colours are CSS variables: JupyterLab's theme where there is one, else the reader's preferred scheme. The
+Colours are CSS variables: the theme of VS Code or JupyterLab where there is one, else the reader's scheme. The
 accents are mid tones of the Okabe and Ito palette, told apart by colour-blind readers and legible on light
 and on dark grounds; every colour comes with a word or a place that says the same.
 """
@@ -13,16 +13,21 @@ from html import escape
 CHARACTER = 0.615
 """Widest advance of the usual monospaced fonts, in units of the font size."""
 
-STYLE = """
-.mir{--mir-fg:var(--jp-content-font-color1,#1f2328);--mir-soft:var(--jp-content-font-color2,#57606a);
---mir-ground:var(--jp-layout-color1,#fff);--mir-line:var(--jp-border-color1,#b6bec8);
+# VS Code stands first: it defines some of Jupyter's variables as well, in light colours under any theme.
+_THEME = """
+--mir-fg:var(--vscode-editor-foreground,var(--jp-content-font-color1,{fg}));
+--mir-soft:var(--vscode-descriptionForeground,var(--jp-content-font-color2,{soft}));
+--mir-ground:var(--vscode-editor-background,var(--jp-layout-color1,{ground}));
+--mir-line:var(--vscode-panel-border,var(--jp-border-color1,{line}));
+""".strip()
+_LIGHT = _THEME.format(fg="#1f2328", soft="#57606a", ground="#fff", line="#b6bec8")
+_DARK = _THEME.format(fg="#e6e6e6", soft="#a8b0b8", ground="#16181c", line="#4a525c")
+STYLE = f".mir{{{_LIGHT}" + """
 --mir-kernel:#0072b2;--mir-block:#009e73;--mir-thread:#c0629a;--mir-loop:#d55e00;
 --mir-kept:#009e73;--mir-merged:#56b4e9;--mir-types:#8f8f8f;--mir-expression:#d55e00;
 --mir-canonical:#e69f00;--mir-shift:#cc79a7;
 font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace)}
-@media (prefers-color-scheme:dark){.mir{--mir-fg:var(--jp-content-font-color1,#e6e6e6);
---mir-soft:var(--jp-content-font-color2,#a8b0b8);--mir-ground:var(--jp-layout-color1,#16181c);
---mir-line:var(--jp-border-color1,#4a525c)}}
+@media (prefers-color-scheme:dark){.mir{--mir-dark}}
 .mir text{fill:var(--mir-fg);stroke:none}
 .mir .soft{fill:var(--mir-soft)}
 .mir .edge{fill:none;stroke:var(--mir-soft);stroke-width:1.2}
@@ -39,7 +44,7 @@ font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,'DejaVu Sans M
 .mir .chip{fill-opacity:.2;stroke-width:.9}
 .mir .chip.grid{fill:var(--mir-block);stroke:var(--mir-block)}
 .mir .chip.iteration{fill:var(--mir-loop);stroke:var(--mir-loop)}
-""".strip()
+""".strip().replace("--mir-dark", _DARK)
 
 
 def text_width(text: str, size: float) -> float:

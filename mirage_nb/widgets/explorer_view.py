@@ -22,8 +22,10 @@ from mirage_nb.viz.svg import STYLE
 
 _display: Any = display  # IPython gives it no types
 
-STATIC_ONLY = "<style>:is(.jp-OutputArea,.output):has(.mir-live) .mir-static{display:none}</style>"
-"""A static form stands beside the live one and hides while there is one: a page without a kernel shows it."""
+STATIC_ONLY = "<style>:is(.jp-OutputArea,.output,.cell_container):has(.mir-live) .mir-static{display:none}</style>"
+"""A static form stands beside the live one and hides while there is one: a page without a kernel shows it.
+
+The outputs of one cell share an element, which JupyterLab, the classic notebook and VS Code name differently."""
 
 
 def still_html(body: str) -> str:

@@ -1,0 +1,151 @@
+"""The widgets in a page that is no JupyterLab: as VS Code and the classic notebook show them, without Lumino.
+
+The module of a view is imported as it stands and handed a model of a few lines, which is all that an
+anywidget host promises. VS Code's page has its own colour variables beside light ones of Jupyter's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("anywidget")
+
+from mirage_nb.widgets import ExplorerView, SessionView
+from tests.browser.fake_session import FakeSession, rejected
+from tests.browser.test_lab_tuning import CONTRAST, UNNAMED
+from tests.browser.test_pages import OUTSIDE
+from tests.viz.mugraph_samples import split_attention
+
+pytestmark = pytest.mark.browser
+
+JUPYTER_LIGHT = {
+    "--jp-content-font-color1": "rgba(0,0,0,0.87)",
+    "--jp-content-font-color2": "rgba(0,0,0,0.54)",
+    "--jp-layout-color1": "white",
+    "--jp-border-color1": "#bdbdbd",
+}
+VSCODE_DARK = {
+    "--vscode-editor-background": "#1f1f1f",
+    "--vscode-editor-foreground": "#cccccc",
+    "--vscode-descriptionForeground": "#9d9d9d",
+    "--vscode-panel-border": "#2b2b2b",
+    "--vscode-font-family": "'DejaVu Sans',sans-serif",
+}
+VSCODE_LIGHT = {
+    "--vscode-editor-background": "#ffffff",
+    "--vscode-editor-foreground": "#3b3b3b",
+    "--vscode-descriptionForeground": "#5f5f5f",
+    "--vscode-panel-border": "#e5e5e5",
+    "--vscode-font-family": "'DejaVu Sans',sans-serif",
+}
+
+
+@dataclass(frozen=True)
+class Host:
+    """A page that shows widgets: its variables, whether its reader's scheme is dark, where outputs stand, and the
+    ground that a view has to have there."""
+
+    name: str
+    variables: dict[str, str]
+    dark: bool
+    outputs: str
+    ground: str
+
+
+HOSTS = (
+    Host("vscode-dark", JUPYTER_LIGHT | VSCODE_DARK, True, "cell_container", "rgb(31, 31, 31)"),
+    Host("vscode-dark-by-day", JUPYTER_LIGHT | VSCODE_DARK, False, "cell_container", "rgb(31, 31, 31)"),
+    Host("vscode-light", JUPYTER_LIGHT | VSCODE_LIGHT, False, "cell_container", "rgb(255, 255, 255)"),
+    Host("classic", {}, False, "output", "rgb(255, 255, 255)"),
+    Host("classic-dark", {}, True, "output", "rgb(22, 24, 28)"),
+)
+
+MOUNT = """async ([esm, values]) => {
+  const heard = {};
+  window.sent = [];
+  window.model = {
+    get: (name) => values[name],
+    set: (name, value) => { values[name] = value; for (const told of heard[`change:${name}`] ?? []) told(); },
+    on: (event, told) => { (heard[event] ??= []).push(told); },
+    off: (event, told) => { heard[event] = (heard[event] ?? []).filter((one) => one !== told); },
+    send: (content) => window.sent.push(content),
+    save_changes: () => {},
+  };
+  window.listeners = () => Object.values(heard).flat().length;
+  const url = URL.createObjectURL(new Blob([esm], { type: "text/javascript" }));
+  const { default: widget } = await import(url);
+  window.unmount = widget.render({ model, el: document.querySelector("#live") });
+}"""
+
+
+def mount(tab: Any, host: Host, view: Any) -> None:
+    """Show a view, and its static form beside it, as the host does."""
+    variables = "".join(f"{name}:{value};" for name, value in host.variables.items())
+    ground = "var(--vscode-editor-background,transparent)"
+    tab.set_content(
+        "<!DOCTYPE html><html lang='en'><meta name='color-scheme' content='light dark'><title>a cell</title>"
+        f"<style>:root{{{variables}}}body{{margin:12px;background:{ground}}}</style><style>{view._css}</style>"
+        f"<body class='{host.name}'><div class='{host.outputs}'><div id='live'></div>"
+        f"<div>{view._repr_mimebundle_()[0]['text/html']}</div></div></body></html>"
+    )
+    values = {name: value for name, value in view.get_state().items() if isinstance(value, str)}
+    tab.evaluate(MOUNT, [view._esm, values])
+
+
+@pytest.fixture
+def view() -> SessionView:
+    view = SessionView(FakeSession(0.01))
+    assert view.wait(3)
+    return view
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.name)
+def test_the_view_stands_in_any_host(
+    new_page: Callable[..., Any], view: SessionView, host: Host, tmp_path: Path
+) -> None:
+    tab = new_page(1280, host.dark)
+    mount(tab, host, view)
+    tab.wait_for_selector("#live .mir-explorer.mir-ready")
+    assert tab.evaluate("getComputedStyle(document.querySelector('#live .mir-view')).backgroundColor") == host.ground
+    assert tab.evaluate(CONTRAST) == {}
+    assert tab.evaluate(UNNAMED) == []
+    assert tab.evaluate(OUTSIDE) == []
+    assert tab.locator(".mir-static:visible").count() == 0, "the static form hides beside the live one"
+    tab.screenshot(path=tmp_path / f"{host.name}.png", full_page=True)
+
+
+def test_it_talks_through_the_model_alone_and_leaves_nothing(new_page: Callable[..., Any], view: SessionView) -> None:
+    tab = new_page(1280)
+    mount(tab, HOSTS[0], view)
+    tab.wait_for_selector("#live .mir-explorer.mir-ready")
+    tab.locator(f"#live [data-choose='rejected:{rejected()[1].digest}']").click()
+    tab.locator("#live form[data-do=extend] [name=seconds]").fill("3")
+    tab.locator("#live form[data-do=extend] button").click()
+    tab.locator("#live [data-do=pin]").click()
+    sent = tab.evaluate("window.sent")
+    assert sent[0] == {"choose": f"rejected:{rejected()[1].digest}"}
+    assert sent[1]["do"] == "extend" and sent[1]["seconds"] == "3"
+    assert sent[2]["do"] == "pin"
+    tab.evaluate("model.set('header', '<p id=fresh>told</p>')")
+    assert tab.inner_text("#live #fresh") == "told"
+    assert tab.evaluate("window.listeners()") > 0
+    tab.evaluate("window.unmount()")
+    assert tab.evaluate("window.listeners()") == 0
+
+
+@pytest.mark.parametrize("host", [HOSTS[0], HOSTS[2]], ids=lambda host: host.name)
+def test_the_explorer_stands_alone_too(new_page: Callable[..., Any], host: Host, tmp_path: Path) -> None:
+    tab = new_page(1280, host.dark)
+    mount(tab, host, ExplorerView(split_attention()))
+    tab.wait_for_selector("#live .mir-explorer.mir-ready")
+    box = "document.querySelector('#live .mir-canvas svg').getAttribute('viewBox')"
+    before = tab.evaluate(box)
+    tab.locator("#live [data-zoom=in]").click()
+    assert tab.evaluate(box) != before
+    assert tab.evaluate(CONTRAST) == {} and tab.evaluate(OUTSIDE) == []
+    tab.screenshot(path=tmp_path / f"{host.name}.png", full_page=True)
