@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,11 @@ _BLAS = {
     "f16": (2, 68, "float32"), "bf16": (14, 68, "float32"), "f32": (0, 68, "float32"), "f64": (1, 70, "float64")
 }  # fmt: skip
 """Element types -> the numbers of the type and of the arithmetic in cuBLAS, and the type of its scalars."""
+BLAS_VERSIONS = ("13", "12")
+PRODUCTS = {"Matmul": ((0, 1),), "ConcatMatmul": ((0, 2), (1, 3))}
+"""Operators that are sums of products of matrices: which operands."""
+LEAST_WORKSPACE, MOST_WORKSPACE, SPLITS = 2**20, 2**25, 16
+"""Bytes that cuBLAS may use beside the operands; what it wants is room for partial sums of a split reduction."""
 
 
 def driver_function(name: str) -> Any:
@@ -83,11 +89,14 @@ def library_call(step: Apply, tensors: Sequence[Tensor], address: Sequence[int],
         KernelError: CuPy finds no cuBLAS. The returned function: the card refuses.
     """
     used = (*step.inputs, step.output)
-    if step.operator == "Matmul" and not step.scalars and len({tensors[n].dtype for n in used}) == 1:
-        product = matrix_product([tensors[n].shape for n in used])
-        if product is not None:
-            return _product(product, tensors[step.output].dtype, [address[n] for n in used], device)
-    return _by_cupy(step, [tensors[n] for n in used], [address[n] for n in used], device)
+    shapes, places = [tensors[n].shape for n in used], [address[n] for n in used]
+    if step.operator in PRODUCTS and not step.scalars and len({tensors[n].dtype for n in used}) == 1:
+        products = [matrix_product([shapes[n] for n in (*pair, -1)]) for pair in PRODUCTS[step.operator]]
+        known = [product for product in products if product is not None]
+        if len(known) == len(products):
+            pairs = [(places[a], places[b]) for a, b in PRODUCTS[step.operator]]
+            return _by_blas(list(zip(known, pairs, strict=True)), tensors[step.output].dtype, places[-1], device)
+    return _by_cupy(step, [tensors[n] for n in used], places, device)
 
 
 def _by_cupy(step: Apply, tensors: Sequence[Tensor], address: Sequence[int], device: int) -> Enqueue:
@@ -115,32 +124,71 @@ def _by_cupy(step: Apply, tensors: Sequence[Tensor], address: Sequence[int], dev
     return enqueue
 
 
-def _product(product: Product, dtype: str, address: Sequence[int], device: int) -> Enqueue:
+def _by_blas(
+    products: Sequence[tuple[Product, tuple[int, int]]], dtype: str, result: int, device: int
+) -> Enqueue:
+    """The sum of products, each of operands at two addresses. Workspace is of its own: a CUDA graph that has captured
+    the call may run beside everything else."""
     import cupy
 
-    try:
-        from cupy.cuda import cublas
-    except ImportError as error:
-        raise KernelError(f"CuPy finds no cuBLAS: {error}") from error
+    multiply, set_stream, set_workspace = (
+        blas_function(f"cublas{name}") for name in ("GemmStridedBatchedEx", "SetStream_v2", "SetWorkspace_v2")
+    )
     element, compute, scalar = _BLAS[dtype]
     one, zero = np.ones(1, scalar), np.zeros(1, scalar)
-    left, right, result = address
-    # A matrix of cuBLAS lies column by column, so it sees all three transposed: the result is right^T @ left^T.
-    arguments = (
-        0, 0, product.columns, product.rows, product.depth, one.ctypes.data,
-        right, element, product.columns, product.right_stride, left, element, product.depth, product.left_stride,
-        zero.ctypes.data, result, element, product.columns, product.rows * product.columns,
-        product.batch, compute, -1,
-    )  # fmt: skip
+    pointer, number, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+    calls = []
+    for place, (p, (left, right)) in enumerate(products):
+        # A matrix of cuBLAS lies column by column, so it sees all three transposed: the result is right^T @ left^T.
+        operands = (
+            pointer(one.ctypes.data),
+            pointer(right), number(element), number(p.columns), stride(p.right_stride),
+            pointer(left), number(element), number(p.depth), stride(p.left_stride),
+            pointer((one if place else zero).ctypes.data),
+            pointer(result), number(element), number(p.columns), stride(p.rows * p.columns),
+        )  # fmt: skip
+        extents = (number(0), number(0), number(p.columns), number(p.rows), number(p.depth))
+        calls.append((*extents, *operands, number(p.batch), number(compute), number(-1)))
+    p = products[0][0]
+    nbytes = min(MOST_WORKSPACE, max(LEAST_WORKSPACE, SPLITS * 4 * p.batch * p.rows * p.columns))
+    with cupy.cuda.Device(device):
+        workspace = cupy.cuda.alloc(nbytes)
+    start, size = pointer(workspace.ptr), ctypes.c_size_t(nbytes)
 
-    def enqueue(stream: int, held: object = (one, zero)) -> None:
-        with _working_on(device, stream):
-            try:
-                cublas.gemmStridedBatchedEx(cupy.cuda.device.get_cublas_handle(), *arguments)
-            except cublas.CUBLASError as error:
-                raise KernelError(f"the card reports {error}") from error
+    def enqueue(stream: int, held: object = (one, zero, workspace)) -> None:
+        with cupy.cuda.Device(device), allocations_while_captured():
+            handle = _blas_handle(device, threading.get_ident())
+            status = set_stream(handle, pointer(stream)) or set_workspace(handle, start, size)
+            for arguments in calls:
+                status = status or multiply(handle, *arguments)
+        if status != 0:
+            raise KernelError(f"the card reports cuBLAS error {status}")
 
     return enqueue
+
+
+def blas_function(name: str) -> Any:
+    """A function of the cuBLAS that CuPy has loaded: what CuPy has of it refuses to be captured into a CUDA graph.
+    Raises KernelError where there is none."""
+    try:
+        from cupy.cuda import cublas  # noqa: F401  # loads the library
+
+        for version in BLAS_VERSIONS:
+            with contextlib.suppress(OSError):
+                return getattr(ctypes.CDLL(f"libcublas.so.{version}"), name)
+    except (ImportError, AttributeError) as error:
+        raise KernelError(f"CuPy finds no cuBLAS that has {name}: {error}") from error
+    raise KernelError(f"no cuBLAS of version {' or '.join(BLAS_VERSIONS)} is loaded")
+
+
+@functools.cache
+def _blas_handle(device: int, thread: int) -> ctypes.c_void_p:
+    """One for every device, which is the current one, and thread: a handle has one stream at a time."""
+    handle = ctypes.c_void_p()
+    status = blas_function("cublasCreate_v2")(ctypes.byref(handle))
+    if status != 0:
+        raise KernelError(f"cuBLAS cannot be started: error {status}")
+    return handle
 
 
 @dataclass(frozen=True, slots=True)
