@@ -1,15 +1,16 @@
 """Heats: ways to emit candidates, compiled side by side, tried, and timed one after the other.
 
 In: candidates, each with a way to emit it. Out: for every muGraph the fastest way that was right, and what kept the
-others out. Invariants: nothing is timed that was not tried; no way is entered twice; whatever goes wrong with one
-way, the others go on.
+others out. Invariants: nothing is timed that was not tried; nothing else of ours uses the card or the cores while one
+is timed; no way is entered twice; whatever goes wrong with one way, the others go on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from mirage_nb.codegen import Emitted, Options, emit, variants
@@ -32,6 +33,13 @@ SLOW = 1.3
 
 Job = tuple[Candidate, Options | None]
 """A muGraph and a way to emit it; None: the default one, or the first that fits the target."""
+
+
+Entry = tuple[Candidate, Emitted]
+
+
+def _key(candidate: Candidate, emitted: Emitted) -> tuple[str, str]:
+    return candidate.digest, str(emitted.options)
 
 
 def told(error: Exception) -> MirageError:
@@ -96,7 +104,8 @@ class Heats:
         return len(errors) == 1 and not final and candidate.digest not in self._fastest
 
     def run(self, jobs: Sequence[Job], said: str, until: float = math.inf) -> None:
-        """Enter jobs until the clock (`time.monotonic`) says `until`.
+        """Enter jobs until the clock (`time.monotonic`) says `until`: compiled and tried side by side, then timed one
+        after the other while the card has nothing else to do.
 
         Args:
             said: what is being done, for a reader.
@@ -106,21 +115,63 @@ class Heats:
             Stopped: the session was stopped.
         """
         entries = [(c, made) for c, options in jobs if (made := self._emitted(c, options)) is not None]
-        sources = [(emitted.source, self._passes.search.target.arch) for _, emitted in entries]
-        done = 0
-        for number, future in self._passes.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS):
-            best = f", best {self.best_us:.2f} us" if self.best_us < math.inf else ""
-            self._passes.stage = f"{said}: {done} of {len(entries)} kernels compiled, tried and timed{best}"
-            candidate, emitted = entries[number]
-            done += 1
-            try:
-                self._enter(candidate, emitted, future.result())
-            except (MissingPartError, Stopped):
-                raise
-            except Exception as error:  # noqa: BLE001  # as above
-                self._failed.setdefault(candidate.digest, []).append(told(error))
+        untimed = dict(enumerate(entries))
+        try:
+            cubins = self._compiled(untimed, said, until)
+            winners = self._tried(untimed, cubins, said, until)
+            for number in sorted(winners):
+                if time.monotonic() > until:
+                    return
+                self._say(said, f"{len(entries) - len(untimed)} of {len(entries)} kernels timed or left out")
+                if not self._passes.search.proceed():
+                    raise Stopped("the session was stopped")
+                with self._noting(untimed, number):
+                    self._time(winners[number])
+                untimed.pop(number, None)
+        finally:  # what there was no time for may be entered again
+            self._entered.difference_update(_key(*entry) for entry in untimed.values())
+
+    def _compiled(self, untimed: dict[int, Entry], said: str, until: float) -> dict[int, Cubin]:
+        order = [*untimed]
+        sources = [(untimed[number][1].source, self._passes.search.target.arch) for number in order]
+        found: dict[int, Cubin] = {}
+        for place, future in self._passes.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS):
+            with self._noting(untimed, order[place]):
+                found[order[place]] = future.result()
+            self._say(said, f"{len(found)} of {len(order)} kernels compiled")
             if time.monotonic() > until:
-                return
+                break
+        return found
+
+    def _tried(
+        self, untimed: dict[int, Entry], cubins: dict[int, Cubin], said: str, until: float
+    ) -> dict[int, Winner]:
+        """Those whose first runs were right."""
+        order = [*cubins]
+        trying = [(*untimed[number], cubins[number]) for number in order]
+        found: dict[int, Winner] = {}
+        for place, outcome in self._passes.first_runs(trying, self._trials):
+            with self._noting(untimed, order[place]):
+                found[order[place]] = self._passes.on_gpu(*trying[place], self._gpu, outcome)
+            self._say(said, f"{len(found)} of {len(order)} kernels were tried and right")
+            if time.monotonic() > until:
+                break
+        return found
+
+    def _say(self, said: str, what: str) -> None:
+        best = f", best {self.best_us:.2f} us" if self.best_us < math.inf else ""
+        self._passes.stage = f"{said}: {what}{best}"
+
+    @contextlib.contextmanager
+    def _noting(self, untimed: dict[int, Entry], number: int) -> Iterator[None]:
+        """Whatever goes wrong with one way to emit, the others go on."""
+        try:
+            yield
+        except (MissingPartError, Stopped):
+            raise
+        except Exception as error:  # noqa: BLE001  # as above
+            candidate, _ = untimed.pop(number)
+            self._failed.setdefault(candidate.digest, []).append(told(error))
 
     def _emitted(self, candidate: Candidate, options: Options | None) -> Emitted | None:
         """One way to emit a candidate; None when it fails or was entered before."""
@@ -136,14 +187,13 @@ class Heats:
         except Exception as error:  # noqa: BLE001  # as above
             self._failed.setdefault(candidate.digest, []).append(told(error))
             return None
-        key = (candidate.digest, str(emitted.options))
+        key = _key(candidate, emitted)
         if key in self._entered:
             return None
         self._entered.add(key)
         return emitted
 
-    def _enter(self, candidate: Candidate, emitted: Emitted, cubin: Cubin) -> None:
-        winner = self._passes.on_gpu(candidate, emitted, cubin, self._gpu, self._trials)
+    def _time(self, winner: Winner) -> None:
         took = math.inf
         if self._track is not None:
             lap = self._track.lap(winner.label, cast("GpuExecutable", winner.executable), SLOW * self.best_us)
@@ -151,8 +201,9 @@ class Heats:
                 raise LaunchError(lap.note)
             took = lap.timing.median_us
             self.timed += 1
-        if candidate.digest not in self._fastest or took < self.us(candidate.digest):
-            self._fastest[candidate.digest] = (took, winner)
+        digest = winner.candidate.digest
+        if digest not in self._fastest or took < self.us(digest):
+            self._fastest[digest] = (took, winner)
 
     def settle(self, candidates: Sequence[Candidate]) -> None:
         """Tell what failed: a muGraph without any way that was right is set aside."""

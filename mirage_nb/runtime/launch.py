@@ -32,6 +32,10 @@ from mirage_nb.verify.float_gate import FloatReport, compare
 ALIGNMENT = 16
 BOUND = 64
 """Sets of addresses whose launches are kept ready."""
+LANES = 6
+"""Processes that try kernels side by side, at most."""
+LANE_BYTES = 4 * 2**30
+"""What one of them may take of the card's memory: its context, and inputs of a large program."""
 _COMPUTE_MODE, _EXCLUSIVE = 20, 3
 """The runtime's numbers of the attribute and of the mode "exclusive process"."""
 
@@ -220,6 +224,12 @@ def usable() -> bool:
 def exclusive() -> bool:
     """Whether the card takes one process at a time (its compute mode)."""
     return int(cupy.cuda.runtime.deviceGetAttribute(_COMPUTE_MODE, cupy.cuda.Device().id)) == _EXCLUSIVE
+
+
+def lanes(workers: int) -> int:
+    """How many processes may try kernels on the card side by side, where there are so many `workers`."""
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    return 1 if exclusive() else max(1, min(LANES, workers // 2, free // LANE_BYTES))
 
 
 def _kind(tensor: Any) -> str:

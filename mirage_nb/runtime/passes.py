@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_nb.codegen import Emitted, emit
@@ -23,11 +24,12 @@ from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
-from mirage_nb.runtime.trial import Outcome, Trials, try_on_cpu, try_on_gpu
+from mirage_nb.runtime.trial import Outcome, Trials, draw_on_gpu, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
+from mirage_nb.settings import read_settings
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -164,7 +166,8 @@ class Passes:
             self.search.tell(f"no cubin: {error}")
         if self.gpu is not None and cubin is not None:
             with Trials(self.search.proceed) as trials:
-                return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, trials))
+                ((_, outcome),) = self.first_runs([(candidate, emitted, cubin)], trials)
+                return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome))
         trying = (try_on_cpu, self.search.program, emitted, self._sample_seed)
         outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=EXECUTE_SECONDS))
         return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
@@ -175,7 +178,7 @@ class Passes:
         if not finalists:
             return True
         try:
-            with Trials(self.search.proceed) as trials:
+            with self.trials() as trials:
                 heats = Heats(self, gpu, trials, self.track(gpu))
                 heats.run([(candidate, None) for candidate in finalists], "finalists")
                 heats.run(heats.ways(finalists, NEAR, RICHER), "other ways to emit the best")
@@ -210,16 +213,38 @@ class Passes:
             self.search.tell(f"nothing was timed: {error}")
         return None
 
-    def on_gpu(self, candidate: Candidate, emitted: Emitted, cubin: Cubin, gpu: Gpu, trials: Trials) -> Winner:
-        """First runs in a process of their own; where the card takes one process only, in this one."""
-        from mirage_nb.runtime.launch import GpuExecutable, exclusive
+    def trials(self) -> Trials:
+        """Processes for first runs on the card; they make themselves ready while kernels are compiled."""
+        from mirage_nb.runtime.launch import exclusive, lanes
 
-        def tried() -> Outcome:
-            trying = (try_on_gpu, self.search.program, emitted, cubin, self._sample_seed)
-            return _here(*trying, False) if exclusive() else trials.call(*trying, seconds=TRIAL_SECONDS)
+        trials = Trials(self.search.proceed, lanes(read_settings().workers))
+        if not exclusive():
+            trials.warm(draw_on_gpu, self.search.program, self._sample_seed)
+        return trials
 
-        outcome = self._traced("execute", candidate, tried)
-        return Winner.judged(candidate, emitted, GpuExecutable(emitted, cubin, gpu), cubin, outcome, self.origin)
+    def first_runs(
+        self, entries: Sequence[tuple[Candidate, Emitted, Cubin]], trials: Trials
+    ) -> Iterator[tuple[int, Callable[[], Outcome]]]:
+        """First runs of kernels in processes of their own, side by side; where the card takes one process only, in
+        this one. Yields the number of an entry, and what returns its outcome or raises, as they end."""
+        from mirage_nb.runtime.launch import exclusive
+
+        arguments = [(self.search.program, emitted, cubin, self._sample_seed) for _, emitted, cubin in entries]
+        if exclusive():
+            for number, trying in enumerate(arguments):
+                yield number, partial(try_on_gpu, *trying, alone=False)
+        else:
+            for number, future in trials.call_all(try_on_gpu, arguments, seconds=TRIAL_SECONDS):
+                yield number, future.result
+
+    def on_gpu(
+        self, candidate: Candidate, emitted: Emitted, cubin: Cubin, gpu: Gpu, outcome: Callable[[], Outcome]
+    ) -> Winner:
+        """A candidate with what its first runs showed. Raises what they raised, or what `Winner.judged` does."""
+        from mirage_nb.runtime.launch import GpuExecutable
+
+        shown = self._traced("execute", candidate, outcome, lambda found: found.seconds)
+        return Winner.judged(candidate, emitted, GpuExecutable(emitted, cubin, gpu), cubin, shown, self.origin)
 
     def _raced(self, winners: Sequence[Winner], gpu: Gpu) -> list[Winner]:
         """Winners with their times in one race, in turns and beside PyTorch; none without it. Raises LaunchError."""
@@ -316,16 +341,20 @@ class Passes:
         """What winners are made for."""
         return Origin(self.search.name, self.search.program, self.search.target, self.input_scale)
 
-    def _traced(self, name: str, candidate: Candidate, run: Callable[[], T]) -> T:
+    def _traced(
+        self, name: str, candidate: Candidate, run: Callable[[], T], took: Callable[[T], float] | None = None
+    ) -> T:
+        """Run a pass and note it; `took` says from its value how long it took elsewhere."""
         self.stage = f"{name} {candidate.digest[:8]}"
-        started = time.monotonic()
+        started, seconds = time.monotonic(), None
         outcome = "failed"
         try:
             value = run()
             outcome = "ok"
+            seconds = took(value) if took is not None else None
             return value
         finally:
-            done = Pass(name, candidate.digest, time.monotonic() - started, outcome)
+            done = Pass(name, candidate.digest, time.monotonic() - started if seconds is None else seconds, outcome)
             with self._guard:
                 self.trace = (*self.trace, done)
 

@@ -11,7 +11,7 @@ import concurrent.futures as futures
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -40,12 +40,13 @@ FAULTED = 3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the first runs showed: the comparison on random inputs, whether these are `safe` (see `Sample`), and how
-    the kernel did on hard ones."""
+    """What the first runs showed: the comparison on random inputs, whether these are `safe` (see `Sample`), how
+    the kernel did on hard ones, and how long all that took (seconds)."""
 
     report: FloatReport
     safe: bool
     hard: GateReport = field(default_factory=lambda: GateReport(()))
+    seconds: float = 0.0
 
 
 def hard_names(program: KernelGraph, elements: int) -> tuple[str, ...]:
@@ -107,12 +108,13 @@ def try_on_gpu(program: KernelGraph, emitted: Emitted, cubin: Cubin, seed: int, 
     if gpu is None:
         raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
     card = _on_card(program, seed)
+    started = time.monotonic()
     try:
         outcome = tried(GpuExecutable(emitted, cubin, gpu), emitted, card.sample, card.hard)
         if card.sums() != card.expected:
             _on_card.cache_clear()
             raise LaunchError("the kernel wrote where it may not: its inputs have changed")
-        return outcome
+        return replace(outcome, seconds=time.monotonic() - started)
     except LaunchError as error:
         if not usable():
             if alone:
@@ -122,6 +124,12 @@ def try_on_gpu(program: KernelGraph, emitted: Emitted, cubin: Cubin, seed: int, 
             hint = "restart the Python process to use the GPU again"
             raise LaunchError(f"{error.message}; it spoiled the card's context", hint=hint) from error
         raise
+
+
+def draw_on_gpu(program: KernelGraph, seed: int) -> None:
+    """Have everything ready that first runs of this program need in this process, where there is a GPU."""
+    if attached_gpu() is not None:
+        _on_card(program, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +158,12 @@ def _on_card(program: KernelGraph, seed: int) -> _Card:
 
 
 class Trials:
-    """One process for first runs, replaced when it dies. `proceed` says whether to go on waiting."""
+    """Up to `count` processes for first runs, each replaced when it dies. `proceed` says whether to go on waiting."""
 
-    def __init__(self, proceed: Callable[[], bool]) -> None:
+    def __init__(self, proceed: Callable[[], bool], count: int = 1) -> None:
         self._proceed = proceed
-        self._workers = Workers(1)
+        self._workers = Workers(count)
+        self._count = count
 
     def __enter__(self) -> Trials:
         return self
@@ -162,24 +171,58 @@ class Trials:
     def __exit__(self, *error: object) -> None:
         self._workers.terminate()
 
+    def warm(self, function: Callable[..., object], /, *args: Any) -> None:
+        """Start all processes with this call, and go on; what comes of it is nobody's concern."""
+        for _ in range(self._count):
+            self._workers.submit(function, *args)
+
     def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
-        """`function(*args)` in the process.
+        """`function(*args)` in one of the processes.
 
         Raises:
             LaunchError: the process died, or it took longer than `seconds`.
             Stopped: there is no reason to go on.
             whatever the function raises.
         """
-        future = self._workers.submit(function, *args)
-        until = time.monotonic() + seconds
-        while not futures.wait([future], timeout=POLL_SECONDS).done:
-            if not self._proceed():
-                self._workers.kill(future)
-                raise Stopped("the session was stopped")
-            if time.monotonic() > until:
-                self._workers.kill(future)
-                raise LaunchError(f"the kernel did not end within {seconds:g} s")
+        ((_, future),) = self.call_all(function, [args], seconds=seconds)
+        return future.result()
+
+    def call_all(
+        self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, seconds: float
+    ) -> Iterator[tuple[int, futures.Future[T]]]:
+        """Many calls side by side; yields the number of a call and its done future as they end, outcomes as of `call`.
+
+        Raises:
+            Stopped: there is no reason to go on.
+        """
+        waiting = {self._workers.submit(function, *args): number for number, args in enumerate(arguments)}
+        begun: dict[futures.Future[T], float] = {}
         try:
-            return future.result()
-        except futures.BrokenExecutor as error:
-            raise LaunchError(f"the kernel ended the process that tried it: {error}") from error
+            while waiting:
+                done, _ = futures.wait(waiting, timeout=POLL_SECONDS, return_when=futures.FIRST_COMPLETED)
+                if not self._proceed():
+                    raise Stopped("the session was stopped")
+                for future in done:
+                    yield waiting.pop(future), _told(future)
+                now = time.monotonic()
+                for future in [f for f in waiting if f.running() and now - begun.setdefault(f, now) > seconds]:
+                    self._workers.kill(future)
+                    yield waiting.pop(future), _failed(f"the kernel did not end within {seconds:g} s")
+        finally:
+            for future in waiting:
+                if not future.cancel():
+                    self._workers.kill(future)
+
+
+def _told(future: futures.Future[T]) -> futures.Future[T]:
+    """The death of a process as a mistake of the kernel that it tried."""
+    lost = future.exception()
+    if isinstance(lost, futures.BrokenExecutor):
+        return _failed(f"the kernel ended the process that tried it: {lost}")
+    return future
+
+
+def _failed(why: str) -> futures.Future[Any]:
+    future: futures.Future[Any] = futures.Future()
+    future.set_exception(LaunchError(why))
+    return future

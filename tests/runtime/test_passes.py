@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,6 +80,8 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Race:
     race = Race()
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
+    monkeypatch.setattr(passes.Passes, "trials", lambda self: nullcontext())
+    monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials: enumerate(entries))
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)
     return race
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -150,6 +151,8 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     found = Card()
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
+    monkeypatch.setattr(passes.Passes, "trials", lambda self: nullcontext())
+    monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials: enumerate(entries))
     monkeypatch.setattr("mirage_nb.search.session.background.call_all", compiled)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", found)
     return found
