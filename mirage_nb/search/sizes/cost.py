@@ -8,9 +8,7 @@ A block is a pipeline of copies and work through a ring of tiles. One iteration 
 copies, its work, and a round trip through the ring: (latency + copies + work) / stages. Without a loop there
 is one stage and nothing overlaps. Blocks run in waves; a wave takes what its busiest multiprocessor takes,
 and at least what device memory and L2 need for all of its blocks. The start of a card holds the way of the
-first bytes, so that is not counted again. The constants are those of one multiprocessor, fitted to 595
-instances of eight programs timed on an H200 (`bench/records`), each emitted the best way; none belongs to one
-program, and what scales with a card is a share of its rates.
+first bytes, so that is not counted again. The constants are data (`search.sizes.constants`).
 """
 
 from __future__ import annotations
@@ -41,6 +39,7 @@ from mirage_nb.search.sizes.anatomy import (
     saved_directly,
     warp_private,
 )
+from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.structure import KernelStructure, Step
 from mirage_nb.targets import Target
 
@@ -58,37 +57,6 @@ PARTIAL_BYTES = 32768
 """Shared memory in which warps that share the depth of a product may leave their sums."""
 MATMUL_GRAIN = (16, 8, 16)
 """Rows, columns and depth of the smallest tensor instruction: smaller tiles are padded to it."""
-
-PANEL_US = 1.25e-3
-"""A row of a bulk copy, of 32 to 128 bytes alike: 384 blocks of 16 columns and 128 of 48 took the same time."""
-TOUCH_US = 0.62e-3
-"""A line, and a sector of it, that the load units touch: runs of 2 to 32 bytes took 1.1 to 1.5 ns each."""
-PORT_BYTES_US = 82e3
-"""Bytes per microsecond into one multiprocessor: few blocks with wide tiles reached 80 to 106 KB."""
-L2_SPEEDUP = 1.9
-"""Bandwidth of L2 over that of device memory: weights that 2 to 8 blocks read at once came at 7.5 to 8.5 TB/s."""
-LATENCY_US = 0.92
-"""From the request of a tile to its arrival: a ring of 4 tiles of 2 KB turned in 0.25 us."""
-TENSOR_SHARE = 0.58
-"""Of the tensor rate, what the warps of one block reach."""
-VECTOR_OPERATIONS = 60.0
-"""Of the vector rate, for an element from shared memory and back: 256 of them took 25 to 45 ns, many at once."""
-REGISTER_OPERATIONS = 7.0
-"""The same in fragments, exponentials among them."""
-CONCURRENT = 1.35
-"""Blocks of a multiprocessor that compute at full pace; more of them share it."""
-GATHER = 1.22
-"""How much longer a product takes whose operands are no multiple of 8 wide and are read element by element."""
-BARRIER_US = 0.055
-"""A tile written for everybody: the barriers around it."""
-LOOP_BARRIER_US = 0.11
-"""The same in the loop, where they drain pipelines."""
-REDUCED = 0.126
-"""What an element that a reduction only reads takes of VECTOR_OPERATIONS."""
-HELD_OPERATIONS = 6.7
-"""As VECTOR_OPERATIONS, in a block that holds its tiles in registers."""
-EXCHANGE_US = 0.04
-"""A reduction of values that threads hold in registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +125,7 @@ class _Traffic:
     device: Numbers
     block: Numbers
 
-    def us(self, running: Numbers, blocks: Numbers, target: Target) -> Numbers:
+    def us(self, running: Numbers, blocks: Numbers, target: Target, constants: Constants) -> Numbers:
         """What device memory and L2 need for `running` of all `blocks`.
 
         Tensors that exceed L2 are gone when the next wave reads them again.
@@ -165,24 +133,26 @@ class _Traffic:
         once = self.device * running / blocks
         again = np.minimum(self.device, self.block * running)
         crossing: Numbers = np.where(self.device > target.l2_bytes, np.maximum(once, again), once)
-        longest: Numbers = np.maximum(crossing, self.block * running / L2_SPEEDUP)
+        longest: Numbers = np.maximum(crossing, self.block * running / constants.l2_speedup)
         return longest / (target.device_bandwidth * 1e3)
 
 
-def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target) -> Estimates:
+def estimate(
+    prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target, constants: Constants = FITTED
+) -> Estimates:
     """Estimate one kernel for all choices of sizes."""
     width = max(i.type.dtype.size for i in prepared.graph.inputs)
     made = anatomy(kernel)
     elements = [sizes.elements(kernel, step) for step in kernel.steps]
     blocks = sizes.total_blocks()
-    copies = _copies(prepared, kernel, made, sizes, elements, width, target)
+    copies = _copies(prepared, kernel, made, sizes, elements, width, target, constants)
     traffic = _traffic(prepared, kernel, sizes, elements, width, blocks)
     private = warp_private(prepared, kernel, made, sizes, elements)
     direct = private & saved_directly(prepared, kernel, made, sizes)
-    looped, once = _work(kernel, made, sizes, elements, private, direct, target)
+    looped, once = _work(kernel, made, sizes, elements, private, direct, target, constants)
     lay = [layout_of(prepared, kernel, i, s.source) for i, s in enumerate(kernel.steps) if s.source is not None]
     held = register_held(kernel, sizes, elements, lay)
-    once = np.where(held, _held_work(kernel, elements, target), once)
+    once = np.where(held, _held_work(kernel, elements, target, constants), once)
 
     beside, after = _memory_beside(kernel, made, elements, private, width)
     room = np.floor((target.shared_per_block - RESERVED_BYTES - beside) / np.maximum(copies.ring, 1))
@@ -194,17 +164,17 @@ def estimate(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: 
 
     def wave(running: Numbers) -> Numbers:
         sharing = np.ceil(running / target.multiprocessors)
-        tile = sharing * np.maximum(copies.us, copies.nbytes / PORT_BYTES_US)
-        before = sharing * np.maximum(copies.us_once, copies.nbytes_once / PORT_BYTES_US)
-        slowed = np.maximum(1, sharing / CONCURRENT)
+        tile = sharing * np.maximum(copies.us, copies.nbytes / constants.port_bytes_us)
+        before = sharing * np.maximum(copies.us_once, copies.nbytes_once / constants.port_bytes_us)
+        slowed = np.maximum(1, sharing / constants.concurrent)
         work = looped * slowed
-        period = np.maximum.reduce([tile, work, (LATENCY_US + tile + work) / depth])
+        period = np.maximum.reduce([tile, work, (constants.latency_us + tile + work) / depth])
         copying = before + tile + (sizes.loop - 1) * period
-        longest: Numbers = np.maximum(copying, traffic.us(running, blocks, target))
-        return LATENCY_US + longest + work + once * slowed
+        longest: Numbers = np.maximum(copying, traffic.us(running, blocks, target, constants))
+        return constants.latency_us + longest + work + once * slowed
 
     waves = np.ceil(blocks / most)
-    us = target.start_us - LATENCY_US + (waves - 1) * wave(most) + wave(blocks - (waves - 1) * most)
+    us = target.start_us - constants.latency_us + (waves - 1) * wave(most) + wave(blocks - (waves - 1) * most)
     return Estimates(us, traffic.device, traffic.block * blocks, memory, _live(kernel, elements, width), blocks)
 
 
@@ -216,6 +186,7 @@ def _copies(
     elements: Sequence[Numbers],
     width: int,
     target: Target,
+    constants: Constants,
 ) -> _Copies:
     one = np.ones_like(sizes.loop)
     lying: dict[int, Rows] = {}
@@ -230,13 +201,13 @@ def _copies(
             bulk &= lying[index].panels() > 0
     us, nbytes, us_once, nbytes_once, ring = (np.zeros_like(one) for _ in range(5))
     for index, tile in lying.items():
-        loads = (tile.touched(LINE_BYTES) + tile.touched(SECTOR_BYTES)) * TOUCH_US
+        loads = (tile.touched(LINE_BYTES) + tile.touched(SECTOR_BYTES)) * constants.touch_us
         if not made.varying[index]:
             us_once, nbytes_once = us_once + loads, nbytes_once + elements[index] * width
             continue
         nbytes = nbytes + elements[index] * width
         if made.parts[index] is Part.STREAMED:
-            us = us + np.where(bulk, tile.panels() * PANEL_US, loads)
+            us = us + np.where(bulk, tile.panels() * constants.panel_us, loads)
             ring = ring + tile.stored(bulk)
         else:
             us = us + loads
@@ -354,6 +325,7 @@ def _work(
     private: Truths,
     direct: Truths,
     target: Target,
+    constants: Constants,
 ) -> tuple[Numbers, Numbers]:
     """Microseconds that the steps of one iteration take, and those outside the loop."""
     operation = target.multiprocessors / (target.vector_rate * 1e6)
@@ -362,26 +334,26 @@ def _work(
     def passes(count: Numbers) -> Numbers:
         """All threads walk over so many elements."""
         threads = 32 * WARPS
-        return np.ceil(count / threads) * threads * VECTOR_OPERATIONS * operation
+        return np.ceil(count / threads) * threads * constants.vector_operations * operation
 
     for index, step in enumerate(kernel.steps):
         part = made.parts[index]
         if step.operator.is_leaf or part is Part.INLINE:
             continue
         if part is Part.ACCUMULATOR:
-            once = once + np.where(direct, 0.0, BARRIER_US + passes(elements[index]))
+            once = once + np.where(direct, 0.0, constants.barrier_us + passes(elements[index]))
             if made.varying[step.reads[0]] and made.parts[step.reads[0]] is Part.INLINE:
                 looped = looped + passes(elements[index])
             continue
         if step.operator.kind is OpKind.MATMUL:
             apart = private if part is Part.PRIVATE else np.full(private.shape, part is Part.FOLDED)
-            spent = _matmul_us(kernel, sizes, step, apart, target)
+            spent = _matmul_us(kernel, sizes, step, apart, target, constants)
         else:
             biggest = np.maximum.reduce([elements[index], *(elements[r] for r in step.reads)])
-            spent = passes(biggest * (REDUCED if step.operator.kind in REDUCTIONS else 1.0))
+            spent = passes(biggest * (constants.reduced if step.operator.kind in REDUCTIONS else 1.0))
             if part is Part.PRIVATE:
-                spent = np.where(private, biggest * REGISTER_OPERATIONS * operation, spent)
-        barrier = LOOP_BARRIER_US if made.varying[index] else BARRIER_US
+                spent = np.where(private, biggest * constants.register_operations * operation, spent)
+        barrier = constants.loop_barrier_us if made.varying[index] else constants.barrier_us
         if part is Part.TILE:
             spent = spent + barrier
         elif part is Part.PRIVATE:
@@ -391,22 +363,26 @@ def _work(
         else:
             once = once + spent
     for output in kernel.outputs:
-        once = once + np.where(direct, 0.0, BARRIER_US) + passes(elements[output])
+        once = once + np.where(direct, 0.0, constants.barrier_us) + passes(elements[output])
     return looped, once
 
 
-def _held_work(kernel: KernelStructure, elements: Sequence[Numbers], target: Target) -> Numbers:
+def _held_work(
+    kernel: KernelStructure, elements: Sequence[Numbers], target: Target, constants: Constants
+) -> Numbers:
     """Microseconds of a block that holds its tiles in registers."""
     spent = np.zeros_like(elements[0])
     for index, step in enumerate(kernel.steps):
         if not step.operator.is_leaf:
             biggest = np.maximum.reduce([elements[index], *(elements[r] for r in step.reads)])
-            spent = spent + biggest * HELD_OPERATIONS * target.multiprocessors / (target.vector_rate * 1e6)
-            spent = spent + (EXCHANGE_US if step.operator.kind in REDUCTIONS else 0.0)
+            spent = spent + biggest * constants.held_operations * target.multiprocessors / (target.vector_rate * 1e6)
+            spent = spent + (constants.exchange_us if step.operator.kind in REDUCTIONS else 0.0)
     return spent
 
 
-def _matmul_us(kernel: KernelStructure, sizes: Sizes, step: Step, apart: Truths, target: Target) -> Numbers:
+def _matmul_us(
+    kernel: KernelStructure, sizes: Sizes, step: Step, apart: Truths, target: Target, constants: Constants
+) -> Numbers:
     """Tensor instructions of the busiest warp: warps share rows and columns, and depth too where sums can wait."""
     left, right = (kernel.steps[r].type for r in step.reads)
     height, columns, rest = (np.ones_like(sizes.loop) for _ in range(3))
@@ -425,6 +401,6 @@ def _matmul_us(kernel: KernelStructure, sizes: Sizes, step: Step, apart: Truths,
     sums = ACCUMULATOR_BYTES * rest * height * columns
     most = np.where(apart, np.minimum(2 ** np.floor(np.log2(np.clip(PARTIAL_BYTES / sums, 1, WARPS))), steps), 1.0)
     fragments = np.ceil(steps / most) * np.ceil(results * most / WARPS)
-    rate = TENSOR_SHARE * target.tensor_rate * 1e6 / target.multiprocessors
-    gathered = np.where((wide % thin > 0) | (depth % thin > 0), GATHER, 1.0)
+    rate = constants.tensor_share * target.tensor_rate * 1e6 / target.multiprocessors
+    gathered = np.where((wide % thin > 0) | (depth % thin > 0), constants.gather, 1.0)
     return fragments * gathered * (2.0 * tall * thin * deep * WARPS / rate)
