@@ -3,12 +3,15 @@
 In: a session whose passes are done, on a machine with a GPU, and seconds. Out: candidates with times, winners.
 The order is the cost model's, corrected by what was measured: an estimate is multiplied by what muGraphs of the
 same structure took, as a median, of what was estimated for them (or of the same configuration, or of all). The best
-structures get more instances than the search gave them. One that takes clearly longer than the best is timed for a
-few replays only; the fastest are timed again in one race beside PyTorch. Nothing is timed that was not tried before.
+structures get more instances than the search gave them, found by workers meanwhile; when everything near the best is
+timed, tuning looks further (`REACH`). One that takes clearly longer than the best is timed for a few replays only; the
+fastest are timed again in one race beside PyTorch. Invariants: nothing is timed that was not tried before; before its
+time is over, tuning ends only when nothing is left that may come near the best.
 """
 
 from __future__ import annotations
 
+import concurrent.futures as futures
 import importlib.util
 import math
 import statistics
@@ -21,10 +24,12 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.heats import Heats, Job
 from mirage_nb.runtime.passes import Passes
-from mirage_nb.runtime.trial import Trials
+from mirage_nb.runtime.trial import POLL_SECONDS
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, tiny
 from mirage_nb.search.session.crew import Stopped
+from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.settings import read_settings
 from mirage_nb.targets import Target
 
 SECONDS = 150.0
@@ -33,13 +38,25 @@ FINAL_SECONDS = 12.0
 """Kept for the last race and for the verification of its fastest."""
 BATCH = 32
 """Ways to emit that are compiled side by side before the order is looked at again."""
-NEAR = 1.15
-"""A muGraph within this factor of the best is worth other ways to emit it."""
 FINALISTS = 6
-PROMISING = 4
-"""How many of the best structures get more instances."""
-INSTANCES = 48
+FAR = 3.0
+"""What is expected to take this many times as long as the best is not timed."""
 INSTANCES_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far tuning looks: the `count` fastest muGraphs within the factor `near` of the best are emitted in every
+    way, and the best `structures` structures get up to `instances` instances."""
+
+    near: float
+    count: int
+    structures: int
+    instances: int
+
+
+REACH = (Reach(1.15, 6, 4, 48), Reach(1.3, 12, 8, 96), Reach(1.6, 24, 16, 192))
+"""One after the other, when everything within the one before was timed."""
 
 
 def structure_of(candidate: Candidate) -> str:
@@ -68,11 +85,11 @@ def _likeness(candidate: Candidate) -> tuple[tuple[str, str], ...]:
     return ("structure", structure_of(candidate)), ("configuration", candidate.configuration), ("any", "")
 
 
-def next_ones(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-    """The `count` candidates without a time or a note that promise most: every other one from a structure that had
-    no turn yet."""
+def next_ones(candidates: Sequence[Candidate], count: int, limit_us: float = math.inf) -> list[Candidate]:
+    """The `count` candidates without a time or a note that promise most, and no more than `limit_us`: every other one
+    from a structure that had no turn yet."""
     corrected = calibrated(candidates)
-    waiting = [c for c in candidates if c.time_us is None and not c.note]
+    waiting = [c for c in candidates if c.time_us is None and not c.note and corrected(c) <= limit_us]
     waiting.sort(key=lambda c: (corrected(c), c.digest))
     known = {structure_of(c) for c in candidates if c.time_us is not None or c.note}
     chosen: dict[str, Candidate] = {}
@@ -99,11 +116,14 @@ class Tuned:
     before_us: float | None
     after_us: float | None
     seconds: float
+    complete: bool = False
+    """Whether nothing was left to try."""
 
     def __str__(self) -> str:
         before = f"{self.before_us:.2f} us before, " if self.before_us is not None else ""
         after = f"{self.after_us:.2f} us now" if self.after_us is not None else "nothing was timed"
-        return f"tuned for {self.seconds:.0f} s, {self.timed} kernels timed: {before}{after}"
+        end = f"; nothing is left within {FAR:g} times of it" if self.complete and self.after_us is not None else ""
+        return f"tuned for {self.seconds:.0f} s, {self.timed} kernels timed: {before}{after}{end}"
 
 
 def ready_to_tune(passes: Passes) -> Gpu:
@@ -133,8 +153,12 @@ class _Tuning:
         self._passes, self._search, self._gpu = passes, passes.search, gpu
         self._started = time.monotonic()
         self._until = self._started + max(seconds - FINAL_SECONDS, 0.5 * seconds)
-        self._enriched: set[str] = set()
+        self._reach = iter(REACH)
+        self._now = next(self._reach)
+        self._enriched: dict[str, int] = {}
+        self._coming: list[futures.Future[tuple[Candidate, ...]]] = []
         self._timed = 0
+        self._complete = False
 
     def run(self) -> None:
         before = self._best_us()
@@ -143,89 +167,120 @@ class _Tuning:
         finally:
             self._passes.stage = ""
             took = time.monotonic() - self._started
-            self._search.tell(str(Tuned(self._timed, before, self._best_us(), took)))
+            self._search.tell(str(Tuned(self._timed, before, self._best_us(), took, self._complete)))
 
     def _heats(self) -> None:
         track = self._passes.track(self._gpu)
         if track is None:
             return
-        with Trials(self._search.proceed) as trials:
-            heats = Heats(self._passes, self._gpu, trials, track)
-            heats.know(self._passes.winners.values())
-            entered = -1
-            try:
-                while time.monotonic() < self._until and heats.entered > entered:
-                    self._enrich()
-                    entered, candidates = heats.entered, self._search.snapshot().candidates
-                    jobs = self._jobs(heats, candidates)
-                    heats.run(jobs, f"tuning, {max(0.0, self._until - time.monotonic()):.0f} s left", self._until)
-                    heats.settle(candidates)
+        workers = Workers(max(1, read_settings().workers // 4))
+        try:
+            with self._passes.trials() as trials:
+                heats = Heats(self._passes, self._gpu, trials, track)
+                heats.know(self._passes.winners.values())
+                try:
+                    while time.monotonic() < self._until and not self._complete:
+                        self._batch(heats, workers)
+                finally:
                     self._note(heats)
-            finally:
-                self._note(heats)
+        finally:
+            workers.terminate()
         earlier = [w for w in self._passes.winners.values() if w.candidate.time_us is not None]
         self._passes.finish(sorted(earlier, key=lambda w: w.candidate.rank)[:FINALISTS], self._gpu)
 
+    def _batch(self, heats: Heats, workers: Workers) -> None:
+        """Time the next ones; where there are none, wait for instances that are being found, or look further."""
+        self._enrich(workers)
+        left = max(0.0, self._until - time.monotonic())
+        candidates, entered = self._search.candidates(), heats.entered
+        heats.run(self._jobs(heats, candidates), f"tuning, {left:.0f} s left", self._until)
+        heats.settle(candidates)
+        self._note(heats)
+        if heats.entered > entered:
+            return
+        if self._coming:
+            self._passes.stage = "tuning: more instances of the fastest muGraphs"
+            self._wait(left)
+        elif (further := next(self._reach, None)) is not None:
+            self._now = further
+        else:
+            self._complete = time.monotonic() < self._until
+
     def _jobs(self, heats: Heats, candidates: Sequence[Candidate]) -> list[Job]:
         """The next batch: other ways to emit what is near the best, and the candidates that promise most."""
-        ways = heats.ways(candidates, NEAR, FINALISTS)[: BATCH // 2]
-        return [*ways, *((candidate, None) for candidate in next_ones(candidates, BATCH - len(ways)))]
+        ways = heats.ways(candidates, self._now.near, self._now.count)[: BATCH // 2]
+        ones = next_ones(candidates, BATCH - len(ways), FAR * heats.best_us)
+        return [*ways, *((candidate, None) for candidate in ones)]
 
     def _note(self, heats: Heats) -> None:
         """Keep what is faster than it was before."""
         self._timed = heats.timed
-        known = {c.digest: c.time_us for c in self._search.snapshot().candidates}
+        known = {c.digest: c.time_us for c in self._search.candidates()}
         for winner in heats.winners:
             took, before = heats.us(winner.candidate.digest), known.get(winner.candidate.digest)
             if winner.candidate.digest in known and (before is None or took < before):
                 self._passes.keep(replace(winner, candidate=replace(winner.candidate, time_us=took)))
 
-    def _enrich(self) -> None:
-        """More instances of the structures whose members are the fastest, found by the workers."""
-        timed = sorted((c for c in self._search.snapshot().candidates if c.time_us is not None), key=lambda c: c.rank)
-        chosen: dict[str, Candidate] = {}
-        for candidate in timed:
-            if len(chosen) < PROMISING and candidate.small is not None:
-                chosen.setdefault(structure_of(candidate), candidate)
-        fresh = [c for key, c in chosen.items() if key not in self._enriched]
-        if not fresh:
-            return
-        self._enriched |= {structure_of(c) for c in fresh}
-        self._passes.stage = "tuning: more instances of the fastest muGraphs"
-        work = [(self._search.program, self._search.effort, self._search.target, self._search.seed, c) for c in fresh]
-        for _, future in self._search.call_all(more_instances, work, seconds=INSTANCES_SECONDS):
+    def _enrich(self, workers: Workers) -> None:
+        """Take in the instances that workers found; have them find more of the structures whose members are the
+        fastest, those of one configuration together."""
+        for future in [f for f in self._coming if f.done()]:
+            self._coming.remove(future)
             try:
                 self._search.offer(future.result())
-            except Stopped:
-                raise
-            except MirageError as error:
-                self._search.tell(f"no more instances of one muGraph: {error}")
+            except (MirageError, futures.BrokenExecutor) as error:
+                self._search.tell(f"no more instances of some muGraphs: {error}")
+        timed = (c for c in self._search.candidates() if c.time_us is not None and c.small is not None)
+        best: dict[str, Candidate] = {}
+        for candidate in timed:
+            if len(best) < self._now.structures:
+                best.setdefault(structure_of(candidate), candidate)
+        fresh: dict[str, list[Candidate]] = {}
+        for key, candidate in best.items():
+            if self._enriched.get(key, 0) < self._now.instances:
+                self._enriched[key] = self._now.instances
+                fresh.setdefault(candidate.configuration, []).append(candidate)
+        known = self._search.program, self._search.effort, self._search.target, self._search.seed
+        for like in fresh.values():
+            self._coming.append(workers.submit(more_instances, *known, tuple(like), self._now.instances))
+
+    def _wait(self, seconds: float) -> None:
+        """Until some instances are there, or none will be in time."""
+        until = time.monotonic() + min(seconds, INSTANCES_SECONDS)
+        while not futures.wait(self._coming, POLL_SECONDS, futures.FIRST_COMPLETED).done:
+            if not self._search.proceed():
+                raise Stopped("the session was stopped")
+            if time.monotonic() > until:
+                self._coming.clear()
+                return
 
     def _best_us(self) -> float | None:
-        return min((c.time_us for c in self._search.snapshot().candidates if c.time_us is not None), default=None)
+        return min((c.time_us for c in self._search.candidates() if c.time_us is not None), default=None)
 
 
 def more_instances(
-    program: KernelGraph, effort: str, target: Target, seed: int, like: Candidate
+    program: KernelGraph, effort: str, target: Target, seed: int, likes: Sequence[Candidate], limit: int
 ) -> tuple[Candidate, ...]:
-    """Instances of the structure of `like` that the search did not hand over, best estimate first; they share its
-    verdict, because they share the small instance that was verified. Runs its configuration again."""
+    """Up to `limit` instances of each of the structures of `likes`, candidates of one configuration, that the search
+    may not have handed over, best estimate first. They share its verdict, because they share the small instance that
+    was verified. Runs the configuration again."""
     prepared = prepare(program, seed=seed)
-    wanted = structure_of(like)
+    wanted = {structure_of(like): like for like in likes}
     level = EFFORTS[effort]
     found: list[Candidate] = []
     for configuration in configurations(prepared, level):
-        if str(configuration) != like.configuration:
+        if str(configuration) != likes[0].configuration:
             continue
         result = run_configuration(prepared, configuration, level, level.budget, lambda counts: None, lambda: False)
         for structure in result.structures:
-            if tiny(prepared, structure)[1].digest() == wanted:
-                made = instances(structure, prepared, target, limit=INSTANCES)
-                found += [
-                    replace(
-                        like, digest=i.graph.digest(), graph=i.graph, sizes=dict(i.sizes), estimate_us=i.cost.us,
-                        time_us=None, error=None, executed_on="", note="",
-                    )
-                    for i in made
-                ]  # fmt: skip
+            like = wanted.get(tiny(prepared, structure)[1].digest())
+            if like is None:
+                continue
+            found += [
+                replace(
+                    like, digest=i.graph.digest(), graph=i.graph, sizes=dict(i.sizes), estimate_us=i.cost.us,
+                    time_us=None, error=None, executed_on="", note="",
+                )
+                for i in instances(structure, prepared, target, limit=limit)
+            ]  # fmt: skip
     return tuple(found)

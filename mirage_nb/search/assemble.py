@@ -69,10 +69,15 @@ class Assembly(Structure):
         return any(not part.prepared.refused for part in self.parts)
 
 
-def instances(structure: Structure, prepared: Prepared, target: Target, limit: int) -> list[Instance]:
-    """At most `limit` instances, best estimate first: diverse for one program, the fastest parts for an assembly."""
+def instances(
+    structure: Structure, prepared: Prepared, target: Target, limit: int, overhang: frozenset[int] | None = None
+) -> list[Instance]:
+    """At most `limit` instances, best estimate first: diverse for one program, the fastest parts for an assembly.
+
+    overhang: the axes over whose ends tiles may hang; default, and in assemblies: free ones with poor divisors.
+    """
     if not isinstance(structure, Assembly):
-        return instantiate.instances(structure, prepared, target, limit)
+        return instantiate.instances(structure, prepared, target, limit, overhang)
     found = [part_instances(part, target, min(limit, PER_PART)) for part in structure.parts]
     chosen = cheapest([[instance.cost.us for instance in part] for part in found], limit)
     picked = ([part[i] for part, i in zip(found, pick, strict=True)] for pick in chosen)
@@ -105,17 +110,21 @@ def cheapest(costs: Sequence[Sequence[float]], limit: int) -> Iterator[tuple[int
                 heapq.heappush(heap, (total - costs[position][index] + costs[position][index + 1], moved))
 
 
-def tiny(prepared: Prepared, structure: Structure) -> tuple[KernelGraph, KernelGraph]:
+def tiny(
+    prepared: Prepared, structure: Structure, overhanging: frozenset[int] = frozenset()
+) -> tuple[KernelGraph, KernelGraph]:
     """The program and the muGraph with every axis small; for an assembly, those of all its parts side by side.
 
-    A pre-defined operator stands for itself on both sides.
+    A pre-defined operator stands for itself on both sides. Tiles hang over the ends of these axes, in an assembly of
+    all free axes of its parts that have such a number.
     """
     if not isinstance(structure, Assembly):
-        return instantiate.tiny(prepared, structure)
+        return instantiate.tiny(prepared, structure, overhanging)
     pairs = []
     for part in structure.parts:
         if part.structure is not None:
-            pairs.append(instantiate.tiny(part.prepared, part.structure))
+            free = overhanging.intersection(part.prepared.free)
+            pairs.append(instantiate.tiny(part.prepared, part.structure, free))
         elif not part.prepared.refused:
             small = instantiate.small_program(part.prepared, instantiate.tiny_extents(part.prepared))
             pairs.append((small, small))
@@ -156,7 +165,8 @@ def _joined(program: KernelGraph, assembly: Assembly, chosen: Sequence[Instance]
         sizes.update({f"P{number + 1} {name}": size for name, size in instance.sizes.items()})
     total = Cost.in_a_row([instance.cost for instance in chosen])
     outputs = tuple(held[v] for v in program.outputs)
-    return Instance(sizes, graph.returning(outputs, program.output_names), total)
+    overhanging = frozenset[int]().union(*(instance.overhanging for instance in chosen))
+    return Instance(sizes, graph.returning(outputs, program.output_names), total, overhanging)
 
 
 def _library_cost(graph: KernelGraph, target: Target) -> Cost:

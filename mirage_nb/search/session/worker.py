@@ -9,6 +9,7 @@ Invariant: a task gives the same findings wherever and however often it runs to 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from mirage_nb.errors import FormatError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import (
     EFFORTS,
+    Assembly,
     Configuration,
     Prepared,
     Structure,
@@ -31,6 +33,7 @@ from mirage_nb.search.saturation.events import Counts
 from mirage_nb.search.session.findings import Bounds, Explored, Findings
 from mirage_nb.search.session.plain import Memo, read, write
 from mirage_nb.search.session.progress import Candidate, Rejected
+from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import Target
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
@@ -202,20 +205,27 @@ class _Exploration:
         )
 
     def _verify(self, prepared: Prepared, structure: Structure) -> None:
-        """Verify a structure with fresh random elements on a small instance, then give it sizes."""
-        program, small = tiny(prepared, structure)
-        verdict = verify(program, small, seed=self._task.seed + 1)
+        """Verify a structure with fresh random elements on a small instance, then give it sizes.
+
+        Where tiles hang over the ends of axes, a small instance of which the same is true is verified too.
+        """
+        judged = functools.cache(partial(self._judged, prepared, structure))
+        verdict, program, small = judged(frozenset())
         if verdict.kind is VerdictKind.REFUTED:
             self._refuted += 1
             self._reject(structure, small, verdict, self._refuted)
             return
-        if not verdict.accepted:  # beyond what random tests can say
-            verdict, _ = with_proof(verdict, program, small)
         if not verdict.accepted:
             self._outside += 1
             self._reject(structure, small, verdict, self._outside)
             return
-        for instance in instances(structure, prepared, self._task.target, limit=INSTANCES_PER_STRUCTURE):
+        poor = () if isinstance(structure, Assembly) else poor_axes(prepared)
+        overhang = frozenset(a for a in poor if not prepared.axes[a].reduced or judged(frozenset({a}))[0].accepted)
+        most, target = INSTANCES_PER_STRUCTURE, self._task.target
+        for instance in instances(structure, prepared, target, most, overhang if poor else None):
+            verdict, program, small = judged(instance.overhanging)
+            if not verdict.accepted:
+                continue
             self._verified += 1
             self._best.append(
                 Candidate(
@@ -231,6 +241,16 @@ class _Exploration:
             )
         self._best.sort(key=lambda candidate: candidate.rank)
         del self._best[KEPT_INSTANCES:]
+
+    def _judged(
+        self, prepared: Prepared, structure: Structure, overhanging: frozenset[int]
+    ) -> tuple[Verdict, KernelGraph, KernelGraph]:
+        """What is to be said of a structure: the verdict on its small instance, and the pair that it is about."""
+        program, small = tiny(prepared, structure, overhanging)
+        verdict = verify(program, small, seed=self._task.seed + 1)
+        if not verdict.accepted and verdict.kind is not VerdictKind.REFUTED:  # beyond what random tests can say
+            verdict, _ = with_proof(verdict, program, small)
+        return verdict, program, small
 
     def _reject(self, structure: Structure, small: KernelGraph, verdict: Verdict, number: int) -> None:
         """Keep the first few, with what spoke against them."""

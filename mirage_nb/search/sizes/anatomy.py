@@ -57,13 +57,15 @@ _FOLDS = {OpKind.MATMUL: AccumKind.SUM, OpKind.SUM: AccumKind.SUM, OpKind.MAX: A
 class Sizes:
     """Sizes of one kernel, many choices at once: blocks along the split axes and the for-loop range.
 
-    `interface` holds the extents of parts that an earlier kernel left as dimensions.
+    `interface` holds the extents of parts that an earlier kernel left as dimensions, `tiles` the tile parts of axes
+    that their other parts need not divide.
     """
 
     extents: tuple[int, ...]
     blocks: dict[int, Numbers]
     loop: Numbers
     interface: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    tiles: Mapping[int, Numbers] = field(default_factory=dict)
     _held: dict[tuple[int, int], Numbers] = field(default_factory=dict)
 
     def extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
@@ -82,7 +84,7 @@ class Sizes:
         if code & LOOP:
             held = held * self.interface.get((axis, LOOP), looped) if not code & TILE else held * looped
         if code & TILE:
-            held = held * self.extents[axis] / (split * looped)
+            held = held * self.tiles.get(axis, self.extents[axis] / (split * looped))
         return held
 
     def elements(self, kernel: KernelStructure, step: Step) -> Numbers:
@@ -281,7 +283,7 @@ def _worth_staging(kernel: KernelStructure, varying: bool) -> bool:
 class Rows:
     """How an input tile lies in device memory. `width` is its contiguous run and `last` its last dimension, in bytes;
     `count` is the number of runs, `height` and `outer` the extents of the next dimension and of all further ones.
-    `whole`: the last dimension is that of the tensor.
+    `whole`: the last dimension is that of the tensor. `aligned`: all rows of the tensor begin on 16 bytes.
     """
 
     width: Numbers
@@ -290,6 +292,7 @@ class Rows:
     height: Numbers
     outer: Numbers
     whole: Truths
+    aligned: bool = True
 
     def touched(self, unit: int) -> Numbers:
         """Units of so many bytes that the runs touch: a run begins anywhere its width allows, on average."""
@@ -311,7 +314,7 @@ class Rows:
             panel = np.where(last % wide == 0, wide, panel)
         down = np.ceil(height / BOX_ROWS)
         fits = (height % down == 0) & ((down == 1) | (height / down % PATTERN_ROWS == 0))
-        fits &= (self.outer == 1) & (panel > 0)
+        fits &= (self.outer == 1) & (panel > 0) & self.aligned
         return np.where(fits, height * last / np.maximum(panel, 1), 0.0)
 
     def stored(self, bulk: Truths) -> Numbers:
@@ -334,7 +337,8 @@ def rows(extents: Sequence[Numbers], tensor: Sequence[int], width: int) -> Rows:
         elements = elements * extent
     height = extents[-2] if len(extents) > 1 else one
     outer, whole = elements / (extents[-1] * height), extents[-1] == tensor[-1]
-    return Rows(run, elements * width / run, extents[-1] * width, height, outer, whole)
+    aligned = len(tensor) == 1 or tensor[-1] * width % CHUNK_BYTES == 0
+    return Rows(run, elements * width / run, extents[-1] * width, height, outer, whole, aligned)
 
 
 def layout_of(prepared: Prepared, kernel: KernelStructure, index: int, source: Source) -> Layout:

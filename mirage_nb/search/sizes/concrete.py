@@ -5,13 +5,14 @@ range. Out: a kernel graph of graph-defined operators with the inputs of the pro
 dimension order of the program's tensors; where an operator needs another one, views (Transpose, Reshape)
 are put in. A partial sum over a grid axis leaves the block through a new leading dimension (paper section
 2). Inputs and outputs whose dimensions have several axes pass through views in the kernel graph, which cost
-nothing.
+nothing. Parts that do not divide an axis have tiles of `tile_of`: the last ones hang over its end. Everything in a
+kernel that has the tile part of the axis is as long as these tiles make it, and what is saved whole is cut off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import (
@@ -30,7 +31,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.search.axes import Layout, Prepared, shape_of
-from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, Operator
+from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, TILE, Operator
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 
 
@@ -46,13 +47,32 @@ class KernelSizes:
         return dict(self.grid).get(axis, 1)
 
 
+GRAIN = 16
+"""Elements of which tiles that hang over the end are multiples, where they can be: fragments and panels are."""
+
+
+def tile_of(extent: int, parts: int) -> int:
+    """The tile of an axis in so many parts, each with an element of it; 0 if there is none.
+
+    Parts that divide the axis fill their tiles. It is a function of the two numbers alone, so that kernels that cut
+    an axis alike cut it at the same places.
+    """
+    if extent % parts == 0:
+        return extent // parts
+    least = -(-extent // parts)
+    for tile in (-(-least // GRAIN) * GRAIN, least):
+        if (parts - 1) * tile < extent:
+            return tile
+    return 0
+
+
 def concrete(
     prepared: Prepared, structure: Structure, sizes: Sequence[KernelSizes], extents: Sequence[int]
 ) -> KernelGraph:
     """The muGraph of a structure at these sizes.
 
     Args:
-        sizes: one entry per kernel; they divide the extents.
+        sizes: one entry per kernel; `tile_of` has a tile for the parts of every axis.
         extents: of the axes; the program's own, or smaller ones for field trials.
     """
     graph = KernelGraph.start(*small_inputs(prepared, extents))
@@ -174,7 +194,7 @@ class _Kernel:
     def _read(self, step: Step) -> int:
         assert step.source is not None
         operand, layout = self._operand(step.source)
-        imap = tuple(
+        imap: tuple[int | None, ...] = tuple(
             layout.index(axis)
             if axis in layout and (step.type[axis] & BLOCK or not self._reduced(axis))
             else None
@@ -182,9 +202,26 @@ class _Kernel:
         )
         loop = self.kernel.loop
         fmap = layout.index(loop) if loop is not None and step.type[loop] & ITER else None
-        return self._append(
-            Op(OpKind.IN_ITER, attrs=InIterAttrs(self.operands.index(operand), imap or (None,), fmap)), layout
-        )
+        attrs = InIterAttrs(self.operands.index(operand), imap or (None,), fmap)
+        return self._append(Op(OpKind.IN_ITER, attrs=self._tiled(attrs, layout, step)), layout)
+
+    def _covered(self, axis: int) -> int:
+        """How long the tiles make an axis: its extent, or more where they hang over its end."""
+        parts = self.sizes.blocks(axis) * (self.sizes.loop if axis == self.kernel.loop else 1)
+        return parts * tile_of(self.extents[axis], parts)
+
+    def _tiled(self, attrs: InIterAttrs, layout: Layout, step: Step) -> InIterAttrs:
+        """The attributes with the shape of the tile, if it hangs over the end of the operand."""
+        shape = list(self.block.args[attrs.arg].shape)
+        for dim, axis in enumerate(layout):
+            if axis is not None and step.type[axis] & TILE:
+                shape[dim] = self._covered(axis)
+        if tuple(shape) == self.block.args[attrs.arg].shape:
+            return attrs
+        for split, parts in [*zip(attrs.imap, self.block.grid, strict=True), (attrs.fmap, self.block.loop)]:
+            if split is not None:
+                shape[split] //= parts
+        return replace(attrs, tile=tuple(shape))
 
     def _reduced(self, axis: int) -> bool:
         return self.prepared.axes[axis].reduced
@@ -292,7 +329,16 @@ class _Kernel:
         else:
             value = self._viewed(value, final)
         omap = tuple(final.index(axis) if axis in final else None for axis, _ in self.sizes.grid)
-        self.block = self.block.append(Op(OpKind.OUT_SAVER, (value,), OutSaverAttrs(omap or (None,))))
+        attrs = OutSaverAttrs(omap or (None,))
+        op = Op(OpKind.OUT_SAVER, (value,), attrs)
+        whole = replace(self.block, ops=(op,)).output_types[0].shape
+        cut = tuple(
+            extent if axis is None or extent != self._covered(axis) else self.extents[axis]
+            for axis, extent in zip(final, whole, strict=True)
+        )
+        if cut != whole:
+            op = replace(op, attrs=replace(attrs, shape=cut))
+        self.block = self.block.append(op)
         return final
 
 

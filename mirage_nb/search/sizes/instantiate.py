@@ -1,16 +1,18 @@
 """Instantiate: concrete muGraphs of a structure, best estimate first.
 
-In: a structure, its program, a target. Out: `Instance`s whose sizes divide the program's extents and whose
-tiles fit shared memory. All divisors are considered, powers of two or not; grids have at most three dims,
-free axes and reduced ones together. Few instances of many are diverse: sizes that almost equal better ones
-are passed over, for the model tells them apart worse than a timer tells other grids and loops apart. `sized`
-gives the instance of given sizes, `tiny` a small pair of program and muGraph for field trials.
+In: a structure, its program, a target. Out: `Instance`s whose tiles fit shared memory. All divisors of the program's
+extents are considered, powers of two or not; where an axis has poor ones, parts of useful sizes too whose last tile
+hangs over its end: along free axes always, along reduced axes where the caller has found that the zeros there change
+nothing. Grids have at most three dims, free axes and reduced ones together. Few instances of many are diverse: sizes
+that almost equal better ones are passed over, for the model tells them apart worse than a timer tells other grids
+and loops apart. `sized` gives the instance of given sizes, `tiny` a small pair of program and muGraph for field trials.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,7 @@ from mirage_nb.search.axes import Prepared, shape_of
 from mirage_nb.search.derive import concatenated
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes
-from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs
+from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs, tile_of
 from mirage_nb.search.sizes.cost import RESERVED_BYTES, Cost, Estimates, estimate
 from mirage_nb.search.space import MAX_GRID_DIMS
 from mirage_nb.search.structure import KernelStructure, Structure
@@ -30,16 +32,25 @@ MAX_GRID_X = 2**31 - 1
 ALIKE = 0.99
 """Sizes are almost equal if their binary logarithms differ by less than this in all: no factor of two apart."""
 TINY_REDUCED, TINY_FREE = 8, 4
-"""Extents of the axes on a tiny instance: two of every part."""
+"""Extents of the axes on a tiny instance: two of every part. Axes over which tiles hang have one element less."""
+USEFUL_TILES = (16, 32, 64, 128)
+"""An axis has poor divisors if none within a factor of two of one of these is a multiple of `DIVISOR_GRAIN`."""
+DIVISOR_GRAIN = 8
+OVERHANGING_TILES = (16, *(16 * m << s for s in range(8) for m in (2, 3)))
+"""What an axis with poor divisors is cut into, about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One concrete muGraph. `sizes` names its numbers: "grid m" blocks along axis m, "loop k" iterations."""
+    """One concrete muGraph. `sizes` names its numbers: "grid m" blocks along axis m, "loop k" iterations.
+
+    overhanging: the axes over whose ends tiles hang.
+    """
 
     sizes: Mapping[str, int]
     graph: KernelGraph
     cost: Cost
+    overhanging: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +65,14 @@ _Plan = tuple[tuple[_Choice, ...], dict[tuple[int, int], int]]
 """The sizes of the kernels so far, and the extents of the parts that they leave as dimensions."""
 
 
-def instances(structure: Structure, prepared: Prepared, target: Target, limit: int) -> list[Instance]:
-    """At most `limit` instances, best estimate first: the best of those that are not almost equal, then the others."""
+def instances(
+    structure: Structure, prepared: Prepared, target: Target, limit: int, overhang: frozenset[int] | None = None
+) -> list[Instance]:
+    """At most `limit` instances, best estimate first: the best of those that are not almost equal, then the others.
+
+    overhang: the axes over whose ends tiles may hang; default: the free ones with poor divisors.
+    """
+    overhang = poor_axes(prepared) - {*prepared.reduced} if overhang is None else overhang
     extents = tuple(axis.extent for axis in prepared.axes)
     plans: list[_Plan] = [((), {})]
     for kernel in structure.kernels:
@@ -65,7 +82,8 @@ def instances(structure: Structure, prepared: Prepared, target: Target, limit: i
         for done, interface in plans:
             key = tuple(sorted(interface.items()))
             if key not in known:
-                known[key] = _kernel_choices(prepared, kernel, extents, interface, target, limit, each_split=not last)
+                sizes = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface, overhang)
+                known[key] = _kernel_choices(prepared, kernel, sizes, target, limit, each_split=not last)
             for choice in known[key]:
                 grown.append(((*done, choice), {**interface, **_interface(kernel, choice.sizes)}))
         grown.sort(key=_us)
@@ -89,7 +107,7 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
     interface: dict[tuple[int, int], int] = {}
     choices: list[_Choice] = []
     for number, kernel in enumerate(structure.kernels):
-        every = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface)
+        every = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface, poor_axes(prepared))
         prefix = f"K{number + 1} " if len(structure.kernels) > 1 else ""
         wanted = np.ones(len(every.loop), bool)
         for axis, along in every.blocks.items():
@@ -127,14 +145,39 @@ def _diverse(ranked: Iterable[int], logarithms: Numbers, limit: int) -> list[int
     return kept + passed[: limit - len(kept)]
 
 
-def tiny_extents(prepared: Prepared) -> tuple[int, ...]:
+def tiny_extents(prepared: Prepared, overhanging: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """Extents of the axes on a tiny instance."""
-    return tuple(TINY_REDUCED if axis.reduced else TINY_FREE for axis in prepared.axes)
+    return tuple(
+        (TINY_REDUCED if axis.reduced else TINY_FREE) - (number in overhanging)
+        for number, axis in enumerate(prepared.axes)
+    )
 
 
-def tiny(prepared: Prepared, structure: Structure) -> tuple[KernelGraph, KernelGraph]:
-    """The program and the muGraph with every axis small and every part of it of extent 2."""
-    extents = tiny_extents(prepared)
+def poor_axes(prepared: Prepared) -> frozenset[int]:
+    """The axes with poor divisors: no tiles of useful sizes, which are neither so small nor so narrow, divide them."""
+    return frozenset(number for number, axis in enumerate(prepared.axes) if _is_poor(axis.extent))
+
+
+def overhangs(prepared: Prepared) -> list[frozenset[int]]:
+    """Every set of axes over whose ends tiles may hang, the empty one first."""
+    poor = sorted(poor_axes(prepared))
+    return [frozenset(axes) for count in range(len(poor) + 1) for axes in combinations(poor, count)]
+
+
+def _is_poor(extent: int) -> bool:
+    good = [d for d in divisors(extent) if d % DIVISOR_GRAIN == 0]
+    wanted = [tile for tile in USEFUL_TILES if 2 * tile < extent]
+    return any(not any(tile <= 2 * d <= 4 * tile for d in good) for tile in wanted)
+
+
+def tiny(
+    prepared: Prepared, structure: Structure, overhanging: frozenset[int] = frozenset()
+) -> tuple[KernelGraph, KernelGraph]:
+    """The program and the muGraph with every axis small and every part of it of extent 2.
+
+    Every kernel that cuts one of the axes `overhanging` has tiles that hang over its end.
+    """
+    extents = tiny_extents(prepared, overhanging)
     sizes = []
     for kernel in structure.kernels:
         split = [*kernel.grid, *_splittable(prepared, kernel)][:MAX_GRID_DIMS]
@@ -173,16 +216,9 @@ def divisors(extent: int) -> list[int]:
 
 
 def _kernel_choices(
-    prepared: Prepared,
-    kernel: KernelStructure,
-    extents: tuple[int, ...],
-    interface: Mapping[tuple[int, int], int],
-    target: Target,
-    limit: int,
-    each_split: bool,
+    prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target, limit: int, each_split: bool
 ) -> list[_Choice]:
     """`limit` diverse sizes of one kernel, best first, in all or for each way in which it splits the reduced axes."""
-    sizes = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface)
     if not len(sizes.loop):
         return []
     estimates = estimate(prepared, kernel, sizes, target)
@@ -211,20 +247,49 @@ def _all_sizes(
     extents: tuple[int, ...],
     free: list[int],
     interface: Mapping[tuple[int, int], int],
+    overhang: frozenset[int],
 ) -> Sizes:
-    """Every choice of divisors: at least two blocks along a split reduced axis, at least two iterations."""
+    """Every choice of parts: at least two blocks along a split reduced axis, at least two iterations."""
     axes = [*kernel.grid, *free]
-    columns = [divisors(extents[axis])[1:] for axis in kernel.grid] + [divisors(extents[axis]) for axis in free]
+    columns = [_parts(extents[axis], axis in overhang)[1:] for axis in kernel.grid]
+    columns += [_parts(extents[axis], axis in overhang) for axis in free]
     if kernel.loop is not None:
         tied = interface.get((kernel.loop, LOOP))
-        columns.append([tied] if tied is not None else divisors(extents[kernel.loop])[1:])
+        columns.append([tied] if tied is not None else _parts(extents[kernel.loop], kernel.loop in overhang)[1:])
     grids = np.meshgrid(*(np.array(column, np.float64) for column in columns), indexing="ij")
     rows = np.stack([grid.ravel() for grid in grids], axis=1) if columns else np.zeros((1, 0))
     rows = rows[(rows[:, : len(axes)] > 1).sum(axis=1) <= MAX_GRID_DIMS]
-    if kernel.loop is not None and kernel.loop in kernel.grid:
-        rows = rows[extents[kernel.loop] % (rows[:, axes.index(kernel.loop)] * rows[:, -1]) == 0]
     loop = rows[:, -1] if kernel.loop is not None else np.ones(len(rows))
-    return Sizes(extents, {axis: rows[:, i] for i, axis in enumerate(axes)}, loop, dict(interface))
+    along = {axis: rows[:, i] for i, axis in enumerate(axes)}
+    tiles: dict[int, Numbers] = {}
+    fits = np.ones(len(rows), bool)
+    for axis in sorted({*axes, *(() if kernel.loop is None else (kernel.loop,))}):
+        parts = along.get(axis, 1.0) * (loop if axis == kernel.loop else 1.0)
+        if axis in overhang:
+            tiles[axis] = _tiles(extents[axis], parts)
+            fits &= tiles[axis] > 0
+        elif axis == kernel.loop and axis in along:
+            fits &= extents[axis] % parts == 0
+    return Sizes(
+        extents,
+        {axis: blocks[fits] for axis, blocks in along.items()},
+        loop[fits],
+        dict(interface),
+        {axis: tile[fits] for axis, tile in tiles.items()},
+    )
+
+
+def _parts(extent: int, overhang: bool) -> list[int]:
+    """Into how many parts an axis may be cut, ascending: its divisors, and what makes tiles of useful sizes."""
+    more = {-(-extent // tile) for tile in OVERHANGING_TILES if tile < extent} if overhang else set[int]()
+    return sorted({*divisors(extent), *more})
+
+
+def _tiles(extent: int, parts: Numbers) -> Numbers:
+    """`tile_of` for many numbers of parts."""
+    counts, where = np.unique(parts, return_inverse=True)
+    found: Numbers = np.array([float(tile_of(extent, int(count))) for count in counts])[where]
+    return found
 
 
 def _choice(sizes: Sizes, estimates: Estimates, index: int) -> _Choice:
@@ -258,12 +323,17 @@ def _instance(
     prepared: Prepared, structure: Structure, choices: tuple[_Choice, ...], extents: tuple[int, ...]
 ) -> Instance:
     named: dict[str, int] = {}
+    overhanging: set[int] = set()
     for number, (kernel, choice) in enumerate(zip(structure.kernels, choices, strict=True)):
         prefix = f"K{number + 1} " if len(choices) > 1 else ""
         for axis, blocks in choice.sizes.grid:
             named[f"{prefix}grid {prepared.axes[axis].name}"] = blocks
         if kernel.loop is not None:
             named[f"{prefix}loop {prepared.axes[kernel.loop].name}"] = choice.sizes.loop
+        for axis, extent in enumerate(extents):
+            parts = choice.sizes.blocks(axis) * (choice.sizes.loop if axis == kernel.loop else 1)
+            if parts * tile_of(extent, parts) != extent:
+                overhanging.add(axis)
     total = Cost.in_a_row([choice.cost for choice in choices])
     graph = concrete(prepared, structure, [choice.sizes for choice in choices], extents)
-    return Instance(named, graph, total)
+    return Instance(named, graph, total, frozenset(overhanging))
