@@ -20,8 +20,8 @@ import numpy as np
 from mirage_nb.errors import GraphError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
-from mirage_nb.interp.instance import FieldInstance, FieldTensor, Mask, Words, random_inputs
-from mirage_nb.interp.modular import Modulus, Residues, mix
+from mirage_nb.interp.instance import FieldInstance, Fields, FieldStack, FieldTensor, Mask, Words, random_inputs
+from mirage_nb.interp.modular import Arithmetic, Residues
 from mirage_nb.interp.reference import ordered
 from mirage_nb.interp.run import run_kernel
 from mirage_nb.ir import AccumKind, ApplyAttrs, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
@@ -78,9 +78,9 @@ Operation = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class FieldAlgebra:
-    """Pairs of residues over one instance; what is met is noted where that is asked for."""
+    """Pairs of residues over one instance, or over a stack of them; what is met is noted where that is asked for."""
 
-    instance: FieldInstance
+    instance: Fields
     noted: Noted | None = None
 
     def apply(self, kind: OpKind, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
@@ -117,7 +117,7 @@ class FieldAlgebra:
             return tuple(operands)
         match kind:
             case AccumKind.SUM:
-                return (self.each(Modulus.add, state[0], operands[0]),)
+                return (self.each(Arithmetic.add, state[0], operands[0]),)
             case AccumKind.MAX:
                 return (self.union(state[0], operands[0]),)
             case AccumKind.HOLD:
@@ -127,7 +127,7 @@ class FieldAlgebra:
             case AccumKind.RESCALE:
                 (total, top), (x, m) = state, operands
                 new = self.union(top, m)
-                return (self.each(Modulus.add, self.rescaled(total, top, new), self.rescaled(x, m, new)), new)
+                return (self.each(Arithmetic.add, self.rescaled(total, top, new), self.rescaled(x, m, new)), new)
             case AccumKind.CONCAT:
                 raise GraphError("tiles are joined, not folded")
 
@@ -146,7 +146,7 @@ class FieldAlgebra:
 
     def rescaled(self, x: FieldTensor, old: FieldTensor, new: FieldTensor) -> FieldTensor:
         """x * exp(old - new)."""
-        return self.each(Modulus.mul, x, exponential(self, self.each(Modulus.sub, old, new)))
+        return self.each(Arithmetic.mul, x, exponential(self, self.each(Arithmetic.sub, old, new)))
 
     def sets_of(self, x: FieldTensor) -> Words:
         """The fingerprints of the sets that the elements are maxima of; a plain element is its own set."""
@@ -154,7 +154,7 @@ class FieldAlgebra:
             return x.sets
         if self.noted is not None:
             self.noted.ranked.append(x)
-        return mix(_word(x), self.instance.key("element"))
+        return self.instance.mixed(_word(x), "element")
 
     def maximum(self, sets: Words, like: FieldTensor, undefined: Mask | None) -> FieldTensor:
         """The uninterpreted maximum of each set, in the parts that `like` has."""
@@ -175,7 +175,7 @@ class FieldAlgebra:
         self, label: str, words: Words, like: FieldTensor, undefined: Mask | None, sets: Words | None
     ) -> FieldTensor:
         p, q = (
-            None if part is None else mix(words, self.instance.key(label, name)) % np.uint64(modulus.value)
+            None if part is None else modulus.reduced(self.instance.mixed(words, label, name))
             for name, part, modulus in (("p", like.p, self.instance.p), ("q", like.q, self.instance.q))
         )
         return FieldTensor(p, q, undefined, sets)
@@ -183,7 +183,7 @@ class FieldAlgebra:
 
 def _nothing(like: Residues) -> FieldTensor:
     """A tensor of this shape in which no element has a value."""
-    return FieldTensor(np.zeros(like.shape, np.uint64), None, np.ones(like.shape, bool))
+    return FieldTensor(np.zeros_like(like), None, np.ones_like(like, dtype=bool))
 
 
 def _either(*masks: Mask | None) -> Mask | None:
@@ -231,14 +231,14 @@ def exponential(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
 
 def _inverse(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
     zero = _either(*(part == 0 for part in (x.p, x.q) if part is not None))
-    return replace(algebra.each(Modulus.inverse, x), undefined=_either(x.undefined, _where_any(zero)))
+    return replace(algebra.each(Arithmetic.inverse, x), undefined=_either(x.undefined, _where_any(zero)))
 
 
 def _square_root(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
     if algebra.noted is not None:
         algebra.noted.radicands.append(x)
-    root = algebra.each(Modulus.root, x)
-    square = algebra.each(Modulus.mul, root, root)
+    root = algebra.each(Arithmetic.root, x)
+    square = algebra.each(Arithmetic.mul, root, root)
     pairs = ((square.p, x.p), (square.q, x.q))
     wrong = _either(*(a != b for a, b in pairs if a is not None and b is not None))
     return replace(root, undefined=_either(x.undefined, _where_any(wrong)))
@@ -251,22 +251,19 @@ def _elementwise(operation: Operation) -> Rule:
 def _const(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     """A rational number, or one random element for every symbol and value."""
     constant = arrays.scalar(attrs)
-    shape = (1,) * batch
+    fields = algebra.instance
     if constant.symbol:
-        return algebra.instance.random(f"symbol {constant.symbol} = {constant.value}", shape)
+        inner = (1,) * (batch - isinstance(fields, FieldStack))
+        return fields.random(f"symbol {constant.symbol} = {constant.value}", inner)
     top, bottom = constant.value.numerator, constant.value.denominator
-    parts = []
-    undefined = False
-    for modulus in (algebra.instance.p, algebra.instance.q):
-        undefined |= bottom % modulus.value == 0
-        inverse = 0 if bottom % modulus.value == 0 else pow(bottom, -1, modulus.value)
-        parts.append(np.full(shape, modulus.of(top * inverse), np.uint64))
-    return FieldTensor(parts[0], parts[1], np.ones(shape, bool) if undefined else None)
+    p, q = (m.mul(m.residues(top, batch), m.inverse(m.residues(bottom, batch))) for m in (fields.p, fields.q))
+    undefined = _either(*(_where_any(m.residues(bottom, batch) == 0) for m in (fields.p, fields.q)))
+    return FieldTensor(fields.placed(p), fields.placed(q), None if undefined is None else fields.placed(undefined))
 
 
 def _matmul(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     x, y = aligned(operands, batch)
-    product = algebra.each(Modulus.matmul, replace(x, undefined=None), replace(y, undefined=None))
+    product = algebra.each(Arithmetic.matmul, replace(x, undefined=None), replace(y, undefined=None))
     if x.undefined is None and y.undefined is None:
         return product
     return replace(product, undefined=_either(_reduced_mask(x, -1), _reduced_mask(y, -2)))
@@ -277,7 +274,7 @@ def _concat_matmul(
 ) -> FieldTensor:
     w, x, y, z = operands
     both = [_matmul(algebra, pair, None, batch) for pair in ([w, y], [x, z])]
-    return algebra.each(Modulus.add, *aligned(both, batch))
+    return algebra.each(Arithmetic.add, *aligned(both, batch))
 
 
 def _summed(algebra: FieldAlgebra, x: FieldTensor, axis: int) -> FieldTensor:
@@ -321,17 +318,17 @@ def _sigmoid(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attr
     (x,) = operands
     e = exponential(algebra, x)
     # exp(x) / (1 + exp(x)): the same function without the negation.
-    below = algebra.each(lambda modulus, part: (part + np.uint64(1)) % np.uint64(modulus.value), e)
-    return algebra.each(Modulus.mul, e, _inverse(algebra, below))
+    below = algebra.each(lambda modulus, part: modulus.reduced(part + np.uint64(1)), e)
+    return algebra.each(Arithmetic.mul, e, _inverse(algebra, below))
 
 
 def _silu(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
-    return algebra.each(Modulus.mul, operands[0], _sigmoid(algebra, operands, attrs, batch))
+    return algebra.each(Arithmetic.mul, operands[0], _sigmoid(algebra, operands, attrs, batch))
 
 
 def _divide(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     x, y = aligned(operands, batch)
-    return algebra.each(Modulus.mul, x, _inverse(algebra, y))
+    return algebra.each(Arithmetic.mul, x, _inverse(algebra, y))
 
 
 def _pow(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
@@ -378,12 +375,12 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.SUM: _sum,
     OpKind.MAX: _max,
     OpKind.RESCALED_SUM: _rescaled_sum,
-    OpKind.ADD: _elementwise(Modulus.add),
-    OpKind.SUB: _elementwise(Modulus.sub),
-    OpKind.MUL: _elementwise(Modulus.mul),
+    OpKind.ADD: _elementwise(Arithmetic.add),
+    OpKind.SUB: _elementwise(Arithmetic.sub),
+    OpKind.MUL: _elementwise(Arithmetic.mul),
     OpKind.DIV: _divide,
     OpKind.EXP: lambda algebra, operands, attrs, batch: exponential(algebra, operands[0]),
-    OpKind.SQR: lambda algebra, operands, attrs, batch: algebra.each(Modulus.mul, operands[0], operands[0]),
+    OpKind.SQR: lambda algebra, operands, attrs, batch: algebra.each(Arithmetic.mul, operands[0], operands[0]),
     OpKind.SQRT: lambda algebra, operands, attrs, batch: _square_root(algebra, operands[0]),
     OpKind.SILU: _silu,
     OpKind.GELU: _outside(OpKind.GELU),

@@ -2,21 +2,24 @@
 
 In: a seed and a pool of primes. Out: `FieldInstance`, from which every random element of a trial follows,
 and `FieldTensor`, a tensor of pairs of residues in which single elements may be undefined. The same seed
-gives the same instance and the same elements on every machine.
+gives the same instance and the same elements on every machine. `FieldStack` is several instances side by side, for
+tensors whose first dimension counts them.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.interp.arrays import Array
-from mirage_nb.interp.modular import SMALL, Modulus, Pool, Residues
+from mirage_nb.interp.modular import SMALL, Arithmetic, Moduli, Modulus, Pool, Residues, mix
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.ops import Shape
 
@@ -71,64 +74,178 @@ class FieldTensor:
         return FieldTensor(p, q, undefined, sets)
 
 
+class Fields(Protocol):
+    """What an evaluation needs to know of one instance, or of a stack of them."""
+
+    @property
+    def p(self) -> Arithmetic:
+        """Arithmetic outside of exponents."""
+
+    @property
+    def q(self) -> Arithmetic:
+        """Arithmetic inside of exponents."""
+
+    def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
+        """Uniform elements; the shape of those of each instance."""
+
+    def mixed(self, words: Words, *labels: str) -> Words:
+        """A random function of words, one for the labels."""
+
+    def exp(self, x: Residues) -> Residues:
+        """The root of unity to the power of residues modulo q."""
+
+    def placed(self, array: Array) -> Array:
+        """The array where the others are."""
+
+
+def _here(array: Array) -> Array:
+    return array
+
+
 @dataclass(frozen=True)
 class FieldInstance:
-    """One random choice of fields: primes p = 2q + 1, a q-th root of unity modulo p, and the seed."""
+    """One random choice of fields: primes p = 2q + 1, a q-th root of unity modulo p, and the seed.
+
+    `place` brings an array that is drawn or made here to where the evaluation is, such as to a GPU.
+    """
 
     p: Modulus
     q: Modulus
     root: int
     seed: int
+    place: Callable[[Array], Array] = _here
 
     @classmethod
-    def draw(cls, seed: int, pool: Pool = SMALL) -> FieldInstance:
+    def draw(cls, seed: int, pool: Pool = SMALL, place: Callable[[Array], Array] = _here) -> FieldInstance:
         """Primes uniform in the pool, root uniform among the q-th roots of unity; a function of the seed."""
         rng = np.random.default_rng([seed, 0])
         p, q = pool.pairs[int(rng.integers(len(pool.pairs)))]
-        return cls(Modulus(p), Modulus(q), pow(int(rng.integers(1, p)), 2, p), seed)
+        return cls(Modulus(p), Modulus(q), pow(int(rng.integers(1, p)), 2, p), seed, place)
 
     def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
         """Uniform elements, independent for every name and part; the parts asked for, at least one."""
         p = p or not q
         parts = [
-            self.generator(name, part).integers(0, modulus.value, shape, dtype=np.uint64) if wanted else None
+            self.placed(self.generator(name, part).integers(0, modulus.value, shape, dtype=np.uint64))
+            if wanted
+            else None
             for part, modulus, wanted in (("p", self.p, p), ("q", self.q, q))
         ]
         return FieldTensor(parts[0], parts[1])
 
+    def placed(self, array: Array) -> Array:
+        """The array where the others are."""
+        return self.place(array)
+
     def generator(self, *labels: str) -> np.random.Generator:
         """A generator that depends on the seed and the labels only."""
-        named = hashlib.sha256(repr(labels).encode()).digest()
-        words = [int.from_bytes(named[i : i + 4], "little") for i in range(0, 16, 4)]
-        return np.random.Generator(np.random.SFC64([self.seed, 1, *words]))
+        return np.random.Generator(np.random.SFC64([self.seed, 1, *_words(labels)]))
 
     def key(self, *labels: str) -> int:
         """A random 64-bit key for the labels."""
-        return int(self.generator("key", *labels).integers(0, 2**63))
+        if labels not in self._keys:
+            self._keys[labels] = int(self.generator("key", *labels).integers(0, 2**63))
+        return self._keys[labels]
+
+    def mixed(self, words: Words, *labels: str) -> Words:
+        """A random function of words, one for the labels."""
+        return mix(words, self.key(*labels))
 
     def exp(self, x: Residues) -> Residues:
         """root ** x modulo p, by two tables of sqrt(q) entries."""
-        low, high = self._tables
+        low, high = self.tables
         bits = np.uint64(self._bits)
         return self.p.mul(low[x & np.uint64(2**self._bits - 1)], high[x >> bits])
+
+    @cached_property
+    def _keys(self) -> dict[tuple[str, ...], int]:
+        return {}
 
     @cached_property
     def _bits(self) -> int:
         return (self.q.value.bit_length() + 1) // 2
 
     @cached_property
-    def _tables(self) -> tuple[Residues, Residues]:
+    def tables(self) -> tuple[Residues, Residues]:
+        """root ** i for the low bits of an exponent, and for its high bits."""
         size = 2**self._bits
         step = pow(self.root, size, self.p.value)
-        return _powers(self.root, size, self.p), _powers(step, self.q.value // size + 1, self.p)
+        low = _powers(np.full(1, self.root, np.uint64), size, self.p)
+        high = _powers(np.full(1, step, np.uint64), self.q.value // size + 1, self.p)
+        return self.placed(low), self.placed(high)
 
 
-def _powers(base: int, count: int, modulus: Modulus) -> Residues:
-    powers = np.ones(1, np.uint64)
-    while len(powers) < count:
-        factor = np.full(1, pow(base, len(powers), modulus.value), np.uint64)
-        powers = np.concatenate([powers, modulus.mul(powers, factor)])
-    return powers[:count]
+class FieldStack:
+    """Several instances of one pool side by side: of every array, index n of the first dimension is that of
+    instance n, and the same as if that instance were by itself."""
+
+    def __init__(self, instances: Sequence[FieldInstance]) -> None:
+        self.instances = tuple(instances)
+        self.p = Moduli(tuple(instance.p.value for instance in instances))
+        self.q = Moduli(tuple(instance.q.value for instance in instances))
+        self._keys: dict[tuple[str, ...], Words] = {}
+
+    def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
+        """Uniform elements; `shape` is that of every instance."""
+        return stacked([instance.random(name, shape, p, q) for instance in self.instances])
+
+    def placed(self, array: Array) -> Array:
+        """The array: a stack is made of small ones, which stay here."""
+        return array
+
+    def mixed(self, words: Words, *labels: str) -> Words:
+        """A random function of words for each instance and the labels."""
+        if labels not in self._keys:
+            self._keys[labels] = np.array([instance.key(*labels) for instance in self.instances], np.uint64)
+        return mix(words, self._keys[labels])
+
+    def exp(self, x: Residues) -> Residues:
+        """The roots to the power of x."""
+        bits, low, high = self._tables
+        lead = np.arange(len(self.instances)).reshape(-1, *(1,) * (x.ndim - 1))
+        return self.p.mul(low[lead, x & np.uint64(2**bits - 1)], high[lead, x >> np.uint64(bits)])
+
+    @cached_property
+    def _tables(self) -> tuple[int, Residues, Residues]:
+        """How many bits of an exponent are low, the same in all; powers of the roots by low bits, and by high ones."""
+        bits = max((q.bit_length() + 1) // 2 for q in self.q.values)
+        most = max(q >> bits for q in self.q.values) + 1
+        roots = np.array([[instance.root] for instance in self.instances], np.uint64)
+        step = self.p.power(roots, 2**bits)
+        return bits, _powers(roots, 2**bits, self.p), _powers(step, most, self.p)
+
+
+def stacked(tensors: Sequence[FieldTensor]) -> FieldTensor:
+    """Tensors of the same shape and parts as one, which counts them in its first dimension."""
+
+    def joined(parts: Sequence[Any]) -> Any:
+        return None if any(part is None for part in parts) else np.stack(parts)
+
+    undefined = None
+    if any(x.undefined is not None for x in tensors):
+        undefined = np.stack([~x.defined for x in tensors])
+    return FieldTensor(
+        joined([x.p for x in tensors]),
+        joined([x.q for x in tensors]),
+        undefined,
+        joined([x.sets for x in tensors]),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _words(labels: tuple[str, ...]) -> tuple[int, ...]:
+    """Four words of 32 bits that stand for the labels."""
+    named = hashlib.sha256(repr(labels).encode()).digest()
+    return tuple(int.from_bytes(named[i : i + 4], "little") for i in range(0, 16, 4))
+
+
+def _powers(base: Residues, count: int, modulus: Arithmetic) -> Residues:
+    """base ** 0, base ** 1, .. along the last dimension, of which base has one element."""
+    powers, step = np.ones_like(base), base
+    while powers.shape[-1] < count:
+        powers = np.concatenate([powers, modulus.mul(powers, step)], axis=-1)
+        step = modulus.mul(step, step)
+    return powers[..., :count]
 
 
 def random_inputs(

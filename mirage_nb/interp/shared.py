@@ -1,30 +1,56 @@
 """The field interpreter for many graphs of the same inputs: what two of them compute alike is computed once.
 
-In: some field instances with inputs for each, then graph after graph. Out: their outputs, instance by instance. A
-value is a number that stands for one field tensor per instance, made when it is asked for; equal operators on
-equal numbers give the equal number. The structures that a search finds share most of what they compute, so the
-work for one more of them is one walk, and what is new in it.
+In: some field instances with inputs for each, then graph after graph. Out: their outputs, of all instances side by
+side. A value is a number that stands for a stack of field tensors, one per instance, made when an output needs it; equal
+operators on equal numbers give the equal number. The structures that a search finds share most of what they compute,
+so the work for one more of them is one walk, and what is new in it. `StackAlgebra` is the field interpreter for
+stacks of tensors, for one graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mirage_nb.interp.arrays import Move
-from mirage_nb.interp.field import FieldAlgebra, FieldInstance, FieldTensor
+from mirage_nb.interp.arrays import Array, Move
+from mirage_nb.interp.field import FieldAlgebra, FieldTensor
+from mirage_nb.interp.instance import FieldStack
 from mirage_nb.interp.run import run_kernel
 from mirage_nb.ir import AccumKind, KernelGraph, OpKind
-from mirage_nb.ir.ops import Attrs
+from mirage_nb.ir.ops import Attrs, Shape
 
 MAX_VALUES = 20_000
 MAX_BYTES = 2**24
 """Values, and bytes of their tensors in all instances, that are kept; then all are forgotten before the next graph."""
 
-Make = Callable[[FieldAlgebra, list[FieldTensor]], Sequence[FieldTensor]]
+
+@dataclass(frozen=True, slots=True)
+class StackAlgebra:
+    """The algebra of one instance for all instances of a stack: their dimension is before all others."""
+
+    of_stack: FieldAlgebra
+
+    def apply(self, kind: OpKind, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
+        return self.of_stack.apply(kind, operands, attrs, batch + 1)
+
+    def view(self, value: FieldTensor, move: Move) -> FieldTensor:
+        return _moved(value, move)
+
+    def join(self, parts: Sequence[FieldTensor], dim: int, batch: int) -> FieldTensor:
+        return self.of_stack.join(parts, dim, batch + 1)
+
+    def fold(
+        self, kind: AccumKind, state: tuple[FieldTensor, ...], operands: Sequence[FieldTensor], batch: int
+    ) -> tuple[FieldTensor, ...]:
+        return self.of_stack.fold(kind, state, operands, batch + 1)
+
+
+Make = Callable[[StackAlgebra, list[FieldTensor]], Sequence[FieldTensor]]
+"""What makes values of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +63,34 @@ class _Step:
 
 
 class SharedFields:
-    """An algebra of numbers for values that are known; `inputs[n]` are the named inputs of instance n."""
+    """An algebra of numbers for values that are known; `inputs` are the named inputs of all instances."""
 
-    def __init__(self, instances: Sequence[FieldInstance], inputs: Sequence[dict[str, FieldTensor]]) -> None:
-        self._algebras = [FieldAlgebra(instance) for instance in instances]
+    def __init__(self, instances: FieldStack, inputs: Mapping[str, FieldTensor]) -> None:
+        self._algebra = StackAlgebra(FieldAlgebra(instances))
+        self._count = len(instances.instances)
         self._inputs = inputs
         self._forget()
 
     def _forget(self) -> None:
         self._known: dict[Hashable, tuple[int, ...]] = {}
         self._steps: list[_Step] = []  # of every value; those of an input are never asked for
-        self._values: list[dict[int, FieldTensor]] = [{} for _ in self._algebras]
+        self._values: dict[int, FieldTensor] = {}
         self._bytes = 0
 
-    def run(self, graph: KernelGraph) -> Callable[[int], tuple[FieldTensor, ...]]:
-        """The outputs of a graph in an instance that is named by its number, to be asked for before the next graph
-        is run. Raises as `field.evaluate`, here or then."""
+    def run(self, graph: KernelGraph) -> tuple[FieldTensor, ...]:
+        """The outputs of a graph in all instances: tensors whose first dimension counts the instances.
+
+        Raises as `field.evaluate`.
+        """
         if len(self._steps) > MAX_VALUES or self._bytes > MAX_BYTES:
             self._forget()
         values = run_kernel(graph, [self._input(i.name) for i in graph.inputs], self)
-        shapes = [(values[v], graph.types[v].shape) for v in graph.outputs]
-        return lambda n: tuple(
-            self._value(n, value).moved(partial(np.broadcast_to, shape=shape)) for value, shape in shapes
-        )
+        shapes = [(values[v], (self._count, *graph.types[v].shape)) for v in graph.outputs]
+        return tuple(_broadcast(self._value(value), shape) for value, shape in shapes)
 
-    def _value(self, n: int, wanted: int) -> FieldTensor:
-        """A value in an instance; what it is made of comes first."""
-        known, waiting = self._values[n], [wanted]
+    def _value(self, wanted: int) -> FieldTensor:
+        """A value; what it is made of comes first."""
+        known, waiting = self._values, [wanted]
         while waiting:
             step = self._steps[waiting[-1]]
             missing = [v for v in step.operands if v not in known]
@@ -72,7 +99,7 @@ class SharedFields:
                 continue
             waiting.pop()
             if step.first not in known:
-                made = step.make(self._algebras[n], [known[v] for v in step.operands])
+                made = step.make(self._algebra, [known[v] for v in step.operands])
                 known.update(enumerate(made, step.first))
                 self._bytes += sum(part.nbytes for x in made for part in (x.p, x.q) if part is not None)
         return known[wanted]
@@ -80,8 +107,7 @@ class SharedFields:
     def _input(self, name: str) -> int:
         key = ("input", name)
         if key not in self._known:
-            for n, inputs in enumerate(self._inputs):
-                self._values[n][len(self._steps)] = inputs[name]
+            self._values[len(self._steps)] = self._inputs[name]
         return self._new(key, (), 1, lambda algebra, operands: ())[0]
 
     def apply(self, kind: OpKind, operands: Sequence[int], attrs: Attrs | None, batch: int) -> int:
@@ -111,3 +137,33 @@ class SharedFields:
             self._steps += [_Step(first, tuple(operands), make)] * count
             found = self._known[key] = tuple(range(first, first + count))
         return found
+
+
+def _broadcast(x: FieldTensor, shape: Shape) -> FieldTensor:
+    return x if x.shape == shape else x.moved(functools.partial(np.broadcast_to, shape=shape))
+
+
+def _moved(x: FieldTensor, move: Move) -> FieldTensor:
+    """The elements of every instance moved, by their places: what a move does to them it does to their numbers."""
+    places, pads = _places(move, x.shape[1:])
+
+    def taken(part: Array) -> Array:
+        rows = part.reshape(len(part), -1)
+        if pads:
+            rows = np.concatenate([np.zeros((len(rows), 1), rows.dtype), rows], axis=1)
+        return rows.take(places, axis=1)
+
+    p, q, undefined = (
+        None if part is None else taken(np.broadcast_to(part, x.shape)) for part in (x.p, x.q, x.undefined)
+    )
+    # The zeros beyond the end are maxima of nothing that was reduced: what they meet is a new element.
+    return FieldTensor(p, q, undefined, None if x.sets is None or pads else taken(x.sets))
+
+
+@functools.lru_cache(maxsize=4096)
+def _places(move: Move, shape: Shape) -> tuple[NDArray[np.intp], bool]:
+    """For every element after a move its number before it, in order; counted from 1 if there are others, which are
+    0, beyond the end."""
+    numbers = move(np.arange(1, 1 + functools.reduce(int.__mul__, shape, 1)).reshape(shape))
+    pads = bool((numbers == 0).any())
+    return (numbers if pads else numbers - 1), pads

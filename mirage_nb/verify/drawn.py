@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
+from mirage_nb.interp.instance import FieldStack
 from mirage_nb.interp.modular import Pool
 from mirage_nb.interp.shared import SharedFields
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
 from mirage_nb.verify.exponents import exponents_of
-from mirage_nb.verify.groups import draw_inputs, root_groups
+from mirage_nb.verify.groups import draw_inputs, draw_stacked, root_groups
 from mirage_nb.verify.lax import LaxReport, inspect
 from mirage_nb.verify.towers import Shown, shown
 
@@ -64,7 +65,7 @@ class Trials:
         self._lax = lax
         self._seed = seed
         self._kept: dict[int, Trial] = {}
-        self._shared: dict[int, SharedFields] = {}
+        self._together: dict[int, Together] = {}
         self._shown: dict[int, Shown] = {}
 
     def seed(self, number: int) -> int:
@@ -89,14 +90,29 @@ class Trials:
             self._shown[number] = shown(groups, exponents, list(trial.inputs.values()), trial.instance)
         return self._shown[number]
 
-    def outputs(self, candidate: KernelGraph, count: int) -> Callable[[int], tuple[FieldTensor, ...]]:
-        """What a candidate makes of the first trials of a small program, trial by trial."""
-        shared = self._shared.get(count)
-        if shared is None:
-            trials = [self.trial(number) for number in range(count)]
-            shared = SharedFields([trial.instance for trial in trials], [dict(trial.inputs) for trial in trials])
-            self._shared[count] = shared
-        return shared.run(candidate)
+    def together(self, count: int) -> Together:
+        """The first trials of a small program, side by side."""
+        if count not in self._together:
+            seeds = tuple(self.seed(number) for number in range(count))
+            self._together[count] = Together(self.program, self._lax, seeds, self.pool)
+        return self._together[count]
+
+
+class Together:
+    """Trials of a small program side by side: of every tensor, the first dimension counts them. What two candidates
+    compute alike is computed once."""
+
+    def __init__(self, program: KernelGraph, lax: LaxReport, seeds: tuple[int, ...], pool: Pool) -> None:
+        self.seeds = seeds
+        self.instances = tuple(FieldInstance.draw(seed, pool) for seed in seeds)
+        stack = FieldStack(self.instances)
+        inputs = draw_stacked(program, stack, lax.parts)
+        self._shared = SharedFields(stack, dict(zip((i.name for i in program.inputs), inputs, strict=True)))
+        self.expected = self.outputs(program)
+
+    def outputs(self, candidate: KernelGraph) -> tuple[FieldTensor, ...]:
+        """What a candidate makes of them."""
+        return self._shared.run(candidate)
 
 
 class Program:

@@ -22,9 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate_all, random_inputs
-from mirage_nb.interp.instance import Words
+from mirage_nb.interp.field import FieldAlgebra, FieldInstance, FieldTensor, Noted, evaluate_all
+from mirage_nb.interp.instance import FieldStack, Words, stacked
 from mirage_nb.interp.modular import Modulus, Residues
+from mirage_nb.interp.run import run_kernel
+from mirage_nb.interp.shared import StackAlgebra
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.verify.lax import EXPONENTIALS, all_ops, is_opaque, is_root
 from mirage_nb.verify.roots import Mask, Parts, blame, replaced, rooted_inputs, up_to_roots
@@ -54,13 +56,14 @@ class RootGroups:
         """The largest number of roots in a group."""
         return max(self.group.count(first) for first in self.group)
 
-    def failed(self, inputs: Sequence[FieldTensor], instance: FieldInstance) -> np.uint64:
-        """The groups in which a root does not exist."""
-        values = evaluate_all(self.pruned, inputs, instance)
-        word = np.uint64(0)
+    def failed(self, inputs: Sequence[FieldTensor], instances: FieldStack) -> Words:
+        """For every instance, the groups in which a root does not exist."""
+        values = run_kernel(self.pruned, list(inputs), StackAlgebra(FieldAlgebra(instances)))
+        found = np.zeros(len(instances.instances), np.uint64)
         for value, words in zip(self.pruned.outputs, self.of_roots, strict=True):
-            word |= np.bitwise_or.reduce(words[~values[value].defined], initial=np.uint64(0))
-        return word
+            missing = np.where(values[value].defined, np.uint64(0), words)
+            found |= np.bitwise_or.reduce(missing.reshape(len(found), -1), axis=1)
+        return found
 
     def radicands(self, inputs: Sequence[FieldTensor], instance: FieldInstance) -> list[Radicands]:
         """What roots are taken of, modulo p and modulo q as far as there, in the order of `group`."""
@@ -117,19 +120,32 @@ class Radicands:
 
 def draw_inputs(graph: KernelGraph, instance: FieldInstance, parts: Parts) -> tuple[FieldTensor, ...]:
     """Random inputs of `graph` whose square roots exist, by groups where there are such."""
+    if root_groups(graph) is None:
+        return rooted_inputs(graph, instance, parts)
+    found = draw_stacked(graph, FieldStack((instance,)), parts)
+    return tuple(x.moved(lambda array: array[0]) for x in found)
+
+
+def draw_stacked(graph: KernelGraph, instances: FieldStack, parts: Parts) -> tuple[FieldTensor, ...]:
+    """What `draw_inputs` draws for every instance, side by side."""
     groups = root_groups(graph)
     if groups is None:
-        return rooted_inputs(graph, instance, parts)
-    inputs = list(random_inputs(graph, instance, parts))
+        drawn = [rooted_inputs(graph, instance, parts) for instance in instances.instances]
+        return tuple(stacked(tensors) for tensors in zip(*drawn, strict=True))
+    inputs = [instances.random(i.name, i.type.shape, *parts[i.name]) for i in graph.inputs]
     for version in range(1, VERSIONS):
-        failed = groups.failed(inputs, instance)
-        if not failed:
+        failed = groups.failed(inputs, instances)
+        if not failed.any():
             break
         for at, (given, marks) in enumerate(zip(graph.inputs, groups.marks, strict=True)):
-            mask = (marks & failed) != 0
-            if mask.any():
-                fresh = instance.random(f"{given.name} again {version}", given.type.shape, *parts[given.name])
-                inputs[at] = replaced(inputs[at], fresh, mask)
+            for number in np.flatnonzero(failed):
+                mask = (marks & failed[number]) != 0
+                if mask.any():
+                    instance, shape = instances.instances[number], given.type.shape
+                    fresh = instance.random(f"{given.name} again {version}", shape, *parts[given.name])
+                    for old, new in ((inputs[at].p, fresh.p), (inputs[at].q, fresh.q)):
+                        if old is not None and new is not None:
+                            old[number][mask] = new[mask]
     return tuple(inputs)
 
 

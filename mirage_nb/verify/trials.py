@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 
 from mirage_nb.errors import OptionError, VerificationError
-from mirage_nb.interp.field import FieldTensor, Noted, evaluate
+from mirage_nb.interp.field import FieldInstance, Noted, evaluate
 from mirage_nb.interp.modular import LARGE, SMALL, Pool
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
@@ -119,8 +119,6 @@ class _Run:
         self.lax = joined(known.report, inspect(candidate))
         self.drawn = known.trials(self.lax, seed, pool)
         self.primes: list[tuple[int, int]] = []
-        self.known = 0
-        self.shared: Callable[[int], tuple[FieldTensor, ...]] | None = None
         self.observer: Observer | None = None
         self.bound: float | None = None
         self.once = 0.0
@@ -135,14 +133,13 @@ class _Run:
                 VerdictKind.OUTSIDE_LAX, f"the result of {self.lax.second} enters a second exponential"
             )
         self._find_bound()
-        self._share()
-        number = 0
-        while number < ATTEMPTS_PER_TRIAL * self.wanted + 48:
-            if number == 2 * self.wanted + 8 and self._differ_in_reals():
+        while len(self.primes) < ATTEMPTS_PER_TRIAL * self.wanted + 48:
+            if len(self.primes) == 2 * self.wanted + 8 and self._differ_in_reals():
                 break  # many elements without a value: the reals may know already
-            self._try(matching, number)
-            number += 1
-            self.progress(number, self.wanted)
+            if not self.primes and self.observer is None and is_small(self.program):
+                self._try_together(matching)
+            else:
+                self._try(matching, len(self.primes))
             if not matching.possible():
                 return self._differs(matching)
             if matching.compared(self.wanted):
@@ -153,25 +150,29 @@ class _Run:
             VerdictKind.UNDECIDED, f"some output elements had a value in fewer than {self.wanted} trials"
         )
 
-    def _share(self) -> None:
-        """The candidate's outputs in the first trials, by one walk, where nothing but values is looked at."""
-        if self.observer is None and is_small(self.program):
-            self.known, self.shared = self.wanted, self.drawn.outputs(self.candidate, self.wanted)
+    def _try_together(self, matching: Matching) -> None:
+        """The first trials side by side, where nothing but values is looked at."""
+        together = self.drawn.together(self.wanted)
+        taken = matching.compare_all(together.expected, together.outputs(self.candidate), together.seeds)
+        for instance in together.instances[:taken]:
+            self._count(instance)
 
     def _try(self, matching: Matching, number: int) -> None:
         """One trial."""
         trial = self.drawn.trial(number)
-        self.primes.append((trial.instance.p.value, trial.instance.q.value))
         noted = Noted()
-        if self.shared is not None and number < self.known:
-            found = self.shared(number)
-        else:
-            found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
+        found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
         matching.compare(trial.expected, found, self.drawn.seed(number))
         if self.observer is not None and matching.possible():
             inputs = [trial.inputs[i.name] for i in self.candidate.inputs]
             ranked = [*trial.noted.ranked, *noted.ranked]
             self.observer.look(self.drawn.shown(number), inputs, trial.instance, noted.radicands, ranked)
+        self._count(trial.instance)
+
+    def _count(self, instance: FieldInstance) -> None:
+        """One more trial, of this instance."""
+        self.primes.append((instance.p.value, instance.q.value))
+        self.progress(len(self.primes), self.wanted)
 
     def _differ_in_reals(self) -> bool:
         return in_reals(self.program, self.candidate, self.seed).outcome is Reals.DIFFERENT
