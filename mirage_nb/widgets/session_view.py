@@ -220,10 +220,11 @@ class SessionView(anywidget.AnyWidget):
         try:
             look = 0
             while not self._closed.wait(1.0 / RATE):
-                snapshot = self._session.snapshot()
                 look += 1
-                ended = snapshot.state not in LIVE
-                self._show(snapshot, slow=ended or look % SLOW == 0, rare=ended or look % RARE == 0)
+                with self._guard:  # what is shown is never older than what an action has shown
+                    snapshot = self._session.snapshot()
+                    ended = snapshot.state not in LIVE
+                    self._show(snapshot, slow=ended or look % SLOW == 0, rare=ended or look % RARE == 0)
                 if ended:
                     self._keep()
                     return
@@ -375,8 +376,9 @@ class SessionView(anywidget.AnyWidget):
         """Show what came of an action, in the section beside its control."""
         if self._closed.is_set():
             return
-        snapshot = self._session.snapshot()
-        self._show(snapshot, slow=False, rare=False)  # at once; pictures take a moment
+        with self._guard:
+            snapshot = self._session.snapshot()
+            self._show(snapshot, slow=False, rare=False)  # at once; pictures take a moment
         with self._guard, self.hold_sync():
             if answer.html:
                 setattr(self, section, answer.html)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.viz import counts_svg, mugraph_svg, page, prefix_svg
-from tests.browser.conftest import CELL, Notebook
+from tests.browser.conftest import CELL, PAGE_MS, Notebook
 from tests.browser.fake_session import prefixes, snapshot
 from tests.viz.mugraph_samples import SAMPLES
 
@@ -72,7 +73,7 @@ def test_the_view_looks_as_it_did(
     notebook.run(1)
     tab = notebook.page
     tab.wait_for_function("document.querySelector('.mir-live .mir-state')?.innerText === 'finished'")
-    tab.wait_for_timeout(1000)  # the static form has been kept, which draws the view again
+    tab.wait_for_selector(".mir-live .mir-explorer.mir-ready")
     tab.evaluate("document.querySelectorAll('.mir-tree details').forEach((n) => { n.open = true; })")
     tab.locator(".mir-live [data-choose^='prefix:11@']").click()
     tab.wait_for_selector(".mir-section-prefix svg")
@@ -81,8 +82,7 @@ def test_the_view_looks_as_it_did(
     tab.evaluate("document.querySelector('.mir-section-history').style.visibility = 'hidden'")  # as fast as the machine
     tab.mouse.move(0, 0)
     tab.set_viewport_size({"width": width, "height": 3600})
-    tab.wait_for_timeout(500)
-    shot = Image.open(io.BytesIO(tab.locator(".mir-live").screenshot())).convert("RGB")
+    shot = Image.open(io.BytesIO(settled(tab.locator(".mir-live")))).convert("RGB")
     shot.save(tmp_path / "whole.png")
     thumb = shot.resize((THUMB, round(shot.height * THUMB / shot.width)), Image.Resampling.BOX)
     kept = GOLDEN / f"view-{width}-{'dark' if dark else 'light'}.png"
@@ -94,6 +94,16 @@ def test_the_view_looks_as_it_did(
     old = Image.open(kept).convert("RGB")
     assert abs(old.height - thumb.height) <= 0.08 * old.height
     assert worst_tile(np.asarray(old.resize(thumb.size), float), np.asarray(thumb, float)) < TOLERANCE
+
+
+def settled(part: Any) -> bytes:
+    """A screenshot once nothing moves any more."""
+    before, now = b"", bytes(part.screenshot())
+    deadline = time.monotonic() + PAGE_MS / 1000
+    while now != before and time.monotonic() < deadline:
+        part.page.wait_for_timeout(250)
+        before, now = now, bytes(part.screenshot())
+    return now
 
 
 def worst_tile(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], size: int = 24) -> float:

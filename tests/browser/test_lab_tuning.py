@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mirage_nb.ir.text import print_graph
-from tests.browser.conftest import CELL, Notebook
+from tests.browser.conftest import CELL, PAGE_MS, Notebook, Server
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 pytestmark = pytest.mark.browser
@@ -22,7 +23,6 @@ def finished(open_notebook: Callable[..., Notebook]) -> Notebook:
     notebook = open_notebook(CELL, CALLS, "%mirage show fused best", seconds=0.3)
     notebook.run(1)
     notebook.page.wait_for_function(ENDED)
-    notebook.page.wait_for_timeout(300)
     return notebook
 
 
@@ -45,7 +45,7 @@ def test_forms_reach_the_session(finished: Notebook) -> None:
     page.locator(".mir-live [data-do=pin]").click()
     page.wait_for_function("document.querySelector('.mir-section-candidates').innerText.includes('pinned')")
     page.locator(".mir-live [data-do=exclude]").click()
-    page.wait_for_function("document.querySelectorAll('.mir-live tr[data-choose]').length === 11")
+    page.wait_for_function("document.querySelectorAll('.mir-section-candidates tr[data-choose]').length === 11")
     finished.run(2)
     said = finished.output(2)
     assert "'effort': 'standard', 'seconds': 7.5, 'max_block_ops': 30" in said
@@ -68,7 +68,6 @@ def test_compare_edit_and_submit(finished: Notebook) -> None:
     page.wait_for_selector(".mir-section-answer .mir-complaint")
     assert "Sqrx" in page.inner_text(".mir-section-answer") and "^" in page.inner_text(".mir-section-answer")
     text.fill(print_graph(rmsnorm_fused(blocks=64)))
-    page.wait_for_timeout(900)  # buttons rest for a moment
     page.get_by_role("button", name="check, verify and time").click()
     page.wait_for_function("document.querySelector('.mir-section-answer').innerText.includes('checked')")
     assert "grid dims x=64" in page.text_content(".mir-section-candidate svg")
@@ -121,13 +120,17 @@ def test_one_mugraph_has_a_view_of_its_own(finished: Notebook) -> None:
     live.locator(".mir-part", has_text="4064:4096").first.wait_for()
 
 
-def test_a_reloaded_page_finds_the_view_again(open_notebook: Callable[..., Notebook]) -> None:
-    notebook = open_notebook(CELL, seconds=25)
+def test_a_reloaded_page_finds_the_view_again(
+    open_notebook: Callable[..., Notebook], server: Server, request: Any
+) -> None:
+    notebook = open_notebook(CELL, seconds=10 * PAGE_MS / 1000)
     notebook.run(1)
     page = notebook.page
     page.wait_for_selector(".mir-live")
     page.keyboard.press("Control+s")
-    page.wait_for_timeout(800)
+    path, deadline = server.home / f"{request.node.name}.ipynb", time.monotonic() + PAGE_MS / 1000
+    while "widget-view" not in path.read_text() and time.monotonic() < deadline:
+        page.wait_for_timeout(100)
     page.reload()
     page.wait_for_selector(".mir-live .mir-state")
     page.wait_for_function("document.querySelector('.mir-live .mir-state')?.innerText === 'running'")

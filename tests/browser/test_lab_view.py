@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import CELL, Notebook, Server
+from tests.browser.conftest import CELL, PAGE_MS, Notebook, Server
 
 pytestmark = pytest.mark.browser
 
-BUSY = "import time\ntime.sleep(6)"
+BUSY = "import pathlib, time\nwhile not pathlib.Path('released').exists(): time.sleep(0.05)"
 
 CLICK_UNTIL = """([selector, state]) => new Promise((done, fail) => {
   const started = performance.now();
   const seen = () => document.querySelector('.mir-live .mir-state').innerText === state;
   const watch = () => seen() ? done(performance.now() - started) :
       performance.now() - started > 5000 ? fail(new Error('never ' + state)) : requestAnimationFrame(watch);
-  const buttons = [...document.querySelectorAll('.mir-live button')];
-  buttons.find((b) => b.innerText === selector && !b.hidden).click();
+  const buttons = [...document.querySelectorAll('.mir-live .mir-steer button')];
+  buttons.find((b) => b.innerText === selector).click();
   requestAnimationFrame(watch);
 })"""
+
+
+def seconds_pass(page: Any, least: float = 0.5) -> None:
+    """The view goes on by so many seconds of its session, however long that takes here."""
+    shown = "document.querySelector('.mir-live .mir-progress').innerText.match(/([\\d.]+) s/)[1]"
+    page.wait_for_function(f"from => Number({shown}) > from", arg=seconds_shown(page) + least)
 
 
 def seconds_shown(page: Any) -> float:
@@ -34,45 +41,46 @@ def seconds_shown(page: Any) -> float:
 
 
 def test_the_cell_returns_at_once_and_the_view_moves(open_notebook: Callable[..., Notebook]) -> None:
-    notebook = open_notebook(CELL)
-    started = time.monotonic()
-    notebook.run(1)
-    assert time.monotonic() - started < 5  # of a search of 20
+    notebook = open_notebook(CELL, seconds=10 * PAGE_MS / 1000)
+    notebook.run(1)  # within PAGE_MS
     page = notebook.page
     page.wait_for_selector(".mir-live")
-    first = seconds_shown(page)
-    time.sleep(1.0)
-    assert seconds_shown(page) > first + 0.5
+    seconds_pass(page)
     assert page.inner_text(".mir-live .mir-state") == "running"
 
 
-def test_the_view_moves_and_stops_while_another_cell_runs(open_notebook: Callable[..., Notebook]) -> None:
-    notebook = open_notebook(CELL, BUSY)
+def test_the_view_moves_and_stops_while_another_cell_runs(
+    open_notebook: Callable[..., Notebook], server: Server
+) -> None:
+    notebook = open_notebook(CELL, BUSY, seconds=10 * PAGE_MS / 1000)
     notebook.run(1)
     page = notebook.page
     page.wait_for_selector(".mir-live button")
     notebook.run(2, wait=False)
-    time.sleep(0.5)
-    first = seconds_shown(page)
-    time.sleep(1.0)
-    assert seconds_shown(page) > first + 0.5
-    milliseconds = page.evaluate(CLICK_UNTIL, ["stop", "stopped"])
-    prompt = page.locator(".jp-CodeCell .jp-InputPrompt").nth(2).inner_text()
-    assert prompt == "[*]:", "the other cell must still run"
-    assert milliseconds < 200
+    prompt = page.locator(".jp-CodeCell .jp-InputPrompt").nth(2)
+    prompt.get_by_text("[*]").wait_for()
+    seconds_pass(page)
+    page.evaluate(CLICK_UNTIL, ["stop", "stopped"])
+    assert prompt.inner_text() == "[*]:", "the other cell must still run"
+    (server.home / "released").touch()
+    prompt.get_by_text(re.compile(r"\d")).wait_for()
 
 
-def test_pause_resume_and_stop(open_notebook: Callable[..., Notebook]) -> None:
-    notebook = open_notebook(CELL)
+def test_pause_resume_and_stop_react_at_once(open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook(CELL, seconds=10 * PAGE_MS / 1000)
     notebook.run(1)
     page = notebook.page
     page.wait_for_selector(".mir-live button")
-    assert page.evaluate(CLICK_UNTIL, ["pause", "paused"]) < 300
-    held = seconds_shown(page)
-    time.sleep(0.6)
-    assert seconds_shown(page) == held
-    assert page.evaluate(CLICK_UNTIL, ["resume", "running"]) < 300
-    assert page.evaluate(CLICK_UNTIL, ["stop", "stopped"]) < 300
+    took = []
+    for _ in range(2):
+        took.append(page.evaluate(CLICK_UNTIL, ["pause", "paused"]))
+        held = seconds_shown(page)
+        page.wait_for_timeout(850)  # a button rests for a moment once it was pressed
+        assert seconds_shown(page) == held
+        took.append(page.evaluate(CLICK_UNTIL, ["resume", "running"]))
+        page.wait_for_timeout(850)
+    took.append(page.evaluate(CLICK_UNTIL, ["stop", "stopped"]))
+    assert statistics.median(took) < 200, took  # one that the machine held up is no slow button
     assert page.locator(".mir-live .mir-steer button").count() == 0
 
 
@@ -84,15 +92,23 @@ def finished(open_notebook: Callable[..., Notebook]) -> Notebook:
     return notebook
 
 
+def opened(page: Any, digest: str) -> None:
+    """Wait until a muGraph is opened."""
+    page.wait_for_function("d => document.querySelector('.mir-title h4')?.innerText === 'µGraph ' + d", arg=digest)
+
+
 def test_rows_open_with_mouse_and_keyboard(finished: Notebook) -> None:
     page = finished.page
     row = page.locator(".mir-live [data-choose^='candidate:']").nth(1)
     digest = row.locator("td").nth(1).inner_text()
     row.click()
-    page.wait_for_function(
-        "d => document.querySelector('.mir-title h4')?.innerText === 'µGraph ' + d", arg=digest
-    )
+    opened(page, digest)
     assert "2 kernels" in page.text_content(".mir-section-candidate svg")
+    refuted = page.locator(".mir-live [data-choose^='rejected:']").nth(1)
+    refuted.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".mir-section-rejected svg")
+    assert "expected (524289, 17), found (3, 260002)" in page.inner_text(".mir-section-rejected .mir-witness")
     prefix = page.locator(".mir-live [data-choose^='prefix:4@']")
     prefix.focus()
     page.keyboard.press("Enter")
@@ -114,8 +130,9 @@ def test_columns_sort_both_ways(finished: Notebook) -> None:
     head.click()
     assert times() == sorted(times(), reverse=True)
     assert head.get_attribute("aria-sort") == "descending"
-    page.locator(".mir-live [data-choose^='candidate:']").nth(3).click()
-    page.wait_for_timeout(300)
+    row = page.locator(".mir-live .mir-section-candidates [data-choose]").nth(3)
+    row.click()
+    opened(page, row.locator("code").inner_text())
     assert times() == sorted(times(), reverse=True)
 
 
@@ -123,10 +140,12 @@ def test_two_views_of_one_session(finished: Notebook) -> None:
     page = finished.page
     finished.run(2)
     page.wait_for_function("document.querySelectorAll('.mir-live').length === 2")
-    page.locator(".mir-live").nth(1).locator("[data-choose^='candidate:']").nth(2).click()
-    page.wait_for_timeout(400)
-    opened = page.locator(".mir-live .mir-title h4").all_inner_texts()
-    assert opened[0] != opened[1]
+    views = page.locator(".mir-live")
+    first = views.nth(0).locator(".mir-title h4").inner_text()
+    row = views.nth(1).locator(".mir-section-candidates [data-choose]").nth(2)
+    row.click()
+    views.nth(1).locator(".mir-title h4", has_text=row.locator("code").inner_text()).wait_for()
+    assert views.nth(0).locator(".mir-title h4").inner_text() == first
 
 
 def test_a_mistake_shows_line_and_caret_without_traceback(open_notebook: Callable[..., Notebook]) -> None:
@@ -142,15 +161,14 @@ def test_a_mistake_shows_line_and_caret_without_traceback(open_notebook: Callabl
 
 def test_the_saved_notebook_holds_the_end_as_html_and_text(finished: Notebook, server: Server, request: Any) -> None:
     page = finished.page
-    page.wait_for_timeout(500)
-    page.keyboard.press("Control+s")
     name = "".join(c if c.isalnum() else "_" for c in request.node.name)
     path = server.home / f"{name}.ipynb"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PAGE_MS / 1000
     data: dict[str, Any] = {}
-    while "text/html" not in data and time.monotonic() < deadline:
-        time.sleep(0.2)
-        outputs = json.loads(path.read_text())["cells"][1]["outputs"]
+    while "finished" not in "".join(data.get("text/plain", "")) and time.monotonic() < deadline:
+        page.keyboard.press("Control+s")
+        page.wait_for_timeout(200)
+        outputs = json.loads(path.read_text() or "{}")["cells"][1]["outputs"]
         data = outputs[1]["data"] if len(outputs) > 1 else {}
     assert "finished" in "".join(data["text/plain"])
     assert "mir-view" in "".join(data["text/html"]) and "12</b><span>verified" in "".join(data["text/html"])
