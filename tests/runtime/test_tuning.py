@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures as futures
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -62,6 +63,7 @@ def test_the_next_ones_promise_most_and_are_diverse() -> None:
     assert chosen[0].digest == "a0" and {"b", "c"} <= {c.digest for c in chosen}
     assert len({c.digest for c in chosen}) == 6 and not {"t", "n"} & {c.digest for c in chosen}
     assert {c.digest for c in next_ones([*like, *others], 99)} == {c.digest for c in [*like, *others]}
+    assert [c.digest for c in next_ones([*like, *others], 99, 1.025)] == ["a0", "a1", "a2"]
     timed = [candidate("m", 1.0, small=GRAPH, time_us=100.0), candidate("n", 5.0, small=OTHER, time_us=5.0)]
     assert next_ones([*like, *others, *timed], 1)[0].digest == "b"  # those like a0 take a hundred times their estimate
 
@@ -70,11 +72,18 @@ def test_more_instances_share_structure_and_verdict() -> None:
     search = SearchSession(parse(SMALL).graph, find_target("h200"), effort="quick").start()
     snapshot = search.result(120)
     like = snapshot.candidates[0]
-    found = more_instances(search.program, search.effort, search.target, search.seed, like)
-    assert len(found) > sum(structure_of(c) == structure_of(like) for c in snapshot.candidates)
-    assert len({c.digest for c in found}) == len(found) and like.digest in {c.digest for c in found}
-    assert all(c.verdict == like.verdict and c.time_us is None and not c.executed_on for c in found)
-    assert all(c.digest == c.graph.digest() for c in found)
+    beside = [c for c in snapshot.candidates if c.configuration == like.configuration]
+    other = next((c for c in beside if structure_of(c) != structure_of(like)), like)
+    known = search.program, search.effort, search.target, search.seed
+    found = more_instances(*known, (like, other), 48)
+    for one in (like, other):
+        own = [c for c in found if structure_of(c) == structure_of(one)]
+        assert len(own) > sum(structure_of(c) == structure_of(one) for c in snapshot.candidates) or len(own) == 48
+        assert one.digest in {c.digest for c in own} and all(c.verdict == one.verdict for c in own)
+    assert len({c.digest for c in found}) == len(found)
+    assert all(c.digest == c.graph.digest() and c.time_us is None and not c.executed_on for c in found)
+    few = more_instances(*known, (like,), 2)
+    assert len(few) == 2 and {c.digest for c in few} <= {c.digest for c in found}
 
 
 class FakeTorch:
@@ -148,6 +157,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
             yield number, SimpleNamespace(result=lambda a=args, q=quick: None if q else function(*a))
 
     monkeypatch.setattr(passes, "FINALISTS_GPU", 2)
+    monkeypatch.setattr(tuning, "REACH", (tuning.Reach(1.15, 4, 2, 8),))
     found = Card()
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
@@ -178,7 +188,39 @@ def test_a_tuning_times_more_and_finds_the_fastest(card: Card, monkeypatch: pyte
     assert len(card.laps) == len(set(card.laps)), "nothing is timed twice the same way, by the passes or by tuning"
     assert "eager" in card.races[-1] and [m for m in snapshot.messages if m.startswith("tuned for")]
     assert session.stage == ""
-    assert not [c for c in snapshot.candidates if c.time_us is None and not c.note], "the whole list was timed in time"
+    corrected = calibrated(session.search.candidates())
+    left = [corrected(c) for c in session.search.candidates() if c.time_us is None and not c.note]
+    assert all(us > tuning.FAR * times[fastest] for us in left), "all that may come near was timed, and there was time"
+    assert "nothing is left within 3 times" in snapshot.messages[-1]
+
+
+def test_a_tuning_looks_further_until_its_time_is_over(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the estimate ends it: with everything near the best timed, more structures get more instances."""
+    session = finished()
+    asked: list[tuple[int, int]] = []
+    found = more_instances
+
+    def counted(*known: Any) -> Any:
+        asked.append((len(known[-2]), known[-1]))
+        return found(*known)
+
+    class Here:
+        def __init__(self, count: int) -> None: ...
+
+        def submit(self, function: Any, *args: Any) -> futures.Future[Any]:
+            future: futures.Future[Any] = futures.Future()
+            future.set_result(counted(*args))
+            return future
+
+        def terminate(self) -> None: ...
+
+    monkeypatch.setattr(tuning, "Workers", Here)
+    monkeypatch.setattr(tuning, "REACH", (tuning.Reach(1.01, 1, 1, 4), tuning.Reach(1.02, 1, 2, 8)))
+    before = len(session.search.candidates())
+    session.tune(seconds=60)
+    assert "nothing is left" in session.result(60).messages[-1]
+    assert {limit for _, limit in asked} == {reach.instances for reach in tuning.REACH}
+    assert len(session.search.candidates()) > before
 
 
 def test_a_tuning_can_be_stopped(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,10 +250,11 @@ def test_failures_while_tuning_are_reported_and_lose_nothing(card: Card, monkeyp
 
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
     session.tune(seconds=30)
-    snapshot = session.result(60)
-    faulty = [c for c in snapshot.candidates if "illegal address" in c.note]
+    session.result(60)
+    candidates = session.search.candidates()
+    faulty = [c for c in candidates if "illegal address" in c.note]
     assert faulty and all(c.time_us is None for c in faulty)
-    assert [c for c in snapshot.candidates if c.time_us is not None]
+    assert [c for c in candidates if c.time_us is not None]
 
 
 def test_without_a_gpu_there_is_no_tuning() -> None:

@@ -174,6 +174,10 @@ class Ledger:
 
     # -- what is handed out ---------------------------------------------------------------------------
 
+    def ranked(self) -> list[Candidate]:
+        """All candidates, best first."""
+        return sorted(self._candidates(), key=lambda c: c.rank)
+
     def facts(self, seconds: float, first_seconds: float | None) -> Facts:
         """What is to be kept beside the configurations."""
         return Facts(
@@ -204,7 +208,7 @@ class Ledger:
         held = self._ordered()
         done = sum(map(self.is_done, self._agenda))
         cut = self._cut()
-        ranked = sorted(self._candidates(), key=lambda c: c.rank)
+        ranked = self.ranked()
         pinned = [c for c in ranked[KEPT_CANDIDATES:] if c.digest in self._pinned]
         return Snapshot(
             name=name,

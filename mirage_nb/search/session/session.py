@@ -172,6 +172,11 @@ class SearchSession(Background):
 
     # -- candidates -------------------------------------------------------------------------------
 
+    def candidates(self) -> list[Candidate]:
+        """All of them, best first; a snapshot has the first ones."""
+        with self._turn:
+            return self._ledger.ranked()
+
     def update(self, candidate: Candidate) -> None:
         """Replace a candidate by a version that knows more: a time, an error, a stricter verdict."""
         with self._turn:
