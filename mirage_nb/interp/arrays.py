@@ -58,9 +58,8 @@ class Split:
         if self.tile is None:
             return shape
         roles = [*zip(self.imap, self.grid, strict=True), (self.fmap, self.loop)]
-        return tuple(
-            size * math.prod(parts for target, parts in roles if target == dim) for dim, size in enumerate(self.tile)
-        )
+        covered = (size * math.prod(parts for to, parts in roles if to == dim) for dim, size in enumerate(self.tile))
+        return (*covered, *shape[len(self.tile) :])
 
     def __call__(self, array: Array) -> Array:
         covered = self._covered(array.shape)
