@@ -87,6 +87,9 @@ class Prepared:
     shapes: Mapping[int, Groups]
     refused: str = ""
 
+    def __hash__(self) -> int:
+        return hash((self.seed, self.axes, self.tensors, self.outputs))
+
     @property
     def output_axes(self) -> tuple[Layout, ...]:
         """The axis of every dimension of the views in which the outputs are written."""

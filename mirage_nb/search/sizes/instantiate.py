@@ -10,9 +10,11 @@ and loops apart. `sized` gives the instance of given sizes, `tiny` a small pair 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from functools import lru_cache
+from itertools import combinations, islice
+from math import log2
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,8 @@ from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 
 MAX_GRID_X = 2**31 - 1
+KNOWN = 4096
+"""Kernels, at sizes of those before them, whose best choices are remembered."""
 ALIKE = 0.99
 """Sizes are almost equal if their binary logarithms differ by less than this in all: no factor of two apart."""
 TINY_REDUCED, TINY_FREE = 8, 4
@@ -53,16 +57,35 @@ class Instance:
     overhanging: frozenset[int] = frozenset()
 
 
+_Interface = tuple[tuple[tuple[int, int], int], ...]
+"""Axes and parts with their extents, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Sizes of one kernel with their estimate."""
+    """Sizes of one kernel with their estimate. `logarithms`: of the numbers of blocks along all axes, and of the
+    for-loop range; `interface`: the extents of the parts that the kernel leaves as dimensions of its outputs."""
 
     sizes: KernelSizes
     cost: Cost
+    logarithms: tuple[float, ...]
+    interface: _Interface
 
 
-_Plan = tuple[tuple[_Choice, ...], dict[tuple[int, int], int]]
-"""The sizes of the kernels so far, and the extents of the parts that they leave as dimensions."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The sizes of the kernels so far, what they cost together, and the extents of the parts that they leave."""
+
+    choices: tuple[_Choice, ...] = ()
+    us: float = 0.0
+    interface: _Interface = ()
+
+    def and_then(self, choice: _Choice) -> _Plan:
+        """The plan with one more kernel."""
+        left = self.interface
+        if choice.interface:
+            left = tuple(sorted({**dict(left), **dict(choice.interface)}.items()))
+        return _Plan((*self.choices, choice), self.us + choice.cost.us, left)
 
 
 def instances(
@@ -74,27 +97,22 @@ def instances(
     """
     overhang = poor_axes(prepared) - {*prepared.reduced} if overhang is None else overhang
     extents = tuple(axis.extent for axis in prepared.axes)
-    plans: list[_Plan] = [((), {})]
+    plans = [_Plan()]
     for kernel in structure.kernels:
-        last = kernel is structure.kernels[-1]
-        known: dict[tuple[tuple[tuple[int, int], int], ...], list[_Choice]] = {}
-        grown: list[_Plan] = []
-        for done, interface in plans:
-            key = tuple(sorted(interface.items()))
-            if key not in known:
-                sizes = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface, overhang)
-                known[key] = _kernel_choices(prepared, kernel, sizes, target, limit, each_split=not last)
-            for choice in known[key]:
-                grown.append(((*done, choice), {**interface, **_interface(kernel, choice.sizes)}))
-        grown.sort(key=_us)
-        plans = grown
-    if len(structure.kernels) > 1:
-        logarithms = np.log2([[v for choice in plan[0] for v in _numbers(choice, len(extents))] for plan in plans])
+        each_split = kernel is not structure.kernels[-1]
+        interfaces = dict.fromkeys(plan.interface for plan in plans)
+        known = {i: _kernel_choices(prepared, kernel, i, overhang, target, limit, each_split) for i in interfaces}
+        plans = [plan.and_then(choice) for plan in plans for choice in known[plan.interface]]
+        plans.sort(key=lambda plan: plan.us)
+    if len(structure.kernels) > 1 and plans:
+        logarithms = np.array([[n for choice in plan.choices for n in choice.logarithms] for plan in plans])
         plans = [plans[i] for i in _diverse(range(len(plans)), logarithms, limit)]
-        plans.sort(key=_us)
+        plans.sort(key=lambda plan: plan.us)
     made: list[Instance] = []
-    for choices, _ in plans[:limit]:
-        made.append(_instance(prepared, structure, choices, extents))
+    for plan in plans:
+        if len(made) >= limit:
+            break
+        made.append(_instance(prepared, structure, plan.choices, extents))
         joined = concatenated(made[-1].graph)
         if joined is not None:
             made.append(replace(made[-1], graph=joined))
@@ -117,32 +135,25 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
         if not wanted.any():
             return None
         estimates = estimate(prepared, kernel, every, target)
-        choices.append(_choice(every, estimates, int(np.argmax(wanted & _legal(estimates, target)))))
+        choices.append(_choice(kernel, every, estimates, int(np.argmax(wanted & _legal(estimates, target)))))
         if not (wanted & _legal(estimates, target)).any():
             return None
-        interface.update(_interface(kernel, choices[-1].sizes))
+        interface.update(choices[-1].interface)
     made = _instance(prepared, structure, tuple(choices), extents)
     return made if dict(made.sizes) == dict(sizes) else None
 
 
-def _us(plan: _Plan) -> float:
-    return sum(choice.cost.us for choice in plan[0])
-
-
-def _numbers(choice: _Choice, axes: int) -> list[int]:
-    return [*(choice.sizes.blocks(axis) for axis in range(axes)), choice.sizes.loop]
-
-
-def _diverse(ranked: Iterable[int], logarithms: Numbers, limit: int) -> list[int]:
+def _diverse(ranked: Sequence[int], logarithms: Numbers, limit: int) -> list[int]:
     """The first `limit` rows, in the order of `ranked`, of those not almost equal to one before; then the others."""
-    kept: list[int] = []
-    passed: list[int] = []
-    for row in ranked:
-        if len(kept) == limit:
-            break
-        near = np.abs(logarithms[kept] - logarithms[row]).sum(axis=1) < ALIKE
-        (passed if near.any() else kept).append(row)
-    return kept + passed[: limit - len(kept)]
+    order = np.asarray(ranked, np.intp)
+    rows = logarithms[order]
+    apart = np.ones(len(order), bool)
+    first: list[int] = []
+    while len(first) < limit and apart.any():
+        first.append(int(np.argmax(apart)))
+        apart &= np.abs(rows - rows[first[-1]]).sum(axis=1) >= ALIKE
+    others = (i for i in range(len(order)) if i not in first) if len(first) < limit else iter(())
+    return [ranked[i] for i in (*first, *islice(others, limit - len(first)))]
 
 
 def tiny_extents(prepared: Prepared, overhanging: frozenset[int] = frozenset()) -> tuple[int, ...]:
@@ -215,25 +226,38 @@ def divisors(extent: int) -> list[int]:
     return small + [extent // d for d in reversed(small) if d * d != extent]
 
 
+@lru_cache(maxsize=KNOWN)
 def _kernel_choices(
-    prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target, limit: int, each_split: bool
-) -> list[_Choice]:
-    """`limit` diverse sizes of one kernel, best first, in all or for each way in which it splits the reduced axes."""
+    prepared: Prepared,
+    kernel: KernelStructure,
+    interface: _Interface,
+    overhang: frozenset[int],
+    target: Target,
+    limit: int,
+    each_split: bool,
+) -> tuple[_Choice, ...]:
+    """`limit` diverse sizes of one kernel, best first, in all or for each way in which it splits the reduced axes.
+
+    The structures of a program have few kernels among them, each many times.
+    """
+    extents = tuple(axis.extent for axis in prepared.axes)
+    sizes = _all_sizes(kernel, extents, _splittable(prepared, kernel), dict(interface), overhang)
     if not len(sizes.loop):
-        return []
+        return ()
     estimates = estimate(prepared, kernel, sizes, target)
     order = np.flatnonzero(_legal(estimates, target))
     order = order[np.argsort(estimates.us[order], kind="stable")]
     splits: dict[tuple[float, ...], list[int]] = {}
+    along = np.stack([sizes.blocks[axis] for axis in kernel.grid], axis=1) if each_split and kernel.grid else None
     for index in order.tolist():
-        split = tuple(float(sizes.blocks[axis][index]) for axis in kernel.grid) if each_split else ()
+        split = () if along is None else tuple(along[index].tolist())
         splits.setdefault(split, []).append(index)
     logarithms = np.log2(np.stack([*sizes.blocks.values(), sizes.loop], axis=1))
     kept = sorted(
         (index for ranked in splits.values() for index in _diverse(ranked, logarithms, limit)),
         key=lambda index: (float(estimates.us[index]), index),
     )
-    return [_choice(sizes, estimates, index) for index in kept]
+    return tuple(_choice(kernel, sizes, estimates, index) for index in kept)
 
 
 def _legal(estimates: Estimates, target: Target) -> npt.NDArray[np.bool_]:
@@ -292,7 +316,7 @@ def _tiles(extent: int, parts: Numbers) -> Numbers:
     return found
 
 
-def _choice(sizes: Sizes, estimates: Estimates, index: int) -> _Choice:
+def _choice(kernel: KernelStructure, sizes: Sizes, estimates: Estimates, index: int) -> _Choice:
     blocks = [(axis, int(along[index])) for axis, along in sizes.blocks.items() if along[index] > 1]
     blocks.sort(key=lambda pair: (-pair[1], pair[0]))
     cost = Cost(
@@ -303,7 +327,10 @@ def _choice(sizes: Sizes, estimates: Estimates, index: int) -> _Choice:
         blocks=int(estimates.blocks[index]),
         kernels=1,
     )
-    return _Choice(KernelSizes(tuple(blocks), int(sizes.loop[index])), cost)
+    chosen = KernelSizes(tuple(blocks), int(sizes.loop[index]))
+    along = dict(blocks)
+    numbers = [*(along.get(axis, 1) for axis in range(len(sizes.extents))), chosen.loop]
+    return _Choice(chosen, cost, tuple(map(log2, numbers)), tuple(_interface(kernel, chosen).items()))
 
 
 def _interface(kernel: KernelStructure, sizes: KernelSizes) -> dict[tuple[int, int], int]:
