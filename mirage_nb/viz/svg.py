@@ -22,7 +22,9 @@ _THEME = """
 """.strip()
 _LIGHT = _THEME.format(fg="#1f2328", soft="#57606a", ground="#fff", line="#b6bec8")
 _DARK = _THEME.format(fg="#e6e6e6", soft="#a8b0b8", ground="#16181c", line="#4a525c")
-STYLE = f".mir{{{_LIGHT}" + """
+STYLE = (
+    """
+.mir{--mir-light;
 --mir-kernel:#0072b2;--mir-block:#009e73;--mir-thread:#c0629a;--mir-loop:#d55e00;
 --mir-kept:#009e73;--mir-merged:#56b4e9;--mir-types:#8f8f8f;--mir-expression:#d55e00;
 --mir-canonical:#e69f00;--mir-shift:#cc79a7;
@@ -44,7 +46,10 @@ font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,'DejaVu Sans M
 .mir .chip{fill-opacity:.2;stroke-width:.9}
 .mir .chip.grid{fill:var(--mir-block);stroke:var(--mir-block)}
 .mir .chip.iteration{fill:var(--mir-loop);stroke:var(--mir-loop)}
-""".strip().replace("--mir-dark", _DARK)
+""".strip()
+    .replace("--mir-light;", _LIGHT)
+    .replace("--mir-dark", _DARK)
+)
 
 
 def text_width(text: str, size: float) -> float:
