@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirage_nb.errors import LaunchError
 from mirage_nb.targets import TARGETS, Target
+
+
+class CardLost(LaunchError):
+    """A card that takes no more work from this process: a kernel spoiled its context, or it is gone."""
 
 
 @dataclass(frozen=True, slots=True)

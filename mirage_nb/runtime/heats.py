@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from mirage_nb.codegen import Emitted, Options, emit, variants
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError, TargetError
 from mirage_nb.runtime.compile import Cubin, compile_cubin
-from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.trial import Trials
 from mirage_nb.runtime.winner import PoorResult, Winner, WrongResult
 from mirage_nb.search.session.crew import Stopped, internal_error
@@ -112,6 +112,7 @@ class Heats:
 
         Raises:
             MissingPartError: nothing can be compiled.
+            CardLost: nothing can be timed any more.
             Stopped: the session was stopped.
         """
         entries = [(c, made) for c, options in jobs if (made := self._emitted(c, options)) is not None]
@@ -169,9 +170,11 @@ class Heats:
             yield
         except (MissingPartError, Stopped):
             raise
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # as above
             candidate, _ = untimed.pop(number)
             self._failed.setdefault(candidate.digest, []).append(told(error))
+            if isinstance(error, CardLost):
+                raise
 
     def _emitted(self, candidate: Candidate, options: Options | None) -> Emitted | None:
         """One way to emit a candidate; None when it fails or was entered before."""

@@ -58,7 +58,7 @@ class GpuExecutable:
         self._gpu = gpu
         self._index = int(cupy.cuda.Device().id)
         self._bound: dict[tuple[int, ...], Enqueue] = {}
-        with _card_errors():
+        with card_errors():
             self._loaded = Loaded(lower(emitted, arch=cubin.arch, cubin=cubin.data), self._index)
 
     @property
@@ -124,7 +124,7 @@ class GpuExecutable:
         given = [self._address(tensor, into) for tensor, into in zip(inputs, graph.inputs, strict=True)]
         made = [self._address(tensor, into) for tensor, into in zip(outputs, named, strict=True)]
         own = None
-        with _card_errors(), cupy.cuda.Device(self._index):
+        with card_errors(), cupy.cuda.Device(self._index):
             if workspace is None and self._emitted.workspace_bytes:
                 own = cupy.empty(self._emitted.workspace_bytes, "uint8")
                 workspace = int(own.data.ptr)
@@ -198,7 +198,7 @@ class GpuExecutable:
         Raises:
             LaunchError: the card rejects a launch, or a kernel failed on it.
         """
-        with _card_errors(), cupy.cuda.Device(self._index):
+        with card_errors(), cupy.cuda.Device(self._index):
             outputs = [_poisoned(t) for t in self._emitted.graph.output_types]
             self.bind([cupy.asarray(a) for a in inputs], outputs)()
             cupy.cuda.get_current_stream().synchronize()
@@ -253,8 +253,8 @@ def _one_kind(tensors: Sequence[Any]) -> str:
 
 
 @contextlib.contextmanager
-def _card_errors() -> Iterator[None]:
-    """What CUDA reports, as a LaunchError."""
+def card_errors() -> Iterator[None]:
+    """What CUDA reports, full memory included, as a LaunchError."""
     try:
         yield
     except KernelError as error:

@@ -22,7 +22,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.trial import Outcome, Trials, draw_on_gpu, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
@@ -49,8 +49,6 @@ CPU_ESTIMATE_US = 300.0
 """The CPU edition takes about 0.2 s for every microsecond that the cost model estimates for a GPU."""
 NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
-NOISY = 1.5
-"""Spread, 90th over 10th percentile, beyond which a timing is doubted."""
 EXECUTE_SECONDS = 180.0
 TRIAL_SECONDS = 120.0
 """The first runs of a kernel on a GPU; those of the first one include drawing the inputs."""
@@ -180,8 +178,11 @@ class Passes:
         try:
             with self.trials() as trials:
                 heats = Heats(self, gpu, trials, self.track(gpu))
-                heats.run([(candidate, None) for candidate in finalists], "finalists")
-                heats.run(heats.ways(finalists, NEAR, RICHER), "other ways to emit the best")
+                try:
+                    heats.run([(candidate, None) for candidate in finalists], "finalists")
+                    heats.run(heats.ways(finalists, NEAR, RICHER), "other ways to emit the best")
+                except CardLost as error:
+                    self.search.tell(str(error))
                 heats.settle(finalists)
         except MissingPartError as error:
             self.search.tell(f"not executed on the {gpu.name}: {error}")
@@ -249,7 +250,7 @@ class Passes:
     def _raced(self, winners: Sequence[Winner], gpu: Gpu) -> list[Winner]:
         """Winners with their times in one race, in turns and beside PyTorch; none without it. Raises LaunchError."""
         try:
-            from mirage_nb.runtime.race import pytorch_peers, race
+            from mirage_nb.runtime.race import doubt, pytorch_peers, race
         except ImportError:  # it was told
             return []
 
@@ -259,9 +260,9 @@ class Passes:
         laps = race(graph, entries, pytorch_peers(graph), gpu, scale=self.input_scale)
         self.baselines = tuple(lap for lap in laps if lap.name not in entries)
         timed = {lap.name: lap.timing for lap in laps if lap.timing is not None}
-        noisy = [t for t in timed.values() if t.high_us > NOISY * t.low_us]
-        if 2 * len(noisy) > len(timed):
-            self.search.tell(f"times vary by more than {NOISY:g} to 1: another program may be using the {gpu.name}")
+        doubtful = doubt(laps, gpu)
+        if doubtful is not None:
+            self.search.tell(doubtful)
         return [
             replace(winner, candidate=replace(winner.candidate, time_us=timed[winner.label].median_us))
             for winner in winners

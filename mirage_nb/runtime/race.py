@@ -6,8 +6,10 @@ In: a tensor program, executables of verified muGraphs, and peers as functions o
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,14 +18,17 @@ import torch
 
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph, TensorType
-from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.launch import Call, GpuExecutable
+from mirage_nb.runtime.gpu import CardLost, Gpu
+from mirage_nb.runtime.launch import Call, GpuExecutable, usable
 from mirage_nb.runtime.timing import Contestant, Timing, set_count, time_interleaved, time_quickly
 from mirage_nb.runtime.torch_program import as_torch, torch_dtype
 
 RACE_TOLERANCE = 2e-2
 """Everybody computes in their own way; who is further off than this from float64 is not timed."""
+NOISY = 1.5
+"""Spread, 90th over 10th percentile, beyond which a timing is doubted."""
 NOTE_LENGTH = 120
+RESTART = "restart the Python process to use the GPU again"
 Buffers = tuple[list[Any], list[Any]]
 """Inputs and outputs of one call."""
 Calls = list[Callable[[], object]]
@@ -62,7 +67,7 @@ def race(
     scale: float = 1.0,
     repeats: int = 40,
 ) -> list[Lap]:
-    """Check every contestant, then time the correct ones interleaved.
+    """Check every contestant, then time the correct ones interleaved; one that fails is left out and says why.
 
     Args:
         program: the tensor program; its float64 value is the reference.
@@ -71,7 +76,22 @@ def race(
         gpu: the attached card.
         scale: standard deviation of the random inputs.
         repeats: replays of each contestant.
+
+    Raises:
+        LaunchError: there is too little memory to race in, or the card fails.
     """
+    with torch_errors():
+        return _race(program, ours, peers, gpu, scale, repeats)
+
+
+def _race(
+    program: KernelGraph,
+    ours: Mapping[str, GpuExecutable],
+    peers: Mapping[str, Peer],
+    gpu: Gpu,
+    scale: float,
+    repeats: int,
+) -> list[Lap]:
     sets = _buffer_sets(program, gpu, scale)
     reference = as_torch(program, torch)(*(t.double() for t in sets[0][0]))
     laps: dict[str, Lap] = {}
@@ -98,34 +118,71 @@ def race(
     return list(laps.values())
 
 
+def doubt(laps: Sequence[Lap], gpu: Gpu) -> str | None:
+    """What is to be said of times that vary; None if they do not."""
+    timed = [lap.timing for lap in laps if lap.timing is not None]
+    noisy = [t for t in timed if t.high_us > NOISY * t.low_us]
+    if 2 * len(noisy) <= len(timed):
+        return None
+    return f"times vary by more than {NOISY:g} to 1: another program may be using the {gpu.name}"
+
+
 class Track:
     """Buffers of a program, rotated past L2, on which executables are checked and timed one after the other."""
 
     def __init__(self, program: KernelGraph, gpu: Gpu, scale: float) -> None:
-        self._sets = _buffer_sets(program, gpu, scale)
-        self._reference = as_torch(program, torch)(*(t.double() for t in self._sets[0][0]))
+        self._gpu = gpu
+        with torch_errors():
+            self._sets = _buffer_sets(program, gpu, scale)
+            self._reference = as_torch(program, torch)(*(t.double() for t in self._sets[0][0]))
 
     def lap(self, name: str, executable: GpuExecutable, limit_us: float) -> Lap:
         """Check one executable and time it, briefly if it takes longer than `limit_us`.
 
         Raises:
             LaunchError: the card refuses it, or it failed there.
+            CardLost: and it takes no more work from this process.
         """
         try:
-            calls, outputs = _ours(executable, self._sets)
-            distance = _error(outputs, self._reference)
-            if not distance <= RACE_TOLERANCE:
-                return Lap(name, distance, None, "wrong or inaccurate: not timed")
-            timing = time_quickly(Contestant(name, calls), torch, limit_us)
-        except RuntimeError as error:  # what torch says of faults and of memory
-            raise LaunchError(f"the card reports {str(error).splitlines()[0][:NOTE_LENGTH]}") from error
+            with torch_errors():
+                lap = self._lap(name, executable, limit_us)
+        except LaunchError as error:
+            if usable():
+                raise
+            raise CardLost(f"the {self._gpu.name} is lost to this process: {error.message}", hint=RESTART) from error
+        if lap.timing is None and not usable():
+            raise CardLost(f"the {self._gpu.name} is lost to this process: {lap.note}", hint=RESTART)
+        return lap
+
+    def _lap(self, name: str, executable: GpuExecutable, limit_us: float) -> Lap:
+        calls, outputs = _ours(executable, self._sets)
+        distance = _error(outputs, self._reference)
+        if not distance <= RACE_TOLERANCE:
+            return Lap(name, distance, None, "wrong or inaccurate: not timed")
+        timing = time_quickly(Contestant(name, calls), torch, limit_us)
         return Lap(name, distance, timing, "" if timing is not None else "not captured into a CUDA graph")
 
 
+@contextlib.contextmanager
+def torch_errors() -> Iterator[None]:
+    """What torch says of faults and of full memory, as a LaunchError."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise LaunchError(f"the card reports {first[:NOTE_LENGTH]}") from error
+
+
 def pytorch_peers(program: KernelGraph) -> dict[str, Peer]:
-    """The program in eager PyTorch and through torch.compile."""
+    """The program in eager PyTorch and through torch.compile, compiled once however often it is asked for."""
+    eager, fused = _compiled(program)
+    return {"eager": Peer(eager), "torch.compile": Peer(fused)}
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(program: KernelGraph) -> tuple[Callable[..., Any], Callable[..., Any]]:
     eager = as_torch(program, torch)
-    return {"eager": Peer(eager), "torch.compile": Peer(torch.compile(eager, dynamic=False))}
+    return eager, torch.compile(eager, dynamic=False)
 
 
 def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float) -> list[Buffers]:

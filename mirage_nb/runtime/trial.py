@@ -102,12 +102,13 @@ def try_on_gpu(program: KernelGraph, emitted: Emitted, cubin: Cubin, seed: int, 
     Raises:
         LaunchError: the card rejects the cubin or a launch, or the kernel failed on it.
     """
-    from mirage_nb.runtime.launch import GpuExecutable, usable
+    from mirage_nb.runtime.launch import GpuExecutable, card_errors, usable
 
-    gpu = attached_gpu()
-    if gpu is None:
-        raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
-    card = _on_card(program, seed)
+    with card_errors():
+        gpu = attached_gpu()
+        if gpu is None:
+            raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
+        card = _on_card(program, seed)
     started = time.monotonic()
     try:
         outcome = tried(GpuExecutable(emitted, cubin, gpu), emitted, card.sample, card.hard)

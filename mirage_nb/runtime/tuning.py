@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.errors import MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.heats import Heats, Job
 from mirage_nb.runtime.passes import Passes
 from mirage_nb.runtime.trial import POLL_SECONDS
@@ -181,6 +181,8 @@ class _Tuning:
                 try:
                     while time.monotonic() < self._until and not self._complete:
                         self._batch(heats, workers)
+                except CardLost as error:
+                    self._search.tell(str(error))
                 finally:
                     self._note(heats)
         finally:

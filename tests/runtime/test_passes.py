@@ -16,7 +16,7 @@ from mirage_nb.errors import LaunchError, MissingPartError
 from mirage_nb.pipeline import Session
 from mirage_nb.report import to_json
 from mirage_nb.runtime import heats, passes
-from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.timing import Timing
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.winner import Winner
@@ -54,6 +54,9 @@ class Race:
         us = 1000.0 - len(ways)
         assert limit_us == (float("inf") if len(ways) == 1 else pytest.approx(heats.SLOW * (us + 1)))
         return SimpleNamespace(name=name, error=0.0, timing=Timing(name, us, us, us, 3), note="")
+
+    def doubt(self, laps: list[Any], gpu: Gpu) -> str | None:
+        return f"noisy {gpu.name}" if any(lap.timing.high_us > 1.5 * lap.timing.low_us for lap in laps) else None
 
     def pytorch_peers(self, program: object) -> dict[str, object]:
         return {"eager": None}
@@ -150,9 +153,35 @@ def test_a_kernel_that_is_numerically_poor_is_no_winner(card: Race, monkeypatch:
     assert [m for m in session.snapshot().messages if m.startswith(f"{poor.digest[:8]}: numerically poor")]
 
 
+def test_a_card_that_is_lost_ends_the_heats_and_keeps_what_was_timed(
+    card: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = card.lap
+    lost: list[str] = []
+
+    def lap(name: str, executable: object, limit_us: float) -> SimpleNamespace:
+        if len(card.calls[-1][0]) == 2:
+            lost.append(name)
+            raise CardLost("the Some card is lost to this process: illegal address", hint="restart")
+        return timed(name, executable, limit_us)
+
+    def race(*given: Any, **options: Any) -> Any:
+        raise LaunchError("the card reports an illegal address")
+
+    monkeypatch.setattr(card, "lap", lap)
+    monkeypatch.setattr(card, "race", race)
+    session = finished()
+    assert len(lost) == 1 and len(card.calls[0][0]) == 2
+    assert session.best is not None and session.best.label in card.calls[0][0]
+    (culprit,) = [c for c in session.snapshot().candidates if lost[0].startswith(c.digest[:8])]
+    assert "lost to this process: illegal address" in culprit.note
+    messages = session.snapshot().messages
+    assert [m for m in messages if m.startswith("the Some card is lost")] and [m for m in messages if "not timed" in m]
+
+
 def test_times_that_vary_are_doubted(card: Race) -> None:
     card.spread = 2.0
-    assert [m for m in finished().snapshot().messages if "another program may be using the Some card" in m]
+    assert [m for m in finished().snapshot().messages if "noisy Some card" in m]
 
 
 def test_a_card_without_nvrtc_or_torch(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:

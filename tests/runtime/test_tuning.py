@@ -131,6 +131,9 @@ class Card:
         took = self.took(name)
         return SimpleNamespace(name=name, error=0.0, timing=Timing(name, took, took, took, 9), note="")
 
+    def doubt(self, laps: list[Any], gpu: Gpu) -> str | None:
+        return None
+
     def pytorch_peers(self, program: object) -> dict[str, object]:
         return {"eager": None}
 
