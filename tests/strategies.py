@@ -136,29 +136,33 @@ def _some_values(count: int) -> st.SearchStrategy[tuple[int, ...]]:
 
 
 @st.composite
-def mugraphs(draw: st.DrawFn, kernels: int = 2) -> KernelGraph:
-    """Legal muGraphs: one or two graph-defined operators, with pre-defined ones around them."""
+def mugraphs(draw: st.DrawFn, kernels: int = 2, *, overhang: bool = False) -> KernelGraph:
+    """Legal muGraphs: one or two graph-defined operators, with pre-defined ones around them.
+
+    overhang: tiles may hang over the ends of tensors.
+    """
     graph = draw(grown(KernelGraph.start(*draw(inputs())), Level.KERNEL, 2))
     assert isinstance(graph, KernelGraph)
     for _ in range(draw(st.integers(1, kernels))):
         args = tuple(draw(st.lists(st.integers(0, len(graph.types) - 1), min_size=1, max_size=3)))
-        body = draw(blocks(tuple(graph.types[v] for v in args)))
+        body = draw(blocks(tuple(graph.types[v] for v in args), overhang=overhang))
         graph = graph.append(Op(OpKind.GRAPH, args, body=body))
     return graph.returning(draw(_some_values(len(graph.types))))
 
 
 @st.composite
-def blocks(draw: st.DrawFn, args: tuple[TensorType, ...]) -> BlockGraph:
+def blocks(draw: st.DrawFn, args: tuple[TensorType, ...], *, overhang: bool = False) -> BlockGraph:
     """Legal block graphs over these operands."""
     grid = tuple(draw(st.lists(st.sampled_from((1, 2, 2, 3)), min_size=1, max_size=3)))
     looped = draw(st.booleans())
     graph = BlockGraph.start(args, grid, draw(st.integers(1, 4)) if looped else 1)
     for arg, operand in enumerate(args):
-        graph = graph.append(Op(OpKind.IN_ITER, attrs=draw(_iterators(arg, operand.shape, graph))))
+        reads = _overhanging_iterators if overhang else _iterators
+        graph = graph.append(Op(OpKind.IN_ITER, attrs=draw(reads(arg, operand.shape, graph))))
     graph = draw(_grown_block(graph, 4))
     if looped:
         graph = draw(_grown_block(draw(_accumulated(graph)), 3))
-    return draw(_saved(graph))
+    return draw(_saved(graph, overhang))
 
 
 @st.composite
@@ -172,6 +176,27 @@ def _iterators(draw: st.DrawFn, arg: int, shape: Shape, graph: BlockGraph) -> In
             rest[dim] //= extent
         chosen.append(dim)
     return InIterAttrs(arg, tuple(chosen[:-1]), chosen[-1])
+
+
+@st.composite
+def _overhanging_iterators(draw: st.DrawFn, arg: int, shape: Shape, graph: BlockGraph) -> InIterAttrs:
+    """Any dims for grid and loop that leave every part an element; tiles as long as they may be."""
+    parts = [1] * len(shape)
+    chosen: list[int | None] = []
+    for extent in (*graph.grid, graph.loop):
+        fits = [dim for dim in range(len(shape)) if _tiles_of(shape[dim], parts[dim] * extent)]
+        dim = draw(st.none() | st.sampled_from(fits)) if fits else None
+        if dim is not None:
+            parts[dim] *= extent
+        chosen.append(dim)
+    tile = tuple(draw(st.sampled_from(_tiles_of(n, count))) for n, count in zip(shape, parts, strict=True))
+    return InIterAttrs(arg, tuple(chosen[:-1]), chosen[-1], tile)
+
+
+def _tiles_of(extent: int, parts: int) -> list[int]:
+    """Some tiles of which so many cover an extent, each with an element of it."""
+    least = -(-extent // parts)
+    return [size for size in range(least, least + 3) if (parts - 1) * size < extent]
 
 
 @st.composite
@@ -241,7 +266,7 @@ def _varies(graph: BlockGraph) -> list[bool]:
 
 
 @st.composite
-def _saved(draw: st.DrawFn, graph: BlockGraph) -> BlockGraph:
+def _saved(draw: st.DrawFn, graph: BlockGraph, overhang: bool) -> BlockGraph:
     """Every value that nothing reads is saved, through a view with room for the whole grid."""
     graph = _without_dead_constants(graph)
     for value in [v for v, readers in enumerate(graph.uses()) if not readers]:
@@ -251,7 +276,14 @@ def _saved(draw: st.DrawFn, graph: BlockGraph) -> BlockGraph:
             choices = st.integers(0, len(shape)) if shape else st.just(0)
             omap.append(draw(choices if extent > 1 else st.none() | choices))
         padded = graph.append(Op(OpKind.RESHAPE, (value,), ReshapeAttrs((1, *shape))))
-        graph = padded.append(Op(OpKind.OUT_SAVER, (len(padded.types) - 1,), OutSaverAttrs(tuple(omap))))
+        attrs = OutSaverAttrs(tuple(omap))
+        saver = Op(OpKind.OUT_SAVER, (len(padded.types) - 1,), attrs)
+        if overhang:
+            whole = replace(padded, ops=(saver,)).output_types[0].shape
+            ends = zip(whole, (1, *shape), strict=True)
+            cut = tuple(draw(st.integers(max(1, end - size + 1), end)) for end, size in ends)
+            saver = replace(saver, attrs=replace(attrs, shape=cut))
+        graph = padded.append(saver)
     return graph
 
 

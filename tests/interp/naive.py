@@ -45,7 +45,26 @@ def tile(array: Array, attrs: InIterAttrs, at: tuple[int, ...], grid: tuple[int,
             start, extent = region[dim]
             size = extent // parts
             region[dim] = (start + index * size, size)
+    if attrs.tile is not None:
+        return hanging_tile(array, attrs, at, grid, i, loop)
     return array[tuple(slice(start, start + size) for start, size in region)]
+
+
+def hanging_tile(
+    array: Array, attrs: InIterAttrs, at: tuple[int, ...], grid: tuple[int, ...], i: int, loop: int
+) -> Array:
+    """Element by element: where in the operand it would be, zero if there is nothing."""
+    assert attrs.tile is not None
+    part = [0] * array.ndim
+    for dim, index, parts in [*zip(attrs.imap, at, grid, strict=True), (attrs.fmap, i, loop)]:
+        if dim is not None:
+            part[dim] = part[dim] * parts + index
+    made = np.zeros(attrs.tile)
+    for place in itertools.product(*map(range, attrs.tile)):
+        where = tuple(p * size + x for p, size, x in zip(part, attrs.tile, place, strict=True))
+        if all(x < extent for x, extent in zip(where, array.shape, strict=True)):
+            made[place] = array[where]
+    return made
 
 
 def block(graph: BlockGraph, args: list[Array]) -> list[Array]:
@@ -53,7 +72,8 @@ def block(graph: BlockGraph, args: list[Array]) -> list[Array]:
     written = [np.zeros(t.shape, int) for t in graph.output_types]
     for at in itertools.product(*map(range, graph.grid)):
         for number, (region, part) in enumerate(one_block(graph, args, at)):
-            outputs[number][region] = part
+            there = outputs[number][region].shape  # slices end where the tensor does
+            outputs[number][region] = part[tuple(map(slice, there))]
             written[number][region] += 1
     assert all((w == 1).all() for w in written)
     return outputs

@@ -42,7 +42,25 @@ def test_blocks_and_iterations_as_the_slow_oracle_runs_them(graph: object) -> No
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
 
 
-@given(programs() | mugraphs())
+@given(mugraphs(overhang=True))
+@settings(max_examples=150)
+def test_beyond_the_end_reads_are_zero_and_writes_are_dropped(graph: object) -> None:
+    inputs = arrays_for(graph, 1)
+    with np.errstate(all="ignore"):
+        expected = naive.evaluate(graph, inputs)
+    for want, got in zip(expected, reference.evaluate(graph, inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+
+
+def test_a_split_that_pads_leaves_further_dimensions_alone() -> None:
+    split = arrays.Split((0,), 1, (2,), 2, (2, 3))
+    array = np.arange(3 * 5 * 4.0).reshape(3, 5, 4)
+    padded = np.zeros((4, 6, 4))
+    padded[:3, :5] = array
+    np.testing.assert_array_equal(split(array), padded.reshape(2, 2, 2, 3, 4).transpose(0, 2, 1, 3, 4))
+
+
+@given(programs() | mugraphs() | mugraphs(overhang=True))
 @settings(max_examples=100)
 def test_outputs_have_the_types_of_the_graph(graph: object) -> None:
     outputs = reference.evaluate(graph, arrays_for(graph, 2))

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from mirage_nb.errors import GraphError
+from mirage_nb.errors import FormatError, GraphError
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
     BlockGraph,
     DimAttrs,
     DType,
+    InIterAttrs,
     Input,
     KernelGraph,
     MemSpace,
@@ -24,6 +25,7 @@ from mirage_nb.ir import (
     ThreadGraph,
 )
 from mirage_nb.ir.legality import check, is_legal, peak_shared_bytes
+from mirage_nb.ir.text import parse_graph
 from mirage_nb.targets import TARGETS
 from tests.mugraphs import Block, Case, Kernel, cases, gqa, rmsnorm, rmsnorm_fig3
 from tests.strategies import mugraphs, programs
@@ -37,7 +39,7 @@ def test_hand_built_graphs_are_legal(case: Case) -> None:
     check(case.candidate, H200)
 
 
-@given(programs() | mugraphs())
+@given(programs() | mugraphs() | mugraphs(overhang=True))
 @settings(max_examples=150)
 def test_drawn_graphs_are_legal(graph: KernelGraph) -> None:
     check(graph)
@@ -279,3 +281,48 @@ def test_rescale_and_concat_are_legal_only_as_built() -> None:
         b.accum(x, kind=AccumKind.RESCALE)
     with pytest.raises(GraphError, match="belongs to the concat"):
         b.op(OpKind.ACCUM, x, attrs=AccumAttrs(AccumKind.SUM, 1))
+
+
+HANGING = """mugraph 1
+input %0 X f16[9, 5]
+%1 = Graph(%0) grid=[3] loop=1 {{
+  %0 = InIter arg=0 imap=[0] fmap=* tile={tile}
+  %1 = Sqr(%0)
+  OutSaver(%1) omap=[0] shape={shape}
+}}
+output %1 O
+"""
+
+
+@pytest.mark.parametrize("tile", ["[3, 5]", "[4, 5]", "[4, 8]"])
+def test_tiles_may_hang_over_an_end_that_all_of_them_reach(tile: str) -> None:
+    graph = parse_graph(HANGING.format(tile=tile, shape="[9, 5]"))
+    check(graph)
+    (op,) = graph.ops
+    assert isinstance(op.body, BlockGraph) and isinstance(attrs := op.body.ops[0].attrs, InIterAttrs)
+    assert op.body.overhanging(attrs) == (tile != "[3, 5]", tile == "[4, 8]")
+    assert graph.output_types[0].shape == (9, 5)
+
+
+@pytest.mark.parametrize(
+    ("tile", "shape"),
+    [
+        ("[2, 5]", "[6, 5]"),  # does not cover the operand
+        ("[5, 5]", "[9, 5]"),  # the last block has nothing
+        ("[4, 4]", "[9, 4]"),
+        ("[4]", "[9, 5]"),
+        ("[0, 5]", "[9, 5]"),
+        ("[4, 5]", "[13, 5]"),  # more than the blocks have
+        ("[4, 5]", "[8, 5]"),  # the last block writes nothing
+        ("[4, 5]", "[9]"),
+    ],
+)
+def test_tiles_that_miss_the_end_are_refused(tile: str, shape: str) -> None:
+    with pytest.raises(FormatError, match="cover"):
+        parse_graph(HANGING.format(tile=tile, shape=shape))
+
+
+def test_parts_that_do_not_divide_evenly_need_a_tile() -> None:
+    with pytest.raises(FormatError, match="not divisible") as caught:
+        parse_graph(HANGING.replace(" tile={tile}", "").replace("[3]", "[2]").format(shape="[9, 5]"))
+    assert "tile=" in caught.value.hint

@@ -23,13 +23,13 @@ FORMS = [(print_graph, parse_graph), (print_json, parse_json)]
 SECONDS = 4.0
 
 
-@given(programs() | mugraphs())
+@given(programs() | mugraphs() | mugraphs(overhang=True))
 @settings(max_examples=150)
 def test_text_round_trip(graph: KernelGraph) -> None:
     assert parse_graph(print_graph(graph)) == graph
 
 
-@given(programs() | mugraphs())
+@given(programs() | mugraphs() | mugraphs(overhang=True))
 @settings(max_examples=100)
 def test_json_round_trip(graph: KernelGraph) -> None:
     assert parse_json(print_json(graph)) == graph
