@@ -163,7 +163,7 @@ class Passes:
         except MissingPartError as error:
             self.search.tell(f"no cubin: {error}")
         if self.gpu is not None and cubin is not None:
-            with Trials(self.search.proceed) as trials:
+            with Trials(lambda: True) as trials:  # called for by the user, whatever became of the session
                 ((_, outcome),) = self.first_runs([(candidate, emitted, cubin)], trials)
                 return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome))
         trying = (try_on_cpu, self.search.program, emitted, self._sample_seed)
