@@ -19,7 +19,7 @@ from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime.doctor import examine, report
-from mirage_nb.search import EFFORTS
+from mirage_nb.search import AXIOMS, EFFORTS, PRUNINGS
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 from mirage_nb.verify.files import check_files, prove_files, verify_files
 
@@ -43,6 +43,13 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", metavar="OUT", help="write the result as JSON")
     sub.add_argument("--emit", metavar="DIR", help="write the CUDA sources, cubins and muGraph texts")
     sub.add_argument("--store", metavar="FILE", help="keep the session there, and go on with what it has")
+    for state in ("without", "with"):
+        for what, known in (("axiom", AXIOMS), ("pruning", PRUNINGS)):
+            names = [name for name, switch in known.items() if not switch.fixed]
+            says = f"search without it: {', '.join(names)}" if state == "without" else "search with it at any effort"
+            sub.add_argument(
+                f"--{state}-{what}", action="append", default=[], choices=names, metavar="NAME", help=says
+            )
     sub.add_argument("--quiet", action="store_true", help="no progress line")
     sub.set_defaults(run=_superoptimize)
     sub = commands.add_parser("verify", help="compare two programs or muGraph files")
@@ -88,6 +95,8 @@ def _superoptimize(options: argparse.Namespace) -> int:
         budget=options.budget,
         max_block_ops=options.max_block_ops,
         store=options.store,
+        axioms=dict.fromkeys(options.with_axiom, True) | dict.fromkeys(options.without_axiom, False),
+        prunings=dict.fromkeys(options.with_pruning, True) | dict.fromkeys(options.without_pruning, False),
     )
     interrupted = False
     try:

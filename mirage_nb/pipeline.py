@@ -22,7 +22,7 @@ from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.runtime.tuning import ready_to_tune, tune
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search import EFFORTS, Budget, prepare
+from mirage_nb.search import EFFORTS, Budget, Switches, prepare, switched
 from mirage_nb.search.explain import explain
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
@@ -94,6 +94,11 @@ class Session:
         return self._passes.baselines
 
     @property
+    def switches(self) -> dict[str, bool]:
+        """For every axiom and pruning whether it is in force."""
+        return switched(self.search.bounds.searched)
+
+    @property
     def input_scale(self) -> float:
         """Standard deviation of the random inputs that keeps the program's values inside their types' range."""
         return self._passes.input_scale
@@ -122,6 +127,8 @@ class Session:
         max_block_ops: int | None = None,
         max_values: int | None = None,
         configuration_seconds: float | None = None,
+        axioms: Mapping[str, bool] | None = None,
+        prunings: Mapping[str, bool] | None = None,
     ) -> Session:
         """Go on with larger bounds, whether the session has ended, was stopped, or still runs; returns at once.
 
@@ -137,12 +144,13 @@ class Session:
             max_block_ops: largest number of block operators of a kernel.
             max_values: most values of a closure.
             configuration_seconds: what one configuration may take.
+            axioms, prunings: names that are switched on or off from now on, see `superoptimize`.
 
         Returns:
             The session itself, so that `session.extend(effort="exhaustive").result()` waits.
 
         Raises:
-            OptionError: an unknown effort, or a bound that is lower than it was.
+            OptionError: an unknown effort or name, or a bound that is lower than it was.
             SearchError: the session was not started, or its program could not be searched.
         """
         self.search.extend(
@@ -151,6 +159,7 @@ class Session:
             max_block_ops=max_block_ops,
             max_values=max_values,
             configuration_seconds=_seconds(configuration_seconds),
+            switches=Switches.of(axioms, prunings),
         )
         if self._checkpoint is not None:
             now = self.search
@@ -201,7 +210,7 @@ class Session:
         """
         graph = read_legal(text)
         prepared = prepare(self.program.graph, seed=self.search.seed)
-        return explain(prepared, EFFORTS[self.search.effort], graph)
+        return explain(prepared, self.search.bounds.searched, graph)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until everything has ended, at most `timeout` seconds; returns whether it has."""
@@ -315,6 +324,8 @@ def superoptimize(
     seed: int = 0,
     store: Store | str | Path | bool | None = None,
     fresh: bool = False,
+    axioms: Mapping[str, bool] | None = None,
+    prunings: Mapping[str, bool] | None = None,
 ) -> Session:
     """Search for the best muGraph of a tensor program, in the background.
 
@@ -333,6 +344,9 @@ def superoptimize(
             Configurations that the store has of the same search under the same name are not searched again.
             Default: the file in MIRAGE_NB_STORE if that is set, else nothing is written.
         fresh: forget first what the store has under this name.
+        axioms: axioms of `mirage_nb.search.AXIOMS` that are on or off, other than the effort has them, such as
+            `{"sum_div": False}`. Without an axiom muGraphs that need it are not found; all are verified in any case.
+        prunings: the same of `mirage_nb.search.PRUNINGS`.
 
     Returns:
         A session at once; `session.result()` blocks.
@@ -347,7 +361,7 @@ def superoptimize(
         graph=parsed.graph,
         target=chosen.name,
         seed=seed,
-        bounds=Bounds(effort, _budget(effort, max_block_ops)),
+        bounds=Bounds(effort, _budget(effort, max_block_ops), Switches.of(axioms, prunings)),
         text=parsed.text,
         title=name or parsed.name,
         sizes=parsed.sizes,
@@ -405,6 +419,7 @@ def _session(
         executor=executor,
         seed=header.seed,
         checkpoint=checkpoint,
+        switches=header.bounds.switches,
     )
     if fresh and checkpoint is not None:
         try:

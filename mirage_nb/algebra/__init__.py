@@ -5,6 +5,7 @@ from mirage_nb.algebra.axioms import EQUATIONS, PARTS, Axiom
 from mirage_nb.algebra.normal_form import Algebra
 from mirage_nb.algebra.options import QUICK, STANDARD, THOROUGH, AlgebraOptions
 from mirage_nb.algebra.oracle import ADD, DIV_AB, DIV_BA, MUL, Oracle
+from mirage_nb.algebra.strict import algebra_for, oracle_for
 
 __all__ = [
     "ADD",
@@ -21,4 +22,6 @@ __all__ = [
     "Axiom",
     "Expr",
     "Oracle",
+    "algebra_for",
+    "oracle_for",
 ]

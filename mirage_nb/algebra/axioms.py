@@ -103,7 +103,8 @@ class Axiom:
         conditions: must hold for the axiom to apply.
         effort: the lowest effort at which it applies without further conditions.
         factored_conditions: further conditions while products of sums stay factored.
-        switchable: whether `AlgebraOptions.off` may name it.
+        says: the equation as people write it.
+        fixed: why it cannot be switched off; empty if `AlgebraOptions.off` may name it.
     """
 
     name: str
@@ -113,7 +114,13 @@ class Axiom:
     group: Group = "A_eq"
     effort: Effort = "quick"
     factored_conditions: tuple[Condition, ...] = ()
-    switchable: bool = False
+    says: str = ""
+    fixed: str = ""
+
+    @property
+    def switchable(self) -> bool:
+        """Whether it may be switched off."""
+        return self.group == "A_eq" and not self.fixed
 
 
 def add(x: Term, y: Term) -> Apply:
@@ -144,25 +151,30 @@ def sqrt(x: Term) -> Apply:
 _X, _Y, _Z = Hole("x"), Hole("y"), Hole("z")
 _I, _J = AxisHole("i"), AxisHole("j")
 
+_UNORDERED = "operands have no order: the search tries every pair of values once, and what it finds is one muGraph"
+_TOGETHER = "the parts of an axis (grid, loop, tile) are summed as one set; their order is that of the muGraph's levels"
+_NO_AXIS = "an axis of extent one is no axis of the search, so nothing is ever summed over it"
+
 EQUATIONS: tuple[Axiom, ...] = (
-    Axiom("add_commutes", add(_X, _Y), add(_Y, _X)),
-    Axiom("mul_commutes", mul(_X, _Y), mul(_Y, _X)),
-    Axiom("add_associates", add(_X, add(_Y, _Z)), add(add(_X, _Y), _Z)),
-    Axiom("mul_associates", mul(_X, mul(_Y, _Z)), mul(mul(_X, _Y), _Z)),
+    Axiom("add_commutes", add(_X, _Y), add(_Y, _X), says="x + y = y + x", fixed=_UNORDERED),
+    Axiom("mul_commutes", mul(_X, _Y), mul(_Y, _X), says="x * y = y * x", fixed=_UNORDERED),
+    Axiom("add_associates", add(_X, add(_Y, _Z)), add(add(_X, _Y), _Z), says="x + (y + z) = (x + y) + z"),
+    Axiom("mul_associates", mul(_X, mul(_Y, _Z)), mul(mul(_X, _Y), _Z), says="x * (y * z) = (x * y) * z"),
     Axiom(
         "mul_distributes",
         add(mul(_X, _Z), mul(_Y, _Z)),
         mul(add(_X, _Y), _Z),
         effort="standard",
         factored_conditions=(AdditionFree(("z",)),),
+        says="x * z + y * z = (x + y) * z",
     ),
-    Axiom("div_distributes", add(div(_X, _Z), div(_Y, _Z)), div(add(_X, _Y), _Z)),
-    Axiom("mul_div", mul(_X, div(_Y, _Z)), div(mul(_X, _Y), _Z)),
-    Axiom("div_div", div(div(_X, _Y), _Z), div(_X, mul(_Y, _Z))),
-    Axiom("sum_one", Sum(UNIT_AXIS, _X), _X),
+    Axiom("div_distributes", add(div(_X, _Z), div(_Y, _Z)), div(add(_X, _Y), _Z), says="x / z + y / z = (x + y) / z"),
+    Axiom("mul_div", mul(_X, div(_Y, _Z)), div(mul(_X, _Y), _Z), says="x * (y / z) = (x * y) / z"),
+    Axiom("div_div", div(div(_X, _Y), _Z), div(_X, mul(_Y, _Z)), says="(x / y) / z = x / (y * z)"),
+    Axiom("sum_one", Sum(UNIT_AXIS, _X), _X, says="Σ over an axis of extent one: Σ x = x", fixed=_NO_AXIS),
     # Table 2 writes both sides as sum(i*j, x); a product of extents commutes, and so do named sums.
-    Axiom("sum_sum", Sum(_I, Sum(_J, _X)), Sum(_J, Sum(_I, _X))),
-    Axiom("sum_add", Sum(_I, add(_X, _Y)), add(Sum(_I, _X), Sum(_I, _Y))),
+    Axiom("sum_sum", Sum(_I, Sum(_J, _X)), Sum(_J, Sum(_I, _X)), says="Σi Σj x = Σj Σi x", fixed=_TOGETHER),
+    Axiom("sum_add", Sum(_I, add(_X, _Y)), add(Sum(_I, _X), Sum(_I, _Y)), says="Σ (x + y) = Σ x + Σ y"),
     Axiom(
         "sum_mul",
         Sum(_I, mul(_X, _Y)),
@@ -170,10 +182,23 @@ EQUATIONS: tuple[Axiom, ...] = (
         conditions=(Independent("i", "y"),),
         effort="standard",
         factored_conditions=(AdditionFree(("x", "y")),),
+        says="Σi (x * y) = (Σi x) * y, where y does not depend on i",
     ),
-    Axiom("sum_div", Sum(_I, div(_X, _Y)), div(Sum(_I, _X), _Y), conditions=(Independent("i", "y"),)),
-    Axiom("exp_product", mul(exp(_X), exp(_Y)), exp(add(_X, _Y)), switchable=True),
-    Axiom("sqrt_product", mul(sqrt(_X), sqrt(_Y)), sqrt(mul(_X, _Y)), effort="thorough", switchable=True),
+    Axiom(
+        "sum_div",
+        Sum(_I, div(_X, _Y)),
+        div(Sum(_I, _X), _Y),
+        conditions=(Independent("i", "y"),),
+        says="Σi (x / y) = (Σi x) / y, where y does not depend on i",
+    ),
+    Axiom("exp_product", mul(exp(_X), exp(_Y)), exp(add(_X, _Y)), says="exp(x) * exp(y) = exp(x + y)"),
+    Axiom(
+        "sqrt_product",
+        mul(sqrt(_X), sqrt(_Y)),
+        sqrt(mul(_X, _Y)),
+        effort="thorough",
+        says="sqrt(x) * sqrt(y) = sqrt(x * y)",
+    ),
 )
 """A_eq of Table 2, one row each."""
 

@@ -13,10 +13,11 @@ from random import Random
 
 from mirage_nb.algebra.atoms import Expr
 from mirage_nb.algebra.axioms import Apply, Sum, Symbol, Term
-from mirage_nb.algebra.normal_form import Algebra
+from mirage_nb.algebra.interface import Expressions, Pruner
 from mirage_nb.algebra.options import AlgebraOptions
-from mirage_nb.algebra.oracle import ADD, DIV_AB, DIV_BA, MUL, Oracle
+from mirage_nb.algebra.oracle import ADD, DIV_AB, DIV_BA, MUL
 from mirage_nb.algebra.rewriting import Rewriter, SymbolAxes, build, subterms
+from mirage_nb.algebra.strict import algebra_for, oracle_for
 
 _FLAGS = {"mul": MUL, "add": ADD, "div": DIV_AB}
 _ARITY = {"add": 2, "mul": 2, "div": 2, "exp": 1, "sqrt": 1, "silu": 1}
@@ -127,9 +128,9 @@ def examine(
     """Try the oracle on one target and add what comes out to `found` (see `survey`)."""
     rewrites, complete = rewriter.closure(target, limit)
     parts = subterms(rewrites)
-    algebra = Algebra(options)
+    algebra = algebra_for(options)
     known: dict[Term, Expr] = {}
-    oracle = Oracle(algebra, [build(algebra, target, rewriter.axes, known)])
+    oracle = oracle_for(algebra, [build(algebra, target, rewriter.axes, known)])
     for rewrite in rewrites:
         if build(algebra, rewrite, rewriter.axes, known) != known[target]:
             found.wrong.append(f"another normal form: {rewrite} of {target}")
@@ -138,10 +139,10 @@ def examine(
     if complete:
         found.complete += 1
         expressions = {known[part] for part in parts}
-        _ask_others(oracle, sorted(expressions), expressions, rng, pairs, found)
+        _ask_others(algebra, oracle, sorted(expressions), expressions, rng, pairs, found)
 
 
-def _ask_parts(oracle: Oracle, target: Term, parts: Iterable[Term], known: dict[Term, Expr], found: Survey) -> None:
+def _ask_parts(oracle: Pruner, target: Term, parts: Iterable[Term], known: dict[Term, Expr], found: Survey) -> None:
     for part in parts:
         found.parts += 1
         if not oracle.reaches(known[part]):
@@ -152,8 +153,15 @@ def _ask_parts(oracle: Oracle, target: Term, parts: Iterable[Term], known: dict[
                 found.wrong.append(f"pair denied: {part} of {target}")
 
 
-def _ask_others(oracle: Oracle, choices: list[Expr], parts: set[Expr], rng: Random, pairs: int, found: Survey) -> None:
-    algebra = oracle.algebra
+def _ask_others(
+    algebra: Expressions,
+    oracle: Pruner,
+    choices: list[Expr],
+    parts: set[Expr],
+    rng: Random,
+    pairs: int,
+    found: Survey,
+) -> None:
     for _ in range(pairs):
         a, b = rng.choice(choices), rng.choice(choices)
         flags = oracle.pair(a, b)

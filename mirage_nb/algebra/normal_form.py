@@ -41,6 +41,7 @@ class Algebra:
         self.table = AtomTable()
         self._split_exp = "exp_product" not in options.off
         self._split_sqrt = "sqrt_product" not in options.off
+        self._split_inverse = "div_div" not in options.off
         self._factored = options.products == "factored"
         self._expressions: dict[Terms, Expr] = {}
         self._terms: list[Terms] = []
@@ -139,7 +140,8 @@ class Algebra:
         """1 / e. Not an expression of Table 1 by itself: a / e is a times this."""
         out = self._inverses.get(e)
         if out is None:
-            primes = [self._atom(AtomKind.INVERSE, p) for p in self.pieces(e)]
+            pieces = self.pieces(e) if self._split_inverse else (e,)
+            primes = [self._atom(AtomKind.INVERSE, p) for p in pieces]
             out = self._inverses[e] = self.single(self.table.product(primes))
         return out
 
@@ -193,7 +195,8 @@ class Algebra:
 
     def splits(self, kind: AtomKind) -> bool:
         """Whether atoms of this kind were split into their smallest factors."""
-        return kind is AtomKind.INVERSE or (self._split_exp if kind is AtomKind.EXP else self._split_sqrt)
+        split = {AtomKind.INVERSE: self._split_inverse, AtomKind.EXP: self._split_exp, AtomKind.ROOT: self._split_sqrt}
+        return split[kind]
 
     def argument(self, prime: int) -> Expr:
         """The expression inside an exponential, root, inverse or addition atom."""

@@ -33,7 +33,8 @@ class AlgebraOptions:
         switchable = sorted(axiom.name for axiom in EQUATIONS if axiom.switchable)
         for name in sorted(self.off):
             if name not in switchable:
-                what = "cannot be switched off" if name in BY_NAME else "is not an axiom"
+                fixed = BY_NAME[name].fixed if name in BY_NAME else ""
+                what = f"cannot be switched off: {fixed}" if name in BY_NAME else "is not an axiom"
                 raise OptionError(f"{name!r} {what}", hint=f"switchable: {', '.join(switchable)}")
         if self.products not in ("expanded", "factored"):
             raise OptionError(f"products is {self.products!r}", hint="use 'expanded' or 'factored'")

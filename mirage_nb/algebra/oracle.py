@@ -10,11 +10,11 @@ Questions are answered in two stages: divisibility of flats (integers that ignor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from math import gcd, prod
 
-from mirage_nb.algebra.atoms import Expr
+from mirage_nb.algebra.atoms import AtomKind, Expr
 from mirage_nb.algebra.levels import Level, find_levels
 from mirage_nb.algebra.matching import Matcher
 from mirage_nb.algebra.normal_form import Algebra, Terms
@@ -78,6 +78,7 @@ class Oracle:
         self._places: dict[Expr, int] = {}
         self._profiles: dict[Expr, _Profile] = {}
         self._pairs: dict[tuple[Expr, Expr], int] = {}
+        self._opened: tuple[int, int] | tuple[()] = ()
 
     # ---- one expression
     def reaches(self, e: Expr) -> bool:
@@ -116,6 +117,30 @@ class Oracle:
                 if not found >> bit & 1 and total <= level.total and self._fits(terms, m, level):
                     found |= 1 << bit
         return found
+
+    def reaches_level(self, e: Expr, chosen: Container[int]) -> bool:
+        """Whether e can become a summand of one of these levels, given by their numbers."""
+        places = self.places(e)
+        return places == _EVERYWHERE or any(
+            places >> bit & 1 and level in chosen for (level, _), bit in self._contexts.items()
+        )
+
+    def cofactors(self, e: Expr) -> frozenset[int] | None:
+        """The flats of what e has to be multiplied with, summed and divided by to become summands of the target or of
+        a level inside; None where that is not decided."""
+        places = self.places(e)
+        if places == _EVERYWHERE:
+            return None
+        return frozenset(cofactor for (_, cofactor), bit in self._contexts.items() if places >> bit & 1)
+
+    def has(self, flat: int, *, inverse: bool) -> bool:
+        """Whether an inverse is among the atoms of a cofactor, or anything but inverses and axes."""
+        if not self._opened:
+            atoms = self.algebra.table.atoms
+            found = {p for at in self._slots.values() for _, m in at for p in self._matcher.open(m).places}
+            inverses = {p for p in found if atoms[p].kind is AtomKind.INVERSE}
+            self._opened = prod(found - inverses), prod(inverses)
+        return gcd(flat, self._opened[inverse]) > 1
 
     def _most_telling_first(self, terms: Terms) -> Terms:
         """The term with most axes first: it says most about scope."""

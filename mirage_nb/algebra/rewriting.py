@@ -23,7 +23,7 @@ from mirage_nb.algebra.axioms import (
     Symbol,
     Term,
 )
-from mirage_nb.algebra.normal_form import Algebra
+from mirage_nb.algebra.interface import Expressions
 
 SymbolAxes = Mapping[str, frozenset[Hashable]]
 Binding = dict[str, Hashable]
@@ -201,7 +201,7 @@ def _head(term: Term) -> str:
     return term.op if isinstance(term, Apply) else type(term).__name__
 
 
-def build(algebra: Algebra, term: Term, axes: SymbolAxes, known: dict[Term, Expr] | None = None) -> Expr:
+def build(algebra: Expressions, term: Term, axes: SymbolAxes, known: dict[Term, Expr] | None = None) -> Expr:
     """The normal form of a term; `known` remembers the normal forms of its parts between calls."""
     known = {} if known is None else known
     found = known.get(term)

@@ -17,56 +17,10 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.search import EFFORTS, Configuration, configurations, prepare
 from mirage_nb.search.explore import root_sets, semantics_for
 from mirage_nb.search.saturation.closure import Closure, Rules
-from mirage_nb.search.saturation.pairs import Pair, Pairs
 from mirage_nb.search.saturation.sample import Sample
 from mirage_nb.search.saturation.semantics import Semantics
-from mirage_nb.search.saturation.values import Operator, Shift, Type, Value, is_legal
 
 EFFORT = replace(EFFORTS["standard"], kernels=1)
-
-
-class _AnyTypes(Pairs):
-    """Any two tiles may be combined elementwise, as long as no part is data and index at once."""
-
-    def of(self, first: Type, second: Type) -> Pair:
-        joined = tuple(a | b for a, b in zip(first, second, strict=True))
-        pair = super().of(first, second)
-        return replace(pair, elementwise=joined) if is_legal(joined) else pair
-
-
-class _AnyShift(Semantics):
-    """Shifted values may be mixed with others."""
-
-    def shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | str | None:
-        found = super().shift(operator, args, mask)
-        return None if isinstance(found, str) else found
-
-
-class _Typeless(Closure):
-    def __init__(self, semantics: Semantics, *rest: Any) -> None:
-        super().__init__(semantics, *rest)
-        self._pairs = _AnyTypes(semantics)
-
-
-class _Scattered(Closure):
-    """Scaling by a constant may stand anywhere."""
-
-    def _keep(self, *application: Any) -> None:
-        super()._keep(*application)
-        self.values[-1].scaled = False
-
-
-class _NeverKnown(dict[Any, Value]):
-    def get(self, key: Any, default: Any = None) -> Any:
-        return default
-
-
-class _Unmerged(Closure):
-    """Every derivation makes a value of its own."""
-
-    def __init__(self, semantics: Semantics, *rest: Any) -> None:
-        super().__init__(semantics, *rest)
-        self._keys = _NeverKnown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +29,11 @@ class Pruning:
 
     Attributes:
         name: as the table says it.
-        closure, semantics: what takes their place.
         rules: of the closure.
         options: the axioms in force, given those that a search at standard effort chooses.
     """
 
     name: str
-    closure: type[Closure] = Closure
-    semantics: type[Semantics] = Semantics
     rules: Rules = field(default_factory=Rules)
     options: Callable[[AlgebraOptions], AlgebraOptions] = lambda standard: standard
 
@@ -106,10 +57,10 @@ def _without(name: str) -> Callable[[AlgebraOptions], AlgebraOptions]:
 PRUNINGS: tuple[Pruning, ...] = (
     Pruning("all on"),
     Pruning("oracle off", rules=Rules(oracle=False)),
-    Pruning("types off", closure=_Typeless),
-    Pruning("canonical form off", closure=_Scattered),
-    Pruning("shift rules off", semantics=_AnyShift),
-    Pruning("merging off", closure=_Unmerged),
+    Pruning("types off", rules=Rules(types=False)),
+    Pruning("canonical form off", rules=Rules(canonical=False)),
+    Pruning("shift rules off", rules=Rules(shifts=False)),
+    Pruning("merging off", rules=Rules(merging=False)),
     Pruning("sqrt axiom on", options=_all_axioms),
     Pruning("exp axiom off", options=_without("exp_product")),
     Pruning("products factored", options=_factored),
@@ -147,7 +98,7 @@ def measure(
     standard = semantics_for(prepared, EFFORT)[0].algebra.options
     for row in prunings:
         start = time.process_time()
-        semantics = row.semantics(prepared, row.options(standard))
+        semantics = Semantics(prepared, row.options(standard))
         generated = kept = finals = 0
         capped = False
         late = _clock(start + limit)
@@ -167,7 +118,7 @@ def _clock(end: float) -> Callable[[], bool]:
 def _closed(
     row: Pruning, semantics: Semantics, configuration: Configuration, cap: int, late: Callable[[], bool]
 ) -> Closure:
-    closure = row.closure(
+    closure = Closure(
         semantics,
         frozenset(configuration.grid),
         configuration.loop,

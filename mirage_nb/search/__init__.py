@@ -7,9 +7,12 @@ from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.search.sizes.instantiate import Instance, sized
 from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort, configurations
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
+from mirage_nb.search.switches import AXIOMS, PRUNINGS, Switch, Switches, switched
 
 __all__ = [
+    "AXIOMS",
     "EFFORTS",
+    "PRUNINGS",
     "Assembly",
     "Axis",
     "Budget",
@@ -23,10 +26,13 @@ __all__ = [
     "Source",
     "Step",
     "Structure",
+    "Switch",
+    "Switches",
     "configurations",
     "instances",
     "prepare",
     "run_configuration",
     "sized",
+    "switched",
     "tiny",
 ]

@@ -30,7 +30,7 @@ from mirage_nb.ir import (
 from mirage_nb.search.axes import Layout, Prepared, broadcast_layouts, spread_layout
 from mirage_nb.search.dims import folded_dim
 from mirage_nb.search.explore import semantics_for
-from mirage_nb.search.saturation.closure import Closure, Rules
+from mirage_nb.search.saturation.closure import Closure
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.saturation.sample import Sample
 from mirage_nb.search.saturation.semantics import Semantics
@@ -306,9 +306,8 @@ class _Block:
         reduced = [axis.reduced for axis in semantics.prepared.axes]
         loop = self.loop if self.loop is not None and reduced[self.loop] else None
         effort = walk.effort
-        rules = Rules(effort.replicas, effort.concat, effort.hold)
         self.record = _Record(semantics)
-        self.closure = Closure(semantics, grid, loop, (), rules, self.record, lambda counts: None, lambda: False)
+        self.closure = Closure(semantics, grid, loop, (), effort.rules, self.record, lambda counts: None, lambda: False)
         walk.labels.append(self._label(grid, loop))
         walk.lines.append(f"kernel {self.number + 1}, as in '{walk.labels[-1]}'")
         walk.splits_late |= bool(grid) and self.number > 0

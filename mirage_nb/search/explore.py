@@ -19,7 +19,7 @@ from mirage_nb.search.assemble import Assembly, Part, cheapest, part_instances
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.derive import free_loops
 from mirage_nb.search.pieces import HEAVY, Piece, pieces
-from mirage_nb.search.saturation.closure import Closure, Rules
+from mirage_nb.search.saturation.closure import Closure
 from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
 from mirage_nb.search.saturation.extract import Choice, Extraction
 from mirage_nb.search.saturation.sample import Sample
@@ -219,8 +219,7 @@ class _Explorer:
         sample: Sample,
     ) -> Closure:
         """One saturated closure, or as much of it as the budget allows."""
-        effort = self.effort
-        rules = Rules(effort.replicas, effort.concat, effort.hold, max_values=self.budget.max_values)
+        rules = replace(self.effort.rules, max_values=self.budget.max_values)
         closure = Closure(
             semantics, frozenset(grid), loop, leaves, rules, sample, self.progress, self.saturating_halted
         )

@@ -5,7 +5,7 @@ Nothing here names a program: the configurations of a search follow from the pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, AlgebraOptions
@@ -13,6 +13,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.pieces import HEAVY, Cut, cuts, pieces, smallest_cut
+from mirage_nb.search.saturation.closure import Rules
 from mirage_nb.search.saturation.semantics import Semantics
 
 MAX_GRID_DIMS = 3
@@ -42,7 +43,7 @@ class Effort:
         pairs: at most so many graphs of two kernels per configuration.
         budget: what one configuration may take, unless the caller says otherwise.
         prefixes: size of the sample of events.
-        replicas, concat, hold: see `closure.Rules`.
+        rules: of the closures.
         parts: any part of an axis may be left between two kernels, not only the grid's.
         expand: products of long sums are always written out.
         free_loops: loops over free axes are derived as well.
@@ -58,9 +59,7 @@ class Effort:
     pairs: int
     budget: Budget = Budget()
     prefixes: int = 150
-    replicas: bool = True
-    concat: bool = True
-    hold: bool = True
+    rules: Rules = field(default_factory=Rules)
     parts: bool = False
     expand: bool = False
     free_loops: bool = False
@@ -79,7 +78,7 @@ EFFORTS: dict[str, Effort] = {
             structures=64,
             pairs=0,
             budget=Budget(10.0),
-            concat=False,
+            rules=Rules(concat=False),
         ),
         Effort("standard", STANDARD, kernels=2, pieces=5, cuts=16, extra=3, structures=128, pairs=64),
         Effort(

@@ -46,13 +46,18 @@ class Rules:
     """What a closure may do beyond the operators of the program.
 
     `replicas`: inputs may also be read whole where the configuration could split them. `concat`, `hold`: the
-    accumulators of that kind. `oracle`: prune by abstract expression; off only to measure what it is worth.
+    accumulators of that kind. The others are prunings: `oracle` by abstract expression, `types` of outer products,
+    `canonical` of other places for a scaling, `shifts` of what mixes maxima; `merging` makes equal values one.
     """
 
     replicas: bool = True
     concat: bool = True
     hold: bool = True
     oracle: bool = True
+    types: bool = True
+    canonical: bool = True
+    shifts: bool = True
+    merging: bool = True
     max_values: int = 100_000
     max_depth: int = 1_000
 
@@ -85,7 +90,7 @@ class Closure:
         self._stopped = stopped
         self._keys: dict[tuple[int, Type, bytes, int, bool, Shift | None], Value] = {}
         self._expressions: dict[tuple[object, ...], int] = {}
-        self._pairs = Pairs(semantics)
+        self._pairs = Pairs(semantics, outer=not rules.types)
         self._levels: tuple[dict[int, int], ...] = (defaultdict(int), defaultdict(int))
         prepared = semantics.prepared
         used = prepared.operators
@@ -236,9 +241,10 @@ class Closure:
             self._prune(Outcome.PRUNED_EXPRESSION, operator, args, type_, "", -1 - expr)
             return
         shift = semantics.shift(operator, args, mask) if self._maxima else None
-        if isinstance(shift, str):
+        if isinstance(shift, str) and self.rules.shifts:
             self._prune(Outcome.PRUNED_SHIFT, operator, args, type_, shift, expr)
             return
+        shift = None if isinstance(shift, str) else shift
         elements = semantics.elements(operator, args, mask)
         if elements is None:
             self._prune(Outcome.PRUNED_CANONICAL, operator, args, type_, "undefined: it divides by zero", expr)
@@ -263,7 +269,7 @@ class Closure:
         node = (operator, tuple(arg.id for arg in args))
         depth = 1 + max(arg.level for arg in args)
         known = self._keys.get(key)
-        if known is not None:
+        if known is not None and (self.rules.merging or node in known.nodes):
             self._count(depth, Outcome.MERGED)
             if node not in known.nodes:
                 known.nodes.append(node)
@@ -282,7 +288,7 @@ class Closure:
             has_exp,
             print_,
             depth,
-            scaled,
+            scaled and self.rules.canonical,
             shift=shift,
             peak=self.semantics.peak(operator, args, mask) if self._maxima else None,
             nodes=[node],

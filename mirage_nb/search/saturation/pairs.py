@@ -28,17 +28,17 @@ class Pair:
 
 
 class Pairs:
-    """The pairs of one program, each worked out once."""
+    """The pairs of one program, each worked out once. `outer`: outer products are allowed in any case."""
 
-    def __init__(self, semantics: Semantics) -> None:
+    def __init__(self, semantics: Semantics, *, outer: bool = False) -> None:
         prepared = semantics.prepared
         self._reduced = [axis.reduced for axis in prepared.axes]
         self._known: dict[tuple[Type, Type], Pair] = {}
         types = semantics.program_types
         products = [args for operator, args in prepared.program if operator.kind is OpKind.MATMUL]
-        self._thin = not all(crossed(types[a], types[b]) for a, b in products)
+        self._thin = outer or not all(crossed(types[a], types[b]) for a, b in products)
         pairs = [args for operator, args in prepared.program if operator.kind in BINARY]
-        self.outer = any(crossed(types[a], types[b]) for a, b in pairs)
+        self.outer = outer or any(crossed(types[a], types[b]) for a, b in pairs)
 
     def of(self, first: Type, second: Type) -> Pair:
         """What tiles of these types can become together."""

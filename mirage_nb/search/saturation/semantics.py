@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mirage_nb.algebra import Algebra, AlgebraOptions, Oracle
+from mirage_nb.algebra import AlgebraOptions, algebra_for, oracle_for
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, AccumKind, ConstAttrs, OpKind, Trait
 from mirage_nb.search.axes import Prepared
@@ -39,7 +39,7 @@ class Semantics:
 
     def __init__(self, prepared: Prepared, options: AlgebraOptions) -> None:
         self.prepared = prepared
-        self.algebra = Algebra(options)
+        self.algebra = algebra_for(options)
         self.field = Field(prepared.seed)
         self._dims, self._shape = self._lay_out()
         kinds = {op.kind for op, _ in prepared.program}
@@ -48,7 +48,7 @@ class Semantics:
         self.constants = [self._constant(index, attrs) for index, attrs in enumerate(prepared.constants)]
         self._peaks: dict[tuple[bytes, frozenset[int]], tuple[Array, Array]] = {}
         self.targets = self._targets()
-        self.oracle = Oracle(self.algebra, [target.expr for target in self.targets])
+        self.oracle = oracle_for(self.algebra, [target.expr for target in self.targets])
 
     # -- layout of the arrays
 

@@ -9,21 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
+from mirage_nb.errors import OptionError
 from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Rejected
-from mirage_nb.search.space import Budget, Configuration
+from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort
+from mirage_nb.search.switches import Switches
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What limits the search of one configuration: the name of an effort, and a budget."""
+    """What limits the search of one configuration: the name of an effort, a budget, and what differs from them."""
 
     effort: str
     budget: Budget
+    switches: Switches = field(default_factory=Switches)
+
+    @property
+    def searched(self) -> Effort:
+        """The effort with its switches.
+
+        Raises:
+            OptionError: the effort is unknown.
+        """
+        if self.effort not in EFFORTS:
+            raise OptionError(f"unknown effort {self.effort!r}", hint=f"one of {', '.join(EFFORTS)}")
+        return self.switches.applied(EFFORTS[self.effort])
 
     def within(self, other: Bounds) -> bool:
         """Whether no bound of the other one is smaller, at the same effort."""
-        return self.effort == other.effort and not self.lowered_by(other)
+        return self.searched == other.searched and not self.lowered_by(other)
 
     def lowered_by(self, other: Bounds) -> tuple[str, ...]:
         """The bounds of the budget that the other one has smaller."""

@@ -30,8 +30,10 @@ from mirage_nb.search.session.findings import BOUND_NAMES, Bounds, Explored, Fin
 from mirage_nb.search.session.ledger import Facts, Ledger
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.search.session.worker import Task, explore
+from mirage_nb.search.switches import Switches
 from mirage_nb.targets import Target
 
+NOTHING_SWITCHED = Switches()
 TICK_SECONDS = 0.05
 HEAD_START_SECONDS = 0.3
 """How long the supervising thread searches by itself."""
@@ -53,6 +55,7 @@ class SearchSession(Background):
             and ended with the session. A given executor stays the caller's.
         seed: of all random elements; equal seeds give equal results.
         checkpoint: keeps what is done; what it already has of this session is not searched again.
+        switches: axioms and prunings that differ from the effort.
 
     Raises:
         OptionError: an unknown effort.
@@ -70,11 +73,12 @@ class SearchSession(Background):
         executor: Executor | None = None,
         seed: int = 0,
         checkpoint: Checkpoint | None = None,
+        switches: Switches = NOTHING_SWITCHED,
     ) -> None:
         super().__init__(name, executor)
         self.program = program
         self.target = target
-        self.bounds = Bounds(effort, budget if budget is not None else _effort_budget(effort))
+        self.bounds = Bounds(effort, budget if budget is not None else _effort_budget(effort), switches)
         self.seconds = seconds
         self.seed = seed
         self._ledger = Ledger()
@@ -119,6 +123,7 @@ class SearchSession(Background):
         max_block_ops: int | None = None,
         max_values: int | None = None,
         configuration_seconds: float | None = None,
+        switches: Switches = NOTHING_SWITCHED,
     ) -> None:
         """Go on with larger bounds, in any state; returns at once. Without arguments: go on after a stop.
 
@@ -132,6 +137,7 @@ class SearchSession(Background):
             max_block_ops: largest number of block operators of a kernel.
             max_values: most values of a closure.
             configuration_seconds: what one configuration may take.
+            switches: axioms and prunings that are switched now; if any is, every configuration is explored again.
 
         Raises:
             OptionError: an unknown effort, or a bound that is lower than it was.
@@ -139,6 +145,7 @@ class SearchSession(Background):
         """
         asked = {"max_block_ops": max_block_ops, "max_values": max_values, "seconds": configuration_seconds}
         bounds = _raised(self.bounds, effort, {name: value for name, value in asked.items() if value is not None})
+        bounds = replace(bounds, switches=bounds.switches.then(switches))
         with self._turn:
             if self._state in (State.WAITING, State.FAILED):
                 raise SearchError(f"a session that is {self._state.value} cannot be extended", hint="start a new one")
@@ -277,9 +284,12 @@ class SearchSession(Background):
         with self._turn:
             self._extended = False
             bounds = self.bounds
-        found = configurations(prepared, EFFORTS[bounds.effort])
+        found = configurations(prepared, bounds.searched)
         with self._turn:
-            return [self._task(configuration) for configuration in self._ledger.open(found, bounds)]
+            missing = self._ledger.open(found, bounds)
+            for limit in bounds.switches.limits(EFFORTS[bounds.effort]):
+                self._ledger.leave_out(None, limit)
+            return [self._task(configuration) for configuration in missing]
 
     def _task(self, configuration: Configuration) -> Task:
         assert self._box is not None
@@ -385,7 +395,7 @@ def _raised(bounds: Bounds, effort: str | None, asked: Mapping[str, Any]) -> Bou
             raise OptionError(
                 f"{name}: {value:g} is less than {getattr(bounds.budget, name):g}", hint="bounds can only be raised"
             )
-    return Bounds(chosen, replace(budget, **asked))
+    return Bounds(chosen, replace(budget, **asked), bounds.switches)
 
 
 def _effort_budget(effort: str) -> Budget:

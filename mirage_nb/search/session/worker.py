@@ -19,7 +19,6 @@ from pathlib import Path
 from mirage_nb.errors import FormatError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import (
-    EFFORTS,
     Assembly,
     Configuration,
     Prepared,
@@ -180,7 +179,7 @@ class _Exploration:
     def run(self) -> Explored:
         task = self._task
         prepared = prepare(task.program, seed=task.seed)
-        effort, budget = EFFORTS[task.bounds.effort], task.bounds.budget
+        effort, budget = task.bounds.searched, task.bounds.budget
         result = run_configuration(prepared, task.configuration, effort, budget, self._report, self._watch.stopped)
         self._counts, self._structures = result.counts, len(result.structures)
         looked_at = 0
