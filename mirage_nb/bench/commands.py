@@ -9,6 +9,7 @@ from mirage_nb.bench.ablation import print_record, run_ablation
 from mirage_nb.bench.cost import rank_record, run_cost
 from mirage_nb.bench.kernels import Asked, run_kernels, show_record
 from mirage_nb.bench.search import add_search
+from mirage_nb.bench.verify import add_verify
 from mirage_nb.bench.workloads import WORKLOADS
 from mirage_nb.errors import OptionError
 
@@ -45,6 +46,7 @@ def add_parser(commands: Any) -> None:
     cost.add_argument("--from", dest="source", metavar="FILE", help="rank this record anew instead; needs no GPU")
     cost.set_defaults(run=_cost)
     add_search(kinds)
+    add_verify(kinds)
 
 
 def _names(options: argparse.Namespace) -> tuple[str, ...]:

@@ -133,16 +133,19 @@ class FieldAlgebra:
 
     def each(self, operation: Operation, *operands: FieldTensor) -> FieldTensor:
         """An elementwise operation on aligned operands, on every part that all of them have."""
-        p, q = (
-            None if any(part is None for part in parts) else operation(modulus, *parts)
-            for modulus, parts in (
-                (self.instance.p, [x.p for x in operands]),
-                (self.instance.q, [x.q for x in operands]),
-            )
-        )
-        if p is None and q is None:
+        has_p = has_q = True
+        undefined: Mask | None = None
+        for x in operands:  # a plain loop: this is where small trials spend their time
+            has_p, has_q = has_p and x.p is not None, has_q and x.q is not None
+            if x.undefined is not None:
+                undefined = x.undefined if undefined is None else undefined | x.undefined
+        if not has_p and not has_q:
             return _nothing(operation(self.instance.p, *(x.any_part for x in operands)))
-        return FieldTensor(p, q, _either(*(x.undefined for x in operands)))
+        return FieldTensor(
+            operation(self.instance.p, *[x.p for x in operands]) if has_p else None,
+            operation(self.instance.q, *[x.q for x in operands]) if has_q else None,
+            undefined,
+        )
 
     def rescaled(self, x: FieldTensor, old: FieldTensor, new: FieldTensor) -> FieldTensor:
         """x * exp(old - new)."""
@@ -214,8 +217,9 @@ def _word(x: FieldTensor) -> Words:
 
 def aligned(operands: Sequence[FieldTensor], batch: int) -> list[FieldTensor]:
     """The operands with tiles of equal rank."""
-    rank = arrays.tile_rank([x.any_part for x in operands], batch)
-    if all(x.any_part.ndim == rank + batch for x in operands):
+    dims = [x.any_part.ndim for x in operands]
+    rank = max(dims) - batch
+    if min(dims) == rank + batch:
         return list(operands)
     return [x.moved(lambda array: arrays.align(array, rank, batch)) for x in operands]
 
@@ -231,7 +235,8 @@ def exponential(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
 
 def _inverse(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
     zero = _either(*(part == 0 for part in (x.p, x.q) if part is not None))
-    return replace(algebra.each(Arithmetic.inverse, x), undefined=_either(x.undefined, _where_any(zero)))
+    inverse = algebra.each(Arithmetic.inverse, x)
+    return FieldTensor(inverse.p, inverse.q, _either(x.undefined, _where_any(zero)))
 
 
 def _square_root(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
@@ -241,7 +246,7 @@ def _square_root(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
     square = algebra.each(Arithmetic.mul, root, root)
     pairs = ((square.p, x.p), (square.q, x.q))
     wrong = _either(*(a != b for a, b in pairs if a is not None and b is not None))
-    return replace(root, undefined=_either(x.undefined, _where_any(wrong)))
+    return FieldTensor(root.p, root.q, _either(x.undefined, _where_any(wrong)))
 
 
 def _elementwise(operation: Operation) -> Rule:
@@ -263,9 +268,9 @@ def _const(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs 
 
 def _matmul(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     x, y = aligned(operands, batch)
-    product = algebra.each(Arithmetic.matmul, replace(x, undefined=None), replace(y, undefined=None))
     if x.undefined is None and y.undefined is None:
-        return product
+        return algebra.each(Arithmetic.matmul, x, y)
+    product = algebra.each(Arithmetic.matmul, replace(x, undefined=None), replace(y, undefined=None))
     return replace(product, undefined=_either(_reduced_mask(x, -1), _reduced_mask(y, -2)))
 
 
@@ -278,8 +283,11 @@ def _concat_matmul(
 
 
 def _summed(algebra: FieldAlgebra, x: FieldTensor, axis: int) -> FieldTensor:
-    total = algebra.each(lambda modulus, part: modulus.sum(part, axis), replace(x, undefined=None))
-    return replace(total, undefined=_reduced_mask(x, axis))
+    p, q = (
+        None if part is None else modulus.sum(part, axis)
+        for modulus, part in ((algebra.instance.p, x.p), (algebra.instance.q, x.q))
+    )
+    return FieldTensor(p, q, _reduced_mask(x, axis))
 
 
 def _reduced_mask(x: FieldTensor, axis: int) -> Mask | None:

@@ -1,10 +1,10 @@
 """The field interpreter for many graphs of the same inputs: what two of them compute alike is computed once.
 
 In: some field instances with inputs for each, then graph after graph. Out: their outputs, of all instances side by
-side. A value is a number that stands for a stack of field tensors, one per instance, made when an output needs it; equal
-operators on equal numbers give the equal number. The structures that a search finds share most of what they compute,
-so the work for one more of them is one walk, and what is new in it. `StackAlgebra` is the field interpreter for
-stacks of tensors, for one graph.
+side. A value is a number that stands for a stack of field tensors, one per instance, made when an output needs it;
+equal operators on equal numbers give the equal number. The structures that a search finds share most of what they
+compute, so the work for one more of them is one walk, and what is new in it. `StackAlgebra` is the field interpreter
+for stacks of tensors, for one graph.
 """
 
 from __future__ import annotations

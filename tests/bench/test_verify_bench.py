@@ -1,0 +1,48 @@
+"""`bench verify`: its rows say what was measured, its wrong muGraphs are wrong, its records can be read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mirage_nb.__main__ import main
+from mirage_nb.bench.verify import candidates, measure, summary, wrong_shifts
+from mirage_nb.bench.workloads import workload
+from mirage_nb.ir.legality import check
+from mirage_nb.lang import parse
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import VerdictKind
+
+
+@pytest.mark.parametrize(("name", "count"), [("gqa", 2), ("decode70b", 2), ("moe", 0), ("rmsnorm", 0)])
+def test_wrong_shifts_are_legal_and_refuted(name: str, count: int) -> None:
+    (small, first), _ = next(candidates(parse(workload(name)).graph))
+    wrong = dict(wrong_shifts(first))
+    assert len(wrong) == count and verify(small, first).accepted
+    for graph in wrong.values():
+        check(graph)
+        assert verify(small, graph, seed=3).kind is VerdictKind.REFUTED
+
+
+def test_a_row_says_what_was_measured() -> None:
+    row = measure("ntrans")
+    assert row["candidates"] >= 2 and 0 < row["again_ms"] < 1000 and 0 < row["drawn_ms"] and not row["wrong_ms"]
+    assert row["log2_bound"] <= -64 and row["proof_steps"] is not None
+    assert row["full"] == "field" and row["full_s"] < 60
+    assert "bound of 2^-64 for 1, proof for 1 of 1" in summary([row])
+
+
+def test_a_record_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = tmp_path / "record.json"
+    assert main(["bench", "verify", "--workloads", "ntrans", "--record", str(record)]) == 0
+    printed = capsys.readouterr().out
+    assert main(["bench", "verify", "--from", str(record)]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == printed.splitlines()
+    made = json.loads(record.read_text())
+    assert made["machine"]["cores"] >= 1
+    record.write_text(json.dumps(made | {"schema": 99}))
+    assert main(["bench", "verify", "--from", str(record)]) == 2
+    assert "no record of `bench verify`" in capsys.readouterr().err
+    assert main(["bench", "verify", "--workloads", "nope"]) == 2
