@@ -8,6 +8,7 @@ from typing import Any
 from mirage_nb.bench.ablation import print_record, run_ablation
 from mirage_nb.bench.cost import rank_record, run_cost
 from mirage_nb.bench.kernels import Asked, run_kernels, show_record
+from mirage_nb.bench.sanitize import TOOLS, run_sanitize
 from mirage_nb.bench.search import add_search
 from mirage_nb.bench.verify import add_verify
 from mirage_nb.bench.workloads import WORKLOADS
@@ -38,6 +39,11 @@ def add_parser(commands: Any) -> None:
     ablation.add_argument("--from", dest="source", metavar="FILE", help="print this record instead; needs no GPU")
     ablation.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
     ablation.set_defaults(run=_ablation)
+    sanitize = kinds.add_parser("sanitize", help="the kernels of a record under compute-sanitizer, on the attached GPU")
+    sanitize.add_argument("--from", dest="source", required=True, metavar="FILE", help="a record of `bench kernels`")
+    sanitize.add_argument("--workloads", default=",".join(WORKLOADS), help="names, separated by commas; default: all")
+    sanitize.add_argument("--tools", default=",".join(TOOLS), help=f"separated by commas; default: {','.join(TOOLS)}")
+    sanitize.set_defaults(run=_sanitize)
     cost = kinds.add_parser("cost", help="how well the cost model ranks instances, on the attached GPU")
     cost.add_argument("--workloads", default=",".join(RANKED), help="names, separated by commas")
     cost.add_argument("--batch", type=int, default=1, metavar="B")
@@ -77,6 +83,14 @@ def _kernels(options: argparse.Namespace) -> int:
     sizes = tuple(dict.fromkeys(int(b) for b in batches))
     files = options.record, options.figure
     return run_kernels(Asked(names, sizes, options.tune, *files, revision=options.commit, store=options.store))
+
+
+def _sanitize(options: argparse.Namespace) -> int:
+    tools = tuple(tool for tool in options.tools.split(",") if tool)
+    for tool in tools:
+        if tool not in TOOLS:
+            raise OptionError(f"unknown tool {tool!r}", hint=f"one of {', '.join(TOOLS)}")
+    return run_sanitize(options.source, _names(options), tools or TOOLS)
 
 
 def _ablation(options: argparse.Namespace) -> int:

@@ -97,7 +97,7 @@ def test_full_memory_is_told(gpu: Gpu, full_card: Any) -> None:
     emitted = emit(mugraphs.rmsnorm(8, 1024, 512, 16, 8), target)
     cubin = compile_cubin(emitted.source, target.arch)
     with Trials(lambda: True) as trials:
-        with pytest.raises(LaunchError, match="(?i)memory"):
+        with pytest.raises(LaunchError, match=r"(?i)memory"):
             trials.call(try_on_gpu, program, emitted, cubin, 3, seconds=120)
         full_card.clear()
         assert trials.call(try_on_gpu, program, emitted, cubin, 3, seconds=120).report.ok
