@@ -25,10 +25,12 @@ from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.heats import Heats, Job
 from mirage_nb.runtime.passes import Passes
 from mirage_nb.runtime.trial import POLL_SECONDS
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, tiny
+from mirage_nb.search import Assembly, configurations, instances, prepare, run_configuration, tiny
 from mirage_nb.search.session.crew import Stopped
+from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.sizes.instantiate import overhangs
 from mirage_nb.settings import read_settings
 from mirage_nb.targets import Target
 
@@ -242,7 +244,7 @@ class _Tuning:
             if self._enriched.get(key, 0) < self._now.instances:
                 self._enriched[key] = self._now.instances
                 fresh.setdefault(candidate.configuration, []).append(candidate)
-        known = self._search.program, self._search.effort, self._search.target, self._search.seed
+        known = self._search.program, self._search.bounds, self._search.target, self._search.seed
         for like in fresh.values():
             self._coming.append(workers.submit(more_instances, *known, tuple(like), self._now.instances))
 
@@ -261,28 +263,31 @@ class _Tuning:
 
 
 def more_instances(
-    program: KernelGraph, effort: str, target: Target, seed: int, likes: Sequence[Candidate], limit: int
+    program: KernelGraph, bounds: Bounds, target: Target, seed: int, likes: Sequence[Candidate], limit: int
 ) -> tuple[Candidate, ...]:
     """Up to `limit` instances of each of the structures of `likes`, candidates of one configuration, that the search
     may not have handed over, best estimate first. They share its verdict, because they share the small instance that
-    was verified. Runs the configuration again."""
+    was verified, tiles that hang over included. Runs the configuration again."""
     prepared = prepare(program, seed=seed)
     wanted = {structure_of(like): like for like in likes}
-    level = EFFORTS[effort]
     found: list[Candidate] = []
-    for configuration in configurations(prepared, level):
+    for configuration in configurations(prepared, bounds.searched):
         if str(configuration) != likes[0].configuration:
             continue
-        result = run_configuration(prepared, configuration, level, level.budget, lambda counts: None, lambda: False)
+        result = run_configuration(
+            prepared, configuration, bounds.searched, bounds.budget, lambda counts: None, lambda: False
+        )
         for structure in result.structures:
-            like = wanted.get(tiny(prepared, structure)[1].digest())
-            if like is None:
-                continue
-            found += [
-                replace(
-                    like, digest=i.graph.digest(), graph=i.graph, sizes=dict(i.sizes), estimate_us=i.cost.us,
-                    time_us=None, error=None, executed_on="", note="",
-                )
-                for i in instances(structure, prepared, target, limit=limit)
-            ]  # fmt: skip
+            for overhang in (frozenset[int](),) if isinstance(structure, Assembly) else overhangs(prepared):
+                like = wanted.get(tiny(prepared, structure, overhang)[1].digest())
+                if like is None:
+                    continue
+                found += [
+                    replace(
+                        like, digest=i.graph.digest(), graph=i.graph, sizes=dict(i.sizes), estimate_us=i.cost.us,
+                        time_us=None, error=None, executed_on="", note="", before=None,
+                    )
+                    for i in instances(structure, prepared, target, limit, overhang)
+                    if i.overhanging == overhang
+                ]  # fmt: skip
     return tuple(found)

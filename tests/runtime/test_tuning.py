@@ -74,7 +74,7 @@ def test_more_instances_share_structure_and_verdict() -> None:
     like = snapshot.candidates[0]
     beside = [c for c in snapshot.candidates if c.configuration == like.configuration]
     other = next((c for c in beside if structure_of(c) != structure_of(like)), like)
-    known = search.program, search.effort, search.target, search.seed
+    known = search.program, search.bounds, search.target, search.seed
     found = more_instances(*known, (like, other), 48)
     for one in (like, other):
         own = [c for c in found if structure_of(c) == structure_of(one)]
@@ -84,6 +84,20 @@ def test_more_instances_share_structure_and_verdict() -> None:
     assert all(c.digest == c.graph.digest() and c.time_us is None and not c.executed_on for c in found)
     few = more_instances(*known, (like,), 2)
     assert len(few) == 2 and {c.digest for c in few} <= {c.digest for c in found}
+
+
+def test_instances_whose_tiles_hang_over_share_the_verdict_on_such_tiles() -> None:
+    text = "X: f16[8, 96]\nW: f16[96, 1100]\nreturn rms_norm(X) @ W"
+    search = SearchSession(parse(text).graph, find_target("h200"), effort="quick").start()
+    candidates = search.result(120).candidates
+    by_structure = {structure_of(c): c for c in reversed(candidates)}
+    assert len(by_structure) > 1
+    configuration = candidates[0].configuration
+    likes = tuple(c for c in by_structure.values() if c.configuration == configuration)
+    found = more_instances(search.program, search.bounds, search.target, search.seed, likes, 24)
+    known = {c.digest: structure_of(c) for c in candidates}
+    assert {structure_of(c) for c in found} == {structure_of(c) for c in likes}
+    assert all(known.get(c.digest, structure_of(c)) == structure_of(c) for c in found)
 
 
 class FakeTorch:
