@@ -31,6 +31,7 @@ from mirage_nb.errors import (
     TargetError,
 )
 from mirage_nb.interp import evaluate
+from mirage_nb.ir import BlockGraph, InIterAttrs
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
@@ -81,6 +82,18 @@ def inputs() -> tuple[Any, Any]:
 
 
 # -- results ----------------------------------------------------------------------------------------
+
+
+def test_a_program_of_prime_sizes_gets_tiles_that_hang_over_its_ends() -> None:
+    """Divisors alone would leave columns of one element, or all 211 of them in one block."""
+    session = finished("X: f16[7, 257]\nW: f16[257, 211]\nY = rms_norm(X) @ W\nreturn Y")
+    assert session.best is not None and session.best.report.ok
+    blocks = [block for op in session.best.graph.ops if isinstance(block := op.body, BlockGraph)]
+    reads = [(block, op.attrs) for block in blocks for op in block.ops if isinstance(op.attrs, InIterAttrs)]
+    assert any(any(block.overhanging(attrs)) for block, attrs in reads)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float16) for shape in ((7, 257), (257, 211)))
+    assert close(session(x, w), evaluate(session.program.graph, [x, w])[0])
 
 
 def test_the_winner_was_verified_executed_and_is_what_runs(session: Session) -> None:
