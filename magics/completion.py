@@ -10,8 +10,10 @@ from typing import Any
 
 from mirage_nb.lang import FUNCTIONS
 
-from .options import OPTIONS, Option
+from .options import OPTIONS, SWITCHES, Option
 from .verbs import VERBS, sessions
+
+REPEATED = frozenset({"--set", *(option.name for option in SWITCHES)})
 
 
 def complete(line: str, variables: Mapping[str, object]) -> list[str]:
@@ -31,7 +33,7 @@ def _options(given: list[str], table: Mapping[str, Option]) -> list[str]:
     """The values of the option before the cursor, or the options that are left."""
     if given and given[-1] in table and table[given[-1]].metavar:
         return list(table[given[-1]].values)
-    used = {word for word in given if word != "--set"}
+    used = {word for word in given if word not in REPEATED}
     return [name for name in table if name not in used]
 
 

@@ -57,6 +57,8 @@ class MirageMagics:
 
         %%mirage NAME [--effort quick|standard|exhaustive] [--budget SECONDS] [--target GPU]
                       [--set NAME=NUMBER]... [--keep] [--fresh] [--wait]
+                      [--without-axiom AXIOM]... [--with-axiom AXIOM]...
+                      [--without-pruning PRUNING]... [--with-pruning PRUNING]...
 
         --effort   how much of the space is searched (default standard)
         --budget   seconds of search (default: the effort's)
@@ -65,6 +67,8 @@ class MirageMagics:
         --keep     store the session under NAME, and use what is stored there; %mirage load NAME brings it back
         --fresh    forget first what is stored under NAME
         --wait     block until the search has ended
+        --without-axiom, --with-axiom, --without-pruning, --with-pruning
+                   switch one axiom or pruning off or on, other than the effort has it; may be repeated
 
         A live session that NAME held before is stopped. Afterwards: NAME.result() waits, NAME.best is the
         winner with its muGraph and source, NAME(X, W) runs it. The language: %mirage help.
@@ -83,14 +87,16 @@ class MirageMagics:
         before = sessions(self.shell.user_ns).get(options.name)
         if before is not None and before.snapshot().state in LIVE:
             before.stop()
-        stored = {"store": True, "fresh": options.fresh} if options.keep or options.fresh else {}
+        more: dict[str, Any] = {"store": True, "fresh": options.fresh} if options.keep or options.fresh else {}
+        more |= {"axioms": options.axioms} if options.axioms else {}
+        more |= {"prunings": options.prunings} if options.prunings else {}
         session = mirage_nb.superoptimize(
             program,
             name=options.name,
             effort=options.effort,
             budget=options.budget,
             target=options.target,
-            **stored,  # type: ignore[arg-type]  # mypy joins the two kinds of value
+            **more,
         )
         self.shell.push({options.name: session})
         show(session)
@@ -104,8 +110,8 @@ class MirageMagics:
         %mirage list                          the sessions of this notebook
         %mirage show NAME [DIGEST]            another live view of a session, or one of its muGraphs
         %mirage stop NAME                     end a search; what was found stays
-        %mirage extend NAME [--effort LEVEL] [--seconds SECONDS] [--block-ops NUMBER]
-                                              go on with larger bounds
+        %mirage extend NAME [--effort LEVEL] [--seconds SECONDS] [--block-ops NUMBER] [--without-axiom AXIOM]...
+                                              go on with larger bounds, or other axioms and prunings
         %mirage tune NAME [--seconds SECONDS] compile and time more ways to emit, on the GPU
         %mirage compare NAME DIGEST DIGEST    two muGraphs side by side; `best` is a digest, too
         %mirage explain NAME DIGEST           why the search has a muGraph or not

@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_nb.errors import OptionError, SourceSpan
+from mirage_nb.search import AXIOMS, PRUNINGS
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import TARGETS
 
 USAGE = (
     "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... "
-    "[--keep] [--fresh] [--wait]"
+    "[--keep] [--fresh] [--wait] [--without-axiom AXIOM]... [--with-axiom AXIOM]... "
+    "[--without-pruning PRUNING]... [--with-pruning PRUNING]..."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option: its values (none: any that `read` takes), what it means, how a word becomes a value, and which
-    keyword of the API it is."""
+    keyword of the API it is. `turns`: it may be repeated, and its words are turned on or off."""
 
     name: str
     metavar: str
@@ -33,6 +35,18 @@ class Option:
     read: Callable[[str], object]
     values: tuple[str, ...] = ()
     keyword: str = ""
+    turns: bool | None = None
+
+    def keep(self, value: object, found: dict[str, object]) -> None:
+        """Enter a value under the keyword; repeatable options collect theirs."""
+        key = self.keyword or self.name.removeprefix("--")
+        match found.setdefault(key, {}), value:
+            case dict() as several, (str() as name, number):
+                several[name] = number
+            case dict() as several, str() as name if self.turns is not None:
+                several[name] = self.turns
+            case _:
+                found[key] = value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,8 @@ class CellOptions:
     keep: bool = False
     fresh: bool = False
     wait: bool = False
+    axioms: dict[str, bool] = field(default_factory=dict)
+    prunings: dict[str, bool] = field(default_factory=dict)
 
 
 def _seconds(text: str) -> float:
@@ -70,16 +86,31 @@ def _size(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
+def _switches() -> tuple[Option, ...]:
+    """`--without-axiom` and its like, for axioms and prunings that can be switched."""
+    found = []
+    for noun, table in (("axiom", AXIOMS), ("pruning", PRUNINGS)):
+        names = tuple(switch.name for switch in table.values() if not switch.fixed)
+        for word, turns in (("without", False), ("with", True)):
+            doc = f"switch this {noun} {'on' if turns else 'off'}; may be repeated"
+            found.append(Option(f"--{word}-{noun}", noun.upper(), doc, str, names, f"{noun}s", turns))
+    return tuple(found)
+
+
+SWITCHES = _switches()
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         Option("--effort", "LEVEL", "how much of the space is searched", str, tuple(EFFORTS)),
         Option("--budget", "SECONDS", "seconds of search, a positive number", _seconds),
         Option("--target", "GPU", "the GPU to search for", str.lower, tuple(TARGETS)),
-        Option("--set", "NAME=NUMBER", "override an integer constant of the program, as in --set B=8", _size),
+        Option(
+            "--set", "NAME=NUMBER", "override an integer constant, as in --set B=8; may be repeated", _size, (), "sizes"
+        ),
         Option("--keep", "", "store the session under its name", str),
         Option("--fresh", "", "forget first what is stored under its name", str),
         Option("--wait", "", "block until the search has ended", str),
+        *SWITCHES,
     )
 }
 
@@ -89,6 +120,7 @@ EXTEND = (
     Option("--block-ops", "NUMBER", "largest number of block operators", _count, (), "max_block_ops"),
     Option("--values", "NUMBER", "most values of a closure", _count, (), "max_values"),
     Option("--each", "SECONDS", "what one configuration may take", _seconds, (), "configuration_seconds"),
+    *SWITCHES,
 )
 TUNE = (Option("--seconds", "SECONDS", "how long it may take", _seconds, (), "seconds"),)
 STORE = (Option("--store", "FILE", "the file of the store (default: the user's own)", str, (), "store"),)
@@ -141,15 +173,11 @@ def read_line(text: str) -> CellOptions:
     if not name.text.isidentifier() or keyword.iskeyword(name.text):
         raise line.mistake(f"{name.text!r} cannot be a variable", name, "the session is bound to this name")
     found: dict[str, object] = {}
-    sizes: dict[str, int] = {}
     waiting = iter(rest)
     for word in waiting:
         option, value = _read_option(line, word, waiting, OPTIONS)
-        if option.name == "--set" and isinstance(value, tuple):
-            sizes[value[0]] = value[1]
-        else:
-            found[option.name.removeprefix("--")] = value
-    return CellOptions(name.text, sizes=sizes, **found)  # type: ignore[arg-type]  # one reader per field
+        option.keep(value, found)
+    return CellOptions(name.text, **found)  # type: ignore[arg-type]  # one reader per field
 
 
 def read_options(magic: str, words: Iterable[str], table: Sequence[Option]) -> tuple[list[str], dict[str, object]]:
@@ -162,7 +190,7 @@ def read_options(magic: str, words: Iterable[str], table: Sequence[Option]) -> t
     for word in waiting:
         if word.text.startswith("--"):
             option, value = _read_option(line, word, waiting, known)
-            found[option.keyword] = value
+            option.keep(value, found)
         else:
             plain.append(word.text)
     return plain, found
@@ -182,9 +210,7 @@ def _read_option(
         return option, True
     given = Word(inline, word.start + len(name) + 1) if equals else next(iter(waiting), None)
     if given is None or given.text.startswith("--") or not given.text:
-        raise line.mistake(
-            f"{name} needs a value", given if given and given.text else None, _expected(option)
-        )
+        raise line.mistake(f"{name} needs a value", given if given and given.text else None, _expected(option))
     try:
         value = option.read(given.text)
     except ValueError:
@@ -195,8 +221,4 @@ def _read_option(
 
 
 def _expected(option: Option) -> str:
-    return (
-        f"one of {', '.join(option.values)}"
-        if option.values
-        else f"{option.name} {option.metavar}: {option.doc}"
-    )
+    return f"one of {', '.join(option.values)}" if option.values else f"{option.name} {option.metavar}: {option.doc}"

@@ -219,7 +219,13 @@ VERBS: dict[str, Verb] = {
         Verb("list", "", "the sessions of this notebook", _list),
         Verb("show", "NAME [DIGEST]", "another live view of a session, or one of its µGraphs to walk through", _show),
         Verb("stop", "NAME", "end a search; what was found stays", _stop),
-        Verb("extend", "NAME", "go on with larger bounds; nothing that is done is repeated", _extend, EXTEND),
+        Verb(
+            "extend",
+            "NAME",
+            "go on with larger bounds, or other axioms; nothing that is done is repeated",
+            _extend,
+            EXTEND,
+        ),
         Verb("tune", "NAME", "compile and time more ways to emit, on the GPU", _tune, TUNE),
         Verb("compare", "NAME DIGEST DIGEST", "two µGraphs side by side", _compare),
         Verb(

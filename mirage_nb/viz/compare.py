@@ -17,6 +17,7 @@ from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.schedule import kilobytes
+from mirage_nb.viz.svg import framed
 from mirage_nb.viz.text import duration
 
 
@@ -27,7 +28,7 @@ def compare_html(left: Candidate, right: Candidate, target: Target) -> str:
     names = [f"µGraph {escape(c.digest[:8])}" for c in (left, right)]
     head = f"<tr><td></td><th scope='col'>{names[0]}</th><th scope='col'>{names[1]}</th></tr>"
     pictures = "".join(
-        f"<figure><figcaption>{name}</figcaption><div class='mir-picture'>{mugraph_svg(c.graph)}</div></figure>"
+        f"<figure><figcaption>{name}</figcaption>{framed(mugraph_svg(c.graph), f'picture of {name}')}</figure>"
         for name, c in zip(names, (left, right), strict=True)
     )
     return (

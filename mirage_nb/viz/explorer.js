@@ -57,6 +57,7 @@ function attachZoom(explorer) {
     seen = canvas.clientWidth;
   });
   let seen = canvas.clientWidth;
+  canvas.querySelector("svg").setAttribute("role", "group"); // it has parts that take the focus
   zoom.fit();
   watch.observe(canvas);
 
@@ -256,7 +257,7 @@ function attachLinks(explorer) {
   });
   explorer.querySelectorAll(".mir-canvas [data-op]").forEach((node) => {
     node.setAttribute("tabindex", "0");
-    node.setAttribute("role", "button");
+    node.setAttribute("role", node.querySelector("[data-op]") ? "group" : "button");
     node.setAttribute("aria-label", node.querySelector("title")?.textContent ?? "operator");
   });
 }

@@ -14,7 +14,7 @@ function attachPage(root) {
     const found = wanted.some((n) => n.dataset.opened === name);
     wanted.forEach((n) => { n.hidden = n.dataset.opened !== (found ? name : `${kind}:`); });
     root.querySelectorAll(`[data-choose^='${kind}:']`)
-      .forEach((n) => n.setAttribute("aria-selected", String(n.dataset.choose === name)));
+      .forEach((n) => n.setAttribute("aria-current", String(n.dataset.choose === name)));
     attachExplorers(root);
   };
   const act = (event) => {
@@ -41,7 +41,7 @@ function attachPage(root) {
   });
   root.classList.add("mir-live");
   ["candidate", "prefix"].forEach((kind) => {
-    const first = root.querySelector(`[data-choose^='${kind}:'][aria-selected=true]`);
+    const first = root.querySelector(`[data-choose^='${kind}:'][aria-current=true]`);
     open(first ? first.dataset.choose : `${kind}:`);
   });
 }

@@ -22,7 +22,7 @@ from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.outcomes import outcomes_html
 from mirage_nb.viz.prefix import prefix_svg
 from mirage_nb.viz.search import COLOUR, counts_svg
-from mirage_nb.viz.svg import STYLE
+from mirage_nb.viz.svg import STYLE, framed
 from mirage_nb.viz.text import duration
 from mirage_nb.viz.verdicts import badge, facts_html, verdict_html
 
@@ -179,7 +179,7 @@ def _row(rank: int, candidate: Candidate, chosen: bool, peer_us: float | None, p
     inside = "".join(f"<td data-value='{escape(str(value))}'>{text}</td>" for value, text in cells)
     return (
         f"<tr tabindex='0' data-choose='candidate:{escape(candidate.digest)}' "
-        f"aria-selected='{str(chosen).lower()}'>{inside}</tr>"
+        f"aria-current='{str(chosen).lower()}'>{inside}</tr>"
     )
 
 
@@ -211,7 +211,7 @@ def candidate_html(
     if candidate.error is not None:
         facts.insert(1, ("error", f"{candidate.error:.1e} relative, against float64"))
     graph = candidate.graph
-    drawn = f"<div class='mir-picture'>{mugraph_svg(graph)}</div>"
+    drawn = framed(mugraph_svg(graph), "its picture")
     if target is not None:
         drawn = explorer.explorer_html(graph, target, options)
     return (
@@ -243,7 +243,7 @@ def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
     ]
     return (
         f"<div class='mir-detail'><h4>prefix {prefix.identity}</h4>{facts_html(facts)}"
-        f"<div class='mir-picture'>{prefix_svg(prefix, tree.siblings(prefix, sample))}</div></div>"
+        f"{framed(prefix_svg(prefix, tree.siblings(prefix, sample)), 'its derivation')}</div>"
     )
 
 
@@ -267,5 +267,5 @@ def _message(kind: str, group: Group) -> str:
     return (
         f"<details data-branch='{kind}: {escape(group.words)}'><summary><b>{kind}:</b> "
         f"{escape(group.words)} <span class='mir-badge'>{len(group.lines):,} times</span></summary>"
-        f"<ul>{more}{lines}</ul></details>"
+        f"<ul tabindex='0'>{more}{lines}</ul></details>"
     )

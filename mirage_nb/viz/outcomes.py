@@ -11,6 +11,7 @@ from html import escape
 
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot
 from mirage_nb.viz.mugraph import mugraph_svg
+from mirage_nb.viz.svg import framed
 from mirage_nb.viz.verdicts import WRONG, badge, facts_html, outcome, verdict_html, witness_text
 
 ROWS = 60
@@ -59,7 +60,7 @@ def _set_aside(candidate: Candidate) -> str:
 def _row(choice: str, digest: str, mark: str, operators: int, why: str, chosen: bool) -> str:
     short = escape(why.partition("\n")[0])
     return (
-        f"<tr tabindex='0' data-choose='{escape(choice)}' aria-selected='{str(chosen).lower()}'>"
+        f"<tr tabindex='0' data-choose='{escape(choice)}' aria-current='{str(chosen).lower()}'>"
         f"<td><code>{escape(digest[:8])}</code></td><td>{mark}</td><td>{operators}</td>"
         f"<td title='{escape(why)}'>{short}</td></tr>"
     )
@@ -76,5 +77,5 @@ def rejected_html(one: Rejected) -> str:
     return (
         f"<div class='mir-detail'><h4>µGraph {escape(one.digest[:8])}: {escape(outcome(one))}</h4>"
         f"{verdict_html(one.verdict)}{facts_html(facts)}"
-        f"<div class='mir-picture'>{mugraph_svg(one.graph)}</div></div>"
+        f"{framed(mugraph_svg(one.graph), 'its picture')}</div>"
     )

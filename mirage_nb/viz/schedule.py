@@ -28,10 +28,11 @@ def schedule_html(number: int, plan: BlockPlan) -> str:
         return "<p class='mir-none'>every thread keeps its elements in registers: one pass, nothing is staged</p>"
     rows = "".join(_rows(number, plan))
     head = "".join(
-        f"<th scope='col'>{name}</th>" for name in ("", "step", "computes", "reads", "leaves in shared memory")
+        f"<th scope='col'>{name}</th>" for name in ("#", "step", "computes", "reads", "leaves in shared memory")
     )
     return (
-        "<div class='mir-scroll mir-tall'><table class='mir-table mir-steps'>"
+        "<div class='mir-scroll mir-tall' tabindex='0' role='group' aria-label='schedule'>"
+        "<table class='mir-table mir-steps'>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

@@ -100,5 +100,10 @@ def document(width: float, height: float, summary: str, content: Iterable[str], 
     )
 
 
+def framed(picture: str, name: str) -> str:
+    """A picture that scrolls where it is too large, by keys, too."""
+    return f"<div class='mir-picture' tabindex='0' role='group' aria-label='{escape(name)}'>{picture}</div>"
+
+
 def _number(value: object) -> str:
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)

@@ -106,7 +106,7 @@ def _node(prefix: Prefix, below: Mapping[int | None, list[Prefix]], chosen: str)
         f"<em>{escape(outcome)}</em>"
     )
     selected = str(key(prefix) == chosen).lower()
-    choose = f"data-choose='prefix:{name}' data-outcome='{escape(outcome)}' aria-selected='{selected}'"
+    choose = f"data-choose='prefix:{name}' data-outcome='{escape(outcome)}' aria-current='{selected}'"
     children = below.get(prefix.identity, [])
     if not children:
         return f"<div class='mir-leaf' role='button' tabindex='0' {choose}>{label}</div>"

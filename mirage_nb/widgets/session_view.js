@@ -29,7 +29,7 @@ function replaceSection(section, html, order) {
   const filter = section.querySelector("[data-filter]")?.value;
   const input = (n) => `${n.form.dataset.do}.${n.name}`;
   const typed = new Map([...section.querySelectorAll("form [name]")]
-    .filter((n) => n.dataset.touched).map((n) => [input(n), n.value]));
+    .filter((n) => n.dataset.touched).map((n) => [input(n), n.type === "checkbox" ? n.checked : n.value]));
   const focused = section.contains(document.activeElement) ? document.activeElement : null;
   const name = focused && { ...focused.dataset, field: focused.name };
   section.innerHTML = html;
@@ -48,7 +48,7 @@ function replaceSection(section, html, order) {
   }
   section.querySelectorAll("form [name]").forEach((n) => {
     if (!typed.has(input(n)) || n.tagName === "TEXTAREA") return;
-    n.value = typed.get(input(n));
+    n[n.type === "checkbox" ? "checked" : "value"] = typed.get(input(n));
     n.dataset.touched = "1";
   });
   section.querySelectorAll(".mir-scroll,.mir-picture").forEach((node, i) => {
@@ -85,9 +85,9 @@ function keepKeys(section) {
 
 function choose(root, row) {
   const kind = row.dataset.choose.split(":")[0];
-  root.querySelectorAll(`[data-choose^='${kind}:'][aria-selected=true]`)
-    .forEach((n) => n.setAttribute("aria-selected", "false"));
-  row.setAttribute("aria-selected", "true");
+  root.querySelectorAll(`[data-choose^='${kind}:'][aria-current=true]`)
+    .forEach((n) => n.setAttribute("aria-current", "false"));
+  row.setAttribute("aria-current", "true");
 }
 
 function rest(button) {

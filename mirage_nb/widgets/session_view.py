@@ -278,12 +278,8 @@ class SessionView(anywidget.AnyWidget):
             self.rejected = rejected_html(opened) if opened is not None else ""
 
     def _show_controls(self, snapshot: Snapshot) -> None:
-        search = getattr(self._session, "search", None)
-        name = self._target.name if self._target is not None else ""
-        block_ops = getattr(getattr(search, "budget", None), "max_block_ops", None)
-        effort = getattr(search, "effort", "")
-        if self._changed("controls", (snapshot.state, name, effort, block_ops)):
-            self.controls = controls_html(self._actions, snapshot.state, name, effort, block_ops)
+        if self._changed("controls", (snapshot.state, self._actions.now(), self._actions.switches())):
+            self.controls = controls_html(self._actions, snapshot.state)
 
     def _show_opened(self, snapshot: Snapshot) -> None:
         """The opened muGraph: all of it once the reader asked for it or the session has ended, else its picture."""

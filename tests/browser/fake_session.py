@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
 from mirage_nb.ir.text import parse_graph
+from mirage_nb.search import EFFORTS, switched
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State
 from mirage_nb.targets import find_target
@@ -138,6 +140,7 @@ class FakeSession:
         self.name = name
         self.search = SimpleNamespace(seconds=budget, effort="quick", budget=SimpleNamespace(max_block_ops=24))
         self.target = find_target("h200")
+        self.switches = switched(EFFORTS["quick"])
         self.pinned: set[str] = set()
         self.excluded: set[str] = set()
         self.state = State.RUNNING
@@ -181,10 +184,18 @@ class FakeSession:
         self._turn(State.RUNNING)
 
     def extend(
-        self, *, effort: str | None = None, seconds: float | None = None, max_block_ops: int | None = None
+        self,
+        *,
+        effort: str | None = None,
+        seconds: float | None = None,
+        max_block_ops: int | None = None,
+        axioms: Mapping[str, bool] | None = None,
+        prunings: Mapping[str, bool] | None = None,
     ) -> None:
         """Play on for as long again."""
         given = {"effort": effort, "seconds": seconds, "max_block_ops": max_block_ops}
+        given |= {name: turned for name, turned in (("axioms", axioms), ("prunings", prunings)) if turned}
+        self.switches |= {**(axioms or {}), **(prunings or {})}
         self.calls.append((f"extend {given}", time.time()))
         self.length *= 2
         self._turn(State.RUNNING)

@@ -18,6 +18,13 @@ def test_all_options_together_in_both_spellings() -> None:
     assert read_line("fused --wait --keep --set=K=64 --set=B=8 --target=A100 --budget=2.5 --effort=quick") == wanted
 
 
+def test_switches_are_collected_by_name() -> None:
+    line = "f --without-axiom sum_div --with-axiom sqrt_product --without-pruning oracle --without-axiom=mul_div"
+    found = read_line(line)
+    assert found.axioms == {"sum_div": False, "sqrt_product": True, "mul_div": False}
+    assert found.prunings == {"oracle": False}
+
+
 def test_a_name_is_enough() -> None:
     assert read_line("  fused ") == CellOptions("fused")
 
@@ -39,6 +46,8 @@ MISTAKES = (
     ("f --budget inf", "not SECONDS", "positive", "inf"),
     ("f --set B", "not NAME=NUMBER", "--set B=8", "B"),
     ("f --set=B=x", "not NAME=NUMBER", "--set B=8", "B=x"),
+    ("f --without-axiom sum_dvi", "unknown without-axiom 'sum_dvi'", "did you mean sum_div?", "sum_dvi"),
+    ("f --without-axiom add_commutes", "unknown without-axiom 'add_commutes'", "did you mean", "add_commutes"),
     ("f --wait=yes", "--wait takes no value", "block", "--wait=yes"),
 )
 

@@ -70,8 +70,10 @@ def run(shell: InteractiveShell, cell: str) -> tuple[str, Any]:
 def test_a_cell_starts_a_search_binds_the_name_and_shows_a_view(shell: InteractiveShell, calls: Calls) -> None:
     shown, result = run(shell, f"%%mirage fused --effort quick --budget 5 --target a100 --set B=2\nB = 1\n{PROGRAM}")
     assert result.success
-    ((program, options),) = calls.seen
+    program, options = calls.seen[0]
     assert options == {"name": "fused", "effort": "quick", "budget": 5.0, "target": "a100"}
+    run(shell, f"%%mirage other --without-axiom sum_div\n{PROGRAM}")
+    assert calls.seen[1][1]["axioms"] == {"sum_div": False} and "prunings" not in calls.seen[1][1]
     assert program.input_names == ("X", "W") and program.sizes["B"] == 2
     assert shell.user_ns["fused"] is calls.sessions[0]
     assert "fused: running" in shown
@@ -220,8 +222,11 @@ def test_extend_and_tune_hand_their_options_on(shell: InteractiveShell) -> None:
     run(shell, "%mirage extend fused --effort standard --seconds=4 --block-ops 9")
     session.stop()
     run(shell, "%mirage tune fused --seconds 2")
+    run(shell, "%mirage extend fused --without-axiom sum_div --without-pruning oracle")
+    session.stop()
     said = [name for name, _ in session.calls]
-    assert said == ["extend {'effort': 'standard', 'seconds': 4.0, 'max_block_ops': 9}", "stop", "tune 2.0"]
+    assert said[:3] == ["extend {'effort': 'standard', 'seconds': 4.0, 'max_block_ops': 9}", "stop", "tune 2.0"]
+    assert "'axioms': {'sum_div': False}, 'prunings': {'oracle': False}" in said[3]
 
 
 def test_compare_show_and_explain_speak_text_in_a_terminal(shell: InteractiveShell) -> None:
@@ -289,6 +294,8 @@ def test_question_marks_show_the_options(shell: InteractiveShell) -> None:
         ("%mirage extend f", {"fused"}, {"first_number"}),
         ("%mirage extend fused --", {"--effort", "--seconds", "--block-ops"}, {"--budget"}),
         ("%mirage extend fused --effort s", {"standard"}, {"quick"}),
+        ("%mirage extend fused --without-axiom sum_", {"sum_div", "sum_mul"}, {"sum_one", "sum_sum"}),
+        ("%%mirage fused --without-axiom sum_div --wi", {"--without-axiom", "--with-pruning"}, {"--wait"}),
         ("%mirage compare fused b", {"best"}, {"--effort"}),
         ("%mirage load --", {"--store"}, {"--seconds"}),
     ],

@@ -20,7 +20,7 @@ def test_each_has_its_outcome_and_reason_and_can_be_chosen() -> None:
     assert "element [1, 2], seed 7: expected (524289, 17), found (3, 260002); the field values differ" in words
     assert "no proof was found" in words and "relative error 0.31" in words
     for one in rejected():
-        assert f"data-choose='rejected:{one.digest}' aria-selected='{str(one == rejected()[1]).lower()}'" in html
+        assert f"data-choose='rejected:{one.digest}' aria-current='{str(one == rejected()[1]).lower()}'" in html
 
 
 def test_candidates_that_could_not_be_built_are_there_and_open_as_candidates() -> None:

@@ -49,7 +49,7 @@ def test_equal_identities_of_two_configurations_are_two_prefixes() -> None:
     drawn = prefix_html(second[6], (*first, *second))
     assert "other" in drawn and "Σb X²" not in drawn
     html = tree_html((*first, *second), 99, key(second[6]))
-    assert html.count("aria-selected='true'") == 1
+    assert html.count("aria-current='true'") == 1
 
 
 def test_a_large_sample_is_cut_and_says_so() -> None:

@@ -160,11 +160,11 @@ def test_choosing_rows_opens_them() -> None:
     third = session.snapshot().candidates[2]
     click(view, {"choose": f"candidate:{third.digest}"})
     assert f"µGraph {third.digest[:8]}" in view.candidate
-    assert f"data-choose='candidate:{third.digest}' aria-selected='true'" in view.candidates
+    assert f"data-choose='candidate:{third.digest}' aria-current='true'" in view.candidates
     fourth = f"prefix:{key(prefixes()[4])}"
     click(view, {"choose": fourth})
     assert prefixes()[4].reason in view.prefix
-    assert re.search(f"data-choose='{fourth}' data-outcome='[^']*' aria-selected='true'", view.prefixes)
+    assert re.search(f"data-choose='{fourth}' data-outcome='[^']*' aria-current='true'", view.prefixes)
 
 
 def test_choosing_a_refuted_mugraph_opens_its_witness_and_again_closes_it() -> None:
@@ -173,9 +173,9 @@ def test_choosing_a_refuted_mugraph_opens_its_witness_and_again_closes_it() -> N
     one = rejected()[1]
     click(view, {"choose": f"rejected:{one.digest}"})
     assert "expected (524289, 17), found (3, 260002)" in view.rejected and "<svg" in view.rejected
-    assert f"data-choose='rejected:{one.digest}' aria-selected='true'" in view.outcomes
+    assert f"data-choose='rejected:{one.digest}' aria-current='true'" in view.outcomes
     click(view, {"choose": f"rejected:{one.digest}"})
-    assert view.rejected == "" and "aria-selected='true'" not in view.outcomes
+    assert view.rejected == "" and "aria-current='true'" not in view.outcomes
 
 
 @pytest.mark.parametrize(
