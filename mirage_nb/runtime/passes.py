@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable
@@ -49,6 +49,8 @@ CPU_ESTIMATE_US = 300.0
 """The CPU edition takes about 0.2 s for every microsecond that the cost model estimates for a GPU."""
 NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
+UNPRICED = frozenset({OpKind.CONST, OpKind.RESHAPE})
+"""Operators between kernels that take no time."""
 EXECUTE_SECONDS = 180.0
 TRIAL_SECONDS = 120.0
 """The first runs of a kernel on a GPU; those of the first one include drawing the inputs."""
@@ -369,17 +371,24 @@ def _here(function: Callable[..., T], *args: Any, seconds: float = 0.0) -> T:
 
 
 def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-    """The best `count` candidates such that every configuration has its turn: half of them by rank alone, the
-    rest by rank within their configuration, first all the best ones. An estimate errs alike on like muGraphs."""
-    chosen = list(candidates[: count // 2])
+    """The best `count` candidates such that everything that may win has its turn: first the best of every way to share
+    the program among pre-defined and graph-defined operators that is near the best by estimate, then half of them by
+    rank alone, the rest by rank within their configuration, first all the best ones. An estimate errs alike on like
+    muGraphs."""
+    limit = NEAR * min((c.estimate_us for c in candidates), default=0.0)
+    kinds: dict[tuple[OpKind, ...], int] = {}
+    for place, candidate in enumerate(candidates):
+        if candidate.estimate_us <= limit:
+            kinds.setdefault(tuple(op.kind for op in candidate.graph.ops if op.kind not in UNPRICED), place)
+    places = [*dict.fromkeys((*sorted(kinds.values())[: count // 2], *range(len(candidates))))][: count // 2]
     turns: dict[str, int] = {}
     queue: list[tuple[int, int]] = []
     for place, candidate in enumerate(candidates):
         turn = turns[candidate.configuration] = turns.get(candidate.configuration, 0) + 1
-        if place >= len(chosen):
+        if place not in places:
             queue.append((turn, place))
-    chosen += [candidates[place] for _, place in sorted(queue)[: count - len(chosen)]]
-    return sorted(chosen, key=lambda c: c.rank)
+    places += [place for _, place in sorted(queue)[: count - len(places)]]
+    return sorted((candidates[place] for place in places), key=lambda c: c.rank)
 
 
 def verify_final(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:

@@ -170,7 +170,7 @@ def _joined(program: KernelGraph, assembly: Assembly, chosen: Sequence[Instance]
 
 
 def _library_cost(graph: KernelGraph, target: Target) -> Cost:
-    """A pre-defined kernel: its work at full rate, and a copy of its result to where it belongs."""
+    """A pre-defined kernel: a product is one launch at full rate, others are followed by a copy of their result."""
     (op,) = graph.ops
     if op.kind is OpKind.RESHAPE:
         return Cost(0.0, 0.0, 0.0, 0.0, 1, 0)
@@ -178,5 +178,8 @@ def _library_cost(graph: KernelGraph, target: Target) -> Cost:
     moved = sum(i.type.nbytes for i in graph.inputs) + result.nbytes
     depth = graph.types[op.inputs[0]].shape[-1] if op.kind is OpKind.MATMUL else 0
     work = 2.0 * result.elements * depth / (LIBRARY_SHARE * target.tensor_rate * 1e6)
-    us = 2 * (target.start_us + target.launch_us) + max(work, moved / (target.device_bandwidth * 1e3))
-    return Cost(us + 2 * result.nbytes / (target.device_bandwidth * 1e3), float(moved), 0.0, 0.0, 1, 1)
+    launch = target.start_us + target.launch_us
+    us = launch + max(work, moved / (target.device_bandwidth * 1e3))
+    if op.kind is not OpKind.MATMUL:
+        us += launch + 2 * result.nbytes / (target.device_bandwidth * 1e3)
+    return Cost(us, float(moved), 0.0, 0.0, 1, 1)

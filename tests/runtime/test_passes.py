@@ -13,6 +13,8 @@ import pytest
 from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError, MissingPartError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.report import to_json
 from mirage_nb.runtime import heats, passes
@@ -20,8 +22,10 @@ from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.timing import Timing
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.winner import Winner
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.verify.float_gate import FloatReport, GateReport, SampleReport
-from mirage_nb.verify.verdict import VerdictKind
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+from tests.codegen import mugraphs
 
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
 CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
@@ -35,6 +39,21 @@ def finished(**options: Any) -> Session:
 
 def no_nvrtc(source: str, arch: str) -> None:
     raise MissingPartError("NVRTC is not usable", hint="pip install it")
+
+
+def test_finalists_are_of_every_kind_that_is_near_and_of_every_configuration() -> None:
+    own, library = mugraphs.rmsnorm(8, 64, 32, 16, 2), parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn X @ W").graph
+
+    def candidate(place: int, graph: KernelGraph, estimate: float, configuration: str) -> Candidate:
+        return Candidate(f"{place:08d}", graph, configuration, 3, {}, Verdict(VerdictKind.FIELD), estimate)
+
+    like = [candidate(n, own, 1.0 + n / 100, "a") for n in range(40)]
+    near, far = candidate(40, library, 1.45, "a"), candidate(41, library, 1.6, "a")
+    alone = candidate(42, own, 9.0, "b")
+    chosen = [c.digest for c in passes.varied([*like, near, far, alone], 8)]
+    assert len(set(chosen)) == 8 and chosen[:3] == [c.digest for c in like[:3]]
+    assert near.digest in chosen and alone.digest in chosen and far.digest not in chosen
+    assert passes.varied([*like, near, far, alone], 99) == [*like, near, far, alone] and passes.varied([], 4) == []
 
 
 class Race:
