@@ -219,13 +219,13 @@ class Fragments:
         else:
             order, step = "K", f"k / 4 * {panel} + k % 4 * {DEPTH_TILE}"
         out.line(f"auto& sums = reinterpret_cast<float (&)[{columns.extent // 2}]>({target}[0][0]);")
-        out.line("wgmma_fence(sums);")
+        out.line(f"wgmma_fence(sums, {source});")
         with out.unrolled("k", count) as k:
             place = step.replace("k", k)
             tile = f"wgmma_descriptor<Major::{order}>(t{leaf} + {place}, {panel * layout.dtype.size})"
             out.line(f"wgmma_m64k16<{columns.extent}, {element}, Major::{order}>(sums, {source}[{k}][0], {tile});")
         out.line("wgmma_commit();")
-        out.line("wgmma_wait<0>(sums);")
+        out.line(f"wgmma_wait<0>(sums, {source});")
 
     def _fade(self, accum: int) -> None:
         """What a rescaled accumulator holds shrinks by the rise of its running maximum."""

@@ -21,7 +21,11 @@ using namespace mirage;
 
 // Tests replace this to see the mistake caught.
 #ifndef WAIT_PRODUCTS
+#if A_REGISTERS
+#define WAIT_PRODUCTS wgmma_wait<0>(d, a)
+#else
 #define WAIT_PRODUCTS wgmma_wait<0>(d)
+#endif
 #endif
 
 constexpr Major AM = Major::A_ORDER, BM = Major::B_ORDER;
@@ -50,14 +54,20 @@ extern "C" __global__ void __launch_bounds__(128)
         tma_load_2d(b_tile + j / B_WIDE * B_BOX, b_map, bar, BM == Major::K ? k : j, BM == Major::K ? j : k);
     }
     mbarrier_wait(bar, step % 2);
+#if A_REGISTERS
+    uint32_t a[4][1][4];
+    MIRAGE_UNROLL
+    for (int k = 0; k < 4; k++)
+      ldmatrix_x4(a[k][0], a_tile + swizzle<128>((t / 32 * 16 + l % 16) * 128 + k * 32 + l / 16 * 16));
+    wgmma_fence(d, a);
+#else
     wgmma_fence(d);
+#endif
     MIRAGE_UNROLL
     for (int k = 0; k < 4; k++) {
       const uint64_t b = wgmma_descriptor<BM>(b_tile + k * (BM == Major::K ? 32 : 2048), B_BOX);
 #if A_REGISTERS
-      uint32_t a[4];
-      ldmatrix_x4(a, a_tile + swizzle<128>((t / 32 * 16 + l % 16) * 128 + k * 32 + l / 16 * 16));
-      wgmma_m64k16<COLUMNS, ELEMENT, BM>(d, a, b);
+      wgmma_m64k16<COLUMNS, ELEMENT, BM>(d, a[k][0], b);
 #else
       const uint64_t a = wgmma_descriptor<AM>(a_tile + k * (AM == Major::K ? 32 : 2048));
       wgmma_m64k16<COLUMNS, ELEMENT, AM, BM>(d, a, b);

@@ -2,7 +2,7 @@
 // accumulators in registers, b (and a, if wanted) in shared memory as 128-byte swizzled tiles.
 //
 // All 128 threads of warps 4g .. 4g + 3 call each function. Order: wgmma_fence(d), products, wgmma_commit(),
-// wgmma_wait<pending>(d). Each warp computes its own 16 rows; in deferred mode at the wait.
+// wgmma_wait<pending>(d); with a in registers wgmma_fence(d, a) and wgmma_wait<pending>(d, a). Each warp computes its own 16 rows; in deferred mode at the wait.
 #pragma once
 
 namespace mirage {
@@ -24,12 +24,21 @@ template <int R>
 MIRAGE_DEVICE void wgmma_fence(float (&)[R] MIRAGE_SITE) {
   cpu::collective(cpu::Collective::WgmmaFence, {}, line);
 }
+template <int R, int K>
+MIRAGE_DEVICE void wgmma_fence(float (&d)[R], uint32_t (&)[K][1][4] MIRAGE_SITE) {
+  wgmma_fence(d MIRAGE_PASS);
+}
 MIRAGE_DEVICE void wgmma_commit(MIRAGE_SITE_ALONE) { cpu::collective(cpu::Collective::WgmmaCommit, {}, line); }
 
 // Returns once at most Pending of the newest committed groups are unfinished.
 template <int Pending, int R>
 MIRAGE_DEVICE void wgmma_wait(float (&)[R] MIRAGE_SITE) {
   cpu::collective(cpu::Collective::WgmmaWait, {nullptr, nullptr, nullptr, Pending, nullptr}, line);
+}
+
+template <int Pending, int R, int K>
+MIRAGE_DEVICE void wgmma_wait(float (&d)[R], uint32_t (&)[K][1][4] MIRAGE_SITE) {
+  wgmma_wait<Pending>(d MIRAGE_PASS);
 }
 
 // d += a * b with both in shared memory.

@@ -2,7 +2,7 @@
 // accumulators in registers, b (and a, if wanted) in shared memory as 128-byte swizzled tiles. From sm_90a on.
 //
 // All 128 threads of warps 4g .. 4g + 3 call each function. Order: wgmma_fence(d), products, wgmma_commit(),
-// wgmma_wait<pending>(d). Thread t holds row 16 * (t / 32) + mma_d_row(t % 32, i % 4) and column
+// wgmma_wait<pending>(d); with a in registers wgmma_fence(d, a) and wgmma_wait<pending>(d, a). Thread t holds row 16 * (t / 32) + mma_d_row(t % 32, i % 4) and column
 // 8 * (i / 4) + mma_d_column(t % 32, i % 4) in d[i]; a in registers is four mma_m16n8k16 fragments, one per warp.
 #pragma once
 
@@ -26,6 +26,14 @@ template <int R>
 MIRAGE_DEVICE void pin(float (&d)[R]) {
   MIRAGE_UNROLL
   for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// The products read a's registers until they are waited for: named behind the wait, none is used for something else.
+template <int K>
+MIRAGE_DEVICE void pin(uint32_t (&a)[K][1][4]) {
+  MIRAGE_UNROLL
+  for (int k = 0; k < K; k++)
+    asm volatile("" : "+r"(a[k][0][0]), "+r"(a[k][0][1]), "+r"(a[k][0][2]), "+r"(a[k][0][3])::"memory");
 }
 
 template <class T>
@@ -134,6 +142,12 @@ MIRAGE_DEVICE void wgmma_fence(float (&d)[R]) {
   detail::pin(d);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
+// Also for K operands a, each 16 deep, that come in registers.
+template <int R, int K>
+MIRAGE_DEVICE void wgmma_fence(float (&d)[R], uint32_t (&a)[K][1][4]) {
+  detail::pin(a);
+  wgmma_fence(d);
+}
 MIRAGE_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // Returns once at most Pending of the newest committed groups are unfinished.
@@ -141,6 +155,12 @@ template <int Pending, int R>
 MIRAGE_DEVICE void wgmma_wait(float (&d)[R]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
   detail::pin(d);
+}
+
+template <int Pending, int R, int K>
+MIRAGE_DEVICE void wgmma_wait(float (&d)[R], uint32_t (&a)[K][1][4]) {
+  wgmma_wait<Pending>(d);
+  detail::pin(a);
 }
 
 // d += a * b with both in shared memory.
