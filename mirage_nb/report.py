@@ -35,6 +35,7 @@ def describe(session: Session) -> str:
     ]
     lines += [f"not searched: {cut}" for cut in snapshot.cut]
     lines += [f"note: {message}" for message in snapshot.messages]
+    lines += ["", snapshot.why] if snapshot.why else []
     if snapshot.candidates:
         lines += ["", *_table(snapshot)]
     winner = session.best
@@ -97,6 +98,7 @@ def to_json(session: Session) -> str:
         "exhausted": snapshot.exhausted,
         "cut": list(snapshot.cut),
         "messages": list(snapshot.messages),
+        "why": snapshot.why,
         "counts": {outcome.value: snapshot.total(outcome) for outcome in Outcome},
         "counts_by_depth": [[d, o.value, n] for (d, o), n in sorted(snapshot.counts.items(), key=_count_key)],
         "structures": snapshot.structures,

@@ -8,81 +8,50 @@ what the search does; the walk ends at the first value that the search does not 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice, product
 
 from mirage_nb.ir import (
-    OPS,
-    AccumAttrs,
-    AccumKind,
     BlockGraph,
-    InIterAttrs,
-    Input,
     KernelGraph,
-    Op,
     OpKind,
-    OutSaverAttrs,
-    ReshapeAttrs,
-    Trait,
-    TransposeAttrs,
 )
-from mirage_nb.search.axes import Layout, Prepared, broadcast_layouts, spread_layout
-from mirage_nb.search.dims import folded_dim
+from mirage_nb.search.axes import Prepared
 from mirage_nb.search.explore import semantics_for
-from mirage_nb.search.saturation.closure import Closure
-from mirage_nb.search.saturation.events import Outcome
-from mirage_nb.search.saturation.sample import Sample
 from mirage_nb.search.saturation.semantics import Semantics
-from mirage_nb.search.saturation.values import (
-    BLOCK,
-    DATA,
-    GRID,
-    ITER,
-    LOOP,
-    POST,
-    TILE,
-    Operator,
-    Type,
-    Value,
-    show_type,
-)
-from mirage_nb.search.space import MAX_GRID_DIMS, Effort, configurations, why_refused
-from mirage_nb.search.two_kernels import as_leaf
+from mirage_nb.search.space import EFFORTS, Budget, Effort, configurations, why_refused
+from mirage_nb.search.switches import AXIOMS, PRUNINGS, Switches, switched
+from mirage_nb.search.walk.mugraph import Walk
 
 MAX_ALIASES = 32
 """Ways to tell apart the roles of inputs that meet themselves."""
-
-
-class _Ended(Exception):
-    """The search does not make the next value; says why."""
+LAST = 6
+"""Values of a program that are shown where nothing was found."""
+WIDENING = frozenset({"whole_inputs", "concat", "hold"})
+"""These let more through when they are on, the prunings when they are off."""
+HOPELESS = frozenset({"oracle", "merging"})
+"""Without the oracle no search ends, and merging loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
-    """A value of the walk, and the axis of each of its dimensions. `value` is None for constants: see `leaf`.
+class Tally:
+    """What a search came to that accepted nothing.
 
-    `input`: of the program, whose aliases iterators may read instead.
+    `structures`: muGraphs without sizes that were extracted; `refuted`, `undecided`: how many the verifier refuted, or
+    could not judge; `unfit`: how many were verified, but have no sizes that fit the target; `reasons`: what was said
+    of some of those; `reached`: bounds of the budget that kept something out; `left`: configurations that were not
+    explored to their end; `apart`: pre-defined operators alone were accepted.
     """
 
-    value: Value | None
-    layout: Layout
-    leaf: int = -1
-    input: int = -1
-
-
-class _Record(Sample):
-    """Remembers what became of every application."""
-
-    def __init__(self, semantics: Semantics) -> None:
-        super().__init__(semantics, "", 0)
-        self.seen: dict[tuple[Operator, tuple[int, ...]], tuple[Outcome, str, int]] = {}
-
-    def event(
-        self, outcome: Outcome, operator: Operator, args: list[Value], depth: int, type_: Type, stage: int,
-        reason: str, expr: int,
-    ) -> None:  # fmt: skip
-        self.seen[operator, tuple(arg.id for arg in args)] = (outcome, reason, expr)
+    structures: int = 0
+    refuted: int = 0
+    undecided: int = 0
+    unfit: int = 0
+    reasons: tuple[str, ...] = ()
+    reached: frozenset[str] = frozenset()
+    left: int = 0
+    apart: bool = False
 
 
 def explain(prepared: Prepared, effort: Effort, graph: KernelGraph) -> str:
@@ -97,33 +66,112 @@ def explain(prepared: Prepared, effort: Effort, graph: KernelGraph) -> str:
     refused = why_refused(prepared, effort)
     if refused is not None:
         return f"The program as a whole is not searched, only its pieces: {refused}"
+    walk, semantics, notes = _walked(prepared, effort, graph)
+    lines = [*walk.lines, walk.ended or _met(semantics, effort, walk)]
+    if walk.ended:
+        lines += [f"(in force: {note})" for note in notes]
+        lines += _let_through(prepared, effort, graph, walk)
+    return "\n".join(lines)
+
+
+def why_nothing(prepared: Prepared, effort: Effort, budget: Budget, tally: Tally) -> str:
+    """For a search that accepted nothing: the last values of the program on the way to it, what stood in the way, and
+    what would let it through.
+    """
+    head = "No fused muGraph: only pre-defined operators were accepted." if tally.apart else "No muGraph was accepted."
+    refused = why_refused(prepared, effort)
+    if refused is not None:
+        lines = [f"The program as a whole is not searched, only its pieces: {refused}"]
+    else:
+        walk, _, notes = _walked(prepared, effort, prepared.graph)
+        operators = sum(not operator.is_leaf for operator, _ in prepared.program)
+        lines = [f"The last values of the program ({operators} operators) that the search makes:", *walk.lines[-LAST:]]
+        if walk.ended:
+            lines += [walk.ended, *(f"(in force: {note})" for note in notes)]
+            lines += _let_through(prepared, effort, prepared.graph, walk)
+        elif not tally.structures:
+            lines.append(f"The search makes all of its values, but {_what_is_missing(budget, tally, walk)}")
+    return "\n".join([head, *lines, *_spoken_against(tally), *_bounds_reached(budget, tally), *_larger(effort)])
+
+
+def _what_is_missing(budget: Budget, tally: Tally, walk: Walk) -> str:
+    if "max_block_ops" in tally.reached:
+        return f"no kernel of at most {budget.max_block_ops} operators has them all; the program has {walk.operators}."
+    if tally.reached or tally.left:
+        return "it did not come to a graph of them."
+    return "no configuration has a graph that reads its inputs as the configuration splits them."
+
+
+def _spoken_against(tally: Tally) -> list[str]:
+    """What became of the muGraphs that were found."""
+    lines = []
+    if tally.structures:
+        lines.append(f"{tally.structures} muGraphs without sizes were found:")
+    if tally.refuted:
+        lines.append(f"  {tally.refuted} were refuted")
+    if tally.undecided:
+        lines.append(f"  {tally.undecided} could be neither refuted nor proved, so nobody may rely on them")
+    if tally.unfit:
+        lines.append(f"  {tally.unfit} were verified, but none of their tiles fits the target's shared memory")
+    return lines + [f"  {reason}" for reason in tally.reasons]
+
+
+def _bounds_reached(budget: Budget, tally: Tally) -> list[str]:
+    """The bounds that kept something out, and how to raise them."""
+    raised = {
+        "max_block_ops": ("operators of a kernel", "max_block_ops", 2 * budget.max_block_ops),
+        "max_values": ("values of a closure", "max_values", 4 * budget.max_values),
+        "seconds": ("seconds for a configuration", "configuration_seconds", 4 * budget.seconds),
+    }
+    lines = []
+    for bound, (what, argument, value) in raised.items():
+        if bound in tally.reached:
+            lines.append(f"A limit kept something out: {getattr(budget, bound):g} {what}. extend({argument}={value:g})")
+    if tally.left:
+        lines.append(f"{tally.left} configurations were not explored to their end: extend() goes on with them")
+    return lines
+
+
+def _larger(effort: Effort) -> list[str]:
+    """What the next larger effort has more of."""
+    names = list(EFFORTS)
+    after = names[names.index(effort.name) + 1 :][:1]
+    return [
+        f"A larger effort has more: extend(effort={name!r}), with {larger.kernels} kernels searched as one, programs "
+        f"in up to {larger.pieces} pieces, and graphs of {larger.extra} operators above the smallest"
+        for name in after
+        for larger in (EFFORTS[name],)
+    ]
+
+
+def _walked(prepared: Prepared, effort: Effort, graph: KernelGraph) -> tuple[Walk, Semantics, list[str]]:
+    """The walk that comes farthest, whichever aliases of its inputs the muGraph reads."""
     semantics, notes = semantics_for(prepared, effort)
     walks = []
     for picks in islice(_picks(prepared, graph), MAX_ALIASES):
-        walk = _Walk(semantics, effort, graph, picks)
+        walk = Walk(semantics, effort, graph, picks)
         walk.run()
         walks.append(walk)
         if not walk.ended:
             break
-    best = max(walks, key=lambda walk: (not walk.ended, len(walk.lines)))
-    lines = [*best.lines, best.ended or _met(semantics, effort, best)]
-    if best.ended:
-        lines += [f"(in force: {note})" for note in notes]
-    return "\n".join(lines)
+    return max(walks, key=lambda walk: (not walk.ended, len(walk.lines))), semantics, notes
 
 
-def why_nothing(prepared: Prepared, effort: Effort, found: int = 0) -> str:
-    """For a search without results: the last values of the program on the way, and what is in the way.
-
-    Args:
-        found: muGraphs without sizes that were extracted.
-    """
-    if found:
-        return (
-            f"{found} muGraphs were found, but none was accepted: tiles that do not fit the target, or trials that "
-            "say nothing outside LAX; the verdicts name the operator"
-        )
-    return explain(prepared, effort, prepared.graph)
+def _let_through(prepared: Prepared, effort: Effort, graph: KernelGraph, ended: Walk) -> list[str]:
+    """Each switch with which the search makes the value at which a walk ended."""
+    found = []
+    state = switched(effort)
+    for what, known in (("axioms", AXIOMS), ("prunings", PRUNINGS)):
+        for name in known:
+            wanted = name in WIDENING if what == "prunings" else True
+            if state[name] == wanted or name in HOPELESS:
+                continue
+            switches = Switches.of(**{what: {name: wanted}})
+            walk, _, _ = _walked(prepared, switches.applied(effort), graph)
+            if not walk.ended or len(walk.lines) > len(ended.lines):
+                verb = "on" if wanted else "off"
+                found.append(f"It would be let through with {name} switched {verb}: {what}={{{name!r}: {wanted}}}")
+    return found
 
 
 def _picks(prepared: Prepared, graph: KernelGraph) -> Iterator[tuple[int, ...]]:
@@ -134,7 +182,7 @@ def _picks(prepared: Prepared, graph: KernelGraph) -> Iterator[tuple[int, ...]]:
     yield from product(range(most), repeat=reads)
 
 
-def _met(semantics: Semantics, effort: Effort, walk: _Walk) -> str:
+def _met(semantics: Semantics, effort: Effort, walk: Walk) -> str:
     """What is left to say of a muGraph whose values the search makes."""
     kernels = walk.labels
     known = {c.label for c in configurations(semantics.prepared, effort)}
@@ -157,338 +205,3 @@ def _met(semantics: Semantics, effort: Effort, walk: _Walk) -> str:
         "It has more kernels than are searched together, or splits a reduced axis in a later kernel, and stores what "
         "is no value of the program: no configuration has it."
     )
-
-
-@dataclass(slots=True)
-class _Walk:
-    """One walk; `ended` says what stopped it, `lines` what was met before."""
-
-    semantics: Semantics
-    effort: Effort
-    graph: KernelGraph
-    picks: Sequence[int]
-    lines: list[str] = field(default_factory=list)
-    ended: str = ""
-    labels: list[str] = field(default_factory=list)
-    operators: int = 0
-    splits_late: bool = False
-    between: set[bytes] = field(default_factory=set)
-    of_program: set[bytes] = field(default_factory=set)
-    names: tuple[str, ...] = ()
-    held: dict[int, _Tile] = field(default_factory=dict)
-    _left: Iterator[int] = field(default_factory=lambda: iter(()))
-
-    def run(self) -> None:
-        """Walk as far as the search goes."""
-        prepared = self.semantics.prepared
-        self.names = tuple(axis.name for axis in prepared.axes)
-        self.of_program = {value.print for value in self.semantics.program}
-        self._left = iter(self.picks)
-        for number, tensor in reversed(list(enumerate(prepared.tensors))):
-            layout = tensor.axes if all(len(dim) < 2 for dim in tensor.dims) else ()
-            self.held[tensor.input] = _Tile(self.semantics.tensors[number], layout, input=tensor.input)
-        try:
-            if self.graph == prepared.graph:
-                self.held.update(zip(self.graph.outputs, _Block(self, self.graph, (), 0).program(), strict=True))
-            elif any(op.kind is OpKind.GRAPH for op in self.graph.ops):
-                for op, values in self.graph.definitions():
-                    self._kernel_op(op, values)
-            else:
-                self._kernel(self.graph, range(self.graph.input_count), self.graph.outputs)
-            self._check_outputs()
-        except _Ended as why:
-            self.ended = str(why)
-
-    def _kernel(self, body: BlockGraph | KernelGraph, operands: Sequence[int], values: Sequence[int]) -> None:
-        tiles = [self.held.get(v, _Tile(None, ())) for v in operands]
-        for value, tile in zip(values, _Block(self, body, tiles, len(self.labels)).run(), strict=True):
-            self.held[value] = tile
-            if value not in self.graph.outputs and tile.value is not None:
-                self.between.add(tile.value.print)
-
-    def picked(self, tile: _Tile) -> _Tile:
-        """What an iterator reads: where the input has aliases, the next pick of them."""
-        aliases = [n for n, tensor in enumerate(self.semantics.prepared.tensors) if tensor.input == tile.input]
-        pick = next(self._left, 0) if self.picks else 0
-        if len(aliases) < 2:
-            return tile
-        number = aliases[pick % len(aliases)]
-        axes = self.semantics.prepared.tensors[number].axes
-        return _Tile(self.semantics.tensors[number], axes if tile.layout else (), input=tile.input)
-
-    def _kernel_op(self, op: Op, values: Sequence[int]) -> None:
-        prepared = self.semantics.prepared
-        if op.kind is OpKind.CONST:
-            if op.attrs not in prepared.constants:
-                raise _Ended(f"%{values[0]}: the search uses the constants of the program only; this is none of them.")
-            leaf = next(i for i, attrs in enumerate(prepared.constants) if attrs == op.attrs)
-            self.held[values[0]] = _Tile(None, (), leaf)
-            return
-        if any(v not in self.held for v in op.inputs):
-            raise _Ended(f"%{values[0]}: it reads an input that the program does not need.")
-        if op.kind is OpKind.RESHAPE and self.held[op.inputs[0]].value is not None:
-            self.held[values[0]] = self._viewed(op, op.inputs[0])
-            return
-        if isinstance(op.body, BlockGraph):
-            self._kernel(op.body, op.inputs, values)
-            return
-        inputs = [Input(f"a{n}", self.graph.types[v]) for n, v in enumerate(op.inputs)]
-        alone = KernelGraph.start(*inputs).append(replace(op, inputs=tuple(range(len(inputs)))))
-        self._kernel(alone.returning((len(inputs),)), op.inputs, values)
-
-    def _viewed(self, op: Op, value: int) -> _Tile:
-        """A view of an input that has a dimension for every axis, or of a tensor whose axes stay."""
-        assert isinstance(op.attrs, ReshapeAttrs)
-        tile = self.held[value]
-        layout = tile.layout
-        if tile.input >= 0:
-            layout = next(t.axes for t in self.semantics.prepared.tensors if t.input == tile.input)
-        axes = iter([axis for axis in layout if axis is not None])
-        moved = tuple(None if extent == 1 else next(axes, None) for extent in op.attrs.shape)
-        return _Tile(tile.value, moved, input=tile.input)
-
-    def _check_outputs(self) -> None:
-        targets = self.semantics.targets
-        if len(targets) != len(self.graph.outputs):
-            raise _Ended(f"It has {len(self.graph.outputs)} outputs, the program has {len(targets)}.")
-        found = {tile.value.print for v in self.graph.outputs if (tile := self.held[v]).value is not None}
-        for number, target in enumerate(targets):
-            if target.print not in found:
-                raise _Ended(f"No output of it is output {number} of the program: they are other functions.")
-
-
-@dataclass(slots=True)
-class _Block:
-    """The walk through one kernel: a block graph, or pre-defined operators as if they were one without a loop."""
-
-    walk: _Walk
-    body: BlockGraph | KernelGraph
-    operands: Sequence[_Tile]
-    number: int
-    closure: Closure = field(init=False)
-    record: _Record = field(init=False)
-    held: dict[int, _Tile] = field(default_factory=dict)
-    along: list[int | None] = field(default_factory=list)
-    loop: int | None = None
-    results: list[_Tile] = field(default_factory=list)
-    read: dict[int, _Tile] = field(default_factory=dict)
-
-    def run(self) -> list[_Tile]:
-        """The results as device tensors."""
-        self._open()
-        if isinstance(self.body, KernelGraph):
-            for number, tile in enumerate(self.operands):
-                self.held[number] = self._read(tile, tile.value.type if tile.value is not None else ())
-        for op, values in self.body.definitions():
-            self._step(op, values)
-        if isinstance(self.body, KernelGraph):
-            self.results += [self._stored(self.held[v], self.held[v].layout) for v in self.body.outputs]
-        return self.results
-
-    def program(self) -> list[_Tile]:
-        """The same for the program itself, over axes."""
-        self._open()
-        prepared, tensors = self.walk.semantics.prepared, self.walk.semantics.tensors
-        for number, (operator, args) in enumerate(prepared.program):
-            if operator.kind is OpKind.IN_ITER:
-                leaf = tensors[operator.leaf]
-                self.held[number] = self._read(_Tile(leaf, ()), leaf.type)
-            elif operator.kind is OpKind.CONST:
-                self.held[number] = _Tile(None, (), operator.leaf)
-            else:
-                self.held[number] = _Tile(self._applied(operator, [self.held[a] for a in args]), ())
-                self._say(number, operator.label, self.held[number])
-        return [self._stored(self.held[number], ()) for number in prepared.outputs]
-
-    def _open(self) -> None:
-        walk, semantics = self.walk, self.walk.semantics
-        grid = self._configure()
-        reduced = [axis.reduced for axis in semantics.prepared.axes]
-        loop = self.loop if self.loop is not None and reduced[self.loop] else None
-        effort = walk.effort
-        self.record = _Record(semantics)
-        self.closure = Closure(semantics, grid, loop, (), effort.rules, self.record, lambda counts: None, lambda: False)
-        walk.labels.append(self._label(grid, loop))
-        walk.lines.append(f"kernel {self.number + 1}, as in '{walk.labels[-1]}'")
-        walk.splits_late |= bool(grid) and self.number > 0
-
-    def _label(self, grid: frozenset[int], loop: int | None) -> str:
-        names = self.walk.names
-        parts = ["1 kernel"]
-        parts.append(f"grid over {', '.join(names[a] for a in sorted(grid))}" if grid else "free axes on the grid")
-        parts.append(f"loop over {names[loop]}" if loop is not None else "no loop")
-        return "; ".join(parts)
-
-    def _configure(self) -> frozenset[int]:
-        """Which axes the grid splits and the loop runs over, from the input iterators."""
-        if isinstance(self.body, KernelGraph):
-            return frozenset()
-        self.along = [None] * len(self.body.grid)
-        loops: set[int] = set()
-        for op, values in self.body.definitions():
-            if isinstance(op.attrs, InIterAttrs):
-                self.read[values[0]] = self.walk.picked(self.operands[op.attrs.arg])
-                layout = self.read[values[0]].layout
-                for place, dim in enumerate(op.attrs.imap):
-                    axis = None if dim is None or dim >= len(layout) else layout[dim]
-                    if axis is not None and self.along[place] not in (None, axis):
-                        raise _Ended(f"Grid dim {'xyz'[place]} splits two different axes: the search has none such.")
-                    self.along[place] = axis if axis is not None else self.along[place]
-                if op.attrs.fmap is not None and op.attrs.fmap < len(layout):
-                    loops |= {a for a in (layout[op.attrs.fmap],) if a is not None}
-        if len(loops) > 1:
-            raise _Ended("The for-loop runs over two different axes: the search has one axis in a loop.")
-        self.loop = next(iter(loops), None)
-        split = {axis for axis in self.along if axis is not None}
-        if len(split) > MAX_GRID_DIMS:
-            raise _Ended(f"The grid splits {len(split)} axes: at most {MAX_GRID_DIMS}.")
-        return frozenset(a for a in split if self.walk.semantics.prepared.axes[a].reduced)
-
-    def _read(self, tile: _Tile, type_: Type) -> _Tile:
-        if tile.value is None:
-            return tile
-        return _Tile(self.closure.keep_leaf(tile.value, type_, self.closure.first_stage), tile.layout)
-
-    def _role(self, attrs: InIterAttrs, tile: _Tile) -> Type:
-        """The type of what a block reads in an iteration."""
-        assert tile.value is not None
-        split = {tile.layout[dim] for dim in attrs.imap if dim is not None and dim < len(tile.layout)}
-        looped = None if attrs.fmap is None or attrs.fmap >= len(tile.layout) else tile.layout[attrs.fmap]
-        found = []
-        for axis, code in enumerate(tile.value.type):
-            reduced = self.walk.semantics.prepared.axes[axis].reduced
-            if code == DATA:
-                grid = BLOCK if axis in split else GRID
-                found.append(grid | (ITER if axis == looped else LOOP) | TILE)
-            elif code and reduced and (axis in split or axis == looped):
-                raise _Ended(f"A tensor between kernels is split along what is left of axis {self.walk.names[axis]}.")
-            else:
-                found.append(code)
-        return tuple(found)
-
-    def _step(self, op: Op, values: tuple[int, ...]) -> None:
-        if isinstance(op.attrs, InIterAttrs):
-            tile = self.read[values[0]]
-            if tile.value is not None and not tile.layout and any(tile.value.type):
-                raise _Ended("An input whose dimensions have several axes is read without a view that has them apart.")
-            self.held[values[0]] = self._read(tile, () if tile.value is None else self._role(op.attrs, tile))
-        elif isinstance(op.attrs, OutSaverAttrs):
-            tile = self.held[op.inputs[0]]
-            layout = list(tile.layout)
-            for place, dim in enumerate(op.attrs.omap):
-                if dim is not None and layout[dim] is None:
-                    layout[dim] = self.along[place]
-            self.results.append(self._stored(tile, tuple(layout)))
-        elif op.kind is OpKind.CONST:
-            constants = self.walk.semantics.prepared.constants
-            if op.attrs not in constants:
-                raise _Ended(f"%{values[0]}: the search uses the constants of the program only; this is none of them.")
-            self.held[values[0]] = _Tile(None, (), next(i for i, c in enumerate(constants) if c == op.attrs))
-        else:
-            made = self._made(op, [self.held[v] for v in op.inputs])
-            self.held[values[0]] = made
-            if op.kind not in (OpKind.RESHAPE, OpKind.TRANSPOSE):
-                self._say(values[0], op.kind.value, made)
-
-    def _say(self, number: int, label: str, made: _Tile) -> None:
-        self.walk.operators += 1
-        if made.value is not None:
-            type_, expr = show_type(made.value.type, self.walk.names), made.value.expr
-            self.walk.lines.append(f"  %{number} {label} [{type_}]: {self.walk.semantics.algebra.show(expr)}")
-
-    def _stored(self, tile: _Tile, layout: Layout) -> _Tile:
-        if tile.value is None:
-            raise _Ended("A kernel stores a constant.")
-        return _Tile(as_leaf(tile.value, -1), layout)
-
-    # -- one operator
-
-    def _made(self, op: Op, tiles: list[_Tile]) -> _Tile:
-        layouts = [tile.layout for tile in tiles]
-        match op.kind:
-            case OpKind.TRANSPOSE:
-                assert isinstance(op.attrs, TransposeAttrs)
-                return _Tile(tiles[0].value, tuple(layouts[0][i] for i in op.attrs.perm))
-            case OpKind.RESHAPE:
-                assert isinstance(op.attrs, ReshapeAttrs)
-                shape = self.body.types[op.inputs[0]].shape
-                if sorted(e for e in shape if e != 1) != sorted(e for e in op.attrs.shape if e != 1):
-                    raise _Ended("A reshape in a block splits axes: the search reads and writes views instead.")
-                return _Tile(tiles[0].value, spread_layout(layouts[0], shape, op.attrs.shape))
-            case OpKind.MATMUL:
-                axis = layouts[0][-1]
-                layout = (*broadcast_layouts(layouts[0][:-2], layouts[1][:-2]), layouts[0][-2], layouts[1][-1])
-                kind = Operator(OpKind.MUL) if axis is None else Operator(OpKind.MATMUL, axis=axis)
-                return _Tile(self._applied(kind, tiles), layout)
-            case OpKind.CONCAT_MATMUL:
-                w, x, y, z = tiles
-                first, second = (self._made(Op(OpKind.MATMUL), pair) for pair in ([w, y], [x, z]))
-                return _Tile(self._applied(Operator(OpKind.ADD), [first, second]), first.layout)
-            case OpKind.SUM | OpKind.MAX | OpKind.RESCALED_SUM:
-                dim = folded_dim(op)
-                axis = layouts[0][dim]
-                if axis is None:
-                    return tiles[0]
-                layout = (*layouts[0][:dim], None, *layouts[0][dim + 1 :])
-                return _Tile(self._applied(Operator(op.kind, axis=axis), tiles), layout)
-            case OpKind.ACCUM:
-                return self._accumulated(op, tiles)
-            case kind if Trait.ELEMENTWISE in OPS[kind].traits:
-                layout = layouts[0]
-                for other in layouts[1:]:
-                    layout = broadcast_layouts(layout, other)
-                if kind is OpKind.MUL and len(tiles) == 2 and tiles[0] is tiles[1]:
-                    return _Tile(self._applied(Operator(OpKind.SQR), tiles[:1]), layout)
-                return _Tile(self._applied(Operator(kind, attrs=op.attrs), tiles), layout)
-            case _:
-                raise _Ended(f"{op.kind.value} has no axes: the search uses it between kernels only.")
-
-    def _accumulated(self, op: Op, tiles: list[_Tile]) -> _Tile:
-        assert isinstance(op.attrs, AccumAttrs)
-        if self.closure.loop is None:  # a loop over a free axis is derived from the graph without it
-            return tiles[0]
-        layout = list(tiles[0].layout)
-        if op.attrs.kind is AccumKind.CONCAT and op.attrs.dim is not None:
-            layout[op.attrs.dim] = self.closure.loop
-        operator = Operator(OpKind.ACCUM, axis=self.closure.loop, accum=op.attrs.kind)
-        return _Tile(self._applied(operator, tiles), tuple(layout))
-
-    def _applied(self, operator: Operator, tiles: list[_Tile]) -> Value:
-        """What the closure makes of this application. Raises _Ended where it makes nothing."""
-        stage = next((t.value.stage for t in tiles if t.value is not None), POST)
-        constants = self.walk.semantics.constants
-        args = [
-            tile.value
-            if tile.value is not None
-            else self.closure.keep_leaf(constants[tile.leaf], constants[tile.leaf].type, stage)
-            for tile in tiles
-        ]
-        if len({arg.stage for arg in args}) > 1:
-            raise _Ended(f"{operator.label}: a value of the loop meets one from after it.")
-        if operator.accum is AccumKind.HOLD and self.number:
-            args[0].level = 0  # the kernel before may as well have written it, and the search has it from there
-        self.closure.attempt(args)
-        orders = [tuple(a.id for a in args), tuple(a.id for a in reversed(args))]
-        for node in ((operator, ids) for ids in orders):
-            for value in self.closure.values:
-                if node in value.nodes:
-                    return value
-        raise _Ended(self._reason(operator, args, orders))
-
-    def _reason(self, operator: Operator, args: list[Value], orders: list[tuple[int, ...]]) -> str:
-        semantics = self.walk.semantics
-        shown = ", ".join(semantics.algebra.show(arg.expr) for arg in args)
-        head = f"Not made: {operator.label} of {shown}: "
-        for ids in orders:
-            if (operator, ids) in self.record.seen:
-                outcome, reason, expr = self.record.seen[operator, ids]
-                return f"{head}{outcome.value}. {reason or semantics.oracle.explain(expr)}"
-        used = {op.kind for op, _ in semantics.prepared.program}
-        if OpKind.MATMUL in used or OpKind.SUM in used:
-            used |= {OpKind.MATMUL, OpKind.SUM, OpKind.MUL, OpKind.ACCUM}
-        if operator.kind not in used:
-            return f"{head}the program has no {operator.label}, and the search uses its operators only."
-        if operator.accum is not None:
-            return f"{head}the effort '{self.walk.effort.name}' or the rules of accumulators leave it out."
-        expr = semantics.expression(operator, args, args[0].type[operator.axis] & DATA if operator.axis >= 0 else 0)
-        return f"{head}{Outcome.PRUNED_EXPRESSION.value}. {semantics.oracle.explain(expr)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -19,8 +20,23 @@ from mirage_nb.ir import (
     ReshapeAttrs,
     TransposeAttrs,
 )
-from mirage_nb.search import EFFORTS, Budget, configurations, instances, prepare, run_configuration, tiny
-from mirage_nb.search.explain import explain, why_nothing
+from mirage_nb.lang import parse
+from mirage_nb.pipeline import superoptimize
+from mirage_nb.report import describe
+from mirage_nb.search import (
+    EFFORTS,
+    Budget,
+    Effort,
+    Switches,
+    configurations,
+    instances,
+    prepare,
+    run_configuration,
+    tiny,
+)
+from mirage_nb.search.explain import Tally, explain, why_nothing
+from mirage_nb.search.session.progress import Snapshot
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import TARGETS
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, lora, rmsnorm, rmsnorm_fig3
 
@@ -42,7 +58,8 @@ def test_whatever_is_found_is_met(graph: KernelGraph) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_search_makes_the_values_of_the_program_itself(name: str) -> None:
-    assert "The search makes all" in why_nothing(prepare(PROGRAMS[name]()), STANDARD)
+    graph = PROGRAMS[name]()
+    assert "The search makes all" in explain(prepare(graph), STANDARD, graph)
 
 
 def heads() -> KernelGraph:
@@ -63,7 +80,7 @@ def gram() -> KernelGraph:
 @pytest.mark.parametrize("graph", [heads(), gram()], ids=["heads", "gram"])
 def test_views_and_aliases_are_followed(graph: KernelGraph) -> None:
     prepared = prepare(graph)
-    assert "The search makes all" in why_nothing(prepared, STANDARD)
+    assert "The search makes all" in explain(prepared, STANDARD, graph)
     for configuration in [c for c in configurations(prepared, STANDARD) if c.cut is None][:7]:
         result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda c: None, lambda: False)
         for structure in result.structures[:2]:
@@ -132,8 +149,109 @@ def test_two_loops_at_once_are_no_part_of_the_space() -> None:
     assert "two different axes" in said_of(b.done(), graph)
 
 
+def why(graph: KernelGraph, tally: Tally, effort: Effort = STANDARD) -> str:
+    return why_nothing(prepare(graph), effort, effort.budget, tally)
+
+
 def test_programs_that_are_only_searched_in_pieces() -> None:
     b = Builder.over(X=(4, 8))
     b.op(OpKind.DIV, 0, b.max(0))
-    assert "only its pieces: " in why_nothing(prepare(b.done()), STANDARD)
-    assert "3 muGraphs were found, but none was accepted" in why_nothing(prepare(b.done()), STANDARD, found=3)
+    assert "only its pieces: " in why(b.done(), Tally())
+
+
+def test_what_became_of_the_mugraphs_that_were_found() -> None:
+    said = why(rmsnorm(), Tally(structures=6, refuted=1, undecided=2, unfit=3, reasons=("the witness",)))
+    for part in ("6 muGraphs without", "1 were refuted", "2 could be neither", "3 were verified, but", "the witness"):
+        assert part in said
+
+
+def test_limits_that_kept_something_out_are_named_with_the_call_that_raises_them() -> None:
+    reached = frozenset({"max_block_ops", "max_values", "seconds"})
+    said = why(rmsnorm(), Tally(reached=reached, left=2))
+    assert "no kernel of at most 24 operators has them all; the program has 6" in said
+    for call in ("max_block_ops=48", "max_values=240000", "configuration_seconds=240", "extend(effort='exhaustive')"):
+        assert call in said
+    assert "2 configurations were not explored to their end" in said
+    assert "extend(effort" not in why(rmsnorm(), Tally(), EFFORTS["exhaustive"])
+
+
+def test_the_last_values_on_the_way_are_shown() -> None:
+    lines = why(rmsnorm_fig3(), Tally()).splitlines()
+    assert lines[0] == "No muGraph was accepted." and "(7 operators)" in lines[1]
+    assert [line.split()[1] for line in lines[2:8]] == ["Sqr", "Sum", "EwMul", "Sqrt", "EwDiv", "Matmul"]
+    assert why(rmsnorm_fig3(), Tally(apart=True)).startswith("No fused muGraph: only pre-defined operators")
+
+
+def test_the_axiom_that_would_let_it_through_is_named() -> None:
+    """A muGraph that multiplies the roots, at an effort that knows no product of roots."""
+    b = Builder.over(X=(4, 8), Y=(4, 8))
+    b.op(OpKind.SQRT, b.op(OpKind.MUL, 0, 1))
+    roots = Builder.over(X=(4, 8), Y=(4, 8))
+    roots.op(OpKind.MUL, roots.op(OpKind.SQRT, 0), roots.op(OpKind.SQRT, 1))
+    said = explain(prepare(b.done()), STANDARD, roots.done())
+    assert "Not made: Sqrt of X: pruned: expression" in said
+    assert "let through with sqrt_product switched on: axioms={'sqrt_product': True}" in said
+    assert "let through" not in explain(prepare(b.graph.returning((3,))), EFFORTS["exhaustive"], roots.done())
+
+
+def test_an_axiom_that_is_off_is_named_where_it_cuts() -> None:
+    b = Builder.over(X=(4, 8), Y=(4, 8), m=(4, 1))
+    b.sum(b.op(OpKind.DIV, 0, 2))
+    after = Builder.over(X=(4, 8), Y=(4, 8), m=(4, 1))
+    after.op(OpKind.DIV, after.sum(0), 2)
+    effort = Switches.of({"sum_div": False}).applied(STANDARD)
+    said = explain(prepare(b.done()), effort, after.done())
+    assert "only by the axiom sum_div, Σi (x / y) = (Σi x) / y, where y does not depend on i; it is off" in said
+    assert "axioms={'sum_div': True}" in said
+
+
+def test_a_pruning_that_would_let_it_through_is_named() -> None:
+    scale = Op(OpKind.CONST, attrs=ConstAttrs(Fraction(1, 3)))
+    graph = one_kernel(product(), 2, (1, 0), scale, Op(OpKind.MUL, (0, 2)), Op(OpKind.MATMUL, (3, 1)), total(4))
+    assert "prunings={'canonical_form': False}" in said_of(product(), graph)
+
+
+SECOND = "X: f16[16, 64]\nY: f16[16, 64]\nZ = exp(exp(X) * Y)\nreturn Z * Z"
+SMALL = "X: f16[16, 1024]\nW: f16[1024, 512]\nreturn rms_norm(X) @ W"
+
+
+def ended(text: str, **bounds: object) -> Snapshot:
+    session = SearchSession(parse(text).graph, H200, **bounds)  # type: ignore[arg-type]  # as the test says
+    return session.start().result(60)
+
+
+def test_a_session_that_ends_with_nothing_says_why() -> None:
+    found = ended(SMALL, effort="quick", budget=Budget(10.0, 60_000, 3))
+    assert not found.candidates and "no kernel of at most 3 operators has them all" in found.why
+    assert "extend(max_block_ops=6)" in found.why
+
+
+def test_the_reason_is_gone_once_something_is_found() -> None:
+    session = SearchSession(parse(SMALL).graph, H200, effort="quick", budget=Budget(10.0, 60_000, 3)).start()
+    assert session.result(60).why
+    session.extend(max_block_ops=8)
+    assert session.result(60).candidates and not session.snapshot().why
+
+
+def test_a_second_exponential_is_named() -> None:
+    found = ended(SECOND, effort="quick")
+    assert "Not made: EwExp of Y·exp(X): a second exponential on one path" in found.why
+    assert "extend(effort='standard')" in found.why
+
+
+def test_a_search_without_time_says_so() -> None:
+    found = ended(SMALL, effort="quick", budget=Budget(1e-6, 60_000, 20))
+    assert not found.candidates and "seconds for a configuration" in found.why
+
+
+def test_a_search_without_fitting_tiles_says_so() -> None:
+    tiny_target = replace(H200, shared_per_block=256)
+    session = SearchSession(parse(SMALL).graph, tiny_target, effort="quick")
+    found = session.start().result(60)
+    assert not found.candidates and "none of their tiles fits the target's shared memory" in found.why
+
+
+def test_the_report_says_why() -> None:
+    session = superoptimize(SMALL, effort="quick", max_block_ops=3)
+    session.result(60)
+    assert "No muGraph was accepted.\nThe last values" in describe(session)

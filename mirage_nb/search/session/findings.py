@@ -56,7 +56,8 @@ class Findings:
     """What is known of one configuration.
 
     `structures`: muGraphs extracted; `verified`: instances of those that passed; `candidates`: the best ones;
-    `rejected`: the first few of those that were refuted, and of those that nobody can judge.
+    `unfit`: muGraphs that passed, but have no sizes that fit the target; `rejected`: the first few of those that were
+    refuted, and of those that nobody can judge.
     """
 
     counts: Counts = field(default_factory=dict)
@@ -66,6 +67,7 @@ class Findings:
     outside_lax: int = 0
     candidates: tuple[Candidate, ...] = ()
     rejected: tuple[Rejected, ...] = ()
+    unfit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

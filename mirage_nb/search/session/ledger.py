@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from mirage_nb.ir import OpKind
+from mirage_nb.search.explain import Tally
 from mirage_nb.search.saturation.events import Prefix
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State, Timed
@@ -20,6 +22,7 @@ T = TypeVar("T")
 
 KEPT_CANDIDATES = 200
 KEPT_PREFIXES = 2000
+KEPT_REASONS = 4
 KEPT_REJECTED = 100
 
 
@@ -59,6 +62,7 @@ class Ledger:
     def __init__(self) -> None:
         self.bounds: Bounds | None = None
         self.kept = 0
+        self.why = ""
         self._agenda: tuple[Configuration, ...] = ()
         self._held: dict[Configuration, _Held] = {}
         self._left_out: dict[Configuration | None, tuple[str, ...]] = {}
@@ -75,6 +79,7 @@ class Ledger:
         """Begin a search of these configurations within these bounds; returns those that are not done yet."""
         self._agenda, self.bounds = tuple(agenda), bounds
         self._left_out.clear()
+        self.why = ""
         self.kept = len(self._agenda) - len(self.missing)
         return self.missing
 
@@ -118,6 +123,26 @@ class Ledger:
     def leave_out(self, configuration: Configuration | None, why: str) -> None:
         """Name what was not searched; reasons of the session as a whole have no configuration."""
         self._left_out[configuration] = (*self._left_out.get(configuration, ()), why)
+
+    def tally(self) -> Tally | None:
+        """What the search came to, if no muGraph with generated kernels was accepted; None if one was."""
+        candidates = list(self._candidates())
+        if any(op.kind is OpKind.GRAPH for candidate in candidates for op in candidate.graph.ops):
+            return None
+        held = [self._held[c] for c in self._agenda if c in self._held]
+        reached: set[str] = set()
+        for one in held:
+            reached |= one.end.reached if one.end is not None else set()
+        return Tally(
+            structures=sum(one.findings.structures for one in held),
+            refuted=sum(one.findings.refuted for one in held),
+            undecided=sum(one.findings.outside_lax for one in held),
+            unfit=sum(one.findings.unfit for one in held),
+            reasons=tuple(dict.fromkeys(one.why for one in self._rejected(held)))[:KEPT_REASONS],
+            reached=frozenset(reached),
+            left=len(self.missing),
+            apart=bool(candidates),
+        )
 
     # -- candidates ---------------------------------------------------------------------------------
 
@@ -228,6 +253,7 @@ class Ledger:
             prefixes=_sample([one.prefixes for one in held if one.prefixes], KEPT_PREFIXES),
             cut=cut,
             rejected=self._rejected(held),
+            why=self.why,
             messages=tuple(self._messages),
             exhausted=bool(self._agenda) and done == len(self._agenda) and not cut,
         )

@@ -102,7 +102,8 @@ class Snapshot:
     those, best first. `first_seconds`: when the first one was there. `cut`: what was not searched.
     `configurations_kept`: those of `configurations_done` that were not explored again, because an earlier
     round or the store had them; `pinned`: digests that the user pinned; `rejected`: a sample of what
-    was refuted or outside LAX, and everything that was wrong when it ran.
+    was refuted or outside LAX, and everything that was wrong when it ran; `why`: after a search that accepted no
+    muGraph with generated kernels, what stood in the way.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Snapshot:
     configurations_kept: int = 0
     pinned: frozenset[str] = frozenset()
     rejected: tuple[Rejected, ...] = ()
+    why: str = ""
 
     def total(self, outcome: Outcome) -> int:
         """Number of events with this outcome, over all depths."""

@@ -11,6 +11,7 @@ one that goes on after it. What follows the search can have functions called by 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -21,6 +22,7 @@ from typing import Any
 from mirage_nb.errors import OptionError, SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import EFFORTS, Budget, Configuration, Prepared, configurations, prepare
+from mirage_nb.search.explain import why_nothing
 from mirage_nb.search.session.background import LIVE, Background
 from mirage_nb.search.session.checkpoint import Checkpoint, Recorder
 from mirage_nb.search.session.crew import Crew, failure
@@ -253,6 +255,18 @@ class SearchSession(Background):
         with self._turn:
             if self._is_over():
                 self._ledger.leave_out(None, "stopped by the user")
+        self._say_why(prepared)
+
+    def _say_why(self, prepared: Prepared) -> None:
+        """After a search: why nothing was accepted, if so."""
+        with self._turn:
+            tally, bounds = self._ledger.tally(), self.bounds
+            if tally is None or self._thread is not threading.current_thread():
+                return
+        why = why_nothing(prepared, bounds.searched, bounds.budget, tally)
+        with self._turn:
+            if self._thread is threading.current_thread():
+                self._ledger.why = why
 
     def _set_deadline(self) -> None:
         self._deadline = None if self.seconds is None else time.time() + self.seconds

@@ -173,6 +173,7 @@ class _Exploration:
         self._verified = 0
         self._refuted = 0
         self._outside = 0
+        self._unfit = 0
         self._best: list[Candidate] = []
         self._rejected: list[Rejected] = []
 
@@ -221,11 +222,13 @@ class _Exploration:
         poor = () if isinstance(structure, Assembly) else poor_axes(prepared)
         overhang = frozenset(a for a in poor if not prepared.axes[a].reduced or judged(frozenset({a}))[0].accepted)
         most, target = INSTANCES_PER_STRUCTURE, self._task.target
+        fits = False
         for instance in instances(structure, prepared, target, most, overhang if poor else None):
             verdict, program, small = judged(instance.overhanging)
             if not verdict.accepted:
                 continue
             self._verified += 1
+            fits = True
             self._best.append(
                 Candidate(
                     digest=instance.graph.digest(),
@@ -238,6 +241,7 @@ class _Exploration:
                     small=(program, small),
                 )
             )
+        self._unfit += not fits
         self._best.sort(key=lambda candidate: candidate.rank)
         del self._best[KEPT_INSTANCES:]
 
@@ -278,4 +282,5 @@ class _Exploration:
             outside_lax=self._outside,
             candidates=tuple(self._best[:kept]),
             rejected=tuple(self._rejected),
+            unfit=self._unfit,
         )
