@@ -7,6 +7,8 @@ every warp has finished reading it, and read only after its copies have complete
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named
 from mirage_nb.codegen.maps import Walk, each
@@ -16,6 +18,8 @@ from mirage_nb.ir import InIterAttrs
 from mirage_nb.optimize.placement import Phase, Step, StepKind
 from mirage_nb.optimize.transfer import Boxes, boxes
 
+BATCH = 8
+"""Elements that a thread asks for at once where no copy of several is possible."""
 READY = 2
 """The named barrier behind which the mbarriers exist; the warps that compute share the first one."""
 
@@ -48,18 +52,39 @@ def emit_load(out: Writer, scope: Scope, step: Step, iteration: Index, stem: str
     walked = Walk(scope.shape(step.value), max(1, width))
     nbytes = width * scope.plan.stored[step.value].size
     out.line(describe(scope, step))
+    if not width:
+        _load_elements(out, scope, step, walked, iteration, stem)
+        return
     with each(out, scope, walked) as index:
-        target = f"{stem}{step.value}"
         leaf = locate(scope, step.value, index, None)
         source = operand_leaf(scope.block, attrs, index, iteration, None, 1)
-        if width:
-            valid = f", {source.inside} ? {nbytes} : 0" if source.inside else ""
-            out.line(f"cp_async<{nbytes}>({target} + {leaf.offset}, {source.pointer} + {source.offset}{valid});")
-        else:
-            brought = f"{source.pointer}[{source.offset}]"
-            zero = f"from_float<{c_type(scope.plan.stored[step.value])}>(0.0f)"
-            brought = f"{source.inside} ? {brought} : {zero}" if source.inside else brought
-            out.line(f"{target}[{leaf.offset}] = {brought};")
+        valid = f", {source.inside} ? {nbytes} : 0" if source.inside else ""
+        target = f"{stem}{step.value} + {leaf.offset}"
+        out.line(f"cp_async<{nbytes}>({target}, {source.pointer} + {source.offset}{valid});")
+
+
+def _load_elements(out: Writer, scope: Scope, step: Step, walked: Walk, iteration: Index, stem: str) -> None:
+    """Element by element through registers: so many are on their way before a thread stores the first."""
+    assert step.value is not None
+    element, threads = c_type(scope.plan.stored[step.value]), scope.threads
+    batch = min(BATCH, walked.slots(threads))
+    partly = walked.count % (batch * threads) > 0
+    with out.block(f"for (int first = thread; first < {walked.count}; first += {batch * threads})"):
+        out.line(f"{element} held[{batch}];")
+        for storing in (False, True):
+            with out.unrolled("u", batch) as u, out.block() if batch == 1 else nullcontext():
+                out.line(f"const int e = first{f' + {u} * {threads}' if batch > 1 else ''};")
+                lines, index = walked.index()
+                with out.block(f"if (e < {walked.count})") if partly and batch > 1 else nullcontext():
+                    out.lines(lines)
+                    if storing:
+                        leaf = locate(scope, step.value, index, None)
+                        out.line(f"{stem}{step.value}[{leaf.offset}] = held[{u}];")
+                        continue
+                    source = operand_leaf(scope.block, attributes(scope, step), index, iteration, None, 1)
+                    brought = f"{source.pointer}[{source.offset}]"
+                    zero = f"from_float<{element}>(0.0f)"
+                    out.line(f"held[{u}] = {f'{source.inside} ? {brought} : {zero}' if source.inside else brought};")
 
 
 def _copy_width(scope: Scope, step: Step, iteration: Index) -> int:

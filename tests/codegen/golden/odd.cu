@@ -21,10 +21,26 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
     }
     f16* const fill1 = ring1 + f * 3712;
     // %1 = operand 1, imap (1), fmap 0: f16[50, 65]
-    for (int e = thread; e < 3250; e += 128) {
-      const int i0 = e / 65;
-      const int i1 = e % 65;
-      fill1[i0 * 73 + i1] = x1[i0 * 130 + block_x * 65 + i1];
+    for (int first = thread; first < 3250; first += 1024) {
+      f16 held[8];
+      MIRAGE_UNROLL
+      for (int u = 0; u < 8; ++u) {
+        const int e = first + u * 128;
+        if (e < 3250) {
+          const int i0 = e / 65;
+          const int i1 = e % 65;
+          held[u] = x1[i0 * 130 + block_x * 65 + i1];
+        }
+      }
+      MIRAGE_UNROLL
+      for (int u = 0; u < 8; ++u) {
+        const int e = first + u * 128;
+        if (e < 3250) {
+          const int i0 = e / 65;
+          const int i1 = e % 65;
+          fill1[i0 * 73 + i1] = held[u];
+        }
+      }
     }
     cp_async_commit();
   }
@@ -45,10 +61,26 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
       }
       f16* const fill1 = ring1 + (iteration + 1) % 2 * 3712;
       // %1 = operand 1, imap (1), fmap 0: f16[50, 65]
-      for (int e = thread; e < 3250; e += 128) {
-        const int i0 = e / 65;
-        const int i1 = e % 65;
-        fill1[i0 * 73 + i1] = x1[i0 * 130 + block_x * 65 + i1 + 6500];
+      for (int first = thread; first < 3250; first += 1024) {
+        f16 held[8];
+        MIRAGE_UNROLL
+        for (int u = 0; u < 8; ++u) {
+          const int e = first + u * 128;
+          if (e < 3250) {
+            const int i0 = e / 65;
+            const int i1 = e % 65;
+            held[u] = x1[i0 * 130 + block_x * 65 + i1 + 6500];
+          }
+        }
+        MIRAGE_UNROLL
+        for (int u = 0; u < 8; ++u) {
+          const int e = first + u * 128;
+          if (e < 3250) {
+            const int i0 = e / 65;
+            const int i1 = e % 65;
+            fill1[i0 * 73 + i1] = held[u];
+          }
+        }
       }
     }
     cp_async_commit();
