@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,9 +127,7 @@ class FieldInstance:
         """Uniform elements, independent for every name and part; the parts asked for, at least one."""
         p = p or not q
         parts = [
-            self.placed(self.generator(name, part).integers(0, modulus.value, shape, dtype=np.uint64))
-            if wanted
-            else None
+            self.placed(_uniform(self.generator(name, part), modulus.value, shape)) if wanted else None
             for part, modulus, wanted in (("p", self.p, p), ("q", self.q, q))
         ]
         return FieldTensor(parts[0], parts[1])
@@ -230,6 +229,24 @@ def stacked(tensors: Sequence[FieldTensor]) -> FieldTensor:
         undefined,
         joined([x.sets for x in tensors]),
     )
+
+
+LARGE_TENSOR = 2**22
+"""Elements from which on residues are kept as uint32."""
+DRAWN = 2**18
+"""Elements of a large tensor that are drawn at once: as many as stay in the cache."""
+
+
+def _uniform(generator: np.random.Generator, bound: int, shape: Shape) -> Residues:
+    """Uniform numbers below the bound."""
+    if math.prod(shape) < LARGE_TENSOR:
+        return generator.integers(0, bound, shape, dtype=np.uint64)
+    flat = np.empty(math.prod(shape), np.uint32)
+    for at in range(0, len(flat), DRAWN):
+        block = flat[at : at + DRAWN]
+        block[:] = generator.integers(0, bound, len(block), dtype=np.uint32)
+    found: Any = flat.reshape(shape)
+    return cast(Residues, found)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -20,10 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Residues = NDArray[np.uint64]
+"""Residues; those of a large tensor that was drawn are uint32, which takes half the memory, and results are uint64."""
+
+WORD = np.dtype(np.uint64)
 
 EXACT = 2**53
 CACHED = 2**19
 """Elements that are converted to floats at once: as many as stay in the cache."""
+CACHED_ELSEWHERE = 2**26
+"""The same on a GPU, where memory is the limit."""
 FEW = 96
 """Elements up to which large powers are quicker one by one."""
 MOST_DIMS = 65
@@ -65,7 +70,7 @@ class Arithmetic(ABC):
 
     def mul(self, x: Residues, y: Residues) -> Residues:
         """x * y."""
-        return self.reduced(x * y)
+        return self.reduced((x if x.dtype == WORD else x.astype(WORD)) * y)
 
     def sum(self, x: Residues, axis: int) -> Residues:
         """Sum along an axis that is kept; fewer than 2^33 terms."""
@@ -112,24 +117,33 @@ class Arithmetic(ABC):
     def matmul(self, x: Residues, y: Residues) -> Residues:
         """x @ y, exact for any extents."""
         inner = x.shape[-1]
-        multiply, span = self._narrow, EXACT // (max(self.values) - 1) ** 2
-        if span < 64:
-            multiply, span = self._wide, EXACT // 2**33
-        if inner <= 16:
-            return multiply(x, y)
+        limbs, exact = _whole, EXACT // (max(self.values) - 1) ** 2
+        if exact < 64:
+            limbs, exact = _halves, EXACT // 2**33
+        if inner <= min(exact, 16):
+            return self._joined(_products(limbs(x), limbs(y)))
         result = math.prod(x.shape[:-1]) * y.shape[-1]
-        span = min(span, max(16, max(CACHED, result) * inner // max(1, x.size + y.size)))
-        parts = (multiply(x[..., at : at + span], y[..., at : at + span, :]) for at in range(0, inner, span))
-        return functools.reduce(self.add, parts)
+        at_once = max(CACHED if isinstance(x, np.ndarray) else CACHED_ELSEWHERE, result)
+        step = min(exact, max(16, at_once * inner // max(1, x.size + y.size)))
+        found = None
+        for start in range(0, inner, exact):
+            total: Floats | None = None
+            for at in range(start, min(start + exact, inner), step):
+                rows = slice(at, min(at + step, start + exact))
+                parts = _products(limbs(x[..., rows]), limbs(y[..., rows, :]))
+                total = parts if total is None else [np.add(a, b, out=a) for a, b in zip(total, parts, strict=True)]
+            assert total is not None
+            joined = self._joined(total)
+            found = joined if found is None else self.add(found, joined)
+        assert found is not None
+        return found
 
-    def _narrow(self, x: Residues, y: Residues) -> Residues:
-        return self.reduced(_product(_floats(x), _floats(y)))
-
-    def _wide(self, x: Residues, y: Residues) -> Residues:
-        low_x, high_x, low_y, high_y = (_floats(part) for side in (x, y) for part in (side & LIMB_MASK, side >> LIMB))
-        high = self.reduced(_product(high_x, high_y))
-        middle = self.reduced(_product(high_x, low_y) + _product(low_x, high_y))
-        low = self.reduced(_product(low_x, low_y))
+    def _joined(self, products: Floats) -> Residues:
+        """The residues of what limbs of 16 bits, lowest first, stand for."""
+        parts = [self.reduced(part.astype(np.int64).view(np.uint64)) for part in products]
+        if len(parts) == 1:
+            return parts[0]
+        low, middle, high = parts
         return self.reduced((high << np.uint64(32)) + (middle << LIMB) + low)
 
 
@@ -187,14 +201,29 @@ class Moduli(Arithmetic):
         return np.array([number % value for value in self.values], np.uint64).reshape(-1, *(1,) * (dims - 1))
 
 
+Floats = list[NDArray[np.float64]]
+
+
 def _floats(x: Residues) -> NDArray[np.float64]:
-    return x.view(np.int64).astype(np.float64)
+    signed: type[np.signedinteger[Any]] = np.int64 if x.dtype == WORD else np.int32  # quicker to convert
+    return x.view(signed).astype(np.float64)
 
 
-def _product(x: NDArray[np.float64], y: NDArray[np.float64]) -> Residues:
-    """x @ y of whole numbers; the caller keeps the sums of products below 2^53."""
-    product: Residues = (x @ y).astype(np.int64).view(np.uint64)
-    return product
+def _whole(x: Residues) -> Floats:
+    return [_floats(x)]
+
+
+def _halves(x: Residues) -> Floats:
+    """The low and the high 16 bits."""
+    return [_floats(x & LIMB_MASK), _floats(x >> LIMB)]
+
+
+def _products(x: Floats, y: Floats) -> Floats:
+    """The product of the limbs of both sides, lowest first; the caller keeps sums of products below 2^53."""
+    if len(x) == 1:
+        return [x[0] @ y[0]]
+    (low_x, high_x), (low_y, high_y) = x, y
+    return [low_x @ low_y, high_x @ low_y + low_x @ high_y, high_x @ high_y]
 
 
 @dataclass(frozen=True, slots=True)
