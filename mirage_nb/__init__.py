@@ -16,21 +16,21 @@ from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from mirage_nb.pipeline import Session, Winner, load_kernel, resume, superoptimize
+    from mirage_nb.pipeline import Limits, Session, Winner, load_kernel, resume, superoptimize
     from mirage_nb.runtime.store import Store
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "TARGETS", "KernelGraph", "MirageError", "Proof", "Session", "Store", "Target", "TensorProgram", "Verdict",
-    "VerdictKind", "Winner", "load", "load_kernel", "parse", "prove", "resume", "superoptimize", "verify",
+    "TARGETS", "KernelGraph", "Limits", "MirageError", "Proof", "Session", "Store", "Target", "TensorProgram",
+    "Verdict", "VerdictKind", "Winner", "load", "load_kernel", "parse", "prove", "resume", "superoptimize", "verify",
     "verify_and_prove",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """The pipeline loads with its first use, so that `import mirage_nb` stays quick."""
-    if name not in ("Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"):
+    if name not in ("Limits", "Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from mirage_nb import pipeline
 

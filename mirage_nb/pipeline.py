@@ -22,7 +22,7 @@ from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.runtime.tuning import ready_to_tune, tune
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search import EFFORTS, Budget, Switches, prepare, switched
+from mirage_nb.search import EFFORTS, Budget, Limits, Switches, prepare, switched
 from mirage_nb.search.explain import explain
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
@@ -33,7 +33,7 @@ from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 if TYPE_CHECKING:
     from mirage_nb.runtime.race import Lap
 
-__all__ = ["Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"]
+__all__ = ["Limits", "Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"]
 
 
 class Session:
@@ -94,6 +94,11 @@ class Session:
         return self._passes.baselines
 
     @property
+    def limits(self) -> Limits:
+        """Grid dims, blocks, for-loop ranges and operators that kernels may have."""
+        return self.search.bounds.searched.limits
+
+    @property
     def switches(self) -> dict[str, bool]:
         """For every axiom and pruning whether it is in force."""
         return switched(self.search.bounds.searched)
@@ -129,6 +134,7 @@ class Session:
         configuration_seconds: float | None = None,
         axioms: Mapping[str, bool] | None = None,
         prunings: Mapping[str, bool] | None = None,
+        limits: Limits | None = None,
     ) -> Session:
         """Go on with larger bounds, whether the session has ended, was stopped, or still runs; returns at once.
 
@@ -145,6 +151,7 @@ class Session:
             max_values: most values of a closure.
             configuration_seconds: what one configuration may take.
             axioms, prunings: names that are switched on or off from now on, see `superoptimize`.
+            limits: grid dims, blocks, for-loop ranges and operators that are allowed from now on.
 
         Returns:
             The session itself, so that `session.extend(effort="exhaustive").result()` waits.
@@ -159,7 +166,7 @@ class Session:
             max_block_ops=max_block_ops,
             max_values=max_values,
             configuration_seconds=_seconds(configuration_seconds),
-            switches=Switches.of(axioms, prunings),
+            switches=Switches.of(axioms, prunings, limits),
         )
         if self._checkpoint is not None:
             now = self.search
@@ -326,6 +333,7 @@ def superoptimize(
     fresh: bool = False,
     axioms: Mapping[str, bool] | None = None,
     prunings: Mapping[str, bool] | None = None,
+    limits: Limits | None = None,
 ) -> Session:
     """Search for the best muGraph of a tensor program, in the background.
 
@@ -347,6 +355,7 @@ def superoptimize(
         axioms: axioms of `mirage_nb.search.AXIOMS` that are on or off, other than the effort has them, such as
             `{"sum_div": False}`. Without an axiom muGraphs that need it are not found; all are verified in any case.
         prunings: the same of `mirage_nb.search.PRUNINGS`.
+        limits: what every graph-defined kernel has to keep to, as `Limits(blocks=(1, 264), without={"Accum concat"})`.
 
     Returns:
         A session at once; `session.result()` blocks.
@@ -361,7 +370,7 @@ def superoptimize(
         graph=parsed.graph,
         target=chosen.name,
         seed=seed,
-        bounds=Bounds(effort, _budget(effort, max_block_ops), Switches.of(axioms, prunings)),
+        bounds=Bounds(effort, _budget(effort, max_block_ops), Switches.of(axioms, prunings, limits)),
         text=parsed.text,
         title=name or parsed.name,
         sizes=parsed.sizes,

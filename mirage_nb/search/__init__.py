@@ -3,6 +3,7 @@
 from mirage_nb.search.assemble import Assembly, instances, tiny
 from mirage_nb.search.axes import Axis, Prepared, prepare
 from mirage_nb.search.explore import ConfigurationResult, run_configuration
+from mirage_nb.search.limits import OPERATORS, Limits
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.search.sizes.instantiate import Instance, sized
 from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort, configurations
@@ -12,6 +13,7 @@ from mirage_nb.search.switches import AXIOMS, PRUNINGS, Switch, Switches, switch
 __all__ = [
     "AXIOMS",
     "EFFORTS",
+    "OPERATORS",
     "PRUNINGS",
     "Assembly",
     "Axis",
@@ -22,6 +24,7 @@ __all__ = [
     "Effort",
     "Instance",
     "KernelStructure",
+    "Limits",
     "Prepared",
     "Source",
     "Step",

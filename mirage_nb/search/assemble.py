@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.ir import Input, KernelGraph, OpKind
 from mirage_nb.search.axes import Prepared
+from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces import Piece
 from mirage_nb.search.sizes import instantiate
 from mirage_nb.search.sizes.cost import Cost
@@ -70,26 +71,32 @@ class Assembly(Structure):
 
 
 def instances(
-    structure: Structure, prepared: Prepared, target: Target, limit: int, overhang: frozenset[int] | None = None
+    structure: Structure,
+    prepared: Prepared,
+    target: Target,
+    limit: int,
+    overhang: frozenset[int] | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> list[Instance]:
     """At most `limit` instances, best estimate first: diverse for one program, the fastest parts for an assembly.
 
     overhang: the axes over whose ends tiles may hang; default, and in assemblies: free ones with poor divisors.
+    limits: what a user allows.
     """
     if not isinstance(structure, Assembly):
-        return instantiate.instances(structure, prepared, target, limit, overhang)
-    found = [part_instances(part, target, min(limit, PER_PART)) for part in structure.parts]
+        return instantiate.instances(structure, prepared, target, limit, overhang, limits)
+    found = [part_instances(part, target, min(limit, PER_PART), limits) for part in structure.parts]
     chosen = cheapest([[instance.cost.us for instance in part] for part in found], limit)
     picked = ([part[i] for part, i in zip(found, pick, strict=True)] for pick in chosen)
     made = [_joined(prepared.graph, structure, parts) for parts in picked]
     return sorted(made, key=lambda instance: instance.cost.us)
 
 
-def part_instances(part: Part, target: Target, limit: int) -> list[Instance]:
+def part_instances(part: Part, target: Target, limit: int, limits: Limits = NO_LIMITS) -> list[Instance]:
     """The instances of one part, best estimate first."""
     if part.structure is None:
         return [Instance({}, part.piece.graph, _library_cost(part.piece.graph, target))]
-    return instantiate.instances(part.structure, part.prepared, target, limit)
+    return instantiate.instances(part.structure, part.prepared, target, limit, limits=limits)
 
 
 def cheapest(costs: Sequence[Sequence[float]], limit: int) -> Iterator[tuple[int, ...]]:

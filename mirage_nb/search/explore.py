@@ -165,8 +165,8 @@ class _Explorer:
                 part = run_configuration(prepared, configuration, effort, budget, self.progress, self.stopped)
                 self.take(part, prefixes)
                 tried += [Part(piece, prepared, structure) for structure in part.structures]
-        target = TARGETS[DEFAULT_TARGET]
-        best = [(found[0].cost.us, part) for part in tried if (found := part_instances(part, target, 1))]
+        target, limits = TARGETS[DEFAULT_TARGET], self.effort.limits
+        best = [(found[0].cost.us, part) for part in tried if (found := part_instances(part, target, 1, limits))]
         return sorted(best, key=lambda pair: pair[0])[:PARTS_KEPT]
 
     def effort_within(self, piece: Piece) -> Effort:

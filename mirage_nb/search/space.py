@@ -12,11 +12,11 @@ from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, AlgebraOptions
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.axes import Prepared, prepare
+from mirage_nb.search.limits import MAX_GRID_DIMS as MAX_GRID_DIMS
+from mirage_nb.search.limits import Limits
 from mirage_nb.search.pieces import HEAVY, Cut, cuts, pieces, smallest_cut
 from mirage_nb.search.saturation.closure import Rules
 from mirage_nb.search.saturation.semantics import Semantics
-
-MAX_GRID_DIMS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Effort:
         budget: what one configuration may take, unless the caller says otherwise.
         prefixes: size of the sample of events.
         rules: of the closures.
+        limits: of the sizes of kernels.
         parts: any part of an axis may be left between two kernels, not only the grid's.
         expand: products of long sums are always written out.
         free_loops: loops over free axes are derived as well.
@@ -60,6 +61,7 @@ class Effort:
     budget: Budget = Budget()
     prefixes: int = 150
     rules: Rules = field(default_factory=Rules)
+    limits: Limits = field(default_factory=Limits)
     parts: bool = False
     expand: bool = False
     free_loops: bool = False

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.algebra import EQUATIONS
 from mirage_nb.errors import OptionError
+from mirage_nb.search.limits import Limits
 from mirage_nb.search.space import Effort
 
 
@@ -59,18 +60,26 @@ PRUNINGS: Mapping[str, Switch] = {
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """What differs from an effort: names of axioms and prunings that are on, and that are off."""
+    """What differs from an effort: names of axioms and prunings that are on, and that are off; limits set by hand."""
 
     on: frozenset[str] = frozenset()
     off: frozenset[str] = frozenset()
+    by_hand: Limits | None = None
 
     @classmethod
-    def of(cls, axioms: Mapping[str, bool] | None = None, prunings: Mapping[str, bool] | None = None) -> Switches:
+    def of(
+        cls,
+        axioms: Mapping[str, bool] | None = None,
+        prunings: Mapping[str, bool] | None = None,
+        limits: Limits | None = None,
+    ) -> Switches:
         """The switches of these.
 
         Raises:
-            OptionError: an unknown name, or one that cannot be switched.
+            OptionError: an unknown name, one that cannot be switched, or an impossible limit.
         """
+        if limits is not None:
+            limits.check()
         chosen: dict[str, bool] = {}
         for what, known, asked in (("axiom", AXIOMS, axioms or {}), ("pruning", PRUNINGS, prunings or {})):
             names = ", ".join(name for name, switch in known.items() if not switch.fixed)
@@ -81,15 +90,16 @@ class Switches:
                     raise OptionError(f"{name!r} cannot be switched off: {known[name].fixed}", hint=f"one of {names}")
                 chosen[name] = bool(state)
         on = frozenset(name for name, state in chosen.items() if state)
-        return cls(on, frozenset(chosen) - on)
+        return cls(on, frozenset(chosen) - on, limits)
 
     def then(self, later: Switches) -> Switches:
         """These, and later ones over them."""
-        return Switches((self.on - later.off) | later.on, (self.off - later.on) | later.off)
+        by_hand = later.by_hand if later.by_hand is not None else self.by_hand
+        return Switches((self.on - later.off) | later.on, (self.off - later.on) | later.off, by_hand)
 
     def applied(self, effort: Effort) -> Effort:
         """The effort with these switches."""
-        if not self.on and not self.off:
+        if self == Switches():
             return effort
         axioms = frozenset(AXIOMS)
         options = replace(effort.options, off=(effort.options.off - self.on) | (self.off & axioms))
@@ -97,7 +107,9 @@ class Switches:
         if _PRODUCTS in self.off:
             options = replace(options, products="expanded")
         expand = (effort.expand or _PRODUCTS in self.off) and _PRODUCTS not in self.on
-        return replace(effort, options=options, rules=replace(effort.rules, **rules), expand=expand)
+        limits = self.by_hand if self.by_hand is not None else effort.limits
+        kept = replace(effort.rules, without=limits.without, **rules)
+        return replace(effort, options=options, rules=kept, expand=expand, limits=limits)
 
     def limits(self, effort: Effort) -> tuple[str, ...]:
         """What these take away from the space of an effort, one sentence each."""
@@ -106,7 +118,7 @@ class Switches:
         gone = [f"{name} is switched off" for name in after if name in narrowing and before[name] and not after[name]]
         if after[_PRODUCTS] and not before[_PRODUCTS]:
             gone.append(f"{_PRODUCTS} is switched on")
-        return tuple(gone)
+        return (*gone, *(self.by_hand.sentences() if self.by_hand is not None else ()))
 
 
 def switched(effort: Effort) -> dict[str, bool]:

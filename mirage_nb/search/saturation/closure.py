@@ -48,6 +48,7 @@ class Rules:
     `replicas`: inputs may also be read whole where the configuration could split them. `concat`, `hold`: the
     accumulators of that kind. The others are prunings: `oracle` by abstract expression, `types` of outer products,
     `canonical` of other places for a scaling, `shifts` of what mixes maxima; `merging` makes equal values one.
+    `without`: operators that are not allowed, by their labels.
     """
 
     replicas: bool = True
@@ -60,6 +61,7 @@ class Rules:
     merging: bool = True
     max_values: int = 100_000
     max_depth: int = 1_000
+    without: frozenset[str] = frozenset()
 
 
 class Closure:
@@ -221,6 +223,9 @@ class Closure:
     def _apply(self, operator: Operator, args: list[Value], mask: int, type_: Type, stage: int) -> None:
         """Try one operator on values whose types fit; the result has `type_`."""
         if self._tick():
+            return
+        if operator.label in self.rules.without:
+            self._prune(Outcome.PRUNED_TYPE, operator, args, type_, "this operator is not allowed")
             return
         semantics = self.semantics
         key = (

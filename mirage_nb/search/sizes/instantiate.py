@@ -22,11 +22,11 @@ import numpy.typing as npt
 from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.search.axes import Prepared, shape_of
 from mirage_nb.search.derive import concatenated
+from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs, tile_of
 from mirage_nb.search.sizes.cost import RESERVED_BYTES, Cost, Estimates, estimate
-from mirage_nb.search.space import MAX_GRID_DIMS
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 
@@ -89,11 +89,17 @@ class _Plan:
 
 
 def instances(
-    structure: Structure, prepared: Prepared, target: Target, limit: int, overhang: frozenset[int] | None = None
+    structure: Structure,
+    prepared: Prepared,
+    target: Target,
+    limit: int,
+    overhang: frozenset[int] | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> list[Instance]:
     """At most `limit` instances, best estimate first: the best of those that are not almost equal, then the others.
 
     overhang: the axes over whose ends tiles may hang; default: the free ones with poor divisors.
+    limits: what a user allows.
     """
     overhang = poor_axes(prepared) - {*prepared.reduced} if overhang is None else overhang
     extents = tuple(axis.extent for axis in prepared.axes)
@@ -101,7 +107,9 @@ def instances(
     for kernel in structure.kernels:
         each_split = kernel is not structure.kernels[-1]
         interfaces = dict.fromkeys(plan.interface for plan in plans)
-        known = {i: _kernel_choices(prepared, kernel, i, overhang, target, limit, each_split) for i in interfaces}
+        known = {
+            i: _kernel_choices(prepared, kernel, i, overhang, target, limit, each_split, limits) for i in interfaces
+        }
         plans = [plan.and_then(choice) for plan in plans for choice in known[plan.interface]]
         plans.sort(key=lambda plan: plan.us)
     if len(structure.kernels) > 1 and plans:
@@ -114,7 +122,7 @@ def instances(
             break
         made.append(_instance(prepared, structure, plan.choices, extents))
         joined = concatenated(made[-1].graph)
-        if joined is not None:
+        if joined is not None and OpKind.CONCAT_MATMUL.value not in limits.without:
             made.append(replace(made[-1], graph=joined))
     return made[:limit]
 
@@ -235,6 +243,7 @@ def _kernel_choices(
     target: Target,
     limit: int,
     each_split: bool,
+    limits: Limits,
 ) -> tuple[_Choice, ...]:
     """`limit` diverse sizes of one kernel, best first, in all or for each way in which it splits the reduced axes.
 
@@ -245,7 +254,7 @@ def _kernel_choices(
     if not len(sizes.loop):
         return ()
     estimates = estimate(prepared, kernel, sizes, target)
-    order = np.flatnonzero(_legal(estimates, target))
+    order = np.flatnonzero(_legal(estimates, target) & limits.allowed(sizes.blocks, sizes.loop))
     order = order[np.argsort(estimates.us[order], kind="stable")]
     splits: dict[tuple[float, ...], list[int]] = {}
     along = np.stack([sizes.blocks[axis] for axis in kernel.grid], axis=1) if each_split and kernel.grid else None
