@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mirage_nb.errors import LaunchError
 from mirage_nb.targets import TARGETS, Target
@@ -53,3 +55,24 @@ def attached_gpu() -> Gpu | None:
         driver=f"{driver // 1000}.{driver % 1000 // 10}",
         l2_bytes=int(properties["l2CacheSize"]),
     )
+
+
+class _Utilisation(ctypes.Structure):
+    """nvmlUtilization_t: percent of the last moment, of the multiprocessors and of the memory."""
+
+    _fields_: ClassVar = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+def busy_percent() -> int | None:
+    """How busy the current device was in the last second, whoever used it; None where the driver does not say."""
+    import cupy
+
+    bus = str(cupy.cuda.Device().pci_bus_id).encode()
+    handle, found = ctypes.c_void_p(), _Utilisation()
+    try:
+        driver = ctypes.CDLL("libnvidia-ml.so.1")
+        status = driver.nvmlInit_v2() or driver.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle))
+        status = status or driver.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(found))
+    except (OSError, AttributeError):
+        return None
+    return int(found.gpu) if status == 0 else None

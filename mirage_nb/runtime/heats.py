@@ -11,6 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from mirage_nb.codegen import Emitted, Options, emit, variants
@@ -70,8 +71,9 @@ class Heats:
 
     @property
     def winners(self) -> list[Winner]:
-        """The fastest way of every muGraph, fastest first."""
-        return [winner for _, winner in sorted(self._fastest.values(), key=lambda entry: entry[0])]
+        """The fastest way of every muGraph with its time, fastest first."""
+        ranked = sorted(self._fastest.values(), key=lambda entry: entry[0])
+        return [replace(w, candidate=replace(w.candidate, time_us=us)) if us < math.inf else w for us, w in ranked]
 
     @property
     def best_us(self) -> float:

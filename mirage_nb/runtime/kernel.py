@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.runtime.kernel_driver import Loaded
+from mirage_nb.runtime.kernel_driver import Loaded, replayed
 from mirage_nb.runtime.kernel_library import Enqueue
 from mirage_nb.runtime.kernel_operators import STORED, decode, encode, run_program
 from mirage_nb.runtime.kernel_plan import ALIGNMENT, KernelError, Plan, Tensor
@@ -91,7 +91,7 @@ class Kernel:
             given = [_address(a, t, loaded.device) for a, t in zip(arrays, self.inputs, strict=True)]
             made = [_address(a, t, loaded.device) for a, t in zip(outputs, self.outputs, strict=True)]
             workspace = cupy.empty(self.plan.workspace_bytes, "uint8")
-            enqueue = loaded.bind(given, made, int(workspace.data.ptr))
+            enqueue = replayed(loaded.bind(given, made, int(workspace.data.ptr)), loaded.device)
         return Prepared(tuple(outputs), enqueue, (arrays, workspace))
 
     def reference(self, *arrays: Any) -> Any:

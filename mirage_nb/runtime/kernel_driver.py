@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mirage_nb.runtime.kernel_library import Enqueue, driver_function, library_call
+from mirage_nb.runtime.kernel_library import Enqueue, allocations_while_captured, driver_function, library_call
 from mirage_nb.runtime.kernel_operators import STORED
 from mirage_nb.runtime.kernel_plan import SWIZZLES, KernelError, Launch, Plan
 
@@ -196,6 +196,50 @@ class Loaded:
             kernel, step.grid, step.threads, step.shared_bytes, args,
             overlaps=step.overlaps and capability >= 90, device=self.device,
         )  # fmt: skip
+
+
+def replayed(enqueue: Enqueue, device: int) -> Enqueue:
+    """The same work, from its second call on as one CUDA graph: launching that takes a third of the time that its
+    kernels take one by one. Into a stream that is being captured goes the work itself."""
+    launch, capturing = driver_function("cuGraphLaunch"), driver_function("cuStreamIsCapturing")
+    status = ctypes.c_int()
+    asked = ctypes.byref(status)
+    handle = ctypes.c_void_p()
+    graph: Any = None
+    runs = 0
+
+    def call(stream: int) -> None:
+        nonlocal graph, runs
+        place = ctypes.c_void_p(stream)
+        if runs and not capturing(place, asked) and not status.value:
+            if graph is None:
+                graph = _recorded(enqueue, device)
+                handle.value = graph and graph.graphExec
+            if graph and launch(handle, place) == 0:
+                return
+        enqueue(stream)
+        runs += 1
+
+    return call
+
+
+def _recorded(enqueue: Enqueue, device: int) -> Any:
+    """What this enqueues, as a CUDA graph; False where CUDA does not take it."""
+    import cupy
+
+    with cupy.cuda.Device(device), allocations_while_captured():
+        stream = cupy.cuda.Stream(non_blocking=True)
+        try:
+            with stream:
+                stream.begin_capture()
+                try:
+                    enqueue(stream.ptr)
+                finally:
+                    graph = stream.end_capture()
+        except (KernelError, NotImplementedError, cupy.cuda.runtime.CUDARuntimeError):
+            return False
+        graph.upload(stream)
+        return graph
 
 
 def compiled(source: str, arch: str) -> bytes:

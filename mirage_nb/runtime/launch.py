@@ -22,7 +22,7 @@ from mirage_nb.runtime.buffers import STORED, Array, Sample, accept, check_count
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import Prepared
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.kernel_driver import Loaded
+from mirage_nb.runtime.kernel_driver import Loaded, replayed
 from mirage_nb.runtime.kernel_library import Enqueue, allocations_while_captured
 from mirage_nb.runtime.kernel_plan import KernelError
 from mirage_nb.runtime.saved import lower
@@ -162,13 +162,14 @@ class GpuExecutable:
 
             like, index, current = tensors[0], self._index, _torch_stream(torch)
             outputs = [like.new_empty(t.shape, dtype=torch_dtype(torch, t.dtype)) for t in graph.output_types]
-            call = self.bind(tensors, outputs)
-            return Prepared(tuple(outputs), lambda: call(current(index)))
+            enqueue = replayed(self.bind(tensors, outputs), index)
+            return Prepared(tuple(outputs), lambda: enqueue(current(index)))
         with cupy.cuda.Device(self._index):
             if kind == "NumPy":
                 arrays = [cupy.asarray(accept(t, i)) for t, i in zip(tensors, graph.inputs, strict=True)]
             outputs = [cupy.empty(t.shape, STORED[t.dtype]) for t in graph.output_types]
-            return Prepared(tuple(outputs), self.bind(arrays, outputs))
+            enqueue = replayed(self.bind(arrays, outputs), self._index)
+            return Prepared(tuple(outputs), lambda: enqueue(cupy.cuda.get_current_stream().ptr))
 
     def _address(self, tensor: Any, into: Input) -> int:
         """Where the tensor's elements start on the GPU, once it fits."""

@@ -22,7 +22,7 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.gpu import CardLost, Gpu
+from mirage_nb.runtime.gpu import CardLost, Gpu, busy_percent
 from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.trial import Outcome, Trials, draw_on_gpu, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
@@ -51,6 +51,10 @@ NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
 UNPRICED = frozenset({OpKind.CONST, OpKind.RESHAPE})
 """Operators between kernels that take no time."""
+BUSY_PERCENT = 20
+"""A card that is busier than this with others' work is no place to time on."""
+QUIET_SECONDS = 1.5
+"""After so long, what the driver says of a card's last moment is not about what ended before."""
 EXECUTE_SECONDS = 180.0
 TRIAL_SECONDS = 120.0
 """The first runs of a kernel on a GPU; those of the first one include drawing the inputs."""
@@ -178,8 +182,9 @@ class Passes:
         if not finalists:
             return True
         try:
+            track = self.track(gpu)
             with self.trials() as trials:
-                heats = Heats(self, gpu, trials, self.track(gpu))
+                heats = Heats(self, gpu, trials, track)
                 try:
                     heats.run([(candidate, None) for candidate in finalists], "finalists")
                     heats.run(heats.ways(finalists, NEAR, RICHER), "other ways to emit the best")
@@ -205,7 +210,15 @@ class Passes:
         self.confirm(fastest[:CONFIRMED])
 
     def track(self, gpu: Gpu) -> Track | None:
-        """Buffers to time on; None, and a message, where there is nothing to time with."""
+        """Buffers to time on; None, and a message, where there is nothing to time with. Says so when the card, which
+        has had nothing to do for us, is busy."""
+        busy = busy_percent()
+        if busy is not None and busy > BUSY_PERCENT:
+            time.sleep(QUIET_SECONDS)  # our own work may have ended just now
+            busy = busy_percent()
+        if busy is not None and busy > BUSY_PERCENT:
+            what = f"the {gpu.name} is {busy} % busy before anything is timed"
+            self.search.tell(f"{what}: another program may be using it, and times are doubtful")
         try:
             from mirage_nb.runtime.race import Track
 

@@ -223,7 +223,7 @@ class _Tuning:
         for winner in heats.winners:
             took, before = heats.us(winner.candidate.digest), known.get(winner.candidate.digest)
             if winner.candidate.digest in known and (before is None or took < before):
-                self._passes.keep(replace(winner, candidate=replace(winner.candidate, time_us=took)))
+                self._passes.keep(winner)
 
     def _enrich(self, workers: Workers) -> None:
         """Take in the instances that workers found; have them find more of the structures whose members are the
@@ -287,7 +287,7 @@ def more_instances(
                         like, digest=i.graph.digest(), graph=i.graph, sizes=dict(i.sizes), estimate_us=i.cost.us,
                         time_us=None, error=None, executed_on="", note="", before=None,
                     )
-                    for i in instances(structure, prepared, target, limit, overhang)
+                    for i in instances(structure, prepared, target, limit, overhang, bounds.searched.limits)
                     if i.overhanging == overhang
                 ]  # fmt: skip
     return tuple(found)

@@ -103,6 +103,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Race:
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
     monkeypatch.setattr(passes.Passes, "trials", lambda self: nullcontext())
+    monkeypatch.setattr(passes, "busy_percent", lambda: 3)
     monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials: enumerate(entries))
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)
     return race
@@ -201,6 +202,13 @@ def test_a_card_that_is_lost_ends_the_heats_and_keeps_what_was_timed(
 def test_times_that_vary_are_doubted(card: Race) -> None:
     card.spread = 2.0
     assert [m for m in finished().snapshot().messages if "noisy Some card" in m]
+
+
+def test_a_card_that_others_use_is_doubted(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "busy_percent", lambda: 99)
+    said = [m for m in finished().snapshot().messages if "another program may be using" in m]
+    assert said == ["the Some card is 99 % busy before anything is timed: another program may be using it, and times "
+                    "are doubtful"]  # fmt: skip
 
 
 def test_a_card_without_nvrtc_or_torch(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:

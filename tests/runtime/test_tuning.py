@@ -179,6 +179,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
     monkeypatch.setattr(passes.Passes, "trials", lambda self: nullcontext())
+    monkeypatch.setattr(passes, "busy_percent", lambda: 3)
     monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials: enumerate(entries))
     monkeypatch.setattr("mirage_nb.search.session.background.call_all", compiled)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", found)
