@@ -14,11 +14,11 @@ from html import escape
 from typing import Any
 
 from mirage_nb.errors import MirageError, OptionError
-from mirage_nb.search import AXIOMS, PRUNINGS, Switch
 from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.viz.text import duration
 from mirage_nb.viz.verdicts import verdict_html
+from mirage_nb.widgets import boards
 
 LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
 
@@ -63,8 +63,6 @@ EXTEND = (
     Field("max_values", "values", _count, hint="as before"),
     Field("configuration_seconds", "seconds each", _positive, hint="as before"),
 )
-SWITCHES: Mapping[str, Mapping[str, Switch]] = {"axioms": AXIOMS, "prunings": PRUNINGS}
-"""What can be on or off, by the keyword of the session's method."""
 TUNE = (Field("seconds", "for seconds", _positive, hint="no limit"),)
 
 
@@ -86,22 +84,11 @@ class Actions:
             field for field in known if field.name in inspect.signature(getattr(self.session, name)).parameters
         )
 
-    def boards(self, name: str) -> dict[str, Mapping[str, Switch]]:
-        """The switches that the session's method takes."""
-        if not self.able(name):
-            return {}
-        taken = inspect.signature(getattr(self.session, name)).parameters
-        return {keyword: table for keyword, table in SWITCHES.items() if keyword in taken}
-
     def now(self) -> dict[str, str]:
         """What the fields of the form that continues the search say without a reader."""
         search = getattr(self.session, "search", None)
         block_ops = getattr(getattr(search, "budget", None), "max_block_ops", "")
         return {"effort": getattr(search, "effort", ""), "max_block_ops": str(block_ops)}
-
-    def switches(self) -> dict[str, bool]:
-        """What is on and off."""
-        return dict(getattr(self.session, "switches", {}))
 
     def perform(self, content: Mapping[str, object]) -> Answer:
         """Do what a form or a button of the page asks for; unknown actions do nothing."""
@@ -138,24 +125,10 @@ class Actions:
 
     def _extend(self, content: Mapping[str, object]) -> Answer:
         given = self._read("extend", EXTEND, content)
-        turned = self._turned(content)
+        turned, changes = boards.turned(self.session, content)
         self.session.extend(**given, **turned)
-        words = [f"{name} {value}" for name, value in given.items()]
-        words += [f"{name} {'on' if on else 'off'}" for states in turned.values() for name, on in states.items()]
-        shown = ", ".join(words) or "the same bounds"
+        shown = ", ".join([*(f"{name} {value}" for name, value in given.items()), *changes]) or "the same bounds"
         return Answer(f"<p role='status'>continues with {escape(shown)}</p>")
-
-    def _turned(self, content: Mapping[str, object]) -> dict[str, dict[str, bool]]:
-        """The switches that the reader turned; a box that is not checked does not travel."""
-        if not content.get("switches"):
-            return {}
-        now, found = self.switches(), {}
-        for keyword, table in self.boards("extend").items():
-            asked = {s.name: f"{keyword}.{s.name}" in content for s in table.values() if not s.fixed}
-            turned = {name: on for name, on in asked.items() if on != now.get(name, on)}
-            if turned:
-                found[keyword] = turned
-        return found
 
     def _tune(self, content: Mapping[str, object]) -> Answer:
         self.session.tune(**self._read("tune", TUNE, content))
@@ -205,39 +178,14 @@ def controls_html(actions: Actions, state: State) -> str:
         f"<button type='button' class='mir-button' data-do='{name}' title='{hints[name]}'>{name}</button>"
         for name in steering
     )
-    forms = _form(actions, "extend", "apply and continue", EXTEND, actions.now(), boards=_boards(actions))
+    forms = _form(
+        actions, "extend", "apply and continue", EXTEND, actions.now(), below=boards.boards_html(actions.session)
+    )
     busy = "the search still runs" if live else ""
     forms += _form(actions, "tune", "time more on the GPU", TUNE, {}, busy)
     steer = f"<div class='mir-steer' role='group' aria-label='steer the search'>{buttons}</div>" if buttons else ""
     tuning = f"<summary>tune by hand</summary><div class='mir-forms'>{forms}</div>"
     return f"{steer}<details class='mir-tuning' open>{tuning}</details>"
-
-
-def _boards(actions: Actions) -> str:
-    """Everything that can be on or off, each with what it says; what cannot be switched says why."""
-    now = actions.switches()
-    if not now:
-        return ""
-    boards = "".join(_board(keyword, table, now) for keyword, table in actions.boards("extend").items())
-    return f"<input type='hidden' name='switches' value='1'><div class='mir-boards'>{boards}</div>" if boards else ""
-
-
-def _board(keyword: str, table: Mapping[str, Switch], now: Mapping[str, bool]) -> str:
-    boxes = "".join(_box(keyword, switch, now.get(switch.name, False)) for switch in table.values())
-    count = sum(now.get(name, False) for name in table)
-    return (
-        f"<details data-branch='{keyword}'><summary>{keyword} <span>{count} of {len(table)} on</span></summary>"
-        f"<fieldset class='mir-board'><legend class='mir-unseen'>{keyword}</legend>{boxes}</fieldset></details>"
-    )
-
-
-def _box(keyword: str, switch: Switch, on: bool) -> str:
-    state = f"{' checked' * on}{' disabled' * bool(switch.fixed)}"
-    says = f"{switch.says}; it cannot be switched off: {switch.fixed}" if switch.fixed else switch.says
-    return (
-        f"<label title='{escape(says)}'><input type='checkbox' name='{keyword}.{switch.name}'{state}>"
-        f"<code>{escape(switch.name)}</code> <span>{escape(switch.says)}</span></label>"
-    )
 
 
 def _form(
@@ -247,14 +195,14 @@ def _form(
     known: tuple[Field, ...],
     now: Mapping[str, str],
     busy: str = "",
-    boards: str = "",
+    below: str = "",
 ) -> str:
     reason = busy if actions.able(name) else "this session cannot do that"
     off = f" disabled title='{reason}'" if reason else ""
     inputs = "".join(_input(field, now.get(field.name, ""), off) for field in actions.fields(name, known))
     return (
         f"<form class='mir-form' data-do='{name}'>{inputs}"
-        f"<button type='submit' class='mir-button'{off}>{label}</button>{boards}</form>"
+        f"<button type='submit' class='mir-button'{off}>{label}</button>{below}</form>"
     )
 
 

@@ -32,6 +32,7 @@ from mirage_nb.viz.outcomes import outcomes_html, rejected_html
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import snapshot_text
 from mirage_nb.viz.tree import key
+from mirage_nb.widgets import boards
 from mirage_nb.widgets.actions import (
     LIVE,
     SLOW_ACTIONS,
@@ -278,7 +279,7 @@ class SessionView(anywidget.AnyWidget):
             self.rejected = rejected_html(opened) if opened is not None else ""
 
     def _show_controls(self, snapshot: Snapshot) -> None:
-        if self._changed("controls", (snapshot.state, self._actions.now(), self._actions.switches())):
+        if self._changed("controls", (snapshot.state, self._actions.now(), boards.state(self._session))):
             self.controls = controls_html(self._actions, snapshot.state)
 
     def _show_opened(self, snapshot: Snapshot) -> None:

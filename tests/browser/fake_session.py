@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from mirage_nb.ir.text import parse_graph
-from mirage_nb.search import EFFORTS, switched
+from mirage_nb.search import EFFORTS, Limits, switched
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State
 from mirage_nb.targets import find_target
@@ -141,6 +141,7 @@ class FakeSession:
         self.search = SimpleNamespace(seconds=budget, effort="quick", budget=SimpleNamespace(max_block_ops=24))
         self.target = find_target("h200")
         self.switches = switched(EFFORTS["quick"])
+        self.limits = Limits()
         self.pinned: set[str] = set()
         self.excluded: set[str] = set()
         self.state = State.RUNNING
@@ -191,10 +192,13 @@ class FakeSession:
         max_block_ops: int | None = None,
         axioms: Mapping[str, bool] | None = None,
         prunings: Mapping[str, bool] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Play on for as long again."""
         given = {"effort": effort, "seconds": seconds, "max_block_ops": max_block_ops}
-        given |= {name: turned for name, turned in (("axioms", axioms), ("prunings", prunings)) if turned}
+        more = {"axioms": axioms, "prunings": prunings, "limits": limits}
+        given |= {name: turned for name, turned in more.items() if turned}
+        self.limits = limits or self.limits
         self.switches |= {**(axioms or {}), **(prunings or {})}
         self.calls.append((f"extend {given}", time.time()))
         self.length *= 2

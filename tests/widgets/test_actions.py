@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import pytest
@@ -10,10 +9,10 @@ import pytest
 pytest.importorskip("anywidget")
 
 from mirage_nb.ir.text import print_graph
-from mirage_nb.search import EFFORTS, switched
 from mirage_nb.search.session.progress import State
 from mirage_nb.verify.verdict import VerdictKind
-from mirage_nb.widgets.actions import SWITCHES, Actions, candidate_buttons, controls_html, editor_html
+from mirage_nb.widgets.actions import Actions, candidate_buttons, controls_html, editor_html
+from mirage_nb.widgets.boards import MARK
 from tests.browser.fake_session import FakeSession
 from tests.viz.mugraph_samples import rmsnorm_fused
 from tests.viz.test_viz_html import read
@@ -59,7 +58,7 @@ def test_a_field_appears_only_if_the_method_takes_it() -> None:
     html = controls_html(Actions(session), State.FINISHED)
     form = html.partition("data-do='extend'")[2].partition("</form>")[0]
     assert "name='seconds'" in form and "name='effort'" not in form and "checkbox" not in form
-    Actions(session).perform({"do": "extend", "seconds": "3", "switches": "1", "effort": "quick"})
+    Actions(session).perform({"do": "extend", "seconds": "3", MARK: "1", "effort": "quick"})
     assert session.said == ["3.0"]
 
 
@@ -69,34 +68,6 @@ def test_filled_fields_reach_the_session_and_empty_ones_do_not() -> None:
     answer = Actions(session).perform({"do": "extend", "effort": "standard", "max_block_ops": " ", "seconds": "2.5"})
     assert "continues with effort standard, seconds 2.5" in answer.html
     assert called(session) == ["extend {'effort': 'standard', 'seconds': 2.5, 'max_block_ops': None}"]
-
-
-def test_every_axiom_and_pruning_has_a_box_that_says_what_it_does() -> None:
-    html = controls_html(Actions(FakeSession(0.01)), State.FINISHED)
-    read(html)
-    for keyword, table in SWITCHES.items():
-        for switch in table.values():
-            box = html.partition(f"name='{keyword}.{switch.name}'")[2].partition(">")[0]
-            assert ("checked" in box) == switched(EFFORTS["quick"])[switch.name]
-            assert ("disabled" in box) == bool(switch.fixed)
-            assert escape(switch.says) in html and escape(switch.fixed) in html
-    assert "14 of 15 on" in html
-
-
-def test_only_switches_that_were_turned_reach_the_session() -> None:
-    session = FakeSession(0.01)
-    session.result()
-    actions = Actions(session)
-    posted = {f"{k}.{s}": "on" for k, table in SWITCHES.items() for s in table if session.switches[s]}
-    assert "the same bounds" in actions.perform({"do": "extend", "switches": "1", **posted}).html
-    del posted["axioms.sum_div"], posted["prunings.oracle"]
-    posted["axioms.sqrt_product"] = "on"
-    answer = actions.perform({"do": "extend", "switches": "1", **posted})
-    assert "sum_div off, sqrt_product on, oracle off" in answer.html
-    assert "'axioms': {'sum_div': False, 'sqrt_product': True}, 'prunings': {'oracle': False}" in called(session)[1]
-    assert "13 of 15 on" not in controls_html(actions, State.FINISHED) and "14 of 15 on" in controls_html(
-        actions, State.FINISHED
-    )
 
 
 @pytest.mark.parametrize(
