@@ -1,20 +1,17 @@
 """`bench sanitize`: every kernel of a record under NVIDIA's compute-sanitizer, for wild accesses and for races.
 
 In: a record of `bench kernels`. Every row's muGraph, emitted as the row says, becomes a file that stands alone
-(`runtime.saved`); the sanitizer runs its self-check, many processes side by side. Out: a line for every row and tool,
-and an exit code: 0 if all of them are clean and right. Needs a GPU and compute-sanitizer.
+(`runtime.saved`), and the sanitizer runs its self-check (`runtime.sanitize`). Out: a line for every row and tool, and
+an exit code: 0 if all of them are clean and right. Needs a GPU and compute-sanitizer.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,19 +24,13 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.runtime.sanitize import find_sanitizer, sanitized
 from mirage_nb.runtime.saved import lower, write_file
-from mirage_nb.settings import read_settings
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 TOOLS = ("memcheck", "racecheck")
-SECONDS = 300.0
-"""What one run may take."""
-DIRTY = 9
-"""The exit code that the sanitizer is told to use."""
 SCALE = 0.25
 """Standard deviation of the inputs: no workload overflows in f16 then."""
-LINES = 6
-"""Lines of a complaint that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,38 +57,27 @@ def run_sanitize(path: str, names: Sequence[str], tools: Sequence[str] = TOOLS) 
     if not rows:
         raise OptionError(f"{path} has no kernels of these workloads")
     started, wrong, count = time.monotonic(), 0, 0
-    for checked in sanitized(rows, tools, gpu.target() or find_target(DEFAULT_TARGET), find_sanitizer()):
+    for one in checked(rows, tools, gpu.target() or find_target(DEFAULT_TARGET), find_sanitizer()):
         count += 1
-        wrong += bool(checked.complaint)
-        found = checked.complaint or "clean"
-        sys.stdout.write(f"{checked.row:<20}{checked.tool:<12}{checked.seconds:>7.1f} s  {found}\n")
+        wrong += bool(one.complaint)
+        sys.stdout.write(f"{one.row:<20}{one.tool:<12}{one.seconds:>7.1f} s  {one.complaint or 'clean'}\n")
     took = time.monotonic() - started
     sys.stdout.write(f"{count} runs in {took:.0f} s on the {gpu.name}: {count - wrong} clean, {wrong} not\n")
     return 1 if wrong else 0
 
 
-def find_sanitizer() -> str:
-    """Where compute-sanitizer is. Raises MissingPartError."""
-    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-    if found is None:
-        raise MissingPartError("compute-sanitizer is not on the PATH", hint="it comes with the CUDA toolkit")
-    return found
-
-
-def sanitized(
+def checked(
     rows: Sequence[dict[str, Any]], tools: Sequence[str], target: Target, sanitizer: str
 ) -> Iterator[Checked]:
-    """What the tools say of the kernels of rows, in order; the largest inputs are begun first."""
+    """What the tools say of the kernels of rows, in order."""
+    order = sorted(range(len(rows)), key=lambda n: _elements(rows[n]), reverse=True)  # what takes long is begun first
     with tempfile.TemporaryDirectory(prefix="mirage-nb-") as folder:
-        with ThreadPoolExecutor(read_settings().workers, "mirage sanitizer") as lanes:
-            begun = {}
-            for number in sorted(range(len(rows)), key=lambda n: _elements(rows[n]), reverse=True):
-                name = _name(rows[number])
-                file = lanes.submit(standing_alone, rows[number], target, Path(folder) / f"row{number}.py")
-                begun[number] = [lanes.submit(_run, sanitizer, tool, name, file.result) for tool in tools]
-            for number in range(len(rows)):
-                for future in begun[number]:
-                    yield future.result()
+        files = [partial(standing_alone, rows[n], target, Path(folder) / f"row{n}.py") for n in order]
+        found = dict(zip(order, sanitized(files, tools, sanitizer), strict=True))
+    for number, row in enumerate(rows):
+        for tool in tools:
+            seconds, complaint = found[number][tool]
+            yield Checked(_name(row), tool, seconds, complaint)
 
 
 def standing_alone(row: dict[str, Any], target: Target, path: Path) -> Path:
@@ -113,35 +93,17 @@ def standing_alone(row: dict[str, Any], target: Target, path: Path) -> Path:
     )
 
 
-def emitted_as(graph: KernelGraph, options: str | None, target: Target) -> Emitted:
-    """A muGraph emitted the way whose text a record has; the default one where that is no way of it any more."""
-    ways = {str(way): way for way in variants(graph, target)} if options else {}
-    return emit(graph, target, ways.get(options or ""))
+def emitted_as(graph: KernelGraph, said: str | None, target: Target) -> Emitted:
+    """A muGraph emitted the way that a record says, the default one if it says none.
 
-
-def _run(sanitizer: str, tool: str, row: str, file: Callable[[], Path]) -> Checked:
-    command = [sanitizer, "--tool", tool, "--error-exitcode", str(DIRTY), "--target-processes", "all"]
-    started = time.monotonic()
-    told = partial(Checked, row, tool)
-    try:
-        done = subprocess.run(
-            [*command, sys.executable, str(file()), "--check"], capture_output=True, text=True, timeout=SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return told(time.monotonic() - started, f"did not end within {SECONDS:g} s")
-    except Exception as error:  # noqa: BLE001  # one row must not keep the others from being checked
-        return told(time.monotonic() - started, f"not checked: {error}")
-    seconds = time.monotonic() - started
-    if done.returncode == 0 and "right: relative error" in done.stdout:
-        return told(seconds, "")
-    return told(seconds, complaint(done.stdout + done.stderr) or f"ended with status {done.returncode}")
-
-
-def complaint(output: str) -> str:
-    """The first lines of what was wrong: of the sanitizer, else the last ones of the program."""
-    marked = [line.lstrip("= ") for line in output.splitlines() if line.startswith("=========")]
-    told = [line for line in marked if line and not re.match("COMPUTE-SANITIZER|(ERROR|RACECHECK) SUMMARY: 0", line)]
-    return "\n    ".join((told or output.strip().splitlines()[-LINES:])[:LINES])
+    Raises:
+        OptionError: it is no way of it any more.
+    """
+    wanted = re.findall(r"(\w+)=(\w+)", said or "")
+    for way in variants(graph, target):
+        if all(str(getattr(way, name, None)) == value for name, value in wanted):
+            return emit(graph, target, way)
+    raise OptionError(f"this muGraph is emitted no more as {said}")
 
 
 def _name(row: dict[str, Any]) -> str:

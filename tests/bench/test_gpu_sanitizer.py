@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from mirage_nb.bench.sanitize import TOOLS, Checked, complaint, find_sanitizer, sanitized
+from mirage_nb.bench.sanitize import TOOLS, Checked, checked, emitted_as
 from mirage_nb.errors import MissingPartError
+from mirage_nb.ir.text import parse_graph
 from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.runtime.sanitize import complaint, find_sanitizer
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 
 FOLDER = Path(__file__).parents[2] / "mirage_nb" / "bench" / "records"
@@ -32,9 +34,9 @@ def test_no_wild_access_and_no_race() -> None:
         pytest.skip(str(error))
     gpu = attached_gpu()
     assert gpu is not None
-    found = list(sanitized(shipped(), TOOLS, gpu.target() or find_target(DEFAULT_TARGET), sanitizer))
+    found = list(checked(shipped(), TOOLS, gpu.target() or find_target(DEFAULT_TARGET), sanitizer))
     assert len(found) == 2 * len(shipped())
-    assert [checked for checked in found if checked.complaint] == []
+    assert [one for one in found if one.complaint] == []
 
 
 H200 = find_target("h200")
@@ -54,7 +56,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, status: int, said: str) -> list[Ch
         return subprocess.CompletedProcess(command, status, said, "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    found = list(sanitized([row()], TOOLS, H200, "the-sanitizer"))
+    found = list(checked([row()], TOOLS, H200, "the-sanitizer"))
     assert sorted(command[:3] for command in asked) == [["the-sanitizer", "--tool", tool] for tool in TOOLS]
     return found
 
@@ -72,5 +74,13 @@ def test_clean_only_if_the_kernels_ran_and_were_right(monkeypatch: pytest.Monkey
 
 def test_rows_that_are_emitted_no_more_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("there is nothing to run"))
-    (checked,) = sanitized([row(mugraph="%0 = Nonsense()")], ("memcheck",), H200, "the-sanitizer")
-    assert checked.complaint.startswith("not checked: ")
+    for known in ({"mugraph": "%0 = Nonsense()"}, {"emitted": "Options(warps=7)"}, {"emitted": "Options(colour=red)"}):
+        (one,) = checked([row(**known)], ("memcheck",), H200, "the-sanitizer")
+        assert one.complaint.startswith("not checked: ")
+    assert "no more as Options(colour=red)" in one.complaint
+
+
+def test_kernels_are_emitted_as_the_record_says() -> None:
+    for known in shipped():
+        emitted = emitted_as(parse_graph(known["mugraph"]), known["emitted"], H200)
+        assert str(emitted.options)[:-1].startswith(known["emitted"][:-1]), "options of later days have their defaults"
