@@ -10,10 +10,10 @@ from typing import Any
 
 from mirage_nb.lang import FUNCTIONS
 
-from .options import OPTIONS, SWITCHES, Option
+from .options import OPTIONS, Option
 from .verbs import VERBS, sessions
 
-REPEATED = frozenset({"--set", *(option.name for option in SWITCHES)})
+REPEATED = frozenset({"--set", *(option.name for option in OPTIONS.values() if option.turns is not None)})
 
 
 def complete(line: str, variables: Mapping[str, object]) -> list[str]:

@@ -59,6 +59,7 @@ class MirageMagics:
                       [--set NAME=NUMBER]... [--keep] [--fresh] [--wait]
                       [--without-axiom AXIOM]... [--with-axiom AXIOM]...
                       [--without-pruning PRUNING]... [--with-pruning PRUNING]...
+                      [--grid-dims NUMBER] [--blocks RANGE] [--loop RANGE] [--without-operator OPERATOR]...
 
         --effort   how much of the space is searched (default standard)
         --budget   seconds of search (default: the effort's)
@@ -69,6 +70,8 @@ class MirageMagics:
         --wait     block until the search has ended
         --without-axiom, --with-axiom, --without-pruning, --with-pruning
                    switch one axiom or pruning off or on, other than the effort has it; may be repeated
+        --grid-dims, --blocks, --loop, --without-operator
+                   what kernels have to keep to: most grid dims, ranges such as 8:264, operators that they may not have
 
         A live session that NAME held before is stopped. Afterwards: NAME.result() waits, NAME.best is the
         winner with its muGraph and source, NAME(X, W) runs it. The language: %mirage help.
@@ -90,6 +93,7 @@ class MirageMagics:
         more: dict[str, Any] = {"store": True, "fresh": options.fresh} if options.keep or options.fresh else {}
         more |= {"axioms": options.axioms} if options.axioms else {}
         more |= {"prunings": options.prunings} if options.prunings else {}
+        more |= {"limits": options.limits} if options.limits is not None else {}
         session = mirage_nb.superoptimize(
             program,
             name=options.name,
@@ -111,7 +115,7 @@ class MirageMagics:
         %mirage show NAME [DIGEST]            another live view of a session, or one of its muGraphs
         %mirage stop NAME                     end a search; what was found stays
         %mirage extend NAME [--effort LEVEL] [--seconds SECONDS] [--block-ops NUMBER] [--without-axiom AXIOM]...
-                                              go on with larger bounds, or other axioms and prunings
+                                              go on with larger bounds, other axioms, prunings or limits
         %mirage tune NAME [--seconds SECONDS] compile and time more ways to emit, on the GPU
         %mirage compare NAME DIGEST DIGEST    two muGraphs side by side; `best` is a digest, too
         %mirage explain NAME DIGEST           why the search has a muGraph or not

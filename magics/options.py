@@ -6,21 +6,24 @@ the word and names the nearest thing that would have been right.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mirage_nb.errors import OptionError, SourceSpan
-from mirage_nb.search import AXIOMS, PRUNINGS
+from mirage_nb.search import AXIOMS, OPERATORS, PRUNINGS, Limits
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import TARGETS
 
 USAGE = (
     "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... "
     "[--keep] [--fresh] [--wait] [--without-axiom AXIOM]... [--with-axiom AXIOM]... "
-    "[--without-pruning PRUNING]... [--with-pruning PRUNING]..."
+    "[--without-pruning PRUNING]... [--with-pruning PRUNING]... [--grid-dims NUMBER] [--blocks RANGE] [--loop RANGE] "
+    "[--without-operator OPERATOR]..."
 )
 
 
@@ -63,6 +66,7 @@ class CellOptions:
     wait: bool = False
     axioms: dict[str, bool] = field(default_factory=dict)
     prunings: dict[str, bool] = field(default_factory=dict)
+    limits: Limits | None = None
 
 
 def _seconds(text: str) -> float:
@@ -86,6 +90,14 @@ def _size(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
+def _range(text: str) -> tuple[int, int | None]:
+    """`8:264`, `:264`, `8:`, or `64` for just this."""
+    least, colon, most = text.partition(":")
+    if not colon:
+        return _count(text), _count(text)
+    return _count(least or "1"), _count(most) if most else None
+
+
 def _switches() -> tuple[Option, ...]:
     """`--without-axiom` and its like, for axioms and prunings that can be switched."""
     found = []
@@ -98,6 +110,20 @@ def _switches() -> tuple[Option, ...]:
 
 
 SWITCHES = _switches()
+LIMITS = (
+    Option("--grid-dims", "NUMBER", "most dims of a grid, 0 to 3", int, (), "grid_dims"),
+    Option("--blocks", "RANGE", "blocks of a grid, as 8:264, 8: or :264", _range),
+    Option("--loop", "RANGE", "for-loop ranges, as 2:64", _range),
+    Option(
+        "--without-operator",
+        "OPERATOR",
+        "an operator that kernels may not have, as Accum-concat; may be repeated",
+        str,
+        tuple(name.replace(" ", "-") for name in OPERATORS),
+        "without",
+        False,
+    ),
+)
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
@@ -111,6 +137,7 @@ OPTIONS: dict[str, Option] = {
         Option("--fresh", "", "forget first what is stored under its name", str),
         Option("--wait", "", "block until the search has ended", str),
         *SWITCHES,
+        *LIMITS,
     )
 }
 
@@ -121,6 +148,7 @@ EXTEND = (
     Option("--values", "NUMBER", "most values of a closure", _count, (), "max_values"),
     Option("--each", "SECONDS", "what one configuration may take", _seconds, (), "configuration_seconds"),
     *SWITCHES,
+    *LIMITS,
 )
 TUNE = (Option("--seconds", "SECONDS", "how long it may take", _seconds, (), "seconds"),)
 STORE = (Option("--store", "FILE", "the file of the store (default: the user's own)", str, (), "store"),)
@@ -155,9 +183,9 @@ class _Line:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`did you mean x?`, or the list of what is known."""
-    names = list(known)
+    names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), names, n=1)
-    return f"did you mean {close[0]}?" if close else f"one of {', '.join(names)}"
+    return f"did you mean {names[close[0]]}?" if close else f"one of {', '.join(names.values())}"
 
 
 def read_line(text: str) -> CellOptions:
@@ -177,7 +205,18 @@ def read_line(text: str) -> CellOptions:
     for word in waiting:
         option, value = _read_option(line, word, waiting, OPTIONS)
         option.keep(value, found)
-    return CellOptions(name.text, **found)  # type: ignore[arg-type]  # one reader per field
+    return CellOptions(name.text, **with_limits(found, Limits()))  # type: ignore[arg-type]  # one reader per field
+
+
+def with_limits(found: dict[str, object], before: Limits) -> dict[str, object]:
+    """The values, those of limits gathered into one that differs from `before` in them."""
+    fields = {field.name for field in dataclasses.fields(Limits)}
+    given: dict[str, Any] = {key: value for key, value in found.items() if key in fields}
+    if not given:
+        return found
+    without = frozenset(name.replace("-", " ") for name in given.pop("without", ()))
+    limits = dataclasses.replace(before, **given, without=before.without | without)
+    return {**{key: value for key, value in found.items() if key not in fields}, "limits": limits}
 
 
 def read_options(magic: str, words: Iterable[str], table: Sequence[Option]) -> tuple[list[str], dict[str, object]]:

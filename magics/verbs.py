@@ -22,6 +22,7 @@ from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import FUNCTIONS, reference
 from mirage_nb.runtime.doctor import examine, report
 from mirage_nb.runtime.store import find_store
+from mirage_nb.search import Limits
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.viz.compare import compare_html, compare_text
 from mirage_nb.viz.export import export
@@ -29,7 +30,7 @@ from mirage_nb.viz.html import styled
 from mirage_nb.viz.text import snapshot_text
 from mirage_nb.widgets import ExplorerView, SessionView
 
-from .options import EXTEND, STORE, TUNE, USAGE, Option, nearest, read_options
+from .options import EXTEND, STORE, TUNE, USAGE, Option, nearest, read_options, with_limits
 
 Variables = MutableMapping[str, object]
 
@@ -148,7 +149,7 @@ def _stored(_: Variables, __: list[str], options: dict[str, Any]) -> None:
 
 def _extend(variables: Variables, words: list[str], options: dict[str, Any]) -> None:
     session = _named(variables, words)
-    session.extend(**options)
+    session.extend(**with_limits(options, getattr(session, "limits", Limits())))
     show(session)
 
 

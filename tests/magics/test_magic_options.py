@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("IPython")
 pytest.importorskip("anywidget")
 
-from mirage_magics.options import OPTIONS, USAGE, CellOptions, nearest, read_line
+from mirage_magics.options import OPTIONS, USAGE, CellOptions, nearest, read_line, with_limits
 
 from mirage_nb.errors import OptionError
+from mirage_nb.search import Limits
 
 
 def test_all_options_together_in_both_spellings() -> None:
@@ -23,6 +26,18 @@ def test_switches_are_collected_by_name() -> None:
     found = read_line(line)
     assert found.axioms == {"sum_div": False, "sqrt_product": True, "mul_div": False}
     assert found.prunings == {"oracle": False}
+
+
+def test_limits_are_gathered_and_differ_from_what_was() -> None:
+    line = "f --blocks 8:264 --loop :16 --grid-dims 2 --without-operator Accum-concat --without-operator=EwDiv"
+    limits = Limits(2, (8, 264), (1, 16), frozenset({"Accum concat", "EwDiv"}))
+    assert read_line(line).limits == limits
+    assert read_line("f --blocks 64 --loop 4:").limits == Limits(blocks=(64, 64), loop=(4, None))
+    assert with_limits({"seconds": 3.0, "loop": (2, 4)}, limits) == {
+        "seconds": 3.0,
+        "limits": replace(limits, loop=(2, 4)),
+    }
+    assert with_limits({"seconds": 3.0}, limits) == {"seconds": 3.0}
 
 
 def test_a_name_is_enough() -> None:
@@ -48,6 +63,9 @@ MISTAKES = (
     ("f --set=B=x", "not NAME=NUMBER", "--set B=8", "B=x"),
     ("f --without-axiom sum_dvi", "unknown without-axiom 'sum_dvi'", "did you mean sum_div?", "sum_dvi"),
     ("f --without-axiom add_commutes", "unknown without-axiom 'add_commutes'", "did you mean", "add_commutes"),
+    ("f --blocks few", "not RANGE", "8:264", "few"),
+    ("f --loop 0:4", "not RANGE", "2:64", "0:4"),
+    ("f --without-operator EwDvi", "unknown without-operator 'EwDvi'", "did you mean EwDiv?", "EwDvi"),
     ("f --wait=yes", "--wait takes no value", "block", "--wait=yes"),
 )
 

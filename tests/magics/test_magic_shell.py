@@ -20,6 +20,7 @@ from mirage_magics.verbs import VERBS, Verb
 import mirage_nb
 from mirage_nb.errors import MirageError, OptionError, SearchError
 from mirage_nb.lang import FUNCTIONS, parse
+from mirage_nb.search import Limits
 from mirage_nb.search.session.progress import State
 from mirage_nb.widgets import SessionView
 from tests.browser.fake_session import FakeSession
@@ -227,6 +228,9 @@ def test_extend_and_tune_hand_their_options_on(shell: InteractiveShell) -> None:
     said = [name for name, _ in session.calls]
     assert said[:3] == ["extend {'effort': 'standard', 'seconds': 4.0, 'max_block_ops': 9}", "stop", "tune 2.0"]
     assert "'axioms': {'sum_div': False}, 'prunings': {'oracle': False}" in said[3]
+    run(shell, "%mirage extend fused --blocks 8:64")
+    run(shell, "%mirage extend fused --loop :4 --without-operator Accum-concat")
+    assert session.limits == Limits(blocks=(8, 64), loop=(1, 4), without=frozenset({"Accum concat"}))
 
 
 def test_compare_show_and_explain_speak_text_in_a_terminal(shell: InteractiveShell) -> None:
