@@ -15,10 +15,12 @@ from pathlib import Path
 from mirage_nb.bench import commands as bench
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import MirageError, OptionError, StoreError
+from mirage_nb.interp.instance import CPU
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime.doctor import examine, report
+from mirage_nb.runtime.field_device import field_device
 from mirage_nb.search import AXIOMS, EFFORTS, PRUNINGS
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 from mirage_nb.verify.files import check_files, prove_files, verify_files
@@ -175,11 +177,12 @@ def _verify(options: argparse.Namespace) -> int:
     if options.check:
         print(check_files(left, right, _read(options.check)))
         return 0
+    device = field_device() if options.final else CPU
     if not (options.prove or options.proof):
-        code, text = verify_files(left, right, trials=options.trials, final=options.final)
+        code, text = verify_files(left, right, trials=options.trials, final=options.final, device=device)
         print(text)
         return code
-    code, text, proof = prove_files(left, right, trials=options.trials, final=options.final)
+    code, text, proof = prove_files(left, right, trials=options.trials, final=options.final, device=device)
     print(text)
     if proof is not None and options.prove:
         print(proof)

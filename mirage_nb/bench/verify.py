@@ -2,9 +2,10 @@
 
 For every workload, with the first muGraphs that a quick search finds: CPU milliseconds of drawing the trials of a
 small instance (once per program and seed), of re-verifying a candidate on it (four trials, nothing shared with another
-candidate), and of refuting muGraphs of the program with a wrong shift (one exponential without its maximum, or
-with that of another tensor); the error bound of the final check on the small instance; steps and milliseconds of the
-proof for all sizes; and seconds of the final check at the full shape on the CPU. Medians; `--record` keeps all.
+candidate), and of refuting muGraphs of the program with a wrong shift (one exponential without its maximum, or with
+that of another tensor); the error bound of the final check on the small instance; steps and milliseconds of the proof
+for all sizes; and seconds of the final check at the full shape, on the CPU and on the GPU where there is one. Medians;
+`--record` keeps all.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from typing import Any, TypeVar
 from mirage_nb.bench.search import machine
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import OptionError, StoreError
+from mirage_nb.interp.instance import CPU
 from mirage_nb.ir import BlockGraph, DimAttrs, KernelGraph, Op, OpKind
 from mirage_nb.lang import parse
+from mirage_nb.runtime.field_device import field_device
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, tiny
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from mirage_nb.verify.proof import Proof, prove
 from mirage_nb.verify.reals import in_reals
 from mirage_nb.verify.trials import verify
-from mirage_nb.verify.verdict import VerdictKind
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 SCHEMA = 1
 CANDIDATES, SEEDS = 8, 9
@@ -112,6 +115,7 @@ def measure(name: str) -> dict[str, Any]:
     started = time.perf_counter()
     whole = verify(program, full, final=True, progress=lambda done, wanted: None)
     seconds = time.perf_counter() - started
+    gpu_seconds = _on_gpu(program, full, whole)
     return {
         "workload": name,
         "candidates": len(found),
@@ -125,8 +129,20 @@ def measure(name: str) -> dict[str, Any]:
         "proof_ms": proof_ms,
         "full": whole.kind.value,
         "full_s": seconds,
+        "full_gpu_s": gpu_seconds,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
+
+
+def _on_gpu(program: KernelGraph, full: KernelGraph, expected: Verdict) -> float | None:
+    """Seconds of the final check at the full shape on the attached GPU, whose verdict has to be the same."""
+    device = field_device()
+    if device is CPU:
+        return None
+    started = time.perf_counter()
+    verdict = verify(program, full, final=True, progress=lambda done, wanted: None, device=device)
+    assert verdict == expected
+    return time.perf_counter() - started
 
 
 def candidates(program: KernelGraph) -> Iterator[tuple[Pair, KernelGraph]]:
@@ -222,7 +238,7 @@ def _cpu(work: Callable[[], T]) -> tuple[float, T]:
 
 HEAD = (
     f"{'workload':<16}{'draw ms':>9}{'again ms':>10}{'wrong ms':>10}{'bound':>8}{'trials':>8}"
-    f"{'proof':>7}{'ms':>7}{'full shape s':>14}"
+    f"{'proof':>7}{'ms':>7}{'full shape s':>14}{'on GPU':>8}"
 )
 
 
@@ -230,10 +246,11 @@ def line(row: dict[str, Any]) -> str:
     """One line of the table."""
     wrong = f"{max(row['wrong_ms'].values()):.2f}" if row["wrong_ms"] else "-"
     bound = "-" if row["log2_bound"] is None else f"2^{-int(-row['log2_bound'])}"
+    gpu = "-" if row["full_gpu_s"] is None else f"{row['full_gpu_s']:.1f}"
     steps = "no" if row["proof_steps"] is None else row["proof_steps"]
     return (
         f"{row['workload']:<16}{row['drawn_ms']:>9.2f}{row['again_ms']:>10.2f}{wrong:>10}{bound:>8}{row['trials']:>8}"
-        f"{steps:>7}{row['proof_ms']:>7.0f}{row['full_s']:>14.1f}"
+        f"{steps:>7}{row['proof_ms']:>7.0f}{row['full_s']:>14.1f}{gpu:>8}"
     )
 
 

@@ -124,7 +124,8 @@ class Place:
         blocks = np.broadcast_to(tiles, (*self.grid, *tile))
         whole = blocks.transpose(order).reshape(shape)
         kept = shape if self.shape is None else self.shape
-        return np.ascontiguousarray(whole[tuple(slice(extent) for extent in kept)])
+        found = whole[tuple(slice(extent) for extent in kept)]
+        return found if found.flags.c_contiguous else found.copy()
 
 
 Move = Callable[[Array], Array]

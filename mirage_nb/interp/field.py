@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from mirage_nb.errors import GraphError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.instance import FieldInstance, Fields, FieldStack, FieldTensor, Mask, Words, random_inputs
-from mirage_nb.interp.modular import Arithmetic, Residues
+from mirage_nb.interp.modular import WORD, Arithmetic, Residues
 from mirage_nb.interp.reference import ordered
 from mirage_nb.interp.run import run_kernel
 from mirage_nb.ir import AccumKind, ApplyAttrs, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
@@ -222,7 +222,7 @@ def _word(x: FieldTensor) -> Words:
     """Both parts of every element in one 64-bit word."""
     if x.p is None or x.q is None:
         return x.any_part
-    return (x.p << np.uint64(32)) | x.q
+    return (x.p.astype(WORD, copy=False) << np.uint64(32)) | x.q
 
 
 def aligned(operands: Sequence[FieldTensor], batch: int) -> list[FieldTensor]:
@@ -303,7 +303,7 @@ def _summed(algebra: FieldAlgebra, x: FieldTensor, axis: int) -> FieldTensor:
 def _reduced_mask(x: FieldTensor, axis: int) -> Mask | None:
     if x.undefined is None:
         return None
-    return np.asarray(np.broadcast_to(x.undefined, x.shape).any(axis=axis, keepdims=True))
+    return cast(Mask, np.broadcast_to(x.undefined, x.shape).any(axis=axis, keepdims=True))
 
 
 def _sum(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:

@@ -63,7 +63,7 @@ class FieldTensor:
     def defined(self) -> Mask:
         """Which elements have a value."""
         if self.undefined is None:
-            return np.ones(self.shape, bool)
+            return np.ones_like(self.any_part, dtype=bool)
         return ~np.broadcast_to(self.undefined, self.shape)
 
     def moved(self, move: Callable[[Array], Array]) -> FieldTensor:
@@ -99,29 +99,41 @@ class Fields(Protocol):
         """The array where the others are."""
 
 
-def _here(array: Array) -> Array:
+def _same(array: Array) -> Array:
     return array
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where field values are computed: `to` brings NumPy arrays there, `back` brings arrays from there."""
+
+    name: str = "CPU"
+    to: Callable[[Array], Array] = _same
+    back: Callable[[Array], Array] = _same
+
+
+CPU = Device()
 
 
 @dataclass(frozen=True)
 class FieldInstance:
     """One random choice of fields: primes p = 2q + 1, a q-th root of unity modulo p, and the seed.
 
-    `place` brings an array that is drawn or made here to where the evaluation is, such as to a GPU.
+    Elements are drawn on the CPU wherever the `device` is, so they are the same.
     """
 
     p: Modulus
     q: Modulus
     root: int
     seed: int
-    place: Callable[[Array], Array] = _here
+    device: Device = CPU
 
     @classmethod
-    def draw(cls, seed: int, pool: Pool = SMALL, place: Callable[[Array], Array] = _here) -> FieldInstance:
+    def draw(cls, seed: int, pool: Pool = SMALL) -> FieldInstance:
         """Primes uniform in the pool, root uniform among the q-th roots of unity; a function of the seed."""
         rng = np.random.default_rng([seed, 0])
         p, q = pool.pairs[int(rng.integers(len(pool.pairs)))]
-        return cls(Modulus(p), Modulus(q), pow(int(rng.integers(1, p)), 2, p), seed, place)
+        return cls(Modulus(p), Modulus(q), pow(int(rng.integers(1, p)), 2, p), seed)
 
     def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
         """Uniform elements, independent for every name and part; the parts asked for, at least one."""
@@ -134,7 +146,7 @@ class FieldInstance:
 
     def placed(self, array: Array) -> Array:
         """The array where the others are."""
-        return self.place(array)
+        return self.device.to(array)
 
     def generator(self, *labels: str) -> np.random.Generator:
         """A generator that depends on the seed and the labels only."""

@@ -82,7 +82,7 @@ class Arithmetic(ABC):
 
     def inverse(self, x: Residues) -> Residues:
         """1 / x; 0 where x is 0, which the caller has to mark as undefined."""
-        if 0 < x.size < FEW and isinstance(x, np.ndarray):
+        if 0 < x.size < FEW and type(x) is np.ndarray:
             return self._each(x, lambda number, prime: pow(number, -1, prime) if number else 0)
         return self._power(x, tuple(value - 2 for value in self.values))
 
@@ -92,7 +92,7 @@ class Arithmetic(ABC):
 
     def _power(self, x: Residues, exponents: tuple[int, ...]) -> Residues:
         """x to the power that belongs to each prime."""
-        if 0 < x.size < FEW and max(exponents) > FEW and isinstance(x, np.ndarray):
+        if 0 < x.size < FEW and max(exponents) > FEW and type(x) is np.ndarray:
             at = dict(zip(self.values, exponents, strict=True))
             return self._each(x, lambda number, prime: pow(number, at[prime], prime))
         result, square = np.ones_like(x), x

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
-from mirage_nb.interp.instance import FieldStack
+from mirage_nb.interp.instance import CPU, Device, FieldStack
 from mirage_nb.interp.modular import Pool
 from mirage_nb.interp.shared import SharedFields
 from mirage_nb.ir import KernelGraph
@@ -42,10 +42,12 @@ def trial_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:7], "little")
 
 
-def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> Trial:
-    """The trial that follows from a trial's seed."""
+def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool, device: Device = CPU) -> Trial:
+    """The trial that follows from a trial's seed, with its tensors on the device."""
     instance = FieldInstance.draw(seed, pool)
     inputs = draw_inputs(program, instance, lax.parts)
+    if device is not CPU:
+        instance, inputs = replace(instance, device=device), tuple(x.moved(device.to) for x in inputs)
     noted = Noted()
     expected = evaluate(program, inputs, instance, noted if is_small(program) else None)
     return Trial(instance, dict(zip((i.name for i in program.inputs), inputs, strict=True)), expected, noted)
@@ -72,14 +74,13 @@ class Trials:
         """The seed of a trial."""
         return trial_seed(self._seed, number)
 
-    def trial(self, number: int) -> Trial:
-        """One trial."""
-        found = self._kept.get(number)
-        if found is None:
-            found = draw_trial(self.program, self._lax, self.seed(number), self.pool)
-            if is_small(self.program):
-                self._kept[number] = found
-        return found
+    def trial(self, number: int, device: Device = CPU) -> Trial:
+        """One trial; those of a small program are on the CPU."""
+        if not is_small(self.program):
+            return draw_trial(self.program, self._lax, self.seed(number), self.pool, device)
+        if number not in self._kept:
+            self._kept[number] = draw_trial(self.program, self._lax, self.seed(number), self.pool)
+        return self._kept[number]
 
     def shown(self, number: int) -> Shown:
         """What a trial shows of a small program."""

@@ -7,6 +7,7 @@ all sizes too, or why there is none; with `--check`, whether a proof that a file
 
 from __future__ import annotations
 
+from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.jsonform import parse_json
 from mirage_nb.ir.text import HEADER, parse_graph
@@ -19,10 +20,10 @@ ACCEPTED, REFUTED, UNDECIDED = 0, 1, 2
 
 
 def verify_files(
-    a_text: str, b_text: str, *, trials: int = TRIALS, seed: int = 0, final: bool = False
+    a_text: str, b_text: str, *, trials: int = TRIALS, seed: int = 0, final: bool = False, device: Device = CPU
 ) -> tuple[int, str]:
     """Exit code and report. Raises MirageError for a text that cannot be read or graphs that do not compare."""
-    verdict = verify(read_graph(a_text), read_graph(b_text), trials=trials, seed=seed, final=final)
+    verdict = verify(read_graph(a_text), read_graph(b_text), trials=trials, seed=seed, final=final, device=device)
     if verdict.accepted:
         return ACCEPTED, describe(verdict)
     code = REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
@@ -30,11 +31,11 @@ def verify_files(
 
 
 def prove_files(
-    a_text: str, b_text: str, *, trials: int = TRIALS, seed: int = 0, final: bool = False
+    a_text: str, b_text: str, *, trials: int = TRIALS, seed: int = 0, final: bool = False, device: Device = CPU
 ) -> tuple[int, str, Proof | None]:
     """As `verify_files`, with a search for a proof unless the second graph is refuted, and the proof."""
     program, mugraph = read_graph(a_text), read_graph(b_text)
-    verdict, proof = verify_and_prove(program, mugraph, trials=trials, seed=seed, final=final)
+    verdict, proof = verify_and_prove(program, mugraph, trials=trials, seed=seed, final=final, device=device)
     code = ACCEPTED if verdict.accepted else REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
     return code, describe(verdict), proof
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mirage_nb.errors import OptionError, VerificationError
-from mirage_nb.interp.field import FieldInstance, Noted, evaluate
+from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
+from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.interp.modular import LARGE, SMALL, Pool
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
@@ -50,6 +51,7 @@ def verify(
     seed: int = 0,
     final: bool = False,
     progress: Progress | None = None,
+    device: Device = CPU,
 ) -> Verdict:
     """Whether `candidate` computes what `program` computes, its outputs in any order.
 
@@ -60,6 +62,8 @@ def verify(
             a theorem bounds a trial, also as many trials as it takes for an error probability of 2^-64.
         progress: called after every trial with the number of trials so far and the number that is needed; a
             trial at full size takes seconds.
+        device: where field values of large programs are computed, such as `runtime.field_device()`; the verdict is
+            the same everywhere.
 
     Raises:
         VerificationError: the graphs do not have the same inputs.
@@ -72,8 +76,8 @@ def verify(
     wide = final and sum(i.type.elements for i in program.inputs) <= WIDE_ELEMENTS
     pool = LARGE if wide else SMALL
     if progress is None:
-        return _kept(program, candidate, trials, seed, pool)
-    return _verify(program, candidate, trials, seed, pool, progress)
+        return _kept(program, candidate, trials, seed, pool, device)
+    return _verify(program, candidate, trials, seed, pool, device, progress)
 
 
 def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
@@ -93,11 +97,12 @@ def _verify(
     trials: int,
     seed: int,
     pool: Pool,
+    device: Device,
     progress: Progress = lambda done, wanted: None,
 ) -> Verdict:
     known = known_program(program)
     check(candidate)
-    return _Run(known, candidate, trials, seed, pool, progress).verdict()
+    return _Run(known, candidate, trials, seed, pool, device, progress).verdict()
 
 
 _kept = functools.lru_cache(maxsize=4096)(_verify)
@@ -107,9 +112,17 @@ class _Run:
     """One verification."""
 
     def __init__(
-        self, known: Program, candidate: KernelGraph, trials: int, seed: int, pool: Pool, progress: Progress
+        self,
+        known: Program,
+        candidate: KernelGraph,
+        trials: int,
+        seed: int,
+        pool: Pool,
+        device: Device,
+        progress: Progress,
     ) -> None:
         self.progress = progress
+        self.device = device
         self.program = known.graph
         self.candidate = candidate
         self.wanted = trials
@@ -159,15 +172,19 @@ class _Run:
 
     def _try(self, matching: Matching, number: int) -> None:
         """One trial."""
-        trial = self.drawn.trial(number)
+        trial = self.drawn.trial(number, self.device)
         noted = Noted()
         found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
-        matching.compare(trial.expected, found, self.drawn.seed(number))
+        matching.compare(self._back(trial.expected), self._back(found), self.drawn.seed(number))
         if self.observer is not None and matching.possible():
             inputs = [trial.inputs[i.name] for i in self.candidate.inputs]
             ranked = [*trial.noted.ranked, *noted.ranked]
             self.observer.look(self.drawn.shown(number), inputs, trial.instance, noted.radicands, ranked)
         self._count(trial.instance)
+
+    def _back(self, values: Sequence[FieldTensor]) -> list[FieldTensor]:
+        """Values where they can be compared."""
+        return [x.moved(self.device.back) for x in values] if not is_small(self.program) else list(values)
 
     def _count(self, instance: FieldInstance) -> None:
         """One more trial, of this instance."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.interp import field
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance, FieldTensor, random_inputs
-from mirage_nb.interp.modular import LARGE, SMALL, Modulus, Pool, mix
+from mirage_nb.interp.instance import LARGE_TENSOR, Device, FieldStack
+from mirage_nb.interp.modular import LARGE, SMALL, Moduli, Modulus, Pool, mix
 from mirage_nb.ir import AccumKind, DimAttrs, OpKind, PowAttrs, RepeatAttrs
 from tests.mugraphs import Case, Kernel, cases
 
@@ -277,3 +279,89 @@ def test_only_the_parts_asked_for() -> None:
     y = FieldTensor(instance.random("Y", (2,)).p, None)
     assert not algebra.apply(OpKind.ADD, [x, y], None, 0).defined.any()
     assert not algebra.union(x, y).defined.any()
+
+
+class Elsewhere(np.ndarray):
+    """An array that does not mix with NumPy's, as one on a GPU does not."""
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
+        return self._away(getattr(ufunc, method), inputs, options)
+
+    def __array_function__(self, function: object, types: object, args: tuple, options: dict) -> object:
+        return self._away(function, args, options)
+
+    def _away(self, function: object, args: tuple, options: dict) -> object:
+        def plain(x: object) -> object:
+            if isinstance(x, list | tuple):
+                return type(x)(map(plain, x))
+            if isinstance(x, np.ndarray) and x.ndim:
+                assert isinstance(x, Elsewhere), "an array of NumPy's among others"
+            return x.view(np.ndarray) if isinstance(x, np.ndarray) else x
+
+        found = function(*plain(args), **{name: plain(option) for name, option in options.items()})
+        return found.view(Elsewhere) if isinstance(found, np.ndarray) else found
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_values_are_the_same_on_another_device(case: Case) -> None:
+    device = Device("elsewhere", lambda array: np.asarray(array).view(Elsewhere), lambda array: array.view(np.ndarray))
+    here = FieldInstance.draw(5)
+    there = replace(here, device=device)
+    inputs = random_inputs(case.program, here)
+    moved = [x.moved(device.to) for x in inputs]
+    for graph in (case.program, case.candidate):
+        for a, b in zip(field.evaluate(graph, inputs, here), field.evaluate(graph, moved, there), strict=True):
+            assert isinstance(b.p, Elsewhere) and np.array_equal(a.p, b.p.view(np.ndarray))
+            assert np.array_equal(a.defined, device.back(b.defined))
+
+
+@POOLS
+@pytest.mark.parametrize("inner", [1, 16, 40, 5000])
+def test_several_primes_side_by_side(pool: Pool, inner: int) -> None:
+    primes = (pool.pairs[0][0], pool.pairs[-1][0], pool.pairs[3][1])
+    side, rng = Moduli(primes), np.random.default_rng(inner)
+    x, y = (
+        np.stack([rng.integers(p - 3, p, shape, dtype=np.uint64) for p in primes]) for shape in ((2, inner), (inner, 3))
+    )
+    z = np.stack([rng.integers(0, p, (2, inner), dtype=np.uint64) for p in primes])
+    found = {
+        "matmul": side.matmul(x, y), "add": side.add(x, z), "sub": side.sub(x, z), "mul": side.mul(x, z),
+        "inverse": side.inverse(z), "root": side.root(z), "power": side.power(z, 5), "sum": side.sum(x, 1),
+    }  # fmt: skip
+    for n, one in enumerate(Modulus(prime) for prime in primes):
+        expected = {
+            "matmul": one.matmul(x[n], y[n]), "add": one.add(x[n], z[n]), "sub": one.sub(x[n], z[n]),
+            "mul": one.mul(x[n], z[n]), "inverse": one.inverse(z[n]), "root": one.root(z[n]),
+            "power": one.power(z[n], 5), "sum": one.sum(x[n], 0),
+        }  # fmt: skip
+        for name, array in expected.items():
+            assert np.array_equal(found[name][n], array), name
+        product = [
+            [sum(map(int.__mul__, row, column)) % one.value for column in y[n].T.tolist()] for row in x[n].tolist()
+        ]
+        assert expected["matmul"].tolist() == product
+
+
+def test_a_stack_draws_and_scatters_as_its_instances() -> None:
+    instances = [FieldInstance.draw(seed) for seed in (1, 2, 3)]
+    stack = FieldStack(instances)
+    drawn = stack.random("X", (4, 2))
+    for n, one in enumerate(instances):
+        alone = one.random("X", (4, 2))
+        assert np.array_equal(drawn.p[n], alone.p) and np.array_equal(drawn.q[n], alone.q)
+        assert np.array_equal(stack.exp(drawn.q)[n], one.exp(alone.q))
+        assert np.array_equal(stack.mixed(drawn.p, "ReLU", "p")[n], one.mixed(alone.p, "ReLU", "p"))
+
+
+def test_large_tensors_are_drawn_whole_and_computed_with_as_others() -> None:
+    instance = FieldInstance.draw(8)
+    large = instance.random("X", (LARGE_TENSOR // 4 + 1, 4), q=False).p
+    assert large.dtype == np.uint32 and large.max() < instance.p.value
+    assert abs(large.mean() / instance.p.value - 0.5) < 1e-3 and len(np.unique(large[-1000:])) > 3000
+    part, same = large[:50], large[:50].astype(np.uint64)
+    for operation in (instance.p.mul, instance.p.add, instance.p.sub):
+        assert np.array_equal(operation(part, part[::-1]), operation(same, same[::-1]))
+    assert np.array_equal(instance.p.matmul(part.T, part), instance.p.matmul(same.T, same))
+    assert np.array_equal(instance.p.power(part, 77), instance.p.power(same, 77))
+    assert np.array_equal(instance.p.inverse(part), instance.p.inverse(same))
+    assert np.array_equal(instance.p.sum(part, 0), instance.p.sum(same, 0))

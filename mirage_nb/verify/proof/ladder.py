@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from mirage_nb.errors import VerificationError
+from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.proof.prover import Unproved, prove
 from mirage_nb.verify.proof.steps import Proof
@@ -29,12 +30,13 @@ def verify_and_prove(
     final: bool = False,
     seconds: float = SECONDS,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    device: Device = CPU,
 ) -> tuple[Verdict, Proof | None]:
     """Random tests, and unless they refute, up to `seconds` of looking for a proof for all sizes.
 
     Raises as `verify` and `prove`.
     """
-    verdict = verify(program, candidate, trials=trials, seed=seed, final=final)
+    verdict = verify(program, candidate, trials=trials, seed=seed, final=final, device=device)
     pairing = verdict.outputs or None
     return with_proof(verdict, program, candidate, seconds=seconds, outputs=pairing, properties=properties)
 
