@@ -221,9 +221,9 @@ class _Exploration:
             return
         poor = () if isinstance(structure, Assembly) else poor_axes(prepared)
         overhang = frozenset(a for a in poor if not prepared.axes[a].reduced or judged(frozenset({a}))[0].accepted)
-        most, target = INSTANCES_PER_STRUCTURE, self._task.target
+        most, target, limits = INSTANCES_PER_STRUCTURE, self._task.target, self._task.bounds.searched.limits
         fits = False
-        for instance in instances(structure, prepared, target, most, overhang if poor else None):
+        for instance in instances(structure, prepared, target, most, overhang if poor else None, limits):
             verdict, program, small = judged(instance.overhanging)
             if not verdict.accepted:
                 continue
