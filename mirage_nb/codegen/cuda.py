@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
-from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, Options, Plan, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.targets import Target
@@ -32,12 +32,12 @@ def emit(graph: KernelGraph, target: Target, options: Options | None = None) -> 
 def emit_plan(plan: Plan, options: Options) -> Emitted:
     """Emit what a plan says."""
     graph = plan.graph
-    constants = {values[0]: op.attrs.value for op, values in graph.definitions() if isinstance(op.attrs, ConstAttrs)}
+    constants = graph.uniform()
     parts = [HEADER]
     launches: list[Launch | LibraryCall] = []
     aliases: list[tuple[int, int]] = []
     for index, (op, values) in enumerate(graph.definitions()):
-        if op.kind is OpKind.CONST:
+        if values[0] in constants:
             continue
         if op.kind is OpKind.RESHAPE:
             aliases.append((values[0], op.inputs[0]))

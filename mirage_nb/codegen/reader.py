@@ -157,7 +157,7 @@ class Reader:
         op, where = scope.ops[value], scope.plan.places[value]
         match where:
             case Place.LITERAL:
-                return self._literal(op)
+                return self._literal(value, index, dim)
             case Place.DEVICE | Place.SHARED:
                 return self._load(value, locate(scope, value, index, dim, self.width))
             case Place.VIEW:
@@ -166,12 +166,21 @@ class Reader:
             case _:
                 return self.compute(value, index, dim)
 
-    def _literal(self, op: Op) -> str:
+    def _literal(self, value: int, index: Multi, dim: int | None) -> str:
+        op, block = self.scope.ops[value], self.scope.block
         match op.attrs:
             case ConstAttrs(value=constant):
                 return number(constant)
-            case InIterAttrs(arg=arg):
-                return number(self.scope.literals[arg])
+            case InIterAttrs() as attrs:
+                literal = number(self.scope.literals[attrs.arg])
+                leaf = operand_leaf(block, attrs, index, named("iteration", block.loop), dim, self.width)
+                if not leaf.inside:
+                    return literal
+                name = self.fresh(f"x{value}")
+                varies = self.width > 1 and dim is not None
+                condition = leaf.each_inside if varies else leaf.inside
+                (self.body if varies else self.loads).append(f"const float {name} = {condition} ? {literal} : 0.0f;")
+                return name
             case _:
                 raise AssertionError(op.kind)
 

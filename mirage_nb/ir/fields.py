@@ -14,6 +14,7 @@ from typing import Any
 
 from mirage_nb.errors import FormatError, ProgramSizeError
 from mirage_nb.ir import formula
+from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.ops import (
     OPS,
     AccumAttrs,
@@ -124,6 +125,13 @@ def _formula(value: Plain) -> str:
     return text
 
 
+def _dtype(value: Plain) -> DType:
+    found = DTYPE_NAMES.get(value) if isinstance(value, str) else None
+    if found is None:
+        raise FormatError(f"unknown element type {shown(value)}", hint=f"one of {', '.join(DTYPE_NAMES)}")
+    return found
+
+
 def _accumulator(value: Plain) -> AccumKind:
     try:
         return AccumKind(value)
@@ -137,13 +145,14 @@ NAME = Codec(str, name)
 FRACTION = Codec(_write_fraction, fraction)
 DIM = optional(INT)
 FORMULA = Codec(str, _formula)
+DTYPE = Codec(lambda dtype: str(dtype.value), _dtype)
 KIND = Codec(lambda kind: str(kind.value), _accumulator)
 
 FIELDS: dict[type, dict[str, Codec]] = {
     InIterAttrs: {"arg": INT, "imap": several(DIM), "fmap": DIM, "tile": optional(several(INT))},
     OutSaverAttrs: {"omap": several(DIM), "shape": optional(several(INT))},
     AccumAttrs: {"kind": KIND, "dim": DIM},
-    ConstAttrs: {"value": FRACTION, "symbol": NAME},
+    ConstAttrs: {"value": FRACTION, "symbol": NAME, "dtype": DTYPE},
     DimAttrs: {"dim": INT},
     RepeatAttrs: {"dim": INT, "times": INT},
     ReshapeAttrs: {"shape": several(INT)},
@@ -157,7 +166,7 @@ DEFAULTS: dict[type, dict[str, Plain]] = {
     InIterAttrs: {"fmap": None, "tile": None},
     OutSaverAttrs: {"shape": None},
     AccumAttrs: {"dim": None},
-    ConstAttrs: {"symbol": ""},
+    ConstAttrs: {"symbol": "", "dtype": "f32"},
     ClampAttrs: {"low": None, "high": None},
 }
 """Fields that are left out when they have this value."""

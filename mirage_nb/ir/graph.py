@@ -12,6 +12,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Self
 
 from mirage_nb.errors import GraphError, ShapeError
@@ -21,6 +22,7 @@ from mirage_nb.ir.ops import (
     AccumAttrs,
     AccumKind,
     Attrs,
+    ConstAttrs,
     InIterAttrs,
     Level,
     OpKind,
@@ -115,7 +117,8 @@ def infer(op: Op, operands: tuple[TensorType, ...], level: Level, space: MemSpac
     if spec.attrs is not None and not isinstance(op.attrs, spec.attrs):
         raise GraphError(f"{op.kind.value} needs {spec.attrs.__name__}")
     shape = spec.shape(tuple(t.shape for t in operands), op.attrs)
-    return TensorType(shape, result_dtype(operands), space)
+    dtype = op.attrs.dtype if isinstance(op.attrs, ConstAttrs) else result_dtype(operands)
+    return TensorType(shape, dtype, space)
 
 
 def result_dtype(operands: tuple[TensorType, ...]) -> DType:
@@ -173,8 +176,25 @@ class KernelGraph(_Graph):
     @property
     def kernel_count(self) -> int:
         """Number of kernels launched: graph-defined operators and pre-defined ones that compute."""
-        from_table = (OpKind.CONST, OpKind.RESHAPE)
-        return sum(op.kind not in from_table for op in self.ops)
+        uniform = self.uniform()
+        return sum(op.kind is not OpKind.RESHAPE and values[0] not in uniform for op, values in self.definitions())
+
+    def uniform(self) -> dict[int, Fraction]:
+        """The values that are one number in all elements, and lie nowhere: constants, and what only graph-defined
+        operators read of repeated ones."""
+        first = [values[0] for _, values in self.definitions()]
+        constants = {v: a.value for v, op in zip(first, self.ops, strict=True) if isinstance(a := op.attrs, ConstAttrs)}
+        found = dict(constants)
+        for value, op in zip(first, self.ops, strict=True):
+            if op.kind in (OpKind.RESHAPE, OpKind.REPEAT) and op.inputs[0] in found:
+                found[value] = found[op.inputs[0]]
+        uses = self.uses()
+        for value in reversed(list(found)):
+            readers = uses[value]
+            inside = all(self.ops[i].kind is OpKind.GRAPH or first[i] in found for i in readers)
+            if value not in constants and (value in self.outputs or not inside):
+                del found[value]
+        return found
 
     def digest(self) -> str:
         """sha256 over the structure; equal graphs have equal digests, in every run."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_nb.errors import ShapeError
+from mirage_nb.ir.dtypes import DType
 
 Shape = tuple[int, ...]
 
@@ -130,10 +131,13 @@ class AccumAttrs:
 @dataclass(frozen=True, slots=True)
 class ConstAttrs:
     """A scalar. With a `symbol` the algebra treats it as an unknown (an irrational such as 1/sqrt(128))
-    and `value` is its nearest rational approximation; without one `value` is exact."""
+    and `value` is its nearest rational approximation; without one `value` is exact.
+
+    `dtype` is the element type of what is made of it by repetition; it counts in promotion as a scalar's does not."""
 
     value: Fraction
     symbol: str = ""
+    dtype: DType = DType.F32
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,8 @@ def find_held(block: BlockGraph, literal_args: frozenset[int], warps: int) -> He
     reductions = [(op, op.attrs.dim) for op in block.ops if op.kind in REDUCTIONS and isinstance(op.attrs, DimAttrs)]
     if block.loop > 1 or not reductions or not all(_simple(op) for op in block.ops):
         return None
+    if any(isinstance(a := op.attrs, InIterAttrs) and a.arg in literal_args and a.tile for op in block.ops):
+        return None  # a number that ends with its tensor: threads know no place of their elements
     shapes = [block.types[v].shape for op, vs in block.definitions() if op.kind is not OpKind.RESHAPE for v in vs]
     tile = _common(shapes)
     axis, *others = {dim - len(block.types[op.inputs[0]].shape) for op, dim in reductions}

@@ -37,7 +37,12 @@ def overlaps(graph: KernelGraph, target: Target, bulk: Sequence[frozenset[int]])
 
     bulk: per operator, its operands that the copy engine brings.
     """
-    launched = [i for i, op in enumerate(graph.ops) if op.kind not in (OpKind.CONST, OpKind.RESHAPE)]
+    uniform = graph.uniform()
+    launched = [
+        i
+        for i, (op, values) in enumerate(graph.definitions())
+        if op.kind is not OpKind.RESHAPE and values[0] not in uniform
+    ]
     pairs = [
         (a, b)
         for a, b in pairwise(launched)
@@ -46,7 +51,7 @@ def overlaps(graph: KernelGraph, target: Target, bulk: Sequence[frozenset[int]])
     ahead, behind = {a for a, _ in pairs}, {b for _, b in pairs}
     made: set[int] = set()
     for op, values in graph.definitions():
-        if op.kind is OpKind.CONST or (op.kind is OpKind.RESHAPE and op.inputs[0] not in made):
+        if values[0] in uniform or (op.kind is OpKind.RESHAPE and op.inputs[0] not in made):
             continue
         made.update(values)
     written = [frozenset(k for k, v in enumerate(op.inputs) if v in made) for op in graph.ops]

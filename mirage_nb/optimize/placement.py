@@ -250,6 +250,8 @@ class _Placer:
     def _repeated(self, value: int, readers: set[int]) -> bool:
         """Whether fragments of a warp-private body would compute a value again and again."""
         size = self.block.types[value].elements
+        if all(self._is_literal(v) for v in self.block.ops[self.defined[value]].inputs):
+            return False
         return any(self.block.types[v].elements > size for i in readers & self.private for v in self.values[i])
 
     def _continued(self, index: int) -> int | None:

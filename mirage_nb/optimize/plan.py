@@ -124,7 +124,7 @@ def rewritten(graph: KernelGraph) -> KernelGraph:
 
 def plan_chains(graph: KernelGraph, target: Target, options: Options) -> Plan:
     """Plan a rewritten graph whose chains of elementwise operators are as they shall be. Raises TargetError."""
-    literals = {v for op, values in graph.definitions() if op.kind is OpKind.CONST for v in values}
+    literals = graph.uniform()
     kernels = tuple(
         plan_block(op.body, target, options, frozenset(i for i, v in enumerate(op.inputs) if v in literals))
         if isinstance(op.body, BlockGraph)
@@ -138,8 +138,9 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options) -> Plan:
 def plan_device(graph: KernelGraph) -> tuple[tuple[int, ...], MemoryPlan]:
     """Temporaries in device memory: they live from the kernel that writes them to the last that reads them."""
     found = []
+    uniform = graph.uniform()
     for index, (op, values) in enumerate(graph.definitions()):
-        if op.kind in (OpKind.CONST, OpKind.RESHAPE):
+        if op.kind is OpKind.RESHAPE or values[0] in uniform:
             continue
         for value in values:
             held = (value, *_aliases(graph, value))

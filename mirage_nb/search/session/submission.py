@@ -80,8 +80,9 @@ def _operators(op: Op) -> int:
 def traffic_us(graph: KernelGraph, target: Target) -> float:
     """Microseconds that reading and writing take, and starting the kernels: less than any kernel needs."""
     total = target.start_us - target.launch_us
-    for op in graph.ops:
-        if op.kind in (OpKind.CONST, OpKind.RESHAPE):
+    uniform = graph.uniform()
+    for op, values in graph.definitions():
+        if op.kind is OpKind.RESHAPE or values[0] in uniform:
             continue
         operands = sum(graph.types[v].nbytes for v in set(op.inputs))
         results = sum(t.nbytes for t in graph.results(op))

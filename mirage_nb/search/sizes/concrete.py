@@ -6,32 +6,38 @@ dimension order of the program's tensors; where an operator needs another one, v
 are put in. A partial sum over a grid axis leaves the block through a new leading dimension (paper section
 2). Inputs and outputs whose dimensions have several axes pass through views in the kernel graph, which cost
 nothing. Parts that do not divide an axis have tiles of `tile_of`: the last ones hang over its end. Everything in a
-kernel that has the tile part of the axis is as long as these tiles make it, and what is saved whole is cut off.
+kernel that has the tile part of the axis is as long as these tiles make it, and what is saved whole is cut off. What
+folds such an axis is masked before where zeros beyond its end would count (`masks`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
     BlockGraph,
+    ConstAttrs,
     DimAttrs,
+    DType,
     InIterAttrs,
     Input,
     KernelGraph,
     Op,
     OpKind,
     OutSaverAttrs,
+    RepeatAttrs,
     ReshapeAttrs,
     TensorType,
     TransposeAttrs,
 )
 from mirage_nb.search.axes import Layout, Prepared, shape_of
-from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, TILE, Operator
+from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, LOOP, POST, TILE, Operator, Type
+from mirage_nb.search.sizes.masks import LOWEST, Axes, zeros
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 
 
@@ -128,7 +134,8 @@ def _reshaped(graph: KernelGraph, value: int, shape: tuple[int, ...]) -> tuple[K
 
 @dataclass(slots=True)
 class _Kernel:
-    """Builds one block graph; `layouts` holds the axis of every dimension of every tile."""
+    """Builds one block graph; `layouts` holds the axis of every dimension of every tile, `zeros` the axes beyond whose
+    ends it is zero, `numbers` the iterators of constants that end with an axis."""
 
     prepared: Prepared
     kernel: KernelStructure
@@ -140,6 +147,9 @@ class _Kernel:
     operands: list[int] = field(default_factory=list)
     layouts: list[Layout] = field(default_factory=list)
     value: list[int] = field(default_factory=list)
+    zeros: list[Axes] = field(default_factory=list)
+    numbers: dict[tuple[int, int, int, int, DType], int] = field(default_factory=dict)
+    graph: KernelGraph = field(default_factory=KernelGraph)
 
     def build(
         self, graph: KernelGraph, finals: dict[int, Layout]
@@ -148,6 +158,7 @@ class _Kernel:
         for step in self.kernel.steps:
             if step.source is not None and (operand := self._operand(step.source)[0]) not in self.operands:
                 self.operands.append(operand)
+        self.graph = graph
         grid = tuple(blocks for _, blocks in self.sizes.grid) or (1,)
         self.block = BlockGraph.start(tuple(graph.types[v] for v in self.operands), grid, self.sizes.loop)
         for step in self.kernel.steps:
@@ -155,8 +166,8 @@ class _Kernel:
         results = [
             self._save(output, finals.get(number)) for number, output in enumerate(self.kernel.outputs)
         ]
-        first = len(graph.types)
-        graph = graph.append(Op(OpKind.GRAPH, tuple(self.operands), body=self.block))
+        first = len(self.graph.types)
+        graph = self.graph.append(Op(OpKind.GRAPH, tuple(self.operands), body=self.block))
         return graph, [(first + index, layout) for index, layout in enumerate(results)]
 
     def _operand(self, source: Source) -> tuple[int, Layout]:
@@ -164,9 +175,10 @@ class _Kernel:
             return self.saved[source.kernel][source.index]
         return self.views[source.index], self.prepared.tensors[source.index].axes
 
-    def _append(self, op: Op, layout: Layout) -> int:
+    def _append(self, op: Op, layout: Layout, zero: Axes = frozenset()) -> int:
         self.block = self.block.append(op)
         self.layouts.append(layout)
+        self.zeros.append(zero or zeros(op.kind, [self.zeros[v] for v in op.inputs]))
         return len(self.layouts) - 1
 
     def _step(self, step: Step) -> int:
@@ -178,18 +190,28 @@ class _Kernel:
             case OpKind.CONST:
                 return self._append(Op(OpKind.CONST, attrs=self.prepared.constants[operator.leaf]), ())
             case OpKind.SUM | OpKind.MAX:
+                reads = [self._ended(step.reads[0], operator.axis, lowered=operator.kind is OpKind.MAX)]
                 return self._folded(operator, reads)
             case OpKind.RESCALED_SUM:
                 reads[1] = self._fitted(reads[1], self.layouts[reads[0]])
                 return self._folded(operator, reads)
             case OpKind.ACCUM:
+                loop = self.kernel.loop
+                if loop is not None and operator.accum in (AccumKind.SUM, AccumKind.RESCALE, AccumKind.MAX):
+                    reads[0] = self._ended(step.reads[0], loop, lowered=operator.accum is AccumKind.MAX)
                 return self._accumulated(operator, reads)
             case OpKind.MATMUL:
+                if operator.axis not in self.zeros[reads[1]]:
+                    reads[0] = self._ended(step.reads[0], operator.axis)
                 return self._matmul(operator.axis, reads[0], reads[1])
             case _ if len(reads) == 2:
                 return self._elementwise(operator, reads[0], reads[1])
             case _:
-                return self._append(Op(operator.kind, (reads[0],), operator.attrs), self.layouts[reads[0]])
+                made = self._append(Op(operator.kind, (reads[0],), operator.attrs), self.layouts[reads[0]])
+                for axis in sorted(self.zeros[reads[0]] - self.zeros[made]):
+                    if self._reduced(axis) and step.type[axis] & TILE:  # to be folded some time
+                        made = self._masked(made, axis, step)
+                return made
 
     def _read(self, step: Step) -> int:
         assert step.source is not None
@@ -203,18 +225,26 @@ class _Kernel:
         loop = self.kernel.loop
         fmap = layout.index(loop) if loop is not None and step.type[loop] & ITER else None
         attrs = InIterAttrs(self.operands.index(operand), imap or (None,), fmap)
-        return self._append(Op(OpKind.IN_ITER, attrs=self._tiled(attrs, layout, step)), layout)
+        return self._iterator(attrs, layout, step.type)
+
+    def _iterator(self, attrs: InIterAttrs, layout: Layout, type_: Type) -> int:
+        attrs = self._tiled(attrs, layout, type_)
+        over = frozenset(a for a in layout if a is not None and type_[a] & TILE and self._hangs(a))
+        return self._append(Op(OpKind.IN_ITER, attrs=attrs), layout, over)
+
+    def _hangs(self, axis: int) -> bool:
+        return self._covered(axis) > self.extents[axis]
 
     def _covered(self, axis: int) -> int:
         """How long the tiles make an axis: its extent, or more where they hang over its end."""
         parts = self.sizes.blocks(axis) * (self.sizes.loop if axis == self.kernel.loop else 1)
         return parts * tile_of(self.extents[axis], parts)
 
-    def _tiled(self, attrs: InIterAttrs, layout: Layout, step: Step) -> InIterAttrs:
+    def _tiled(self, attrs: InIterAttrs, layout: Layout, type_: Type) -> InIterAttrs:
         """The attributes with the shape of the tile, if it hangs over the end of the operand."""
         shape = list(self.block.args[attrs.arg].shape)
         for dim, axis in enumerate(layout):
-            if axis is not None and step.type[axis] & TILE:
+            if axis is not None and type_[axis] & TILE:
                 shape[dim] = self._covered(axis)
         if tuple(shape) == self.block.args[attrs.arg].shape:
             return attrs
@@ -222,6 +252,55 @@ class _Kernel:
             if split is not None:
                 shape[split] //= parts
         return replace(attrs, tile=tuple(shape))
+
+    # -- what lies beyond the end of an axis
+
+    def _ended(self, read: int, axis: int, *, lowered: bool = False) -> int:
+        """What step `read` has left, made fit to be folded along an axis. All that follows takes it as it is then."""
+        step, value = self.kernel.steps[read], self.value[read]
+        code = step.type[axis]
+        placed = code & (LOOP | ITER) or axis != self.kernel.loop  # else sums over iterations: nothing lies behind
+        if not code & TILE or not placed or not self._hangs(axis):
+            return value
+        value = self._masked(value, axis, step)
+        if lowered:
+            layout = self.layouts[value]
+            ends = self._number(LOWEST, axis, step, self.block.types[value].dtype)
+            least = self._append(Op(OpKind.CONST, attrs=ConstAttrs(Fraction(LOWEST))), ())
+            low = self._append(Op(OpKind.SUB, (ends, least)), self.layouts[ends])
+            value = self._append(Op(OpKind.ADD, (value, self._fitted(low, layout))), layout)
+        self.value[read] = value
+        return value
+
+    def _masked(self, value: int, axis: int, step: Step) -> int:
+        """A value of the type and stage of `step`, zero beyond the end of an axis."""
+        if axis in self.zeros[value]:
+            return value
+        layout = self.layouts[value]
+        ones = self._fitted(self._number(1, axis, step, self.block.types[value].dtype), layout)
+        return self._append(Op(OpKind.MUL, (value, ones)), layout)
+
+    def _number(self, number: int, axis: int, step: Step, dtype: DType) -> int:
+        """A number at all elements of an axis that a tile like that of `step` has; it ends with the axis."""
+        code = step.type[axis]
+        key = (number, axis, code, step.stage, dtype)
+        if key not in self.numbers:
+            first = len(self.graph.types)
+            for op in (
+                Op(OpKind.CONST, attrs=ConstAttrs(Fraction(number), dtype=dtype)),
+                Op(OpKind.RESHAPE, (first,), ReshapeAttrs((1,))),
+                Op(OpKind.REPEAT, (first + 1,), RepeatAttrs(0, self.extents[axis])),
+            ):
+                self.graph = self.graph.append(op)
+            self.operands.append(first + 2)
+            self.block = replace(self.block, args=(*self.block.args, self.graph.types[-1]))
+            imap = tuple(0 if a == axis and code & BLOCK else None for a, _ in self.sizes.grid)
+            attrs = InIterAttrs(len(self.operands) - 1, imap or (None,), 0 if code & ITER else None)
+            made = self._iterator(attrs, (axis,), step.type)
+            if step.stage == POST and self.kernel.loop is not None:
+                made = self._append(Op(OpKind.ACCUM, (made,), AccumAttrs(AccumKind.HOLD)), (axis,))
+            self.numbers[key] = made
+        return self.numbers[key]
 
     def _reduced(self, axis: int) -> bool:
         return self.prepared.axes[axis].reduced
