@@ -248,13 +248,19 @@ def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
 
 
 def messages_html(snapshot: Snapshot) -> str:
-    """What was cut from the space, and the newest messages; lines that say the same are one that opens."""
+    """Why nothing was accepted, what was cut from the space, and the newest messages; lines that say the same are one
+    that opens."""
     found = [("not searched", group) for group in groups.cuts(snapshot.cut)[-MESSAGES:]]
     found += [("note", group) for group in groups.messages(snapshot.messages)[-MESSAGES:]]
+    why = (
+        f"<h4>what stood in the way</h4><pre class='mir-why' tabindex='0'>{escape(snapshot.why)}</pre>"
+        if snapshot.why
+        else ""
+    )
     if not found:
-        return ""
+        return why
     items = "".join(f"<li>{_message(kind, group)}</li>" for kind, group in found)
-    return f"<h4>messages</h4><ul class='mir-messages'>{items}</ul>"
+    return f"{why}<h4>messages</h4><ul class='mir-messages'>{items}</ul>"
 
 
 def _message(kind: str, group: Group) -> str:

@@ -10,6 +10,8 @@ from mirage_nb.viz.verdicts import outcome, witness_text
 
 SHOWN = 8
 GROUPS = 3
+WHY = 8
+"""Lines of the reason why nothing was accepted."""
 
 
 def snapshot_text(snapshot: Snapshot, budget_seconds: float | None = None) -> str:
@@ -34,6 +36,7 @@ def snapshot_text(snapshot: Snapshot, budget_seconds: float | None = None) -> st
         f"{one.why if one.verdict.witness is None else witness_text(one.verdict.witness)}".partition("\n")[0]
         for one in snapshot.rejected[:GROUPS]
     ]
+    lines += snapshot.why.splitlines()[:WHY]
     lines += [f"not searched: {_line(group)}" for group in groups.cuts(snapshot.cut)[-GROUPS:]]
     lines += [f"note: {_line(group)}" for group in groups.messages(snapshot.messages)[-GROUPS:]]
     return "\n".join(lines)

@@ -244,7 +244,7 @@ class SessionView(anywidget.AnyWidget):
             self._history.add(snapshot)
             self.state = snapshot.state.value
             self.header = html.header_html(snapshot, self._budget_seconds, stage)
-            if self._changed("messages", (snapshot.cut, snapshot.messages)):
+            if self._changed("messages", (snapshot.why, snapshot.cut, snapshot.messages)):
                 self.messages = html.messages_html(snapshot)
             self._show_controls(snapshot)
             if slow:

@@ -118,6 +118,15 @@ def test_messages_that_say_the_same_are_one_line_that_opens() -> None:
     assert "and 5 before these" in messages_html(replace(snapshot(), messages=many))
 
 
+def test_why_nothing_was_found_is_shown_as_it_is_told() -> None:
+    told = "the search makes <E>, but not E / sum(E)\n  axiom div_distributes is off"
+    shown = replace(snapshot(), candidates=(), why=told)
+    assert told in " ".join(read(messages_html(shown)).words)
+    assert told in snapshot_text(shown)
+    assert told in " ".join(read(messages_html(replace(shown, cut=(), messages=()))).words)
+    assert "why" not in messages_html(snapshot())
+
+
 def test_speed_ups_are_against_the_fastest_peer_and_only_for_measured_times() -> None:
     (one,) = candidates(1)
     timed = replace(snapshot(), candidates=(replace(one, time_us=5.0), replace(one, digest="f" * 8)))
