@@ -11,9 +11,7 @@ from mirage_nb.errors import MirageError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.targets import TARGETS, Target
-from mirage_nb.verify.proof import Proof, prove, verify_and_prove
-from mirage_nb.verify.trials import verify
-from mirage_nb.verify.verdict import Verdict, VerdictKind
+from mirage_nb.verify import Proof, Verdict, VerdictKind, prove, verify_and_prove
 
 if TYPE_CHECKING:
     from mirage_nb.pipeline import Limits, Session, Winner, load_kernel, resume, superoptimize
@@ -23,7 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "TARGETS", "KernelGraph", "Limits", "MirageError", "Proof", "Session", "Store", "Target", "TensorProgram",
-    "Verdict", "VerdictKind", "Winner", "load", "load_kernel", "parse", "prove", "resume", "superoptimize", "verify",
+    "Verdict", "VerdictKind", "Winner", "load", "load_kernel", "parse", "prove", "resume", "superoptimize",
     "verify_and_prove",
 ]  # fmt: skip
 
