@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from itertools import permutations, product
 from math import factorial, prod
 
@@ -125,6 +126,8 @@ class AtomTable:
         self.atoms: dict[int, Atom] = {}
         self.monomials: dict[int, Monomial] = {1: Monomial((), 0, 1, False)}
         self.any_vague = False
+        self.minus = self.intern(AtomKind.CONSTANT, Fraction(-1), 0)
+        """The atom of -1. A monomial has it at most once."""
 
     # ---- axes
     def axis(self, key: SubAxis) -> int:
@@ -167,13 +170,17 @@ class AtomTable:
         """The product of two monomials."""
         out = m * n
         if out not in self.monomials:
-            self._combine(out, self.monomials[m].atoms + self.monomials[n].atoms)
+            return self.product(self.monomials[m].atoms + self.monomials[n].atoms)
         return out
 
     def product(self, primes: Iterable[int]) -> int:
         """The product of some atoms."""
         atoms = tuple(primes)
         out = prod(atoms)
+        if out and not out % self.minus**2:
+            signs = atoms.count(self.minus)
+            atoms = tuple(p for p in atoms if p != self.minus) + (self.minus,) * (signs % 2)
+            out = prod(atoms)
         if out not in self.monomials:
             self._combine(out, atoms)
         return out

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from mirage_nb.algebra.atoms import Expr
-from mirage_nb.algebra.axioms import Apply, Sum, Symbol, Term
+from mirage_nb.algebra.axioms import Apply, Axiom, Sum, Symbol, Term
 from mirage_nb.algebra.interface import Expressions, Pruner
 from mirage_nb.algebra.options import AlgebraOptions
 from mirage_nb.algebra.oracle import ADD, DIV_AB, DIV_BA, MUL
@@ -20,7 +20,7 @@ from mirage_nb.algebra.rewriting import Rewriter, SymbolAxes, build, subterms
 from mirage_nb.algebra.strict import algebra_for, oracle_for
 
 _FLAGS = {"mul": MUL, "add": ADD, "div": DIV_AB}
-_ARITY = {"add": 2, "mul": 2, "div": 2, "exp": 1, "sqrt": 1, "silu": 1}
+_ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "exp": 1, "sqrt": 1, "silu": 1}
 
 MIXES: dict[str, tuple[str, ...]] = {
     "all": ("add", "mul", "mul", "div", "exp", "sqrt", "silu", "sum", "sum", "leaf"),
@@ -94,6 +94,7 @@ def survey(
     depth: int = 4,
     limit: int = 1000,
     pairs: int = 100,
+    more: tuple[Axiom, ...] = (),
 ) -> Survey:
     """Try the oracle on random targets.
 
@@ -106,10 +107,11 @@ def survey(
         depth: of the targets.
         limit: of the number of rewrites of one target.
         pairs: how many pairs of parts to combine in search of non-parts, for each complete target.
+        more: equations beside those of the options.
     """
     rng, found = Random(seed), Survey()
     for _ in range(targets):
-        rewriter = Rewriter(options.equations(), symbols, factored=options.products == "factored")
+        rewriter = Rewriter(options.equations() + more, symbols, factored=options.products == "factored")
         target = random_term(rng, depth, rewriter, mix)
         examine(options, rewriter, target, found, rng, limit=limit, pairs=pairs)
     return found

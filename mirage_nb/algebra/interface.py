@@ -23,6 +23,9 @@ class Expressions(Protocol):
     def add(self, a: Expr, b: Expr) -> Expr:
         """a + b."""
 
+    def negate(self, e: Expr) -> Expr:
+        """-e, told from e."""
+
     def mul(self, a: Expr, b: Expr) -> Expr:
         """a * b."""
 

@@ -22,7 +22,7 @@ from math import gcd
 
 from mirage_nb.algebra.atoms import AtomKind, AtomTable, Expr, SubAxis, bits
 from mirage_nb.algebra.options import STANDARD, AlgebraOptions
-from mirage_nb.algebra.polynomial import factor
+from mirage_nb.algebra.polynomial import Polynomial, factor
 from mirage_nb.algebra.text import show, show_terms
 
 Terms = tuple[tuple[int, int], ...]
@@ -53,6 +53,8 @@ class Algebra:
         self._inverses: dict[Expr, Expr] = {}
         self._pieces: dict[Expr, tuple[Expr, ...]] = {}
         self._vague: dict[Expr, bool] = {}
+        self.minus = self.table.minus
+        self._minus = self.single(self.minus)
 
     def __len__(self) -> int:
         return len(self._terms)
@@ -88,6 +90,10 @@ class Algebra:
                 collected[m] = collected.get(m, 0) + c
             out = self._additions[key] = self.collect(collected)
         return out
+
+    def negate(self, e: Expr) -> Expr:
+        """-e: every term times -1, which is a constant whose square is one. Terms never cancel."""
+        return self.mul(e, self._minus)
 
     def mul(self, a: Expr, b: Expr) -> Expr:
         """a * b."""
@@ -141,7 +147,7 @@ class Algebra:
         out = self._inverses.get(e)
         if out is None:
             pieces = self.pieces(e) if self._split_inverse else (e,)
-            primes = [self._atom(AtomKind.INVERSE, p) for p in pieces]
+            primes = [self.minus if p == self._minus else self._atom(AtomKind.INVERSE, p) for p in pieces]
             out = self._inverses[e] = self.single(self.table.product(primes))
         return out
 
@@ -304,14 +310,27 @@ class Algebra:
         whole = self.collect(rest)
         if self._factored:
             return [whole]
-        monomials = self.table.monomials
-        variables = tuple(sorted({p for m in rest for p in monomials[m].atoms}))
-        factors = factor(rest, variables)
-        if factors is None or any(c < 0 for f in factors for c in f.values()):
+        monomials, minus = self.table.monomials, self.minus
+        variables = tuple(sorted({p for m in rest for p in monomials[m].atoms} - {minus}))
+        signed: dict[int, int] = {}
+        for m, c in rest.items():
+            bare, c = (m, c) if m % minus else (m // minus, -c)
+            signed[bare] = signed.get(bare, 0) + c
+        differs = any(c < 0 for c in signed.values())
+        turned = signed[max(signed)] < 0
+        cancels = len(signed) < len(rest)
+        factors = None if cancels else factor({m: -c for m, c in signed.items()} if turned else signed, variables)
+        if factors is None or (not differs and any(c < 0 for f in factors for c in f.values())):
             self._vague[whole] = True
             self.table.any_vague = True
             return [whole]
-        return [self.collect({self._known(m, variables): c for m, c in f.items()}) for f in factors]
+        found = [self._with_signs({self._known(m, variables): c for m, c in f.items()}) for f in factors]
+        return [self._minus, *found] if turned else found
+
+    def _with_signs(self, terms: Polynomial) -> Expr:
+        """The expression of a polynomial with integer coefficients."""
+        multiply, minus = self.table.multiply, self.minus
+        return self.collect({m if c > 0 else multiply(m, minus): abs(c) for m, c in terms.items()})
 
     def _known(self, monomial: int, variables: tuple[int, ...]) -> int:
         """Register a monomial that was computed by integer arithmetic."""

@@ -78,6 +78,8 @@ class Oracle:
         self._places: dict[Expr, int] = {}
         self._profiles: dict[Expr, _Profile] = {}
         self._pairs: dict[tuple[Expr, Expr], int] = {}
+        minus = algebra.minus
+        self._signed = any(not flat % minus for flat in self._flats)
         self._opened: tuple[int, int] | tuple[()] = ()
 
     # ---- one expression
@@ -91,7 +93,10 @@ class Oracle:
         found = self._places.get(e)
         if found is None:
             self.misses += 1
-            found = self._places[e] = self._search(e)
+            found = self._search(e)
+            if self._signed:  # e may be negated later
+                found |= self._search(self.algebra.negate(e))
+            self._places[e] = found
         return found
 
     def _search(self, e: Expr) -> int:
@@ -266,8 +271,12 @@ class Oracle:
         return profile
 
     def _common_flat(self, e: Expr) -> int:
+        """What the flats of all terms have in common; no sign, for a negation may take it away."""
         monomials = self.algebra.table.monomials
-        return gcd(*(monomials[m].flat for m, _ in self.algebra.monomials(e)))
+        common = gcd(*(monomials[m].flat for m, _ in self.algebra.monomials(e)))
+        while not common % self.algebra.minus:
+            common //= self.algebra.minus
+        return common
 
     def _slots_of(self, flat: int) -> int:
         return sum(1 << i for i, whole in enumerate(self._largest) if whole % flat == 0)

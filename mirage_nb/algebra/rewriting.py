@@ -110,7 +110,7 @@ def subterms(terms: Iterable[Term]) -> list[Term]:
 def has_addition(term: Term) -> bool:
     """Whether there is an addition in the numerator of a term."""
     match term:
-        case Apply("add", _):
+        case Apply("add" | "sub", _):
             return True
         case Apply("mul", (x, y)):
             return has_addition(x) or has_addition(y)
@@ -213,6 +213,8 @@ def build(algebra: Expressions, term: Term, axes: SymbolAxes, known: dict[Term, 
             found = algebra.symbol(name, axes[name])
         case Sum(axis, _):
             found = parts[0] if axis == UNIT_AXIS else algebra.sum((axis,), parts[0])
+        case Apply("sub", _):
+            found = algebra.add(parts[0], algebra.negate(parts[1]))
         case Apply("add", _):
             found = algebra.add(*parts)
         case Apply("mul", _):

@@ -58,6 +58,10 @@ class Strict:
         """a + b."""
         return self._binary("add", self.plain.add, a, b)
 
+    def negate(self, e: Expr) -> Expr:
+        """-e."""
+        return self._intern(tuple(self.plain.negate(view) for view in self.views[e]))
+
     def mul(self, a: Expr, b: Expr) -> Expr:
         """a * b."""
         return self._binary("mul", self.plain.mul, a, b)

@@ -166,7 +166,8 @@ def _let_through(prepared: Prepared, effort: Effort, graph: KernelGraph, ended: 
             wanted = name in WIDENING if what == "prunings" else True
             if state[name] == wanted or name in HOPELESS:
                 continue
-            switches = Switches.of(**{what: {name: wanted}})
+            switch = {name: wanted}
+            switches = Switches.of(switch, None) if what == "axioms" else Switches.of(None, switch)
             walk, _, _ = _walked(prepared, switches.applied(effort), graph)
             if not walk.ended or len(walk.lines) > len(ended.lines):
                 verb = "on" if wanted else "off"

@@ -49,6 +49,7 @@ def evaluator() -> Callable[[SymbolAxes, int], Evaluate]:
 
 _OPERATORS: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add,
+    "sub": np.subtract,
     "mul": np.multiply,
     "div": np.divide,
     "exp": np.exp,

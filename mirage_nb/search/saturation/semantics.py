@@ -9,7 +9,6 @@ program compute with the same elements and equal functions have equal arrays (pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 
@@ -190,8 +189,8 @@ class Semantics:
     # -- expressions
 
     def negated(self, expr: int) -> int:
-        """The expression of a negative: a factor of its own, so that sums and differences are told apart."""
-        return self.algebra.mul(self.algebra.constant(Fraction(-1)), expr)
+        """The expression of a negative, so that sums and differences are told apart."""
+        return self.algebra.negate(expr)
 
     def expression(self, operator: Operator, args: list[Value], mask: int) -> int:
         """The abstract expression of a result; `mask`: the parts that a fold removes."""
