@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage_nb.codegen import emit
 from mirage_nb.interp import reference
-from mirage_nb.ir import BlockGraph, InIterAttrs, KernelGraph
+from mirage_nb.ir import BlockGraph, InIterAttrs, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
 from mirage_nb.search import (
@@ -23,8 +26,10 @@ from mirage_nb.search import (
     run_configuration,
     tiny,
 )
-from mirage_nb.search.sizes.concrete import GRAIN, tile_of
+from mirage_nb.search.sizes import concrete
+from mirage_nb.search.sizes.concrete import GRAIN, _Kernel, tile_of
 from mirage_nb.search.sizes.instantiate import divisors, overhangs, poor_axes, sized
+from mirage_nb.search.sizes.masks import Axes, zeros
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 
@@ -37,6 +42,11 @@ PROGRAMS = {
     "wide product": "X: f16[16, 127]\nW: f16[127, 4093]\nreturn X @ W",
     "softmax": "X: f16[131, 257]\nreturn softmax(X, axis=1)",
     "attention": "Q: f16[67, 16]\nK: f16[131, 16]\nV: f16[131, 16]\nreturn softmax(Q @ transpose(K, 1, 0), axis=1) @ V",
+    "softmax and product": "X: f16[16, 515]\nW: f16[515, 32]\nreturn softmax(X, axis=1) @ W",
+    "safe attention": (
+        "Q: f16[64, 16]\nK: f16[131, 16]\nV: f16[131, 16]\nS = Q @ transpose(K, 1, 0)\n"
+        "E = exp(S - max(S, axis=1, keepdims=True))\nreturn (E / sum(E, axis=1, keepdims=True)) @ V"
+    ),
     "columns": "X: f16[131, 67]\nreturn X / sum(X * X, axis=0, keepdims=True)",
     "heads": "X: f16[2, 67, 37]\nW: f16[37, 67]\nB: f16[67]\nreturn silu(X @ W + B)",
 }
@@ -122,17 +132,67 @@ def test_primes_are_no_longer_cut_into_single_elements(name: str) -> None:
     assert best(PROGRAMS[name], overhang=True).cost.us < 0.8 * best(PROGRAMS[name], overhang=False).cost.us
 
 
-def test_small_instances_overhang_where_the_large_ones_do() -> None:
-    graph = parse(PROGRAMS["attention"]).graph
+def small_verdicts(name: str) -> set[tuple[bool, bool]]:
+    """Of the small instances of some structures: accepted, overhanging."""
+    graph = parse(PROGRAMS[name]).graph
     prepared = prepare(graph)
-    verdicts = set()
+    found = set()
     for structure in structures_of(graph, 1, per_configuration=2):
         for axes in overhangs(prepared):
             program, small = tiny(prepared, structure, axes)
             check(small)
             assert not hangs(small) or axes
-            verdicts.add((verify(program, small).accepted, hangs(small)))
-    assert verdicts == {(True, False), (True, True), (False, True)}  # some sums of exponentials count the zeros
+            found.add((verify(program, small).accepted, hangs(small)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["attention", "softmax", "softmax and product", "safe attention"])
+def test_what_sums_exponentials_is_masked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert small_verdicts(name) == {(True, False), (True, True)}
+    monkeypatch.setattr(_Kernel, "_masked", lambda self, value, axis, step: value)
+    assert (False, True) in small_verdicts(name)
+
+
+@pytest.mark.parametrize("forgotten", [OpKind.EXP, OpKind.ADD, OpKind.SIGMOID])
+def test_what_is_wrongly_held_for_zero_is_refuted(forgotten: OpKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = {OpKind.EXP: "exp(X)", OpKind.ADD: "(X + G) * (X + G)", OpKind.SIGMOID: "sigmoid(X)"}[forgotten]
+    monkeypatch.setitem(PROGRAMS, "sums", f"X: f16[3, 131]\nG: f16[3, 1]\nreturn sum({text} * G, axis=1)")
+    assert (True, True) in small_verdicts("sums")
+
+    def optimistic(kind: OpKind, operands: Sequence[Axes]) -> Axes:
+        return operands[0] if kind is forgotten else zeros(kind, operands)
+
+    monkeypatch.setattr(concrete, "zeros", optimistic)
+    assert (False, True) in small_verdicts("sums")
+
+
+def test_masks_are_numbers_and_no_kernels() -> None:
+    graph = parse(PROGRAMS["safe attention"]).graph
+    prepared = prepare(graph)
+    for structure in structures_of(graph, 1, per_configuration=1):
+        for instance in instances(structure, prepared, H200, 20, frozenset({2})):
+            masked = any(op.kind is OpKind.REPEAT for op in instance.graph.ops)
+            assert masked == (2 in instance.overhanging)
+            assert instance.graph.kernel_count == len(structure.kernels)
+            emitted = emit(instance.graph, H200)
+            assert len(emitted.launches) == 1 and not emitted.temporaries
+
+
+def test_scores_far_below_zero_keep_their_weights() -> None:
+    """Beyond the end scores are zero; were they in the maximum, every weight of such a row would vanish."""
+    graph = parse(PROGRAMS["safe attention"]).graph
+    prepared = prepare(graph)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(i.type.shape) for i in graph.inputs)
+    low = [np.abs(q) * 8, -np.abs(k) * 8, v]
+    assert float((low[0] @ low[1].T).max()) < -100
+    tried = 0
+    for structure in structures_of(graph, 1, per_configuration=2):
+        for instance in [i for i in instances(structure, prepared, H200, 9, frozenset({2})) if i.overhanging][:2]:
+            (found,) = reference.evaluate(instance.graph, low, np.float32)
+            np.testing.assert_allclose(found, reference.evaluate(graph, low)[0], rtol=2e-4, atol=2e-4)
+            tried += 1
+    assert tried
 
 
 def test_named_sizes_find_their_instance_again() -> None:
