@@ -7,6 +7,7 @@ form is checked before it is timed. Needs a GPU; `--from FILE` prints a record w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mirage_nb.bench.kernels import read_record, recorded_way
 from mirage_nb.bench.machine import machine, openable
 from mirage_nb.bench.workloads import workload
-from mirage_nb.codegen import Emitted, emit_plan
+from mirage_nb.codegen import Emitted, Launch, emit_plan
 from mirage_nb.errors import MirageError, MissingPartError, OptionError, TargetError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
@@ -37,8 +39,9 @@ Planner = Callable[[KernelGraph, Target, Options], Plan]
 
 
 def without_thread_graphs(graph: KernelGraph, target: Target, options: Options) -> Plan:
-    """Chains of elementwise operators stay apart: every one writes its tile to shared memory."""
-    return plan_chains(rewritten(graph), target, options)
+    """No tile stays in registers from one operator to the next: every operator, those of chains too, reads its
+    operands from shared memory and writes its result there, as block graphs say (paper section 4.2)."""
+    return plan_chains(rewritten(graph), target, options, private=False)
 
 
 def without_layouts(graph: KernelGraph, target: Target, options: Options) -> Plan:
@@ -63,7 +66,15 @@ def without_schedule(graph: KernelGraph, target: Target, options: Options) -> Pl
 
 
 def without_memory_plan(graph: KernelGraph, target: Target, options: Options) -> Plan:
-    """Shared tensors one after the other: none takes the place of one that is no longer needed."""
+    """Shared tensors one after the other: none takes the place of one that is no longer needed. The ring gets
+    shallower until they fit, as it does with the plan."""
+    for stages in range(options.stages, 2, -1):
+        with contextlib.suppress(TargetError):
+            return _one_by_one(graph, target, replace(options, stages=stages))
+    return _one_by_one(graph, target, replace(options, stages=2))
+
+
+def _one_by_one(graph: KernelGraph, target: Target, options: Options) -> Plan:
     return _each(plan(graph, target, options), lambda block: _placed(block, block.buffers), target)
 
 
@@ -138,16 +149,13 @@ def print_record(path: str) -> int:
     return 0
 
 
-def _known(path: Path) -> dict[tuple[str, int], str]:
-    try:
-        rows = json.loads(path.read_text())["rows"]
-        return {(row["workload"], row["B"]): row["mugraph"] for row in rows if row["mugraph"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"{path} is no record of `bench kernels`: {error}") from error
+def _known(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    return {(row["workload"], row["B"]): row for row in read_record(path)["rows"] if row.get("mugraph")}
 
 
-def _measure(name: str, batch: int, gpu: Gpu, mugraph: str | None) -> Iterator[dict[str, Any]]:
-    """A row for every switch. The muGraph is that of a record, or the winner of a search."""
+def _measure(name: str, batch: int, gpu: Gpu, winner: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """A row for every switch. The muGraph and the way to emit it are those of a record, or of the winner of a
+    search."""
     from mirage_nb.runtime.launch import GpuExecutable  # CuPy, and below PyTorch: there is a GPU
     from mirage_nb.runtime.race import race
 
@@ -157,21 +165,22 @@ def _measure(name: str, batch: int, gpu: Gpu, mugraph: str | None) -> Iterator[d
     elif batch != 1:
         return
     target = gpu.target() or find_target(DEFAULT_TARGET)
-    options = default_options(target)
-    if mugraph is None:
+    if winner is None:
         session = superoptimize(program, name=name)
         session.wait()
         if session.best is None:
             return
         graph, options = session.best.candidate.graph, session.best.emitted.options
     else:
-        graph = parse_graph(mugraph)
+        graph = parse_graph(winner["mugraph"])
+        options = recorded_way(graph, winner.get("emitted"), target)
     sample = draw_sample(program.graph, 2)
     entries: dict[str, Any] = {}
     left_out: dict[str, str] = {}
+    forms: dict[str, Emitted] = {}
     for switch in SWITCHES:
         try:
-            emitted = emitted_without(switch, graph, target, options)
+            emitted = forms[switch] = emitted_without(switch, graph, target, options)
             ready = GpuExecutable(emitted, compile_cubin(emitted.source, target.arch), gpu)
             report = ready.check(sample)
             if report.ok or not sample.safe:
@@ -191,8 +200,21 @@ def _measure(name: str, batch: int, gpu: Gpu, mugraph: str | None) -> Iterator[d
             "us": timing.median_us if timing else None,
             "spread_us": [timing.low_us, timing.high_us] if timing else None,
             "note": left_out.get(switch, lap.note if lap is not None else ""),
+            "same_code": switch in forms and switch != WHOLE and same_code(forms[switch], forms.get(WHOLE)),
+            "shared_bytes": shared_bytes(forms[switch]) if switch in forms else None,
             "mugraph": print_graph(graph),
+            "emitted": str(options),
         }
+
+
+def same_code(one: Emitted, other: Emitted | None) -> bool:
+    """Whether a switch changed nothing in the kernels of this muGraph and in how they are launched."""
+    return other is not None and (one.source, one.launches) == (other.source, other.launches)
+
+
+def shared_bytes(emitted: Emitted) -> list[int]:
+    """Bytes of dynamic shared memory that a block of each kernel takes."""
+    return [step.shared_bytes for step in emitted.launches if isinstance(step, Launch)]
 
 
 def relative(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, float | None]]:
@@ -207,13 +229,27 @@ def relative(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, 
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per workload: microseconds of the whole plan, then the relative speed without each part."""
+    """One line per workload: microseconds of the whole plan, then the relative speed without each part; `=` where
+    that part changes nothing in the code. Below, the shared memory of blocks where the parts differ in it."""
     switches = [s for s in SWITCHES if s != WHOLE]
     lines = [f"{'workload':<16}{'B':>3}{'whole us':>10}" + "".join(f"{s:>18}" for s in switches)]
     whole = {(r["workload"], r["B"]): r["us"] for r in rows if r["switch"] == WHOLE}
     for (name, batch), speeds in relative(rows).items():
         us = whole.get((name, batch))
-        cells = [f"{us:.2f}" if us else "-", *(f"{x:.2f}" if (x := speeds.get(s)) else "-" for s in switches)]
+        same = {r["switch"] for r in rows if (r["workload"], r["B"]) == (name, batch) and r.get("same_code")}
+        shown = ["=" if s in same else f"{x:.2f}" if (x := speeds.get(s)) else "-" for s in switches]
+        cells = [f"{us:.2f}" if us else "-", *shown]
         lines.append(f"{name:<16}{batch:>3}{cells[0]:>10}" + "".join(f"{c:>18}" for c in cells[1:]))
     notes = dict.fromkeys(f"{r['workload']} B={r['B']}, {r['switch']}: {r['note']}" for r in rows if r["note"])
-    return "\n".join([*lines, *notes])
+    return "\n".join([*lines, *notes, *_memory(rows)])
+
+
+def _memory(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The shared memory of blocks with and without its plan."""
+    for whole in rows:
+        key = whole["workload"], whole["B"]
+        bare = next((r for r in rows if (r["workload"], r["B"], r["switch"]) == (*key, "no memory plan")), None)
+        if whole["switch"] == WHOLE and bare is not None and whole.get("shared_bytes") and bare.get("shared_bytes"):
+            with_plan, without = (max(r["shared_bytes"]) for r in (whole, bare))
+            if with_plan != without:
+                yield f"{key[0]} B={key[1]}: {with_plan} bytes of shared memory in a block, {without} without a plan"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from typing import Any
 
 from mirage_nb.bench.machine import machine, openable
 from mirage_nb.bench.workloads import workload
+from mirage_nb.codegen import Options, variants
 from mirage_nb.errors import MissingPartError, OptionError
+from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, superoptimize
@@ -101,6 +104,20 @@ def program_of(name: str, batch: int) -> TensorProgram | None:
     if "B" in program.sizes:
         return parse(workload(name), name=name, sizes={"B": batch})
     return program if batch == 1 else None
+
+
+def recorded_way(graph: KernelGraph, said: str | None, target: Target) -> Options:
+    """The way to emit a muGraph that a record says, the default one if it says none; options that are younger than
+    the record have their defaults.
+
+    Raises:
+        OptionError: it is no way to emit it any more.
+    """
+    wanted = re.findall(r"(\w+)=(\w+)", said or "")
+    for way in variants(graph, target):
+        if all(str(getattr(way, name, None)) == value for name, value in wanted):
+            return way
+    raise OptionError(f"this muGraph is emitted no more as {said}")
 
 
 def _measure(name: str, batch: int, gpu: Gpu, asked: Asked) -> list[Row]:

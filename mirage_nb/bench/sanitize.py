@@ -7,7 +7,6 @@ an exit code: 0 if all of them are clean and right. Needs a GPU and compute-sani
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 import time
@@ -17,10 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mirage_nb.bench.kernels import program_of, read_record
-from mirage_nb.codegen import Emitted, emit, variants
+from mirage_nb.bench.kernels import program_of, read_record, recorded_way
+from mirage_nb.codegen import emit
 from mirage_nb.errors import MissingPartError, OptionError
-from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.gpu import attached_gpu
@@ -85,25 +83,13 @@ def standing_alone(row: dict[str, Any], target: Target, path: Path) -> Path:
     program = program_of(row["workload"], row["B"])
     if program is None:
         raise OptionError(f"{_name(row)}: this workload has no such batch size")
-    emitted = emitted_as(parse_graph(row["mugraph"]), row.get("emitted"), target)
+    graph = parse_graph(row["mugraph"])
+    emitted = emit(graph, target, recorded_way(graph, row.get("emitted"), target))
     cubin = compile_cubin(emitted.source, target.arch)
     about = {"name": _name(row), "emitted": str(emitted.options)}
     return write_file(
         lower(emitted, program.graph, arch=cubin.arch, cubin=cubin.data, about=about, scale=SCALE), path
     )
-
-
-def emitted_as(graph: KernelGraph, said: str | None, target: Target) -> Emitted:
-    """A muGraph emitted the way that a record says, the default one if it says none.
-
-    Raises:
-        OptionError: it is no way of it any more.
-    """
-    wanted = re.findall(r"(\w+)=(\w+)", said or "")
-    for way in variants(graph, target):
-        if all(str(getattr(way, name, None)) == value for name, value in wanted):
-            return emit(graph, target, way)
-    raise OptionError(f"this muGraph is emitted no more as {said}")
 
 
 def _name(row: dict[str, Any]) -> str:

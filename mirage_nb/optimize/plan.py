@@ -122,11 +122,15 @@ def rewritten(graph: KernelGraph) -> KernelGraph:
     return widen(move_scales(graph))
 
 
-def plan_chains(graph: KernelGraph, target: Target, options: Options) -> Plan:
-    """Plan a rewritten graph whose chains of elementwise operators are as they shall be. Raises TargetError."""
+def plan_chains(graph: KernelGraph, target: Target, options: Options, private: bool = True) -> Plan:
+    """Plan a rewritten graph whose chains of elementwise operators are as they shall be.
+
+    private: tiles may stay in the registers of threads or warps from one operator to the next; otherwise they pass
+    through shared memory. Raises TargetError.
+    """
     literals = graph.uniform()
     kernels = tuple(
-        plan_block(op.body, target, options, frozenset(i for i, v in enumerate(op.inputs) if v in literals))
+        plan_block(op.body, target, options, frozenset(i for i, v in enumerate(op.inputs) if v in literals), private)
         if isinstance(op.body, BlockGraph)
         else None
         for op in graph.ops
@@ -176,13 +180,18 @@ def variants(graph: KernelGraph, target: Target) -> tuple[Options, ...]:
 
 
 def plan_block(
-    block: BlockGraph, target: Target, options: Options, literal_args: frozenset[int] = frozenset()
+    block: BlockGraph,
+    target: Target,
+    options: Options,
+    literal_args: frozenset[int] = frozenset(),
+    private: bool = True,
 ) -> BlockPlan:
-    """Plan one block graph whose chains are fused; the ring gets shallower until it fits. Raises TargetError."""
-    held = find_held(block, literal_args, options.warps)
+    """Plan one block graph whose chains are as they shall be; the ring gets shallower until it fits. `private`: see
+    `plan_chains`. Raises TargetError."""
+    held = find_held(block, literal_args, options.warps) if private else None
     if held is not None:
         return _plan_held(block, held, options, literal_args)
-    region = find_region(block, options.warps)
+    region = find_region(block, options.warps) if private else None
     placement = place(block, literal_args, region.ops if region else (), direct=region is not None and region.direct)
     steps = _scheduled(placement.steps)
     chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps))

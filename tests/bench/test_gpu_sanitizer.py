@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from mirage_nb.bench.sanitize import TOOLS, Checked, checked, emitted_as
+from mirage_nb.bench.sanitize import TOOLS, Checked, checked
 from mirage_nb.errors import MissingPartError
-from mirage_nb.ir.text import parse_graph
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.runtime.sanitize import complaint, find_sanitizer
 from mirage_nb.targets import DEFAULT_TARGET, find_target
@@ -80,9 +79,3 @@ def test_rows_that_are_emitted_no_more_are_told(monkeypatch: pytest.MonkeyPatch)
         (one,) = checked([row(**known)], ("memcheck",), H200, "the-sanitizer")
         assert one.complaint.startswith("not checked: ")
     assert "no more as Options(colour=red)" in one.complaint
-
-
-def test_kernels_are_emitted_as_the_record_says() -> None:
-    for known in shipped():
-        emitted = emitted_as(parse_graph(known["mugraph"]), known["emitted"], H200)
-        assert str(emitted.options)[:-1].startswith(known["emitted"][:-1]), "options of later days have their defaults"

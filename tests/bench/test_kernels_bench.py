@@ -9,11 +9,22 @@ from typing import Any
 import pytest
 
 from mirage_nb.__main__ import main
-from mirage_nb.bench.kernels import Asked, floor_us, geometric_mean, program_of, ratio, read_record, run_kernels, table
+from mirage_nb.bench.kernels import (
+    Asked,
+    floor_us,
+    geometric_mean,
+    program_of,
+    ratio,
+    read_record,
+    recorded_way,
+    run_kernels,
+    table,
+)
 from mirage_nb.bench.kernels_figure import OURS, bars, kernels_figure
 from mirage_nb.bench.machine import commit
 from mirage_nb.bench.workloads import WORKLOADS
 from mirage_nb.errors import MissingPartError, OptionError, StoreError
+from mirage_nb.ir.text import parse_graph
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.targets import find_target
 
@@ -65,6 +76,17 @@ def test_records_that_come_along_can_be_shown(path: Path, tmp_path: Path, capsys
         program = program_of(r["workload"], r["B"])
         if r["ours_us"] and program is not None:
             assert r["ours_us"] > 0.9 * floor_us(program, H200)
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda p: p.name)
+def test_kernels_are_emitted_as_their_record_says(path: Path) -> None:
+    for known in [row for row in read_record(path)["rows"] if row.get("mugraph")]:
+        graph = parse_graph(known["mugraph"])
+        way, said = recorded_way(graph, known.get("emitted"), H200), known.get("emitted") or "Options("
+        assert str(way).startswith(said.rstrip(")")), "options of later days have their defaults"
+    for nonsense in ("Options(warps=7)", "Options(colour=red)"):
+        with pytest.raises(OptionError, match="emitted no more as"):
+            recorded_way(graph, nonsense, H200)
 
 
 def test_bars_take_the_best_attention_kernel() -> None:
