@@ -147,6 +147,7 @@ EXTEND = (
     Option("--block-ops", "NUMBER", "largest number of block operators", _count, (), "max_block_ops"),
     Option("--values", "NUMBER", "most values of a closure", _count, (), "max_values"),
     Option("--each", "SECONDS", "what one configuration may take", _seconds, (), "configuration_seconds"),
+    Option("--target", "GPU", "another GPU: the session begins anew for it", str.lower, tuple(TARGETS)),
     *SWITCHES,
     *LIMITS,
 )

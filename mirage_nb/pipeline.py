@@ -135,6 +135,7 @@ class Session:
         axioms: Mapping[str, bool] | None = None,
         prunings: Mapping[str, bool] | None = None,
         limits: Limits | None = None,
+        target: str | None = None,
     ) -> Session:
         """Go on with larger bounds, whether the session has ended, was stopped, or still runs; returns at once.
 
@@ -152,6 +153,8 @@ class Session:
             configuration_seconds: what one configuration may take.
             axioms, prunings: names that are switched on or off from now on, see `superoptimize`.
             limits: grid dims, blocks, for-loop ranges and operators that are allowed from now on.
+            target: another GPU. The session begins anew for it, within its bounds; what it found, and stored, for the
+                one before is given up.
 
         Returns:
             The session itself, so that `session.extend(effort="exhaustive").result()` waits.
@@ -160,6 +163,7 @@ class Session:
             OptionError: an unknown effort or name, or a bound that is lower than it was.
             SearchError: the session was not started, or its program could not be searched.
         """
+        wanted = find_target(target) if target is not None else self.target
         self.search.extend(
             effort=effort,
             seconds=_seconds(seconds),
@@ -171,7 +175,19 @@ class Session:
         if self._checkpoint is not None:
             now = self.search
             self._checkpoint.header = replace(self._checkpoint.header, bounds=now.bounds, seconds=now.seconds)
+        if wanted != self.target:
+            self._turn_to(wanted)
         return self
+
+    def _turn_to(self, target: Target) -> None:
+        """Begin anew for another GPU; the store is free when the search for the one before has written its end."""
+        self.search.stop()
+        if (kept := self._checkpoint) is not None:
+            self.search.wait()
+            self._checkpoint = kept.store.checkpoint(kept.name, replace(kept.header, target=target.name))
+        self.search = self.search.again(target, self._checkpoint)
+        self._passes = Passes(self.search, _runs(attached_gpu(), target))
+        self.start()
 
     def pin(self, digest: str) -> None:
         """Keep a candidate among those that are shown and built, whatever its rank; undoes `exclude`.
@@ -297,10 +313,8 @@ class Session:
             return candidate
         found = [c for c in self.snapshot().candidates if c.digest.startswith(candidate)]
         if len(found) != 1:
-            raise OptionError(
-                f"{'several candidates begin' if found else 'no candidate begins'} with {candidate!r}",
-                hint="give the start of one digest, as the list of candidates shows it",
-            )
+            which = "several candidates begin" if found else "no candidate begins"
+            raise OptionError(f"{which} with {candidate!r}", hint="give the start of one digest of the list")
         return found[0]
 
     def _built_late(self) -> Winner:
@@ -317,6 +331,7 @@ class Session:
         if len(tensors) + len(named) != len(names) or any(n not in names[len(tensors) :] for n in named):
             raise LaunchError(f"expected the tensors {', '.join(names)}", hint="pass them in this order, or by name")
         return (*tensors, *(named[n] for n in names[len(tensors) :]))
+
 
 def superoptimize(
     program: str | Path | TensorProgram,
@@ -383,9 +398,7 @@ def superoptimize(
     return _session(parsed, header, chosen, gpu, executor, checkpoint, fresh)
 
 
-def resume(
-    name: str, *, store: Store | str | Path | bool | None = None, executor: Executor | None = None
-) -> Session:
+def resume(name: str, *, store: Store | str | Path | bool | None = None, executor: Executor | None = None) -> Session:
     """Go on with a stored session, in the background: what it had done is there, the rest is searched.
 
     It ends with the same result set as a session that nobody interrupted. Wrong candidates that were found out,
@@ -435,7 +448,11 @@ def _session(
             checkpoint.store.delete(checkpoint.name)
         except StoreError as error:
             search.tell(str(error))
-    return Session(program, search, gpu if gpu is not None and gpu.runs(target) else None, checkpoint).start()
+    return Session(program, search, _runs(gpu, target), checkpoint).start()
+
+
+def _runs(gpu: Gpu | None, target: Target) -> Gpu | None:
+    return gpu if gpu is not None and gpu.runs(target) else None
 
 
 def _written(header: Header) -> TensorProgram:

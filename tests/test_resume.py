@@ -164,6 +164,21 @@ def test_a_session_by_its_name(no_passes: None, tmp_path: Path) -> None:
     assert found.configurations_kept == found.configurations_total and found.messages == ()
 
 
+def test_another_target_begins_anew_under_the_same_name(no_passes: None, tmp_path: Path) -> None:
+    path = tmp_path / "sessions"
+    session = done(store=path, axioms={"sum_div": False})
+    before = session.snapshot()
+    assert session.extend(target="h200").result(60).candidates == before.candidates, "it is the one"
+    session.extend(target="a100", max_block_ops=30)
+    found = session.result(60)
+    assert session.target.name == "a100" and not session.switches["sum_div"] and session.name == "s"
+    plain = done(target="a100", axioms={"sum_div": False}, max_block_ops=30).snapshot()
+    assert facts(found) == facts(plain)
+    assert {c.estimate_us for c in found.candidates} != {c.estimate_us for c in before.candidates}
+    again = resume("s", store=path)
+    assert again.target.name == "a100" and facts(again.result(60)) == facts(found)
+
+
 def test_the_same_cell_again_searches_nothing_again(
     no_passes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.search.space import EFFORTS
+from mirage_nb.targets import TARGETS
 from mirage_nb.viz.text import duration
 from mirage_nb.viz.verdicts import verdict_html
 from mirage_nb.widgets import boards
@@ -62,6 +63,7 @@ EXTEND = (
     Field("seconds", "seconds", _positive, hint="no limit"),
     Field("max_values", "values", _count, hint="as before"),
     Field("configuration_seconds", "seconds each", _positive, hint="as before"),
+    Field("target", "target", str, tuple(TARGETS)),
 )
 TUNE = (Field("seconds", "for seconds", _positive, hint="no limit"),)
 
@@ -88,7 +90,8 @@ class Actions:
         """What the fields of the form that continues the search say without a reader."""
         search = getattr(self.session, "search", None)
         block_ops = getattr(getattr(search, "budget", None), "max_block_ops", "")
-        return {"effort": getattr(search, "effort", ""), "max_block_ops": str(block_ops)}
+        target = getattr(getattr(self.session, "target", None), "name", "")
+        return {"effort": getattr(search, "effort", ""), "max_block_ops": str(block_ops), "target": target}
 
     def perform(self, content: Mapping[str, object]) -> Answer:
         """Do what a form or a button of the page asks for; unknown actions do nothing."""
@@ -124,7 +127,9 @@ class Actions:
         return Answer(f"<p role='status'>µGraph {escape(digest[:8])}: {name}</p>")
 
     def _extend(self, content: Mapping[str, object]) -> Answer:
-        given = self._read("extend", EXTEND, content)
+        now = self.now()
+        read = self._read("extend", EXTEND, content)
+        given = {name: value for name, value in read.items() if str(value) != now.get(name)}
         turned, changes = boards.turned(self.session, content)
         self.session.extend(**given, **turned)
         shown = ", ".join([*(f"{name} {value}" for name, value in given.items()), *changes]) or "the same bounds"

@@ -26,6 +26,7 @@ from IPython.display import DisplayHandle, display
 from mirage_nb.ir.text import print_graph
 from mirage_nb.optimize import Options
 from mirage_nb.search.session.progress import Candidate, Snapshot
+from mirage_nb.targets import Target
 from mirage_nb.viz import compare, explorer, export, html
 from mirage_nb.viz.history import History
 from mirage_nb.viz.outcomes import outcomes_html, rejected_html
@@ -105,7 +106,6 @@ class SessionView(anywidget.AnyWidget):
         self._session = session
         self._actions = Actions(session)
         self._budget_seconds = budget_seconds
-        self._target = getattr(session, "target", None)
         self._chosen_candidate: str | None = None
         self._chosen_prefix = ""
         self._chosen_rejected = ""
@@ -127,6 +127,11 @@ class SessionView(anywidget.AnyWidget):
         self.editor = editor_html(self._actions, "", opened=False)
         self._show(session.snapshot(), slow=True, rare=True)
         self._watch()
+
+    @property
+    def _target(self) -> Target | None:
+        """What the session searches for now, if it says so."""
+        return getattr(self._session, "target", None)
 
     def __repr__(self) -> str:
         return f"<SessionView of {self._session.snapshot().name or 'session'}: {self.state}>"
@@ -288,7 +293,7 @@ class SessionView(anywidget.AnyWidget):
         whole = self._chosen_candidate is not None or snapshot.state not in LIVE
         options = self._options(chosen.digest) if chosen is not None else None
         pinned = chosen is not None and chosen.digest in snapshot.pinned
-        if self._changed("candidate", (chosen, whole, options, self._compare_with, pinned)):
+        if self._changed("candidate", (chosen, whole, options, self._compare_with, pinned, self._target)):
             self.candidate = "" if chosen is None else self._candidate(chosen, whole, options, pinned)
         other = self._named(snapshot, self._compare_with)
         if self._changed("compared", (chosen, other)):

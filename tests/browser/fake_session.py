@@ -193,10 +193,12 @@ class FakeSession:
         axioms: Mapping[str, bool] | None = None,
         prunings: Mapping[str, bool] | None = None,
         limits: Limits | None = None,
+        target: str | None = None,
     ) -> None:
         """Play on for as long again."""
         given = {"effort": effort, "seconds": seconds, "max_block_ops": max_block_ops}
-        more = {"axioms": axioms, "prunings": prunings, "limits": limits}
+        more = {"axioms": axioms, "prunings": prunings, "limits": limits, "target": target}
+        self.target = find_target(target) if target else self.target
         given |= {name: turned for name, turned in more.items() if turned}
         self.limits = limits or self.limits
         self.switches |= {**(axioms or {}), **(prunings or {})}

@@ -62,6 +62,16 @@ def test_a_field_appears_only_if_the_method_takes_it() -> None:
     assert session.said == ["3.0"]
 
 
+def test_what_a_field_says_anyway_is_not_sent_and_another_target_is() -> None:
+    session = FakeSession(0.01)
+    session.result()
+    actions = Actions(session)
+    said = {"do": "extend", **actions.now()}
+    assert said["target"] == "h200" and "the same bounds" in actions.perform(said).html
+    assert "continues with target a100" in actions.perform({**said, "target": "a100"}).html
+    assert session.target.name == "a100" and "<option selected>a100" in controls_html(actions, State.FINISHED)
+
+
 def test_filled_fields_reach_the_session_and_empty_ones_do_not() -> None:
     session = FakeSession(0.01)
     session.result()

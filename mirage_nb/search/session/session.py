@@ -160,6 +160,21 @@ class SearchSession(Background):
             else:
                 self._begin(self._search_and_finish)
 
+    def again(self, target: Target, checkpoint: Checkpoint | None) -> SearchSession:
+        """The same search for another GPU, not started: sizes and estimates are the target's own."""
+        return SearchSession(
+            self.program,
+            target,
+            effort=self.effort,
+            budget=self.budget,
+            seconds=self.seconds,
+            name=self.name,
+            executor=self._given,
+            seed=self.seed,
+            checkpoint=checkpoint,
+            switches=self.bounds.switches,
+        )
+
     def result(self, timeout: float | None = None) -> Snapshot:
         """Block until the session has ended and return the last snapshot.
 
