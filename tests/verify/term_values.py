@@ -32,6 +32,8 @@ class World:
     arrays: Mapping[str, Array] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
     functions: Mapping[str, Callable[..., Array]] = field(default_factory=dict)
+    layouts: Mapping[str, Sequence[Sequence[Part]]] = field(default_factory=dict)
+    """For every input the parts of its dimensions, which say how long the sides of concatenated axes are."""
 
     def value(self, term: Term, indices: tuple[Var, ...]) -> Array:
         """The term as an array over these indices."""
@@ -65,6 +67,8 @@ class World:
                 for arg in args[1:]:
                     product = self._reduced(product * arg)
                 return indices, np.asarray(product)
+            case Kind.TOP:
+                return indices, np.asarray(np.maximum.reduce(np.broadcast_arrays(*args)))
             case Kind.FN:
                 return indices, np.asarray(self.functions[term.data](*args))
         return indices, np.asarray(self._applied(term.kind, args[0]))
@@ -98,11 +102,17 @@ class World:
         name, index = term.data
         indices = tuple(sorted(term.free))
         array = self.arrays[name]
-        places = [self.place(digits, indices, extent) for digits, extent in zip(index, array.shape, strict=True)]
+        layout = self.layouts.get(name, [None] * len(index))
+        places = [self.place(digits, indices, *of) for digits, *of in zip(index, array.shape, layout, strict=True)]
         return indices, np.asarray(array[tuple(np.broadcast_arrays(*places))] if places else array)
 
-    def place(self, digits: tuple[Digit, ...], indices: tuple[Var, ...], extent: int) -> Any:
-        """The positions in a dimension that digits stand for; at most one of them is a side of a concatenated axis."""
+    def place(
+        self, digits: tuple[Digit, ...], indices: tuple[Var, ...], extent: int, parts: Sequence[Part] | None = None
+    ) -> Any:
+        """The positions in a dimension that digits stand for; without its parts at most one of the digits is a side
+        of a concatenated axis, and of none that is concatenated of others."""
+        if parts is not None:
+            return self._placed(digits, indices, parts)
         position: Any = np.zeros((1,) * len(indices), int)
         plain = math.prod(self.extents[digit[0]] for digit in digits if not isinstance(digit[1], tuple))
         for digit in digits:
@@ -116,12 +126,25 @@ class World:
             position = position * own + step
         return position
 
+    def _placed(self, digits: tuple[Digit, ...], indices: tuple[Var, ...], parts: Sequence[Part]) -> Any:
+        position: Any = np.zeros((1,) * len(indices), int)
+        for digit, leaf in zip(digits, leaves(parts), strict=True):
+            if leaf.sides is None:
+                step = np.arange(leaf.size).reshape([leaf.size if var == digit else 1 for var in indices])
+            else:
+                left, right = leaf.sides
+                own, start = (left, 0) if digit[0] == "L" else (right, math.prod(part.size for part in left))
+                step = self._placed(digit[1], indices, own) + start
+            position = position * leaf.size + step
+        return position
+
     def output(self, goals: Sequence[Goal], shape: tuple[int, ...]) -> Array:
         """The array whose elements at their indices are the left sides of the goals."""
+        parts = self.layouts.get("", [None] * len(shape))
         found = np.full(shape, np.nan)
         for goal in goals:
             indices = tuple(sorted(_plain(goal.index), key=lambda var: -var[1]))
-            places = [self.place(digits, indices, extent) for digits, extent in zip(goal.index, shape, strict=True)]
+            places = [self.place(digits, indices, *of) for digits, *of in zip(goal.index, shape, parts, strict=True)]
             found[tuple(np.broadcast_arrays(*places))] = self.value(goal.left, indices)
         return found
 

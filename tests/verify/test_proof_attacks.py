@@ -211,6 +211,7 @@ HOSTILE = {
     "a numeral that is none": lambda p: p | {"terms": [["num", 1.5]]},
     "parts of a numeral": lambda p: p | {"terms": [["num", "1"], ["num", "1", 0]]},
     "a sum of one": lambda p: p | {"terms": [["num", "1"], ["add", None, 0]]},
+    "a largest of one": lambda p: p | {"terms": [["num", "1"], ["max", None, 0]]},
     "data beside a sum": lambda p: p | {"terms": [["num", "1"], ["add", 7, 0, 0]]},
     "a bound index": lambda p: p | {"terms": [["num", "1"], ["Sum", [["k", 0]], 0]]},
     "an index twice": lambda p: p | {"terms": [["num", "1"], ["Sum", [["k", -1], ["k", -1]], 0]]},

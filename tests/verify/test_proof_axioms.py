@@ -26,7 +26,7 @@ from mirage_nb.verify.proof.axioms import (
 )
 from mirage_nb.verify.proof.checker import equation
 from mirage_nb.verify.proof.steps import Binding, Step
-from mirage_nb.verify.proof.terms import Kind, Term, Var, add, bind, entry, exp, inv, mul, num, sqrt, sym
+from mirage_nb.verify.proof.terms import Kind, Term, Var, add, bind, entry, exp, inv, mul, num, sqrt, sym, top
 from tests.verify.term_values import FieldWorld, World
 
 EXTENTS = {"i": 3, "j": 2, "k": 2}
@@ -108,7 +108,7 @@ def test_holds_in_the_fields():
             rng = np.random.default_rng(seed)
             bindings, shapes = drawn(row, rng)
             left, right = equation(Step(row.name, tuple(sorted(bindings.items()))), KNOWN)
-            if (kinds(left) | kinds(right)) & {Kind.SQRT, Kind.MAX, Kind.RESCALED, Kind.FN}:
+            if (kinds(left) | kinds(right)) & {Kind.SQRT, Kind.MAX, Kind.TOP, Kind.RESCALED, Kind.FN}:
                 continue
             extents = {letter: [EXTENTS[sort] for sort, _ in shape] for letter, shape in shapes.items()}
             arrays = {letter: rng.integers(1, 1000, extent) for letter, extent in extents.items()}
@@ -173,6 +173,12 @@ def test_terms_have_one_form():
     assert mul(num(0), inv(num(0))) == num(0) and inv(num(0)) != num(0)
     assert bind(Kind.SUM, (J,), x) == bind(Kind.SUM, (("j", -77),), entry("X", ((ROW,), (("j", -77),))))
     assert bind(Kind.SUM, (), x) == x
+
+
+def test_the_largest_of_several_has_one_form():
+    a, b, c = (entry(name, ((ROW,),)) for name in "abc")
+    assert top(a, top(b, c)) == top(top(c, a), b, a) and top(a, a) == a
+    assert top(a, b) != top(a, c) and top(a, b) != add(a, b)
 
 
 def test_bound_indices_are_told_apart_by_what_they_do():

@@ -116,6 +116,9 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("max_replica", "Max(V + W, f) == Max(W, f)", Without("f", "V")),
             axiom("max_shift", "Max(V, a + c) == Max(V, a) + c", Without("c", "V")),
             axiom("max_scale", "Max(V, c * a) == c * Max(V, a)", Without("c", "V"), Positive("c")),
+            axiom("max_apart", "Max(V, max(a, b)) == max(Max(V, a), Max(V, b))"),
+            axiom("largest_shift", "max(a + c, b + c) == max(a, b) + c"),
+            axiom("largest_scale", "max(c * a, c * b) == c * max(a, b)", Positive("c")),
             axiom("rescaled_sum", "Rescaled(V, a, m) == exp(-Max(V, m)) * Sum(V, a * exp(m))"),
             # Exponentials, quotients, roots.
             axiom("exp_add", "exp(a + b) * r == exp(a) * exp(b) * r", reversible=True),
@@ -138,6 +141,7 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("linear", "g(c * a) == c * g(a)", Has("linear")),
             axiom("homogeneous", "g(c * a) == c * g(a)", Has("homogeneous"), Positive("c")),
             axiom("monotone", "g(Max(V, f)) == Max(V, g(f))", Has("monotone")),
+            axiom("monotone_largest", "g(max(a, b)) == max(g(a), g(b))", Has("monotone")),
             axiom("multiplicative", "g(a * b) == g(a) * g(b)", Has("multiplicative"), assumes=POWERS),
             axiom("multiplicative_inverse", "g(inv(a)) == inv(g(a))", Has("multiplicative"), assumes=POWERS),
         )

@@ -182,7 +182,7 @@ def instance(pattern: Pattern, bindings: Mapping[str, Binding]) -> Term:
     match pattern.head:
         case Kind.NUM:
             return num(pattern.number)
-        case Kind.ADD | Kind.MUL | Kind.INV | Kind.EXP | Kind.SQRT as kind:
+        case Kind.ADD | Kind.MUL | Kind.TOP | Kind.INV | Kind.EXP | Kind.SQRT as kind:
             return NODES[Kind(kind)](*(instance(arg, bindings) for arg in args))
         case "size":
             return mul(*(size(sort) for sort, _ in indices(args[0], bindings)))

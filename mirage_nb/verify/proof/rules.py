@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mirage_nb.verify.proof.axioms import Properties, has_property
 from mirage_nb.verify.proof.steps import Binding, Step
-from mirage_nb.verify.proof.terms import Kind, Term, Var, add, inv, mul, num, opened, positive, renamed
+from mirage_nb.verify.proof.terms import Kind, Term, Var, add, inv, mul, num, opened, positive, renamed, top
 
 ONE, ZERO = num(1), num(0)
 
@@ -227,6 +227,8 @@ def _maximum(rules: Rules, term: Term) -> Step | None:
     if body.kind is Kind.MAX:
         inner, (inside,) = _apart(body, [*indices, *body.free])
         return _step("max_partition", V=indices, W=inner, f=inside)
+    if body.kind is Kind.TOP:
+        return _step("max_apart", V=indices, a=body.args[0], b=top(*body.args[1:]))
     loose = [part for part in body.args if part.free.isdisjoint(indices)]
     bound = [part for part in body.args if part not in loose]
     if body.kind is Kind.ADD and loose:
@@ -235,6 +237,20 @@ def _maximum(rules: Rules, term: Term) -> Step | None:
     if body.kind is Kind.MUL and scales:
         rest = [part for part in body.args if part not in scales]
         return _step("max_scale", V=indices, a=mul(*rest), c=mul(*scales))
+    return None
+
+
+def _largest(rules: Rules, term: Term) -> Step | None:
+    """What both of two have in common, a summand or a factor that is positive, leaves them."""
+    if len(term.args) != 2:
+        return None
+    for kind, axiom, joined in ((Kind.ADD, "largest_shift", add), (Kind.MUL, "largest_scale", mul)):
+        left, right = (list(part.args if part.kind is kind else (part,)) for part in term.args)
+        for part in left:
+            if part in right and part.kind is not Kind.NUM and (kind is Kind.ADD or positive(part)):
+                left.remove(part)
+                right.remove(part)
+                return _step(axiom, a=joined(*left), b=joined(*right), c=part)
     return None
 
 
@@ -265,6 +281,8 @@ def _property(rules: Rules, term: Term) -> Step | None:
     if inside.kind is Kind.MAX and has("monotone"):
         indices, (body,) = opened(inside)
         return _step("monotone", g=g, V=indices, f=body)
+    if inside.kind is Kind.TOP and has("monotone"):
+        return _step("monotone_largest", g=g, a=inside.args[0], b=top(*inside.args[1:]))
     if has("linear"):
         return _step("linear", g=g, c=inside, a=ONE) if inside != ONE else None
     scale = [part for part in _factors(inside) if positive(part)]
@@ -286,6 +304,7 @@ RULES: dict[Kind, tuple[Callable[[Rules, Term], Step | None], ...]] = {
     Kind.SQRT: (_root,),
     Kind.SUM: (_sum_of_terms, _sum_of_sum, _sum_of_product),
     Kind.MAX: (_maximum,),
+    Kind.TOP: (_largest,),
     Kind.RESCALED: (_rescaled,),
     Kind.FN: (_definition, _property),
 }

@@ -179,7 +179,7 @@ ARITIES |= {Kind.NUM: 0, Kind.SYM: 0, Kind.IN: 0}
 
 
 def _term(kind: Kind, data: object, args: tuple[Term, ...]) -> Term:
-    if len(args) != ARITIES.get(kind, len(args)) or (kind in (Kind.ADD, Kind.MUL) and len(args) < 2):
+    if len(args) != ARITIES.get(kind, len(args)) or (kind in (Kind.ADD, Kind.MUL, Kind.TOP) and len(args) < 2):
         raise FormatError(f"{len(args)} parts of a term {kind.value}")
     match kind:
         case Kind.NUM:

@@ -1,10 +1,11 @@
 """Terms: what one output element is, in index notation, identified up to what no proof should have to say.
 
 In: constructor calls. Out: immutable `Term`s whose digests agree exactly when the terms do. Equality built into the
-constructors, and so part of what the checker trusts: sums and products are unordered and flat, rational numerals
-are added and multiplied, 0 and 1 vanish, and bound indices have no names. An axis that is partitioned is a list of
-indices, outermost first: `X[i, k.0 k.1]` reads X at row i and at column k.0 * |k.1| + k.1. No extent occurs in a
-term, so what is proved of terms holds for all sizes (paper section 5, Definition 5.1 and Equation 2).
+constructors, and so part of what the checker trusts: sums, products and the largest of several are unordered and flat,
+rational numerals are added and multiplied, 0 and 1 vanish, and bound indices have no names. An axis that is
+partitioned is a list of indices, outermost first: `X[i, k.0 k.1]` reads X at row i and at column k.0 * |k.1| + k.1. No
+extent occurs in a term, so what is proved of terms holds for all sizes (paper section 5, Definition 5.1 and
+Equation 2).
 
 Names: a free index has a negative number, a bound one a number that follows from the depth of its binder, so that
 neither can be mistaken for the other and no substitution captures.
@@ -50,6 +51,7 @@ class Kind(enum.StrEnum):
     EXP = "exp"
     SQRT = "sqrt"
     FN = "fn"
+    TOP = "max"
     SUM = "Sum"
     MAX = "Max"
     RESCALED = "Rescaled"
@@ -167,6 +169,14 @@ def _joined(kind: Kind, total: Fraction, unit: int, rest: list[Term]) -> Term:
     return _node(kind, None, tuple(sorted(rest, key=lambda term: term.digest)))
 
 
+def top(*terms: Term) -> Term:
+    """The largest of several; nested ones are joined, and equal ones count once."""
+    parts = {part for term in terms for part in (term.args if term.kind is Kind.TOP else (term,))}
+    if len(parts) == 1:
+        return parts.pop()
+    return _node(Kind.TOP, None, tuple(sorted(parts, key=lambda term: term.digest)))
+
+
 def neg(term: Term) -> Term:
     """Minus the term."""
     return mul(num(-1), term)
@@ -265,7 +275,7 @@ def _renamed_digits(digits: tuple[Digit, ...], names: Mapping[Var, Var]) -> tupl
 
 
 NODES: Mapping[Kind, Callable[..., Term]] = MappingProxyType(
-    {Kind.ADD: add, Kind.MUL: mul, Kind.INV: inv, Kind.EXP: exp, Kind.SQRT: sqrt}
+    {Kind.ADD: add, Kind.MUL: mul, Kind.TOP: top, Kind.INV: inv, Kind.EXP: exp, Kind.SQRT: sqrt}
 )
 """The constructors of nodes that are nothing but a kind and arguments."""
 
@@ -307,7 +317,7 @@ def positive(term: Term) -> bool:
             return bool(term.data[1])
         case Kind.EXP:
             return True
-        case Kind.ADD | Kind.MUL | Kind.INV | Kind.SQRT | Kind.SUM | Kind.MAX:
+        case Kind.ADD | Kind.MUL | Kind.INV | Kind.SQRT | Kind.SUM | Kind.MAX | Kind.TOP:
             return all(map(positive, term.args))
         case _:
             return False
@@ -326,6 +336,8 @@ def show(term: Term) -> str:
             return " + ".join(sorted(map(show, term.args)))
         case Kind.MUL:
             return " * ".join(sorted(f"({show(a)})" if a.kind is Kind.ADD else show(a) for a in term.args))
+        case Kind.TOP:
+            return f"max({', '.join(sorted(map(show, term.args)))})"
         case Kind.FN:
             return f"{term.data}({', '.join(map(show, term.args))})"
         case _ if term.kind in BINDERS:

@@ -50,6 +50,7 @@ from mirage_nb.verify.proof.terms import (
     num,
     sqrt,
     sym,
+    top,
 )
 
 Index = tuple[tuple[Digit, ...], ...]
@@ -120,8 +121,6 @@ def _check(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...])
 def _branches(parts: Parts, number: Callable[[], int]) -> list[Branch]:
     """All forms that an index over these parts has: more than one only over concatenated axes."""
     found: list[Branch] = [((), ())]
-    if sum(leaf.sides is not None for leaf in leaves(parts)) > 1:
-        raise ProofError("a dimension with two concatenated axes")
     for leaf in leaves(parts):
         options: list[Branch]
         if leaf.sides is None:
@@ -217,11 +216,15 @@ class _Reader:
         return self._over(kind, scope.loop, body)
 
     def _over(self, kind: Kind, parts: Parts, body: Callable[[tuple[Digit, ...]], list[Term]]) -> Term:
-        """A sum or maximum over all values of an index; over a concatenated axis, the sum over both sides."""
-        branches = _branches(parts, self._fresh)
-        if len(branches) > 1 and kind is not Kind.SUM:
-            raise ProofError("a maximum over a concatenated axis")
-        return add(*(bind(kind, indices, *body(digits)) for indices, digits in branches))
+        """A sum or maximum over all values of an index; over a concatenated axis, that of both sides together."""
+        branches = [(indices, body(digits)) for indices, digits in _branches(parts, self._fresh)]
+        if len(branches) == 1 or kind is Kind.SUM:
+            return add(*(bind(kind, indices, *args) for indices, args in branches))
+        largest = top(*(bind(Kind.MAX, indices, args[-1]) for indices, args in branches))
+        if kind is Kind.MAX:
+            return largest
+        sums = (bind(Kind.SUM, indices, mul(x, exp(m))) for indices, (x, m) in branches)
+        return mul(exp(neg(largest)), add(*sums))
 
     def _fresh(self) -> int:
         self.used += 1
