@@ -102,7 +102,7 @@ const numbers = (text) => text.split(" ").map((word) => (word === "-" || word ==
 // First element and count along every dimension, as `Access.part` has it in mirage_nb/viz/tiles.py.
 function part(tensor, grid, loop, block, iteration) {
   return tensor.shape.map((extent, dim) => {
-    let [start, size] = [0, extent];
+    let [start, size] = [0, tensor.covered[dim]];
     grid.forEach((splits, axis) => {
       if (tensor.dims[axis] !== dim) return;
       size = Math.floor(size / splits);
@@ -112,13 +112,14 @@ function part(tensor, grid, loop, block, iteration) {
       size = Math.floor(size / loop);
       start += iteration * size;
     }
-    return [start, size];
+    return [start, Math.min(size, extent - start)];
   });
 }
 
 function drawTiles(figure, grid, loop, block, iteration) {
   const tensor = {
     shape: numbers(figure.dataset.shape),
+    covered: numbers(figure.dataset.covered),
     dims: numbers(figure.dataset.dims),
     loopDim: figure.dataset.loopDim === "" ? null : Number(figure.dataset.loopDim),
   };

@@ -8,7 +8,7 @@ of the paper's section 2: the grid splits a dimension first, x outermost, the fo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -28,7 +28,10 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How blocks share one tensor: its shape, the data dimension of every grid dim, and that of the for-loop."""
+    """How blocks share one tensor: its shape, the data dimension of every grid dim, and that of the for-loop.
+
+    covered: what all tiles cover, more than the shape where they hang over its ends; empty: the shape.
+    """
 
     name: str
     place: str
@@ -37,12 +40,13 @@ class Access:
     axes: tuple[str, ...]
     dims: tuple[int | None, ...]
     loop_dim: int | None = None
+    covered: tuple[int, ...] = ()
 
     def part(self, grid: Sequence[int], loop: int, block: Sequence[int], iteration: int | None) -> tuple[Span, ...]:
         """What block `block` touches in `iteration`, or in all of them (None)."""
         found = []
         for dim, extent in enumerate(self.shape):
-            start, size = 0, extent
+            start, size = 0, (self.covered or self.shape)[dim]
             for splits, number, target in zip(grid, block, self.dims, strict=True):
                 if target == dim:
                     size //= splits
@@ -50,13 +54,18 @@ class Access:
             if self.loop_dim == dim and iteration is not None:
                 size //= loop
                 start += iteration * size
-            found.append((start, size))
+            found.append((start, min(size, extent - start)))
         return tuple(found)
 
     def cuts(self, grid: Sequence[int], loop: int, dim: int) -> tuple[int, int]:
         """Into how many parts the grid and the for-loop cut a dimension."""
         blocks = math.prod(g for g, target in zip(grid, self.dims, strict=True) if target == dim)
         return blocks, loop if self.loop_dim == dim else 1
+
+    def ends(self, count: int, dim: int) -> list[float]:
+        """Where `count` equal parts of a dimension end, as shares of its extent; the last one ends with it."""
+        size = (self.covered or self.shape)[dim] / count
+        return [size * k / self.shape[dim] for k in range(1, count)]
 
 
 def accesses(number: int, block: BlockGraph, names: Sequence[str], axes: Sequence[Sequence[str]]) -> list[Access]:
@@ -68,13 +77,26 @@ def accesses(number: int, block: BlockGraph, names: Sequence[str], axes: Sequenc
         if isinstance(op.attrs, InIterAttrs):
             arg = op.attrs.arg
             shape = block.args[arg].shape
-            found.append(Access(names[arg], place, "reads", shape, tuple(axes[arg]), op.attrs.imap, op.attrs.fmap))
+            splits = [*zip(op.attrs.imap, block.grid, strict=True), (op.attrs.fmap, block.loop)]
+            covered = _covered(block.tile_shape(op.attrs), splits)
+            axes_ = tuple(axes[arg])
+            found.append(Access(names[arg], place, "reads", shape, axes_, op.attrs.imap, op.attrs.fmap, covered))
         elif isinstance(op.attrs, OutSaverAttrs):
             shape = block.output_types[saved].shape
             at = operands + saved
-            found.append(Access(names[at], place, "writes", shape, tuple(axes[at]), op.attrs.omap))
+            covered = _covered(block.types[op.inputs[0]].shape, zip(op.attrs.omap, block.grid, strict=True))
+            found.append(Access(names[at], place, "writes", shape, tuple(axes[at]), op.attrs.omap, None, covered))
             saved += 1
     return found
+
+
+def _covered(tile: Sequence[int], splits: Iterable[tuple[int | None, int]]) -> tuple[int, ...]:
+    """What so many tiles cover."""
+    found = list(tile)
+    for dim, parts in splits:
+        if dim is not None:
+            found[dim] *= parts
+    return tuple(found)
 
 
 def tiles_html(block: BlockGraph, shared: Sequence[Access]) -> str:
@@ -123,7 +145,8 @@ def _tensor(access: Access, grid: Sequence[int], loop: int) -> str:
         f"<code class='mir-part'>{access.verb} [{_slices(tile)}]</code></figcaption>"
     )
     data = (
-        f"data-shape='{_numbers(access.shape)}' data-dims='{_numbers(access.dims)}' "
+        f"data-shape='{_numbers(access.shape)}' data-covered='{_numbers(access.covered or access.shape)}' "
+        f"data-dims='{_numbers(access.dims)}' "
         f"data-loop-dim='{'' if access.loop_dim is None else access.loop_dim}' data-verb='{access.verb}'"
     )
     picture = _picture(access, grid, loop, whole, tile)
@@ -185,7 +208,7 @@ def _box(
         blocks, steps = access.cuts(grid, loop, dim)
         for count, cls in ((blocks, "mir-cut"), (blocks * steps, "mir-cut mir-fine")):
             if 1 < count <= MOST_LINES and length / count >= 2.0:
-                ends = [length * k / count for k in range(1, count)]
+                ends = [length * share for share in access.ends(count, dim)]
                 d = "".join(
                     f"M{x + at:.1f} {y:.1f}v{height:.1f}" if upright else f"M{x:.1f} {y + at:.1f}h{width:.1f}"
                     for at in ends

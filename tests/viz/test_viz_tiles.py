@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.ir import BlockGraph
+from mirage_nb.ir import BlockGraph, KernelGraph
+from mirage_nb.ir.text import parse_graph
 from mirage_nb.viz.axes import axis_names
 from mirage_nb.viz.tiles import Access, accesses, tiles_html
 from tests.viz.mugraph_samples import SAMPLES, rmsnorm_fused, split_attention
@@ -53,7 +54,33 @@ def test_a_part_is_what_cutting_the_tensor_gives(
     assert (found == split_part(whole, access, grid, loop, block, iteration)).all()
 
 
-@pytest.mark.parametrize("make", [rmsnorm_fused, split_attention])
+def overhanging() -> KernelGraph:
+    """Three blocks of four rows, and tiles of eight columns, over [9, 13]."""
+    return parse_graph(
+        """mugraph 1
+input %0 X f16[9, 13]
+%1 = Graph(%0) grid=[3] loop=2 {
+  %0 = InIter arg=0 imap=[0] fmap=1 tile=[4, 8]
+  %1 = Accum(%0) kind=concat dim=1
+  OutSaver(%1) omap=[0] shape=[9, 13]
+}
+output %1 O
+"""
+    )
+
+
+def test_parts_end_where_the_tensor_does() -> None:
+    (op,) = overhanging().ops
+    assert isinstance(op.body, BlockGraph)
+    read, written = accesses(0, op.body, ["X", "O"], [("", "")] * 2)
+    assert read.part((3,), 2, [2], 1) == ((8, 1), (8, 5))
+    assert read.part((3,), 2, [1], 0) == ((4, 4), (0, 8))
+    assert written.part((3,), 2, [2], None) == ((8, 1), (0, 13))
+    assert read.ends(2, 1) == [8 / 13]
+    assert "data-covered='12 16'" in tiles_html(op.body, [read])
+
+
+@pytest.mark.parametrize("make", [rmsnorm_fused, split_attention, overhanging])
 def test_savers_write_every_element_once(make: object) -> None:
     graph = make()  # type: ignore[operator]
     op = graph.ops[0]
