@@ -9,11 +9,13 @@ cannot take, or that is numerically poor, stays a candidate and says why.
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_nb.codegen import Emitted, emit
@@ -24,7 +26,7 @@ from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.gpu import CardLost, Gpu, busy_percent
 from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
-from mirage_nb.runtime.trial import Outcome, Trials, draw_on_gpu, try_on_cpu, try_on_gpu
+from mirage_nb.runtime.trial import Outcome, Trials, draw_into, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
@@ -57,7 +59,7 @@ QUIET_SECONDS = 1.5
 """After so long, what the driver says of a card's last moment is not about what ended before."""
 EXECUTE_SECONDS = 180.0
 TRIAL_SECONDS = 120.0
-"""The first runs of a kernel on a GPU; those of the first one include drawing the inputs."""
+"""The first runs of a kernel on a GPU; also drawing their inputs."""
 CONFIRM_SECONDS = 60.0
 """What final verification may take; beyond it the verdict of the search stands."""
 CONFIRM_ELEMENTS = 2**26
@@ -91,6 +93,8 @@ class Passes:
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
         self._sample: Sample | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="mirage-nb-")
+        self._drawing: Callable[[float], None] | None = None
 
     @property
     def winners(self) -> dict[str, Winner]:
@@ -169,6 +173,7 @@ class Passes:
         except MissingPartError as error:
             self.search.tell(f"no cubin: {error}")
         if self.gpu is not None and cubin is not None:
+            self._drawing = None
             with Trials(lambda: True) as trials:  # called for by the user, whatever became of the session
                 ((_, outcome),) = self.first_runs([(candidate, emitted, cubin)], trials)
                 return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome))
@@ -230,13 +235,19 @@ class Passes:
         return None
 
     def trials(self) -> Trials:
-        """Processes for first runs on the card; they make themselves ready while kernels are compiled."""
-        from mirage_nb.runtime.launch import exclusive, lanes
+        """Processes for first runs on the card; their inputs are drawn while kernels are compiled."""
+        from mirage_nb.runtime.launch import lanes
 
         trials = Trials(self.search.proceed, lanes(read_settings().workers))
-        if not exclusive():
-            trials.warm(draw_on_gpu, self.search.program, self._sample_seed)
+        self._drawing = None if self._drawn_file.exists() else self._draw(trials)
         return trials
+
+    def _draw(self, trials: Trials) -> Callable[[float], None]:
+        return trials.begin(draw_into, self._drawn_file, self.search.program, self._sample_seed)
+
+    @property
+    def _drawn_file(self) -> Path:
+        return Path(self._folder.name) / "drawn"
 
     def first_runs(
         self, entries: Sequence[tuple[Candidate, Emitted, Cubin]], trials: Trials
@@ -245,7 +256,10 @@ class Passes:
         this one. Yields the number of an entry, and what returns its outcome or raises, as they end."""
         from mirage_nb.runtime.launch import exclusive
 
-        arguments = [(self.search.program, emitted, cubin, self._sample_seed) for _, emitted, cubin in entries]
+        if not self._drawn_file.exists():
+            drawing, self._drawing = self._drawing or self._draw(trials), None
+            drawing(TRIAL_SECONDS)
+        arguments = [(self._drawn_file, emitted, cubin) for _, emitted, cubin in entries]
         if exclusive():
             for number, trying in enumerate(arguments):
                 yield number, partial(try_on_gpu, *trying, alone=False)

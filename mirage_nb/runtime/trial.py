@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import os
+import pickle
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mirage_nb.codegen import Emitted
@@ -93,10 +96,18 @@ def draw(program: KernelGraph, seed: int, elements: int, most: int = len(DRAWS))
     return draw_sample(program, seed), hard
 
 
-def try_on_gpu(program: KernelGraph, emitted: Emitted, cubin: Cubin, seed: int, alone: bool = True) -> Outcome:
+def draw_into(drawn: Path, program: KernelGraph, seed: int) -> None:
+    """Write what first runs of a program's kernels on a GPU need to this file: drawing it takes longer than they do."""
+    with tempfile.NamedTemporaryFile(dir=drawn.parent, delete=False) as file:
+        pickle.dump(draw(program, seed, HARD_ELEMENTS), file, protocol=pickle.HIGHEST_PROTOCOL)
+    Path(file.name).replace(drawn)  # whoever finds the file finds all of it
+
+
+def try_on_gpu(drawn: Path, emitted: Emitted, cubin: Cubin, alone: bool = True) -> Outcome:
     """The same on the attached GPU.
 
     Args:
+        drawn: what `draw_into` wrote for the program.
         alone: this process is there for trials; it ends when the kernel has spoiled its CUDA context.
 
     Raises:
@@ -108,7 +119,7 @@ def try_on_gpu(program: KernelGraph, emitted: Emitted, cubin: Cubin, seed: int, 
         gpu = attached_gpu()
         if gpu is None:
             raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
-        card = _on_card(program, seed)
+        card = _on_card(drawn)
     started = time.monotonic()
     try:
         outcome = tried(GpuExecutable(emitted, cubin, gpu), emitted, card.sample, card.hard)
@@ -127,12 +138,6 @@ def try_on_gpu(program: KernelGraph, emitted: Emitted, cubin: Cubin, seed: int, 
         raise
 
 
-def draw_on_gpu(program: KernelGraph, seed: int) -> None:
-    """Have everything ready that first runs of this program need in this process, where there is a GPU."""
-    if attached_gpu() is not None:
-        _on_card(program, seed)
-
-
 @dataclass(frozen=True, slots=True)
 class _Card:
     """The samples of a program with their inputs on the card, and what the bytes of these sum up to."""
@@ -148,11 +153,12 @@ class _Card:
 
 
 @lru_cache(maxsize=1)
-def _on_card(program: KernelGraph, seed: int) -> _Card:
-    """The samples of the program that is being tried; they take longer to make than a kernel to run."""
+def _on_card(drawn: Path) -> _Card:
+    """The samples of the program that is being tried."""
     import cupy
 
-    sample, hard = draw(program, seed, HARD_ELEMENTS)
+    with drawn.open("rb") as file:  # of this session: nobody else has its folder
+        sample, hard = pickle.load(file)
     placed = replace(sample, inputs=tuple(cupy.asarray(a) for a in sample.inputs))
     card = _Card(placed, [([cupy.asarray(a) for a in inputs], wanted) for inputs, wanted in hard])
     return replace(card, expected=card.sums())
@@ -164,7 +170,6 @@ class Trials:
     def __init__(self, proceed: Callable[[], bool], count: int = 1) -> None:
         self._proceed = proceed
         self._workers = Workers(count)
-        self._count = count
 
     def __enter__(self) -> Trials:
         return self
@@ -172,10 +177,15 @@ class Trials:
     def __exit__(self, *error: object) -> None:
         self._workers.terminate()
 
-    def warm(self, function: Callable[..., object], /, *args: Any) -> None:
-        """Start all processes with this call, and go on; what comes of it is nobody's concern."""
-        for _ in range(self._count):
-            self._workers.submit(function, *args)
+    def begin(self, function: Callable[..., T], /, *args: Any) -> Callable[[float], T]:
+        """Begin a call in one of the processes; what is returned waits for it, so many seconds, and ends as `call`."""
+        future = self._workers.submit(function, *args)
+
+        def ended(seconds: float) -> T:
+            ((_, done),) = self._watched({future: 0}, seconds)
+            return done.result()
+
+        return ended
 
     def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
         """`function(*args)` in one of the processes.
@@ -185,8 +195,7 @@ class Trials:
             Stopped: there is no reason to go on.
             whatever the function raises.
         """
-        ((_, future),) = self.call_all(function, [args], seconds=seconds)
-        return future.result()
+        return self.begin(function, *args)(seconds)
 
     def call_all(
         self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, seconds: float
@@ -197,6 +206,11 @@ class Trials:
             Stopped: there is no reason to go on.
         """
         waiting = {self._workers.submit(function, *args): number for number, args in enumerate(arguments)}
+        return self._watched(waiting, seconds)
+
+    def _watched(
+        self, waiting: dict[futures.Future[T], int], seconds: float
+    ) -> Iterator[tuple[int, futures.Future[T]]]:
         begun: dict[futures.Future[T], float] = {}
         try:
             while waiting:

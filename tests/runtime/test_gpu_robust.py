@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from mirage_nb.lang import parse
 from mirage_nb.runtime import heats, passes
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.trial import Trials, try_on_gpu
+from mirage_nb.runtime.trial import Trials, draw_into, try_on_gpu
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from tests.codegen import mugraphs
 
@@ -91,16 +92,17 @@ def full_card(gpu: Gpu) -> Iterator[Any]:
     held.clear()
 
 
-def test_full_memory_is_told(gpu: Gpu, full_card: Any) -> None:
+def test_full_memory_is_told(gpu: Gpu, full_card: Any, tmp_path: Path) -> None:
     target = gpu.target() or find_target(DEFAULT_TARGET)
     program = parse("X: f16[8, 1024]\nW: f16[1024, 512]\nreturn rms_norm(X) @ W").graph
     emitted = emit(mugraphs.rmsnorm(8, 1024, 512, 16, 8), target)
     cubin = compile_cubin(emitted.source, target.arch)
+    draw_into(tmp_path / "drawn", program, 3)
     with Trials(lambda: True) as trials:
         with pytest.raises(LaunchError, match=r"(?i)memory"):
-            trials.call(try_on_gpu, program, emitted, cubin, 3, seconds=120)
+            trials.call(try_on_gpu, tmp_path / "drawn", emitted, cubin, seconds=120)
         full_card.clear()
-        assert trials.call(try_on_gpu, program, emitted, cubin, 3, seconds=120).report.ok
+        assert trials.call(try_on_gpu, tmp_path / "drawn", emitted, cubin, seconds=120).report.ok
 
 
 def test_a_session_on_a_full_card_ends_and_says_why(gpu: Gpu, full_card: Any) -> None:

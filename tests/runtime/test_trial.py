@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.interp import evaluate
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.trial import HARD_CPU, Trials, draw, hard_names, tried, try_on_cpu
+from mirage_nb.runtime.trial import HARD_CPU, Trials, draw, draw_into, hard_names, tried, try_on_cpu
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.targets import find_target
 from mirage_nb.verify.float_gate import DRAWS
@@ -73,6 +74,32 @@ def test_what_happens_in_a_trial_stays_there(monkeypatch: pytest.MonkeyPatch, tm
             trials.call(time.sleep, 60, seconds=0.3)
         assert time.monotonic() - started < 10
         assert trials.call(pow, 2, 6, seconds=60) == 64
+
+
+def test_many_trials_side_by_side_and_each_dies_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "kernels_by_number.py").write_text(
+        "import os, time\ndef run(n):\n if n == 1: os._exit(3)\n if n == 2: time.sleep(60)\n return 10 * n\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import kernels_by_number as kernels  # type: ignore[import-not-found]
+
+    with Trials(lambda: True, 2) as trials:
+        found = dict(trials.call_all(kernels.run, [(n,) for n in range(5)], seconds=2.0))
+        assert [found[n].result() for n in (0, 3, 4)] == [0, 30, 40]
+        for number, message in ((1, "ended the process that tried it"), (2, "did not end within 2 s")):
+            with pytest.raises(LaunchError, match=message):
+                found[number].result()
+
+
+def test_a_call_that_is_begun_early(tmp_path: Path) -> None:
+    program = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
+    with Trials(lambda: True) as trials:
+        ended = trials.begin(draw_into, tmp_path / "drawn", program, 5)
+        ended(60)
+    sample, hard = pickle.loads((tmp_path / "drawn").read_bytes())
+    again, _ = draw(program, 5, 10**5)
+    assert [*tmp_path.iterdir()] == [tmp_path / "drawn"] and len(hard) > 3
+    assert all(np.array_equal(x, y) for x, y in zip(sample.inputs, again.inputs, strict=True))
 
 
 def test_a_stop_ends_a_trial() -> None:
