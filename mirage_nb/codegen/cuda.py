@@ -78,7 +78,7 @@ def _kernel(
         f"kernel{index}",
         (grid[0], grid[1], grid[2]),
         block_plan.options.threads,
-        block_plan.shared_bytes,
+        max(block_plan.shared_bytes, overlap.least_shared) if block_plan.shared_bytes else 0,
         args,
         index,
         overlap.behind,

@@ -104,7 +104,12 @@ class Fragments:
             out.line(f"float sum_{target}[{region.row_tiles}][4] = {{}};")
 
     def hoist(self) -> None:
-        """Row sides that no iteration changes are loaded into registers once, before the loop."""
+        """Row sides that no iteration changes are loaded into registers once, before the loop.
+
+        Not for warpgroups: the assembler gives the rows of two products the same registers, whatever lives on.
+        """
+        if self.scope.plan.options.wide:
+            return
         anew = {s.value for s in self.scope.plan.steps if s.phase is Phase.LOOP}
         for index in self.region.ops:
             op, tiling = self.scope.block.ops[index], self.scope.plan.tiling(index)
@@ -204,8 +209,8 @@ class Fragments:
         out, scope = self.out, self.scope
         element = c_type(scope.block.types[rows.value].dtype)
         count = rows.depth // DEPTH_TILE
-        source = self.held.get(index, f"p{rows.value}")
-        if scope.plan.places[rows.value] is not Place.REGISTER and index not in self.held:
+        source = f"p{rows.value}"
+        if scope.plan.places[rows.value] is not Place.REGISTER:
             out.line(f"uint32_t {source}[{count}][1][4];")
             gather_lambda(out, scope, rows, "row_side")
             with out.unrolled("k", count) as k:

@@ -16,7 +16,7 @@ from mirage_nb.codegen.reader import Scope, device_start, locate, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs
 from mirage_nb.optimize.placement import Phase, Step, StepKind
-from mirage_nb.optimize.transfer import Boxes, boxes
+from mirage_nb.optimize.transfer import Boxes, boxes, read_once
 
 BATCH = 8
 """Elements that a thread asks for at once where no copy of several is possible."""
@@ -219,6 +219,7 @@ class BulkRing:
         row, column = linear(start[:-1], operand[:-1]) // boxed.fold, start[-1]
         height, width = boxed.box
         out.line(describe(self.scope, step))
+        load = "tma_load_2d_once" if read_once(self.scope.block, attrs) else "tma_load_2d"
         with out.unrolled("p", boxed.across) as p, out.unrolled("d", boxed.down) as d:
             target = named("slot", self.slots) * layout.elements
             target = (
@@ -227,7 +228,7 @@ class BulkRing:
             across = column + named(p, boxed.across) * width
             down = row + named(d, boxed.down) * height
             at = f"ring{value} + {target.bare}"
-            out.line(f"tma_load_2d({at}, map{value}, full + slot, {across.bare}, {down.bare});")
+            out.line(f"{load}({at}, map{value}, full + slot, {across.bare}, {down.bare});")
 
     def enter(self, barrier: bool) -> None:
         """Wait for the slot of this iteration."""
@@ -236,6 +237,10 @@ class BulkRing:
             self.out.line(f"barrier_sync(1, {self.scope.threads});")
 
     def leave(self) -> None:
-        """This warp has finished with the slot."""
+        """This warp has finished with the slot.
+
+        An arrival does not wait for loads in front of it: on the card the engine overwrote what was still being read.
+        """
+        self.out.line("fence_proxy_async();")
         self.out.line("warp_sync();")
         self.out.line(f"if (lane == 0) mbarrier_arrive(empty + iteration % {self.slots});")

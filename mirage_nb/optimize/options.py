@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_nb.targets import Target
 
 WARPGROUPS = 90
 """The one compute capability whose warpgroups multiply."""
+DEPENDENT_LAUNCH = 90
+"""Compute capability from which on a kernel can wait for the one in front by itself."""
+CHAINED = ((8, 4, False), (4, 4, False), (4, 2, False), (8, 4, True), (4, 4, True), (4, 2, True))
+"""Warps, stages and wide of what is also tried in chains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +22,17 @@ class Options:
     used where they do not fit. bulk: stream the ring with bulk tensor copies from a warp of its own
     (sm_90 and later), where every streamed tile allows it. wide: products of a warp-private body by groups of four
     warps on tiles as the copy engine leaves them (wgmma, sm_90a), where each warp has 16 rows and all keys of them.
+    chained: the first kernel starts while the launch in front of the muGraph still runs, and waits by itself; what is
+    launched behind the muGraph may start while its last kernel runs (sm_90 and later). spread: kernels that start
+    early ask for so much shared memory that no multiprocessor takes more of their blocks than its share.
     """
 
     warps: int = 8
     stages: int = 4
     bulk: bool = False
     wide: bool = False
+    chained: bool = False
+    spread: bool = False
 
     @property
     def compute_threads(self) -> int:
@@ -51,4 +60,6 @@ def all_options(target: Target) -> tuple[Options, ...]:
         for stages in (4, 3, 6, 2)
     )
     wide = [Options(w, s, True, True) for w in (4, 8) for s in (4, 2)] if target.capability == WARPGROUPS else []
-    return tuple(dict.fromkeys((first, *others, Options(16, 4, target.tma), *wide)))
+    near = [Options(w, s, target.tma, wide) for w, s, wide in CHAINED if target.capability >= DEPENDENT_LAUNCH]
+    chained = [replace(o, chained=True, spread=spread) for o in near for spread in (False, True)]
+    return tuple(dict.fromkeys((first, *others, Options(16, 4, target.tma), *wide, *chained)))

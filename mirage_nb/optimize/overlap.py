@@ -1,22 +1,26 @@
 """Which kernels of a muGraph may start while the one in front still runs (programmatic dependent launch).
 
 In: a kernel graph, a target. Out: an `Overlap` per operator. Invariant: a kernel that starts early touches
-nothing that an earlier launch writes, and writes nothing at all, before it has waited for that launch's end;
-none of it comes by the copy engine, for which this wait is not known to hold. Every kernel waits, so what has
-ended in front of one kernel has ended in front of all later ones.
+nothing that an earlier launch writes, and writes nothing at all, before it has waited for that launch's end.
+Every kernel waits, so what has ended in front of one kernel has ended in front of all later ones. In a chain the first kernel waits for the launch
+in front of the muGraph, which may write any of its inputs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
+from mirage_nb.optimize.options import DEPENDENT_LAUNCH, Options
 from mirage_nb.targets import Target
 
-DEPENDENT_LAUNCH = 90
-"""Compute capability from which on a kernel can wait for the one in front by itself."""
+RESERVED = 2048
+"""Bytes of shared memory that a block takes besides what it asks for: the system's, and small static arrays."""
+ALIGNMENT = 128
+"""Shared memory is given out in so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +28,19 @@ class Overlap:
     """One operator's place in the row of launches.
 
     behind: it may start while the launch in front runs. ahead: the launch after it may start while it runs.
-    written: its operands that an earlier launch writes.
+    written: its operands that an earlier launch writes. least_shared: bytes of dynamic shared memory that a kernel
+    with shared tensors asks for at least.
     """
 
     behind: bool = False
     ahead: bool = False
     written: frozenset[int] = frozenset()
+    least_shared: int = 0
 
 
-def overlaps(graph: KernelGraph, target: Target, bulk: Sequence[frozenset[int]]) -> tuple[Overlap, ...]:
+def overlaps(
+    graph: KernelGraph, target: Target, bulk: Sequence[frozenset[int]], options: Options
+) -> tuple[Overlap, ...]:
     """Per operator of `graph`; two graph-defined operators in a row overlap, where the target can.
 
     bulk: per operator, its operands that the copy engine brings.
@@ -43,18 +51,35 @@ def overlaps(graph: KernelGraph, target: Target, bulk: Sequence[frozenset[int]])
         for i, (op, values) in enumerate(graph.definitions())
         if op.kind is not OpKind.RESHAPE and values[0] not in uniform
     ]
-    pairs = [
-        (a, b)
-        for a, b in pairwise(launched)
-        if target.capability >= DEPENDENT_LAUNCH and graph.ops[a].kind is graph.ops[b].kind is OpKind.GRAPH
-    ]
+    able = target.capability >= DEPENDENT_LAUNCH
+    generated = {i for i in launched if able and graph.ops[i].kind is OpKind.GRAPH}
+    pairs = [(a, b) for a, b in pairwise(launched) if {a, b} <= generated]
     ahead, behind = {a for a, _ in pairs}, {b for _, b in pairs}
+    if options.chained:
+        ahead |= generated.intersection(launched[-1:])
+        behind |= generated.intersection(launched[:1])
     made: set[int] = set()
     for op, values in graph.definitions():
         if values[0] in uniform or (op.kind is OpKind.RESHAPE and op.inputs[0] not in made):
             continue
         made.update(values)
-    written = [frozenset(k for k, v in enumerate(op.inputs) if v in made) for op in graph.ops]
-    return tuple(
-        Overlap(i in behind and not own & bulk[i], i in ahead, own) for i, own in enumerate(written)
-    )
+    found = []
+    for i, op in enumerate(graph.ops):
+        own = frozenset(k for k, v in enumerate(op.inputs) if v in made)
+        # What streams tensors that are still being written has nothing to do early, and its blocks would pile up
+        # where there is room: 41 us became 45 on an H200.
+        early = i in behind and not own & bulk[i]
+        written = frozenset(range(len(op.inputs))) if options.chained else own
+        least = _share(op.body, target) if early and options.spread and isinstance(op.body, BlockGraph) else 0
+        found.append(Overlap(early, i in ahead, written, least))
+    return tuple(found)
+
+
+def _share(block: BlockGraph, target: Target) -> int:
+    """The fewest bytes with which no multiprocessor takes more than its share of the blocks.
+
+    Blocks that start early go where there is room beside the kernel in front: several to one multiprocessor.
+    """
+    share = math.ceil(math.prod(block.grid) / target.multiprocessors)
+    least = target.shared_per_multiprocessor // (share + 1) - RESERVED + ALIGNMENT
+    return min(least // ALIGNMENT * ALIGNMENT, target.shared_per_block - RESERVED) if least > 0 else 0

@@ -136,7 +136,7 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
         for op in graph.ops
     )
     bulk = [kernel.bulk_operands if kernel is not None else frozenset[int]() for kernel in kernels]
-    return Plan(graph, kernels, overlaps(graph, target, bulk), *plan_device(graph))
+    return Plan(graph, kernels, overlaps(graph, target, bulk, options), *plan_device(graph))
 
 
 def plan_device(graph: KernelGraph) -> tuple[tuple[int, ...], MemoryPlan]:
@@ -170,13 +170,19 @@ def _last_use(graph: KernelGraph, value: int) -> int:
 
 def variants(graph: KernelGraph, target: Target) -> tuple[Options, ...]:
     """The options under which `graph` fits `target` and that differ in what they make of it, default first."""
-    found: dict[tuple[BlockPlan | None, ...], Options] = {}
+    found: dict[object, Options] = {}
     for options in all_options(target):
         try:
-            found.setdefault(plan(graph, target, options).kernels, options)
+            found.setdefault(_made(plan(graph, target, options)), options)
         except TargetError:
             continue
     return tuple(found.values())
+
+
+def _made(planned: Plan) -> object:
+    """What a plan comes to: two of them that are equal here are emitted alike."""
+    kernels = [k and replace(k, options=replace(k.options, chained=False, spread=False)) for k in planned.kernels]
+    return tuple(kernels), planned.overlaps
 
 
 def plan_block(

@@ -67,6 +67,13 @@ def boxes(block: BlockGraph, attrs: InIterAttrs) -> Boxes | None:
     return Boxes(rows, operand.shape[-1] * fold, (height // down, width), down, across, swizzle, fold)
 
 
+def read_once(block: BlockGraph, attrs: InIterAttrs) -> bool:
+    """Whether the blocks read every element of operand `attrs.arg` exactly once, through this iterator."""
+    readers = [op for op in block.ops if isinstance(op.attrs, InIterAttrs) and op.attrs.arg == attrs.arg]
+    splits = [*zip(attrs.imap, block.grid, strict=True), (attrs.fmap, block.loop)]
+    return len(readers) == 1 and all(dim is not None for dim, extent in splits if extent > 1)
+
+
 def _ends_with_the_matrix(block: BlockGraph, attrs: InIterAttrs) -> bool:
     """Whether what hangs over the end of the operand lies outside of the matrix, where the engine writes zeros.
 

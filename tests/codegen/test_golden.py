@@ -88,7 +88,7 @@ def test_a_kernel_that_starts_early_waits_before_it_reads_or_writes(name: str, b
     assert [step.overlaps for step in launches] == [
         number > 0 and not any(isinstance(a, MapArg) and a.value >= len(graph.inputs) for a in step.args)
         for number, step in enumerate(launches)
-    ]  # the copy engine does not wait for launches
+    ]  # what streams the other one's results does not start early
     assert name == "chain" or launches[1].overlaps
     for number, (text, launch) in enumerate(zip(texts, launches, strict=True)):
         assert ("grid_dependency_launch();" in text) == (number < len(launches) - 1)

@@ -54,6 +54,12 @@ def test_a_missing_wait_in_the_ring_is_a_race(hole: str) -> None:
     assert outcome(RING, options, checked=False, deferred=True) != "right"
 
 
+def test_a_slot_is_released_behind_a_fence() -> None:
+    """Loads may be on their way when the arrival behind them is seen: on a GPU the slot was overwritten too early."""
+    message = outcome(RING, ("-DFENCE_SLOT=(void)0",), checked=True)
+    assert message.startswith("race: ") and "no fence_proxy_async came after the read" in message
+
+
 @pytest.mark.parametrize(("expected", "missing"), [(20480, "10240 bytes to come"), (4096, "-6144 bytes to come")])
 def test_wrong_expected_bytes_are_a_deadlock_that_names_the_mbarrier(expected: int, missing: str) -> None:
     message = outcome(RING, (f"-DEXPECTED={expected}",), checked=False)

@@ -180,6 +180,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
     }
     // %12 = rescale accumulator of %11, %7
     // %13 = max accumulator of %7
+    fence_proxy_async();
     warp_sync();
     if (lane == 0) mbarrier_arrive(empty + iteration % 4);
   }

@@ -34,9 +34,9 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __gr
         mbarrier_wait(empty + slot, (f / 4 + 1) % 2);
         mbarrier_arrive_expect_tx(full + slot, 36864);
         // %1 = operand 1, imap (1), fmap 0: f16[256, 32]
-        tma_load_2d(ring1 + slot * 8192, map1, full + slot, block_x * 32, f * 256);
+        tma_load_2d_once(ring1 + slot * 8192, map1, full + slot, block_x * 32, f * 256);
         // %2 = operand 2, imap (1), fmap 0: f16[256, 32]
-        tma_load_2d(ring2 + slot * 8192, map2, full + slot, block_x * 32, f * 256);
+        tma_load_2d_once(ring2 + slot * 8192, map2, full + slot, block_x * 32, f * 256);
         // %0 = operand 0, imap (-), fmap 1: f16[8, 256]
         MIRAGE_UNROLL
         for (int p = 0; p < 4; ++p) {
@@ -90,6 +90,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __gr
         }
       }
     }
+    fence_proxy_async();
     warp_sync();
     if (lane == 0) mbarrier_arrive(empty + iteration % 4);
   }

@@ -32,7 +32,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __gr
         mbarrier_wait(empty + slot, (f / 4 + 1) % 2);
         mbarrier_arrive_expect_tx(full + slot, 33792);
         // %1 = operand 1, imap (1), fmap 0: f16[256, 64]
-        tma_load_2d(ring1 + slot * 16384, map1, full + slot, block_x * 64, f * 256);
+        tma_load_2d_once(ring1 + slot * 16384, map1, full + slot, block_x * 64, f * 256);
         // %0 = operand 0, imap (-), fmap 1: f16[2, 256]
         MIRAGE_UNROLL
         for (int p = 0; p < 4; ++p) {
@@ -81,6 +81,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __gr
         }
       }
     }
+    fence_proxy_async();
     warp_sync();
     if (lane == 0) mbarrier_arrive(empty + iteration % 4);
   }

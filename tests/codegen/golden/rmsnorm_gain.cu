@@ -35,7 +35,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map2, const __gr
         mbarrier_wait(empty + slot, (f / 4 + 1) % 2);
         mbarrier_arrive_expect_tx(full + slot, 20736);
         // %2 = operand 2, imap (1), fmap 0: f16[128, 64]
-        tma_load_2d(ring2 + slot * 8192, map2, full + slot, block_x * 64, f * 128);
+        tma_load_2d_once(ring2 + slot * 8192, map2, full + slot, block_x * 64, f * 128);
         // %0 = operand 0, imap (-), fmap 1: f16[16, 128]
         MIRAGE_UNROLL
         for (int p = 0; p < 2; ++p) {
@@ -109,6 +109,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map2, const __gr
         }
       }
     }
+    fence_proxy_async();
     warp_sync();
     if (lane == 0) mbarrier_arrive(empty + iteration % 4);
   }

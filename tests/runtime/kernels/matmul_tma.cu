@@ -14,6 +14,9 @@ constexpr int CONSUMERS = 4;
 #ifndef WAIT_EMPTY
 #define WAIT_EMPTY mbarrier_wait(&empty[s], (step / STAGES & 1) ^ 1)
 #endif
+#ifndef FENCE_SLOT
+#define FENCE_SLOT fence_proxy_async()
+#endif
 #ifndef EXPECTED
 #define EXPECTED STAGE
 #endif
@@ -39,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(32 * (CONSUMERS + 1))
         const int s = step % STAGES;
         WAIT_EMPTY;
         mbarrier_arrive_expect_tx(&full[s], EXPECTED);
-        tma_load_2d(tiles + s * STAGE, w_map, &full[s], column, step * 64);
+        tma_load_2d_once(tiles + s * STAGE, w_map, &full[s], column, step * 64);
         tma_load_2d(tiles + s * STAGE + W_BYTES, x_map, &full[s], step * 64, 0);
       }
     }
@@ -61,6 +64,7 @@ extern "C" __global__ void __launch_bounds__(32 * (CONSUMERS + 1))
       mma_m16n8k16<f16>(d[0], a, {b[0], b[1]});
       mma_m16n8k16<f16>(d[1], a, {b[2], b[3]});
     }
+    FENCE_SLOT;
     warp_sync();
     if (l == 0) mbarrier_arrive(&empty[s]);
   }

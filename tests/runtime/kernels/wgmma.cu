@@ -75,6 +75,9 @@ extern "C" __global__ void __launch_bounds__(128)
     }
     wgmma_commit();
     WAIT_PRODUCTS;
+#if A_REGISTERS
+    fence_proxy_async();  // behind ldmatrix, before the copy engine comes again
+#endif
     block_sync();
   }
   MIRAGE_UNROLL

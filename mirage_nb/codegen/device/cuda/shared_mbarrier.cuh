@@ -9,7 +9,8 @@ MIRAGE_DEVICE void mbarrier_init(uint64_t* bar, int arrivals) {
 }
 // Makes initialised barriers known to the copy engine; block_sync() then makes them known to the other threads.
 MIRAGE_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Orders this thread's ordinary accesses to shared memory before those of the copy engine and of wgmma.
+// Orders this thread's ordinary accesses to shared memory before those of the copy engine and of wgmma. Reads too: an
+// arrival on an mbarrier may be seen while loads in front of it are still on their way.
 MIRAGE_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 MIRAGE_DEVICE void mbarrier_arrive(uint64_t* bar) {

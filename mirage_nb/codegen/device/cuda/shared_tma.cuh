@@ -17,6 +17,16 @@ MIRAGE_DEVICE void tma_load_2d(void* shared, const TensorMap& map, uint64_t* bar
       "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row)
       : "memory");
 }
+// As tma_load_2d, for what nobody reads again: in L2 it makes room first.
+MIRAGE_DEVICE void tma_load_2d_once(void* shared, const TensorMap& map, uint64_t* bar, int column, int row) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
+      "%4}], [%2], %5;" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row), "l"(policy)
+      : "memory");
+}
 MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row, int plane) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::

@@ -16,6 +16,7 @@ struct Cell {
   uint32_t written;  // the writer's clock, 0: never
   uint32_t writer;
   uint32_t read[COPY_ENGINE];  // each warp's clock when it last read
+  uint32_t proxied;            // the warps that last read through wgmma
 };
 
 Cell* cells = nullptr;
@@ -116,6 +117,7 @@ void race_read(int warp, const void* p, size_t bytes, int line) {
     if (cell.written > clock.at[cell.writer])
       race(at, warp, "reads", line, int(cell.writer), "wrote", cell.written, NO_ORDER);
     cell.read[warp] = clock.at[warp];
+    cell.proxied &= ~(1u << warp);
   });
 }
 
@@ -128,11 +130,18 @@ void race_proxy_read(int warp, const void* p, size_t bytes, int line) {
       race(at, warp, "reads through wgmma", line, int(cell.writer), "wrote", cell.written,
            "no fence_proxy_async came after the write");
     }
+    cell.proxied |= 1u << warp;
   });
 }
 
 void race_copy_write(const Clock& issued, Clock& done, const void* p, size_t bytes, int line) {
   wrote(COPY_ENGINE, issued, p, bytes, line);
+  each_cell(p, bytes, [&](Cell& cell, const void* at) {
+    for (int r = 0; r < warp_count; r++) {
+      if (cell.read[r] > fenced[r] && !(cell.proxied >> r & 1))
+        race(at, COPY_ENGINE, "writes", line, r, "read", cell.read[r], "no fence_proxy_async came after the read");
+    }
+  });
   done.join(issued);
   done.join(clocks[COPY_ENGINE]);
   tick(COPY_ENGINE, line);

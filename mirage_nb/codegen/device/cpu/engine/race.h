@@ -31,7 +31,8 @@ void race_read(int warp, const void* p, size_t bytes, int line);
 void race_write(int warp, const void* p, size_t bytes, int line);
 // wgmma reads through the copy engine's path: ordinary writes must have been fenced.
 void race_proxy_read(int warp, const void* p, size_t bytes, int line);
-// The copy engine writes on behalf of a thread whose clock was `issued`; `done` is released to the mbarrier.
+// The copy engine writes on behalf of a thread whose clock was `issued`; `done` is released to the mbarrier. Ordinary
+// reads must have been fenced: loads may be on their way when an arrival that stands behind them is seen.
 void race_copy_write(const Clock& issued, Clock& done, const void* p, size_t bytes, int line);
 
 }  // namespace mirage::cpu
