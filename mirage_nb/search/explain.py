@@ -203,6 +203,6 @@ def _met(semantics: Semantics, effort: Effort, walk: Walk) -> str:
     if walk.between <= walk.of_program:
         return said + f"Its kernels compute pieces of the program: found if {len(kernels)} <= {effort.pieces} kernels."
     return said + (
-        "It has more kernels than are searched together, or splits a reduced axis in a later kernel, and stores what "
-        "is no value of the program: no configuration has it."
+        "It has more kernels than are searched together, or splits an axis in a later kernel that is summed there, and "
+        "stores what is no value of the program: no configuration has it."
     )

@@ -25,9 +25,9 @@ from mirage_nb.search.saturation.extract import Choice, Extraction
 from mirage_nb.search.saturation.sample import Sample
 from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.saturation.values import BLOCK, ITER, Value
-from mirage_nb.search.space import Budget, Configuration, Effort, configurations, why_refused
+from mirage_nb.search.space import Budget, Configuration, Effort, configurations, last_grids, why_refused
 from mirage_nb.search.structure import Source, Structure
-from mirage_nb.search.two_kernels import FIRST_PER_SET, MAX_BETWEEN, Pairing, Second, kernel_of, offers
+from mirage_nb.search.two_kernels import Pairing, Second, kernel_of, offers
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 
 CLOSURE_SHARE = 0.7
@@ -178,7 +178,7 @@ class _Explorer:
             pieces=0,
             cuts=0,
             structures=min(PIECE_STRUCTURES, self.effort.structures),
-            pairs=min(PIECE_STRUCTURES // 2, self.effort.pairs),
+            pairs=replace(self.effort.pairs, kept=min(PIECE_STRUCTURES // 2, self.effort.pairs.kept)),
             prefixes=self.effort.prefixes // 8,
         )
 
@@ -258,12 +258,13 @@ class _Explorer:
             self.budget.max_block_ops,
             lambda c: splits(first, c),
             self.halted,
+            self.effort.pairs,
         )
         leaves = [*semantics.tensors, *(offer.leaf for offer in offered)]
-        for loop in (None, *self.prepared.reduced):
+        for grid, loop in product(last_grids(self.prepared), (None, *self.prepared.reduced)):
             if self.halted():
                 break
-            second = self.close(semantics, (), loop, leaves, sample)
+            second = self.close(semantics, grid, loop, leaves, sample)
             roots = list(root_sets(second, semantics, self.cut))
             graphs = Extraction(second.values)
             for chosen, roots_ in self.choices(graphs, roots, accepted(second, pairing)):
@@ -272,11 +273,8 @@ class _Explorer:
             self.reached.add("max_block_ops")
         if self.halted():
             self.reached.add("seconds")
-        if pairing.pairs:
-            self.cut.append(f"two kernels: at most {FIRST_PER_SET} first kernels for each set of tensors between")
-        if len(pairing.pairs) > self.effort.pairs:
-            self.cut.append(f"two kernels: only the first {self.effort.pairs} graphs of a configuration were kept")
-        yield from pairing.best(self.effort.pairs)
+        yield from pairing.best()
+        self.cut += [f"two kernels: {what}" for what in sorted(pairing.left_out)]
 
     def choices(
         self, graphs: Extraction, roots: Sequence[tuple[int, ...]], accept: Callable[[Choice], bool]
@@ -336,8 +334,8 @@ def splits(closure: Closure, choice: Choice) -> bool:
 
 
 def accepted(second: Closure, pairing: Pairing) -> Callable[[Choice], bool]:
-    """Whether a graph of the second kernel reads tensors of the first, not too many, and uses its loop."""
-    return lambda choice: 0 < len(pairing.needs(choice)) <= MAX_BETWEEN and splits(second, choice)
+    """Whether a graph of the second kernel reads tensors of the first, not too many, and uses its grid and loop."""
+    return lambda choice: splits(second, choice) and pairing.fits(choice)
 
 
 def root_sets(closure: Closure, semantics: Semantics, cut: list[str]) -> Iterator[tuple[int, ...]]:

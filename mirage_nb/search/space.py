@@ -5,6 +5,8 @@ Nothing here names a program: the configurations of a search follow from the pro
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -28,6 +30,28 @@ class Budget:
     max_block_ops: int = 24
 
 
+UNCAPPED = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What is kept of two kernels in one configuration. A cap that leaves something out is named in the result.
+
+    Attributes:
+        kept: graphs of two kernels, those with few concat accumulators and operators first.
+        firsts: graphs of the first kernel for one set of tensors between, those with few concat accumulators first.
+        looked_at: of so many of those.
+        between: tensors that the first kernel hands to the second.
+        extra: operators of the first kernel above its smallest graph.
+    """
+
+    kept: int = 64
+    firsts: int = 12
+    looked_at: int = 200
+    between: int = 3
+    extra: int = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much of the space is searched.
@@ -40,7 +64,7 @@ class Effort:
         cuts: at most so many such cuts.
         extra: graphs up to this many operators above the smallest one of a configuration.
         structures: at most so many graphs of one kernel per configuration, and of the second kernel of two.
-        pairs: at most so many graphs of two kernels per configuration.
+        pairs: of two kernels.
         budget: what one configuration may take, unless the caller says otherwise.
         prefixes: size of the sample of events.
         rules: of the closures.
@@ -57,7 +81,7 @@ class Effort:
     cuts: int
     extra: int
     structures: int
-    pairs: int
+    pairs: Pairs = Pairs()
     budget: Budget = Budget()
     prefixes: int = 150
     rules: Rules = field(default_factory=Rules)
@@ -78,11 +102,10 @@ EFFORTS: dict[str, Effort] = {
             cuts=4,
             extra=2,
             structures=64,
-            pairs=0,
             budget=Budget(10.0),
             rules=Rules(concat=False),
         ),
-        Effort("standard", STANDARD, kernels=2, pieces=5, cuts=16, extra=3, structures=128, pairs=64),
+        Effort("standard", STANDARD, kernels=2, pieces=5, cuts=16, extra=3, structures=128),
         Effort(
             "exhaustive",
             THOROUGH,
@@ -91,7 +114,7 @@ EFFORTS: dict[str, Effort] = {
             cuts=128,
             extra=5,
             structures=4096,
-            pairs=4096,
+            pairs=Pairs(UNCAPPED, UNCAPPED, UNCAPPED, UNCAPPED, 5),
             budget=Budget(600.0, 200_000, 32),
             parts=True,
             expand=True,
@@ -105,7 +128,7 @@ EFFORTS: dict[str, Effort] = {
 class Configuration:
     """The roles of the reduced axes: those that the grid of the first kernel splits, and the for-loop's.
 
-    With two kernels the second one runs over everything that the first can produce, its loop left open. With a
+    With two kernels the second one runs over everything that the first can produce, its grid and loop left open. With a
     `cut`, these values of the program are stored, and every piece between them is searched by itself.
     """
 
@@ -128,23 +151,30 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
     refused = why_refused(prepared, effort)
     if refused is not None:
         return _cut_up(prepared, effort, refused)
-    outputs = set(range(len(prepared.axes)))
-    for axes in prepared.output_axes:
-        outputs &= {axis for axis in axes if axis is not None}
     loops = (None, *prepared.reduced)
     found: list[Configuration] = []
     for kernels in range(1, effort.kernels + 1):
-        splittable = [axis for axis in prepared.reduced if kernels > 1 or axis in outputs]
-        for count in range(min(MAX_GRID_DIMS, len(splittable)) + 1):
-            for grid in combinations(splittable, count):
-                for loop in loops:
-                    found.append(Configuration(grid, loop, kernels, _label(prepared, grid, loop, kernels)))
+        for grid in last_grids(prepared) if kernels == 1 else _grids(prepared.reduced):
+            for loop in loops:
+                found.append(Configuration(grid, loop, kernels, _label(prepared, grid, loop, kernels)))
     if effort.kernels > 1 and effort.cuts:
         found += [_cutting(prepared, cut) for cut in cuts(prepared.graph, frozenset(), effort.pieces, effort.cuts)]
     if effort.cuts and len(prepared.graph.ops) == 1 and prepared.graph.ops[0].kind in HEAVY:
         found.append(_cutting(prepared, frozenset()))
     found.sort(key=lambda c: (min(c.kernels, 2), c.kernels > 1 and c.cut is None))
     return tuple(found)
+
+
+def last_grids(prepared: Prepared) -> tuple[tuple[int, ...], ...]:
+    """The reduced axes that the grid of the last kernel may split: those that all outputs have."""
+    outputs = set(range(len(prepared.axes)))
+    for axes in prepared.output_axes:
+        outputs &= {axis for axis in axes if axis is not None}
+    return _grids([axis for axis in prepared.reduced if axis in outputs])
+
+
+def _grids(axes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    return tuple(grid for count in range(min(MAX_GRID_DIMS, len(axes)) + 1) for grid in combinations(axes, count))
 
 
 def why_refused(prepared: Prepared, effort: Effort) -> SearchError | None:

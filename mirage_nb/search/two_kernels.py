@@ -18,21 +18,16 @@ from mirage_nb.search.saturation.closure import Closure
 from mirage_nb.search.saturation.extract import Choice, Extraction
 from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, POST, Operator, Shift, Type, Value, present
+from mirage_nb.search.space import UNCAPPED, Pairs
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 
-MAX_BETWEEN = 3
-"""Tensors that the first kernel hands to the second."""
-FIRST_PER_SET = 12
-"""Graphs of the first kernel that are kept for one set of its outputs, fewest concat accumulators first."""
-FIRST_LOOKED_AT = 200
 FIRST_STEPS = 1_000
-"""Looks at the clock that looking for them may take, see `extract.POLL_EVERY`."""
+"""Looks at the clock that looking for graphs of the first kernel may take where they are capped, see
+`extract.POLL_EVERY`."""
 ALIKE = 4
-"""Pairs over the same tensors that are ranked before pairs over others."""
+"""Pairs over the same tensors, with the same grid of the second kernel, that are ranked before others."""
 PARTS_LEFT = 8
 """Blocks along a split axis, where sizes are not known yet."""
-FIRST_EXTRA = 2
-"""They have at most so many operators more than the smallest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +85,15 @@ class Second:
 
 
 Rank = tuple[int, int, int, int]
-"""Concat accumulators, how many pairs over the same tensors are before it, operators, size of those tensors."""
+"""Concat accumulators, how many pairs of the kind are before it, operators, size of the tensors between."""
 
 
 @dataclass(slots=True)
 class Pairing:
     """Joins graphs of the second kernel with graphs of the first that compute what they read.
 
-    `topped`: larger graphs of the first kernel than `top` allows might have been joined, too.
+    `topped`: larger graphs of the first kernel than `top` allows might have been joined, too. `left_out`: what the
+    caps kept out.
     """
 
     first: Closure
@@ -106,11 +102,13 @@ class Pairing:
     top: int
     accept: Callable[[Choice], bool]
     stopped: Callable[[], bool]
+    caps: Pairs
     graphs: Extraction = field(init=False)
     topped: bool = False
+    left_out: set[str] = field(default_factory=set)
     pairs: list[tuple[Rank, int, Second, Choice]] = field(default_factory=list)
     _firsts: dict[frozenset[int], list[tuple[int, int, Choice]]] = field(default_factory=dict)
-    _count: dict[frozenset[int], int] = field(default_factory=dict)
+    _count: dict[tuple[frozenset[int], frozenset[int]], int] = field(default_factory=dict)
     _sizes: dict[frozenset[int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -131,13 +129,25 @@ class Pairing:
             self._sizes[needed] = round(log2(sum(self._elements(self.offered[n].leaf.type) for n in needed)))
         own, size = concats(second.choice), operators(second.choice)
         for gathered, steps, choice in self._firsts[roots]:
-            before = self._count[needed] = self._count.get(needed, 0) + 1
+            kind = (needed, second.closure.grid)
+            late = ALIKE if second.closure.grid else 0  # more blocks for the same work: not before fewer
+            before = self._count[kind] = self._count.get(kind, late) + 1
             rank = (own + gathered, before // ALIKE, size + steps, self._sizes[needed])
             self.pairs.append((rank, len(self.pairs), second, choice))
 
-    def best(self, limit: int) -> Iterator[Structure]:
-        """The structures of the first `limit` pairs in the order of their ranks."""
-        for _, _, second, choice in sorted(self.pairs, key=lambda pair: pair[:2])[:limit]:
+    def fits(self, choice: Choice) -> bool:
+        """Whether a graph of the second kernel reads tensors of the first, and not too many."""
+        count = len(self.needs(choice))
+        if count > self.caps.between:
+            self.left_out.add(f"at most {self.caps.between} tensors between them")
+        return 0 < count <= self.caps.between
+
+    def best(self) -> Iterator[Structure]:
+        """The structures of the first pairs in the order of their ranks."""
+        kept = sorted(self.pairs, key=lambda pair: pair[:2])[: self.caps.kept]
+        if len(kept) < len(self.pairs):
+            self.left_out.add(f"only the first {len(kept)} graphs of a configuration were kept")
+        for _, _, second, choice in kept:
             yield self._joined(second, choice)
 
     def _joined(self, second: Second, choice: Choice) -> Structure:
@@ -163,22 +173,25 @@ class Pairing:
 
     def _bounded(self) -> Callable[[], bool]:
         steps = count()
-        return lambda: next(steps) > FIRST_STEPS or self.stopped()
+        most = FIRST_STEPS if self.caps.firsts < UNCAPPED else UNCAPPED
+        return lambda: next(steps) > most or self.stopped()
 
     def _smallest(self, unique: list[int]) -> list[tuple[int, int, Choice]]:
-        bounded = self._bounded()
+        caps, bounded = self.caps, self._bounded()
         size = self.graphs.minimum(unique, self.top, bounded)
-        self.topped |= size is None or size + FIRST_EXTRA > self.top
+        self.topped |= size is None or size + caps.extra > self.top
         if size is None:
             return []
         found: list[tuple[int, int, Choice]] = []
-        for bound in range(size, min(self.top, size + FIRST_EXTRA) + 1):
+        for bound in range(size, min(self.top, size + caps.extra) + 1):
             for choice in self.graphs.graphs(unique, bound, bounded):
-                if len(found) == FIRST_LOOKED_AT:
+                if len(found) == caps.looked_at:
                     break
                 if self.accept(choice):
                     found.append((concats(choice), bound, choice))
-        return sorted(found, key=lambda first: first[0])[:FIRST_PER_SET]
+        if len(found) > caps.firsts or len(found) == caps.looked_at or bounded():
+            self.left_out.add(f"at most {caps.firsts} first kernels for each set of tensors between")
+        return sorted(found, key=lambda first: first[0])[: caps.firsts]
 
 
 def operators(choice: Choice) -> int:

@@ -41,7 +41,7 @@ from mirage_nb.search.saturation.values import (
     Value,
     show_type,
 )
-from mirage_nb.search.space import MAX_GRID_DIMS
+from mirage_nb.search.space import MAX_GRID_DIMS, last_grids
 from mirage_nb.search.two_kernels import as_leaf
 from mirage_nb.search.walk.tiles import Ended, Record, Tile
 
@@ -102,7 +102,8 @@ class KernelWalk:
         self.closure = Closure(semantics, grid, loop, (), effort.rules, self.record, lambda counts: None, lambda: False)
         walk.labels.append(self._label(grid, loop))
         walk.lines.append(f"kernel {self.number + 1}, as in '{walk.labels[-1]}'")
-        walk.splits_late |= bool(grid) and self.number > 0
+        last = {axis for every in last_grids(semantics.prepared) for axis in every}
+        walk.splits_late |= bool(grid - last) and self.number > 0
 
     def _label(self, grid: frozenset[int], loop: int | None) -> str:
         names = self.walk.names
