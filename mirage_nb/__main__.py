@@ -49,9 +49,7 @@ def parser() -> argparse.ArgumentParser:
         for what, known in (("axiom", AXIOMS), ("pruning", PRUNINGS)):
             names = [name for name, switch in known.items() if not switch.fixed]
             says = f"search without it: {', '.join(names)}" if state == "without" else "search with it at any effort"
-            sub.add_argument(
-                f"--{state}-{what}", action="append", default=[], choices=names, metavar="NAME", help=says
-            )
+            sub.add_argument(f"--{state}-{what}", action="append", default=[], choices=names, metavar="NAME", help=says)
     sub.add_argument("--quiet", action="store_true", help="no progress line")
     sub.set_defaults(run=_superoptimize)
     sub = commands.add_parser("verify", help="compare two programs or muGraph files")
@@ -61,6 +59,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--final", action="store_true", help="larger primes, and instances with a bound of 2^-64")
     sub.add_argument("--prove", action="store_true", help="look for a proof for all sizes, and print it")
     sub.add_argument("--proof", metavar="FILE", help="look for a proof for all sizes, and write it as JSON")
+    sub.add_argument(
+        "--property", action="append", default=[], metavar="NAME=LIST",
+        help="for --prove and --proof: what is known of a function, such as scaled=linear,odd",
+    )  # fmt: skip
     sub.add_argument("--check", metavar="FILE", help="only check a proof that was written before")
     sub.set_defaults(run=_verify)
     sub = commands.add_parser("doctor", help="what this machine has and what is missing")
@@ -182,7 +184,14 @@ def _verify(options: argparse.Namespace) -> int:
         code, text = verify_files(left, right, trials=options.trials, final=options.final, device=device)
         print(text)
         return code
-    code, text, proof = prove_files(left, right, trials=options.trials, final=options.final, device=device)
+    code, text, proof = prove_files(
+        left,
+        right,
+        trials=options.trials,
+        final=options.final,
+        device=device,
+        properties=dict(_property(text) for text in options.property),
+    )
     print(text)
     if proof is not None and options.prove:
         print(proof)
@@ -190,6 +199,13 @@ def _verify(options: argparse.Namespace) -> int:
         _write(Path(options.proof), proof.to_json())
         print(f"wrote {options.proof}")
     return code
+
+
+def _property(text: str) -> tuple[str, tuple[str, ...]]:
+    function, equals, names = text.rpartition("=")
+    if not function or not equals or not names:
+        raise OptionError(f"--property {text!r}: not of the form NAME=LIST", hint="for example --property f=linear,odd")
+    return function, tuple(names.split(","))
 
 
 def _read(name: str) -> str:

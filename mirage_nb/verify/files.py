@@ -7,6 +7,9 @@ all sizes too, or why there is none; with `--check`, whether a proof that a file
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.jsonform import parse_json
@@ -31,11 +34,23 @@ def verify_files(
 
 
 def prove_files(
-    a_text: str, b_text: str, *, trials: int = TRIALS, seed: int = 0, final: bool = False, device: Device = CPU
+    a_text: str,
+    b_text: str,
+    *,
+    trials: int = TRIALS,
+    seed: int = 0,
+    final: bool = False,
+    device: Device = CPU,
+    properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> tuple[int, str, Proof | None]:
-    """As `verify_files`, with a search for a proof unless the second graph is refuted, and the proof."""
+    """As `verify_files`, with a search for a proof unless the second graph is refuted, and the proof.
+
+    Raises also as `prove`; `properties` are what else is known of functions.
+    """
     program, mugraph = read_graph(a_text), read_graph(b_text)
-    verdict, proof = verify_and_prove(program, mugraph, trials=trials, seed=seed, final=final, device=device)
+    verdict, proof = verify_and_prove(
+        program, mugraph, trials=trials, seed=seed, final=final, device=device, properties=properties
+    )
     code = ACCEPTED if verdict.accepted else REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
     return code, describe(verdict), proof
 

@@ -27,6 +27,7 @@ from mirage_nb.verify.proof.axioms import (
     Without,
     has_property,
 )
+from mirage_nb.verify.proof.properties import refuted_property
 from mirage_nb.verify.proof.steps import Binding, Proof, Step
 from mirage_nb.verify.proof.terms import (
     BINDERS,
@@ -55,6 +56,8 @@ def check(proof: Proof, program: KernelGraph, mugraph: KernelGraph, *, seconds: 
     for names in proof.properties.values():
         if unknown := sorted(names - PROPERTY_NAMES):
             raise ProofError(f"unknown property {unknown[0]}", hint=f"one of {', '.join(sorted(PROPERTY_NAMES))}")
+    if wrong := refuted_property(proof.properties, program, mugraph):
+        raise ProofError(f"the proof rests on a property that does not hold: {wrong}")
     try:
         goals = translate(program, mugraph, proof.outputs, literal=proof.literal)
         goals = replay(goals, proof.steps, proof.properties, seconds)

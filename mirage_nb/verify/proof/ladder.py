@@ -68,7 +68,9 @@ def lifted(verdict: Verdict, proof: Proof) -> Verdict:
     if verdict.kind is VerdictKind.REFUTED:
         raise VerificationError("a refuted muGraph cannot be proved", hint="inputs outside of the proof's assumptions?")
     how = f"for all sizes in {len(proof.steps)} steps from {len(proof.axioms)} axioms"
-    assumed = "; ".join(("over the reals, where both sides are defined", *proof.assumptions[1:]))
+    known = proof.assumptions[1 : len(proof.assumptions) - len(proof.said)]
+    word = [f"on the user's word, tried on random numbers: {', '.join(proof.said)}"] if proof.said else []
+    assumed = "; ".join(("over the reals, where both sides are defined", *known, *word))
     tried = f"field trials: {verdict.note}" if verdict.kind is VerdictKind.FIELD else verdict.note
     note = "; ".join(filter(None, (f"{how} ({assumed})", tried)))
     return replace(verdict, kind=VerdictKind.PROVED, outputs=proof.outputs, note=note)

@@ -18,6 +18,7 @@ from mirage_nb.errors import OptionError, ProofError
 from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ThreadGraph
 from mirage_nb.verify.proof.axioms import PROPERTY_NAMES, Properties
 from mirage_nb.verify.proof.checker import check, equation, replay, rewritten
+from mirage_nb.verify.proof.properties import refuted_property
 from mirage_nb.verify.proof.rules import Rules
 from mirage_nb.verify.proof.steps import MAX_STEPS, Proof, Step
 from mirage_nb.verify.proof.terms import BINDERS, Term, opened
@@ -63,15 +64,18 @@ def prove(
         seconds: what the search for a proof, and its replay, may take.
         outputs: the muGraph's output for each of the program's, as in `Verdict.outputs`; without it, all pairings
             of outputs of the same types are tried.
-        properties: what else is known of functions, such as `{"leak": {"homogeneous"}}`; the proof names it.
+        properties: what else is known of functions, such as `{"leak": {"homogeneous"}}`. Random numbers are tried on
+            them; where these do not refute one, it is taken on the caller's word, and the proof names it.
 
     Raises:
-        OptionError: a property that there is none of, or no time.
+        OptionError: a property that there is none of, one that numbers refute, or no time.
         GraphError: a graph breaks Definition 2.1.
     """
     known = MappingProxyType({function: frozenset(names) for function, names in properties.items()})
     for name in sorted(frozenset().union(*known.values()) - PROPERTY_NAMES):
         raise OptionError(f"unknown property {name}", hint=f"one of {', '.join(sorted(PROPERTY_NAMES))}")
+    if wrong := refuted_property(known, program, mugraph):
+        raise OptionError(wrong, hint="from a property that does not hold, anything can be proved")
     if not seconds > 0:
         raise OptionError(f"{seconds} seconds: more than 0")
     end = time.monotonic() + seconds

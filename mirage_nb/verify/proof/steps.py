@@ -73,8 +73,12 @@ class Proof:
     def assumptions(self) -> tuple[str, ...]:
         """What the proof takes for granted, besides the axioms."""
         found = {AXIOMS[name].assumes for name in self.axioms if name in AXIOMS} - {""}
-        said = (f"{function} is {', '.join(sorted(names))}" for function, names in sorted(self.properties.items()))
-        return (DEFINED, *sorted(found), *said)
+        return (DEFINED, *sorted(found), *self.said)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What the proof takes on its user's word: properties of functions, which numbers can only refute."""
+        return tuple(f"{function} is {', '.join(sorted(names))}" for function, names in sorted(self.properties.items()))
 
     def __str__(self) -> str:
         scope = "for these constants and all sizes" if self.literal else "for all sizes, and all values of constants"
