@@ -208,6 +208,7 @@ def _vectors() -> Case:
         u[4 * i + j % 4],
         u[2 * i + j % 2],
         np.where(i < 40, x.ravel()[2 * i + j % 2].astype(np.float32), np.float32(0)),
+        np.where(j < i % 12, x.ravel()[np.minimum(16 * i + i % 9 + j, 1023)].astype(np.float32), np.float32(0)),
         u[i + 0 * j],
     ):
         v = v + term

@@ -11,8 +11,8 @@ from contextlib import nullcontext
 
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named
-from mirage_nb.codegen.maps import Walk, each
-from mirage_nb.codegen.reader import Scope, device_start, locate, operand_leaf
+from mirage_nb.codegen.maps import VECTOR, Walk, each
+from mirage_nb.codegen.reader import Multi, Scope, device_start, locate, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs
 from mirage_nb.optimize.placement import Phase, Step, StepKind
@@ -64,13 +64,23 @@ def emit_load(out: Writer, scope: Scope, step: Step, iteration: Index, stem: str
 
 
 def _load_elements(out: Writer, scope: Scope, step: Step, walked: Walk, iteration: Index, stem: str) -> None:
-    """Element by element through registers: so many are on their way before a thread stores the first."""
+    """Through registers, single elements or vectors that begin anywhere: some are on their way before a thread
+    stores the first."""
     assert step.value is not None
-    element, threads = c_type(scope.plan.stored[step.value]), scope.threads
-    batch = min(BATCH, walked.slots(threads))
+    layout, threads = scope.plan.buffer(step.value).layout, scope.threads
+    element = c_type(layout.dtype)
+    per_word = 4 // layout.dtype.size
+    if (
+        per_word == 2
+        and layout.strides[-1] == 1
+        and not any(s % VECTOR for s in (layout.shape[-1], *layout.strides[:-1]))
+    ):
+        walked = Walk(layout.shape, VECTOR)
+    wide = walked.width > 1
+    batch = min(BATCH // (4 if wide else 1), walked.slots(threads))
     partly = walked.count % (batch * threads) > 0
     with out.block(f"for (int first = thread; first < {walked.count}; first += {batch * threads})"):
-        out.line(f"{element} held[{batch}];")
+        out.line(f"{f'Vec<{element}, {VECTOR}>' if wide else element} held[{batch}];")
         for storing in (False, True):
             with out.unrolled("u", batch) as u, out.block() if batch == 1 else nullcontext():
                 out.line(f"const int e = first{f' + {u} * {threads}' if batch > 1 else ''};")
@@ -78,13 +88,28 @@ def _load_elements(out: Writer, scope: Scope, step: Step, walked: Walk, iteratio
                 with out.block(f"if (e < {walked.count})") if partly and batch > 1 else nullcontext():
                     out.lines(lines)
                     if storing:
-                        leaf = locate(scope, step.value, index, None)
-                        out.line(f"{stem}{step.value}[{leaf.offset}] = held[{u}];")
+                        target = f"{stem}{step.value}", locate(scope, step.value, index, None).offset
+                        text = f"store({' + '.join(target)}, held[{u}]);"
+                        out.line(text if wide else f"{target[0]}[{target[1]}] = held[{u}];")
                         continue
-                    source = operand_leaf(scope.block, attributes(scope, step), index, iteration, None, 1)
-                    brought = f"{source.pointer}[{source.offset}]"
-                    zero = f"from_float<{element}>(0.0f)"
-                    out.line(f"held[{u}] = {f'{source.inside} ? {brought} : {zero}' if source.inside else brought};")
+                    out.line(
+                        f"held[{u}] = {_brought(scope, attributes(scope, step), index, iteration, element, wide)};"
+                    )
+
+
+def _brought(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, element: str, wide: bool) -> str:
+    """An element of an operand, or a vector that may begin anywhere and ends where the rows do."""
+    source = operand_leaf(scope.block, attrs, index, iteration, None, 1)
+    operand = scope.block.args[attrs.arg]
+    brought, zero = f"{source.pointer}[{source.offset}]", f"from_float<{element}>(0.0f)"
+    if wide:
+        ends = ""
+        if scope.block.overhanging(attrs)[-1]:
+            column = device_start(scope.block, attrs, iteration)[-1] + index[-1]
+            ends = f", {operand.shape[-1]} - {column}"
+        brought = f"load_anywhere<{VECTOR}>({source.pointer}, {source.offset}, {operand.elements}{ends})"
+        zero = f"Vec<{element}, {VECTOR}>{{}}"
+    return f"{source.inside} ? {brought} : {zero}" if source.inside else brought
 
 
 def _copy_width(scope: Scope, step: Step, iteration: Index) -> int:

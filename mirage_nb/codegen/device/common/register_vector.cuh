@@ -27,6 +27,35 @@ MIRAGE_DEVICE Vec<T, N> load_inside(const T* p, bool inside MIRAGE_SITE) {
   return v;
 }
 
+// The N elements from `at` on of a tensor of `count`, which is aligned to 16 bytes; `at` is any. Those from number
+// `valid` on are zero. Two aligned vectors are read and shifted, where the tensor has both of them.
+template <int N, class T>
+MIRAGE_DEVICE Vec<T, N> load_anywhere(const T* tensor, int at, int count, int valid = N MIRAGE_SITE) {
+  static_assert(sizeof(T) == 2 && N == 8, "16 bytes of two-byte elements");
+  const int low = at / N * N, shift = at - low;
+  Vec<T, N> v = {};
+  if (low + 2 * N <= count) {
+    alignas(16) uint32_t w[8];
+    detail::copy<16>(w, tensor + low MIRAGE_PASS);
+    detail::copy<16>(w + 4, tensor + low + N MIRAGE_PASS);
+    MIRAGE_UNROLL
+    for (int i = 0; i < 6; i++) w[i] = shift & 4 ? w[i + 2] : w[i];
+    MIRAGE_UNROLL
+    for (int i = 0; i < 5; i++) w[i] = shift & 2 ? w[i + 1] : w[i];
+    MIRAGE_UNROLL
+    for (int i = 0; i < 4; i++) w[i] = shift & 1 ? w[i] >> 16 | w[i + 1] << 16 : w[i];
+    MIRAGE_UNROLL
+    for (int i = 0; i < 4; i++) w[i] &= (2 * i < valid ? 0xffffu : 0u) | (2 * i + 1 < valid ? 0xffff0000u : 0u);
+    memcpy(&v, w, 16);
+  } else {
+    MIRAGE_UNROLL
+    for (int i = 0; i < N; i++) {
+      if (i < valid && at + i < count) v[i] = tensor[at + i];
+    }
+  }
+  return v;
+}
+
 template <class T, int N>
 MIRAGE_DEVICE void store(T* p, const Vec<T, N>& v MIRAGE_SITE) {
   detail::copy<int(sizeof(T)) * N>(p, &v MIRAGE_PASS);
