@@ -47,31 +47,42 @@ def _looped(kernel: KernelStructure, axis: int) -> KernelStructure:
 
 def concatenated(graph: KernelGraph) -> KernelGraph | None:
     """The muGraph with every sum of two matmuls in its block graphs as one concat-matmul; None if it has none."""
-    ops = tuple(
-        replace(op, body=_concatenated_block(op.body)) if isinstance(op.body, BlockGraph) else op for op in graph.ops
-    )
-    if ops == graph.ops:
+    joined = [_joined(op.body) if isinstance(op.body, BlockGraph) else {} for op in graph.ops]
+    if not any(joined):
         return None
-    return replace(graph, ops=ops)
+    return replace(graph, ops=tuple(map(_with_joined, graph.ops, joined)))
 
 
-def _concatenated_block(block: BlockGraph) -> BlockGraph:
+_Joined = dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
+"""For a sum of two matmuls: their operands W, X, Y, Z, and the values of the two."""
+
+
+def _joined(block: BlockGraph) -> _Joined:
+    if not any(op.kind is OpKind.ADD for op in block.ops):
+        return {}
     uses = block.uses()
     maker = {value: op for op, values in block.definitions() for value in values}
-    absorbed: set[int] = set()
-    joined: dict[int, tuple[int, ...]] = {}
+    joined: _Joined = {}
     for op, values in block.definitions():
         if op.kind is OpKind.ADD and _sum_of_products(block, maker, uses, op):
             (w, y), (x, z) = (maker[value].inputs for value in op.inputs)
-            joined[values[0]] = (w, x, y, z)
-            absorbed.update(op.inputs)
+            joined[values[0]] = (w, x, y, z), op.inputs
+    return joined
+
+
+def _with_joined(op: Op, joined: _Joined) -> Op:
+    return replace(op, body=_concatenated_block(op.body, joined)) if isinstance(op.body, BlockGraph) else op
+
+
+def _concatenated_block(block: BlockGraph, joined: _Joined) -> BlockGraph:
+    absorbed = {value for _, values in joined.values() for value in values}
     made = BlockGraph.start(block.args, block.grid, block.loop)
     renamed: dict[int, int] = {}
     for op, values in block.definitions():
         if values and values[0] in absorbed:
             continue
         if values and values[0] in joined:
-            op = Op(OpKind.CONCAT_MATMUL, joined[values[0]])
+            op = Op(OpKind.CONCAT_MATMUL, joined[values[0]][0])
         made = made.append(replace(op, inputs=tuple(renamed[v] for v in op.inputs)))
         for value in values:
             renamed[value] = len(made.types) - 1

@@ -35,9 +35,13 @@ Memo = MutableMapping[str, KernelGraph]
 """Graphs that were read before, by their text: reading one takes a millisecond."""
 
 
-def write(value: object) -> str:
-    """The JSON text of a value."""
-    writer = _Writer()
+Written = MutableMapping[int, tuple[KernelGraph, str]]
+"""The texts of graphs that were written before, by their identity: writing one takes a millisecond."""
+
+
+def write(value: object, written: Written | None = None) -> str:
+    """The JSON text of a value; `written` keeps the graphs of earlier ones."""
+    writer = _Writer({} if written is None else written)
     plain = writer.plain(value)
     top = {"schema": SCHEMA, "version": VERSION, "graphs": writer.graphs, "value": plain}
     return json.dumps(top, separators=(",", ":"), allow_nan=False)
@@ -71,9 +75,9 @@ def read(kind: type[T], text: str, memo: Memo | None = None) -> T:
 class _Writer:
     """Collects the graphs of a value."""
 
-    def __init__(self) -> None:
+    def __init__(self, written: Written) -> None:
         self.graphs: list[str] = []
-        self._places: dict[int, tuple[int, KernelGraph]] = {}
+        self._written = written
         self._texts: dict[str, int] = {}
 
     def plain(self, value: Any) -> Any:
@@ -100,14 +104,12 @@ class _Writer:
 
     def _graph(self, graph: KernelGraph) -> int:
         """Its place in the table; candidates share their programs, which are compared by identity first."""
-        known = self._places.get(id(graph))
-        if known is not None:
-            return known[0]
-        text = json.dumps(to_plain(graph), separators=(",", ":"))
-        place = self._texts.setdefault(text, len(self.graphs))
+        known = self._written.get(id(graph))
+        if known is None:  # the graph is kept with its text, so that no other one gets its identity
+            known = self._written[id(graph)] = graph, json.dumps(to_plain(graph), separators=(",", ":"))
+        place = self._texts.setdefault(known[1], len(self.graphs))
         if place == len(self.graphs):
-            self.graphs.append(text)
-        self._places[id(graph)] = place, graph
+            self.graphs.append(known[1])
         return place
 
 

@@ -30,7 +30,7 @@ from mirage_nb.search import (
 )
 from mirage_nb.search.saturation.events import Counts
 from mirage_nb.search.session.findings import Bounds, Explored, Findings
-from mirage_nb.search.session.plain import Memo, read, write
+from mirage_nb.search.session.plain import Memo, Written, read, write
 from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import Target
@@ -79,11 +79,12 @@ class Mailbox:
             return first
         return float(text) if text else None
 
-    def post(self, index: int, findings: Findings) -> None:
-        """Leave findings for the session, whole or not at all; those of an earlier post are replaced."""
+    def post(self, index: int, findings: Findings, written: Written | None = None) -> None:
+        """Leave findings for the session, whole or not at all; those of an earlier post are replaced. `written` keeps
+        the texts of graphs between posts."""
         draft = self.folder / f"{index}.draft"
         with contextlib.suppress(OSError):  # out of reach, or a full disk: the result travels another way
-            draft.write_text(write(findings))
+            draft.write_text(write(findings, written))
             draft.replace(self._post(index))
 
     def collect(self, index: int, memo: Memo | None = None) -> Findings | None:
@@ -156,7 +157,7 @@ def explore(task: Task, post: Callable[[Findings], None] | None = None) -> Explo
     Args:
         post: takes the findings so far, a few times a second; default: the task's mailbox.
     """
-    return _Exploration(task, post or partial(task.mailbox.post, task.index)).run()
+    return _Exploration(task, post or partial(task.mailbox.post, task.index, written={})).run()
 
 
 class _Exploration:
