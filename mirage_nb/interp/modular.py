@@ -29,8 +29,8 @@ CACHED = 2**19
 """Elements that are converted to floats at once: as many as stay in the cache."""
 CACHED_ELSEWHERE = 2**26
 """The same on a GPU, where memory is the limit."""
-FEW = 96
-"""Elements up to which large powers are quicker one by one."""
+FEW, FEW_INVERSES = 40, 96
+"""Elements up to which large powers, and inverses, are quicker one by one."""
 MOST_DIMS = 65
 """More dimensions than any array has."""
 LIMB = np.uint64(16)
@@ -82,7 +82,7 @@ class Arithmetic(ABC):
 
     def inverse(self, x: Residues) -> Residues:
         """1 / x; 0 where x is 0, which the caller has to mark as undefined."""
-        if 0 < x.size < FEW and type(x) is np.ndarray:
+        if 0 < x.size < FEW_INVERSES and type(x) is np.ndarray:
             return self._each(x, lambda number, prime: pow(number, -1, prime) if number else 0)
         return self._power(x, tuple(value - 2 for value in self.values))
 

@@ -70,21 +70,25 @@ class LaxReport:
 
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
 OPAQUE = frozenset({OpKind.RELU, OpKind.GELU, OpKind.CLAMP, OpKind.APPLY})
+MARKED = EXPONENTIALS | OPAQUE | {
+    OpKind.POW, OpKind.SQRT, OpKind.MAX, OpKind.RESCALED_SUM, OpKind.ACCUM, OpKind.CONST,
+}  # fmt: skip
+"""Operators that a report may mention; most of a graph are others."""
 
 
 def inspect(graph: KernelGraph) -> LaxReport:
     """The report on one graph."""
-    ops = list(all_ops(graph))
     demand = _Demand()
     wanted = demand.of_kernel(graph)
+    marked = [op for op in all_ops(graph) if op.kind in MARKED]
     return LaxReport(
         parts={i.name: (bool(part & P), bool(part & Q)) for i, part in zip(graph.inputs, wanted, strict=False)},
         second=demand.second,
-        opaque=tuple(sorted({_name(op) for op in ops if is_opaque(op)})),
-        maxima=any(_is_maximum(op) for op in ops),
-        roots=any(is_root(op) for op in ops),
-        symbols=any(isinstance(op.attrs, ConstAttrs) and op.attrs.symbol != "" for op in ops),
-        exponentials=any(op.kind in EXPONENTIALS or _rescales(op) for op in ops),
+        opaque=tuple(sorted({_name(op) for op in marked if is_opaque(op)})),
+        maxima=any(_is_maximum(op) for op in marked),
+        roots=any(is_root(op) for op in marked),
+        symbols=any(isinstance(op.attrs, ConstAttrs) and op.attrs.symbol != "" for op in marked),
+        exponentials=any(op.kind in EXPONENTIALS or _rescales(op) for op in marked),
     )
 
 
