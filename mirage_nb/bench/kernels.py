@@ -8,6 +8,7 @@ draws a record; it needs no GPU.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -25,7 +26,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, superoptimize
-from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.gpu import TURN, Gpu, attached_gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 OURS = "mirage_nb"
@@ -56,15 +57,26 @@ def run_kernels(asked: Asked) -> int:
     gpu = attached_gpu()
     if gpu is None:
         raise MissingPartError("bench kernels needs a GPU", hint="print a record with --from FILE, or see `doctor`")
+    if importlib.util.find_spec("torch") is None:
+        raise MissingPartError("the peers need PyTorch", hint="pip install 'mirage-nb[torch]'")
     openable(asked.record)
     openable(asked.figure)
     origin = machine(gpu, asked.revision)
     rows: list[Row] = []
-    for name in asked.names:
-        for batch in asked.batches:
-            rows += _measure(name, batch, gpu, asked)
+    wanted = [(program, batch) for n in asked.names for batch in asked.batches if (program := program_of(n, batch))]
+    ahead: Session | None = None
+    try:
+        for number, (program, batch) in enumerate(wanted):
+            session = ahead or _begun(program, batch, asked)
+            _end(session, asked)
+            # The next search has the cores while the peers have the card; what it times, it times in its turn.
+            ahead = _begun(*wanted[number + 1], asked) if number + 1 < len(wanted) else None
+            rows.append(_measure(program, batch, session, gpu))
             if asked.record:  # after each one: what was measured is kept, whatever happens to the next
                 Path(asked.record).write_text(json.dumps({**origin, "rows": rows}, indent=1))
+    finally:
+        if ahead is not None:
+            ahead.stop()
     _show(rows, gpu.target() or find_target(DEFAULT_TARGET), origin, asked.figure)
     return 0 if all(row["ours_us"] is not None for row in rows) else 1
 
@@ -120,57 +132,54 @@ def recorded_way(graph: KernelGraph, said: str | None, target: Target) -> Option
     raise OptionError(f"this muGraph is emitted no more as {said}")
 
 
-def _measure(name: str, batch: int, gpu: Gpu, asked: Asked) -> list[Row]:
-    try:
-        import torch
-
-        from mirage_nb.bench.baselines import peers
-        from mirage_nb.runtime.launch import GpuExecutable
-        from mirage_nb.runtime.race import race
-    except ImportError as error:
-        raise MissingPartError(f"the peers need PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
-    program = program_of(name, batch)
-    if program is None:
-        return []
-    session = _session(program, f"{name}-{batch}", asked)
-    winner = session.best
-    ran = winner.executable if winner is not None else None
-    ours = {OURS: ran} if isinstance(ran, GpuExecutable) else {}
-    laps = race(program.graph, ours, peers(name, program.graph, torch), gpu, scale=session.input_scale)
-    timed = {lap.name: lap for lap in laps if lap.timing is not None}
-    mine = timed.pop(OURS, None)
-    best = min(timed.values(), key=lambda lap: lap.timing.median_us if lap.timing else 0.0, default=None)
-    snapshot = session.snapshot()
-    return [
-        {
-            "workload": name,
-            "B": batch,
-            "ours_us": mine.timing.median_us if mine and mine.timing else None,
-            "spread_us": [mine.timing.low_us, mine.timing.high_us] if mine and mine.timing else None,
-            "error": mine.error if mine else None,
-            "floor_us": floor_us(program, session.target),
-            "mugraph": print_graph(winner.candidate.graph) if winner is not None else None,
-            "emitted": str(winner.emitted.options) if winner is not None else None,
-            "verdict": str(winner.candidate.verdict) if winner is not None else None,
-            "search_seconds": round(snapshot.seconds, 3),
-            "timed": sum(c.time_us is not None for c in snapshot.candidates),
-            "peer": best.name if best else None,
-            "peer_us": best.timing.median_us if best and best.timing else None,
-            "peers": {lap.name: lap.timing.median_us for lap in timed.values() if lap.timing},
-            "messages": list(snapshot.messages),
-            "left_out": {lap.name: lap.note or "not captured" for lap in laps if lap.timing is None},
-        }
-    ]
+def _begun(program: TensorProgram, batch: int, asked: Asked) -> Session:
+    return superoptimize(program, name=f"{program.name}-{batch}", store=asked.store)
 
 
-def _session(program: TensorProgram, name: str, asked: Asked) -> Session:
-    """A session that has ended, tuned if asked for; one that failed has a row that says so."""
-    session = superoptimize(program, name=name, store=asked.store)
+def _end(session: Session, asked: Asked) -> None:
+    """Wait for a session, tuned if asked for; one that failed has a row that says so."""
     session.wait()
     if asked.tune is not None and session.best is not None:
         session.tune(seconds=asked.tune)
         session.wait()
-    return session
+
+
+def _measure(program: TensorProgram, batch: int, session: Session, gpu: Gpu) -> Row:
+    """The row of a session that has ended: its winner beside every peer."""
+    import torch
+
+    from mirage_nb.bench.baselines import peers
+    from mirage_nb.runtime.launch import GpuExecutable
+    from mirage_nb.runtime.race import doubt, race
+
+    winner = session.best
+    ran = winner.executable if winner is not None else None
+    ours = {OURS: ran} if isinstance(ran, GpuExecutable) else {}
+    with TURN:
+        laps = race(program.graph, ours, peers(program.name, program.graph, torch), gpu, scale=session.input_scale)
+    timed = {lap.name: lap for lap in laps if lap.timing is not None}
+    mine = timed.pop(OURS, None)
+    best = min(timed.values(), key=lambda lap: lap.timing.median_us if lap.timing else 0.0, default=None)
+    snapshot = session.snapshot()
+    doubtful = doubt(laps, gpu)
+    return {
+        "workload": program.name,
+        "B": batch,
+        "ours_us": mine.timing.median_us if mine and mine.timing else None,
+        "spread_us": [mine.timing.low_us, mine.timing.high_us] if mine and mine.timing else None,
+        "error": mine.error if mine else None,
+        "floor_us": floor_us(program, session.target),
+        "mugraph": print_graph(winner.candidate.graph) if winner is not None else None,
+        "emitted": str(winner.emitted.options) if winner is not None else None,
+        "verdict": str(winner.candidate.verdict) if winner is not None else None,
+        "session_seconds": round(snapshot.seconds, 3),  # until its winner, its turns on the card included
+        "timed": sum(c.time_us is not None for c in snapshot.candidates),
+        "peer": best.name if best else None,
+        "peer_us": best.timing.median_us if best and best.timing else None,
+        "peers": {lap.name: lap.timing.median_us for lap in timed.values() if lap.timing},
+        "messages": [*snapshot.messages, *([doubtful] if doubtful else [])],
+        "left_out": {lap.name: lap.note or "not captured" for lap in laps if lap.timing is None},
+    }
 
 
 def floor_us(program: TensorProgram, target: Target) -> float:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import threading
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,6 +58,40 @@ def attached_gpu() -> Gpu | None:
         driver=f"{driver // 1000}.{driver % 1000 // 10}",
         l2_bytes=int(properties["l2CacheSize"]),
     )
+
+
+class Turn:
+    """Who holds it has the card for timing: whoever times on it in one interpreter takes turns, as times are of use
+    only if nothing else runs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended = -math.inf
+
+    def take(self, seconds: float = -1) -> bool:
+        """Wait so long (default: for ever) for the card; whether it is ours now."""
+        return self._lock.acquire(timeout=seconds)
+
+    def give(self) -> None:
+        """The card is free again."""
+        self._ended = time.monotonic()
+        self._lock.release()
+
+    def __enter__(self) -> Turn:
+        self.take()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.give()
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long ago the last turn has ended; 0 while there is one."""
+        return 0.0 if self._lock.locked() else time.monotonic() - self._ended
+
+
+TURN = Turn()
+"""The card belongs to the machine, not to a session: the one thing here that all of them share."""
 
 
 class _Utilisation(ctypes.Structure):

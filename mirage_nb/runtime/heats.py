@@ -8,6 +8,7 @@ is timed; no way is entered twice; whatever goes wrong with one way, the others 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,10 +50,10 @@ def told(error: Exception) -> MirageError:
 
 
 class Heats:
-    """The heats of one session on one card. `track` is None where there is nothing to time with."""
+    """The heats of one session on one card; where there is nothing to time with, kernels are tried only."""
 
-    def __init__(self, passes: Passes, gpu: Gpu, trials: Trials, track: Track | None) -> None:
-        self._passes, self._gpu, self._trials, self._track = passes, gpu, trials, track
+    def __init__(self, passes: Passes, gpu: Gpu, trials: Trials) -> None:
+        self._passes, self._gpu, self._trials = passes, gpu, trials
         self._entered = passes.entered
         self._failed: dict[str, list[MirageError]] = {}
         self._fastest: dict[str, tuple[float, Winner]] = {}
@@ -121,16 +122,18 @@ class Heats:
         untimed = dict(enumerate(entries))
         try:
             cubins = self._compiled(untimed, said, until)
-            winners = self._tried(untimed, cubins, said, until)
-            for number in sorted(winners):
-                if time.monotonic() > until:
-                    return
-                self._say(said, f"{len(entries) - len(untimed)} of {len(entries)} kernels timed or left out")
-                if not self._passes.search.proceed():
-                    raise Stopped("the session was stopped")
-                with self._noting(untimed, number):
-                    self._time(winners[number])
-                untimed.pop(number, None)
+            self._say(said, "waiting for the card")
+            with self._passes.turn(self._gpu):
+                winners = self._tried(untimed, cubins, said, until)
+                for number in sorted(winners):
+                    if time.monotonic() > until:
+                        return
+                    self._say(said, f"{len(entries) - len(untimed)} of {len(entries)} kernels timed or left out")
+                    if not self._passes.search.proceed():
+                        raise Stopped("the session was stopped")
+                    with self._noting(untimed, number):
+                        self._time(winners[number])
+                    untimed.pop(number, None)
         finally:  # what there was no time for may be entered again
             self._entered.difference_update(_key(*entry) for entry in untimed.values())
 
@@ -198,10 +201,15 @@ class Heats:
         self._entered.add(key)
         return emitted
 
+    @functools.cached_property
+    def track(self) -> Track | None:
+        """What kernels are timed on; None where there is nothing to time with. Asked for in a turn on the card."""
+        return self._passes.track(self._gpu)
+
     def _time(self, winner: Winner) -> None:
         took = math.inf
-        if self._track is not None:
-            lap = self._track.lap(winner.label, cast("GpuExecutable", winner.executable), SLOW * self.best_us)
+        if self.track is not None:
+            lap = self.track.lap(winner.label, cast("GpuExecutable", winner.executable), SLOW * self.best_us)
             if lap.timing is None:
                 raise LaunchError(lap.note)
             took = lap.timing.median_us

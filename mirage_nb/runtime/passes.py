@@ -9,6 +9,7 @@ cannot take, or that is numerically poor, stays a candidate and says why.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import threading
 import time
@@ -24,7 +25,7 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.gpu import CardLost, Gpu, busy_percent
+from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, busy_percent
 from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.trial import Outcome, Trials, draw_into, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
@@ -53,10 +54,11 @@ NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
 UNPRICED = frozenset({OpKind.CONST, OpKind.RESHAPE})
 """Operators between kernels that take no time."""
+TURN_SECONDS = 0.05
 BUSY_PERCENT = 20
 """A card that is busier than this with others' work is no place to time on."""
 QUIET_SECONDS = 1.5
-"""After so long, what the driver says of a card's last moment is not about what ended before."""
+"""What the driver says of a card's last moment is not about what ended before that."""
 EXECUTE_SECONDS = 180.0
 TRIAL_SECONDS = 120.0
 """The first runs of a kernel on a GPU; also drawing their inputs."""
@@ -187,9 +189,8 @@ class Passes:
         if not finalists:
             return True
         try:
-            track = self.track(gpu)
             with self.trials() as trials:
-                heats = Heats(self, gpu, trials, track)
+                heats = Heats(self, gpu, trials)
                 try:
                     heats.run([(candidate, None) for candidate in finalists], "finalists")
                     heats.run(heats.ways(finalists, NEAR, RICHER), "other ways to emit the best")
@@ -215,15 +216,7 @@ class Passes:
         self.confirm(fastest[:CONFIRMED])
 
     def track(self, gpu: Gpu) -> Track | None:
-        """Buffers to time on; None, and a message, where there is nothing to time with. Says so when the card, which
-        has had nothing to do for us, is busy."""
-        busy = busy_percent()
-        if busy is not None and busy > BUSY_PERCENT:
-            time.sleep(QUIET_SECONDS)  # our own work may have ended just now
-            busy = busy_percent()
-        if busy is not None and busy > BUSY_PERCENT:
-            what = f"the {gpu.name} is {busy} % busy before anything is timed"
-            self.search.tell(f"{what}: another program may be using it, and times are doubtful")
+        """Buffers to time on; None, and a message, where there is nothing to time with."""
         try:
             from mirage_nb.runtime.race import Track
 
@@ -267,6 +260,25 @@ class Passes:
             for number, future in trials.call_all(try_on_gpu, arguments, seconds=TRIAL_SECONDS):
                 yield number, future.result
 
+    @contextlib.contextmanager
+    def turn(self, gpu: Gpu) -> Iterator[None]:
+        """While this lasts nothing else of this interpreter times on the card. Says so when it is busy all the same.
+
+        Raises:
+            Stopped: the session was stopped before its turn came.
+        """
+        busy = busy_percent() if TURN.quiet_seconds > QUIET_SECONDS else None
+        if busy is not None and busy > BUSY_PERCENT:
+            what = f"the {gpu.name} is {busy} % busy before anything is timed"
+            self.search.tell(f"{what}: another program may be using it, and times are doubtful")
+        while not TURN.take(TURN_SECONDS):
+            if not self.search.proceed():
+                raise Stopped("the session was stopped")
+        try:
+            yield
+        finally:
+            TURN.give()
+
     def on_gpu(
         self, candidate: Candidate, emitted: Emitted, cubin: Cubin, gpu: Gpu, outcome: Callable[[], Outcome]
     ) -> Winner:
@@ -286,7 +298,8 @@ class Passes:
         self.stage = "timing"
         graph = self.search.program
         entries: dict[str, Any] = {winner.label: winner.executable for winner in winners}
-        laps = race(graph, entries, pytorch_peers(graph), gpu, scale=self.input_scale)
+        with self.turn(gpu):
+            laps = race(graph, entries, pytorch_peers(graph), gpu, scale=self.input_scale)
         self.baselines = tuple(lap for lap in laps if lap.name not in entries)
         timed = {lap.name: lap.timing for lap in laps if lap.timing is not None}
         doubtful = doubt(laps, gpu)

@@ -172,14 +172,14 @@ class _Tuning:
             self._search.tell(str(Tuned(self._timed, before, self._best_us(), took, self._complete)))
 
     def _heats(self) -> None:
-        track = self._passes.track(self._gpu)
-        if track is None:
-            return
         workers = Workers(max(1, read_settings().workers // 4))
         try:
             with self._passes.trials() as trials:
-                heats = Heats(self._passes, self._gpu, trials, track)
+                heats = Heats(self._passes, self._gpu, trials)
                 heats.know(self._passes.winners.values())
+                with self._passes.turn(self._gpu):
+                    if heats.track is None:
+                        return
                 try:
                     while time.monotonic() < self._until and not self._complete:
                         self._batch(heats, workers)

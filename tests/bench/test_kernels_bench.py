@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mirage_nb.__main__ import main
+from mirage_nb.bench import kernels
 from mirage_nb.bench.kernels import (
     Asked,
     floor_us,
@@ -25,7 +26,7 @@ from mirage_nb.bench.machine import commit
 from mirage_nb.bench.workloads import WORKLOADS
 from mirage_nb.errors import MissingPartError, OptionError, StoreError
 from mirage_nb.ir.text import parse_graph
-from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.targets import find_target
 
 RECORDS = sorted((Path(__file__).parents[2] / "mirage_nb" / "bench" / "records").glob("kernels-*.json"))
@@ -131,6 +132,52 @@ def test_files_are_opened_before_anything_is_measured(monkeypatch: pytest.Monkey
     monkeypatch.setattr("mirage_nb.bench.kernels.attached_gpu", lambda: object())
     with pytest.raises(StoreError, match="cannot be written"):
         run_kernels(Asked(("gqa",), (1,), record="/no/such/folder/record.json"))
+
+
+class Stub:
+    """A session that notes what is done with it."""
+
+    def __init__(self, did: list[str], name: str) -> None:
+        self.did, self.name, self.best = did, name, object()
+
+    def wait(self) -> None:
+        self.did.append(f"wait {self.name}")
+
+    def tune(self, seconds: float) -> None:
+        self.did.append(f"tune {self.name} {seconds:g}")
+
+    def stop(self) -> None:
+        self.did.append(f"stop {self.name}")
+
+
+def test_the_next_search_begins_before_the_peers_are_raced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    did: list[str] = []
+
+    def begun(program: Any, name: str, store: str | None) -> Stub:
+        did.append(f"begin {name} {store}")
+        return Stub(did, name)
+
+    def measured(program: Any, batch: int, session: Stub, gpu: Gpu) -> dict[str, Any]:
+        did.append(f"race {session.name}")
+        if program.name == "lora":
+            raise RuntimeError("lost")
+        return row(program.name, 2.0, 3.0, batch)
+
+    monkeypatch.setattr(kernels, "attached_gpu", lambda: Gpu("Some card", 90, 132, "13.0", 2**20))
+    monkeypatch.setattr(kernels, "machine", lambda gpu, revision: {"card": gpu.name})
+    monkeypatch.setattr(kernels, "superoptimize", begun)
+    monkeypatch.setattr(kernels, "_measure", measured)
+    record = tmp_path / "record.json"
+    asked = Asked(("gqa", "moe", "lora", "mha"), (1, 8), tune=5.0, record=str(record), store="s")
+    with pytest.raises(RuntimeError, match="lost"):
+        run_kernels(asked)
+    assert did[:8] == [
+        "begin gqa-1 s", "wait gqa-1", "tune gqa-1 5", "wait gqa-1", "begin gqa-8 s", "race gqa-1", "wait gqa-8",
+        "tune gqa-8 5",
+    ]  # fmt: skip
+    assert did[-3:] == ["begin lora-8 s", "race lora-1", "stop lora-8"]
+    kept = json.loads(record.read_text())["rows"]
+    assert [(r["workload"], r["B"]) for r in kept] == [("gqa", 1), ("gqa", 8), ("moe", 1)]
 
 
 def test_the_commit_is_read_from_the_checkout(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.report import to_json
 from mirage_nb.runtime import heats, passes
-from mirage_nb.runtime.gpu import CardLost, Gpu
+from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, Turn
 from mirage_nb.runtime.timing import Timing
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.winner import Winner
@@ -204,8 +204,32 @@ def test_times_that_vary_are_doubted(card: Race) -> None:
     assert [m for m in finished().snapshot().messages if "noisy Some card" in m]
 
 
+def test_sessions_take_turns_on_the_card(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, alone = card.lap, []
+
+    def lap(*given: Any) -> SimpleNamespace:
+        alone.append(not TURN.take(0))
+        return timed(*given)
+
+    monkeypatch.setattr(card, "lap", lap)
+    with TURN:
+        session = superoptimize(SMALL, effort="quick")
+        while "waiting for the card" not in session.stage:
+            assert not session.wait(0.05)
+        assert not session.wait(0.3) and alone == []
+    assert session.wait(120) and alone and all(alone) and session.best is not None
+    assert TURN.quiet_seconds > 0
+    with TURN:  # a stop does not wait for a turn
+        session = superoptimize(SMALL, effort="quick")
+        while "waiting for the card" not in session.stage:
+            assert not session.wait(0.05)
+        session.stop()
+        assert session.wait(10)
+
+
 def test_a_card_that_others_use_is_doubted(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "busy_percent", lambda: 99)
+    monkeypatch.setattr(passes, "TURN", Turn())  # nobody has timed anything yet
     said = [m for m in finished().snapshot().messages if "another program may be using" in m]
     assert said == ["the Some card is 99 % busy before anything is timed: another program may be using it, and times "
                     "are doubtful"]  # fmt: skip
