@@ -11,13 +11,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mirage_nb.codegen import Emitted, Launch, TensorArg, emit, variants
+from mirage_nb.codegen import Emitted, Launch, Options, TensorArg, emit, variants
+from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.tensor_map import device_map
@@ -40,20 +42,26 @@ CASES: dict[str, KernelGraph] = {
 }
 
 
+@dataclass(frozen=True)
 class Drawn:
     """The inputs of a muGraph on the card, one set per turn, and what is right for the first set."""
 
-    def __init__(self, graph: KernelGraph, cupy: Any, scale: float) -> None:
-        self.graph, self.cupy = graph, cupy
-        held = sum(i.type.nbytes for i in graph.inputs) + sum(t.nbytes for t in graph.output_types)
-        rng = cupy.random.default_rng(0)
-        turns = max(3, min(24, int(ROTATED_BYTES // held) + 1))
-        self.turns = [self._set(rng, scale) for _ in range(turns)]
-        self.exact = _exact(graph, dict(enumerate(self.turns[0])), cupy)
+    cupy: Any
+    turns: list[list[Any]]
+    exact: Any
 
-    def _set(self, rng: Any, scale: float) -> list[Any]:
-        shapes = [i.type.shape for i in self.graph.inputs]
+
+def draw(graph: KernelGraph, cupy: Any, scale: float) -> Drawn:
+    """Sets of random inputs that together do not fit L2."""
+    held = sum(i.type.nbytes for i in graph.inputs) + sum(t.nbytes for t in graph.output_types)
+    rng = cupy.random.default_rng(0)
+
+    def one() -> list[Any]:
+        shapes = [i.type.shape for i in graph.inputs]
         return [(scale * rng.standard_normal(s, dtype="float32")).astype("float16") for s in shapes]
+
+    turns = [one() for _ in range(max(3, min(24, int(ROTATED_BYTES // held) + 1)))]
+    return Drawn(cupy, turns, _exact(graph, dict(enumerate(turns[0])), cupy))
 
 
 class Bound:
@@ -173,7 +181,7 @@ def test_right_and_how_fast(name: str) -> None:
     ways = [emit(graph, H200, options) for options in variants(graph, H200)]
     with ThreadPoolExecutor() as pool:
         cubins = list(pool.map(lambda e: compile_cubin(e.source, H200.arch), ways))
-    drawn = Drawn(graph, cupy, 0.05 if name.startswith("gated") else 1.0)
+    drawn = draw(graph, cupy, 0.05 if name.startswith("gated") else 1.0)
     rows = []
     for emitted, cubin in zip(ways, cubins, strict=True):
         bound = Bound(emitted, cubin, drawn)
@@ -188,3 +196,28 @@ def test_right_and_how_fast(name: str) -> None:
             f"\n{name:24} {label:8} {time:8.2f} us  {how:26} error {error:.1e} regs {registers} spill {spilled}",
             end="",
         )
+
+
+WIDE: dict[str, KernelGraph] = {
+    "sums in the loop": mugraphs.attention(2, 64, 512, 64, 1, 8),
+    "sums after the loop": mugraphs.attention(2, 64, 512, 64, 1, 8, late=True),
+    "two groups": mugraphs.attention(2, 128, 512, 64, 1, 8, late=True),
+    "running maximum": mugraphs.split_safe_attention(2, 64, 1024, 64, 1, 2, 8),
+    "normed values": mugraphs.normed_attention("V", 64, 512, loop=8),
+    "weights over norms": mugraphs.normed_attention("E", 64, 512, loop=8),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_warpgroups_multiply_right(name: str) -> None:
+    """Rows that live over the loop and rows that are computed in it: both are registers of asynchronous products."""
+    cupy = pytest.importorskip("cupy")
+    graph = WIDE[name]
+    rng = np.random.default_rng(0)
+    inputs = [(0.3 * rng.standard_normal(i.type.shape)).astype(np.float16) for i in graph.inputs]
+    (exact,) = evaluate(graph, [a.astype(np.float64) for a in inputs])
+    drawn = Drawn(cupy, [[cupy.asarray(a) for a in inputs]], cupy.asarray(exact))
+    for stages in (2, 4):
+        emitted = emit(graph, H200, Options(8 if name == "two groups" else 4, stages, bulk=True, wide=True))
+        assert "wgmma_m64k16" in emitted.source
+        assert Bound(emitted, compile_cubin(emitted.source, H200.arch), drawn).error() < 1e-3, stages
