@@ -26,6 +26,7 @@ from mirage_nb.search import (
     run_configuration,
     tiny,
 )
+from mirage_nb.search.derive import free_loops
 from mirage_nb.search.sizes import concrete
 from mirage_nb.search.sizes.concrete import GRAIN, _Kernel, tile_of
 from mirage_nb.search.sizes.instantiate import divisors, overhangs, poor_axes, sized
@@ -211,3 +212,16 @@ def test_divisors_are_among_the_parts_that_are_tried() -> None:
     found = instances(structure, prepared, H200, 400)
     blocks = {i.sizes.get(f"grid {prepared.axes[0].name}", 1) for i in found}
     assert blocks & set(divisors(2310)) and blocks - set(divisors(2310))
+
+
+def test_loops_over_free_axes_overhang_too() -> None:
+    graph = parse("X: f16[7, 64]\nW: f16[64, 4093]\nreturn rms_norm(X) @ W").graph
+    prepared = prepare(graph)
+    axis = next(i for i, axis in enumerate(prepared.axes) if axis.extent == 4093)
+    looped = [loop for s in structures_of(graph, 1) for loop in free_loops(s, prepared) if loop.kernels[0].loop == axis]
+    assert looped
+    for structure in looped[:2]:
+        program, small = tiny(prepared, structure, frozenset({axis}))
+        check(small)
+        assert hangs(small) and verify(program, small).accepted
+        assert any(f"loop {prepared.axes[axis].name}" in i.sizes for i in instances(structure, prepared, H200, 9))

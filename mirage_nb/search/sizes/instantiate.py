@@ -36,7 +36,9 @@ KNOWN = 4096
 ALIKE = 0.99
 """Sizes are almost equal if their binary logarithms differ by less than this in all: no factor of two apart."""
 TINY_REDUCED, TINY_FREE = 8, 4
-"""Extents of the axes on a tiny instance: two of every part. Axes over which tiles hang have one element less."""
+"""Extents of the axes on a tiny instance: two of every part."""
+TINY_OVERHANGING = 7
+"""Extent of axes over which tiles hang: four parts, or two, that each have an element of it."""
 USEFUL_TILES = (16, 32, 64, 128)
 """An axis has poor divisors if none within a factor of two of one of these is a multiple of `DIVISOR_GRAIN`."""
 DIVISOR_GRAIN = 8
@@ -167,7 +169,7 @@ def _diverse(ranked: Sequence[int], logarithms: Numbers, limit: int) -> list[int
 def tiny_extents(prepared: Prepared, overhanging: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """Extents of the axes on a tiny instance."""
     return tuple(
-        (TINY_REDUCED if axis.reduced else TINY_FREE) - (number in overhanging)
+        TINY_OVERHANGING if number in overhanging else TINY_REDUCED if axis.reduced else TINY_FREE
         for number, axis in enumerate(prepared.axes)
     )
 
