@@ -42,7 +42,7 @@ def check(fields: SharedFields, graph: KernelGraph, instances: list[FieldInstanc
         assert all(same(at(a, number), b) for a, b in zip(outputs, expected, strict=True))
 
 
-@given(mugraphs() | program_pairs().map(lambda pair: pair[0]))
+@given(mugraphs() | mugraphs(overhang=True) | program_pairs().map(lambda pair: pair[0]))
 @settings(max_examples=60)
 def test_values_are_those_of_single_evaluations(graph: KernelGraph) -> None:
     instances, inputs = drawn(graph, (1, 2))
