@@ -31,6 +31,16 @@ def align(array: Array, rank: int, batch: int) -> Array:
     return array.reshape(*array.shape[:batch], *(1,) * missing, *array.shape[batch:])
 
 
+def one_view(a: Array, b: Array) -> bool:
+    """Whether two arrays are the same view of the same memory, as replicated tiles are in all iterations."""
+    if a is b:
+        return True
+    if a.base is None or a.base is not b.base or (a.shape, a.strides) != (b.shape, b.strides):
+        return False
+    name = "__array_interface__" if isinstance(a, np.ndarray) else "__cuda_array_interface__"
+    return bool(getattr(a, name)["data"] == getattr(b, name)["data"])
+
+
 def tile_rank(arrays: Sequence[Array], batch: int) -> int:
     """The largest number of tile dimensions among the arrays."""
     return max(array.ndim for array in arrays) - batch

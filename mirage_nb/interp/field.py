@@ -203,19 +203,9 @@ def _where_any(mask: Mask | None) -> Mask | None:
 
 def _same(x: FieldTensor, y: FieldTensor) -> bool:
     return all(
-        (a is None) == (b is None) and (a is None or b is None or _one_view(a, b) or bool(np.array_equal(a, b)))
+        (a is None) == (b is None) and (a is None or b is None or arrays.one_view(a, b) or bool(np.array_equal(a, b)))
         for a, b in ((x.p, y.p), (x.q, y.q))
     )
-
-
-def _one_view(a: Residues, b: Residues) -> bool:
-    """Whether two arrays are the same view of the same memory, as replicated tiles are in all iterations."""
-    if a is b:
-        return True
-    if a.base is None or a.base is not b.base or (a.shape, a.strides) != (b.shape, b.strides):
-        return False
-    name = "__array_interface__" if isinstance(a, np.ndarray) else "__cuda_array_interface__"
-    return bool(getattr(a, name)["data"] == getattr(b, name)["data"])
 
 
 def _word(x: FieldTensor) -> Words:

@@ -103,7 +103,8 @@ class FloatAlgebra:
             case AccumKind.MAX:
                 return (np.maximum(state[0], operands[0]),)
             case AccumKind.HOLD:
-                if not np.array_equal(state[0], operands[0], equal_nan=True):
+                same = arrays.one_view(state[0], operands[0])
+                if not same and not np.array_equal(state[0], operands[0], equal_nan=True):
                     raise GraphError("a hold accumulator takes in a value that changes with the iteration")
                 return state
             case AccumKind.RESCALE:
