@@ -180,8 +180,11 @@ def _verify(options: argparse.Namespace) -> int:
         print(check_files(left, right, _read(options.check)))
         return 0
     device = field_device() if options.final else CPU
+    progress = _show_trials if sys.stderr.isatty() else None
     if not (options.prove or options.proof):
-        code, text = verify_files(left, right, trials=options.trials, final=options.final, device=device)
+        code, text = verify_files(
+            left, right, trials=options.trials, final=options.final, device=device, progress=progress
+        )
         print(text)
         return code
     code, text, proof = prove_files(
@@ -190,6 +193,7 @@ def _verify(options: argparse.Namespace) -> int:
         trials=options.trials,
         final=options.final,
         device=device,
+        progress=progress,
         properties=dict(_property(text) for text in options.property),
     )
     print(text)
@@ -199,6 +203,11 @@ def _verify(options: argparse.Namespace) -> int:
         _write(Path(options.proof), proof.to_json())
         print(f"wrote {options.proof}")
     return code
+
+
+def _show_trials(done: int, wanted: int) -> None:
+    """Show on one line how many trials there were; at full shapes one takes seconds."""
+    print(f"\r{done} of {wanted} trials\033[K" if done < wanted else "\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _property(text: str) -> tuple[str, tuple[str, ...]]:

@@ -16,17 +16,25 @@ from mirage_nb.ir.jsonform import parse_json
 from mirage_nb.ir.text import HEADER, parse_graph
 from mirage_nb.lang import parse
 from mirage_nb.verify.proof import Proof, check, verify_and_prove
-from mirage_nb.verify.trials import TRIALS, verify
+from mirage_nb.verify.trials import TRIALS, Progress, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 ACCEPTED, REFUTED, UNDECIDED = 0, 1, 2
 
 
 def verify_files(
-    a_text: str, b_text: str, *, trials: int = TRIALS, seed: int = 0, final: bool = False, device: Device = CPU
+    a_text: str,
+    b_text: str,
+    *,
+    trials: int = TRIALS,
+    seed: int = 0,
+    final: bool = False,
+    device: Device = CPU,
+    progress: Progress | None = None,
 ) -> tuple[int, str]:
     """Exit code and report. Raises MirageError for a text that cannot be read or graphs that do not compare."""
-    verdict = verify(read_graph(a_text), read_graph(b_text), trials=trials, seed=seed, final=final, device=device)
+    a, b = read_graph(a_text), read_graph(b_text)
+    verdict = verify(a, b, trials=trials, seed=seed, final=final, device=device, progress=progress)
     if verdict.accepted:
         return ACCEPTED, describe(verdict)
     code = REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
@@ -41,6 +49,7 @@ def prove_files(
     seed: int = 0,
     final: bool = False,
     device: Device = CPU,
+    progress: Progress | None = None,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> tuple[int, str, Proof | None]:
     """As `verify_files`, with a search for a proof unless the second graph is refuted, and the proof.
@@ -49,7 +58,14 @@ def prove_files(
     """
     program, mugraph = read_graph(a_text), read_graph(b_text)
     verdict, proof = verify_and_prove(
-        program, mugraph, trials=trials, seed=seed, final=final, device=device, properties=properties
+        program,
+        mugraph,
+        trials=trials,
+        seed=seed,
+        final=final,
+        device=device,
+        progress=progress,
+        properties=properties,
     )
     code = ACCEPTED if verdict.accepted else REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
     return code, describe(verdict), proof

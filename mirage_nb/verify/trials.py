@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 
 from mirage_nb.errors import OptionError, VerificationError
@@ -35,6 +36,10 @@ ATTEMPTS_PER_TRIAL = 4
 FINAL_LOG2_BOUND = -64.0
 """What final verification adds trials for, up to `FINAL_TRIALS`, where a theorem bounds a trial."""
 FINAL_TRIALS = 64
+BYTES = 8
+"""What a trial takes at least for every element of the tensors in device memory."""
+TOO_LARGE = "the field values of these graphs do not fit into memory"
+SMALLER = "verify them with smaller extents, and prove them for all sizes"
 WIDE_ELEMENTS = 2**20
 """Inputs up to which final trials use 31-bit primes; four times the work of 21-bit ones."""
 
@@ -66,18 +71,30 @@ def verify(
             the same everywhere.
 
     Raises:
-        VerificationError: the graphs do not have the same inputs.
+        VerificationError: the graphs do not have the same inputs, or their values do not fit into memory.
         GraphError: a graph breaks Definition 2.1.
         OptionError: a number of trials or a seed that is out of range.
     """
     if not 1 <= trials <= MAX_TRIALS or not 0 <= seed < 2**63:
         raise OptionError(f"trials {trials}, seed {seed}: 1 to {MAX_TRIALS} trials, a seed below 2^63")
     _check_inputs(program, candidate)
+    _check_memory(program, candidate)
     wide = final and sum(i.type.elements for i in program.inputs) <= WIDE_ELEMENTS
     pool = LARGE if wide else SMALL
-    if progress is None:
-        return _kept(program, candidate, trials, seed, pool, device)
-    return _verify(program, candidate, trials, seed, pool, device, progress)
+    try:
+        if progress is None:
+            return _kept(program, candidate, trials, seed, pool, device)
+        return _verify(program, candidate, trials, seed, pool, device, progress)
+    except MemoryError as error:
+        raise VerificationError(TOO_LARGE, hint=SMALLER) from error
+
+
+def _check_memory(program: KernelGraph, candidate: KernelGraph) -> None:
+    elements = max(sum(t.elements for t in graph.types) for graph in (program, candidate))
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if elements * BYTES > there:
+        needed = f"about {elements * BYTES / 2**30:.0f} GiB, and this machine has {there / 2**30:.0f}"
+        raise VerificationError(f"{TOO_LARGE}: {needed}", hint=SMALLER)
 
 
 def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:

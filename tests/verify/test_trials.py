@@ -415,3 +415,18 @@ def test_functions_of_the_program_are_named_and_uninterpreted() -> None:
     assert verify(graph(bump, "bump(X)"), graph("x * tanh(x) + 1", "bump(X)")).kind is VerdictKind.REFUTED
     even = verify(graph("x * x", "bump(X)"), graph("x * x", "bump(X * -1)"))
     assert even.kind is VerdictKind.OUTSIDE_LAX and not even.accepted
+
+
+def test_what_does_not_fit_into_memory_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = Kernel(X=(2**20, 2**19))
+    graph = k.returning(k.op(OpKind.SQR, 0))
+    with pytest.raises(VerificationError, match=r"do not fit into memory: about 8192 GiB"):
+        verify(graph, graph)
+
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    case = rmsnorm()
+    monkeypatch.setattr("mirage_nb.verify.trials._kept", exhausted)
+    with pytest.raises(VerificationError, match="do not fit into memory"):
+        verify(case.program, case.candidate)

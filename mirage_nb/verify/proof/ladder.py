@@ -15,7 +15,7 @@ from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.proof.prover import Unproved, prove
 from mirage_nb.verify.proof.steps import Proof
-from mirage_nb.verify.trials import TRIALS, verify
+from mirage_nb.verify.trials import TRIALS, Progress, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 SECONDS = 5.0
@@ -31,12 +31,13 @@ def verify_and_prove(
     seconds: float = SECONDS,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
     device: Device = CPU,
+    progress: Progress | None = None,
 ) -> tuple[Verdict, Proof | None]:
     """Random tests, and unless they refute, up to `seconds` of looking for a proof for all sizes.
 
     Raises as `verify` and `prove`.
     """
-    verdict = verify(program, candidate, trials=trials, seed=seed, final=final, device=device)
+    verdict = verify(program, candidate, trials=trials, seed=seed, final=final, device=device, progress=progress)
     pairing = verdict.outputs or None
     return with_proof(verdict, program, candidate, seconds=seconds, outputs=pairing, properties=properties)
 
