@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures as futures
+from pathlib import Path
 
 import pytest
 
+from mirage_nb.__main__ import main
 from mirage_nb.errors import OptionError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.pipeline import superoptimize
+from mirage_nb.pipeline import resume, superoptimize
 from mirage_nb.search import (
     AXIOMS,
     EFFORTS,
@@ -138,3 +140,34 @@ def test_the_public_names() -> None:
     assert session.switches["sum_div"] and not session.switches["merging"]
     session.stop()
     session.wait(60)
+
+
+def test_the_command_line_switches_and_says_why_nothing_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.mirage"
+    file.write_text("X: f16[4, 64]\nm: f16[4, 1]\nY = sum(X, axis=-1, keepdims=True)\nreturn exp(Y) / m")
+    switched_off = ["--without-axiom", "sum_div", "--without-axiom", "mul_div", "--without-pruning", "concat"]
+    code = main(["superoptimize", str(file), "--effort", "quick", "--max-block-ops", "2", *switched_off])
+    said = capsys.readouterr().out
+    assert code == 1 and "No muGraph was accepted.\nThe last values of the program (3 operators)" in said
+    assert "not searched: mul_div is switched off" in said and "not searched: sum_div is switched off" in said
+    assert "concat is switched off" not in said, "at this effort it is off anyway"
+
+
+def test_the_command_line_knows_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["superoptimize", "file", "--without-axiom", "add_commutes"])
+    assert "invalid choice: 'add_commutes'" in capsys.readouterr().err
+
+
+def test_a_stored_session_goes_on_with_its_switches(tmp_path: Path) -> None:
+    kept = tmp_path / "sessions.sqlite"
+    session = superoptimize(SMALL, name="kept", effort="quick", axioms={"sum_div": False}, store=kept, max_block_ops=1)
+    session.result(60)
+    session.extend(prunings={"merging": False})
+    session.result(60)
+    again = resume("kept", store=kept)
+    found = again.result(60)
+    assert not again.switches["sum_div"] and not again.switches["merging"] and again.switches["mul_div"]
+    assert found.configurations_kept == found.configurations_total and "sum_div is switched off" in found.cut
