@@ -28,7 +28,10 @@ def add_parser(commands: Any) -> None:
     kernels.add_argument("--store", metavar="FILE", help="keep the searches there; what it has is not searched again")
     kernels.add_argument("--record", metavar="FILE", help="write the measurements as JSON, after every workload")
     kernels.add_argument("--figure", metavar="FILE", help="draw the bars of the paper's Figure 7 (.svg, .pdf, .png)")
-    kernels.add_argument("--from", dest="source", metavar="FILE", help="show this record instead; needs no GPU")
+    kernels.add_argument(
+        "--from", dest="source", metavar="FILE", action="append",
+        help="show this record instead, needs no GPU; given several times: join them, --record FILE keeps that",
+    )  # fmt: skip
     kernels.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
     kernels.set_defaults(run=_kernels)
     ablation = kinds.add_parser("ablation", help="parts of the plan switched off one at a time, on the attached GPU")
@@ -73,7 +76,7 @@ def _cost(options: argparse.Namespace) -> int:
 
 def _kernels(options: argparse.Namespace) -> int:
     if options.source:
-        return show_record(options.source, options.figure)
+        return show_record(options.source, options.figure, options.record)
     names = _names(options)
     batches = options.set.removeprefix("B=").split(",")
     if not all(b.isdecimal() and int(b) > 0 for b in batches):

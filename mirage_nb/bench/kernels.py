@@ -15,11 +15,12 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from mirage_nb.bench.machine import machine, openable
-from mirage_nb.bench.workloads import workload
+from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.codegen import Options, variants
 from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.ir import KernelGraph
@@ -71,7 +72,11 @@ def run_kernels(asked: Asked) -> int:
             _end(session, asked)
             # The next search has the cores while the peers have the card; what it times, it times in its turn.
             ahead = _begun(*wanted[number + 1], asked) if number + 1 < len(wanted) else None
-            rows.append(_measure(program, batch, session, gpu))
+            try:
+                rows.append(_measure(program, batch, session, gpu))
+            except Exception as error:  # noqa: BLE001  # one row must not cost the others
+                sys.stderr.write(f"{program.name} B={batch} failed: {error}\n")
+                rows.append(_failed(program, batch, session, error))
             if asked.record:  # after each one: what was measured is kept, whatever happens to the next
                 Path(asked.record).write_text(json.dumps({**origin, "rows": rows}, indent=1))
     finally:
@@ -81,12 +86,39 @@ def run_kernels(asked: Asked) -> int:
     return 0 if all(row["ours_us"] is not None for row in rows) else 1
 
 
-def show_record(path: str, figure: str | None) -> int:
-    """Print the table of a record and draw its figure; no GPU needed. Raises OptionError when it cannot be read."""
-    record = read_record(Path(path))
+def show_record(paths: Sequence[str], figure: str | None, joined: str | None = None) -> int:
+    """Print the table of a record, or of several of one card joined, and draw its figure; no GPU needed.
+
+    Args:
+        joined: where to write the joined record.
+
+    Raises:
+        OptionError: one cannot be read, they are of different cards or commits, or two have the same row.
+    """
+    record = join_records([read_record(Path(path)) for path in paths])
     openable(figure)
+    openable(joined)
+    if joined:
+        Path(joined).write_text(json.dumps(record, indent=1))
     _show(record["rows"], find_target(DEFAULT_TARGET), record, figure)
     return 0
+
+
+def join_records(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One record of the rows of all, in the order of the workloads. Raises OptionError when they do not go together."""
+    first, *others = records
+    for key in ("card", "commit", "versions"):
+        if any(other.get(key) != first.get(key) for other in others):
+            raise OptionError(f"records that differ in their {key} are no one record")
+    order = {name: place for place, name in enumerate(WORKLOADS)}
+    rows = sorted(
+        (row for record in records for row in record["rows"]),
+        key=lambda row: (order.get(row["workload"], len(order)), row["B"]),
+    )
+    twice = [(a["workload"], a["B"]) for a, b in pairwise(rows) if (a["workload"], a["B"]) == (b["workload"], b["B"])]
+    if twice:
+        raise OptionError(f"two records have {twice[0][0]} B={twice[0][1]}")
+    return {**first, "rows": rows} if others else first
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -180,6 +212,19 @@ def _measure(program: TensorProgram, batch: int, session: Session, gpu: Gpu) -> 
         "messages": [*snapshot.messages, *([doubtful] if doubtful else [])],
         "left_out": {lap.name: lap.note or "not captured" for lap in laps if lap.timing is None},
     }
+
+
+def _failed(program: TensorProgram, batch: int, session: Session, error: Exception) -> Row:
+    """The row of a workload that could not be measured."""
+    empty = dict.fromkeys(
+        ("ours_us", "spread_us", "error", "mugraph", "emitted", "verdict", "session_seconds", "peer", "peer_us")
+    )
+    messages = [*session.snapshot().messages, f"not measured: {error}"]
+    floor = floor_us(program, session.target)
+    return {
+        "workload": program.name, "B": batch, **empty, "floor_us": floor, "timed": 0, "peers": {}, "messages": messages,
+        "left_out": {},
+    }  # fmt: skip
 
 
 def floor_us(program: TensorProgram, target: Target) -> float:

@@ -60,8 +60,8 @@ BUSY_PERCENT = 20
 QUIET_SECONDS = 1.5
 """What the driver says of a card's last moment is not about what ended before that."""
 EXECUTE_SECONDS = 180.0
-TRIAL_SECONDS = 120.0
-"""The first runs of a kernel on a GPU; also drawing their inputs."""
+TRIAL_SECONDS, DRAW_SECONDS = 120.0, 300.0
+"""The first runs of a kernel on a GPU, and drawing their inputs."""
 CONFIRM_SECONDS = 60.0
 """What final verification may take; beyond it the verdict of the search stands."""
 CONFIRM_ELEMENTS = 2**26
@@ -251,7 +251,7 @@ class Passes:
 
         if not self._drawn_file.exists():
             drawing, self._drawing = self._drawing or self._draw(trials), None
-            drawing(TRIAL_SECONDS)
+            drawing(DRAW_SECONDS)
         arguments = [(self._drawn_file, emitted, cubin) for _, emitted, cubin in entries]
         if exclusive():
             for number, trying in enumerate(arguments):

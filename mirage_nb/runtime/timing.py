@@ -115,7 +115,8 @@ def _capture(contestant: Contestant, torch: Any) -> Any:
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=stream):
+            # What other threads do, a search that compiles, is no part of it and does not spoil it.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 for call in _turns(contestant):
                     call()
         except RuntimeError:

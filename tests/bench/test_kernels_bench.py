@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,7 +139,10 @@ class Stub:
     """A session that notes what is done with it."""
 
     def __init__(self, did: list[str], name: str) -> None:
-        self.did, self.name, self.best = did, name, object()
+        self.did, self.name, self.best, self.target = did, name, object(), H200
+
+    def snapshot(self) -> Any:
+        return SimpleNamespace(messages=("one message",))
 
     def wait(self) -> None:
         self.did.append(f"wait {self.name}")
@@ -161,6 +165,8 @@ def test_the_next_search_begins_before_the_peers_are_raced(monkeypatch: pytest.M
         did.append(f"race {session.name}")
         if program.name == "lora":
             raise RuntimeError("lost")
+        if program.name == "mha":
+            raise KeyboardInterrupt
         return row(program.name, 2.0, 3.0, batch)
 
     monkeypatch.setattr(kernels, "attached_gpu", lambda: Gpu("Some card", 90, 132, "13.0", 2**20))
@@ -169,15 +175,36 @@ def test_the_next_search_begins_before_the_peers_are_raced(monkeypatch: pytest.M
     monkeypatch.setattr(kernels, "_measure", measured)
     record = tmp_path / "record.json"
     asked = Asked(("gqa", "moe", "lora", "mha"), (1, 8), tune=5.0, record=str(record), store="s")
-    with pytest.raises(RuntimeError, match="lost"):
+    with pytest.raises(KeyboardInterrupt):
         run_kernels(asked)
     assert did[:8] == [
         "begin gqa-1 s", "wait gqa-1", "tune gqa-1 5", "wait gqa-1", "begin gqa-8 s", "race gqa-1", "wait gqa-8",
         "tune gqa-8 5",
     ]  # fmt: skip
-    assert did[-3:] == ["begin lora-8 s", "race lora-1", "stop lora-8"]
-    kept = json.loads(record.read_text())["rows"]
-    assert [(r["workload"], r["B"]) for r in kept] == [("gqa", 1), ("gqa", 8), ("moe", 1)]
+    assert did[-3:] == ["begin mha-8 s", "race mha-1", "stop mha-8"]
+    kept = read_record(record)["rows"]
+    assert [(r["workload"], r["B"]) for r in kept] == [("gqa", 1), ("gqa", 8), ("moe", 1), ("lora", 1), ("lora", 8)]
+    assert kept[3].keys() >= {"ours_us", "peers", "emitted"} and "not measured: lost" in kept[3]["messages"]
+    assert "lora" in table(kept, H200)
+
+
+def test_records_of_one_card_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    origin = {"card": "C", "commit": "1", "versions": {"torch": "2"}, "date": "today"}
+    halves = [[row("mha", 2.0, 4.0), row("rmsnorm", 2.0, 4.0, 8)], [row("rmsnorm", 1.0, 2.0)]]
+    paths = []
+    for number, rows in enumerate(halves):
+        paths += ["--from", str(tmp_path / f"{number}.json")]
+        Path(paths[-1]).write_text(json.dumps({**origin, "rows": rows}))
+    whole = tmp_path / "whole.json"
+    assert main(["bench", "kernels", *paths, "--record", str(whole)]) == 0
+    assert "geometric mean of 3 ratios" in capsys.readouterr().out
+    kept = read_record(whole)
+    assert kept["card"] == "C" and [(r["workload"], r["B"]) for r in kept["rows"]] == [
+        ("rmsnorm", 1), ("rmsnorm", 8), ("mha", 1)
+    ]  # fmt: skip
+    Path(paths[-1]).write_text(json.dumps({**origin, "card": "D", "rows": halves[1]}))
+    assert main(["bench", "kernels", *paths]) == 2 and "differ in their card" in capsys.readouterr().err
+    assert main(["bench", "kernels", *paths[:2], *paths[:2]]) == 2 and "two records have" in capsys.readouterr().err
 
 
 def test_the_commit_is_read_from_the_checkout(tmp_path: Path) -> None:

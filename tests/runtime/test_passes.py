@@ -99,6 +99,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Race:
         return Winner.judged(candidate, emitted, stand_in, cubin, outcome, self.origin)
 
     monkeypatch.setattr(passes, "FINALISTS_GPU", 3)
+    monkeypatch.setattr(passes, "RICHER", 2)
     race = Race()
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)

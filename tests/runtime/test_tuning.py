@@ -174,6 +174,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
             yield number, SimpleNamespace(result=lambda a=args, q=quick: None if q else function(*a))
 
     monkeypatch.setattr(passes, "FINALISTS_GPU", 2)
+    monkeypatch.setattr(passes, "RICHER", 1)
     monkeypatch.setattr(tuning, "REACH", (tuning.Reach(1.15, 4, 2, 8),))
     found = Card()
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
