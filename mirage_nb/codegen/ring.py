@@ -12,9 +12,9 @@ from contextlib import nullcontext
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named
 from mirage_nb.codegen.maps import VECTOR, Walk, each
-from mirage_nb.codegen.reader import Multi, Scope, device_start, locate, operand_leaf
+from mirage_nb.codegen.reader import Multi, Scope, behind_views, device_start, locate, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import InIterAttrs
+from mirage_nb.ir import InIterAttrs, OpKind
 from mirage_nb.optimize.placement import Phase, Step, StepKind
 from mirage_nb.optimize.transfer import Boxes, boxes, read_once
 
@@ -264,8 +264,23 @@ class BulkRing:
     def leave(self) -> None:
         """This warp has finished with the slot.
 
-        An arrival does not wait for loads in front of it: on the card the engine overwrote what was still being read.
+        An arrival does not wait for loads in front of it: on a card the engine overwrote what was still being read.
+        Products of warpgroups are waited for.
         """
-        self.out.line("fence_proxy_async();")
+        if self._loaded():
+            self.out.line("fence_proxy_async();")
         self.out.line("warp_sync();")
         self.out.line(f"if (lane == 0) mbarrier_arrive(empty + iteration % {self.slots});")
+
+    def _loaded(self) -> bool:
+        """Whether ordinary loads read a tile of the ring, in the loop."""
+        scope, ring = self.scope, {s.value for s in self.steps}
+        for step in scope.plan.steps:
+            read = set(step.reads)
+            if scope.plan.options.wide and step.kind is StepKind.FRAGMENT:
+                op = scope.block.ops[step.op]
+                operands = op.inputs[:1] if op.kind is OpKind.MATMUL else op.inputs  # its columns stay where they are
+                read = {behind_views(scope, v) for v in operands}
+            if step.phase is Phase.LOOP and not read.isdisjoint(ring):
+                return True
+        return False

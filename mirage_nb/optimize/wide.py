@@ -37,8 +37,8 @@ def wide_possible(block: BlockGraph, region: Region | None, options: Options) ->
     layout like those that are copied, which is known later (`fits_panels`)."""
     if not (options.wide and options.bulk) or region is None or block.loop == 1:
         return False
-    # Only without accumulated matrices that leave through shared memory: such a kernel of two groups was wrong on the
-    # card, where the same text on the CPU edition is right.
+    # Only without accumulated matrices that leave through shared memory: these came out as NaN on a card when rows were
+    # held in registers over the loop. They no longer are, which is to be seen on a card before this goes.
     if not region.direct:
         return False
     if options.warps % WARPGROUP or region.row_warps != options.warps or region.row_tiles != 1:

@@ -60,6 +60,8 @@ def test_products_by_groups_of_warps(rows: int, warps: int, keys: int, d: int, s
     assert source.count("wgmma_m64k16") == (2 if wide else 0)
     # The assembler gives the rows of both products the same registers, so none may live over the loop.
     assert not wide or "uint32_t held" not in source
+    # Arrivals overtake loads of a slot, which are fenced, but not products, which are waited for.
+    assert source.count("fence_proxy_async") == (0 if wide else 1)
     check(graph, options, scale=0.3)
 
 

@@ -200,8 +200,7 @@ def test_right_and_how_fast(name: str) -> None:
 
 WIDE: dict[str, KernelGraph] = {
     "sums in the loop": mugraphs.attention(2, 64, 512, 64, 1, 8),
-    "sums after the loop": mugraphs.attention(2, 64, 512, 64, 1, 8, late=True),
-    "two groups": mugraphs.attention(2, 128, 512, 64, 1, 8, late=True),
+    "two groups": mugraphs.attention(2, 128, 512, 64, 1, 8),
     "running maximum": mugraphs.split_safe_attention(2, 64, 1024, 64, 1, 2, 8),
     "normed values": mugraphs.normed_attention("V", 64, 512, loop=8),
     "weights over norms": mugraphs.normed_attention("E", 64, 512, loop=8),
