@@ -179,7 +179,7 @@ def _grouped(pruned: KernelGraph, count: int) -> RootGroups | None:
             for words, part in zip(users, blamed, strict=True):
                 if part is not None:
                     words[part] |= bit
-    named = _named({int(word) for words in users for word in np.unique(words)}, count)
+    named = _named({int(word) for words in users if words.any() for word in np.unique(words)}, count)
     group = _joined(named, count)
     marks = tuple(_marked(words, named, group) for words in users)
     names = np.array([1 << first for first in group], np.uint64)
@@ -207,6 +207,8 @@ def _joined(words: set[int], count: int) -> list[int]:
 
 def _marked(words: Words, named: set[int], group: list[int]) -> Words:
     """The words that are named as the bit of their one group, others as 0."""
+    if not words.any():
+        return words
     unique, inverse = np.unique(words, return_inverse=True)
     bits = [1 << group[(word & -word).bit_length() - 1] if word in named else 0 for word in map(int, unique)]
     return np.array(bits, np.uint64)[inverse].reshape(words.shape)
