@@ -23,7 +23,7 @@ from mirage_nb.viz.outcomes import outcomes_html
 from mirage_nb.viz.prefix import prefix_svg
 from mirage_nb.viz.search import COLOUR, counts_svg
 from mirage_nb.viz.svg import STYLE, framed
-from mirage_nb.viz.text import duration
+from mirage_nb.viz.text import duration, expression_text
 from mirage_nb.viz.verdicts import badge, facts_html, verdict_html
 
 ROWS = 40
@@ -237,7 +237,7 @@ def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
         ("reason", escape(prefix.reason)),
         ("operator", f"<code>{escape(prefix.operator)}</code> {escape(prefix.stage)}, depth {prefix.depth}"),
         ("type", escape(prefix.type)),
-        ("expression", f"<code>{escape(prefix.expression)}</code>"),
+        ("expression", f"<code>{escape(expression_text(prefix.expression))}</code>"),
         ("configuration", escape(prefix.configuration)),
         ("name", f"<code>{escape(tree.key(prefix))}</code>"),
     ]

@@ -12,6 +12,7 @@ from mirage_nb.search.saturation.events import Prefix
 from mirage_nb.viz import layout, svg
 from mirage_nb.viz.search import COLOUR, STYLE
 from mirage_nb.viz.shapes import Chip, Shape, operator, pill, tip
+from mirage_nb.viz.text import expression_text
 
 MOST = 40
 PAD = 8.0
@@ -82,6 +83,6 @@ def _side(index: int, pairs: list[tuple[int, int]]) -> float:
 def _node(prefix: Prefix | None, last: bool) -> Shape:
     if prefix is None:
         return pill("…", "unknown", "not in the sample")
-    label = pill(prefix.type, COLOUR[prefix.outcome], f"{prefix.stage}: {prefix.expression}")
+    label = pill(prefix.type, COLOUR[prefix.outcome], f"{prefix.stage}: {expression_text(prefix.expression)}")
     cls = f"op sure {COLOUR[prefix.outcome]}" if last else "op"
     return operator(prefix.operator, [label], [Chip(prefix.stage)] if last and prefix.stage else [], cls=cls)

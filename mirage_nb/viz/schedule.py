@@ -20,6 +20,13 @@ PHASES = {Phase.BEFORE: "before the loop", Phase.LOOP: "loop body", Phase.AFTER:
 UNLOOPED = {Phase.BEFORE: "copies", Phase.LOOP: "", Phase.AFTER: "body"}
 LEFT, TOP, HEIGHT = 62.0, 40.0, 190.0
 LEAST_COLUMN, WIDTH = 34.0, 620.0
+STYLE = """
+.mir .mir-barrier-line{fill:none;stroke:var(--mir-loop);stroke-width:1.4;stroke-dasharray:4 3}
+.mir .band{fill:color-mix(in srgb,var(--mir-soft) 7%,transparent);stroke:var(--mir-line);stroke-width:.7}
+.mir rect.mir-buffer{fill:color-mix(in srgb,var(--mir-block) 28%,var(--mir-ground));
+stroke:var(--mir-block);stroke-width:1}
+.mir .mir-lit>rect.mir-buffer{stroke:var(--mir-loop);stroke-width:2.4}
+"""
 
 
 def schedule_html(number: int, plan: BlockPlan) -> str:
@@ -108,7 +115,7 @@ def memory_svg(number: int, plan: BlockPlan, available: int) -> str:
     parts.append(svg.label("step", LEFT - 6.0, 27.0, SMALL, cls="soft", anchor="end"))
     parts.append(svg.label("- - barrier", LEFT, TOP + HEIGHT + 14.0, SMALL, cls="soft"))
     parts.append(svg.label(used, width - 4.0, TOP + HEIGHT + 14.0, SMALL, anchor="end"))
-    return svg.document(width, TOP + HEIGHT + 26.0, f"shared memory over time: {used}", parts)
+    return svg.document(width, TOP + HEIGHT + 26.0, f"shared memory over time: {used}", parts, STYLE)
 
 
 def _buffer(number: int, plan: BlockPlan, buffer: Buffer, column: float, scale: float) -> str:

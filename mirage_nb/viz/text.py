@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.viz import groups
 from mirage_nb.viz.groups import Group
 from mirage_nb.viz.verdicts import outcome, witness_text
 
+_OWN = re.compile(r"ApplyApplyAttrs\(name='(\w+)', formula='[^']*'\)")
 SHOWN = 8
 GROUPS = 3
 WHY = 8
@@ -40,6 +43,11 @@ def snapshot_text(snapshot: Snapshot, budget_seconds: float | None = None) -> st
     lines += [f"not searched: {_line(group)}" for group in groups.cuts(snapshot.cut)[-GROUPS:]]
     lines += [f"note: {_line(group)}" for group in groups.messages(snapshot.messages)[-GROUPS:]]
     return "\n".join(lines)
+
+
+def expression_text(expression: str) -> str:
+    """An abstract expression in which the functions of the program's author have their own names alone."""
+    return _OWN.sub(r"\1", expression)
 
 
 def _line(group: Group) -> str:

@@ -14,6 +14,7 @@ from html import escape
 
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.viz.search import COLOUR
+from mirage_nb.viz.text import expression_text
 
 MOST = 240
 WORDS = 34
@@ -99,10 +100,11 @@ def _node(prefix: Prefix, below: Mapping[int | None, list[Prefix]], chosen: str)
     """A branch that opens, or a leaf; both can be chosen."""
     name = escape(key(prefix))
     outcome = prefix.outcome.value
+    whole = f"{prefix.stage} {prefix.type}: {expression_text(prefix.expression)}"
     label = (
         f"<i class='mir-dot' style='background:var(--mir-{COLOUR[prefix.outcome]})'></i>"
         f"<code>{escape(prefix.operator)}</code> "
-        f"<span title='{escape(f'{prefix.stage} {prefix.type}: {prefix.expression}')}'>{escape(_short(prefix))}</span> "
+        f"<span title='{escape(whole)}'>{escape(_short(prefix))}</span> "
         f"<em>{escape(outcome)}</em>"
     )
     selected = str(key(prefix) == chosen).lower()
@@ -120,5 +122,5 @@ def _node(prefix: Prefix, below: Mapping[int | None, list[Prefix]], chosen: str)
 
 def _short(prefix: Prefix) -> str:
     """What it computes, or its type where that is unknown."""
-    words = prefix.expression or prefix.type
+    words = expression_text(prefix.expression) or prefix.type
     return words if len(words) <= WORDS else f"{words[: WORDS - 1]}…"

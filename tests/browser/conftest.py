@@ -75,9 +75,9 @@ class Server:
         )
         self.setting("notification", {"fetchNews": "false", "checkForUpdates": False})
 
-    def setting(self, name: str, values: dict[str, Any]) -> None:
-        """Write a user setting of @jupyterlab/apputils-extension."""
-        folder = self.home / "config" / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"
+    def setting(self, name: str, values: dict[str, Any], extension: str = "apputils-extension") -> None:
+        """Write a user setting of one of JupyterLab's own extensions."""
+        folder = self.home / "config" / "lab" / "user-settings" / "@jupyterlab" / extension
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.jupyterlab-settings").write_text(json.dumps(values))
 

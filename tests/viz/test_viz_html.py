@@ -127,6 +127,13 @@ def test_why_nothing_was_found_is_shown_as_it_is_told() -> None:
     assert "why" not in messages_html(snapshot())
 
 
+def test_a_function_of_the_author_is_called_by_its_name() -> None:
+    formula = "ApplyApplyAttrs(name='mish', formula='x * tanh(log(1 + exp(x)))')(Σb X·W)"
+    own = replace(prefixes()[0], expression=formula)
+    assert "mish(Σb X·W)" in prefix_html(own, [own]) and "ApplyAttrs" not in prefix_html(own, [own])
+    assert "ApplyAttrs" not in prefixes_html(replace(snapshot(), prefixes=(own,)))
+
+
 def test_speed_ups_are_against_the_fastest_peer_and_only_for_measured_times() -> None:
     (one,) = candidates(1)
     timed = replace(snapshot(), candidates=(replace(one, time_us=5.0), replace(one, digest="f" * 8)))
