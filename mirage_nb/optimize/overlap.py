@@ -1,9 +1,9 @@
 """Which kernels of a muGraph may start while the one in front still runs (programmatic dependent launch).
 
-In: a kernel graph, a target. Out: an `Overlap` per operator. Invariant: a kernel that starts early touches
-nothing that an earlier launch writes, and writes nothing at all, before it has waited for that launch's end.
-Every kernel waits, so what has ended in front of one kernel has ended in front of all later ones. In a chain the first kernel waits for the launch
-in front of the muGraph, which may write any of its inputs.
+In: a kernel graph, a target, options. Out: an `Overlap` per operator. Invariant: a kernel that starts early
+touches nothing that an earlier launch writes, and writes nothing at all, before it has waited for that launch's
+end. Every kernel waits, so what has ended in front of one kernel has ended in front of all later ones. In a chain
+the first kernel waits for the launch in front of the muGraph, which may write any of its inputs.
 """
 
 from __future__ import annotations
