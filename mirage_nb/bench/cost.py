@@ -9,6 +9,7 @@ as it is now. `bench/records` keeps what the constants of the model were fitted 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from mirage_nb.bench.refit import Estimator, Found
 from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError, MissingPartError, OptionError
+from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.runtime.buffers import draw_sample
@@ -27,6 +30,7 @@ from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.search import (
     EFFORTS,
+    Assembly,
     Instance,
     Prepared,
     Structure,
@@ -62,12 +66,31 @@ def run_cost(names: Sequence[str], batch: int, count: int, record: str | None) -
 def rank_record(path: str) -> int:
     """Estimate the instances of a record anew and print the correlations; no GPU needed."""
     target, rows = read_record(Path(path))
+    every: list[Found] = []
     for name, batch in dict.fromkeys((row["workload"], row["B"]) for row in rows):
         wanted = [row for row in rows if (row["workload"], row["B"]) == (name, batch) and row["time_us"] is not None]
-        found = estimated(wanted, _program(name, batch), target)
+        found = found_again(wanted, _program(name, batch), target)
+        every += found
         lost = len(wanted) - len(found)
-        sys.stdout.write(summary(name, found) + (f"; {lost} not found by the search of today" if lost else "") + "\n")
+        told = f"; {lost} not found by the search of today" if lost else ""
+        sys.stdout.write(summary(name, [one.row for one in found]) + told + "\n")
+        sys.stdout.flush()
+    for line in left_out(every, target):
+        sys.stdout.write(line + "\n")
     return 0
+
+
+def left_out(found: Sequence[Found], target: Target) -> Iterator[str]:
+    """One line per workload: how it is ranked with constants that were fitted to the other workloads alone."""
+    names = [f"{one.row['workload']}" + (f" B={one.row['B']}" if one.row["B"] != 1 else "") for one in found]
+    if len(set(names)) < 2:
+        return
+    times = np.array([float(one.row["time_us"]) for one in found])
+    without = Estimator(found, target).without(times, names)
+    yield "with constants fitted to the other workloads alone:"
+    for name in dict.fromkeys(names):
+        mine = [(one.row, float(us)) for one, us, other in zip(found, without, names, strict=True) if other == name]
+        yield summary(name, [{**row, "estimate_us": us} for row, us in mine])
 
 
 def read_record(path: Path) -> tuple[Target, list[dict[str, Any]]]:
@@ -80,13 +103,13 @@ def read_record(path: Path) -> tuple[Target, list[dict[str, Any]]]:
         rows: list[dict[str, Any]] = record["rows"]
         for row in rows:
             row.setdefault("effort", record.get("effort", EFFORT))
-            row.setdefault("digest", parse_graph(row["mugraph"]).digest() if "mugraph" in row else "")
+            row.setdefault("digest", text_digest(parse_graph(row["mugraph"])) if "mugraph" in row else "")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OptionError(f"{path} is no record of `bench cost`: {error}", hint="--record FILE writes one") from error
     return find_target(record.get("target", DEFAULT_TARGET)), rows
 
 
-def estimated(rows: Sequence[dict[str, Any]], program: TensorProgram, target: Target) -> list[dict[str, Any]]:
+def found_again(rows: Sequence[dict[str, Any]], program: TensorProgram, target: Target) -> list[Found]:
     """The rows whose instances a search finds again, with the estimates of the model as it is now."""
     missing: dict[tuple[tuple[str, int], ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -100,15 +123,22 @@ def estimated(rows: Sequence[dict[str, Any]], program: TensorProgram, target: Ta
             instance = sized(structure, prepared, target, dict(sizes)) if fits else None
             if instance is None:
                 continue
-            digest = instance.graph.digest()
-            same = [row for row in open_ if digest.startswith(row["digest"]) and row["digest"]]
-            found += [{**row, "estimate_us": instance.cost.us} for row in same]
+            mine = text_digest(instance.graph)
+            same = [row for row in open_ if row["digest"] == mine]
+            found += [Found({**row, "estimate_us": instance.cost.us}, prepared, structure, instance) for row in same]
             missing[sizes] = [row for row in open_ if row not in same]
     return found
 
 
+def text_digest(graph: KernelGraph) -> str:
+    """How a record names a muGraph: by its text form, which stays when operators get new attributes."""
+    return hashlib.sha256(print_graph(graph).encode()).hexdigest()[:16]
+
+
 def _named_alike(structure: Structure, prepared: Prepared, names: set[str]) -> bool:
     """Whether sizes of these names can be those of an instance: split and looped axes of every kernel are there."""
+    if isinstance(structure, Assembly):
+        return all(any(name.startswith(f"P{n + 1} ") for n in range(len(structure.parts))) for name in names)
     for number, kernel in enumerate(structure.kernels):
         prefix = f"K{number + 1} " if len(structure.kernels) > 1 else ""
         wanted = {f"{prefix}grid {prepared.axes[axis].name}" for axis in kernel.grid}

@@ -9,7 +9,7 @@ piece; that is also what its small pair says, side by side for all parts (paper 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_nb.ir import Input, KernelGraph, OpKind
@@ -97,6 +97,29 @@ def part_instances(part: Part, target: Target, limit: int, limits: Limits = NO_L
     if part.structure is None:
         return [Instance({}, part.piece.graph, _library_cost(part.piece.graph, target))]
     return instantiate.instances(part.structure, part.prepared, target, limit, limits=limits)
+
+
+def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:
+    """The instance with these sizes, named as in `Instance.sizes`; None if the structure has no such instance."""
+    if not isinstance(structure, Assembly):
+        return instantiate.sized(structure, prepared, target, sizes)
+    chosen: list[Instance] = []
+    for part, mine in sizes_of_parts(structure, sizes):
+        found = part_instances(part, target, 1)[0] if part.structure is None else None
+        if part.structure is not None:
+            found = instantiate.sized(part.structure, part.prepared, target, mine)
+        if found is None:
+            return None
+        chosen.append(found)
+    made = _joined(prepared.graph, structure, chosen)
+    return made if dict(made.sizes) == dict(sizes) else None
+
+
+def sizes_of_parts(assembly: Assembly, sizes: Mapping[str, int]) -> Iterator[tuple[Part, dict[str, int]]]:
+    """The parts of an assembly, each with its share of the sizes of an instance."""
+    for number, part in enumerate(assembly.parts):
+        prefix = f"P{number + 1} "
+        yield part, {name.removeprefix(prefix): n for name, n in sizes.items() if name.startswith(prefix)}
 
 
 def cheapest(costs: Sequence[Sequence[float]], limit: int) -> Iterator[tuple[int, ...]]:

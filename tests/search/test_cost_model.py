@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -12,18 +13,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.ir import BlockGraph, InIterAttrs, KernelGraph
+from mirage_nb.errors import TargetError
+from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, KernelGraph, OpKind
 from mirage_nb.ir.legality import peak_shared_bytes
-from mirage_nb.optimize import default_options, plan
+from mirage_nb.optimize import BlockPlan, default_options, plan
 from mirage_nb.optimize.placement import Phase, StepKind
 from mirage_nb.optimize.transfer import boxes
-from mirage_nb.search import EFFORTS, Prepared, Structure, configurations, instances, prepare, run_configuration
+from mirage_nb.search import (
+    EFFORTS,
+    Assembly,
+    Prepared,
+    Structure,
+    configurations,
+    instances,
+    prepare,
+    run_configuration,
+)
 from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import LINE_BYTES, SECTOR_BYTES, Part, Sizes, anatomy, rows, warp_private
 from mirage_nb.search.sizes.cost import Estimates, estimate
-from mirage_nb.search.sizes.instantiate import Instance, divisors, sized
+from mirage_nb.search.sizes.instantiate import ALIKE, Instance, _diverse, divisors, numbered, sized
+from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
-from tests.search.programs import PROGRAMS
+from tests.search.programs import PROGRAMS, Builder
 
 H200 = find_target("h200")
 QUICK = EFFORTS["quick"]
@@ -83,7 +95,7 @@ def test_a_last_wave_of_few_blocks_costs_nearly_a_wave() -> None:
     full, one_more = costs("rmsnorm", [132, 133], 2, 32).us
     narrow, narrow_more = costs("rmsnorm", [132, 133], 64, 32).us
     assert one_more > 1.4 * full
-    assert narrow_more < 1.15 * narrow
+    assert narrow_more < 1.1 * narrow
 
 
 def test_narrow_columns_cost_more_than_wide_ones() -> None:
@@ -174,6 +186,83 @@ def test_loop_bodies_are_warp_private_where_a_plan_makes_them_so(name: str) -> N
             assert private(prepared, structure, instance) == (block.region is not None), instance.sizes
             seen.add(block.region is not None)
     assert seen == ({False} if name == "lora" else {True, False})
+
+
+@cache
+def two_kernels(name: str, per_configuration: int = 3) -> tuple[Prepared, tuple[Structure, ...]]:
+    """Structures of a standard search whose second kernel reads results of the first."""
+    prepared = prepare(PROGRAMS[name]())
+    standard = EFFORTS["standard"]
+    found_: list[Structure] = []
+    for configuration in configurations(prepared, standard):
+        if configuration.kernels == 2:
+            result = run_configuration(
+                prepared, configuration, standard, standard.budget, lambda counts: None, lambda: False
+            )
+            chosen = [s for s in result.structures if not isinstance(s, Assembly)]
+            found_ += chosen[:: max(1, len(chosen) // per_configuration)]
+    return prepared, tuple(found_)
+
+
+def planned(prepared: Prepared, structure: Structure) -> Iterator[tuple[KernelStructure, Sizes, BlockPlan]]:
+    """The kernels of the best instance of a structure, with their sizes and how emission plans them."""
+    instance = next(iter(instances(structure, prepared, H200, 1)), None)
+    if instance is None:
+        return
+    try:
+        plans = [kernel for kernel in plan(instance.graph, H200, default_options(H200)).kernels if kernel is not None]
+    except TargetError:  # it needs more memory than estimated
+        return
+    for (kernel, sizes), block in zip(numbered(structure, prepared, instance.sizes), plans, strict=True):
+        yield kernel, sizes, block
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "gqa"])
+def test_products_of_what_travels_in_f32_are_those_that_a_plan_leaves_to_scalar_units(name: str) -> None:
+    prepared, structures = two_kernels(name)
+    seen = set()
+    for structure in structures:
+        for kernel, _, block in planned(prepared, structure):
+            if block.region is not None:
+                continue
+            made = anatomy(kernel)
+            products = [step for step in kernel.steps if step.operator.kind is OpKind.MATMUL]
+            tilings = [block.tiling(i) for i, op in enumerate(block.block.ops) if op.kind is OpKind.MATMUL]
+            for step, tiling in zip(products, tilings, strict=True):
+                assert any(made.wide[read] for read in step.reads) == (tiling is None)
+                seen.add(tiling is None)
+    assert seen == {True, False}
+
+
+def test_what_is_kept_for_all_iterations_is_not_warp_private() -> None:
+    prepared, structures = two_kernels("gqa")
+    seen = set()
+    for structure in structures:
+        for kernel, sizes, block in planned(prepared, structure):
+            made = anatomy(kernel)
+            if Part.PRIVATE in made.parts:
+                elements = [sizes.elements(kernel, step) for step in kernel.steps]
+                kept = any(step.operator.accum is AccumKind.CONCAT for step in kernel.steps)
+                assert bool(warp_private(prepared, kernel, made, sizes, elements)[0]) == (block.region is not None)
+                seen.add((kept, block.region is not None))
+    assert {(True, False), (False, True)} <= seen
+
+
+def test_what_hangs_over_the_end_is_computed_but_not_moved() -> None:
+    built = Builder.over(X=(8, 4096), W=(4096, 1002))
+    product = built.op(OpKind.MATMUL, 0, 1)
+    result = built.op(OpKind.EXP, product)
+    prepared = prepare(built.graph.returning((result,)))
+    moved = 2.0 * (8 * 4096 + 4096 * 1002 + 8 * 1002)
+    seen = 0
+    for configuration in configurations(prepared, QUICK):
+        result = run_configuration(prepared, configuration, QUICK, QUICK.budget, lambda counts: None, lambda: False)
+        for structure in result.structures:
+            for instance in instances(structure, prepared, H200, 40):
+                if instance.cost.kernels == 1 and instance.overhanging:
+                    assert instance.cost.bytes_device == pytest.approx(moved)
+                    seen += 1
+    assert seen
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "gqa", "attention_safe", "ntrans"])
@@ -292,3 +381,15 @@ def test_instances_are_quick() -> None:
     for structure in chosen:
         instances(structure, prepared, H200, 4)
     assert time.process_time() - started < 1.5
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30), st.integers(1, 8))
+def test_diverse_rows_are_those_of_a_walk_through_them(rows_: list[tuple[int, int]], limit: int) -> None:
+    logarithms = np.array(rows_, float)
+    kept: list[int] = []
+    passed: list[int] = []
+    for row in range(len(rows_)):
+        if len(kept) < limit:
+            alike = any(np.abs(logarithms[row] - logarithms[k]).sum() < ALIKE for k in kept)
+            (passed if alike else kept).append(row)
+    assert _diverse(range(len(rows_)), logarithms, limit) == [*kept, *passed][:limit]

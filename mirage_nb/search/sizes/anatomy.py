@@ -127,10 +127,12 @@ class Part(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """One part per step; `varying` says which steps are computed anew in every iteration."""
+    """One part per step; `varying` says which steps are computed anew in every iteration, `wide` which of them are
+    of f32: results of earlier kernels that no product takes as they are, and what is computed with them."""
 
     parts: tuple[Part, ...]
     varying: tuple[bool, ...]
+    wide: tuple[bool, ...]
 
 
 def anatomy(kernel: KernelStructure) -> Anatomy:
@@ -150,7 +152,23 @@ def anatomy(kernel: KernelStructure) -> Anatomy:
         for read in steps[index].reads:
             readers[read] += readers[index] if _is_view(steps[index], varying[steps[index].reads[0]]) else [index]
     parts = [_part(kernel, i, readers[i], varying[i], chained and above[i]) for i in range(len(steps))]
-    return Anatomy(tuple(parts), tuple(varying))
+    return Anatomy(tuple(parts), tuple(varying), _wide(kernel))
+
+
+def _wide(kernel: KernelStructure) -> tuple[bool, ...]:
+    steps = kernel.steps
+    wide: list[bool] = []
+    for index, step in enumerate(steps):
+        if step.source is None:
+            wide.append(any(wide[read] for read in step.reads))
+            continue
+        seen = {index}
+        for later, other in enumerate(steps):
+            if other.operator.kind is OpKind.ACCUM and not seen.isdisjoint(other.reads):
+                seen.add(later)
+        multiplied = any(s.operator.kind is OpKind.MATMUL and not seen.isdisjoint(s.reads) for s in steps)
+        wide.append(step.source.kernel is not None and not multiplied)
+    return tuple(wide)
 
 
 def _is_view(step: Step, of_varying: bool) -> bool:
@@ -187,11 +205,11 @@ def warp_private(
     """Where a chained loop body stays in fragments.
 
     All its values have one row axis, which no input has innermost, whole fragments of columns, and few elements;
-    and the first products have fragments for half of the warps.
+    none is kept for all iterations; and the first products have fragments for half of the warps.
     """
     body = [index for index, part in enumerate(made.parts) if part is Part.PRIVATE]
     rows_ = _row_axis(prepared, kernel, body) if body else None
-    if rows_ is None:
+    if rows_ is None or any(step.operator.accum is AccumKind.CONCAT for step in kernel.steps):
         return np.zeros(sizes.loop.shape, bool)
     steps, codes = kernel.steps, kernel.steps[body[0]].type
     height = sizes.extent(kernel, rows_, codes[rows_])

@@ -13,35 +13,48 @@ from dataclasses import dataclass
 class Constants:
     """Times in microseconds, of one multiprocessor; sizes in bytes; counts in operations of one lane."""
 
-    panel_us: float = 1.25e-3
+    panel_us: float = 0.00125
     """A row of a bulk copy, of 32 to 128 bytes alike: 384 blocks of 16 columns and 128 of 48 took the same time."""
-    touch_us: float = 0.62e-3
+    touch_us: float = 0.000865
     """A line, and a sector of it, that the load units touch: runs of 2 to 32 bytes took 1.1 to 1.5 ns each."""
-    port_bytes_us: float = 82e3
+    port_bytes_us: float = 95e3
     """Bytes per microsecond into one multiprocessor: few blocks with wide tiles reached 80 to 106 KB."""
-    l2_speedup: float = 1.9
+    l2_speedup: float = 2.45
     """Bandwidth of L2 over that of device memory: weights that 2 to 8 blocks read at once came at 7.5 to 8.5 TB/s."""
-    latency_us: float = 0.92
+    far_speedup: float = 1.94
+    """Bandwidth between the halves of L2 over that of device memory: weights that 2 and 4 blocks read at once took
+    the same 30 us, and 18 us where each block had its own."""
+    latency_us: float = 1.03
     """From the request of a tile to its arrival: a ring of 4 tiles of 2 KB turned in 0.25 us."""
-    tensor_share: float = 0.58
+    direct_us: float = 0.5
+    """A vector that a thread reads from device memory itself and waits for."""
+    follow_us: float = 0.0504
+    """What a kernel waits for the results of one before it, beyond its own start."""
+    tensor_share: float = 0.635
     """Of the tensor rate, what the warps of one block reach."""
-    vector_operations: float = 60.0
+    product_us: float = 0.0142
+    """From one step of a product along its depth to the next of the same sums."""
+    scalar_us: float = 0.00591
+    """A step along the depth, of one result in every thread, where scalar units compute a product of f32."""
+    pass_us: float = 0.047
+    """All threads of a block take a vector each from shared memory and back."""
+    vector_operations: float = 23.4
     """Of the vector rate, for an element from shared memory and back: 256 of them took 25 to 45 ns, many at once."""
-    register_operations: float = 7.0
+    register_operations: float = 10.2
     """The same in fragments, exponentials among them."""
-    concurrent: float = 1.35
+    concurrent: float = 2.44
     """Blocks of a multiprocessor that compute at full pace; more of them share it."""
-    gather: float = 1.22
+    gather: float = 2.81
     """How much longer a product takes whose operands are no multiple of 8 wide and are read element by element."""
-    barrier_us: float = 0.055
+    barrier_us: float = 0.03
     """A tile written for everybody: the barriers around it."""
-    loop_barrier_us: float = 0.11
+    loop_barrier_us: float = 0.0964
     """The same in the loop, where they drain pipelines."""
-    reduced: float = 0.126
-    """What an element that a reduction only reads takes of VECTOR_OPERATIONS."""
-    held_operations: float = 6.7
-    """As VECTOR_OPERATIONS, in a block that holds its tiles in registers."""
-    exchange_us: float = 0.04
+    reduced: float = 1.0
+    """What an element that a reduction only reads takes of `vector_operations`."""
+    held_operations: float = 0.341
+    """As `vector_operations`, in a block that holds its tiles in registers."""
+    exchange_us: float = 0.12
     """A reduction of values that threads hold in registers."""
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.axes import Prepared
-from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, TILE
+from mirage_nb.search.saturation.values import BLOCK, BODY, DATA, ITER, TILE
 from mirage_nb.search.sizes.anatomy import (
     LINE_BYTES,
     REDUCTIONS,
@@ -49,12 +49,18 @@ THREADS = 32 * (WARPS + 1)
 """Threads of a block: those that compute and a warp that copies."""
 REGISTERS = 48
 """Of a thread, beside its accumulators."""
+PRIVATE_REGISTERS = 64
+"""The same where a loop body stays in fragments, beside its widest value, once in f32 and once as an operand."""
+REGISTER_UNIT = 8
+"""Registers are given to a thread in such lots."""
 RESERVED_BYTES = 1024
 """Shared memory that a block needs beside its tiles: barriers and what the driver keeps."""
 SWIZZLE_BYTES = 1024
-ACCUMULATOR_BYTES = 4
+ACCUMULATOR_BYTES, TILE_BYTES = 4, 2
 PARTIAL_BYTES = 32768
 """Shared memory in which warps that share the depth of a product may leave their sums."""
+VECTOR_BYTES = 16
+"""The widest vector that a thread loads or stores."""
 MATMUL_GRAIN = (16, 8, 16)
 """Rows, columns and depth of the smallest tensor instruction: smaller tiles are padded to it."""
 
@@ -128,12 +134,15 @@ class _Traffic:
     def us(self, running: Numbers, blocks: Numbers, target: Target, constants: Constants) -> Numbers:
         """What device memory and L2 need for `running` of all `blocks`.
 
-        Tensors that exceed L2 are gone when the next wave reads them again.
+        What several blocks read goes from one half of L2 to the other, too. Tensors that exceed L2 are gone when the
+        next wave reads them again.
         """
         once = self.device * running / blocks
         again = np.minimum(self.device, self.block * running)
         crossing: Numbers = np.where(self.device > target.l2_bytes, np.maximum(once, again), once)
-        longest: Numbers = np.maximum(crossing, self.block * running / constants.l2_speedup)
+        moved = self.block * running
+        shared = np.clip(moved - crossing, 0.0, crossing)
+        longest: Numbers = np.maximum(crossing + shared / constants.far_speedup, moved / constants.l2_speedup)
         return longest / (target.device_bandwidth * 1e3)
 
 
@@ -146,19 +155,19 @@ def estimate(
     elements = [sizes.elements(kernel, step) for step in kernel.steps]
     blocks = sizes.total_blocks()
     copies = _copies(prepared, kernel, made, sizes, elements, width, target, constants)
-    traffic = _traffic(prepared, kernel, sizes, elements, width, blocks)
+    traffic = _traffic(prepared, kernel, made, sizes, elements, width, blocks)
     private = warp_private(prepared, kernel, made, sizes, elements)
     direct = private & saved_directly(prepared, kernel, made, sizes)
-    looped, once = _work(kernel, made, sizes, elements, private, direct, target, constants)
+    looped, early, late = _work(kernel, made, sizes, elements, private, direct, target, constants)
     lay = [layout_of(prepared, kernel, i, s.source) for i, s in enumerate(kernel.steps) if s.source is not None]
     held = register_held(kernel, sizes, elements, lay)
-    once = np.where(held, _held_work(kernel, elements, target, constants), once)
+    late = np.where(held, _held_work(kernel, elements, target, constants), late)
 
-    beside, after = _memory_beside(kernel, made, elements, private, width)
+    beside, after = _memory_beside(kernel, made, sizes, elements, private, width)
     room = np.floor((target.shared_per_block - RESERVED_BYTES - beside) / np.maximum(copies.ring, 1))
     stages = np.clip(room, np.minimum(2, sizes.loop), np.minimum(STAGES, sizes.loop))
     memory = np.where(held, RESERVED_BYTES, np.maximum(beside + stages * copies.ring, after))
-    most = _resident(made, elements, memory, target) * target.multiprocessors
+    most = _resident(made, elements, private, memory, target) * target.multiprocessors
     # Loads by all threads leave one slot of the ring to those who still read it.
     depth = np.where(copies.bulk, stages, np.maximum(stages - 1, 1))
 
@@ -170,11 +179,16 @@ def estimate(
         work = looped * slowed
         period = np.maximum.reduce([tile, work, (constants.latency_us + tile + work) / depth])
         copying = before + tile + (sizes.loop - 1) * period
-        longest: Numbers = np.maximum(copying, traffic.us(running, blocks, target, constants))
-        return constants.latency_us + longest + work + once * slowed
+        moving = np.maximum(copying, traffic.us(running, blocks, target, constants))
+        # The ring fills during the work before the loop; then copies wait for it.
+        waiting = np.maximum(early * slowed - depth * moving / sizes.loop, 0.0)
+        longest: Numbers = np.maximum(moving + waiting, before + early * slowed + (sizes.loop - 1) * work)
+        return constants.latency_us + longest + work + late * slowed
 
     waves = np.ceil(blocks / most)
-    us = target.start_us - constants.latency_us + (waves - 1) * wave(most) + wave(blocks - (waves - 1) * most)
+    follows = any(step.source is not None and step.source.kernel is not None for step in kernel.steps)
+    start = target.start_us - constants.latency_us + (constants.follow_us if follows else 0.0)
+    us = start + (waves - 1) * wave(most) + wave(blocks - (waves - 1) * most)
     return Estimates(us, traffic.device, traffic.block * blocks, memory, _live(kernel, elements, width), blocks)
 
 
@@ -196,16 +210,17 @@ def _copies(
             continue
         layout = layout_of(prepared, kernel, index, step.source)
         extents = [one if axis is None else sizes.extent(kernel, axis, step.type[axis]) for axis in layout]
-        lying[index] = rows(extents or [one], [1 if a is None else sizes.extents[a] for a in layout] or [1], width)
+        tensor = [1 if a is None else sizes.extents[a] for a in layout]
+        lying[index] = rows(extents or [one], tensor or [1], _width(kernel, made, index, width))
         if made.parts[index] is Part.STREAMED:
             bulk &= lying[index].panels() > 0
     us, nbytes, us_once, nbytes_once, ring = (np.zeros_like(one) for _ in range(5))
     for index, tile in lying.items():
         loads = (tile.touched(LINE_BYTES) + tile.touched(SECTOR_BYTES)) * constants.touch_us
         if not made.varying[index]:
-            us_once, nbytes_once = us_once + loads, nbytes_once + elements[index] * width
+            us_once, nbytes_once = us_once + loads, nbytes_once + elements[index] * _width(kernel, made, index, width)
             continue
-        nbytes = nbytes + elements[index] * width
+        nbytes = nbytes + elements[index] * _width(kernel, made, index, width)
         if made.parts[index] is Part.STREAMED:
             us = us + np.where(bulk, tile.panels() * constants.panel_us, loads)
             ring = ring + tile.stored(bulk)
@@ -238,7 +253,12 @@ def _live(kernel: KernelStructure, elements: Sequence[Numbers], width: int) -> N
 
 
 def _memory_beside(
-    kernel: KernelStructure, made: Anatomy, elements: Sequence[Numbers], private: Truths, width: int
+    kernel: KernelStructure,
+    made: Anatomy,
+    sizes: Sizes,
+    elements: Sequence[Numbers],
+    private: Truths,
+    width: int,
 ) -> tuple[Numbers, Numbers]:
     """Shared memory beside the ring while the loop runs; and after it, when accumulators take the ring's place."""
     held, looped, after = (np.zeros_like(elements[0]) for _ in range(3))
@@ -246,11 +266,18 @@ def _memory_beside(
         summed = elements[index] * ACCUMULATOR_BYTES
         match made.parts[index]:
             case Part.HELD:
-                held = held + _aligned(elements[index] * width)
+                held = held + _aligned(elements[index] * _width(kernel, made, index, width))
             case Part.ACCUMULATOR:
-                apart = made.parts[step.reads[0]] in (Part.FOLDED, Part.PRIVATE)
+                summing = step.operator.accum is not AccumKind.CONCAT
+                apart = summing and made.parts[step.reads[0]] in (Part.FOLDED, Part.PRIVATE)
+                source = kernel.steps[step.reads[0]]
+                copies = np.full_like(summed, WARPS)
+                if source.operator.kind is OpKind.MATMUL:
+                    code = kernel.steps[source.reads[0]].type[source.operator.axis]
+                    depth = sizes.extent(kernel, source.operator.axis, code)
+                    copies = np.minimum(copies, np.ceil(depth / MATMUL_GRAIN[2]))
                 after = after + _aligned(
-                    np.maximum(summed, np.minimum(WARPS * summed, PARTIAL_BYTES)) if apart else summed
+                    np.maximum(summed, np.minimum(copies * summed, PARTIAL_BYTES)) if apart else summed
                 )
             case Part.PRIVATE:
                 looped = looped + np.where(private, 0.0, _aligned(summed))
@@ -269,14 +296,21 @@ def _aligned(nbytes: Numbers) -> Numbers:
     return np.ceil(nbytes / SWIZZLE_BYTES) * SWIZZLE_BYTES
 
 
-def _resident(made: Anatomy, elements: Sequence[Numbers], memory: Numbers, target: Target) -> Numbers:
+def _resident(
+    made: Anatomy, elements: Sequence[Numbers], private: Truths, memory: Numbers, target: Target
+) -> Numbers:
     """Blocks that one multiprocessor runs at once: what its shared memory, threads and registers hold."""
-    held = np.full_like(memory, REGISTERS)
+    summed = np.zeros_like(memory)
+    widest = np.zeros_like(memory)
     for index, part in enumerate(made.parts):
         if part is Part.ACCUMULATOR:
-            held = held + elements[index] / (32 * WARPS)
+            summed = summed + elements[index] / (32 * WARPS)
+        elif part is Part.PRIVATE:
+            widest = np.maximum(widest, elements[index] / (32 * WARPS))
+    registers = summed + np.where(private, PRIVATE_REGISTERS + 2 * widest, REGISTERS)
+    registers = np.ceil(registers / REGISTER_UNIT) * REGISTER_UNIT
     by_memory = target.shared_per_multiprocessor / (memory + RESERVED_BYTES)
-    by_registers = target.registers_per_multiprocessor / (THREADS * held)
+    by_registers = target.registers_per_multiprocessor / (THREADS * registers)
     by_threads = target.threads_per_multiprocessor / THREADS
     return np.maximum(np.floor(np.minimum(np.minimum(by_memory, by_registers), by_threads)), 1)
 
@@ -284,6 +318,7 @@ def _resident(made: Anatomy, elements: Sequence[Numbers], memory: Numbers, targe
 def _traffic(
     prepared: Prepared,
     kernel: KernelStructure,
+    made: Anatomy,
     sizes: Sizes,
     elements: Sequence[Numbers],
     width: int,
@@ -294,7 +329,7 @@ def _traffic(
     for index, step in enumerate(kernel.steps):
         if step.source is None:
             continue
-        whole = elements[index] * _width(step, width)
+        whole = elements[index] * _width(kernel, made, index, width) * _filled(kernel, sizes, step)
         if any(code & ITER for code in step.type):
             whole = whole * sizes.loop
         moved = moved + whole
@@ -305,16 +340,28 @@ def _traffic(
         unique[key] = np.maximum(unique.get(key, whole), whole)
     stored = np.zeros_like(blocks)
     for output in kernel.outputs:
-        stored = stored + elements[output] * _width(kernel.steps[output], width)
+        inside = _filled(kernel, sizes, kernel.steps[output])
+        stored = stored + elements[output] * _width(kernel, made, output, width) * inside
     device = stored * blocks
     for whole in unique.values():
         device = device + whole
     return _Traffic(device, moved + stored)
 
 
-def _width(step: Step, width: int) -> int:
+def _width(kernel: KernelStructure, made: Anatomy, index: int, width: int) -> int:
     """Bytes of an element in device memory: partial results, which have a part of an axis, travel in f32."""
-    return ACCUMULATOR_BYTES if any(code & DATA and not code & TILE for code in step.type) else width
+    partial = any(code & DATA and not code & TILE for code in kernel.steps[index].type)
+    return ACCUMULATOR_BYTES if partial or made.wide[index] else width
+
+
+def _filled(kernel: KernelStructure, sizes: Sizes, step: Step) -> Numbers:
+    """The share of all tiles of a step that lies inside its tensor: what hangs over its end is not moved."""
+    share = np.ones_like(sizes.loop)
+    for axis, tile in sizes.tiles.items():
+        if step.type[axis] & TILE:
+            parts = sizes.blocks.get(axis, share) * (sizes.loop if kernel.loop == axis else 1.0)
+            share = share * np.minimum(1.0, sizes.extents[axis] / (parts * tile))
+    return share
 
 
 def _work(
@@ -326,32 +373,39 @@ def _work(
     direct: Truths,
     target: Target,
     constants: Constants,
-) -> tuple[Numbers, Numbers]:
-    """Microseconds that the steps of one iteration take, and those outside the loop."""
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Microseconds that the steps of one iteration take, those before the loop, and those after it."""
     operation = target.multiprocessors / (target.vector_rate * 1e6)
-    looped, once = np.zeros_like(sizes.loop), np.zeros_like(sizes.loop)
+    looped, before, after = (np.zeros_like(sizes.loop) for _ in range(3))
 
-    def passes(count: Numbers) -> Numbers:
-        """All threads walk over so many elements."""
-        threads = 32 * WARPS
-        return np.ceil(count / threads) * threads * constants.vector_operations * operation
+    def passes(index: int, share: float = 1.0) -> Numbers:
+        """All threads walk over a tile, a vector each at a time."""
+        vectors = np.ceil(elements[index] / (32 * WARPS * _vector(kernel, made, sizes, index)))
+        return vectors * constants.pass_us + elements[index] * share * constants.vector_operations * operation
 
+    waits: list[bool] = []
     for index, step in enumerate(kernel.steps):
         part = made.parts[index]
+        waits.append(part is Part.DIRECT or (part is Part.INLINE and any(waits[read] for read in step.reads)))
         if step.operator.is_leaf or part is Part.INLINE:
             continue
         if part is Part.ACCUMULATOR:
-            once = once + np.where(direct, 0.0, constants.barrier_us + passes(elements[index]))
+            after = after + np.where(direct, 0.0, constants.barrier_us + passes(index))
             if made.varying[step.reads[0]] and made.parts[step.reads[0]] is Part.INLINE:
-                looped = looped + passes(elements[index])
+                looped = looped + passes(step.reads[0])
             continue
         if step.operator.kind is OpKind.MATMUL:
             apart = private if part is Part.PRIVATE else np.full(private.shape, part is Part.FOLDED)
-            spent = _matmul_us(kernel, sizes, step, apart, target, constants)
+            wide = any(made.wide[read] for read in step.reads)
+            spent = _matmul_us(kernel, sizes, step, apart, wide, target, constants)
         else:
-            biggest = np.maximum.reduce([elements[index], *(elements[r] for r in step.reads)])
-            spent = passes(biggest * (constants.reduced if step.operator.kind in REDUCTIONS else 1.0))
+            share = constants.reduced if step.operator.kind in REDUCTIONS else 1.0
+            spent = np.maximum.reduce([passes(i, share) for i in (index, *step.reads)])
+            if not made.varying[index] and any(waits[read] for read in step.reads):
+                rounds = [elements[i] / (32 * WARPS * _vector(kernel, made, sizes, i)) for i in step.reads]
+                spent = spent + np.ceil(np.maximum.reduce(rounds)) * constants.direct_us
             if part is Part.PRIVATE:
+                biggest = np.maximum.reduce([elements[i] for i in (index, *step.reads)])
                 spent = np.where(private, biggest * constants.register_operations * operation, spent)
         barrier = constants.loop_barrier_us if made.varying[index] else constants.barrier_us
         if part is Part.TILE:
@@ -360,11 +414,24 @@ def _work(
             spent = spent + np.where(private, 0.0, barrier)
         if made.varying[index]:
             looped = looped + spent
+        elif step.stage == BODY:
+            before = before + spent
         else:
-            once = once + spent
+            after = after + spent
     for output in kernel.outputs:
-        once = once + np.where(direct, 0.0, constants.barrier_us) + passes(elements[output])
-    return looped, once
+        after = after + np.where(direct, 0.0, constants.barrier_us) + passes(output)
+    return looped, before, after
+
+
+def _vector(kernel: KernelStructure, made: Anatomy, sizes: Sizes, index: int) -> Numbers:
+    """Elements that a thread takes at a time: the widest vector of which the rows of a tile are a multiple."""
+    type_ = kernel.steps[index].type
+    axes = [axis for axis, code in enumerate(type_) if code & DATA]
+    if not axes:
+        return np.ones_like(sizes.loop)
+    full = made.parts[index] is Part.ACCUMULATOR or _width(kernel, made, index, 0) == ACCUMULATOR_BYTES
+    widest = VECTOR_BYTES // (ACCUMULATOR_BYTES if full else TILE_BYTES)
+    return np.gcd(sizes.extent(kernel, axes[-1], type_[axes[-1]]).astype(np.int64), widest).astype(np.float64)
 
 
 def _held_work(
@@ -381,9 +448,18 @@ def _held_work(
 
 
 def _matmul_us(
-    kernel: KernelStructure, sizes: Sizes, step: Step, apart: Truths, target: Target, constants: Constants
+    kernel: KernelStructure,
+    sizes: Sizes,
+    step: Step,
+    apart: Truths,
+    wide: bool,
+    target: Target,
+    constants: Constants,
 ) -> Numbers:
-    """Tensor instructions of the busiest warp: warps share rows and columns, and depth too where sums can wait."""
+    """Tensor instructions of the busiest warp: warps share rows and columns, and depth too where sums can wait.
+
+    Each waits for the one before it that adds to the same sums. Products of f32 are computed by scalar units.
+    """
     left, right = (kernel.steps[r].type for r in step.reads)
     height, columns, rest = (np.ones_like(sizes.loop) for _ in range(3))
     for axis, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -394,13 +470,15 @@ def _matmul_us(
         elif a & DATA and axis != step.operator.axis:
             rest = rest * sizes.extent(kernel, axis, a)
     depth = sizes.extent(kernel, step.operator.axis, left[step.operator.axis])
-    narrow, wide = np.minimum(height, columns), np.maximum(height, columns)
+    if wide:
+        return np.ceil(rest * height * columns / (32 * WARPS)) * depth * constants.scalar_us
+    narrow, long = np.minimum(height, columns), np.maximum(height, columns)
     tall, thin, deep = MATMUL_GRAIN
-    results = rest * np.ceil(wide / tall) * np.ceil(narrow / thin)
+    results = rest * np.ceil(long / tall) * np.ceil(narrow / thin)
     steps = np.ceil(depth / deep)
     sums = ACCUMULATOR_BYTES * rest * height * columns
     most = np.where(apart, np.minimum(2 ** np.floor(np.log2(np.clip(PARTIAL_BYTES / sums, 1, WARPS))), steps), 1.0)
-    fragments = np.ceil(steps / most) * np.ceil(results * most / WARPS)
     rate = constants.tensor_share * target.tensor_rate * 1e6 / target.multiprocessors
-    gathered = np.where((wide % thin > 0) | (depth % thin > 0), constants.gather, 1.0)
-    return fragments * gathered * (2.0 * tall * thin * deep * WARPS / rate)
+    gathered = np.where((long % thin > 0) | (depth % thin > 0), constants.gather, 1.0)
+    alone = np.ceil(results * most / WARPS) * (2.0 * tall * thin * deep * WARPS / rate)
+    return np.ceil(steps / most) * gathered * np.maximum(alone, constants.product_us)

@@ -10,7 +10,7 @@ and loops apart. `sized` gives the instance of given sizes, `tiny` a small pair 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, islice
@@ -131,26 +131,50 @@ def instances(
 
 def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:
     """The instance with these sizes, named as in `Instance.sizes`; None if the structure has no such instance."""
+    choices: list[_Choice] = []
+    for kernel, numbers in numbered(structure, prepared, sizes):
+        estimates = estimate(prepared, kernel, numbers, target)
+        if not _legal(estimates, target)[0]:
+            return None
+        choices.append(_choice(kernel, numbers, estimates, 0))
+    if len(choices) < len(structure.kernels):
+        return None
+    made = _instance(prepared, structure, tuple(choices), tuple(axis.extent for axis in prepared.axes))
+    return made if dict(made.sizes) == dict(sizes) else None
+
+
+def numbered(
+    structure: Structure, prepared: Prepared, sizes: Mapping[str, int]
+) -> Iterator[tuple[KernelStructure, Sizes]]:
+    """The kernels of a structure, each at its sizes, named as in `Instance.sizes`, as far as they are sizes of it."""
     extents = tuple(axis.extent for axis in prepared.axes)
     interface: dict[tuple[int, int], int] = {}
-    choices: list[_Choice] = []
     for number, kernel in enumerate(structure.kernels):
-        every = _all_sizes(kernel, extents, _splittable(prepared, kernel), interface, poor_axes(prepared))
         prefix = f"K{number + 1} " if len(structure.kernels) > 1 else ""
-        wanted = np.ones(len(every.loop), bool)
-        for axis, along in every.blocks.items():
-            wanted &= along == sizes.get(f"{prefix}grid {prepared.axes[axis].name}", 1)
+        axes = [*kernel.grid, *_splittable(prepared, kernel)]
+        blocks = {axis: sizes.get(f"{prefix}grid {prepared.axes[axis].name}", 1) for axis in axes}
+        loop = 1
         if kernel.loop is not None:
-            wanted &= every.loop == sizes.get(f"{prefix}loop {prepared.axes[kernel.loop].name}", 1)
-        if not wanted.any():
-            return None
-        estimates = estimate(prepared, kernel, every, target)
-        choices.append(_choice(kernel, every, estimates, int(np.argmax(wanted & _legal(estimates, target)))))
-        if not (wanted & _legal(estimates, target)).any():
-            return None
-        interface.update(choices[-1].interface)
-    made = _instance(prepared, structure, tuple(choices), extents)
-    return made if dict(made.sizes) == dict(sizes) else None
+            loop = sizes.get(f"{prefix}loop {prepared.axes[kernel.loop].name}", 1)
+            if loop != interface.get((kernel.loop, LOOP), max(loop, 2)):
+                return
+        parts = dict(blocks)
+        if kernel.loop is not None:
+            parts[kernel.loop] = parts.get(kernel.loop, 1) * loop
+        poor = poor_axes(prepared)
+        tiles = {a: tile_of(extents[a], n) if a in poor or extents[a] % n == 0 else 0 for a, n in parts.items()}
+        many = sum(along > 1 for along in blocks.values()) > MAX_GRID_DIMS
+        if many or not all(tiles.values()) or any(blocks[axis] < 2 for axis in kernel.grid):
+            return
+        yield kernel, Sizes(
+            extents,
+            {axis: np.array([float(along)]) for axis, along in blocks.items()},
+            np.array([float(loop)]),
+            dict(interface),
+            {axis: np.array([float(tile)]) for axis, tile in tiles.items() if axis in poor},
+        )
+        chosen = KernelSizes(tuple((axis, along) for axis, along in blocks.items() if along > 1), loop)
+        interface.update(_interface(kernel, chosen))
 
 
 def _diverse(ranked: Sequence[int], logarithms: Numbers, limit: int) -> list[int]:
