@@ -24,7 +24,8 @@ Residues = NDArray[np.uint64]
 
 WORD = np.dtype(np.uint64)
 
-EXACT = 2**53
+EXACT, WORDS = 2**53, 2**64 - 1
+"""Up to where floats, and words, count exactly."""
 CACHED = 2**19
 """Elements that are converted to floats at once: as many as stay in the cache."""
 CACHED_ELSEWHERE = 2**26
@@ -118,6 +119,8 @@ class Arithmetic(ABC):
         """x @ y, exact for any extents."""
         inner = x.shape[-1]
         limbs, exact = _whole, EXACT // (max(self.values) - 1) ** 2
+        if exact < 64 and inner <= WORDS // (max(self.values) - 1) ** 2:
+            return self.reduced(x.astype(WORD, copy=False) @ y)
         if exact < 64:
             limbs, exact = _halves, EXACT // 2**33
         if inner <= min(exact, 16):

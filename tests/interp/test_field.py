@@ -316,7 +316,7 @@ def test_values_are_the_same_on_another_device(case: Case) -> None:
 
 
 @POOLS
-@pytest.mark.parametrize("inner", [1, 16, 40, 5000])
+@pytest.mark.parametrize("inner", [1, 4, 16, 40, 5000])
 def test_several_primes_side_by_side(pool: Pool, inner: int) -> None:
     primes = (pool.pairs[0][0], pool.pairs[-1][0], pool.pairs[3][1])
     side, rng = Moduli(primes), np.random.default_rng(inner)
