@@ -45,15 +45,20 @@ def axis_text(axis: SubAxis) -> str:
 
 
 def _sum(algebra: Algebra, e: Expr) -> _Text:
-    terms = algebra.monomials(e)
-    texts = []
-    for m, c in terms:
-        text = _monomial(algebra, m)
-        if m == 1:
-            texts.append((str(c), _TIGHT))
-        else:
-            texts.append(text if c == 1 else (f"{c}·{_closed(text, _PRODUCT)}", _PRODUCT))
-    return texts[0] if len(texts) == 1 else (" + ".join(text for text, _ in texts), _LOOSE)
+    added: list[_Text] = []
+    taken: list[_Text] = []
+    for m, c in algebra.monomials(e):
+        negative = not m % algebra.minus
+        m = algebra.table.quotient(m, algebra.minus) if negative else m
+        text = (str(c), _TIGHT) if m == 1 else _monomial(algebra, m)
+        if m != 1 and c != 1:
+            text = f"{c}·{_closed(text, _PRODUCT)}", _PRODUCT
+        (taken if negative else added).append(text)
+    if len(added) == 1 and not taken:
+        return added[0]
+    plus = " + ".join(text for text, _ in added)
+    minus = "".join(f" - {text}" for text, _ in taken)
+    return (plus + minus, _LOOSE) if added else (minus.strip().replace("- ", "-", 1), _LOOSE)
 
 
 def _monomial(algebra: Algebra, monomial: int) -> _Text:
@@ -76,7 +81,7 @@ def _product(algebra: Algebra, factors: Sequence[_Marked]) -> _Text:
         else:
             above[_marked(_atom(algebra, prime), mark)] += 1
     if exponents:
-        above[f"exp({' + '.join(exponents)})", _TIGHT] += 1
+        above[f"exp({' + '.join(exponents).replace(' + -', ' - ')})", _TIGHT] += 1
     if roots:
         above[f"√({_powers(Counter(roots))[0]})", _TIGHT] += 1
     return _quotient(_powers(above), _powers(below))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, Algebra, AlgebraOptions, Oracle
-from mirage_nb.algebra.axioms import DIFFERENCES, EQUATIONS, Axiom, Symbol, Term, add, div, mul, sqrt, sub
+from mirage_nb.algebra.axioms import DIFFERENCES, EQUATIONS, Axiom, Symbol, Term, add, div, exp, mul, sqrt, sub
 from mirage_nb.algebra.exhaustive import SYMBOLS, survey
 from mirage_nb.algebra.rewriting import build, fill
 from mirage_nb.lang import parse
@@ -82,6 +82,20 @@ def test_a_part_may_stand_with_either_sign() -> None:
         assert oracle.reaches(build(algebra, part, AXES))
     x, y = (algebra.symbol(name, AXES[name]) for name in "xy")
     assert not oracle.reaches(algebra.add(x, y))
+
+
+@pytest.mark.parametrize(
+    ("term", "shown"),
+    [
+        (sub(X, sub(Y, Z)), "x + z - y"),
+        (exp(sub(X, Y)), "exp(x - y)"),
+        (div(Z, sub(X, C)), "-z / (c - x)"),
+        (sub(sub(X, X), X), "x - 2·x"),
+    ],
+)
+def test_differences_are_shown_as_such(term: Term, shown: str) -> None:
+    algebra, e = form(term)
+    assert algebra.show(e) == shown
 
 
 @pytest.mark.parametrize("text", ["X - (Y - Z)", "(X - Y) + Z"])
