@@ -96,17 +96,18 @@ class Arithmetic(ABC):
         if 0 < x.size < FEW and max(exponents) > FEW and type(x) is np.ndarray:
             at = dict(zip(self.values, exponents, strict=True))
             return self._each(x, lambda number, prime: pow(number, at[prime], prime))
-        result, square = np.ones_like(x), x
-        bits = max(exponents).bit_length()
-        for bit in range(bits):
-            wanted = [exponent >> bit & 1 for exponent in exponents]
-            if all(wanted):
-                result = self.mul(result, square)
-            elif any(wanted):
-                mask = np.array(wanted, bool).reshape(-1, *(1,) * (x.ndim - 1))
-                result = np.where(mask, self.mul(result, square), result)
-            if bit + 1 < bits:
-                square = self.mul(square, square)
+        modulo, square = self.modulo(x.ndim), self.mul(x, x)
+        powers = [np.ones_like(square), x, square, self.mul(square, x)]
+        rows = np.stack(powers) if len(exponents) > 1 else None
+        result = np.ones_like(square)
+        for shift in range((max(exponents).bit_length() + 1) // 2 * 2 - 2, -1, -2):
+            for _ in range(2):
+                np.multiply(result, result, out=result)
+                np.remainder(result, modulo, out=result)
+            digits = [exponent >> shift & 3 for exponent in exponents]
+            factor = powers[digits[0]] if rows is None else rows[digits, range(len(digits))]
+            np.multiply(result, factor, out=result)
+            np.remainder(result, modulo, out=result)
         return result
 
     def _each(self, x: Residues, operation: Callable[[int, int], int]) -> Residues:
