@@ -27,6 +27,8 @@ STEP = 0.05
 """By how much a constant is moved, in logarithms, to see what it does."""
 FAST = 2.0
 """An instance counts by this power of how near it is to the fastest of its workload."""
+TRUST = 0.4
+"""No constant changes by more than this, in logarithms: further off one step says nothing."""
 DAMPING = 0.3
 """Of the diagonal: constants that few instances tell anything of stay where they are."""
 
@@ -113,7 +115,7 @@ class Estimator:
         result = now.copy()
         for name in dict.fromkeys(workloads):
             mine = belongs == name
-            change = step(np.where(mine, 0.0, weights)) - whole
+            change = np.clip(step(np.where(mine, 0.0, weights)) - whole, -TRUST, TRUST)
             result[mine] = now[mine] + slopes[mine] @ change
         return np.exp(result)
 
