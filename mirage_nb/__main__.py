@@ -28,6 +28,8 @@ from mirage_nb.verify.files import check_files, prove_files, verify_files
 PROGRESS_SECONDS = 0.2
 STOP_SECONDS = 10.0
 WRONG, INTERRUPTED = 2, 130
+MAX_TEXT = 2**24
+"""Characters of a file that are read; what they say has narrower limits."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -219,10 +221,14 @@ def _property(text: str) -> tuple[str, tuple[str, ...]]:
 
 def _read(name: str) -> str:
     try:
-        return Path(name).read_text()
+        with Path(name).open(encoding="utf-8") as file:
+            text = file.read(MAX_TEXT + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise OptionError(f"{name} cannot be read: {reason}") from error
+    if len(text) > MAX_TEXT:
+        raise OptionError(f"{name} has more than {MAX_TEXT:,} characters", hint="no program, muGraph or proof does")
+    return text
 
 
 def _doctor(options: argparse.Namespace) -> int:

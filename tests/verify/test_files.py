@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mirage_nb.__main__ import main
 from mirage_nb.errors import FormatError, MirageError, VerificationError
 from mirage_nb.ir import OpKind
 from mirage_nb.ir.jsonform import print_json
@@ -67,3 +68,8 @@ def test_errors_keep_their_kind() -> None:
 
 def test_a_bound_is_never_rounded_in_its_favour() -> None:
     assert "2^-73" in str(Verdict(VerdictKind.FIELD, trials=4, log2_bound=-73.6))
+
+
+def test_a_file_without_an_end_is_a_mistake_of_the_user(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "/dev/zero", "/dev/zero"]) == 2
+    assert "/dev/zero has more than" in capsys.readouterr().err
