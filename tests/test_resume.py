@@ -26,9 +26,10 @@ from mirage_nb.runtime.store import Header, edition
 from mirage_nb.search import EFFORTS
 from mirage_nb.search.session import session as session_module
 from mirage_nb.search.session.findings import Bounds
-from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.search.session.progress import Snapshot, State, Timed
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
+from mirage_nb.viz.text import snapshot_text
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = "X: f16[4, 64]\nE = exp(X)\nreturn E / sum(E, axis=-1, keepdims=True)"
@@ -162,6 +163,19 @@ def test_a_session_by_its_name(no_passes: None, tmp_path: Path) -> None:
     assert second.search.bounds == first.search.bounds and second.search.seed == 7 and second.search.seconds == 30.0
     assert facts(found) == facts(first.snapshot())
     assert found.configurations_kept == found.configurations_total and found.messages == ()
+
+
+def test_times_of_an_earlier_life_come_first_and_say_so(no_passes: None, tmp_path: Path) -> None:
+    path = tmp_path / "sessions"
+    session = done(store=path)
+    last = session.snapshot().candidates[-1]
+    session.search.update(replace(last, time_us=4.5, executed_on="a card"))
+    session.pin(last.digest)
+    for _ in range(2):
+        found = resume("s", store=path).result(60)
+        assert found.candidates[0].digest == last.digest and found.candidates[0].before == Timed(4.5, "a card")
+        assert all(c.time_us is None for c in found.candidates)
+        assert "4.50 µs measured before on a card" in snapshot_text(found)
 
 
 def test_another_target_begins_anew_under_the_same_name(no_passes: None, tmp_path: Path) -> None:
