@@ -4,7 +4,10 @@ Instances of every structure that a quick search finds, drawn over the whole ran
 emitted the default way, checked against float64 and timed in one race per workload. Prints Spearman's
 rank correlation and the estimated rank of the fastest; the record holds every instance for a refit.
 `--from RECORD` needs no GPU: it searches again, finds the recorded instances and ranks them with the model
-as it is now. `bench/records` keeps what the constants of the model were fitted to.
+as it is now; then every workload again with constants that the others alone would give (`bench.refit`).
+`bench/records` keeps what the constants of the model were fitted to: `-workloads` is the whole, instances of
+every workload that a standard search finds, each emitted the best of a few ways. A record names a muGraph by
+its text form. Parts of a cut are chosen by estimate, so that a new model assembles other muGraphs of them.
 """
 
 from __future__ import annotations
