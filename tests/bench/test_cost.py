@@ -21,7 +21,7 @@ from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.search.sizes.constants import FITTED
 
 RECORD = Path(mirage_nb.bench.__file__).parent / "records" / "cost-h200-2026-11-21.json"
-STANDARD = RECORD.with_name("cost-h200-2026-11-21-workloads.json")
+WORKLOAD_RECORD = RECORD.with_name("cost-h200-2026-11-21-workloads.json")
 RECORDED = ("rmsnorm", "rmsnorm_fig3", "gated_mlp")
 
 
@@ -53,7 +53,7 @@ def test_the_model_ranks_what_was_measured(name: str) -> None:
 @pytest.mark.slow
 def test_the_fastest_of_every_workload_is_among_the_first_ten(capsys: pytest.CaptureFixture[str]) -> None:
     """At least 100 instances of each, of one and more kernels, as a standard search finds them."""
-    assert main(["bench", "cost", "--from", str(STANDARD)]) == 0
+    assert main(["bench", "cost", "--from", str(WORKLOAD_RECORD)]) == 0
     lines = capsys.readouterr().out.splitlines()
     split = next(i for i, line in enumerate(lines) if line.startswith("with constants"))
     assert sorted(line.split()[0] for line in lines[:split]) == sorted(WORKLOADS)
