@@ -187,8 +187,9 @@ def test_right_and_how_fast(name: str) -> None:
         bound = Bound(emitted, cubin, drawn)
         error = bound.error()
         assert error < 2e-3, (name, emitted.options, error)
-        usage = max(cubin.usage.values(), key=lambda u: u.registers)
-        rows.append((bound.microseconds(), emitted.options, error, usage.registers, usage.spill_store_bytes))
+        registers = max((u.registers for u in cubin.usage.values()), default=0)  # ptxas does not always say
+        spilled = max((u.spill_store_bytes for u in cubin.usage.values()), default=0)
+        rows.append((bound.microseconds(), emitted.options, error, registers, spilled))
     best, default = min(rows, key=lambda row: row[0]), rows[0]
     for label, (time, options, error, registers, spilled) in (("best", best), ("default", default)):
         how = f"warps {options.warps} stages {options.stages} {'bulk' if options.bulk else 'async'}"

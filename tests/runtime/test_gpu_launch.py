@@ -117,7 +117,7 @@ def test_work_goes_to_the_current_stream_and_copies_nothing(
     side = torch.cuda.Stream()
     before = torch.cuda.memory_allocated()
     with torch.cuda.stream(side):
-        torch.cuda._sleep(200_000_000)  # about a tenth of a second
+        torch.cuda._sleep(2_000_000_000)  # about a second: far more than a call takes on a loaded machine
         x.mul_(2)  # on the side stream: what follows has to wait for it
         found = rmsnorm(x, w)
         pending = not side.query()
