@@ -72,7 +72,7 @@ def checked(wanted: Sequence[tuple[str, Shape]], found: Sequence[Array]) -> list
     for (name, shape), array in zip(wanted, found, strict=True):
         if np.shape(array) != shape:
             raise ShapeError(f"{name} has shape {show_shape(np.shape(array))}, not {show_shape(shape)}")
-    return [np.asarray(array) for array in found]
+    return list(found)
 
 
 @dataclass(frozen=True, slots=True)
