@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +16,10 @@ from pathlib import Path
 from mirage_nb.bench import commands as bench
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import MirageError, OptionError, StoreError
-from mirage_nb.interp.instance import CPU
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime.doctor import examine, report
-from mirage_nb.runtime.field_device import field_device
 from mirage_nb.search import AXIOMS, EFFORTS, PRUNINGS
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 from mirage_nb.verify.files import check_files, prove_files, verify_files
@@ -94,23 +93,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _superoptimize(options: argparse.Namespace) -> int:
     program = _program(options)
     _check_outputs(options)
-    session = superoptimize(
-        program,
-        target=options.target,
-        effort=options.effort,
-        budget=options.budget,
-        max_block_ops=options.max_block_ops,
-        store=options.store,
-        axioms=dict.fromkeys(options.with_axiom, True) | dict.fromkeys(options.without_axiom, False),
-        prunings=dict.fromkeys(options.with_pruning, True) | dict.fromkeys(options.without_pruning, False),
-    )
-    interrupted = False
-    try:
-        _follow(session, quiet=options.quiet)
-    except KeyboardInterrupt:
-        interrupted = True
-        session.stop()
-        session.wait(STOP_SECONDS)
+    with _Interrupt() as interrupt:
+        session = superoptimize(
+            program,
+            target=options.target,
+            effort=options.effort,
+            budget=options.budget,
+            max_block_ops=options.max_block_ops,
+            store=options.store,
+            axioms=dict.fromkeys(options.with_axiom, True) | dict.fromkeys(options.without_axiom, False),
+            prunings=dict.fromkeys(options.with_pruning, True) | dict.fromkeys(options.without_pruning, False),
+        )
+        _follow(session, interrupt, quiet=options.quiet)
+        if interrupt.came:
+            session.stop()
+            session.wait(STOP_SECONDS)
     print(describe(session))
     done = session.snapshot()
     if done.configurations_kept and session.stored is not None:
@@ -120,9 +117,28 @@ def _superoptimize(options: argparse.Namespace) -> int:
     if options.emit:
         for path in emit_files(session, Path(options.emit)):
             print(f"wrote {path}")
-    if interrupted:
+    if interrupt.came:
         return INTERRUPTED
     return 0 if session.snapshot().candidates else 1
+
+
+class _Interrupt:
+    """Notes the first Ctrl-C instead of raising it, wherever it falls; the second one raises."""
+
+    def __enter__(self) -> _Interrupt:
+        self.came = False
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is signal.default_int_handler:  # else it is ignored, or somebody else's
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _note(self, *_: object) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -164,10 +180,10 @@ def _size(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _follow(session: Session, *, quiet: bool) -> None:
-    """Show progress on one line until the session ends."""
+def _follow(session: Session, interrupt: _Interrupt, *, quiet: bool) -> None:
+    """Show progress on one line until the session ends or is interrupted."""
     live = sys.stderr.isatty() and not quiet
-    while not session.wait(PROGRESS_SECONDS):
+    while not (session.wait(PROGRESS_SECONDS) or interrupt.came):
         if live:
             now = session.snapshot()
             line = f"{now.seconds:6.1f} s  {now.configurations_done}/{now.configurations_total} configurations"
@@ -181,11 +197,10 @@ def _verify(options: argparse.Namespace) -> int:
     if options.check:
         print(check_files(left, right, _read(options.check)))
         return 0
-    device = field_device() if options.final else CPU
     progress = _show_trials if sys.stderr.isatty() else None
     if not (options.prove or options.proof):
         code, text = verify_files(
-            left, right, trials=options.trials, final=options.final, device=device, progress=progress
+            left, right, trials=options.trials, final=options.final, progress=progress
         )
         print(text)
         return code
@@ -194,7 +209,6 @@ def _verify(options: argparse.Namespace) -> int:
         right,
         trials=options.trials,
         final=options.final,
-        device=device,
         progress=progress,
         properties=dict(_property(text) for text in options.property),
     )

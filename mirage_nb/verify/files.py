@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.jsonform import parse_json
 from mirage_nb.ir.text import HEADER, parse_graph
@@ -29,12 +28,11 @@ def verify_files(
     trials: int = TRIALS,
     seed: int = 0,
     final: bool = False,
-    device: Device = CPU,
     progress: Progress | None = None,
 ) -> tuple[int, str]:
     """Exit code and report. Raises MirageError for a text that cannot be read or graphs that do not compare."""
     a, b = read_graph(a_text), read_graph(b_text)
-    verdict = verify(a, b, trials=trials, seed=seed, final=final, device=device, progress=progress)
+    verdict = verify(a, b, trials=trials, seed=seed, final=final, progress=progress)
     if verdict.accepted:
         return ACCEPTED, describe(verdict)
     code = REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
@@ -48,7 +46,6 @@ def prove_files(
     trials: int = TRIALS,
     seed: int = 0,
     final: bool = False,
-    device: Device = CPU,
     progress: Progress | None = None,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> tuple[int, str, Proof | None]:
@@ -63,7 +60,6 @@ def prove_files(
         trials=trials,
         seed=seed,
         final=final,
-        device=device,
         progress=progress,
         properties=properties,
     )
