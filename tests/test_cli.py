@@ -208,7 +208,9 @@ def test_benchmarks_need_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: 
 def test_ctrl_c_prints_what_was_found(tmp_path: Path) -> None:
     path, out = tmp_path / "long.mirage", tmp_path / "result.json"
     path.write_text(LONG)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would ignore it
     running = start("superoptimize", path, "--json", out, start_new_session=True)
+    signal.signal(signal.SIGINT, before)
     while not children(running.pid):  # until workers are there
         assert running.poll() is None
         time.sleep(0.05)
