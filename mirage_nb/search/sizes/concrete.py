@@ -37,7 +37,7 @@ from mirage_nb.ir import (
 )
 from mirage_nb.search.axes import Layout, Prepared, shape_of
 from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, LOOP, POST, TILE, Operator, Type
-from mirage_nb.search.sizes.masks import LOWEST, Axes, zeros
+from mirage_nb.search.sizes.masks import Axes, lowest, zeros
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 
 
@@ -265,8 +265,9 @@ class _Kernel:
         value = self._masked(value, axis, step)
         if lowered:
             layout = self.layouts[value]
-            ends = self._number(LOWEST, axis, step, self.block.types[value].dtype)
-            least = self._append(Op(OpKind.CONST, attrs=ConstAttrs(Fraction(LOWEST))), ())
+            dtype = self.block.types[value].dtype
+            ends = self._number(lowest(dtype), axis, step, dtype)
+            least = self._append(Op(OpKind.CONST, attrs=ConstAttrs(Fraction(lowest(dtype)))), ())
             low = self._append(Op(OpKind.SUB, (ends, least)), self.layouts[ends])
             value = self._append(Op(OpKind.ADD, (value, self._fitted(low, layout))), layout)
         self.value[read] = value

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import DType, OpKind
 
 Axes = frozenset[int]
-
-LOWEST = 2**15
-"""What elements beyond the end are lowered by before a maximum: more than scores have, and an f16 all the same."""
 
 _FIRST = frozenset(
     {
@@ -24,6 +21,11 @@ _FIRST = frozenset(
     }
 )  # fmt: skip
 """Zero where the first operand is zero."""
+
+
+def lowest(dtype: DType) -> int:
+    """What zeros beyond the end are lowered by before a maximum: no finite f16 is lower, no score of other types."""
+    return 65504 if dtype is DType.F16 else 2**127
 
 
 def zeros(kind: OpKind, operands: Sequence[Axes]) -> Axes:
