@@ -105,9 +105,11 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
         return instantiate.sized(structure, prepared, target, sizes)
     chosen: list[Instance] = []
     for part, mine in sizes_of_parts(structure, sizes):
-        found = part_instances(part, target, 1)[0] if part.structure is None else None
-        if part.structure is not None:
-            found = instantiate.sized(part.structure, part.prepared, target, mine)
+        found = (
+            part_instances(part, target, 1)[0]
+            if part.structure is None
+            else instantiate.sized(part.structure, part.prepared, target, mine)
+        )
         if found is None:
             return None
         chosen.append(found)

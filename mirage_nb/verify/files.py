@@ -33,10 +33,14 @@ def verify_files(
     """Exit code and report. Raises MirageError for a text that cannot be read or graphs that do not compare."""
     a, b = read_graph(a_text), read_graph(b_text)
     verdict = verify(a, b, trials=trials, seed=seed, final=final, progress=progress)
+    return exit_code(verdict), describe(verdict)
+
+
+def exit_code(verdict: Verdict) -> int:
+    """What a command ends with that was asked for this verdict."""
     if verdict.accepted:
-        return ACCEPTED, describe(verdict)
-    code = REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
-    return code, describe(verdict)
+        return ACCEPTED
+    return REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
 
 
 def prove_files(
@@ -63,8 +67,7 @@ def prove_files(
         progress=progress,
         properties=properties,
     )
-    code = ACCEPTED if verdict.accepted else REFUTED if verdict.kind is VerdictKind.REFUTED else UNDECIDED
-    return code, describe(verdict), proof
+    return exit_code(verdict), describe(verdict), proof
 
 
 def check_files(a_text: str, b_text: str, proof_text: str) -> str:
