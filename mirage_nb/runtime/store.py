@@ -229,12 +229,9 @@ class Store:
 
     def _check_schema(self, db: sqlite3.Connection) -> None:
         """The file is a store and nothing else: a foreign trigger or view could do anything with our statements."""
-        (application,) = db.execute("PRAGMA application_id").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        parts = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name LIMIT 100"
-        found = tuple(db.execute(parts))
+        application, version, found = _marks(db)
         if application == version == 0 and not found:
-            db.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(db)
             db.execute("PRAGMA synchronous = NORMAL")
             _create(db)
             return
@@ -326,6 +323,30 @@ def edition() -> str:
         found.update(f"{path.relative_to(home)}\n".encode())
         found.update(path.read_bytes())
     return found.hexdigest()
+
+
+def _marks(db: sqlite3.Connection) -> tuple[int, int, tuple[tuple[str, str, str], ...]]:
+    """The file's application, version and parts, of one moment: somebody else may be making the store just now."""
+    db.execute("BEGIN")
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    parts = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name LIMIT 100"
+    found = tuple(db.execute(parts))
+    db.execute("COMMIT")
+    return application, version, found
+
+
+def _write_ahead(db: sqlite3.Connection) -> None:
+    """Readers and a writer side by side. SQLite does not wait for others here by itself."""
+    until = time.monotonic() + LOCKED_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+        time.sleep(LOCKED_SECONDS / 100)
 
 
 def _create(db: sqlite3.Connection) -> None:

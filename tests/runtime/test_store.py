@@ -319,6 +319,28 @@ def test_a_header_that_is_no_text_is_refused(store: Store) -> None:
         store.load("one")
 
 
+def test_many_make_the_same_store(tmp_path: Path) -> None:
+    """Whoever comes while another is making the file waits: it is neither foreign nor locked."""
+    failures: list[Exception] = []
+
+    def work(number: int, path: Path, start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            Store(path).save(f"s{number}", header(), (), Facts())
+        except StoreError as error:
+            failures.append(error)
+
+    for made in range(40):
+        path, start = tmp_path / f"{made}.sqlite", threading.Barrier(4)
+        threads = [threading.Thread(target=work, args=(n, path, start)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(Store(path).names()) == 4
+    assert not failures
+
+
 def test_many_writers(store: Store) -> None:
     failures: list[Exception] = []
 
