@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# No deadline: shared machines pause for longer than any example takes. A failure prints how to replay it.
-settings.register_profile("house", deadline=None, print_blob=True)
+# No deadline, and none for drawing examples: shared machines pause for longer than that takes. A failure prints how to
+# replay it.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("house")
 
 

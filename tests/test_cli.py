@@ -42,11 +42,6 @@ def start(*arguments: object, **options: object) -> subprocess.Popen[str]:
     )
 
 
-def children(pid: int) -> list[str]:
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [child for thread in threads for child in thread.read_text().split()]
-
-
 def test_superoptimize_prints_writes_and_emits(
     program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,9 +117,9 @@ def test_mistakes_are_told_before_anything_is_searched(
     binary.write_bytes(b"\xff\xfe\x00\x80")
     arguments, message = MISTAKES[name]
     filled = [a.format(program=program, folder=tmp_path, binary=binary) for a in arguments]
-    started = time.monotonic()
+    started = time.process_time()
     assert main(["superoptimize", *filled]) == 2
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ") and message in captured.err
     assert captured.out == "" and "Traceback" not in captured.err
@@ -209,13 +204,14 @@ def test_ctrl_c_prints_what_was_found(tmp_path: Path) -> None:
     path, out = tmp_path / "long.mirage", tmp_path / "result.json"
     path.write_text(LONG)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would ignore it
-    running = start("superoptimize", path, "--json", out, start_new_session=True)
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    running = start("superoptimize", path, "--json", out, start_new_session=True, env=environ)
     signal.signal(signal.SIGINT, before)
-    while not children(running.pid):  # until workers are there
-        assert running.poll() is None
+    while not any("digest" in post.read_text() for post in tmp_path.glob("mirage-nb-*/*.taken")):
+        assert running.poll() is None  # until workers have found something
         time.sleep(0.05)
     os.killpg(running.pid, signal.SIGINT)  # what a terminal does: everybody in the foreground hears it
-    stdout, stderr = running.communicate(timeout=20)
+    stdout, stderr = running.communicate(timeout=60)
     assert running.returncode == 130 and stderr == ""
     assert "long: stopped" in stdout and "not searched: stopped by the user" in stdout
     data = json.loads(out.read_text())

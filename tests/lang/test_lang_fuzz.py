@@ -28,14 +28,14 @@ PIECES = [
 
 
 def check(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         program = parse(text)
     except MirageError as error:
         check_error(text, error)
     else:
         check_program(program)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def check_error(text: str, error: MirageError) -> None:

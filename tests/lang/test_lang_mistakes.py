@@ -330,9 +330,9 @@ HUGE: dict[str, tuple[str, type[MirageError] | None]] = {
 @pytest.mark.parametrize("case", HUGE)
 def test_huge_programs_are_refused_at_once(case: str) -> None:
     text, kind = HUGE[case]
-    start = time.perf_counter()
+    start = time.process_time()
     error = mistake(text)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert kind is None or type(error) is kind
     assert len(str(error)) < 600
 
