@@ -26,7 +26,7 @@ from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, parse
-from mirage_nb.pipeline import Session, superoptimize
+from mirage_nb.pipeline import Session, Winner, superoptimize
 from mirage_nb.runtime.gpu import TURN, Gpu, attached_gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
@@ -189,6 +189,7 @@ def _measure(program: TensorProgram, batch: int, session: Session, gpu: Gpu) -> 
     ours = {OURS: ran} if isinstance(ran, GpuExecutable) else {}
     with TURN:
         laps = race(program.graph, ours, peers(program.name, program.graph, torch), gpu, scale=session.input_scale)
+        call_us = _call_us(program, winner) if winner is not None and ours else None
     timed = {lap.name: lap for lap in laps if lap.timing is not None}
     mine = timed.pop(OURS, None)
     best = min(timed.values(), key=lambda lap: lap.timing.median_us if lap.timing else 0.0, default=None)
@@ -201,6 +202,7 @@ def _measure(program: TensorProgram, batch: int, session: Session, gpu: Gpu) -> 
         "spread_us": [mine.timing.low_us, mine.timing.high_us] if mine and mine.timing else None,
         "error": mine.error if mine else None,
         "floor_us": floor_us(program, session.target),
+        "call_us": call_us,
         "mugraph": print_graph(winner.candidate.graph) if winner is not None else None,
         "emitted": str(winner.emitted.options) if winner is not None else None,
         "verdict": str(winner.candidate.verdict) if winner is not None else None,
@@ -214,11 +216,24 @@ def _measure(program: TensorProgram, batch: int, session: Session, gpu: Gpu) -> 
     }
 
 
+def _call_us(program: TensorProgram, winner: Winner) -> float:
+    """What a prepared call costs in Python."""
+    import torch
+
+    from mirage_nb.runtime.timing import time_launches
+    from mirage_nb.runtime.torch_program import torch_dtype
+
+    inputs = [torch.zeros(i.type.shape, dtype=torch_dtype(torch, i.type.dtype), device="cuda")
+              for i in program.graph.inputs]  # fmt: skip
+    return time_launches(winner.prepare(*inputs), torch.cuda.synchronize)
+
+
 def _failed(program: TensorProgram, batch: int, session: Session, error: Exception) -> Row:
     """The row of a workload that could not be measured."""
-    empty = dict.fromkeys(
-        ("ours_us", "spread_us", "error", "mugraph", "emitted", "verdict", "session_seconds", "peer", "peer_us")
-    )
+    empty = dict.fromkeys((
+        "ours_us", "spread_us", "error", "call_us", "mugraph", "emitted", "verdict", "session_seconds", "peer",
+        "peer_us",
+    ))  # fmt: skip
     messages = [*session.snapshot().messages, f"not measured: {error}"]
     floor = floor_us(program, session.target)
     return {
@@ -247,8 +262,8 @@ def geometric_mean(values: Sequence[float]) -> float:
 def table(rows: Sequence[Row], target: Target) -> str:
     """One line per workload and batch size, and the geometric mean of the ratios."""
     lines = [
-        f"{'workload':<16}{'B':>3}{'ours us':>10}{'spread':>16}{'floor us':>10}{'of floor':>10}{'best peer us':>14}  "
-        f"{'peer':<28}{'ratio':>6}"
+        f"{'workload':<16}{'B':>3}{'ours us':>10}{'spread':>16}{'floor us':>10}{'of floor':>10}{'call us':>9}"
+        f"{'best peer us':>14}  {'peer':<28}{'ratio':>6}"
     ]
     for row in rows:
         ours, floor, faster = row["ours_us"], _floor(row, target), ratio(row)
@@ -257,10 +272,11 @@ def table(rows: Sequence[Row], target: Target) -> str:
             "-" if row["spread_us"] is None else "{:.2f} to {:.2f}".format(*row["spread_us"]),
             _shown(floor),
             f"{floor / ours:.0%}" if ours and floor else "-",
+            _shown(row.get("call_us")),
             _shown(row["peer_us"]),
         )
         lines.append(
-            "{:<16}{:>3}{:>10}{:>16}{:>10}{:>10}{:>14}  {:<28}{:>6}".format(
+            "{:<16}{:>3}{:>10}{:>16}{:>10}{:>10}{:>9}{:>14}  {:<28}{:>6}".format(
                 row["workload"], row["B"], *cells, row["peer"] or "-", _shown(faster)
             )
         )
@@ -270,7 +286,8 @@ def table(rows: Sequence[Row], target: Target) -> str:
         lines.append(f"{what}: {geometric_mean(ratios):.2f}; ahead in {sum(r > 1 for r in ratios)}")
     lines.append(
         f"floor: {target.start_us:g} us + bytes of inputs and outputs / {target.device_bandwidth / 1e3:g} TB/s, "
-        f"the best of two kernels that only read, measured on the {target.name}; spread: 10th to 90th percentile"
+        f"the best of two kernels that only read, measured on the {target.name}; spread: 10th to 90th percentile; "
+        "call: what a prepared call takes to return to Python"
     )
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,10 @@ CALLS_PER_GRAPH = 24
 """At least so many calls in one CUDA graph: what it costs to start the graph is spread over them."""
 FEW = 3
 """Replays after which a contestant that is clearly slower is timed no more."""
+
+LAUNCHES = 100
+LAUNCH_ROUNDS = 21
+"""Calls in one round of `time_launches`, and rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,26 @@ def time_quickly(contestant: Contestant, torch: Any, limit_us: float, *, repeats
     while len(samples) < repeats and (len(samples) < FEW or min(samples) <= limit_us):
         samples.append(_replayed(graph, torch) / len(_turns(contestant)))
     return _summary(contestant.name, samples)
+
+
+def time_launches(call: Callable[[], object], wait: Callable[[], object]) -> float:
+    """Microseconds that a call takes to return to Python, while the card has yet to do what it asked for: the
+    median of rounds, each short enough that the card's queue takes it whole.
+
+    Args:
+        call: enqueues work and returns.
+        wait: returns when all of it is done.
+    """
+    call()
+    rounds = []
+    for _ in range(LAUNCH_ROUNDS):
+        wait()
+        began = time.perf_counter()
+        for _ in range(LAUNCHES):
+            call()
+        rounds.append((time.perf_counter() - began) / LAUNCHES * 1e6)
+    wait()
+    return statistics.median(rounds)
 
 
 def _replayed(graph: Any, torch: Any) -> float:

@@ -19,7 +19,7 @@ from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.runtime import heats, passes, tuning
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.timing import Contestant, Timing, time_quickly
+from mirage_nb.runtime.timing import Contestant, Timing, time_launches, time_quickly
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.tuning import calibrated, more_instances, next_ones, structure_of
 from mirage_nb.runtime.winner import Winner
@@ -124,6 +124,22 @@ def test_the_slow_are_timed_for_a_few_replays(monkeypatch: pytest.MonkeyPatch) -
     assert quick is not None and quick.repeats == 16
     monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda c, t: None)
     assert time_quickly(contestant, FakeTorch(), 30.0) is None
+
+
+def test_a_launch_is_timed_without_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what calls take counts, not the wait between the rounds; a round that was disturbed changes nothing."""
+    now, calls = [0.0], [0]
+
+    def call() -> None:
+        calls[0] += 1
+        now[0] += 6e-6 if calls[0] < 1500 else 1e-3
+
+    def wait() -> None:
+        now[0] += 10.0
+
+    monkeypatch.setattr("mirage_nb.runtime.timing.time.perf_counter", lambda: now[0])
+    assert time_launches(call, wait) == pytest.approx(6.0)
+    assert calls[0] > 2000
 
 
 class Card:
