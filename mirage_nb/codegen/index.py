@@ -69,9 +69,9 @@ class Index:
 
     @property
     def bare(self) -> str:
-        """The expression without outer brackets."""
+        """The expression without outer brackets; a choice keeps them, because all operators bind tighter."""
         text = str(self)
-        single = len(self.terms) == 1 and not self.const and self.terms[0][2] == 1
+        single = len(self.terms) == 1 and not self.const and self.terms[0][2] == 1 and "?" not in text
         enclosed = len(self.terms) + bool(self.const) > 1 or (single and _enclosed(text))
         return text[1:-1] if enclosed else text
 

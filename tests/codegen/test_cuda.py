@@ -15,6 +15,7 @@ from mirage_nb.ir import (
     ClampAttrs,
     DimAttrs,
     DType,
+    InIterAttrs,
     Input,
     KernelGraph,
     Op,
@@ -248,6 +249,17 @@ def test_repeat_concat_reshape_transpose() -> None:
     flat = b.reshape(joined, 4, 192)
     b.save(b.op(OpKind.ADD, flat, b.op(OpKind.REPEAT, b.sum(flat, 0), attrs=RepeatAttrs(0, 4))), (None,))
     b.save(b.transpose(joined, 2, 0, 1), (None,))
+    check(one_kernel("X Y", b))
+
+
+@pytest.mark.parametrize(("shape", "dim", "over"), [((64,), 0, 0), ((64,), 0, 1), ((2, 16), 0, 1), ((2, 16), 1, 1)])
+def test_concat_of_what_lies_in_device_memory(shape: tuple[int, ...], dim: int, over: int) -> None:
+    """Which side an element comes from is a choice inside its address; tiles hang over ends by `over`."""
+    b = Build((tensor(shape), tensor(shape)), (1,))
+    tile = tuple(extent + over for extent in shape)
+    x, y = (b.op(OpKind.IN_ITER, attrs=InIterAttrs(arg, (None,), None, tile)) for arg in (0, 1))
+    joined = b.op(OpKind.CONCAT, x, y, attrs=DimAttrs(dim))
+    b.save(b.op(OpKind.SUB, b.op(OpKind.EXP, joined), b.const(1)), (None,))
     check(one_kernel("X Y", b))
 
 
