@@ -2,7 +2,8 @@
 
 In: `Counts`, measured times in microseconds, or seconds of searches. Out: `matplotlib.figure.Figure`, made without
 pyplot, so that nothing is shown or kept unless the caller does so. Colours follow Okabe and Ito; hatches, markers and
-labels repeat them. Every figure takes a `Theme`; its ground is part of the figure, so that saved pictures stay legible.
+labels repeat them. Notebooks show them in the colours of their page (`mirage_nb.viz.figures`); saved ones are white, or
+have the ground of the `Theme` that they were made with.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from mirage_nb.search.saturation.events import Counts, Outcome
 from mirage_nb.targets import Target
+from mirage_nb.viz.figures import themed
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +138,8 @@ def _grouped(shown: Mapping[str, Mapping[str, float]], first: str, label: str, l
         places, heights = [x for x, _ in bars], [h for _, h in bars]
         drawn = axes.bar(places, heights, width, label=system, color=colour, hatch=hatch, edgecolor="#00000055")
         if system in labelled:
-            small = 8 if len(labelled) == 1 else 6.5
-            axes.bar_label(drawn, [f"{h:.2f}×" for h in heights], fontsize=small, padding=2)
+            form, size = ("{:.2f}×", 8.0) if len(labelled) == 1 else ("{:.2f}", 6.5)  # neighbours may not touch
+            axes.bar_label(drawn, [form.format(h) for h in heights], fontsize=size, padding=2)
     axes.axhline(1.0, color=LIGHT.soft, linewidth=0.8)
     axes.set_xticks(range(len(shown)), list(shown))
     axes.set_ylabel(label)
@@ -188,7 +190,11 @@ def roofline_figure(points: Sequence[Point], target: Target, title: str = "", th
         axes.text(high, roof * 1.08, name, ha="right", fontsize=8)
     slope = target.device_bandwidth / 1e3
     axes.plot([low, ridge], [low * slope, target.tensor_rate], "-", color=LIGHT.soft)
-    axes.text(low * 1.15, low * slope * 2.8, f"{target.device_bandwidth:g} GB/s", fontsize=8)
+    middle = (low * ridge) ** 0.5
+    axes.annotate(
+        f"{target.device_bandwidth:g} GB/s", (middle, middle * slope), (-6, 3), textcoords="offset points",
+        ha="right", va="bottom", fontsize=8,
+    )  # fmt: skip
     for number, point in enumerate(points):
         marker = MARKERS[number % len(MARKERS)]
         colour = PALETTE[(number + number // len(MARKERS)) % len(PALETTE)]  # no pair comes twice in two rounds
@@ -245,7 +251,7 @@ def _dressed(figure: Figure, title: str, theme: Theme) -> Figure:
     texts += figure.texts  # the title is one of them
     for text in texts:
         text.set_color(theme.ink)
-    return figure
+    return themed(figure)
 
 
 def _dress_axes(axes: Axes, theme: Theme) -> None:
