@@ -316,4 +316,4 @@ def test_views_end_with_their_sessions(calls: Calls, shell: InteractiveShell) ->
     run(shell, f"%%mirage fused\n{PROGRAM}")
     view = SessionView(calls.sessions[0])
     calls.sessions[0].stop()
-    assert view.wait(3)
+    assert view.wait(30)

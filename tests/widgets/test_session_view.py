@@ -67,8 +67,10 @@ def until(view: SessionView, state: State, timeout: float = 30.0) -> None:
 
 
 def test_the_view_follows_the_session_to_its_end_and_the_pump_ends_with_it() -> None:
-    view = SessionView(FakeSession(0.6))
+    session = FakeSession(60)
+    view = SessionView(session)
     assert view.state == "running"
+    session.length = 0.01
     assert view.wait(30)
     assert view.state == "finished"
     assert "8 of 8" in view.header or "whole space" in view.header
@@ -76,10 +78,13 @@ def test_the_view_follows_the_session_to_its_end_and_the_pump_ends_with_it() -> 
 
 
 def test_at_most_rate_messages_and_only_what_changed() -> None:
-    view = Recorded(FakeSession(1.2))
+    session = FakeSession(60)
+    view = Recorded(session)
+    while sum("header" in state for _, state in list(view.sent)) < 8:
+        assert not view.wait(0.02)  # the pump is at work
+    session.length = 0.01
     assert view.wait(30)
     times = [at for at, state in view.sent if "header" in state]
-    assert len(times) > 2
     assert all(b - a >= 0.9 / RATE for a, b in pairwise(times))
     for (_, old), (_, new) in pairwise(view.sent):
         assert not {k for k in new if k in old and old[k] == new[k]}
@@ -107,7 +112,7 @@ def test_buttons_act_at_once(action: str, state: State) -> None:
 
 
 def test_resume_after_pause_goes_on_and_after_the_end_starts_a_new_pump() -> None:
-    session = FakeSession(0.5)
+    session = FakeSession(60)
     view = SessionView(session)
     click(view, {"do": "pause"})
     click(view, {"do": "resume"})
@@ -115,6 +120,8 @@ def test_resume_after_pause_goes_on_and_after_the_end_starts_a_new_pump() -> Non
     click(view, {"do": "stop"})
     assert view.wait(30)
     click(view, {"do": "resume"})
+    assert view.state == "running"
+    session.length = 0.01
     assert view.wait(30)
     assert view.state == "finished"
 
@@ -234,8 +241,10 @@ def test_the_static_form_is_brought_up_to_date_once_when_the_session_ends() -> N
         def update(self, data: dict[str, str], raw: bool) -> None:
             updates.append(data["text/plain"])
 
-    view = SessionView(FakeSession(0.3))
+    session = FakeSession(60)
+    view = SessionView(session)
     view._handle = Handle()
+    session.length = 0.01
     assert view.wait(30)
     assert len(updates) == 1 and "finished" in updates[0]
 
@@ -282,7 +291,6 @@ def test_the_traffic_of_a_million_prefixes_is_bounded() -> None:
     first = len(json.dumps({name: getattr(view, name) for name in SECTIONS}))
     assert view.wait(30)
     assert sum(view._session.snapshot().counts.values()) > 1_000_000
-    assert view.sent[-1][0] - view.sent[0][0] > 3
     # Sliding windows of two seconds; the last message, which opens the winner, comes once.
     sizes = [(at, len(json.dumps(state))) for at, state in view.sent[:-1]]
     worst = max(sum(size for at, size in sizes if start <= at < start + 2) for start, _ in sizes) / 2
@@ -292,6 +300,7 @@ def test_the_traffic_of_a_million_prefixes_is_bounded() -> None:
         assert getattr(view, name).count("data-choose") <= 1000
 
 
+@pytest.mark.slow  # a timing: it says something where nothing else is at work
 def test_a_view_looks_between_two_and_ten_times_a_second() -> None:
     view = Recorded(FakeSession(3.0))
     assert view.wait(30)
