@@ -20,7 +20,7 @@ import numpy as np
 from mirage_nb.errors import GraphError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
-from mirage_nb.interp.instance import FieldInstance, Fields, FieldStack, FieldTensor, Mask, Words, random_inputs
+from mirage_nb.interp.instance import FieldInstance, Fields, FieldTensor, Mask, Words, random_inputs
 from mirage_nb.interp.modular import WORD, Arithmetic, Residues
 from mirage_nb.interp.reference import ordered
 from mirage_nb.interp.run import run_kernel
@@ -235,14 +235,14 @@ def exponential(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
 
 def _inverse(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
     zero = _either(*(part == 0 for part in (x.p, x.q) if part is not None))
-    inverse = algebra.each(Arithmetic.inverse, x)
+    inverse = algebra.each(lambda modulus, part: modulus.inverse(part), x)
     return FieldTensor(inverse.p, inverse.q, _either(x.undefined, _where_any(zero)))
 
 
 def _square_root(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
     if algebra.noted is not None:
         algebra.noted.radicands.append(x)
-    root = algebra.each(Arithmetic.root, x)
+    root = algebra.each(lambda modulus, part: modulus.root(part), x)
     square = algebra.each(Arithmetic.mul, root, root)
     pairs = ((square.p, x.p), (square.q, x.q))
     wrong = _either(*(a != b for a, b in pairs if a is not None and b is not None))
@@ -256,14 +256,9 @@ def _elementwise(operation: Operation) -> Rule:
 def _const(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     """A rational number, or one random element for every symbol and value."""
     constant = arrays.scalar(attrs)
-    fields = algebra.instance
     if constant.symbol:
-        inner = (1,) * (batch - isinstance(fields, FieldStack))
-        return fields.random(f"symbol {constant.symbol} = {constant.value}", inner)
-    top, bottom = constant.value.numerator, constant.value.denominator
-    p, q = (m.mul(m.residues(top, batch), m.inverse(m.residues(bottom, batch))) for m in (fields.p, fields.q))
-    undefined = _either(*(_where_any(m.residues(bottom, batch) == 0) for m in (fields.p, fields.q)))
-    return FieldTensor(fields.placed(p), fields.placed(q), None if undefined is None else fields.placed(undefined))
+        return algebra.instance.symbol(f"{constant.symbol} = {constant.value}", batch)
+    return algebra.instance.number(constant.value, batch)
 
 
 def _matmul(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:

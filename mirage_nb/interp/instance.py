@@ -13,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol, cast
 
@@ -89,6 +90,12 @@ class Fields(Protocol):
     def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
         """Uniform elements; the shape of those of each instance."""
 
+    def number(self, value: Fraction, dims: int) -> FieldTensor:
+        """A rational number, as a tensor of so many dimensions."""
+
+    def symbol(self, name: str, dims: int) -> FieldTensor:
+        """One random element of this name, as a tensor of so many dimensions."""
+
     def mixed(self, words: Words, *labels: str) -> Words:
         """A random function of words, one for the labels."""
 
@@ -144,6 +151,14 @@ class FieldInstance:
         ]
         return FieldTensor(parts[0], parts[1])
 
+    def number(self, value: Fraction, dims: int) -> FieldTensor:
+        """A rational number; undefined where its denominator is zero."""
+        return _rational(self.p, self.q, value, dims).moved(self.placed)
+
+    def symbol(self, name: str, dims: int) -> FieldTensor:
+        """One random element."""
+        return self.random(f"symbol {name}", (1,) * dims)
+
     def placed(self, array: Array) -> Array:
         """The array where the others are."""
         return self.device.to(array)
@@ -155,7 +170,8 @@ class FieldInstance:
     def key(self, *labels: str) -> int:
         """A random 64-bit key for the labels."""
         if labels not in self._keys:
-            self._keys[labels] = int(self.generator("key", *labels).integers(0, 2**63))
+            named = hashlib.sha256(f"{self.seed} {labels}".encode()).digest()  # quicker than a generator
+            self._keys[labels] = int.from_bytes(named[:8], "little")
         return self._keys[labels]
 
     def mixed(self, words: Words, *labels: str) -> Words:
@@ -195,10 +211,23 @@ class FieldStack:
         self.p = Moduli(tuple(instance.p.value for instance in instances))
         self.q = Moduli(tuple(instance.q.value for instance in instances))
         self._keys: dict[tuple[str, ...], Words] = {}
+        self._constants: dict[str | Fraction, FieldTensor] = {}
 
     def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
         """Uniform elements; `shape` is that of every instance."""
         return stacked([instance.random(name, shape, p, q) for instance in self.instances])
+
+    def number(self, value: Fraction, dims: int) -> FieldTensor:
+        """A rational number, made once."""
+        if value not in self._constants:
+            self._constants[value] = _rational(self.p, self.q, value, 1)
+        return self._constants[value].moved(lambda part: part.reshape(-1, *(1,) * (dims - 1)))
+
+    def symbol(self, name: str, dims: int) -> FieldTensor:
+        """One random element for each instance, drawn once."""
+        if name not in self._constants:
+            self._constants[name] = self.random(f"symbol {name}", ())
+        return self._constants[name].moved(lambda part: part.reshape(-1, *(1,) * (dims - 1)))
 
     def placed(self, array: Array) -> Array:
         """The array: a stack is made of small ones, which stay here."""
@@ -241,6 +270,12 @@ def stacked(tensors: Sequence[FieldTensor]) -> FieldTensor:
         undefined,
         joined([x.sets for x in tensors]),
     )
+
+
+def _rational(p: Arithmetic, q: Arithmetic, value: Fraction, dims: int) -> FieldTensor:
+    parts = [m.mul(m.residues(value.numerator, dims), m.inverse(m.residues(value.denominator, dims))) for m in (p, q)]
+    zero = (p.residues(value.denominator, dims) == 0) | (q.residues(value.denominator, dims) == 0)
+    return FieldTensor(parts[0], parts[1], zero if zero.any() else None)
 
 
 LARGE_TENSOR = 2**22

@@ -30,10 +30,12 @@ CACHED = 2**19
 """Elements that are converted to floats at once: as many as stay in the cache."""
 CACHED_ELSEWHERE = 2**26
 """The same on a GPU, where memory is the limit."""
+CUBE_ROOT = 2**21
+"""Products of three residues of primes up to this are words."""
 FEW, FEW_INVERSES = 40, 96
 """Elements up to which large powers, and inverses, are quicker one by one."""
-MOST_DIMS = 65
-"""More dimensions than any array has."""
+REMEMBERED = 2**14
+"""Roots and inverses modulo several primes that are known again."""
 LIMB = np.uint64(16)
 LIMB_MASK = np.uint64(2**16 - 1)
 
@@ -99,13 +101,18 @@ class Arithmetic(ABC):
         modulo, square = self.modulo(x.ndim), self.mul(x, x)
         powers = [np.ones_like(square), x, square, self.mul(square, x)]
         rows = np.stack(powers) if len(exponents) > 1 else None
+        cubes = max(self.values) <= CUBE_ROOT
         result = np.ones_like(square)
-        for shift in range((max(exponents).bit_length() + 1) // 2 * 2 - 2, -1, -2):
-            for _ in range(2):
-                np.multiply(result, result, out=result)
-                np.remainder(result, modulo, out=result)
-            digits = [exponent >> shift & 3 for exponent in exponents]
+        for number, digits in enumerate(_digits(exponents)):
             factor = powers[digits[0]] if rows is None else rows[digits, range(len(digits))]
+            if number == 0:
+                np.copyto(result, factor)
+                continue
+            np.multiply(result, result, out=result)
+            np.remainder(result, modulo, out=result)
+            np.multiply(result, result, out=result)
+            if not cubes:
+                np.remainder(result, modulo, out=result)
             np.multiply(result, factor, out=result)
             np.remainder(result, modulo, out=result)
         return result
@@ -179,17 +186,59 @@ class Modulus(Arithmetic):
         return np.full((1,) * dims, self.of(number), np.uint64)
 
 
+class _Columns(dict[int, Residues]):
+    """A column of words with any number of dimensions."""
+
+    def __init__(self, column: Residues) -> None:
+        self._column = column
+
+    def __missing__(self, dims: int) -> Residues:
+        self[dims] = found = self._column.reshape(-1, *(1,) * (dims - 1))
+        return found
+
+
+class _Memory:
+    """A function of residues that takes long, one for each index of the first dimension: what it was asked for before
+    is looked up. A candidate takes the roots and inverses of its program, in another order."""
+
+    def __init__(self, count: int) -> None:
+        self._rows = _Columns(np.arange(count, dtype=np.uint64) << np.uint64(32))
+        self._table: tuple[Residues, Residues] | None = None
+
+    def __call__(self, x: Residues, function: Callable[[Residues], Residues]) -> Residues:
+        keys = (x | self._rows[x.ndim]).reshape(-1)
+        table = self._table
+        if table is not None:
+            known, values = table
+            places = known.searchsorted(keys)
+            if (known.take(places, mode="clip") == keys).all():
+                return values.take(places).reshape(x.shape)
+        found = function(x)
+        if 0 < x.size <= REMEMBERED:
+            self._learn(keys, found.reshape(-1))
+        return found
+
+    def _learn(self, keys: Residues, values: Residues) -> None:
+        table = self._table
+        if table is not None and len(table[0]) + len(keys) <= REMEMBERED:
+            keys, values = np.concatenate([table[0], keys]), np.concatenate([table[1], values])
+        order = keys.argsort(kind="stable")
+        self._table = keys[order], values[order]
+
+
 @dataclass(frozen=True, slots=True)
 class Moduli(Arithmetic):
     """Arithmetic modulo several primes at once, one for each index of the first dimension of every array."""
 
     primes: tuple[int, ...]
-    _by_dims: tuple[Residues, ...] = field(init=False, repr=False, compare=False)
+    _columns: _Columns = field(init=False, repr=False, compare=False)
+    _inverses: _Memory = field(init=False, repr=False, compare=False)
+    _roots: _Memory = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        column = np.array(self.primes, np.uint64)
-        shaped = tuple(column.reshape(-1, *(1,) * max(0, dims - 1)) for dims in range(MOST_DIMS))
-        object.__setattr__(self, "_by_dims", shaped)
+        object.__setattr__(self, "_columns", _Columns(np.array(self.primes, np.uint64)))
+        object.__setattr__(self, "_inverses", _Memory(len(self.primes)))
+        object.__setattr__(self, "_roots", _Memory(len(self.primes)))
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -198,7 +247,15 @@ class Moduli(Arithmetic):
 
     def modulo(self, dims: int) -> Any:
         """The primes, as a column."""
-        return self._by_dims[dims]
+        return self._columns[dims]
+
+    def inverse(self, x: Residues) -> Residues:
+        """1 / x; 0 where x is 0."""
+        return self._inverses(x, functools.partial(Arithmetic.inverse, self))
+
+    def root(self, x: Residues) -> Residues:
+        """The square root that is itself a square; meaningless where x is no square."""
+        return self._roots(x, functools.partial(Arithmetic.root, self))
 
     def residues(self, number: int, dims: int) -> Residues:
         """The residues of any integer, as a column."""
@@ -228,6 +285,13 @@ def _products(x: Floats, y: Floats) -> Floats:
         return [x[0] @ y[0]]
     (low_x, high_x), (low_y, high_y) = x, y
     return [low_x @ low_y, high_x @ low_y + low_x @ high_y, high_x @ high_y]
+
+
+@functools.lru_cache(maxsize=64)
+def _digits(exponents: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Two bits at a time of all exponents side by side, highest first."""
+    shifts = range((max(exponents).bit_length() + 1) // 2 * 2 - 2, -1, -2)
+    return tuple(tuple(exponent >> shift & 3 for exponent in exponents) for shift in shifts)
 
 
 @dataclass(frozen=True, slots=True)

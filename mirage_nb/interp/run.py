@@ -133,8 +133,9 @@ class _BlockRun(Generic[T]):
 
     def _iterate(self, index: int, values: dict[int, T]) -> None:
         for op, value in self.body:
-            if op.kind is OpKind.IN_ITER:
-                values[value] = self.algebra.view(self.tiles[value], arrays.Iteration(index, self.batch))
+            if isinstance(op.attrs, InIterAttrs):
+                at = 0 if op.attrs.fmap is None else index  # a replicated tile is the same one in all iterations
+                values[value] = self.algebra.view(self.tiles[value], arrays.Iteration(at, self.batch))
             else:
                 self._step(op, value, values)
 

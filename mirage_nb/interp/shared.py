@@ -1,17 +1,21 @@
-"""The field interpreter for many graphs of the same inputs: what two of them compute alike is computed once.
+"""Evaluation for many graphs of the same inputs: what two of them compute alike is computed once.
 
-In: some field instances with inputs for each, then graph after graph. Out: their outputs, of all instances side by
-side. A value is a number that stands for a stack of field tensors, one per instance, made when an output needs it;
-equal operators on equal numbers give the equal number. The structures that a search finds share most of what they
-compute, so the work for one more of them is one walk, and what is new in it. `StackAlgebra` is the field interpreter
-for stacks of tensors, for one graph.
+In: graph after graph, then algebras with inputs. Out: plans, and the values of the graphs. A `Recorder` walks a graph
+without values: it notes the steps that make its outputs, and equal operators on equal values are the same step, in all
+graphs. So a plan is made once for a graph, whatever it is run on; a run makes the values of those steps that have none
+yet. The structures that a search finds share most of what they compute with each other and with their program: the
+work for one more of them is what is new in it. `StackAlgebra` is the field interpreter for stacks of tensors.
+
+Threads may share all of it: a step that two of them make at once is made twice, which changes no value.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +23,144 @@ from numpy.typing import NDArray
 from mirage_nb.interp.arrays import Array, Move
 from mirage_nb.interp.field import FieldAlgebra, FieldTensor
 from mirage_nb.interp.instance import FieldStack
-from mirage_nb.interp.run import run_kernel
+from mirage_nb.interp.run import Algebra, run_kernel
 from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.ir.ops import Attrs, Shape
 
-MAX_VALUES = 20_000
-MAX_BYTES = 2**24
-"""Values, and bytes of their tensors in all instances, that are kept; then all are forgotten before the next graph."""
+MAX_STEPS = 20_000
+"""Steps that are known again; then all are forgotten before the next graph."""
+MAX_VALUES, MAX_BYTES = 20_000, 2**24
+"""Values, and bytes of their elements, that are kept; then all are forgotten before the next plan is run."""
+
+T = TypeVar("T")
+
+Make = Callable[[Any, Sequence[Any]], Sequence[Any]]
+"""What an algebra makes of operands."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """What makes values of others; steps have numbers above those that make their operands."""
+
+    number: int
+    operands: tuple[Recorded, ...]
+    make: Make
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """One value that a step makes."""
+
+    step: Step
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the outputs of a graph are made: its inputs by name, the steps in order, the outputs and their shapes."""
+
+    inputs: tuple[tuple[str, Step], ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Recorded, ...]
+    shapes: tuple[Shape, ...]
+
+
+class Recorder:
+    """The algebra without values."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Recorded, ...]] = {}
+        self._count = itertools.count()
+
+    def plan(self, graph: KernelGraph) -> Plan:
+        """How to evaluate a graph. Raises GraphError where its walk does."""
+        if len(self._known) > MAX_STEPS:
+            self._known = {}
+        given = [self._new(("input", i.name), (), 1, _is_given)[0] for i in graph.inputs]
+        values = run_kernel(graph, given, self)
+        outputs = tuple(values[v] for v in graph.outputs)
+        inputs = tuple((i.name, value.step) for i, value in zip(graph.inputs, given, strict=True))
+        leaves = {step for _, step in inputs}
+        steps, waiting = set(leaves), [value.step for value in outputs]
+        while waiting:
+            step = waiting.pop()
+            if step not in steps:
+                steps.add(step)
+                waiting += [value.step for value in step.operands]
+        ordered = tuple(sorted(steps - leaves, key=lambda step: step.number))
+        return Plan(inputs, ordered, outputs, tuple(graph.types[v].shape for v in graph.outputs))
+
+    def apply(self, kind: OpKind, operands: Sequence[Recorded], attrs: Attrs | None, batch: int) -> Recorded:
+        key = (kind, attrs, batch, *operands)
+        return self._new(key, operands, 1, lambda algebra, xs: (algebra.apply(kind, xs, attrs, batch),))[0]
+
+    def view(self, value: Recorded, move: Move) -> Recorded:
+        return self._new((move, value), (value,), 1, lambda algebra, xs: (algebra.view(xs[0], move),))[0]
+
+    def join(self, parts: Sequence[Recorded], dim: int, batch: int) -> Recorded:
+        return self._new(("join", dim, batch, *parts), parts, 1, lambda algebra, xs: (algebra.join(xs, dim, batch),))[0]
+
+    def fold(
+        self, kind: AccumKind, state: tuple[Recorded, ...], operands: Sequence[Recorded], batch: int
+    ) -> tuple[Recorded, ...]:
+        held = len(state)
+        return self._new(
+            (kind, batch, state, *operands),
+            (*state, *operands),
+            len(operands),
+            lambda algebra, xs: algebra.fold(kind, tuple(xs[:held]), xs[held:], batch),
+        )
+
+    def _new(self, key: Hashable, operands: Sequence[Recorded], count: int, make: Make) -> tuple[Recorded, ...]:
+        """The results of a step, a new one if it is new."""
+        found = self._known.get(key)
+        if found is None:
+            step = Step(next(self._count), tuple(operands), make)
+            found = self._known.setdefault(key, tuple(Recorded(step, place) for place in range(count)))
+        return found
+
+
+def _is_given(algebra: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    raise AssertionError("an input is given, not made")
+
+
+class Values(Generic[T]):
+    """The values of steps in one algebra, on named inputs."""
+
+    def __init__(self, algebra: Algebra[T], inputs: Mapping[str, T]) -> None:
+        self._algebra = algebra
+        self._inputs = inputs
+        self._forget()
+
+    def _forget(self) -> None:
+        self._made: dict[Step, Sequence[T]] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def run(self, plan: Plan) -> list[T]:
+        """The outputs of a planned graph, which may be smaller than their shapes say, as constants are.
+
+        Raises GraphError where an evaluation does.
+        """
+        if len(self._made) > MAX_VALUES or self._bytes > MAX_BYTES:
+            self._forget()
+        made = self._made
+        for name, step in plan.inputs:
+            made[step] = (self._inputs[name],)
+        for step in plan.steps:
+            if step not in made:
+                found = step.make(self._algebra, [made[value.step][value.place] for value in step.operands])
+                made[step] = found
+                self._bytes += sum(map(_bytes, found))
+        return [made[value.step][value.place] for value in plan.outputs]
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, FieldTensor):
+        return (0 if value.p is None else value.p.nbytes) + (0 if value.q is None else value.q.nbytes)
+    return int(value.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,94 +184,23 @@ class StackAlgebra:
         return self.of_stack.fold(kind, state, operands, batch + 1)
 
 
-Make = Callable[[StackAlgebra, list[FieldTensor]], Sequence[FieldTensor]]
-"""What makes values of others."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """How the values from number `first` on are made of others."""
-
-    first: int
-    operands: tuple[int, ...]
-    make: Make
-
-
 class SharedFields:
-    """An algebra of numbers for values that are known; `inputs` are the named inputs of all instances."""
+    """The field values of planned graphs in all instances of a stack; `inputs` are those of all instances."""
 
     def __init__(self, instances: FieldStack, inputs: Mapping[str, FieldTensor]) -> None:
-        self._algebra = StackAlgebra(FieldAlgebra(instances))
         self._count = len(instances.instances)
-        self._inputs = inputs
-        self._forget()
+        self._values = Values(StackAlgebra(FieldAlgebra(instances)), inputs)
 
-    def _forget(self) -> None:
-        self._known: dict[Hashable, tuple[int, ...]] = {}
-        self._steps: list[_Step] = []  # of every value; those of an input are never asked for
-        self._values: dict[int, FieldTensor] = {}
-        self._bytes = 0
+    def __len__(self) -> int:
+        return len(self._values)
 
-    def run(self, graph: KernelGraph) -> tuple[FieldTensor, ...]:
+    def run(self, plan: Plan) -> tuple[FieldTensor, ...]:
         """The outputs of a graph in all instances: tensors whose first dimension counts the instances.
 
-        Raises as `field.evaluate`.
+        Raises GraphError as `field.evaluate`.
         """
-        if len(self._steps) > MAX_VALUES or self._bytes > MAX_BYTES:
-            self._forget()
-        values = run_kernel(graph, [self._input(i.name) for i in graph.inputs], self)
-        shapes = [(values[v], (self._count, *graph.types[v].shape)) for v in graph.outputs]
-        return tuple(_broadcast(self._value(value), shape) for value, shape in shapes)
-
-    def _value(self, wanted: int) -> FieldTensor:
-        """A value; what it is made of comes first."""
-        known, waiting = self._values, [wanted]
-        while waiting:
-            step = self._steps[waiting[-1]]
-            missing = [v for v in step.operands if v not in known]
-            if missing:
-                waiting += missing
-                continue
-            waiting.pop()
-            if step.first not in known:
-                made = step.make(self._algebra, [known[v] for v in step.operands])
-                known.update(enumerate(made, step.first))
-                self._bytes += sum(part.nbytes for x in made for part in (x.p, x.q) if part is not None)
-        return known[wanted]
-
-    def _input(self, name: str) -> int:
-        key = ("input", name)
-        if key not in self._known:
-            self._values[len(self._steps)] = self._inputs[name]
-        return self._new(key, (), 1, lambda algebra, operands: ())[0]
-
-    def apply(self, kind: OpKind, operands: Sequence[int], attrs: Attrs | None, batch: int) -> int:
-        key = (kind, attrs, batch, *operands)
-        return self._new(key, operands, 1, lambda algebra, xs: (algebra.apply(kind, xs, attrs, batch),))[0]
-
-    def view(self, value: int, move: Move) -> int:
-        return self._new((move, value), (value,), 1, lambda algebra, xs: (algebra.view(xs[0], move),))[0]
-
-    def join(self, parts: Sequence[int], dim: int, batch: int) -> int:
-        return self._new(("join", dim, batch, *parts), parts, 1, lambda algebra, xs: (algebra.join(xs, dim, batch),))[0]
-
-    def fold(self, kind: AccumKind, state: tuple[int, ...], operands: Sequence[int], batch: int) -> tuple[int, ...]:
-        held = len(state)
-        return self._new(
-            (kind, batch, state, *operands),
-            (*state, *operands),
-            len(operands),
-            lambda algebra, xs: algebra.fold(kind, tuple(xs[:held]), xs[held:], batch),
-        )
-
-    def _new(self, key: Hashable, operands: Sequence[int], count: int, make: Make) -> tuple[int, ...]:
-        """The numbers of a step's results, new ones if it is new."""
-        found = self._known.get(key)
-        if found is None:
-            first = len(self._steps)
-            self._steps += [_Step(first, tuple(operands), make)] * count
-            found = self._known[key] = tuple(range(first, first + count))
-        return found
+        shapes = [(self._count, *shape) for shape in plan.shapes]
+        return tuple(_broadcast(x, shape) for x, shape in zip(self._values.run(plan), shapes, strict=True))
 
 
 def _broadcast(x: FieldTensor, shape: Shape) -> FieldTensor:
@@ -153,11 +217,13 @@ def _moved(x: FieldTensor, move: Move) -> FieldTensor:
             rows = np.concatenate([np.zeros((len(rows), 1), rows.dtype), rows], axis=1)
         return rows.take(places, axis=1)
 
-    p, q, undefined = (
-        None if part is None else taken(np.broadcast_to(part, x.shape)) for part in (x.p, x.q, x.undefined)
-    )
     # The zeros beyond the end are maxima of nothing that was reduced: what they meet is a new element.
-    return FieldTensor(p, q, undefined, None if x.sets is None or pads else taken(x.sets))
+    return FieldTensor(
+        None if x.p is None else taken(x.p),
+        None if x.q is None else taken(x.q),
+        None if x.undefined is None else taken(np.broadcast_to(x.undefined, x.shape)),
+        None if x.sets is None or pads else taken(x.sets),
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,8 +1,9 @@
 """The trials of a program: their fields, their random inputs, and what the program makes of them.
 
-In: a program, which field parts its inputs need, a seed and a pool of primes. Out: `Trials`, from which trial
-after trial is drawn. Those of small programs are kept: the next candidate of the program meets the same ones, and
-what it computes like another candidate is known already.
+In: a program and its candidates, a seed and a pool of primes. Out: `Trials`, from which trial after trial is drawn.
+Those of small programs are kept: the next candidate of the program meets the same ones, and what it computes like
+the program or another candidate is known already. What is known of a candidate whatever the trial is kept too, so
+that verifying it on a fresh instance is arithmetic and little else.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import functools
 import hashlib
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
 from mirage_nb.interp.instance import CPU, Device, FieldStack
 from mirage_nb.interp.modular import Pool
-from mirage_nb.interp.shared import SharedFields
+from mirage_nb.interp.shared import Plan, Recorder, SharedFields
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
 from mirage_nb.verify.exponents import exponents_of
 from mirage_nb.verify.groups import draw_inputs, draw_stacked, root_groups
-from mirage_nb.verify.lax import LaxReport, inspect
-from mirage_nb.verify.towers import Shown, shown
+from mirage_nb.verify.lax import LaxReport, inspect, joined
+from mirage_nb.verify.towers import Shown, Tower, shown, tower
+from mirage_nb.verify.verdict import Verdict
 
 SMALL_ELEMENTS = 2**16
 """Trials with fewer input elements are kept."""
@@ -61,7 +64,7 @@ def is_small(program: KernelGraph) -> bool:
 class Trials:
     """The trials that follow from one seed."""
 
-    def __init__(self, program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> None:
+    def __init__(self, program: Program, lax: LaxReport, seed: int, pool: Pool) -> None:
         self.program = program
         self.pool = pool
         self._lax = lax
@@ -76,17 +79,18 @@ class Trials:
 
     def trial(self, number: int, device: Device = CPU) -> Trial:
         """One trial; those of a small program are on the CPU."""
-        if not is_small(self.program):
-            return draw_trial(self.program, self._lax, self.seed(number), self.pool, device)
+        graph = self.program.graph
+        if not is_small(graph):
+            return draw_trial(graph, self._lax, self.seed(number), self.pool, device)
         if number not in self._kept:
-            self._kept[number] = draw_trial(self.program, self._lax, self.seed(number), self.pool)
+            self._kept[number] = draw_trial(graph, self._lax, self.seed(number), self.pool)
         return self._kept[number]
 
     def shown(self, number: int) -> Shown:
         """What a trial shows of a small program."""
         if number not in self._shown:
-            groups = root_groups(self.program) if self._lax.roots else None
-            exponents = exponents_of(self.program) if self._lax.exponentials else None
+            groups = root_groups(self.program.graph) if self._lax.roots else None
+            exponents = exponents_of(self.program.graph) if self._lax.exponentials else None
             trial = self.trial(number)
             self._shown[number] = shown(groups, exponents, list(trial.inputs.values()), trial.instance)
         return self._shown[number]
@@ -103,41 +107,81 @@ class Together:
     """Trials of a small program side by side: of every tensor, the first dimension counts them. What two candidates
     compute alike is computed once."""
 
-    def __init__(self, program: KernelGraph, lax: LaxReport, seeds: tuple[int, ...], pool: Pool) -> None:
+    def __init__(self, program: Program, lax: LaxReport, seeds: tuple[int, ...], pool: Pool) -> None:
         self.seeds = seeds
         self.instances = tuple(FieldInstance.draw(seed, pool) for seed in seeds)
         stack = FieldStack(self.instances)
-        inputs = draw_stacked(program, stack, lax.parts)
-        self._shared = SharedFields(stack, dict(zip((i.name for i in program.inputs), inputs, strict=True)))
-        self.expected = self.outputs(program)
+        inputs = draw_stacked(program.graph, stack, lax.parts)
+        self._shared = SharedFields(stack, dict(zip((i.name for i in program.graph.inputs), inputs, strict=True)))
+        self.expected = self.outputs(program.itself)
 
-    def outputs(self, candidate: KernelGraph) -> tuple[FieldTensor, ...]:
+    def outputs(self, candidate: Candidate) -> tuple[FieldTensor, ...]:
         """What a candidate makes of them."""
-        return self._shared.run(candidate)
+        return self._shared.run(candidate.plan)
+
+
+class Candidate:
+    """A graph that is held against a program: what is known of the two before any trial, and their verdicts.
+
+    Raises GraphError where the graph breaks Definition 2.1.
+    """
+
+    def __init__(self, program: Program, graph: KernelGraph) -> None:
+        check(graph)
+        self.graph = graph
+        self.lax = joined(program.report, inspect(graph))
+        self.verdicts: dict[Hashable, Verdict] = {}
+        self._program = program
+        self._towers: dict[Pool, Tower | None] = {}
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How it is evaluated; programs and candidates of one plan share steps."""
+        return self._program.recorder.plan(self.graph)
+
+    def tower(self, pool: Pool) -> Tower | None:
+        """What bounds a trial with values and more, if anything does."""
+        if pool not in self._towers:
+            self._towers[pool] = tower(self._program.graph, self.graph, self.lax, pool)
+        return self._towers[pool]
 
 
 class Program:
-    """A program that candidates are held against."""
+    """A program that candidates are held against. Raises GraphError where it breaks Definition 2.1."""
 
     def __init__(self, graph: KernelGraph) -> None:
-        check(graph)
         self.graph = graph
         self.report = inspect(graph)
+        self.recorder = Recorder()
+        self._candidates: dict[KernelGraph, Candidate] = {}
         self._trials: dict[Hashable, Trials] = {}
+        self.itself = self.candidate(graph)
+
+    def candidate(self, graph: KernelGraph) -> Candidate:
+        """The one `Candidate` of a graph. Raises GraphError where it breaks Definition 2.1."""
+        known = self._candidates.get(graph)
+        if known is None:
+            if len(self._candidates) >= MAX_CANDIDATES:
+                self._candidates = {}
+            known = self._candidates[graph] = Candidate(self, graph)
+        return known
 
     def trials(self, lax: LaxReport, seed: int, pool: Pool) -> Trials:
         """The trials for candidates with this joint report."""
         parts = tuple(lax.parts[i.name] for i in self.graph.inputs)
         key = (parts, lax.roots, lax.exponentials, seed, pool)
-        if len(self._trials) > MAX_KEPT:
-            self._trials.clear()
-        if key not in self._trials:
-            self._trials[key] = Trials(self.graph, lax, seed, pool)
-        return self._trials[key]
+        known = self._trials.get(key)
+        if known is None:
+            while len(self._trials) >= MAX_KEPT:
+                self._trials.pop(next(iter(self._trials)), None)
+            known = self._trials[key] = Trials(self, lax, seed, pool)
+        return known
 
 
+MAX_CANDIDATES = 1024
+"""Candidates of one program that are known again."""
 MAX_KEPT = 8
-"""Seeds and pools of one program whose trials are kept."""
+"""Seeds and pools of one program whose trials are kept, the latest."""
 
 
 @functools.lru_cache(maxsize=32)

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.interp.reference import evaluate
+from mirage_nb.interp.reference import FloatAlgebra, evaluate
+from mirage_nb.interp.shared import Values
 from mirage_nb.ir import KernelGraph
+from mirage_nb.verify.drawn import Candidate, Program, is_small
 from mirage_nb.verify.verdict import Witness
 
 Array = NDArray[np.float64]
@@ -41,12 +43,12 @@ class RealsReport:
     witness: Witness | None = None
 
 
-def in_reals(program: KernelGraph, candidate: KernelGraph, seed: int) -> RealsReport:
+def in_reals(program: Program, candidate: Candidate, seed: int) -> RealsReport:
     """Compare on a normal and on a positive draw, outputs in any order; infinite and undefined results of
     the program are not compared."""
     for number in range(len(DRAWS)):
-        inputs, left = _drawn(program, seed, number)
-        right = evaluate(candidate, inputs)
+        drawn = _kept(program, seed, number) if is_small(program.graph) else _Draw(program, seed, number)
+        left, right = drawn.expected, drawn.outputs(candidate)
         if not _pairable(left, right):
             return RealsReport(Reals.DIFFERENT, _witness(left, right, seed + number))
     return RealsReport(Reals.AGREE)
@@ -63,22 +65,26 @@ def _positive(graph: KernelGraph, seed: int) -> dict[str, Array]:
 
 
 DRAWS = (_normal, _positive)
-KEPT_ELEMENTS = 2**16
-"""Programs with fewer input elements have their values kept for the next candidate."""
 
 
-def _drawn(program: KernelGraph, seed: int, number: int) -> tuple[dict[str, Array], tuple[Array, ...]]:
-    """Inputs and what the program makes of them."""
-    few = sum(i.type.elements for i in program.inputs) < KEPT_ELEMENTS
-    return _kept(program, seed, number) if few else _draw(program, seed, number)
+class _Draw:
+    """Inputs and what the program makes of them; for a small one also what its candidates make of them."""
+
+    def __init__(self, program: Program, seed: int, number: int) -> None:
+        self._inputs = DRAWS[number](program.graph, seed)
+        self._values = Values(FloatAlgebra(np.dtype(np.float64)), self._inputs) if is_small(program.graph) else None
+        self.expected = self.outputs(program.itself)
+
+    def outputs(self, candidate: Candidate) -> tuple[Array, ...]:
+        """What a candidate makes of them."""
+        if self._values is None:
+            return evaluate(candidate.graph, self._inputs)
+        with np.errstate(all="ignore"):
+            made = self._values.run(candidate.plan)
+        return tuple(np.broadcast_to(x, shape) for x, shape in zip(made, candidate.plan.shapes, strict=True))
 
 
-def _draw(program: KernelGraph, seed: int, number: int) -> tuple[dict[str, Array], tuple[Array, ...]]:
-    inputs = DRAWS[number](program, seed)
-    return inputs, evaluate(program, inputs)
-
-
-_kept = functools.lru_cache(maxsize=64)(_draw)
+_kept = functools.lru_cache(maxsize=64)(_Draw)
 
 
 def _pairable(left: Sequence[Array], right: Sequence[Array]) -> bool:

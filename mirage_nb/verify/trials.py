@@ -18,13 +18,11 @@ from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.interp.modular import LARGE, SMALL, Pool
 from mirage_nb.ir import KernelGraph
-from mirage_nb.ir.legality import check
 from mirage_nb.verify.bound import trial_bound
-from mirage_nb.verify.drawn import Program, draw_trial, is_small, known_program, trial_seed
-from mirage_nb.verify.lax import inspect, joined
+from mirage_nb.verify.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
 from mirage_nb.verify.matching import Matching
 from mirage_nb.verify.reals import Reals, in_reals
-from mirage_nb.verify.towers import Observer, tower
+from mirage_nb.verify.towers import Observer
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 
 __all__ = ["MAX_TRIALS", "TRIALS", "draw_trial", "trial_seed", "verify"]
@@ -36,6 +34,8 @@ ATTEMPTS_PER_TRIAL = 4
 FINAL_LOG2_BOUND = -64.0
 """What final verification adds trials for, up to `FINAL_TRIALS`, where a theorem bounds a trial."""
 FINAL_TRIALS = 64
+MAX_VERDICTS = 64
+"""Verdicts of one candidate that are kept."""
 BYTES = 8
 """What a trial takes at least for every element of the tensors in device memory."""
 TOO_LARGE = "the field values of these graphs do not fit into memory"
@@ -82,19 +82,24 @@ def verify(
     wide = final and sum(i.type.elements for i in program.inputs) <= WIDE_ELEMENTS
     pool = LARGE if wide else SMALL
     try:
-        if progress is None:
-            return _kept(program, candidate, trials, seed, pool, device)
-        return _verify(program, candidate, trials, seed, pool, device, progress)
+        known = known_program(program)
+        return _verdict(known, known.candidate(candidate), trials, seed, pool, device, progress)
     except MemoryError as error:
         raise VerificationError(TOO_LARGE, hint=SMALLER) from error
 
 
 def _check_memory(program: KernelGraph, candidate: KernelGraph) -> None:
     elements = max(sum(t.elements for t in graph.types) for graph in (program, candidate))
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    there = _memory()
     if elements * BYTES > there:
         needed = f"about {elements * BYTES / 2**30:.0f} GiB, and this machine has {there / 2**30:.0f}"
         raise VerificationError(f"{TOO_LARGE}: {needed}", hint=SMALLER)
+
+
+@functools.cache
+def _memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
@@ -108,21 +113,25 @@ def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
             )
 
 
-def _verify(
-    program: KernelGraph,
-    candidate: KernelGraph,
+def _verdict(
+    program: Program,
+    candidate: Candidate,
     trials: int,
     seed: int,
     pool: Pool,
     device: Device,
-    progress: Progress = lambda done, wanted: None,
+    progress: Progress | None,
 ) -> Verdict:
-    known = known_program(program)
-    check(candidate)
-    return _Run(known, candidate, trials, seed, pool, device, progress).verdict()
-
-
-_kept = functools.lru_cache(maxsize=4096)(_verify)
+    """The verdict, a known one unless somebody wants to be told of progress."""
+    if progress is not None:
+        return _Run(program, candidate, trials, seed, pool, device, progress).verdict()
+    key = (trials, seed, pool, device)
+    if key not in candidate.verdicts:
+        if len(candidate.verdicts) >= MAX_VERDICTS:
+            candidate.verdicts.clear()
+        run = _Run(program, candidate, trials, seed, pool, device, lambda done, wanted: None)
+        candidate.verdicts[key] = run.verdict()
+    return candidate.verdicts[key]
 
 
 class _Run:
@@ -130,8 +139,8 @@ class _Run:
 
     def __init__(
         self,
-        known: Program,
-        candidate: KernelGraph,
+        program: Program,
+        candidate: Candidate,
         trials: int,
         seed: int,
         pool: Pool,
@@ -140,14 +149,15 @@ class _Run:
     ) -> None:
         self.progress = progress
         self.device = device
-        self.program = known.graph
-        self.candidate = candidate
+        self.pair = program, candidate
+        self.program = program.graph
+        self.candidate = candidate.graph
         self.wanted = trials
         self.seed = seed
         self.pool = pool
         self.final = pool is not SMALL and is_small(self.program)
-        self.lax = joined(known.report, inspect(candidate))
-        self.drawn = known.trials(self.lax, seed, pool)
+        self.lax = candidate.lax
+        self.drawn = program.trials(self.lax, seed, pool)
         self.primes: list[tuple[int, int]] = []
         self.observer: Observer | None = None
         self.bound: float | None = None
@@ -183,7 +193,7 @@ class _Run:
     def _try_together(self, matching: Matching) -> None:
         """The first trials side by side, where nothing but values is looked at."""
         together = self.drawn.together(self.wanted)
-        taken = matching.compare_all(together.expected, together.outputs(self.candidate), together.seeds)
+        taken = matching.compare_all(together.expected, together.outputs(self.pair[1]), together.seeds)
         for instance in together.instances[:taken]:
             self._count(instance)
 
@@ -209,7 +219,7 @@ class _Run:
         self.progress(len(self.primes), self.wanted)
 
     def _differ_in_reals(self) -> bool:
-        return in_reals(self.program, self.candidate, self.seed).outcome is Reals.DIFFERENT
+        return in_reals(*self.pair, self.seed).outcome is Reals.DIFFERENT
 
     def _find_bound(self) -> None:
         """What a trial is worth, and whether it has to show more than values for that."""
@@ -217,7 +227,7 @@ class _Run:
         if len(self.program.outputs) != len(self.candidate.outputs) or lax.opaque:
             return
         more = lax.roots or lax.exponentials or lax.maxima
-        found = tower(self.program, self.candidate, lax, self.pool) if self.final or not more else None
+        found = self.pair[1].tower(self.pool) if self.final or not more else None
         if found is not None:
             self.bound, self.once = found.chance, found.once
             self.observer = Observer(found) if more else None
@@ -264,7 +274,7 @@ class _Run:
 
     def _by_reals(self, otherwise: VerdictKind, note: str, field_witness: Witness | None = None) -> Verdict:
         """REFUTED where float64 values of the two graphs differ, else the given kind."""
-        found = in_reals(self.program, self.candidate, self.seed)
+        found = in_reals(*self.pair, self.seed)
         if found.outcome is Reals.DIFFERENT:
             both = "the field and float64 values differ" if field_witness else "the float64 values differ"
             return self._verdict(VerdictKind.REFUTED, witness=field_witness or found.witness, note=both)
