@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.errors import OptionError
+from mirage_nb.search.session import pool
 from mirage_nb.search.session.pool import NICENESS, Cores, WorkerDied, Workers, _answer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,7 +141,11 @@ def test_shutdown_lets_calls_end_unless_they_are_cancelled() -> None:
     assert first.result(0) is None and second.cancelled()
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()"])
+FORK = "if os.fork() == 0:\n os.close(1)\n os.close(2)\n time.sleep(60)\n os._exit(0)\nos._exit(0)"
+"""Leaves somebody behind who holds whatever the owner held."""
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()", FORK])
 def test_processes_end_with_their_owner(end: str) -> None:
     script = (
         "import os, signal, sys, time\n"
@@ -154,6 +159,48 @@ def test_processes_end_with_their_owner(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     pid = int(ended.stdout)
     assert until(lambda: not alive(pid))
+
+
+def test_a_process_that_does_not_start_is_replaced(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pool, "START_SECONDS", 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "BOOT", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+        with pytest.raises(WorkerDied, match="did not start within 1 s"):
+            workers.submit(math.sqrt, 4).result(30)
+    assert not workers.processes
+    monkeypatch.setattr(pool, "START_SECONDS", 60.0)
+    assert workers.submit(math.sqrt, 4).result(60) == 2
+
+
+def test_an_interpreter_without_standard_streams_has_workers(tmp_path: Path) -> None:
+    script = (
+        "import math, sys\n"
+        "from mirage_nb.search.session.pool import Workers\n"
+        "workers = Workers(2)\n"
+        "open(sys.argv[1], 'w').write(repr(list(workers.map(math.sqrt, range(5)))))\n"
+        "workers.terminate()\n"
+    )
+    command = ["sh", "-c", 'exec "$0" -c "$1" "$2" 0>&- 1>&- 2>&-', sys.executable, script, tmp_path / "out"]
+    subprocess.run(command, cwd=ROOT, timeout=60, check=True)
+    assert (tmp_path / "out").read_text() == repr([math.sqrt(n) for n in range(5)])
+
+
+def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers = Workers(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            workers.submit(math.sqrt, 1)
+    first = workers.submit(math.sqrt, 4)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    others = [workers.submit(math.sqrt, 9) for _ in range(3)]  # those that are there will do
+    assert first.result(60) == 2 and [other.result(60) for other in others] == [3, 3, 3]
+    workers.terminate()
 
 
 # -- cores are shared ---------------------------------------------------------------------------------

@@ -183,6 +183,8 @@ def failure(task: Task, error: Exception) -> str:
 
 def internal_error(error: Exception) -> str:
     """What a report of a mistake in this program needs on one line: the error and where it rose."""
+    if isinstance(error, MemoryError):
+        return f"not enough memory{f': {error}' if str(error) else ''}"
     place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
     where = f" ({Path(place.filename).name}:{place.lineno})" if place else ""
     return f"internal error: {type(error).__name__}: {error}{where}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures as futures
 import contextlib
+import fcntl
 import os
 import pickle
 import queue
@@ -30,9 +31,15 @@ from mirage_nb.errors import SearchError
 T = TypeVar("T")
 
 BOOT = (
-    "import sys; sys.path[:] = sys.argv[2:]; "
-    "from mirage_nb.search.session.pool import serve; serve(int(sys.argv[1]))"
+    "import sys; sys.path[:] = sys.argv[3:]; "
+    "from mirage_nb.search.session.pool import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
 )
+START_SECONDS = 120.0
+"""How long a process may take until it says for the first time that it is there."""
+OWNER_SECONDS = 2.0
+"""How often a process looks for its owner: a fork of the owner may hold the socket as well."""
+FIRST_DESCRIPTOR = 3
+"""Those below are standard streams; an interpreter that was started without them would give their numbers away."""
 COMPLAINT_BYTES = 2000
 NICENESS = 5
 """A third of the share of others on a busy core; all of an idle one."""
@@ -99,18 +106,32 @@ class Workers(futures.Executor):
         self._killed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> futures.Future[T]:
-        """Call `fn` in a process. Its future raises what the call raises, or WorkerDied."""
+        """Call `fn` in a process. Its future raises what the call raises, or WorkerDied.
+
+        Raises:
+            RuntimeError: these workers were shut down, or no thread can be started.
+        """
         future: futures.Future[T] = futures.Future()
         with self._turn:
             if not self._open:
                 raise RuntimeError("these workers were shut down")
             self._calls.append((future, fn, args, kwargs))
             if len(self._calls) > self._idle and len(self._keepers) < self._count:
-                keeper = threading.Thread(target=self._keep, name="mirage worker", daemon=True)
-                self._keepers.append(keeper)
-                keeper.start()
+                self._hire()
             self._turn.notify()
         return future
+
+    def _hire(self) -> None:
+        """One more keeper; where no thread can be started, those that are there will do."""
+        keeper = threading.Thread(target=self._keep, name="mirage worker", daemon=True)
+        try:
+            keeper.start()
+        except RuntimeError:
+            if not self._keepers:
+                self._calls.clear()
+                raise
+        else:
+            self._keepers.append(keeper)
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -169,8 +190,9 @@ class Workers(futures.Executor):
                     else:
                         future.set_exception(value)
             except (EOFError, OSError) as error:
-                reason = self._end(worker) if worker is not None else str(error)
+                ended = self._end(worker) if worker is not None else ""
                 worker = None
+                reason = str(error) if isinstance(error, TimeoutError) or not ended else ended
                 _fail(future, WorkerDied(f"a worker process ended: {reason}"))
             except Exception as error:  # noqa: BLE001  # whatever keeps the call from being made is its outcome
                 _fail(future, error)
@@ -236,19 +258,19 @@ class _Worker:
     def __init__(self) -> None:
         if not sys.executable:
             raise SearchError("no Python interpreter is known to start workers with", hint="pass an executor")
-        ours, theirs = socket.socketpair()
-        self._complaints = tempfile.TemporaryFile()
-        with theirs:
+        ours, theirs = _pair()
+        with Connection(theirs):
+            self._link = Connection(ours)
+            self._complaints = tempfile.TemporaryFile()
             path = [entry or os.getcwd() for entry in sys.path]
             self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, str(theirs.fileno()), *path],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-c", BOOT, str(theirs), str(os.getpid()), *path],
+                pass_fds=[theirs],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._complaints,
                 start_new_session=True,
             )
-        self._link = Connection(ours.detach())
         self._ready = False
 
     @property
@@ -256,8 +278,10 @@ class _Worker:
         return self._process.pid
 
     def await_ready(self) -> None:
-        """Wait until the process has started. Raises EOFError or OSError when it died before."""
+        """Wait until the process has started. Raises EOFError or OSError when it died before, or does not."""
         if not self._ready:
+            if not self._link.poll(START_SECONDS):
+                raise TimeoutError(f"it did not start within {START_SECONDS:g} s")
             self._link.recv_bytes()
             self._ready = True
 
@@ -286,13 +310,21 @@ class _Worker:
         return f"{how}, {said[-1]}" if said else how
 
 
-def serve(descriptor: int) -> None:
+def _pair() -> tuple[int, int]:
+    """The descriptors of two sockets that are connected."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        first, second = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR) for end in (ours, theirs))
+        return first, second
+
+
+def serve(descriptor: int, owner: int) -> None:
     """What a worker process runs: it answers calls until its owner is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session that owns this process
     _give_way()
     link = Connection(descriptor)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(link, requests), daemon=True).start()
+    threading.Thread(target=_receive, args=(link, requests, owner), daemon=True).start()
     link.send_bytes(b"ready")
     while True:
         link.send_bytes(_answer(requests.get()))
@@ -305,12 +337,14 @@ def _give_way() -> None:
         AUTOGROUP.write_text(str(NICENESS))
 
 
-def _receive(link: Connection, requests: queue.SimpleQueue[bytes]) -> None:
+def _receive(link: Connection, requests: queue.SimpleQueue[bytes], owner: int) -> None:
     """Notices the end of the owner while a call is at work, too."""
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            requests.put(link.recv_bytes())
-    os.killpg(0, signal.SIGKILL)
+    try:
+        while os.getppid() == owner:
+            if link.poll(OWNER_SECONDS):
+                requests.put(link.recv_bytes())
+    finally:  # whatever it was: nobody would hear of an answer
+        os.killpg(0, signal.SIGKILL)
 
 
 def _answer(request: bytes) -> bytes:
