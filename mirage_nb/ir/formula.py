@@ -40,6 +40,7 @@ MAX_BITS = 64
 """Bits of the numerator and the denominator of a number."""
 
 _NEGATION = 3
+_CONSTANT, _NO_FUNCTION = "the formula does not use its argument", "a constant needs no function"
 _SIGNS = {name: (sign, strength) for name, sign, strength in ARITHMETIC.values()}
 
 
@@ -173,7 +174,7 @@ def read(text: str) -> Formula:
     """The formula of a canonical text.
 
     Raises:
-        FormatError: it is none, or not in its canonical form.
+        FormatError: it is none, not in its canonical form, or does not use its argument.
         ProgramSizeError: it is too long.
     """
     if len(text) > MAX_LENGTH:
@@ -189,6 +190,8 @@ def read(text: str) -> Formula:
     formula = of_node(tree.body, "x", {}, blame)
     if write(formula) != text:
         raise FormatError(f"this formula is not in its canonical form: {text}", hint=f"write {write(formula)}")
+    if not _uses_argument(formula):
+        raise FormatError(f"{_CONSTANT}: {text}", hint=_NO_FUNCTION)
     return formula
 
 
@@ -198,7 +201,7 @@ def canonical(formula: Formula) -> str:
     if len(text) > MAX_LENGTH:
         raise ProgramSizeError(f"the formula has {len(text)} characters", hint=f"at most {MAX_LENGTH}")
     if not _uses_argument(formula):
-        raise ProgramSyntaxError("the formula does not use its argument", hint="a constant needs no function")
+        raise ProgramSyntaxError(_CONSTANT, hint=_NO_FUNCTION)
     return text
 
 
