@@ -39,6 +39,7 @@ def shape_of(groups: Groups, extents: Sequence[int]) -> tuple[int, ...]:
 class Axis:
     """An axis of the program. `reduced`: some operator folds it, so grid, loop and tile split it in parts.
 
+    `whole`: kernels do not cut it, since a concatenation joins it with another one, or made it so.
     `dims` are the (input, dimension) pairs that lie along it; aliased axes share them.
     """
 
@@ -46,11 +47,21 @@ class Axis:
     extent: int
     reduced: bool
     dims: tuple[tuple[int, int], ...]
+    whole: bool = False
 
     @property
     def full(self) -> int:
         """Its code in the type of a tensor that has all of it."""
-        return DATA if self.reduced else TILE
+        return DATA if self.reduced and not self.whole else TILE
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Axis `whole` is axis `first`, then axis `second`; None: one element."""
+
+    whole: int
+    first: int | None
+    second: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +83,8 @@ class Prepared:
     """A tensor program, ready for the search. `program` is in definition order, leaves included.
 
     `output_dims`: the axes of every dimension of the outputs. `shapes`: the same for all values of `graph` that
-    the outputs need, by value. `refused`: why the program as a whole cannot be said over axes; it has none then,
-    and only its pieces are searched.
+    the outputs need, by value. `joins`: what concatenations make of axes, operands first. `refused`: why the program
+    as a whole cannot be said over axes; it has none then, and only its pieces are searched.
     """
 
     graph: KernelGraph
@@ -85,6 +96,7 @@ class Prepared:
     outputs: tuple[int, ...]
     output_dims: tuple[Groups, ...]
     shapes: Mapping[int, Groups]
+    joins: tuple[Join, ...] = ()
     refused: str = ""
 
     def __hash__(self) -> int:
@@ -107,12 +119,23 @@ class Prepared:
     @property
     def reduced(self) -> tuple[int, ...]:
         """The axes that have parts."""
-        return tuple(i for i, axis in enumerate(self.axes) if axis.reduced)
+        return tuple(i for i, axis in enumerate(self.axes) if axis.reduced and not axis.whole)
 
     @property
     def free(self) -> tuple[int, ...]:
-        """The axes along which every operator is pointwise."""
-        return tuple(i for i, axis in enumerate(self.axes) if not axis.reduced)
+        """The axes along which every operator is pointwise, and which kernels may cut."""
+        return tuple(i for i, axis in enumerate(self.axes) if not axis.reduced and not axis.whole)
+
+    def join(self, whole: int) -> Join:
+        """How an axis was made by a concatenation."""
+        return next(join for join in self.joins if join.whole == whole)
+
+    def joined(self, extents: Sequence[int]) -> tuple[int, ...]:
+        """Extents of the axes, those that concatenations make as long as their parts together."""
+        made = list(extents)
+        for join in self.joins:
+            made[join.whole] = sum(1 if axis is None else made[axis] for axis in (join.first, join.second))
+        return tuple(made)
 
 
 def prepare(graph: KernelGraph, *, seed: int = 0) -> Prepared:
@@ -162,6 +185,7 @@ class _Writer:
         self._tensors: dict[tuple[int, Groups], int] = {}
         self._constants: dict[ConstAttrs, int] = {}
         self._folds: set[int] = set()
+        self._joins: dict[int, Join] = {}
 
     def write(self) -> Prepared:
         """The whole program."""
@@ -185,6 +209,7 @@ class _Writer:
             outputs=tuple(written[r] for r in table.roots),
             output_dims=tuple(self._layout(table.copies[r]) for r in table.roots),
             shapes={copy.value: self._layout(copy) for copy in reversed(table.copies)},
+            joins=tuple(self._joins.values()),
         )
 
     def _layout(self, copy: Copy) -> Groups:
@@ -198,17 +223,18 @@ class _Writer:
                 hint="let the repeated tensor meet one that has all of the elements",
             )
 
-    def _emit(self, operator: Operator, args: tuple[int, ...] = (), leaf: frozenset[int] = frozenset()) -> int:
+    def _emit(self, operator: Operator, args: tuple[int, ...] = (), has: frozenset[int] | None = None) -> int:
         index = self._program.setdefault((operator, args), len(self._program))
         if index == len(self._has):
-            self._has.append(leaf.union(*(self._has[a] for a in args)) - {operator.axis})
+            of_args = frozenset[int]().union(*(self._has[a] for a in args))
+            self._has.append(of_args - {operator.axis} if has is None else has)
         return index
 
     def _write(self, copy: Copy, args: tuple[int, ...]) -> int:
         if copy.value < self._graph.input_count:
             dims = self._layout(copy)
             leaf = self._tensors.setdefault((copy.value, dims), len(self._tensors))
-            return self._emit(Operator(OpKind.IN_ITER, leaf=leaf), leaf=frozenset(a for dim in dims for a in dim))
+            return self._emit(Operator(OpKind.IN_ITER, leaf=leaf), has=frozenset(a for dim in dims for a in dim))
         op = self._table.op_of[copy.value]
         layouts = tuple(self._layout(self._table.copies[r]) for r in copy.reads)
         match op.kind:
@@ -228,6 +254,8 @@ class _Writer:
             case OpKind.CONCAT_MATMUL:
                 first = self._matmul(layouts[0][-1], args[0], args[2])
                 return self._emit(Operator(OpKind.ADD), (first, self._matmul(layouts[1][-1], args[1], args[3])))
+            case OpKind.CONCAT:
+                return self._concatenated(copy, args)
             case OpKind.MUL if args[0] == args[1]:
                 return self._emit(Operator(OpKind.SQR), args[:1])
             case OpKind.POW:
@@ -257,6 +285,20 @@ class _Writer:
         self._require(product, set(rest), "a matmul")
         return self._folded(OpKind.SUM, rest, product)
 
+    def _concatenated(self, copy: Copy, args: tuple[int, ...]) -> int:
+        """One tensor after the other along an axis of their own, which has no parts."""
+        first, second, whole = (next((self._axis_of[s] for s in side), None) for side in self._table.join(copy))
+        assert whole is not None
+        own = [frozenset[int]() if axis is None else {axis} for axis in (first, second)]
+        for arg, axes in zip(args, own, strict=True):
+            self._require(arg, set(axes), "a concatenation")
+        rest, other = (self._has[arg] - axes for arg, axes in zip(args, own, strict=True))
+        if rest != other:
+            raise SearchError("the two parts of a concatenation are repeated along different axes")
+        if self._joins.setdefault(whole, Join(whole, first, second)) != Join(whole, first, second):
+            raise SearchError("concatenations of different extents share an axis")
+        return self._emit(Operator(OpKind.CONCAT, axis=whole), args, rest | {whole})
+
     def _power(self, attrs: PowAttrs, args: tuple[int, ...]) -> int:
         kinds = {Fraction(2): OpKind.SQR, Fraction(1, 2): OpKind.SQRT}
         if attrs.exponent == 1:
@@ -271,9 +313,16 @@ class _Writer:
                 if axis is not None:
                     found[axis].add((value, dim))
         siblings = _closed(found)
+        joined = {axis for join in self._joins.values() for axis in (join.whole, join.first, join.second)}
         extents = {axis: self._table.symbols.extent[symbol] for symbol, axis in self._axis_of.items()}
         return tuple(
-            Axis(name, extents[axis], not self._folds.isdisjoint(siblings[axis]), tuple(sorted(found[axis])))
+            Axis(
+                name,
+                extents[axis],
+                not self._folds.isdisjoint(siblings[axis]),
+                tuple(sorted(found[axis])),
+                whole=not joined.isdisjoint(siblings[axis]),
+            )
             for axis, name in zip(found, _names(), strict=False)
         )
 

@@ -2,15 +2,17 @@
 
 In: a kernel graph of pre-defined operators. Out: `Dims`, the copies of the program's values with the symbols of
 their dimensions, unified by what the operators do. A dimension that a reshape splits or joins is a product of
-symbols, outer ones first; both sides of the reshape are refined until they have the same factors. Invariant:
-no copy of a value has the same symbol twice: where a program makes a tensor meet itself (X @ X^T), the tensor
-is read in several copies, with symbols of their own.
+symbols, outer ones first; both sides of the reshape are refined until they have the same factors. A concatenated
+dimension is a product, too: the largest size that both parts are multiples of, and before it a symbol for how many of
+those there are; it and those of the parts are never products. Invariant: no copy of a value has the same symbol twice:
+where a program makes a tensor meet itself (X @ X^T), the tensor is read in several copies, with symbols of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import gcd
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, Trait, TransposeAttrs
@@ -129,12 +131,45 @@ class Dims:
                 if not any(self._merged(index, other) for other in kept):
                     kept.append(index)
         self._align_inputs()
+        self._share_parts()
         if self.shared:
             self._share_columns()
 
     def layout(self, copy: Copy) -> Layout:
         """The atoms of every dimension of a copy."""
         return tuple(map(self.symbols.atoms, copy.layout))
+
+    def _share_parts(self) -> None:
+        """Concatenations along one axis have their parts in common, if these are as long."""
+        before = -1
+        while before != sum(s == p for s, p in enumerate(self.symbols.parent)):
+            before = sum(s == p for s, p in enumerate(self.symbols.parent))
+            known: dict[Dim, tuple[Dim, Dim]] = {}
+            for copy in self.copies:
+                first, second, whole = self.join(copy)
+                for part, other in zip((first, second), known.setdefault(whole, (first, second)), strict=True):
+                    if part and other:
+                        self._share(*part, *other)
+
+    def join(self, copy: Copy) -> tuple[Dim, Dim, Dim]:
+        """Of a concatenation: the atoms that its parts, and it itself, have before what they have in common, if any.
+
+        Raises:
+            SearchError: they are more than one each, because something else splits the dimension.
+        """
+        op = self.op_of.get(copy.value)
+        if op is None or op.kind is not OpKind.CONCAT:
+            return (), (), ()
+        dim = joined_dim(op)
+        common = len(self.symbols.atoms(copy.layout[dim][1:]))
+        sides = [self.layout(self.copies[r])[dim] for r in copy.reads] + [self.layout(copy)[dim]]
+        left, right, whole = (side[: len(side) - common] for side in sides)
+        if max(map(len, (left, right, whole))) > 1:
+            raise SearchError(
+                "a reshape splits a concatenated dimension within one of its parts",
+                hint="such an operator becomes a kernel of its own",
+            )
+        return left, right, whole
 
     def _align_inputs(self) -> None:
         """All copies of an input have their dimensions split alike: they lie along the same data."""
@@ -156,6 +191,7 @@ class Dims:
         Every operator is pointwise along them, so one grid can split them all: several products of one tensor.
         """
         folded = {axis for copy in self.copies for axis in self.symbols.atoms(self._folded(copy))}
+        folded |= {axis for copy in self.copies for part in self.join(copy) for axis in part}
         for number, root in enumerate(self.roots):
             for other in self.roots[number + 1 :]:
                 for axis in (a for dim in self.layout(self.copies[root]) for a in dim):
@@ -250,6 +286,8 @@ class Dims:
                 assert isinstance(op.attrs, RepeatAttrs)
                 dim, copies = op.attrs.dim, self._fresh(op.attrs.times)
                 return (*layouts[0][:dim], copies + layouts[0][dim], *layouts[0][dim + 1 :])
+            case OpKind.CONCAT:
+                return self._concatenated(op, layouts)
             case _:
                 raise SearchError(
                     f"{op.kind.value} cannot be said over axes",
@@ -264,6 +302,16 @@ class Dims:
                 hint="such a reshape becomes a kernel of its own",
             )
         return moved
+
+    def _concatenated(self, op: Op, layouts: tuple[Layout, ...]) -> Layout:
+        dim = joined_dim(op)
+        extents = [self.graph.types[v].shape[dim] for v in op.inputs]
+        common = gcd(*extents)
+        shared = self._fresh(common)
+        for layout, extent in zip(layouts, extents, strict=True):
+            self._unify(op, layout[dim], self._fresh(extent // common) + shared)
+        joined = self._aligned(op, tuple((*layout[:dim], (), *layout[dim + 1 :]) for layout in layouts))
+        return (*joined[:dim], self._fresh(sum(extents) // common) + shared, *joined[dim + 1 :])
 
     def _aligned(self, op: Op, layouts: tuple[Layout, ...]) -> Layout:
         rank = max(map(len, layouts), default=0)
@@ -286,6 +334,12 @@ class Dims:
                 f"the operands of {op.kind.value} were reshaped in ways that have no common factors",
                 hint="such an operator becomes a kernel of its own",
             )
+
+
+def joined_dim(op: Op) -> int:
+    """The dimension along which a concatenation puts its operands one after the other."""
+    assert isinstance(op.attrs, DimAttrs)
+    return op.attrs.dim
 
 
 def folded_dim(op: Op) -> int:

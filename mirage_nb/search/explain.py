@@ -91,7 +91,8 @@ def why_nothing(prepared: Prepared, effort: Effort, budget: Budget, tally: Tally
             lines += _let_through(prepared, effort, prepared.graph, walk)
         elif not tally.structures:
             lines.append(f"The search makes all of its values, but {_what_is_missing(budget, tally, walk)}")
-    return "\n".join([head, *lines, *_spoken_against(tally), *_bounds_reached(budget, tally), *_larger(effort)])
+    against = _spoken_against(tally, prepared)
+    return "\n".join([head, *lines, *against, *_bounds_reached(budget, tally), *_larger(effort)])
 
 
 def _what_is_missing(budget: Budget, tally: Tally, walk: Walk) -> str:
@@ -102,7 +103,7 @@ def _what_is_missing(budget: Budget, tally: Tally, walk: Walk) -> str:
     return "no configuration has a graph that reads its inputs as the configuration splits them."
 
 
-def _spoken_against(tally: Tally) -> list[str]:
+def _spoken_against(tally: Tally, prepared: Prepared) -> list[str]:
     """What became of the muGraphs that were found."""
     lines = []
     if tally.structures:
@@ -113,6 +114,9 @@ def _spoken_against(tally: Tally) -> list[str]:
         lines.append(f"  {tally.undecided} could be neither refuted nor proved, so nobody may rely on them")
     if tally.unfit:
         lines.append(f"  {tally.unfit} were verified, but none of their tiles fits the target's shared memory")
+        whole = [f"{prepared.axes[join.whole].name} ({prepared.axes[join.whole].extent})" for join in prepared.joins]
+        if whole:
+            lines.append(f"  every tile has all of what concatenations join: {', '.join(whole)} parts of equal size")
     return lines + [f"  {reason}" for reason in tally.reasons]
 
 

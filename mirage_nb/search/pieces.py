@@ -188,12 +188,18 @@ def cuts(program: KernelGraph, least: Cut, kernels: int, limit: int) -> tuple[Cu
     return tuple(cut for _, cut in zip(range(limit), allowed, strict=False))
 
 
+def concatenations(program: KernelGraph) -> Cut:
+    """The cut that stores every concatenation, so that a pre-defined kernel makes each."""
+    made = {values[0] for op, values in program.definitions() if op.kind is OpKind.CONCAT}
+    return frozenset(made) - set(program.outputs)
+
+
 def _points(maker: dict[int, Op]) -> set[int]:
-    """Where kernels may be cut apart: computed values that matmuls or several operators read, and exponentials
-    that read what another one was part of, since field trials take one on a path.
+    """Where kernels may be cut apart: computed values that matmuls or several operators read, concatenations, and
+    exponentials that read what another one was part of, since field trials take one on a path.
     """
     readers: dict[int, set[int]] = {}
-    points: set[int] = set()
+    points = {value for value, op in maker.items() if op.kind is OpKind.CONCAT}
     for value, op in maker.items():
         for source in op.inputs:
             while source in maker and maker[source].kind in VIEWS:

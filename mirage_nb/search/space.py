@@ -16,7 +16,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.limits import MAX_GRID_DIMS as MAX_GRID_DIMS
 from mirage_nb.search.limits import Limits
-from mirage_nb.search.pieces import HEAVY, Cut, cuts, pieces, smallest_cut
+from mirage_nb.search.pieces import HEAVY, Cut, concatenations, cuts, pieces, smallest_cut
 from mirage_nb.search.saturation.closure import Rules
 from mirage_nb.search.saturation.semantics import Semantics
 
@@ -159,6 +159,8 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
                 found.append(Configuration(grid, loop, kernels, _label(prepared, grid, loop, kernels)))
     if effort.kernels > 1 and effort.cuts:
         found += [_cutting(prepared, cut) for cut in cuts(prepared.graph, frozenset(), effort.pieces, effort.cuts)]
+    elif effort.cuts and (apart := concatenations(prepared.graph)):  # whole axes may not fit shared memory
+        found.append(_cutting(prepared, apart))
     if effort.cuts and len(prepared.graph.ops) == 1 and prepared.graph.ops[0].kind in HEAVY:
         found.append(_cutting(prepared, frozenset()))
     found.sort(key=lambda c: (min(c.kernels, 2), c.kernels > 1 and c.cut is None))

@@ -11,7 +11,7 @@ import pytest
 
 from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
-from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs, TransposeAttrs
 from mirage_nb.search import EFFORTS, Prepared, configurations, prepare
 from mirage_nb.search.axes import over_axes as said_over_axes
 from mirage_nb.search.sizes.instantiate import small_program
@@ -22,7 +22,7 @@ Array = npt.NDArray[np.float64]
 RULES = {
     OpKind.ADD: np.add, OpKind.SUB: np.subtract, OpKind.MUL: np.multiply, OpKind.DIV: np.divide,
     OpKind.EXP: np.exp, OpKind.SQRT: np.sqrt, OpKind.SQR: np.square,
-    OpKind.SILU: lambda x: x / (1 + np.exp(-x)),
+    OpKind.SILU: lambda x: x / (1 + np.exp(-x)), OpKind.RELU: lambda x: np.maximum(x, 0),
 }  # fmt: skip
 
 
@@ -44,6 +44,8 @@ def over_axes(prepared: Prepared, arrays: list[Array]) -> list[Array]:
             values.append(np.full([1] * count, float(prepared.constants[operator.leaf].value)))
         elif operator.kind is OpKind.MATMUL:
             values.append((read[0] * read[1]).sum(operator.axis, keepdims=True))
+        elif operator.kind is OpKind.CONCAT:
+            values.append(joined(prepared, operator.axis, *read))
         elif operator.kind is OpKind.SUM:
             values.append(read[0].sum(operator.axis, keepdims=True))
         elif operator.kind is OpKind.MAX:
@@ -56,6 +58,12 @@ def over_axes(prepared: Prepared, arrays: list[Array]) -> list[Array]:
         array = values[value].transpose([*present, *(a for a in range(count) if a not in present)])
         found.append(array.reshape([math.prod(prepared.axes[a].extent for a in dim) for dim in dims]))
     return found
+
+
+def joined(prepared: Prepared, whole: int, *parts: Array) -> Array:
+    (join,) = [join for join in prepared.joins if join.whole == whole]
+    own = [whole if axis is None else axis for axis in (join.first, join.second)]
+    return np.concatenate([part.swapaxes(axis, whole) for part, axis in zip(parts, own, strict=True)], whole)
 
 
 SMALL = {
@@ -149,7 +157,7 @@ def repeated(rows: int, width: int) -> KernelGraph:
     return b.done()
 
 
-def joined(rows: int) -> KernelGraph:
+def split_and_joined(rows: int) -> KernelGraph:
     """A matmul over a dimension that elsewhere is split in two, and a sum over both parts."""
     b = Builder.over(X=(rows, 12), W=(12, 5), G=(rows, 3, 4))
     x = b.op(OpKind.MUL, reshaped(b, 0, rows, 3, 4), 2)
@@ -157,7 +165,10 @@ def joined(rows: int) -> KernelGraph:
     return b.done(y, b.sum(reshaped(b, x, rows, 12)))
 
 
-@pytest.mark.parametrize("graph", [heads(3, 2, 4), repeated(3, 4), joined(5)], ids=["heads", "repeated", "joined"])
+RESHAPED = {"heads": heads(3, 2, 4), "repeated": repeated(3, 4), "joined": split_and_joined(5)}
+
+
+@pytest.mark.parametrize("graph", RESHAPED.values(), ids=RESHAPED)
 def test_reshapes_that_split_or_join_axes_and_repeats(graph: KernelGraph) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(i.type.shape) for i in graph.inputs]
@@ -201,15 +212,6 @@ def test_preparing_is_deterministic_and_needs_outputs() -> None:
     assert prepare(graph) == prepare(graph)
     with pytest.raises(SearchError, match="returns nothing"):
         prepare(graph.returning(()))
-
-
-def test_operators_that_have_no_axes_are_named() -> None:
-    b = Builder.over(X=(4, 6), Y=(4, 6))
-    b.graph = b.graph.append(Op(OpKind.CONCAT, (0, 1), DimAttrs(0)))
-    with pytest.raises(SearchError, match="Concat"):
-        said_over_axes(b.done())
-    with pytest.raises(SearchError, match="Concat"):
-        configurations(prepare(b.done()), EFFORTS["standard"])
 
 
 def test_uses_that_no_cut_can_express_are_refused_before_the_search() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.interp import reference
-from mirage_nb.ir import DimAttrs, KernelGraph, OpKind, RepeatAttrs
+from mirage_nb.ir import DimAttrs, KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.search import EFFORTS
 from mirage_nb.search.pieces import Cut, cuts, pieces, smallest_cut
 from mirage_nb.search.space import expressible
@@ -34,10 +34,17 @@ def beside(rows: int = 4) -> KernelGraph:
     return b.done()
 
 
+def turned(rows: int = 4) -> KernelGraph:
+    """A reshape that has no axes, between two matmuls."""
+    b = Builder.over(X=(rows, 5), A=(5, 6), W=(8, 4))
+    b.matmul(b.op(OpKind.RESHAPE, b.op(OpKind.SILU, b.matmul(0, 1)), attrs=ReshapeAttrs((3 * rows // 4, 8))), 2)
+    return b.done()
+
+
 SMALL = {
     "rmsnorm_fig3": rmsnorm_fig3(2, 4, 3), "lora": lora(2, 4, 3, 5), "gqa": gqa(2, 3, 4, 5), "moe": moe(2, 3, 4, 5, 6),
     "qknorm": qknorm(2, 3, 4, 5), "attention_safe": attention_safe(2, 3, 4, 5), "ntrans": ntrans(3, 4),
-    "layers": layers(), "shared": shared(), "beside": beside(),
+    "layers": layers(), "shared": shared(), "beside": beside(), "turned": turned(),
 }  # fmt: skip
 
 
@@ -95,21 +102,24 @@ def test_equal_products_of_one_tensor_are_one_piece() -> None:
 
 def test_the_smallest_cut_isolates_what_has_no_axes() -> None:
     effort = EFFORTS["standard"]
-    program = beside()
+    program = turned()
     least = smallest_cut(program, lambda graph: expressible(graph, effort))
     made = pieces(program, least)
     assert [len(piece.graph.ops) for piece in made] == [2, 1, 1]
     assert [expressible(piece.graph, effort) for piece in made] == [True, False, True]
-    assert made[1].in_library and made[1].graph.ops[0].kind is OpKind.CONCAT
+    assert made[1].in_library and made[1].graph.ops[0].kind is OpKind.RESHAPE
+    assert smallest_cut(beside(), lambda graph: expressible(graph, effort)) == frozenset()
     assert smallest_cut(layers(), lambda graph: expressible(graph, effort)) == frozenset()
 
 
 def test_a_repeated_tensor_stays_inside_its_piece() -> None:
-    b = Builder.over(X=(4, 6), Y=(4, 12), Z=(4, 6))
+    b = Builder.over(X=(4, 6), Y=(4, 12), Z=(6, 8))
     product = b.op(OpKind.MUL, b.op(OpKind.REPEAT, 0, attrs=RepeatAttrs(1, 2)), 1)
-    b.op(OpKind.ADD, product, b.op(OpKind.CONCAT, 0, 2, attrs=DimAttrs(1)))
+    b.op(OpKind.ADD, product, b.op(OpKind.RESHAPE, 2, attrs=ReshapeAttrs((4, 12))))
     program = b.done()
     least = smallest_cut(program, lambda graph: expressible(graph, EFFORTS["standard"]))
     assert program.ops[0].kind is OpKind.REPEAT and program.input_count not in least
     made = pieces(program, least)
-    assert [piece.graph.ops[0].kind for piece in made if piece.in_library] == [OpKind.CONCAT]
+    assert OpKind.RESHAPE in [piece.graph.ops[0].kind for piece in made if piece.in_library]
+    kinds = [[op.kind for op in piece.graph.ops] for piece in made if not piece.in_library]
+    assert kinds == [[OpKind.REPEAT, OpKind.MUL]]

@@ -18,9 +18,9 @@ from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.saturation.events import Counts, Outcome
 from mirage_nb.search.saturation.fields import Array, fingerprint
 from mirage_nb.search.saturation.pairs import Pairs, wider
-from mirage_nb.search.saturation.partners import SHIFTED, SUB_AB, SUB_BA, Partners
+from mirage_nb.search.saturation.partners import JOIN_AB, JOIN_BA, SHIFTED, SUB_AB, SUB_BA, Partners
 from mirage_nb.search.saturation.sample import Sample
-from mirage_nb.search.saturation.semantics import UNARY, Semantics
+from mirage_nb.search.saturation.semantics import UNARY, Semantics, joined_type
 from mirage_nb.search.saturation.values import (
     BLOCK,
     BODY,
@@ -390,6 +390,12 @@ class Closure:
             a, m = (u, v) if v.peak is not None else (v, u)
             self._apply_peak(a, m)
             return
+        if flags & JOIN_AB:
+            self._apply_joins(v, u)
+        if flags & JOIN_BA and u is not v:
+            self._apply_joins(u, v)
+        if not flags & ~(JOIN_AB | JOIN_BA):
+            return
         pair = self._pairs.of(u.type, v.type)
         if not pair.fits:
             self._prune(Outcome.PRUNED_TYPE, self._op[OpKind.MUL], [u, v], v.type, "the axes of the tiles do not fit")
@@ -434,6 +440,17 @@ class Closure:
             for flag, above, below in ((DIV_AB, v, u), (DIV_BA, u, v)):
                 if flags & flag and (above.constant or self._pairs.outer or not wider(below.type, above.type)):
                     self._apply(self._op[OpKind.DIV], [above, below], 0, type_, stage)
+
+    def _apply_joins(self, first: Value, second: Value) -> None:
+        """One after the other, for every concatenation of the program."""
+        for join in self.semantics.prepared.joins:
+            type_ = joined_type(join, first.type, second.type)
+            operator = Operator(OpKind.CONCAT, axis=join.whole)
+            if type_ is not None:
+                self._apply(operator, [first, second], 0, type_, first.stage)
+            else:
+                why = "the axes of the tiles do not fit"
+                self._prune(Outcome.PRUNED_TYPE, operator, [first, second], first.type, why)
 
     def _apply_peak(self, a: Value, m: Value) -> None:
         """Subtract a maximum, or rescale by it what was shifted by it."""

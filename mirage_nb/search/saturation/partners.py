@@ -17,8 +17,10 @@ SHIFTED = 16
 """Flag of maxima: they may be subtracted, or rescale a sum."""
 SUB_AB, SUB_BA = 32, 64
 """The first less the second, and the other way round."""
-ALL = MUL | ADD | DIV_AB | DIV_BA | SUB_AB | SUB_BA
-_SWAPPED = {DIV_AB: DIV_BA, DIV_BA: DIV_AB, SUB_AB: SUB_BA, SUB_BA: SUB_AB}
+JOIN_AB, JOIN_BA = 128, 256
+"""The second after the first in some concatenation, and the other way round."""
+ALL = MUL | ADD | DIV_AB | DIV_BA | SUB_AB | SUB_BA | JOIN_AB | JOIN_BA
+_SWAPPED = {DIV_AB: DIV_BA, DIV_BA: DIV_AB, SUB_AB: SUB_BA, SUB_BA: SUB_AB, JOIN_AB: JOIN_BA, JOIN_BA: JOIN_AB}
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class Partners:
     of: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     peaks: set[int] = field(default_factory=set)
     _negatives: dict[int, int] = field(default_factory=dict)
+    _placed: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def add(self, v: Value) -> None:
         """A value that later ones may meet."""
@@ -75,7 +78,22 @@ class Partners:
         if self.subtracts:
             flags |= SUB_AB if self._subtracts(first, second) else 0
             flags |= SUB_BA if self._subtracts(second, first) else 0
+        for join in self.semantics.prepared.joins:
+            flags |= JOIN_AB if self._joins(join.whole, first, second) else 0
+            flags |= JOIN_BA if self._joins(join.whole, second, first) else 0
         return flags
+
+    def _joins(self, whole: int, first: int, second: int) -> bool:
+        one, other = self._in_place(first, whole, 0), self._in_place(second, whole, 1)
+        return one >= 0 and other >= 0 and bool(self.semantics.oracle.pair(one, other) & ADD)
+
+    def _in_place(self, expr: int, whole: int, side: int) -> int:
+        """The expression of one part of a concatenation; -1 if it does not reach a target."""
+        key = (expr, whole, side)
+        if key not in self._placed:
+            found = self.semantics.placed(expr, whole, side)
+            self._placed[key] = found if self.semantics.oracle.reaches(found) else -1
+        return self._placed[key]
 
     def _subtracts(self, first: int, second: int) -> bool:
         oracle = self.semantics.oracle

@@ -15,9 +15,9 @@ import numpy as np
 from mirage_nb.algebra import AlgebraOptions, algebra_for, oracle_for
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, AccumKind, ConstAttrs, OpKind, Trait
-from mirage_nb.search.axes import Prepared
+from mirage_nb.search.axes import Join, Prepared
 from mirage_nb.search.saturation.fields import Array, Field, P, Q, fingerprint, inverse, inverse_or_zero, root
-from mirage_nb.search.saturation.values import DATA, PARTS, POST, Node, Operator, Shift, Type, Value
+from mirage_nb.search.saturation.values import DATA, PARTS, POST, TILE, Node, Operator, Shift, Type, Value
 
 DRAWS = 2
 """Independent draws computed side by side: even a scalar value has two elements to tell it apart."""
@@ -64,7 +64,10 @@ class Semantics:
             for bit, _ in PARTS:
                 if axis.full & bit:
                     dims[-1][bit] = len(shape)
-                    shape.append(PART_EXTENT if axis.reduced or aliased else 1)
+                    shape.append(PART_EXTENT if axis.reduced or axis.whole or aliased else 1)
+        for join in self.prepared.joins:
+            sides = (1 if axis is None else shape[dims[axis][TILE]] for axis in (join.first, join.second))
+            shape[dims[join.whole][TILE]] = sum(sides)
         return dims, tuple(shape)
 
     def array_dims(self, axis: int, mask: int) -> tuple[int, ...]:
@@ -73,8 +76,11 @@ class Semantics:
 
     def parts(self, axis: int, mask: int) -> tuple[tuple[str, str], ...]:
         """The sub-axes of the algebra for the parts in `mask` of an axis."""
-        name = self.prepared.axes[axis].name
+        name = self._name(axis)
         return tuple((name, letter) for bit, letter in PARTS if mask & bit)
+
+    def _name(self, axis: int) -> str:
+        return self.prepared.axes[axis].name
 
     def _draw_tensors(self) -> list[Value]:
         drawn: dict[int, tuple[Array, Array]] = {}
@@ -155,7 +161,7 @@ class Semantics:
                 f"{operator.kind.value} of constants alone is not supported by the search",
                 hint="write the number that it gives",
             )
-        type_ = _whole(operator, values)
+        type_ = self._type(operator, values)
         mask = values[0].type[operator.axis] & DATA if operator.axis >= 0 else 0
         shift = self.shift(operator, values, mask)
         elements = self.elements(operator, values, mask)
@@ -177,6 +183,20 @@ class Semantics:
             peak=self.peak(operator, values, mask),
         )
 
+    def _type(self, operator: Operator, args: list[Value]) -> Type:
+        """The type of an operator of the program."""
+        if operator.kind is OpKind.CONCAT:
+            type_ = joined_type(self.prepared.join(operator.axis), args[0].type, args[1].type)
+            assert type_ is not None
+            return type_
+        joined = args[0].type
+        for other in args[1:]:
+            joined = tuple(a | b for a, b in zip(joined, other.type, strict=True))
+        if operator.axis >= 0:
+            return (*joined[: operator.axis], 0, *joined[operator.axis + 1 :])
+        assert Trait.ELEMENTWISE in OPS[operator.kind].traits
+        return joined
+
     def widest_product(self) -> int:
         """The largest number of terms that some product of the program has when it is written out."""
         widest = 1
@@ -191,6 +211,15 @@ class Semantics:
     def negated(self, expr: int) -> int:
         """The expression of a negative, so that sums and differences are told apart."""
         return self.algebra.negate(expr)
+
+    def placed(self, expr: int, whole: int, side: int) -> int:
+        """The expression of one part of a concatenation, in its place: times a matrix that says where it goes."""
+        join = self.prepared.join(whole)
+        axis, name = (join.second, "second") if side else (join.first, "first")
+        own = () if axis is None else self.parts(axis, TILE)
+        where = self.algebra.symbol(f"{name} of {self._name(whole)}", (*own, *self.parts(whole, TILE)))
+        placed = self.algebra.mul(expr, where)
+        return self.algebra.sum(own, placed) if own else placed
 
     def expression(self, operator: Operator, args: list[Value], mask: int) -> int:
         """The abstract expression of a result; `mask`: the parts that a fold removes."""
@@ -215,6 +244,9 @@ class Semantics:
                 return algebra.sum(self.parts(operator.axis, mask), a)
             case OpKind.ACCUM:
                 return a
+            case OpKind.CONCAT:
+                first, second = (self.placed(arg.expr, operator.axis, side) for side, arg in enumerate(args))
+                return algebra.add(first, second)
             case OpKind.SQR:
                 return algebra.mul(a, a)
             case OpKind.SQRT:
@@ -233,6 +265,8 @@ class Semantics:
             return _BINARY[kind](a, args[1])
         if kind in UNARY:
             return self._unary(operator, a)
+        if kind is OpKind.CONCAT:
+            return self._concatenated(operator, args)
         dims = self.array_dims(operator.axis, mask)
         if kind is OpKind.MATMUL:
             b = args[1]
@@ -249,6 +283,18 @@ class Semantics:
         if kind is OpKind.RESCALED_SUM or accum is AccumKind.RESCALE:
             return self._rescaled(a, args[1], dims)
         return a.p, a.q, a.has_exp
+
+    def _concatenated(self, operator: Operator, args: list[Value]) -> Elements:
+        join = self.prepared.join(operator.axis)
+        (along,) = self.array_dims(join.whole, TILE)
+        moved: list[tuple[Array, Array | None]] = []
+        for axis, value in zip((join.first, join.second), args, strict=True):
+            (own,) = (along,) if axis is None else self.array_dims(axis, TILE)
+            q = None if value.q is None else value.q.swapaxes(own, along)
+            moved.append((value.p.swapaxes(own, along), q))
+        (p, q), (other_p, other_q) = moved
+        joined_q = None if q is None or other_q is None else np.concatenate([q, other_q], axis=along)
+        return np.concatenate([p, other_p], axis=along), joined_q, any(arg.has_exp for arg in args)
 
     def _unary(self, operator: Operator, a: Value) -> Elements | None:
         match operator.kind:
@@ -339,6 +385,8 @@ class Semantics:
                 return first
             case OpKind.MUL:
                 return first if len(shifted) == 1 else "both factors are shifted"
+            case OpKind.CONCAT:
+                return "the parts of a concatenation are shifted by maxima of their own"
             case OpKind.ADD | OpKind.SUB:
                 same = len(shifted) == 2 and shifted[1].shift == first
                 return first if same else "the terms are shifted by different maxima"
@@ -350,20 +398,20 @@ class Semantics:
                 return "a shifted value under a non-linear operator"
 
 
+def joined_type(join: Join, first: Type, second: Type) -> Type | None:
+    """The type of two tiles one after the other; None where they differ in anything but the axes that are joined."""
+    rests = []
+    for axis, type_ in ((join.first, first), (join.second, second)):
+        if type_[join.whole] or (axis is not None and type_[axis] != TILE):
+            return None
+        rests.append(type_ if axis is None else (*type_[:axis], 0, *type_[axis + 1 :]))
+    (rest, other), whole = rests, join.whole
+    return (*rest[:whole], TILE, *rest[whole + 1 :]) if rest == other else None
+
+
 def function_name(operator: Operator) -> str:
     """The uninterpreted function of an operator; attributes are part of its name."""
     return operator.kind.value if operator.attrs is None else f"{operator.kind.value}{operator.attrs!r}"
-
-
-def _whole(operator: Operator, args: list[Value]) -> Type:
-    """The type of an operator of the program."""
-    joined = args[0].type
-    for other in args[1:]:
-        joined = tuple(a | b for a, b in zip(joined, other.type, strict=True))
-    if operator.axis >= 0:
-        return (*joined[: operator.axis], 0, *joined[operator.axis + 1 :])
-    assert Trait.ELEMENTWISE in OPS[operator.kind].traits
-    return joined
 
 
 def _add(a: Value, b: Value) -> Elements:

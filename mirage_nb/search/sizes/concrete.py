@@ -200,6 +200,8 @@ class _Kernel:
                 if loop is not None and operator.accum in (AccumKind.SUM, AccumKind.RESCALE, AccumKind.MAX):
                     reads[0] = self._ended(step.reads[0], loop, lowered=operator.accum is AccumKind.MAX)
                 return self._accumulated(operator, reads)
+            case OpKind.CONCAT:
+                return self._joined(operator.axis, reads)
             case OpKind.MATMUL:
                 if operator.axis not in self.zeros[reads[1]]:
                     reads[0] = self._ended(step.reads[0], operator.axis)
@@ -326,6 +328,15 @@ class _Kernel:
                 layout = (*layout[:spare], operator.axis, *layout[spare + 1 :])
             dim, reads = layout.index(operator.axis), [x]
         return self._append(Op(OpKind.ACCUM, tuple(reads), AccumAttrs(operator.accum, dim)), layout)
+
+    def _joined(self, whole: int, reads: list[int]) -> int:
+        """One tile after the other along a leading dimension."""
+        join = self.prepared.join(whole)
+        own = (join.first, join.second)
+        rest = tuple(a for a in self.layouts[reads[0]] if a is not None and a != join.first)
+        parts = tuple(self._viewed(v, (axis, *rest)) for v, axis in zip(reads, own, strict=True))
+        zero = self.zeros[parts[0]] & self.zeros[parts[1]]
+        return self._append(Op(OpKind.CONCAT, parts, DimAttrs(0)), (whole, *rest), zero)
 
     # -- dimension order
 

@@ -192,15 +192,18 @@ def _diverse(ranked: Sequence[int], logarithms: Numbers, limit: int) -> list[int
 
 def tiny_extents(prepared: Prepared, overhanging: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """Extents of the axes on a tiny instance."""
-    return tuple(
-        TINY_OVERHANGING if number in overhanging else TINY_REDUCED if axis.reduced else TINY_FREE
-        for number, axis in enumerate(prepared.axes)
+    return prepared.joined(
+        [
+            TINY_OVERHANGING if number in overhanging else TINY_REDUCED if axis.reduced else TINY_FREE
+            for number, axis in enumerate(prepared.axes)
+        ]
     )
 
 
 def poor_axes(prepared: Prepared) -> frozenset[int]:
     """The axes with poor divisors: no tiles of useful sizes, which are neither so small nor so narrow, divide them."""
-    return frozenset(number for number, axis in enumerate(prepared.axes) if _is_poor(axis.extent))
+    axes = enumerate(prepared.axes)
+    return frozenset(number for number, axis in axes if not axis.whole and _is_poor(axis.extent))
 
 
 def overhangs(prepared: Prepared) -> list[frozenset[int]]:

@@ -25,7 +25,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.search.axes import Layout, broadcast_layouts, spread_layout
-from mirage_nb.search.dims import folded_dim
+from mirage_nb.search.dims import folded_dim, joined_dim
 from mirage_nb.search.saturation.closure import Closure
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.saturation.values import (
@@ -133,6 +133,10 @@ class KernelWalk:
             raise Ended("The for-loop runs over two different axes: the search has one axis in a loop.")
         self.loop = next(iter(loops), None)
         split = {axis for axis in self.along if axis is not None}
+        axes = self.walk.semantics.prepared.axes
+        for axis in sorted(split | loops):
+            if axes[axis].whole:
+                raise Ended(f"Axis {axes[axis].name} is split: the search has it whole, as a concatenation is.")
         if len(split) > MAX_GRID_DIMS:
             raise Ended(f"The grid splits {len(split)} axes: at most {MAX_GRID_DIMS}.")
         return frozenset(a for a in split if self.walk.semantics.prepared.axes[a].reduced)
@@ -226,6 +230,8 @@ class KernelWalk:
                 return Tile(self._applied(Operator(op.kind, axis=axis), tiles), layout)
             case OpKind.ACCUM:
                 return self._accumulated(op, tiles)
+            case OpKind.CONCAT:
+                return self._joined(joined_dim(op), tiles)
             case kind if Trait.ELEMENTWISE in OPS[kind].traits:
                 layout = layouts[0]
                 for other in layouts[1:]:
@@ -235,6 +241,16 @@ class KernelWalk:
                 return Tile(self._applied(Operator(kind, attrs=op.attrs), tiles), layout)
             case _:
                 raise Ended(f"{op.kind.value} has no axes: the search uses it between kernels only.")
+
+    def _joined(self, dim: int, tiles: list[Tile]) -> Tile:
+        sides = tuple(tile.layout[dim] for tile in tiles)
+        known = self.walk.semantics.prepared.joins
+        whole = next((join.whole for join in known if (join.first, join.second) == sides), None)
+        if whole is None:
+            raise Ended("Concat: the program joins no such axes.")
+        layout = broadcast_layouts(*(tile.layout for tile in tiles))
+        layout = (*layout[:dim], whole, *layout[dim + 1 :])
+        return Tile(self._applied(Operator(OpKind.CONCAT, axis=whole), tiles), layout)
 
     def _accumulated(self, op: Op, tiles: list[Tile]) -> Tile:
         assert isinstance(op.attrs, AccumAttrs)
