@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Generic, TypeVar
 
 from mirage_nb.ir import (
     AccumAttrs,
@@ -26,7 +27,7 @@ from mirage_nb.ir import (
     ThreadGraph,
     TransposeAttrs,
 )
-from mirage_nb.ir.ops import Attrs
+from mirage_nb.ir.ops import Attrs, Shape
 
 Dims = tuple[int | None, ...]
 
@@ -40,18 +41,16 @@ class Case:
     candidate: KernelGraph
 
 
-class Kernel:
-    """A kernel graph under construction; every method appends one operator and returns its value."""
+G = TypeVar("G", KernelGraph, BlockGraph)
 
-    def __init__(self, **shapes: tuple[int, ...]) -> None:
-        self.graph = KernelGraph.start(*(Input(name, TensorType(shape, DType.F16)) for name, shape in shapes.items()))
-        self.names = {name: value for value, name in enumerate(shapes)}
 
-    def __getitem__(self, name: str) -> int:
-        return self.names[name]
+class _Building(Generic[G]):
+    """A graph under construction; every method appends one operator and returns its value."""
 
-    def op(self, kind: OpKind, *inputs: int, attrs: Attrs | None = None) -> int:
-        self.graph = self.graph.append(Op(kind, inputs, attrs))
+    graph: G
+
+    def op(self, kind: OpKind, *inputs: int, attrs: Attrs | None = None, body: ThreadGraph | None = None) -> int:
+        self.graph = self.graph.append(Op(kind, inputs, attrs, body))
         return len(self.graph.types) - 1
 
     def const(self, value: Fraction | int, symbol: str = "") -> int:
@@ -63,8 +62,25 @@ class Kernel:
     def max(self, x: int, dim: int) -> int:
         return self.op(OpKind.MAX, x, attrs=DimAttrs(dim))
 
+    def transpose(self, x: int, *perm: int) -> int:
+        return self.op(OpKind.TRANSPOSE, x, attrs=TransposeAttrs(perm))
+
+    def reshape(self, x: int, *shape: int) -> int:
+        return self.op(OpKind.RESHAPE, x, attrs=ReshapeAttrs(shape))
+
+
+class Kernel(_Building[KernelGraph]):
+    """A kernel graph over named inputs of one element type."""
+
+    def __init__(self, dtype: DType = DType.F16, /, **shapes: tuple[int, ...]) -> None:
+        self.graph = KernelGraph.start(*(Input(name, tensor(shape, dtype)) for name, shape in shapes.items()))
+        self.names = {name: value for value, name in enumerate(shapes)}
+
+    def __getitem__(self, name: str) -> int:
+        return self.names[name]
+
     def block(self, args: tuple[int, ...], grid: tuple[int, ...], loop: int = 1) -> Block:
-        return Block(BlockGraph.start(tuple(self.graph.types[v] for v in args), grid, loop))
+        return Block(tuple(self.graph.types[v] for v in args), grid, loop)
 
     def launch(self, args: tuple[int, ...], block: Block) -> int:
         """Append the graph-defined operator; returns its first value."""
@@ -76,37 +92,36 @@ class Kernel:
         return self.graph.returning(outputs)
 
 
-class Block:
-    """A block graph under construction."""
+class Block(_Building[BlockGraph]):
+    """A block graph over operands of these types."""
 
-    def __init__(self, graph: BlockGraph) -> None:
-        self.graph = graph
+    def __init__(self, args: tuple[TensorType, ...], grid: tuple[int, ...], loop: int = 1) -> None:
+        self.graph = BlockGraph.start(args, grid, loop)
 
-    def op(self, kind: OpKind, *inputs: int, attrs: Attrs | None = None) -> int:
-        self.graph = self.graph.append(Op(kind, inputs, attrs))
-        return len(self.graph.types) - 1
+    def read(self, arg: int, imap: Dims, fmap: int | None = None, tile: Shape | None = None) -> int:
+        return self.op(OpKind.IN_ITER, attrs=InIterAttrs(arg, imap, fmap, tile))
 
-    def read(self, arg: int, imap: Dims, fmap: int | None = None) -> int:
-        return self.op(OpKind.IN_ITER, attrs=InIterAttrs(arg, imap, fmap))
-
-    def save(self, x: int, omap: Dims) -> None:
-        self.graph = self.graph.append(Op(OpKind.OUT_SAVER, (x,), OutSaverAttrs(omap)))
+    def save(self, x: int, omap: Dims, shape: Shape | None = None) -> None:
+        self.graph = self.graph.append(Op(OpKind.OUT_SAVER, (x,), OutSaverAttrs(omap, shape)))
 
     def accum(self, *inputs: int, kind: AccumKind = AccumKind.SUM, dim: int | None = None) -> int:
         return self.op(OpKind.ACCUM, *inputs, attrs=AccumAttrs(kind, dim))
 
-    def const(self, value: Fraction | int, symbol: str = "") -> int:
-        return self.op(OpKind.CONST, attrs=ConstAttrs(Fraction(value), symbol))
-
-    def sum(self, x: int, dim: int) -> int:
-        return self.op(OpKind.SUM, x, attrs=DimAttrs(dim))
-
-    def max(self, x: int, dim: int) -> int:
-        return self.op(OpKind.MAX, x, attrs=DimAttrs(dim))
-
     def fused(self, inputs: tuple[int, ...], thread: ThreadGraph) -> int:
-        self.graph = self.graph.append(Op(OpKind.FUSED, inputs, body=thread))
-        return len(self.graph.types) - 1
+        return self.op(OpKind.FUSED, *inputs, body=thread)
+
+
+def tensor(shape: Shape, dtype: DType = DType.F16) -> TensorType:
+    return TensorType(shape, dtype)
+
+
+def one_kernel(names: str, block: Block) -> KernelGraph:
+    """A kernel graph with one graph-defined operator over all its inputs."""
+    inputs = (Input(n, t) for n, t in zip(names.split(), block.graph.args, strict=True))
+    graph = KernelGraph.start(*inputs)
+    graph = graph.append(Op(OpKind.GRAPH, tuple(range(len(block.graph.args))), body=block.graph))
+    count = len(block.graph.savers)
+    return graph.returning(tuple(range(len(graph.types) - count, len(graph.types))))
 
 
 def rms(build: Kernel | Block, x: int, dim: int, extent: int) -> int:
@@ -115,11 +130,13 @@ def rms(build: Kernel | Block, x: int, dim: int, extent: int) -> int:
     return build.op(OpKind.DIV, x, build.op(OpKind.SQRT, mean))
 
 
-def rmsnorm(m: int = 2, k: int = 8, n: int = 8, grid: int = 2, loop: int = 4) -> Case:
+def rmsnorm(
+    m: int = 2, k: int = 8, n: int = 8, grid: int = 2, loop: int = 4, dtype: DType = DType.F16
+) -> Case:
     """rms(X) @ W in one kernel, the division after the loop."""
-    program = Kernel(X=(m, k), W=(k, n))
+    program = Kernel(dtype, X=(m, k), W=(k, n))
     o = program.op(OpKind.MATMUL, rms(program, program["X"], 1, k), program["W"])
-    outer = Kernel(X=(m, k), W=(k, n))
+    outer = Kernel(dtype, X=(m, k), W=(k, n))
     b = outer.block((0, 1), (grid,), loop)
     x, w = b.read(0, (None,), 1), b.read(1, (1,), 0)
     squares = b.accum(b.sum(b.op(OpKind.SQR, x), 1))
@@ -146,13 +163,15 @@ def rmsnorm_fig3(m: int = 4, k: int = 8, n: int = 8, grid: int = 2, loop: int = 
     return Case("rmsnorm_fig3", program.returning(o), outer.returning(outer.launch((0, 1, 2), b)))
 
 
-def gated_mlp(m: int = 4, k: int = 8, n: int = 8, grid: int = 2, loop: int = 2) -> Case:
+def gated_mlp(
+    m: int = 4, k: int = 8, n: int = 8, grid: int = 2, loop: int = 2, dtype: DType = DType.F16
+) -> Case:
     """silu(X @ W1) * (X @ W2), two accumulators in one loop."""
     shapes = {"X": (m, k), "W1": (k, n), "W2": (k, n)}
-    program = Kernel(**shapes)
+    program = Kernel(dtype, **shapes)
     gate = program.op(OpKind.SILU, program.op(OpKind.MATMUL, 0, 1))
     o = program.op(OpKind.MUL, gate, program.op(OpKind.MATMUL, 0, 2))
-    outer = Kernel(**shapes)
+    outer = Kernel(dtype, **shapes)
     b = outer.block((0, 1, 2), (grid,), loop)
     x, w1, w2 = b.read(0, (None,), 1), b.read(1, (1,), 0), b.read(2, (1,), 0)
     first, second = b.accum(b.op(OpKind.MATMUL, x, w1)), b.accum(b.op(OpKind.MATMUL, x, w2))
@@ -193,7 +212,7 @@ def gqa(h: int = 2, q: int = 4, d: int = 4, s: int = 8, grid: tuple[int, int] = 
 def safe_program(h: int, q: int, d: int, s: int) -> Kernel:
     """softmax(Q @ K^T * d**-0.5) @ V with the maximum subtracted; the output is the last value."""
     program = Kernel(Q=(h, q, d), K=(h, s, d), V=(h, s, d))
-    kt = program.op(OpKind.TRANSPOSE, 1, attrs=TransposeAttrs((0, 2, 1)))
+    kt = program.transpose(1, 0, 2, 1)
     scores = program.op(OpKind.MUL, program.op(OpKind.MATMUL, 0, kt), scale(program, d))
     e = program.op(OpKind.EXP, program.op(OpKind.SUB, scores, program.max(scores, 2)))
     program.op(OpKind.MATMUL, program.op(OpKind.DIV, e, program.sum(e, 2)), 2)
@@ -224,7 +243,7 @@ def attention_safe(
 
 def safe_tile(b: Block, d: int, q: int, k: int, v: int) -> tuple[int, int, int]:
     """exp(S - m), m and V of one tile of keys, m the tile's own row maximum."""
-    kt = b.op(OpKind.TRANSPOSE, k, attrs=TransposeAttrs((0, 2, 1)))
+    kt = b.transpose(k, 0, 2, 1)
     scores = b.op(OpKind.MUL, b.op(OpKind.MATMUL, q, kt), scale(b, d))
     m = b.max(scores, 2)
     return b.op(OpKind.EXP, b.op(OpKind.SUB, scores, m)), m, v
@@ -240,13 +259,13 @@ def flash_decoding(h: int = 2, q: int = 4, d: int = 4, s: int = 16, parts: int =
     bottom = b.accum(b.sum(e, 2), m, kind=AccumKind.RESCALE)
     highest = b.accum(m, kind=AccumKind.MAX)
     for value, width in ((top, d), (bottom, 1), (highest, 1)):
-        b.save(b.op(OpKind.RESHAPE, value, attrs=ReshapeAttrs((1, 1, q, width))), (1, 0))
+        b.save(b.reshape(value, 1, 1, q, width), (1, 0))
     first = outer.launch((0, 1, 2), b)
     partial = (first, first + 1, first + 2)
     c = outer.block(partial, (h,))
     o, total, tops = (c.read(i, (1,)) for i in range(3))
     sums = [c.op(OpKind.RESCALED_SUM, x, tops, attrs=DimAttrs(0)) for x in (o, total)]
-    c.save(c.op(OpKind.RESHAPE, c.op(OpKind.DIV, *sums), attrs=ReshapeAttrs((1, q, d))), (0,))
+    c.save(c.reshape(c.op(OpKind.DIV, *sums), 1, q, d), (0,))
     return Case(
         "flash_decoding",
         program.returning(len(program.graph.types) - 1),

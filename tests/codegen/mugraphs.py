@@ -1,96 +1,27 @@
-"""muGraphs built by hand, at any size: the named targets of the search, and odd ones."""
+"""More muGraphs built by hand, at any size, in the forms in which kernels are planned and emitted."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from mirage_nb.ir import (
-    AccumAttrs,
-    AccumKind,
-    Attrs,
-    BlockGraph,
-    ConstAttrs,
-    DimAttrs,
-    DType,
-    InIterAttrs,
-    Input,
-    KernelGraph,
-    Op,
-    OpKind,
-    OutSaverAttrs,
-    ReshapeAttrs,
-    TensorType,
-    ThreadGraph,
-    TransposeAttrs,
-)
-
-Axes = tuple[int | None, ...]
-
-
-class Build:
-    """A block graph under construction; every method returns the new value."""
-
-    def __init__(self, args: tuple[TensorType, ...], grid: tuple[int, ...], loop: int = 1) -> None:
-        self.graph = BlockGraph.start(args, grid, loop)
-
-    def op(self, kind: OpKind, *inputs: int, attrs: Attrs | None = None, body: ThreadGraph | None = None) -> int:
-        self.graph = self.graph.append(Op(kind, inputs, attrs, body))
-        return len(self.graph.types) - 1
-
-    def load(self, arg: int, imap: Axes, fmap: int | None = None) -> int:
-        return self.op(OpKind.IN_ITER, attrs=InIterAttrs(arg, imap, fmap))
-
-    def save(self, value: int, omap: Axes) -> None:
-        self.graph = self.graph.append(Op(OpKind.OUT_SAVER, (value,), OutSaverAttrs(omap)))
-
-    def accum(self, kind: AccumKind, *inputs: int, dim: int | None = None) -> int:
-        return self.op(OpKind.ACCUM, *inputs, attrs=AccumAttrs(kind, dim))
-
-    def sum(self, value: int, dim: int) -> int:
-        return self.op(OpKind.SUM, value, attrs=DimAttrs(dim))
-
-    def const(self, value: Fraction | int) -> int:
-        return self.op(OpKind.CONST, attrs=ConstAttrs(Fraction(value)))
-
-    def transpose(self, value: int, *perm: int) -> int:
-        return self.op(OpKind.TRANSPOSE, value, attrs=TransposeAttrs(perm))
-
-    def reshape(self, value: int, *shape: int) -> int:
-        return self.op(OpKind.RESHAPE, value, attrs=ReshapeAttrs(shape))
-
-
-def tensor(shape: tuple[int, ...], dtype: DType = DType.F16) -> TensorType:
-    return TensorType(shape, dtype)
-
-
-def one_kernel(names: str, build: Build) -> KernelGraph:
-    """A kernel graph with one graph-defined operator over all its inputs."""
-    inputs = (Input(n, t) for n, t in zip(names.split(), build.graph.args, strict=True))
-    graph = KernelGraph.start(*inputs)
-    graph = graph.append(Op(OpKind.GRAPH, tuple(range(len(build.graph.args))), body=build.graph))
-    count = len(build.graph.savers)
-    return graph.returning(tuple(range(len(graph.types) - count, len(graph.types))))
+from mirage_nb.ir import AccumKind, DimAttrs, DType, Input, KernelGraph, Op, OpKind
+from tests import mugraphs
+from tests.mugraphs import Block, one_kernel, tensor
 
 
 def rmsnorm(
     m: int = 2, k: int = 512, n: int = 128, columns: int = 64, loop: int = 4, dtype: DType = DType.F16
 ) -> KernelGraph:
     """rms(X) @ W in one kernel, the division after the loop."""
-    b = Build((tensor((m, k), dtype), tensor((k, n), dtype)), (n // columns,), loop)
-    x, w = b.load(0, (None,), 1), b.load(1, (1,), 0)
-    squares = b.accum(AccumKind.SUM, b.sum(b.op(OpKind.SQR, x), 1))
-    product = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, x, w))
-    mean = b.op(OpKind.MUL, squares, b.const(Fraction(1, k)))
-    b.save(b.op(OpKind.DIV, product, b.op(OpKind.SQRT, mean)), (1,))
-    return one_kernel("X W", b)
+    return mugraphs.rmsnorm(m, k, n, n // columns, loop, dtype).candidate
 
 
 def rmsnorm_gain(m: int = 16, k: int = 256, n: int = 128, columns: int = 64, loop: int = 4) -> KernelGraph:
     """The paper's Figure 3: X * G inside the loop, Mul, Sqrt and Div after it."""
-    b = Build((tensor((m, k)), tensor((k,)), tensor((k, n))), (n // columns,), loop)
-    x, g, w = b.load(0, (None,), 1), b.load(1, (None,), 0), b.load(2, (1,), 0)
-    squares = b.accum(AccumKind.SUM, b.sum(b.op(OpKind.SQR, x), 1))
-    product = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, b.op(OpKind.MUL, x, g), w))
+    b = Block((tensor((m, k)), tensor((k,)), tensor((k, n))), (n // columns,), loop)
+    x, g, w = b.read(0, (None,), 1), b.read(1, (None,), 0), b.read(2, (1,), 0)
+    squares = b.accum(b.sum(b.op(OpKind.SQR, x), 1))
+    product = b.accum(b.op(OpKind.MATMUL, b.op(OpKind.MUL, x, g), w))
     mean = b.op(OpKind.MUL, squares, b.const(Fraction(1, k)))
     b.save(b.op(OpKind.DIV, product, b.op(OpKind.SQRT, mean)), (1,))
     return one_kernel("X G W", b)
@@ -100,35 +31,24 @@ def gated_mlp(
     m: int = 8, k: int = 256, n: int = 128, columns: int = 64, loop: int = 4, dtype: DType = DType.F16
 ) -> KernelGraph:
     """silu(X @ W1) * (X @ W2) in one kernel, two products in one loop."""
-    args = (tensor((m, k), dtype), tensor((k, n), dtype), tensor((k, n), dtype))
-    b = Build(args, (n // columns,), loop)
-    x, first, second = b.load(0, (None,), 1), b.load(1, (1,), 0), b.load(2, (1,), 0)
-    gate = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, x, first))
-    up = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, x, second))
-    b.save(b.op(OpKind.MUL, b.op(OpKind.SILU, gate), up), (1,))
-    return one_kernel("X W1 W2", b)
+    return mugraphs.gated_mlp(m, k, n, n // columns, loop, dtype).candidate
 
 
 def lora(m: int = 16, k: int = 128, r: int = 16, n: int = 64, columns: int = 32, loop: int = 2) -> KernelGraph:
     """X @ W + (X @ A) @ C in one kernel: three products."""
     args = (tensor((m, k)), tensor((k, n)), tensor((k, r)), tensor((r, n)))
-    b = Build(args, (n // columns,), loop)
-    x, w, a = b.load(0, (None,), 1), b.load(1, (1,), 0), b.load(2, (None,), 0)
-    c = b.load(3, (1,))
+    b = Block(args, (n // columns,), loop)
+    x, w, a = b.read(0, (None,), 1), b.read(1, (1,), 0), b.read(2, (None,), 0)
+    c = b.read(3, (1,))
     wide = b.op(OpKind.MATMUL, x, w)
     narrow = b.op(OpKind.MATMUL, b.op(OpKind.MATMUL, x, a), c)
-    b.save(b.accum(AccumKind.SUM, b.op(OpKind.ADD, wide, narrow)), (1,))
+    b.save(b.accum(b.op(OpKind.ADD, wide, narrow)), (1,))
     return one_kernel("X W A C", b)
 
 
 def lora_concat(m: int = 16, k: int = 128, r: int = 16, n: int = 64, columns: int = 32, loop: int = 2) -> KernelGraph:
     """(X || X @ A) @ (W || C) as a concatenated product."""
-    args = (tensor((m, k)), tensor((k, n)), tensor((k, r)), tensor((r, n)))
-    b = Build(args, (n // columns,), loop)
-    x, w, a = b.load(0, (None,), 1), b.load(1, (1,), 0), b.load(2, (None,), 0)
-    c = b.load(3, (1,))
-    b.save(b.accum(AccumKind.SUM, b.op(OpKind.CONCAT_MATMUL, x, b.op(OpKind.MATMUL, x, a), w, c)), (1,))
-    return one_kernel("X W A C", b)
+    return mugraphs.lora(m, k, n, r, n // columns, loop).candidate
 
 
 def attention(
@@ -145,11 +65,11 @@ def attention(
     late: rows are summed after the loop, from an accumulated tile.
     """
     args = (tensor((heads, rows, d)), tensor((heads, d, keys)), tensor((heads, keys, d)))
-    b = Build(args, (heads, row_blocks), loop)
-    q, k, v = b.load(0, (0, 1)), b.load(1, (0, None), 2), b.load(2, (0, None), 1)
+    b = Block(args, (heads, row_blocks), loop)
+    q, k, v = b.read(0, (0, 1)), b.read(1, (0, None), 2), b.read(2, (0, None), 1)
     e = b.op(OpKind.EXP, b.op(OpKind.MATMUL, q, k))
-    total = b.sum(b.accum(AccumKind.SUM, e), 2) if late else b.accum(AccumKind.SUM, b.sum(e, 2))
-    out = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, e, v))
+    total = b.sum(b.accum(e), 2) if late else b.accum(b.sum(e, 2))
+    out = b.accum(b.op(OpKind.MATMUL, e, v))
     b.save(b.op(OpKind.DIV, out, total), (0, 1))
     return one_kernel("Q K V", b)
 
@@ -159,14 +79,14 @@ def safe_attention(
 ) -> KernelGraph:
     """softmax(Q @ K^T / 8) @ V with a running maximum and rescaled sums. K is [heads, keys, d]."""
     args = (tensor((heads, rows, d)), tensor((heads, keys, d)), tensor((heads, keys, d)))
-    b = Build(args, (heads, row_blocks), loop)
-    q, k, v = b.load(0, (0, 1)), b.load(1, (0, None), 1), b.load(2, (0, None), 1)
+    b = Block(args, (heads, row_blocks), loop)
+    q, k, v = b.read(0, (0, 1)), b.read(1, (0, None), 1), b.read(2, (0, None), 1)
     scores = b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1))
     scores = b.op(OpKind.MUL, scores, b.const(Fraction(1, 8)))
-    top = b.op(OpKind.MAX, scores, attrs=DimAttrs(2))
+    top = b.max(scores, 2)
     e = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
-    total = b.accum(AccumKind.RESCALE, b.sum(e, 2), top)
-    out = b.accum(AccumKind.RESCALE, b.op(OpKind.MATMUL, e, v), top)
+    total = b.accum(b.sum(e, 2), top, kind=AccumKind.RESCALE)
+    out = b.accum(b.op(OpKind.MATMUL, e, v), top, kind=AccumKind.RESCALE)
     b.save(b.op(OpKind.DIV, out, total), (0, 1))
     return one_kernel("Q K V", b)
 
@@ -180,8 +100,8 @@ def normed_attention(
     norms of the keys.
     """
     args = (tensor((heads, rows, d)), tensor((heads, d, keys)), tensor((heads, keys, d)))
-    b = Build(args, (heads, row_blocks), loop)
-    q, k, v = b.load(0, (0, 1)), b.load(1, (0, None), 2), b.load(2, (0, None), 1)
+    b = Block(args, (heads, row_blocks), loop)
+    q, k, v = b.read(0, (0, 1)), b.read(1, (0, None), 2), b.read(2, (0, None), 1)
 
     def norm(value: int, dim: int) -> int:
         return b.op(OpKind.SQRT, b.op(OpKind.MUL, b.const(Fraction(1, d)), b.sum(b.op(OpKind.SQR, value), dim)))
@@ -194,8 +114,8 @@ def normed_attention(
         weights = b.op(OpKind.DIV, e, b.reshape(norm(v, 2), 1, 1, keys // loop))
     if form == "V":
         v = b.op(OpKind.DIV, v, norm(v, 2))
-    total = b.accum(AccumKind.SUM, b.sum(e, 2))
-    out = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, weights, v))
+    total = b.accum(b.sum(e, 2))
+    out = b.accum(b.op(OpKind.MATMUL, weights, v))
     b.save(b.op(OpKind.DIV, out, total), (0, 1))
     return one_kernel("Q K V", b)
 
@@ -205,17 +125,17 @@ def split_attention(
 ) -> KernelGraph:
     """Two kernels: keys split over the grid with partial sums, then the combination. K is [heads, d, keys]."""
     args = (tensor((heads, rows, d)), tensor((heads, d, keys)), tensor((heads, keys, d)))
-    b = Build(args, (heads, splits), loop)
-    q, k, v = b.load(0, (0, None)), b.load(1, (0, 2), 2), b.load(2, (0, 1), 1)
+    b = Block(args, (heads, splits), loop)
+    q, k, v = b.read(0, (0, None)), b.read(1, (0, 2), 2), b.read(2, (0, 1), 1)
     e = b.op(OpKind.EXP, b.op(OpKind.MATMUL, q, k))
-    total = b.accum(AccumKind.SUM, b.sum(e, 2))
-    out = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, e, v))
+    total = b.accum(b.sum(e, 2))
+    out = b.accum(b.op(OpKind.MATMUL, e, v))
     b.save(b.reshape(out, 1, 1, rows, d), (0, 1))
     b.save(b.reshape(total, 1, 1, rows, 1), (0, 1))
     graph = one_kernel("Q K V", b)
     partial = graph.types[-2:]
-    c = Build(tuple(partial), (heads,))
-    o, t = c.load(0, (0,)), c.load(1, (0,))
+    c = Block(tuple(partial), (heads,))
+    o, t = c.read(0, (0,)), c.read(1, (0,))
     ratio = c.op(OpKind.DIV, c.sum(o, 1), c.sum(t, 1))
     c.save(c.reshape(ratio, 1, rows, d), (0,))
     graph = graph.append(Op(OpKind.GRAPH, (3, 4), body=c.graph))
@@ -234,21 +154,21 @@ def split_safe_attention(
 ) -> KernelGraph:
     """As split_attention with a running maximum: partial results carry their maximum. K is [heads, keys, d]."""
     args = (tensor((heads, rows, d)), tensor((heads, keys, d)), tensor((heads, keys, d)))
-    b = Build(args, (heads, row_blocks, splits), loop)
-    q, k, v = b.load(0, (0, 1, None)), b.load(1, (0, None, 1), 1), b.load(2, (0, None, 1), 1)
+    b = Block(args, (heads, row_blocks, splits), loop)
+    q, k, v = b.read(0, (0, 1, None)), b.read(1, (0, None, 1), 1), b.read(2, (0, None, 1), 1)
     scores = b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1))
     scores = b.op(OpKind.MUL, scores, b.const(Fraction(1, 8)))
-    top = b.op(OpKind.MAX, scores, attrs=DimAttrs(2))
+    top = b.max(scores, 2)
     e = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
-    total = b.accum(AccumKind.RESCALE, b.sum(e, 2), top)
-    out = b.accum(AccumKind.RESCALE, b.op(OpKind.MATMUL, e, v), top)
-    highest = b.accum(AccumKind.MAX, top)
+    total = b.accum(b.sum(e, 2), top, kind=AccumKind.RESCALE)
+    out = b.accum(b.op(OpKind.MATMUL, e, v), top, kind=AccumKind.RESCALE)
+    highest = b.accum(top, kind=AccumKind.MAX)
     block_rows = rows // row_blocks
     for value, last in ((out, d), (total, 1), (highest, 1)):
         b.save(b.reshape(value, 1, 1, block_rows, last), (0, 2, 1))
     graph = one_kernel("Q K V", b)
-    c = Build(tuple(graph.types[-3:]), (heads, combine_blocks))
-    o, t, m = (c.load(i, (0, 2)) for i in range(3))
+    c = Block(tuple(graph.types[-3:]), (heads, combine_blocks))
+    o, t, m = (c.read(i, (0, 2)) for i in range(3))
     parts = [c.op(OpKind.RESCALED_SUM, part, m, attrs=DimAttrs(1)) for part in (o, t)]
     c.save(c.reshape(c.op(OpKind.DIV, *parts), 1, rows // combine_blocks, d), (0, 1))
     graph = graph.append(Op(OpKind.GRAPH, (3, 4, 5), body=c.graph))
@@ -257,8 +177,8 @@ def split_safe_attention(
 
 def ntrans(rows: int = 4, width: int = 512, rows_per_block: int = 1) -> KernelGraph:
     """rms(X + alpha * (rms(H) + X)) in one kernel, no loop."""
-    b = Build((tensor((rows, width)),) * 3, (rows // rows_per_block,))
-    h, x, alpha = (b.load(i, (0,)) for i in range(3))
+    b = Block((tensor((rows, width)),) * 3, (rows // rows_per_block,))
+    h, x, alpha = (b.read(i, (0,)) for i in range(3))
 
     def rms(value: int) -> int:
         mean = b.op(OpKind.MUL, b.sum(b.op(OpKind.SQR, value), 1), b.const(Fraction(1, width)))
@@ -271,12 +191,12 @@ def ntrans(rows: int = 4, width: int = 512, rows_per_block: int = 1) -> KernelGr
 
 def chain(m: int = 8, k: int = 64, n: int = 64) -> KernelGraph:
     """exp(X @ A) @ C in two kernels: the second streams its weights, its other operand is the first one's output."""
-    b = Build((tensor((m, k)), tensor((k, n))), (2,), 2)
-    product = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, b.load(0, (None,), 1), b.load(1, (1,), 0)))
+    b = Block((tensor((m, k)), tensor((k, n))), (2,), 2)
+    product = b.accum(b.op(OpKind.MATMUL, b.read(0, (None,), 1), b.read(1, (1,), 0)))
     b.save(b.op(OpKind.EXP, product), (1,))
     graph = KernelGraph.start(*(Input(n, tensor(s)) for n, s in (("X", (m, k)), ("A", (k, n)), ("C", (n, k)))))
     graph = graph.append(Op(OpKind.GRAPH, (0, 1), body=b.graph))
-    c = Build((graph.types[3], graph.types[2]), (1,), 2)
-    c.save(c.accum(AccumKind.SUM, c.op(OpKind.MATMUL, c.load(0, (None,), 1), c.load(1, (None,), 0))), (None,))
+    c = Block((graph.types[3], graph.types[2]), (1,), 2)
+    c.save(c.accum(c.op(OpKind.MATMUL, c.read(0, (None,), 1), c.read(1, (None,), 0))), (None,))
     graph = graph.append(Op(OpKind.GRAPH, (3, 2), body=c.graph))
     return graph.returning((4,))

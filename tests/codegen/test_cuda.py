@@ -13,9 +13,9 @@ from mirage_nb.ir import (
     AccumKind,
     ApplyAttrs,
     ClampAttrs,
+    ConstAttrs,
     DimAttrs,
     DType,
-    InIterAttrs,
     Input,
     KernelGraph,
     Op,
@@ -27,22 +27,20 @@ from mirage_nb.ir import (
 from mirage_nb.lang import parse
 from mirage_nb.targets import TARGETS
 from tests.codegen.mugraphs import (
-    Build,
     attention,
     chain,
     gated_mlp,
     lora,
     lora_concat,
     ntrans,
-    one_kernel,
     rmsnorm,
     rmsnorm_gain,
     safe_attention,
     split_attention,
     split_safe_attention,
-    tensor,
 )
 from tests.codegen.running import TOLERANCE, check, run
+from tests.mugraphs import Block, one_kernel, tensor
 
 H200 = TARGETS["h200"]
 F32 = DType.F32
@@ -73,13 +71,13 @@ def test_named_mugraphs(name: str, bulk: bool) -> None:
 
 def test_a_shift_that_is_not_undone_keeps_its_value() -> None:
     """The maximum of one iteration is an output here: the running maximum must not stand in for it."""
-    b = Build((tensor((16, 64)), tensor((64, 64)), tensor((64, 64))), (1,), 2)
-    q, k, v = b.load(0, (None,)), b.load(1, (None,), 0), b.load(2, (None,), 0)
+    b = Block((tensor((16, 64)), tensor((64, 64)), tensor((64, 64))), (1,), 2)
+    q, k, v = b.read(0, (None,)), b.read(1, (None,), 0), b.read(2, (None,), 0)
     scores = b.op(OpKind.MATMUL, q, b.transpose(k, 1, 0))
     top = b.op(OpKind.MAX, scores, attrs=DimAttrs(1))
     e = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
-    out = b.accum(AccumKind.RESCALE, b.op(OpKind.MATMUL, e, v), top)
-    b.save(b.op(OpKind.ADD, out, b.accum(AccumKind.SUM, top)), (None,))
+    out = b.accum(b.op(OpKind.MATMUL, e, v), top, kind=AccumKind.RESCALE)
+    b.save(b.op(OpKind.ADD, out, b.accum(top)), (None,))
     check(one_kernel("Q K V", b), Options(warps=2))
 
 
@@ -113,8 +111,8 @@ def elementwise(
 ) -> KernelGraph:
     """One operator on positive numbers (X * X + 1/2), a row broadcast as second operand."""
     binary = kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)
-    b = Build((tensor(shape, dtype), tensor(shape[-1:], dtype)), (1,))
-    x, row = b.load(0, (None,)), b.load(1, (None,))
+    b = Block((tensor(shape, dtype), tensor(shape[-1:], dtype)), (1,))
+    x, row = b.read(0, (None,)), b.read(1, (None,))
     positive = b.op(OpKind.ADD, b.op(OpKind.SQR, x), b.const(Fraction(1, 2)))
     other = b.op(OpKind.ADD, b.op(OpKind.SQR, row), b.const(1))
     result = b.op(kind, positive, other) if binary else b.op(kind, b.op(OpKind.SUB, positive, other), attrs=attrs)
@@ -150,8 +148,8 @@ def test_every_elementwise_operator(kind: OpKind, attrs: ApplyAttrs | ClampAttrs
 def test_what_is_undefined_stays_so(text: str) -> None:
     """Maxima and minima are NaN where one of their operands is, as in PyTorch and NumPy."""
     (op,) = parse(f"X: f32[2, 16]\nreturn {text}\n", name="undefined").graph.ops
-    b = Build((tensor((2, 16), F32),), (1,))
-    b.save(b.op(op.kind, b.load(0, (None,)), attrs=op.attrs), (None,))
+    b = Block((tensor((2, 16), F32),), (1,))
+    b.save(b.op(op.kind, b.read(0, (None,)), attrs=op.attrs), (None,))
     graph = one_kernel("X", b)
     values = np.zeros((2, 16), np.float32)
     values[1, 3] = np.nan
@@ -169,8 +167,8 @@ def test_elementwise_shapes_and_types(shape: tuple[int, ...], dtype: DType) -> N
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("shape", [(3, 5, 7), (1, 2, 2048), (1024, 1, 2), (40, 16, 32)])
 def test_reductions(kind: OpKind, dim: int, shape: tuple[int, ...]) -> None:
-    b = Build((tensor(shape, F32),), (1,))
-    x = b.op(OpKind.EXP, b.load(0, (None,)))
+    b = Block((tensor(shape, F32),), (1,))
+    x = b.op(OpKind.EXP, b.read(0, (None,)))
     b.save(b.op(kind, x, attrs=DimAttrs(dim)), (None,))
     check(one_kernel("X", b))
 
@@ -180,8 +178,8 @@ def test_reductions(kind: OpKind, dim: int, shape: tuple[int, ...]) -> None:
 def test_rescaled_sum(dim: int, wide: bool) -> None:
     shape = (24, 40)
     top = shape if wide else tuple(e if d == dim else 1 for d, e in enumerate(shape))
-    b = Build((tensor(shape, F32), tensor(top, F32)), (1,))
-    x, m = b.load(0, (None,)), b.load(1, (None,))
+    b = Block((tensor(shape, F32), tensor(top, F32)), (1,))
+    x, m = b.read(0, (None,)), b.read(1, (None,))
     b.save(b.op(OpKind.RESCALED_SUM, x, m, attrs=DimAttrs(dim)), (None,))
     check(one_kernel("X M", b), scale=4.0)
 
@@ -190,8 +188,8 @@ def test_rescaled_sum(dim: int, wide: bool) -> None:
 @pytest.mark.parametrize("source", ["tile", "reduced", "product", "shared"])
 def test_accumulators(kind: AccumKind, source: str) -> None:
     """Every way in which an accumulator gets its operand."""
-    b = Build((tensor((12, 64), F32), tensor((64, 24), F32)), (1,), 4)
-    x, w = b.load(0, (None,), 1), b.load(1, (None,), 0)
+    b = Block((tensor((12, 64), F32), tensor((64, 24), F32)), (1,), 4)
+    x, w = b.read(0, (None,), 1), b.read(1, (None,), 0)
     match source:
         case "tile":
             value = b.op(OpKind.EXP, x)
@@ -202,8 +200,8 @@ def test_accumulators(kind: AccumKind, source: str) -> None:
         case _:
             total = b.sum(x, 1)
             value = b.op(OpKind.MUL, total, total)
-            b.save(b.accum(AccumKind.SUM, total), (None,))
-    b.save(b.accum(kind, value), (None,))
+            b.save(b.accum(total), (None,))
+    b.save(b.accum(value, kind=kind), (None,))
     check(one_kernel("X W", b))
 
 
@@ -211,38 +209,38 @@ def test_accumulators(kind: AccumKind, source: str) -> None:
 @pytest.mark.parametrize("after", [True, False])
 def test_concat_accumulator(dim: int, after: bool) -> None:
     """Straight to device memory, or kept for an operator after the loop."""
-    b = Build((tensor((24, 40), F32),), (2,), 3)
-    x = b.load(0, (0,), None)
-    y = b.load(0, (0,), 0)
-    kept = b.accum(AccumKind.CONCAT, b.op(OpKind.EXP, y), dim=dim)
+    b = Block((tensor((24, 40), F32),), (2,), 3)
+    x = b.read(0, (0,), None)
+    y = b.read(0, (0,), 0)
+    kept = b.accum(b.op(OpKind.EXP, y), kind=AccumKind.CONCAT, dim=dim)
     if after:
-        kept = b.op(OpKind.SQR, b.op(OpKind.MUL, kept, b.sum(b.accum(AccumKind.HOLD, b.sum(x, 0)), 1)))
+        kept = b.op(OpKind.SQR, b.op(OpKind.MUL, kept, b.sum(b.accum(b.sum(x, 0), kind=AccumKind.HOLD), 1)))
     b.save(kept, (0,))
     check(one_kernel("X", b))
 
 
 def test_hold_of_a_value_computed_in_the_loop() -> None:
-    b = Build((tensor((8, 32), F32), tensor((16, 32), F32)), (1,), 4)
-    x, y = b.load(0, (None,)), b.load(1, (None,), 0)
-    held = b.accum(AccumKind.HOLD, b.sum(b.op(OpKind.EXP, x), 1))
-    total = b.accum(AccumKind.SUM, b.sum(y, 0))
+    b = Block((tensor((8, 32), F32), tensor((16, 32), F32)), (1,), 4)
+    x, y = b.read(0, (None,)), b.read(1, (None,), 0)
+    held = b.accum(b.sum(b.op(OpKind.EXP, x), 1), kind=AccumKind.HOLD)
+    total = b.accum(b.sum(y, 0))
     b.save(b.op(OpKind.ADD, held, total), (None,))
     check(one_kernel("X Y", b))
 
 
 @pytest.mark.parametrize("wide", [True, False])
 def test_rescale_accumulator(wide: bool) -> None:
-    b = Build((tensor((8, 96), F32), tensor((8, 96), F32)), (1,), 4)
-    x, m = b.load(0, (None,), 1), b.load(1, (None,), 1)
+    b = Block((tensor((8, 96), F32), tensor((8, 96), F32)), (1,), 4)
+    x, m = b.read(0, (None,), 1), b.read(1, (None,), 1)
     if not wide:
         m = b.op(OpKind.MAX, m, attrs=DimAttrs(1))
-    b.save(b.accum(AccumKind.RESCALE, x, m), (None,))
+    b.save(b.accum(x, m, kind=AccumKind.RESCALE), (None,))
     check(one_kernel("X M", b), scale=4.0)
 
 
 def test_repeat_concat_reshape_transpose() -> None:
-    b = Build((tensor((4, 6, 8), F32), tensor((6, 4, 16), F32)), (1,))
-    x, y = b.load(0, (None,)), b.load(1, (None,))
+    b = Block((tensor((4, 6, 8), F32), tensor((6, 4, 16), F32)), (1,))
+    x, y = b.read(0, (None,)), b.read(1, (None,))
     turned = b.transpose(y, 1, 0, 2)
     doubled = b.op(OpKind.REPEAT, x, attrs=RepeatAttrs(2, 2))
     joined = b.op(OpKind.CONCAT, doubled, turned, attrs=DimAttrs(1))
@@ -255,9 +253,9 @@ def test_repeat_concat_reshape_transpose() -> None:
 @pytest.mark.parametrize(("shape", "dim", "over"), [((64,), 0, 0), ((64,), 0, 1), ((2, 16), 0, 1), ((2, 16), 1, 1)])
 def test_concat_of_what_lies_in_device_memory(shape: tuple[int, ...], dim: int, over: int) -> None:
     """Which side an element comes from is a choice inside its address; tiles hang over ends by `over`."""
-    b = Build((tensor(shape), tensor(shape)), (1,))
+    b = Block((tensor(shape), tensor(shape)), (1,))
     tile = tuple(extent + over for extent in shape)
-    x, y = (b.op(OpKind.IN_ITER, attrs=InIterAttrs(arg, (None,), None, tile)) for arg in (0, 1))
+    x, y = (b.read(arg, (None,), None, tile) for arg in (0, 1))
     joined = b.op(OpKind.CONCAT, x, y, attrs=DimAttrs(dim))
     b.save(b.op(OpKind.SUB, b.op(OpKind.EXP, joined), b.const(1)), (None,))
     check(one_kernel("X Y", b))
@@ -270,15 +268,15 @@ def test_matmul_of_views_and_batches(turned: tuple[bool, bool], shape: tuple[int
     """Batched products with either operand transposed, in the loop or without one; the right one broadcast."""
     batch, m, k, n = shape
     left, right = (batch, k, m) if turned[0] else (batch, m, k), (n, k) if turned[1] else (k, n)
-    b = Build((tensor(left), tensor(right)), (1,), 1 if after else 2)
+    b = Block((tensor(left), tensor(right)), (1,), 1 if after else 2)
     fmap = (None, None) if after else (1 if turned[0] else 2, 1 if turned[1] else 0)
-    x, y = b.load(0, (None,), fmap[0]), b.load(1, (None,), fmap[1])
+    x, y = b.read(0, (None,), fmap[0]), b.read(1, (None,), fmap[1])
     if turned[0]:
         x = b.transpose(x, 0, 2, 1)
     if turned[1]:
         y = b.transpose(y, 1, 0)
     product = b.op(OpKind.MATMUL, x, y)
-    b.save(product if after else b.accum(AccumKind.SUM, product), (None,))
+    b.save(product if after else b.accum(product), (None,))
     check(one_kernel("X Y", b), Options(warps=8))
 
 
@@ -291,10 +289,10 @@ def test_products_of_swizzled_tiles(columns: int, m: int, tile: int) -> None:
 
 def test_product_that_leaves_the_loop_divided() -> None:
     """A product that is stored in every iteration, and a norm that is computed once before the loop."""
-    b = Build((tensor((2, 128)), tensor((128, 96))), (2,), 4)
-    x, whole, w = b.load(0, (None,), 1), b.load(0, (None,)), b.load(1, (1,), 0)
+    b = Block((tensor((2, 128)), tensor((128, 96))), (2,), 4)
+    x, whole, w = b.read(0, (None,), 1), b.read(0, (None,)), b.read(1, (1,), 0)
     norm = b.op(OpKind.SQRT, b.sum(b.op(OpKind.SQR, whole), 1))
-    b.save(b.accum(AccumKind.SUM, b.op(OpKind.DIV, b.op(OpKind.MATMUL, x, w), norm)), (1,))
+    b.save(b.accum(b.op(OpKind.DIV, b.op(OpKind.MATMUL, x, w), norm)), (1,))
     for options in (BULK, Options(warps=8)):
         check(one_kernel("X W", b), options)
 
@@ -303,34 +301,32 @@ def test_product_that_leaves_the_loop_divided() -> None:
 @pytest.mark.parametrize("turned", [False, True])
 def test_swizzled_tiles_read_element_by_element(dtype: DType, turned: bool) -> None:
     """Tiles that bulk copies bring are swizzled: vectors along a row, across rows, and reductions both ways."""
-    b = Build((tensor((64, 128), dtype), tensor((64, 64), dtype)), (2,), 4)
-    x, y = b.load(0, (1,), 0), b.load(1, (None,), 0)
+    b = Block((tensor((64, 128), dtype), tensor((64, 64), dtype)), (2,), 4)
+    x, y = b.read(0, (1,), 0), b.read(1, (None,), 0)
     seen = b.transpose(x, 1, 0) if turned else x
     other = b.transpose(y, 1, 0) if turned else y
-    b.save(b.accum(AccumKind.SUM, b.op(OpKind.MUL, seen, other)), (0 if turned else 1,))
-    b.save(b.accum(AccumKind.SUM, b.sum(b.op(OpKind.SQR, seen), 0)), (0,))
-    b.save(b.accum(AccumKind.SUM, b.sum(seen, 1)), (0,))
+    b.save(b.accum(b.op(OpKind.MUL, seen, other)), (0 if turned else 1,))
+    b.save(b.accum(b.sum(b.op(OpKind.SQR, seen), 0)), (0,))
+    b.save(b.accum(b.sum(seen, 1)), (0,))
     graph = one_kernel("X Y", b)
     assert "tma_load_2d" in emit(graph, H200, BULK).source
     check(graph, BULK)
 
 
 def test_product_of_computed_factors_and_of_an_accumulator() -> None:
-    b = Build((tensor((16, 64)), tensor((64, 32)), tensor((32, 16))), (1,), 2)
-    x, y, z = b.load(0, (None,), 1), b.load(1, (None,), 0), b.load(2, (None,))
-    first = b.accum(AccumKind.SUM, b.op(OpKind.MATMUL, b.op(OpKind.SILU, x), y))
-    second = b.op(OpKind.MATMUL, first, b.op(OpKind.EXP, b.accum(AccumKind.HOLD, z)))
+    b = Block((tensor((16, 64)), tensor((64, 32)), tensor((32, 16))), (1,), 2)
+    x, y, z = b.read(0, (None,), 1), b.read(1, (None,), 0), b.read(2, (None,))
+    first = b.accum(b.op(OpKind.MATMUL, b.op(OpKind.SILU, x), y))
+    second = b.op(OpKind.MATMUL, first, b.op(OpKind.EXP, b.accum(z, kind=AccumKind.HOLD)))
     b.save(second, (None,))
     check(one_kernel("X Y Z", b))
 
 
 def test_constant_operand_of_the_kernel_graph() -> None:
-    b = Build((tensor((4, 8)), tensor((), F32)), (2,))
-    b.save(b.op(OpKind.MUL, b.load(0, (0,)), b.load(1, (None,))), (0,))
+    b = Block((tensor((4, 8)), tensor((), F32)), (2,))
+    b.save(b.op(OpKind.MUL, b.read(0, (0,)), b.read(1, (None,))), (0,))
     graph = KernelGraph.start(Input("X", tensor((4, 8))))
-    constant = Build((), (1,))
-    constant.const(Fraction(3, 2))
-    graph = graph.append(constant.graph.ops[0])
+    graph = graph.append(Op(OpKind.CONST, attrs=ConstAttrs(Fraction(3, 2))))
     graph = graph.append(Op(OpKind.GRAPH, (0, 1), body=b.graph)).returning((2,))
     emitted = emit(graph, H200)
     assert len(emitted.launches[0].args) == 2
@@ -339,15 +335,15 @@ def test_constant_operand_of_the_kernel_graph() -> None:
 
 def test_several_grid_dims_on_one_data_dim() -> None:
     """x is the outermost; the loop runs inside the grid's part."""
-    b = Build((tensor((48, 8), F32),), (2, 3), 4)
-    x = b.load(0, (0, 0), 0)
-    b.save(b.accum(AccumKind.CONCAT, b.op(OpKind.EXP, x), dim=0), (0, 0))
+    b = Block((tensor((48, 8), F32),), (2, 3), 4)
+    x = b.read(0, (0, 0), 0)
+    b.save(b.accum(b.op(OpKind.EXP, x), kind=AccumKind.CONCAT, dim=0), (0, 0))
     check(one_kernel("X", b))
 
 
 def test_thread_graph_whose_middle_is_read_elsewhere() -> None:
-    b = Build((tensor((8, 32), F32),), (1,))
-    x = b.load(0, (None,))
+    b = Block((tensor((8, 32), F32),), (1,))
+    x = b.read(0, (None,))
     middle = b.op(OpKind.EXP, b.op(OpKind.ADD, x, x))
     ratio = b.op(OpKind.DIV, b.op(OpKind.SQRT, middle), b.sum(middle, 1))
     b.save(ratio, (None,))
@@ -371,8 +367,8 @@ def test_same_text_in_every_run() -> None:
 
 def test_pre_defined_operators_stay_library_calls() -> None:
     """A program half of which was turned into a kernel: calls in order, views as aliases, one temporary."""
-    b = Build((tensor((4, 32)),), (2,))
-    b.save(b.op(OpKind.EXP, b.load(0, (0,))), (0,))
+    b = Block((tensor((4, 32)),), (2,))
+    b.save(b.op(OpKind.EXP, b.read(0, (0,))), (0,))
     graph = KernelGraph.start(Input("X", tensor((8, 16))), Input("W", tensor((16, 16))))
     graph = graph.append(Op(OpKind.MATMUL, (0, 1)))
     graph = graph.append(Op(OpKind.RESHAPE, (2,), ReshapeAttrs((4, 32))))

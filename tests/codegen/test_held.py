@@ -11,11 +11,11 @@ from mirage_nb.ir import DimAttrs, DType, KernelGraph, OpKind
 from mirage_nb.optimize import plan
 from mirage_nb.optimize.held import Held
 from mirage_nb.targets import TARGETS
-from tests.codegen.mugraphs import Build, ntrans, one_kernel, rmsnorm, split_safe_attention, tensor
-from tests.codegen.running import draw, errors, run
+from tests.codegen.mugraphs import ntrans, rmsnorm, split_safe_attention
+from tests.codegen.running import TOLERANCE, draw, errors, run
+from tests.mugraphs import Block, one_kernel, tensor
 
 H200 = TARGETS["h200"]
-TOLERANCE = {DType.F16: 1e-3, DType.BF16: 6e-3, DType.F32: 2e-6}
 
 
 def held(graph: KernelGraph, options: Options, kernel: int = 0) -> Held | None:
@@ -37,8 +37,8 @@ def check(graph: KernelGraph, options: Options, scale: float = 1.0) -> None:
 def softmax(shape: tuple[int, ...], rows_per_block: int, dtype: DType) -> KernelGraph:
     """softmax(X * G + R) along the rows, a gain per column and a bias per row; the row maxima are an output, too."""
     blocks = shape[-2] // rows_per_block
-    b = Build((tensor(shape, dtype), tensor(shape[-1:], dtype), tensor((shape[-2], 1), dtype)), (blocks,))
-    x, gain, bias = b.load(0, (len(shape) - 2,)), b.load(1, (None,)), b.load(2, (0,))
+    b = Block((tensor(shape, dtype), tensor(shape[-1:], dtype), tensor((shape[-2], 1), dtype)), (blocks,))
+    x, gain, bias = b.read(0, (len(shape) - 2,)), b.read(1, (None,)), b.read(2, (0,))
     y = b.op(OpKind.ADD, b.op(OpKind.MUL, x, gain), bias)
     last = DimAttrs(len(shape) - 1)
     top = b.op(OpKind.MAX, y, attrs=last)
@@ -51,8 +51,8 @@ def softmax(shape: tuple[int, ...], rows_per_block: int, dtype: DType) -> Kernel
 def columns(shape: tuple[int, ...], dim: int, dtype: DType, weighted: bool) -> KernelGraph:
     """exp(X) / sum(exp(X)) along an axis that is not the last one, and the sum; or rescaled by a maximum per column."""
     top = tuple(extent if d <= dim else 1 for d, extent in enumerate(shape))
-    b = Build((tensor(shape, dtype), tensor(top, dtype)), (1,))
-    x, m = b.load(0, (None,)), b.load(1, (None,))
+    b = Block((tensor(shape, dtype), tensor(top, dtype)), (1,))
+    x, m = b.read(0, (None,)), b.read(1, (None,))
     attrs = DimAttrs(dim)
     if weighted:
         total = b.op(OpKind.RESCALED_SUM, x, m, attrs=attrs)
@@ -127,8 +127,8 @@ def test_what_is_not_held(graph: KernelGraph) -> None:
 
 
 def test_reductions_along_two_axes_are_not_held() -> None:
-    b = Build((tensor((8, 64)),), (1,))
-    b.save(b.sum(b.sum(b.load(0, (None,)), 1), 0), (None,))
+    b = Block((tensor((8, 64)),), (1,))
+    b.save(b.sum(b.sum(b.read(0, (None,)), 1), 0), (None,))
     graph = one_kernel("X", b)
     assert held(graph, Options(warps=8)) is None
     check(graph, Options(warps=8))
@@ -136,8 +136,8 @@ def test_reductions_along_two_axes_are_not_held() -> None:
 
 def test_what_is_not_saved_where_it_stands_is_not_held() -> None:
     """A result of one row that every row of the tile would save."""
-    b = Build((tensor((4, 64)), tensor((1, 64))), (1,))
-    x, row = b.load(0, (None,)), b.load(1, (None,))
+    b = Block((tensor((4, 64)), tensor((1, 64))), (1,))
+    x, row = b.read(0, (None,)), b.read(1, (None,))
     b.save(b.op(OpKind.DIV, x, b.sum(x, 1)), (None,))
     b.save(b.op(OpKind.MUL, row, b.const(Fraction(2))), (None,))
     graph = one_kernel("X R", b)

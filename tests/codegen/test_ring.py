@@ -9,10 +9,11 @@ import pytest
 
 from mirage_nb.codegen import Options, emit
 from mirage_nb.errors import LaunchError
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.targets import TARGETS
 from tests.codegen import mugraphs
 from tests.codegen.running import draw, run
+from tests.mugraphs import Block, one_kernel, tensor
 
 H200 = TARGETS["h200"]
 FENCE = "fence_proxy_async();\n    warp_sync();"
@@ -47,11 +48,11 @@ def test_what_one_block_reads_once_makes_room_in_l2(row_blocks: int, once: int) 
 
 
 def test_an_operand_of_two_iterators_is_read_again() -> None:
-    b = mugraphs.Build((mugraphs.tensor((16, 256)), mugraphs.tensor((256, 64))), (1,), 4)
-    x = b.load(0, (None,), 1)
-    products = [b.op(mugraphs.OpKind.MATMUL, x, b.load(1, (None,), 0)) for _ in range(2)]
+    b = Block((tensor((16, 256)), tensor((256, 64))), (1,), 4)
+    x = b.read(0, (None,), 1)
+    products = [b.op(OpKind.MATMUL, x, b.read(1, (None,), 0)) for _ in range(2)]
     for product in products:
-        b.save(b.accum(mugraphs.AccumKind.SUM, product), (None,))
-    source = emit(mugraphs.one_kernel("X W", b), H200, Options(4, 2, bulk=True)).source
+        b.save(b.accum(product), (None,))
+    source = emit(one_kernel("X W", b), H200, Options(4, 2, bulk=True)).source
     assert source.count("tma_load_2d_once(") == 1  # X
     assert source.count("tma_load_2d(") == 2  # W, twice

@@ -11,7 +11,8 @@ from mirage_nb.ir import DimAttrs, DType, Op, OpKind, ReshapeAttrs
 from mirage_nb.optimize import Options, plan, variants
 from mirage_nb.optimize.tiling import PARTIAL_BYTES, tile_matmul
 from mirage_nb.targets import TARGETS
-from tests.codegen.mugraphs import Build, gated_mlp, one_kernel, rmsnorm, safe_attention, split_attention, tensor
+from tests.codegen.mugraphs import gated_mlp, rmsnorm, safe_attention, split_attention
+from tests.mugraphs import Block, one_kernel, tensor
 
 H200, A100 = TARGETS["h200"], TARGETS["a100"]
 
@@ -94,8 +95,8 @@ def test_a_result_that_leaves_through_a_view_is_no_temporary() -> None:
 
 def test_reductions_that_meet_in_one_operator_are_placed() -> None:
     """Each asks whether the other operand is a number; neither may ask where the other one is placed."""
-    b = Build((tensor((8, 64), DType.F16),), (1,))
-    x = b.load(0, (None,))
+    b = Block((tensor((8, 64), DType.F16),), (1,))
+    x = b.read(0, (None,))
     total, top = b.op(OpKind.SUM, x, attrs=DimAttrs(1)), b.op(OpKind.MAX, x, attrs=DimAttrs(1))
     b.save(b.op(OpKind.MUL, total, top), (None,))
     assert plan(one_kernel("X", b), H200).kernels[0] is not None

@@ -10,7 +10,8 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import OPS, DimAttrs, DType, KernelGraph, OpKind, Trait
 from mirage_nb.ir.legality import check
 from mirage_nb.optimize import fuse
-from tests.codegen.mugraphs import Build, lora, ntrans, one_kernel, rmsnorm, safe_attention, tensor
+from tests.codegen.mugraphs import lora, ntrans, rmsnorm, safe_attention
+from tests.mugraphs import Block, one_kernel, tensor
 
 
 def same(graph: KernelGraph) -> None:
@@ -46,8 +47,8 @@ def test_named_mugraphs_keep_their_values() -> None:
 
 def test_a_chain_does_not_swallow_a_path_that_returns() -> None:
     """exp(x) -> sum -> division of exp(x): the division may not join the exponential."""
-    b = Build((tensor((4, 8), DType.F32),), (1,))
-    e = b.op(OpKind.EXP, b.load(0, (None,)))
+    b = Block((tensor((4, 8), DType.F32),), (1,))
+    e = b.op(OpKind.EXP, b.read(0, (None,)))
     b.save(b.op(OpKind.DIV, e, b.sum(e, 1)), (None,))
     graph = one_kernel("X", b)
     assert elementwise(fuse(graph)) == [OpKind.EXP, OpKind.DIV]
@@ -57,8 +58,8 @@ def test_a_chain_does_not_swallow_a_path_that_returns() -> None:
 @st.composite
 def block_graphs(draw: st.DrawFn) -> KernelGraph:
     """Random elementwise operators and sums; every value may be read several times or saved."""
-    b = Build((tensor((4, 8), DType.F32), tensor((1, 8), DType.F32)), (1,))
-    values = [b.load(0, (None,)), b.load(1, (None,))]
+    b = Block((tensor((4, 8), DType.F32), tensor((1, 8), DType.F32)), (1,))
+    values = [b.read(0, (None,)), b.read(1, (None,))]
     for _ in range(draw(st.integers(1, 9))):
         kind = draw(st.sampled_from([OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR, OpKind.RELU, OpKind.SUM]))
         picked = [draw(st.sampled_from(values)) for _ in range(OPS[kind].arity or 1)]
