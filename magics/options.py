@@ -16,6 +16,7 @@ from typing import Any
 
 from mirage_nb.errors import OptionError, SourceSpan
 from mirage_nb.search import AXIOMS, OPERATORS, PRUNINGS, Limits
+from mirage_nb.search.limits import read_range
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import TARGETS
 
@@ -90,14 +91,6 @@ def _size(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _range(text: str) -> tuple[int, int | None]:
-    """`8:264`, `:264`, `8:`, or `64` for just this."""
-    least, colon, most = text.partition(":")
-    if not colon:
-        return _count(text), _count(text)
-    return _count(least or "1"), _count(most) if most else None
-
-
 def _switches() -> tuple[Option, ...]:
     """`--without-axiom` and its like, for axioms and prunings that can be switched."""
     found = []
@@ -112,8 +105,8 @@ def _switches() -> tuple[Option, ...]:
 SWITCHES = _switches()
 LIMITS = (
     Option("--grid-dims", "NUMBER", "most dims of a grid, 0 to 3", int, (), "grid_dims"),
-    Option("--blocks", "RANGE", "blocks of a grid, as 8:264, 8: or :264", _range),
-    Option("--loop", "RANGE", "for-loop ranges, as 2:64", _range),
+    Option("--blocks", "RANGE", "blocks of a grid, as 8:264, 8: or :264", read_range),
+    Option("--loop", "RANGE", "for-loop ranges, as 2:64", read_range),
     Option(
         "--without-operator",
         "OPERATOR",

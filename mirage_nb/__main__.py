@@ -1,4 +1,4 @@
-"""The command line: `python -m mirage_nb superoptimize | verify | doctor | bench`.
+"""The command line: `python -m mirage_nb superoptimize | resume | stored | verify | doctor | bench`.
 
 Parses arguments, calls the API, prints. Exit codes: 0 done, 1 nothing verified (or refuted), 2 a mistake
 in the arguments or the input (or undecided), 130 interrupted; what was found until then is still printed.
@@ -7,76 +7,48 @@ in the arguments or the input (or undecided), 130 interrupted; what was found un
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 
-from mirage_nb.bench import commands as bench
+from mirage_nb.arguments import PROGRAM, WRONG, parser
 from mirage_nb.bench.workloads import WORKLOADS, workload
-from mirage_nb.errors import MirageError, OptionError, StoreError
+from mirage_nb.errors import MirageError, MissingPartError, OptionError, StoreError
 from mirage_nb.lang import TensorProgram, load, parse
-from mirage_nb.pipeline import Session, superoptimize
+from mirage_nb.lang.constants import shorten
+from mirage_nb.pipeline import Limits, Session, resume, superoptimize
 from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime.doctor import examine, report
-from mirage_nb.search import AXIOMS, EFFORTS, PRUNINGS
-from mirage_nb.targets import DEFAULT_TARGET, TARGETS
-from mirage_nb.verify.files import check_files, prove_files, verify_files
+from mirage_nb.runtime.store import find_store
+from mirage_nb.search.session.pool import Workers
+from mirage_nb.verify.files import check_files, prove_files, read_graph, verify_files
 
 PROGRESS_SECONDS = 0.2
 STOP_SECONDS = 10.0
-WRONG, INTERRUPTED = 2, 130
+INTERRUPTED = 130
 MAX_TEXT = 2**24
 """Characters of a file that are read; what they say has narrower limits."""
-
-
-def parser() -> argparse.ArgumentParser:
-    """The whole command line as an argparse parser."""
-    top = argparse.ArgumentParser(prog="mirage_nb", description="superoptimize tensor programs")
-    commands = top.add_subparsers(dest="command", required=True)
-    sub = commands.add_parser("superoptimize", help="search, verify, compile and run the best muGraph of a program")
-    sub.add_argument("file", nargs="?", help="a .mirage file")
-    sub.add_argument("--workload", choices=WORKLOADS, metavar="NAME", help=f"one of {', '.join(WORKLOADS)}")
-    sub.add_argument("--set", action="append", default=[], metavar="B=8", help="override an integer constant")
-    sub.add_argument("--effort", choices=tuple(EFFORTS), default="standard")
-    sub.add_argument("--max-block-ops", type=int, metavar="N", help="largest number of block operators")
-    sub.add_argument("--budget", type=float, metavar="S", help="seconds of search")
-    sub.add_argument("--target", choices=tuple(TARGETS), help=f"default: the attached GPU, else {DEFAULT_TARGET}")
-    sub.add_argument("--json", metavar="OUT", help="write the result as JSON")
-    sub.add_argument("--emit", metavar="DIR", help="write the CUDA sources, cubins and muGraph texts")
-    sub.add_argument("--store", metavar="FILE", help="keep the session there, and go on with what it has")
-    for state in ("without", "with"):
-        for what, known in (("axiom", AXIOMS), ("pruning", PRUNINGS)):
-            names = [name for name, switch in known.items() if not switch.fixed]
-            says = f"search without it: {', '.join(names)}" if state == "without" else "search with it at any effort"
-            sub.add_argument(f"--{state}-{what}", action="append", default=[], choices=names, metavar="NAME", help=says)
-    sub.add_argument("--quiet", action="store_true", help="no progress line")
-    sub.set_defaults(run=_superoptimize)
-    sub = commands.add_parser("verify", help="compare two programs or muGraph files")
-    sub.add_argument("left")
-    sub.add_argument("right")
-    sub.add_argument("--trials", type=int, default=4)
-    sub.add_argument("--final", action="store_true", help="larger primes, and instances with a bound of 2^-64")
-    sub.add_argument("--prove", action="store_true", help="look for a proof for all sizes, and print it")
-    sub.add_argument("--proof", metavar="FILE", help="look for a proof for all sizes, and write it as JSON")
-    sub.add_argument(
-        "--property", action="append", default=[], metavar="NAME=LIST",
-        help="for --prove and --proof: what is known of a function, such as scaled=linear,odd",
-    )  # fmt: skip
-    sub.add_argument("--check", metavar="FILE", help="only check a proof that was written before")
-    sub.set_defaults(run=_verify)
-    sub = commands.add_parser("doctor", help="what this machine has and what is missing")
-    sub.set_defaults(run=_doctor)
-    bench.add_parser(commands)
-    return top
+MAX_WORKERS = 1024
+MAX_DIGITS = 18
+MAX_NAME = 400
+DASK_SECONDS = 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. A mistake in the arguments themselves exits with 2, as argparse does."""
     options = parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be no text, terminals may know no Greek
+            stream.reconfigure(errors="backslashreplace")
     try:
-        code: int = options.run(options)
+        code: int = COMMANDS[options.command](options)
         sys.stdout.flush()
     except MirageError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -85,29 +57,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # whoever reads, as in `| head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return 0
+    except OSError as error:  # what is printed goes to a full disk
+        _print_no_more()
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG
     return code
+
+
+def _print_no_more() -> None:
+    """The interpreter prints what is left when it ends; into nowhere."""
+    with suppress(OSError):  # there may be no file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _superoptimize(options: argparse.Namespace) -> int:
     program = _program(options)
-    _check_outputs(options)
-    with _Interrupt() as interrupt:
+    for remark in program.remarks:
+        print(f"note: {remark}", file=sys.stderr)
+    if options.store and options.keep:
+        raise OptionError("--store FILE and --keep", hint="one of them: --keep is the user's own file")
+    with _Interrupt() as interrupt, _executor(options) as executor:
         session = superoptimize(
             program,
+            name=options.name,
             target=options.target,
             effort=options.effort,
             budget=options.budget,
             max_block_ops=options.max_block_ops,
-            store=options.store,
-            axioms=dict.fromkeys(options.with_axiom, True) | dict.fromkeys(options.without_axiom, False),
-            prunings=dict.fromkeys(options.with_pruning, True) | dict.fromkeys(options.without_pruning, False),
+            executor=executor,
+            seed=options.seed,
+            store=options.store or options.keep or None,
+            fresh=options.fresh,
+            axioms=_switched("axiom", options.with_axiom, options.without_axiom),
+            prunings=_switched("pruning", options.with_pruning, options.without_pruning),
+            limits=_limits(options),
         )
-        _follow(session, interrupt, quiet=options.quiet)
-        if interrupt.came:
-            session.stop()
-            session.wait(STOP_SECONDS)
+        return _finished(session, interrupt, options)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    with _Interrupt() as interrupt, _executor(options) as executor:
+        session = resume(options.name, store=options.store, executor=executor)
+        return _finished(session, interrupt, options)
+
+
+def _stored(options: argparse.Namespace) -> int:
+    kept = find_store(options.store or True)
+    names = kept.names() if kept is not None else ()
+    where = f" in {kept.path}" if kept is not None else ""
+    print("\n".join(names) or f"nothing is stored{where}; {PROGRAM} superoptimize FILE --keep stores a session")
+    return 0
+
+
+def _finished(session: Session, interrupt: _Interrupt, options: argparse.Namespace) -> int:
+    """Follow a session to its end, or to Ctrl-C; print and write what came of it."""
+    _follow(session, interrupt, quiet=options.quiet)
+    if interrupt.came:
+        session.stop()
+        session.wait(STOP_SECONDS)
     print(describe(session))
     done = session.snapshot()
     if done.configurations_kept and session.stored is not None:
@@ -119,7 +128,59 @@ def _superoptimize(options: argparse.Namespace) -> int:
             print(f"wrote {path}")
     if interrupt.came:
         return INTERRUPTED
-    return 0 if session.snapshot().candidates else 1
+    return 0 if done.candidates else 1
+
+
+def _switched(noun: str, on: Sequence[str], off: Sequence[str]) -> dict[str, bool]:
+    if both := sorted({*on} & {*off}):
+        raise OptionError(f"--with-{noun} {both[0]} and --without-{noun} {both[0]}", hint="one of them")
+    return dict.fromkeys(on, True) | dict.fromkeys(off, False)
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    none = Limits()
+    return Limits(
+        none.grid_dims if options.grid_dims is None else options.grid_dims,
+        options.blocks or none.blocks,
+        options.loop or none.loop,
+        frozenset(name.replace("-", " ") for name in options.without_operator),
+    )
+
+
+@contextmanager
+def _executor(options: argparse.Namespace) -> Iterator[Executor | None]:
+    """Where the workers are, once it is known that what they find can be written; None: where they are by default."""
+    _check_outputs(options)
+    if options.dask and options.workers is not None:
+        raise OptionError("--dask ADDRESS and --workers N", hint="one of them: a cluster has workers of its own")
+    if options.dask:
+        with _cluster(options.dask) as executor:
+            yield executor
+    elif options.workers is not None:
+        if not 1 <= options.workers <= MAX_WORKERS:
+            raise OptionError(f"--workers {options.workers}", hint=f"1 to {MAX_WORKERS}")
+        with Workers(options.workers) as executor:
+            yield executor
+    else:
+        yield None
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Executor]:
+    hint = "the address of a running scheduler, as tcp://127.0.0.1:8786"
+    if not re.fullmatch(r"(\w+://)?[\w.-]+:\d{1,5}", address):
+        raise OptionError(f"--dask {shorten(address)}: not an address", hint=hint)
+    try:
+        distributed = import_module("distributed")
+    except ImportError:
+        advice = "pip install 'mirage-nb[cluster]'"
+        raise MissingPartError("--dask needs the package distributed", hint=advice) from None
+    try:
+        client = distributed.Client(address, timeout=DASK_SECONDS)
+    except Exception as error:  # whoever listens there may answer anything
+        raise OptionError(f"--dask {address}: no scheduler answers there", hint=hint) from error
+    with client:
+        yield client.get_executor(pure=False)
 
 
 class _Interrupt:
@@ -145,28 +206,39 @@ def _check_outputs(options: argparse.Namespace) -> None:
     """Raise StoreError for files that cannot be written: before the search, not after."""
     if options.json:
         path = Path(options.json)
-        held = path if path.exists() else path.absolute().parent
-        if path.is_dir() or not held.exists() or not os.access(held, os.W_OK):
-            raise StoreError(f"{path} cannot be written", hint="give another file to --json")
+        try:
+            held = path if path.exists() else path.absolute().parent
+            writable = not path.is_dir() and held.exists() and os.access(held, os.W_OK)
+        except OSError:  # a name that is too long, or of something that is no folder
+            writable = False
+        if not writable:
+            raise StoreError(f"{_shown(path)} cannot be written", hint="give another file to --json")
     if options.emit:
         try:
             Path(options.emit).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{options.emit}: {error.strerror}", hint="give another folder to --emit") from error
+            where = _shown(options.emit)
+            raise StoreError(f"{where}: {error.strerror}", hint="give another folder to --emit") from error
         if not os.access(options.emit, os.W_OK):
             raise StoreError(f"{options.emit} cannot be written to", hint="give another folder to --emit")
+
+
+def _shown(path: str | Path) -> str:
+    """A file's name, unless it is longer than names of files can be."""
+    return str(path) if len(str(path)) <= MAX_NAME else shorten(str(path))
 
 
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
+        raise StoreError(f"{_shown(path)} cannot be written: {error.strerror}", hint="give another file") from error
 
 
 def _program(options: argparse.Namespace) -> TensorProgram:
     if bool(options.file) == bool(options.workload):
-        raise OptionError("give either a FILE or --workload NAME")
+        hint = f"workloads are {', '.join(WORKLOADS)}"
+        raise OptionError("give either a FILE or --workload NAME", hint=hint)
     sizes = dict(_size(text) for text in options.set)
     if options.workload:
         return parse(workload(options.workload), name=options.workload, sizes=sizes)
@@ -175,8 +247,8 @@ def _program(options: argparse.Namespace) -> TensorProgram:
 
 def _size(text: str) -> tuple[str, int]:
     name, equals, number = text.partition("=")
-    if not equals or not name.isidentifier() or not number.strip().isdecimal():
-        raise OptionError(f"--set {text!r}: not of the form NAME=NUMBER", hint="for example --set B=8")
+    if not equals or not name.isidentifier() or not number.strip().isdecimal() or len(number) > MAX_DIGITS:
+        raise OptionError(f"--set {shorten(repr(text))}: not of the form NAME=NUMBER", hint="for example --set B=8")
     return name, int(number)
 
 
@@ -193,14 +265,14 @@ def _follow(session: Session, interrupt: _Interrupt, *, quiet: bool) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    left, right = _read(options.left), _read(options.right)
+    left, right = _read_graph(options.left), _read_graph(options.right)
     if options.check:
         print(check_files(left, right, _read(options.check)))
         return 0
     progress = _show_trials if sys.stderr.isatty() else None
     if not (options.prove or options.proof):
         code, text = verify_files(
-            left, right, trials=options.trials, final=options.final, progress=progress
+            left, right, trials=options.trials, seed=options.seed, final=options.final, progress=progress
         )
         print(text)
         return code
@@ -208,6 +280,7 @@ def _verify(options: argparse.Namespace) -> int:
         left,
         right,
         trials=options.trials,
+        seed=options.seed,
         final=options.final,
         progress=progress,
         properties=dict(_property(text) for text in options.property),
@@ -233,21 +306,43 @@ def _property(text: str) -> tuple[str, tuple[str, ...]]:
     return function, tuple(names.split(","))
 
 
+def _read_graph(name: str) -> str:
+    """The text of a file that holds a program or a muGraph; what is wrong in it is told with the file's name."""
+    text = _read(name)
+    try:
+        read_graph(text)
+    except MirageError as error:
+        error.message = f"{name}: {error.message}"
+        raise
+    return text
+
+
 def _read(name: str) -> str:
     try:
         with Path(name).open(encoding="utf-8") as file:
             text = file.read(MAX_TEXT + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise OptionError(f"{name} cannot be read: {reason}") from error
+        hint = "a tensor program, a muGraph as text or JSON, or a proof"
+        raise OptionError(f"{_shown(name)} cannot be read: {reason}", hint=hint) from error
     if len(text) > MAX_TEXT:
         raise OptionError(f"{name} has more than {MAX_TEXT:,} characters", hint="no program, muGraph or proof does")
     return text
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def _doctor(_: argparse.Namespace) -> int:
     print(report(examine()))
     return 0
+
+
+COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "superoptimize": _superoptimize,
+    "resume": _resume,
+    "stored": _stored,
+    "verify": _verify,
+    "doctor": _doctor,
+    "bench": lambda options: options.run(options),
+}
 
 
 if __name__ == "__main__":

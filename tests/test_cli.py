@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +15,11 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.__main__ import main
+from mirage_nb.arguments import parser
+from mirage_nb.errors import OptionError
 from mirage_nb.ir.text import parse_graph
+from mirage_nb.pipeline import Limits
+from mirage_nb.search.session.pool import Workers
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = "B = 1\nX: f16[4*B, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y\n"
@@ -103,6 +109,13 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no operators": (["{program}", "--max-block-ops", "0"], "block operators"),
     "json into nowhere": (["{program}", "--json", "{folder}/no/where.json"], "cannot be written"),
     "json into a directory": (["{program}", "--json", "{folder}"], "cannot be written"),
+    "an axiom both on and off": (["{program}", "--with-axiom", "mul_div", "--without-axiom", "mul_div"], "one of them"),
+    "too many grid dims": (["{program}", "--grid-dims", "4"], "4 grid dims"),
+    "no workers": (["{program}", "--workers", "0"], "--workers 0"),
+    "two places to run": (["{program}", "--workers", "2", "--dask", "tcp://127.0.0.1:1"], "--dask ADDRESS and"),
+    "no address": (["{program}", "--dask", "there"], "--dask there: not an address"),
+    "two stores": (["{program}", "--keep", "--store", "x"], "--store FILE and --keep"),
+    "a long number": (["{program}", "--set", "B=" + "9" * 5000], "not of the form"),
     "emit into a file": (["{program}", "--emit", "{program}"], "--emit"),
     "emit into nowhere": (["{program}", "--emit", "/proc/nowhere"], "--emit"),
 }
@@ -128,19 +141,137 @@ def test_mistakes_are_told_before_anything_is_searched(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "command"),
+        ([], "COMMAND"),
         (["superoptimise"], "invalid choice"),
         (["superoptimize", "--workload", "nope"], "invalid choice: 'nope'"),
         (["superoptimize", "--effort", "heroic"], "invalid choice: 'heroic'"),
         (["superoptimize", "--target", "abacus"], "invalid choice: 'abacus'"),
         (["superoptimize", "--budget", "soon"], "invalid float"),
-        (["verify", "only one"], "right"),
+        (["verify", "only one"], "RIGHT"),
+        (["superoptimise"], "did you mean superoptimize?"),
+        (["superoptimize", "--efort", "quick"], "did you mean --effort?"),
+        (["superoptimize", "x", "--without-operator", "accum-concat"], "did you mean Accum-concat?"),
+        (["superoptimize", "x", "--blocks", "9:2"], "'9:2' is no range"),
+        (["superoptimize", "x", "--loop", "0:2"], "'0:2' is no range"),
     ],
 )
 def test_arguments_that_do_not_parse(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(arguments)
     assert left.value.code == 2 and message in capsys.readouterr().err
+
+
+NASTY = (
+    "", "0", "-1", "nan", "1e400", "few", "9:2", "::", "B=", "²", "9" * 5000, "--effort", "\udcff", "/proc/nowhere/x",
+)  # fmt: skip
+
+
+def options_of(command: str) -> list[str]:
+    """The options of a command, as its help names them."""
+    (commands,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return [name for name in commands.choices[command]._option_string_actions if name.startswith("--")]
+
+
+@pytest.mark.parametrize("command", ["superoptimize", "resume", "stored", "verify"])
+def test_no_value_of_any_option_is_answered_with_a_traceback(
+    command: str, program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OptionError("so far so good", hint="only what comes before is looked at")
+
+    for name in ("superoptimize", "resume", "verify_files", "prove_files"):
+        monkeypatch.setattr(f"mirage_nb.__main__.{name}", refuse)
+    given = {"superoptimize": [program], "verify": [program, program], "resume": ["x"]}.get(command, [])
+    for option in options_of(command):
+        for value in NASTY:
+            try:
+                code = main([command, *map(str, given), option, value])
+            except SystemExit as left:
+                code = int(left.code or 0)
+            captured = capsys.readouterr()
+            assert code in (0, 2), (option, value)
+            if code == 2:
+                assert captured.err.startswith("error: ") and "hint: " in captured.err, (option, value)
+                assert len(captured.err) < 1000, (option, value)
+
+
+def test_every_option_of_a_search_reaches_it(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: dict[str, object] = {}
+
+    def take(_: object, **options: object) -> None:
+        reached.update(options)
+        raise OptionError("taken")
+
+    monkeypatch.setattr("mirage_nb.__main__.superoptimize", take)
+    line = (
+        "--effort quick --budget 5 --max-block-ops 4 --target a100 --seed 7 --grid-dims 2 --blocks :132 --loop 2:64 "
+        "--without-operator Accum-concat --without-operator EwDiv --with-axiom sum_div --without-axiom mul_div "
+        "--without-pruning oracle --name mine --fresh --store kept --workers 3"
+    )
+    main(["superoptimize", str(program), *line.split()])
+    assert isinstance(reached.pop("executor"), Workers)
+    assert reached == {
+        "effort": "quick", "budget": 5.0, "max_block_ops": 4, "target": "a100", "seed": 7, "name": "mine",
+        "limits": Limits(2, (1, 132), (2, 64), frozenset({"Accum concat", "EwDiv"})),
+        "axioms": {"sum_div": True, "mul_div": False}, "prunings": {"oracle": False}, "fresh": True, "store": "kept",
+    }  # fmt: skip
+    reached.clear()
+    main(["superoptimize", str(program)])
+    assert reached["limits"] == Limits() and reached["store"] is None and reached["executor"] is None
+
+
+def test_a_kept_session_is_listed_and_gone_on_with(
+    program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirage_nb.runtime.passes.Passes.run", lambda self: None)
+    assert main(["stored"]) == 0
+    assert "nothing is stored" in capsys.readouterr().out
+    assert main(["superoptimize", str(program), "--effort", "quick", "--keep", "--name", "mine"]) == 0
+    found = capsys.readouterr().out
+    assert main(["stored"]) == 0
+    assert capsys.readouterr().out == "mine\n"
+    assert main(["resume", "mine", "--workers", "1"]) == 0
+    again = capsys.readouterr().out
+    assert "2 of 2 configurations were in" in again
+    table = [line for line in found.splitlines() if ", 4 trials" in line]
+    assert table and all(line in again for line in table)
+    assert main(["resume", "yours"]) == 2
+    assert "it has mine" in capsys.readouterr().err
+
+
+def test_a_cluster_that_is_not_there(
+    program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("mirage_nb.__main__.DASK_SECONDS", 0.2)
+    with socket.socket() as nobody:  # bound, but it does not listen
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        assert main(["superoptimize", str(program), "--dask", address]) == 2
+    assert f"--dask {address}: no scheduler answers there" in capsys.readouterr().err
+
+
+def test_a_file_with_a_mistake_is_named(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.mirage"
+    bad.write_text("X: f16[4]\nreturn foo(X)\n")
+    assert main(["verify", str(program), str(bad)]) == 2
+    assert f"error: {bad}: there is no function foo" in capsys.readouterr().err
+
+
+def test_remarks_on_the_program_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "odd.mirage"
+    path.write_text("X: f16[4, 4]\nY = X + X\nreturn X * X\n")
+    main(["superoptimize", str(path), "--workers", "0"])
+    assert "note: " in capsys.readouterr().err
+
+
+def test_a_full_disk_behind_the_output() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "mirage_nb", "doctor"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: ") and "Traceback" not in ended.stderr and "Exception" not in ended.stderr
 
 
 def test_a_bad_setting_is_a_mistake_too(

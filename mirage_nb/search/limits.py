@@ -77,6 +77,16 @@ class Limits:
 NO_LIMITS = Limits()
 
 
+def read_range(text: str) -> tuple[int, int | None]:
+    """`8:264`, `:264`, `8:`, or `64` for just this one. Raises ValueError, also for a range without members."""
+    first, colon, last = text.partition(":")
+    least = int(first or "1") if colon else int(text)
+    most = (int(last) if last else None) if colon else least
+    if least < 1 or (most is not None and most < least):
+        raise ValueError(text)
+    return least, most
+
+
 def _within(numbers: Numbers, limit: tuple[int, int | None]) -> npt.NDArray[np.bool_]:
     least, most = limit
     return (numbers >= least) & (numbers <= (math.inf if most is None else most))
