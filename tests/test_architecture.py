@@ -43,6 +43,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.report": 7,
     "mirage_nb.viz": 7,
     "mirage_nb.widgets": 8,
+    "mirage_nb.arguments": 8,
     "mirage_nb": 9,
     # The two doors use the public names; the public names know nothing of the doors.
     "mirage_nb.__main__": 10,
