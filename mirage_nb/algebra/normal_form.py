@@ -169,16 +169,6 @@ class Algebra:
         """The terms of the normal form: (monomial, coefficient) pairs."""
         return self._terms[e]
 
-    def is_function(self, e: Expr, name: str) -> bool:
-        """Whether e is exactly one application of the opaque function `name`."""
-        terms = self._terms[e]
-        if len(terms) != 1 or terms[0][1] != 1:
-            return False
-        atom = self.table.atoms.get(terms[0][0])
-        if atom is None or atom.kind is not AtomKind.FUNCTION:
-            return False
-        return isinstance(atom.payload, tuple) and atom.payload[0] == name
-
     def is_vague(self, e: Expr) -> bool:
         """Whether the normal form of e may not be canonical (see `Atom.vague`)."""
         if not self.table.any_vague:
