@@ -23,7 +23,7 @@ from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.instance import FieldInstance, Fields, FieldTensor, Mask, Words, random_inputs
 from mirage_nb.interp.modular import WORD, Arithmetic, Residues
 from mirage_nb.interp.reference import ordered
-from mirage_nb.interp.run import run_kernel
+from mirage_nb.interp.run import run_kernel, run_outputs
 from mirage_nb.ir import AccumKind, ApplyAttrs, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
 from mirage_nb.ir.ops import Attrs
 
@@ -51,8 +51,9 @@ def evaluate(
     Raises:
         ShapeError: an input is missing, unknown or of another shape.
     """
-    values = evaluate_all(graph, inputs, instance, noted)
-    return tuple(values[v].moved(partial(np.broadcast_to, shape=graph.types[v].shape)) for v in graph.outputs)
+    values = run_outputs(graph, _given(graph, inputs), FieldAlgebra(instance, noted))
+    types = graph.output_types
+    return tuple(x.moved(partial(np.broadcast_to, shape=t.shape)) for x, t in zip(values, types, strict=True))
 
 
 def evaluate_all(
@@ -62,14 +63,16 @@ def evaluate_all(
     noted: Noted | None = None,
 ) -> list[FieldTensor]:
     """Every value of the kernel graph, inputs first. Raises as `evaluate`."""
+    return run_kernel(graph, _given(graph, inputs), FieldAlgebra(instance, noted))
+
+
+def _given(graph: KernelGraph, inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor]) -> list[FieldTensor]:
+    """The inputs in graph order, their shapes checked."""
     if isinstance(inputs, Mapping):
-        named = {name: tensor.any_part for name, tensor in inputs.items()}
-        ordered(graph, named)
-        held = [inputs[i.name] for i in graph.inputs]
-    else:
-        ordered(graph, [tensor.any_part for tensor in inputs])
-        held = list(inputs)
-    return run_kernel(graph, held, FieldAlgebra(instance, noted))
+        ordered(graph, {name: tensor.any_part for name, tensor in inputs.items()})
+        return [inputs[i.name] for i in graph.inputs]
+    ordered(graph, [tensor.any_part for tensor in inputs])
+    return list(inputs)
 
 
 Rule = Callable[["FieldAlgebra", Sequence[FieldTensor], Attrs | None, int], FieldTensor]

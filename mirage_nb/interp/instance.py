@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.modular import SMALL, Arithmetic, Moduli, Modulus, Pool, Residues, mix
+from mirage_nb.interp.undrawn import AT_ONCE, Undrawn
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.ops import Shape
 
@@ -110,13 +111,19 @@ def _same(array: Array) -> Array:
     return array
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where field values are computed: `to` brings NumPy arrays there, `back` brings arrays from there."""
+    """Where field values are computed: `to` brings NumPy arrays there, `back` brings arrays from there, `release` gives
+    back the memory of arrays that are gone."""
 
     name: str = "CPU"
     to: Callable[[Array], Array] = _same
     back: Callable[[Array], Array] = _same
+    release: Callable[[], None] = _nothing
 
 
 CPU = Device()
@@ -146,10 +153,16 @@ class FieldInstance:
         """Uniform elements, independent for every name and part; the parts asked for, at least one."""
         p = p or not q
         parts = [
-            self.placed(_uniform(self.generator(name, part), modulus.value, shape)) if wanted else None
+            self.placed(self._uniform(name, part, modulus.value, shape)) if wanted else None
             for part, modulus, wanted in (("p", self.p, p), ("q", self.q, q))
         ]
         return FieldTensor(parts[0], parts[1])
+
+    def _uniform(self, name: str, part: str, bound: int, shape: Shape) -> Residues:
+        if math.prod(shape) < UNDRAWN:
+            return _uniform(self.generator(name, part), bound, shape)
+        undrawn: Any = Undrawn.of(self.key(name, part), bound, shape)
+        return cast(Residues, undrawn)
 
     def number(self, value: Fraction, dims: int) -> FieldTensor:
         """A rational number; undefined where its denominator is zero."""
@@ -280,8 +293,8 @@ def _rational(p: Arithmetic, q: Arithmetic, value: Fraction, dims: int) -> Field
 
 LARGE_TENSOR = 2**22
 """Elements from which on residues are kept as uint32."""
-DRAWN = 2**18
-"""Elements of a large tensor that are drawn at once: as many as stay in the cache."""
+UNDRAWN = 2**28
+"""Elements from which on they are drawn where they are read: what is held takes less than 1 GiB."""
 
 
 def _uniform(generator: np.random.Generator, bound: int, shape: Shape) -> Residues:
@@ -289,8 +302,8 @@ def _uniform(generator: np.random.Generator, bound: int, shape: Shape) -> Residu
     if math.prod(shape) < LARGE_TENSOR:
         return generator.integers(0, bound, shape, dtype=np.uint64)
     flat = np.empty(math.prod(shape), np.uint32)
-    for at in range(0, len(flat), DRAWN):
-        block = flat[at : at + DRAWN]
+    for at in range(0, len(flat), AT_ONCE):
+        block = flat[at : at + AT_ONCE]
         block[:] = generator.integers(0, bound, len(block), dtype=np.uint32)
     found: Any = flat.reshape(shape)
     return cast(Residues, found)

@@ -14,10 +14,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mirage_nb.interp.undrawn import Undrawn
 
 Residues = NDArray[np.uint64]
 """Residues; those of a large tensor that was drawn are uint32, which takes half the memory, and results are uint64."""
@@ -128,13 +130,13 @@ class Arithmetic(ABC):
         inner = x.shape[-1]
         limbs, exact = _whole, EXACT // (max(self.values) - 1) ** 2
         if exact < 64 and inner <= WORDS // (max(self.values) - 1) ** 2:
-            return self.reduced(x.astype(WORD, copy=False) @ y)
+            return self.reduced(_there(x).astype(WORD, copy=False) @ _there(y))
         if exact < 64:
             limbs, exact = _halves, EXACT // 2**33
         if inner <= min(exact, 16):
             return self._joined(_products(limbs(x), limbs(y)))
         result = math.prod(x.shape[:-1]) * y.shape[-1]
-        at_once = max(CACHED if isinstance(x, np.ndarray) else CACHED_ELSEWHERE, result)
+        at_once = max(CACHED if isinstance(x, np.ndarray | Undrawn) else CACHED_ELSEWHERE, result)
         step = min(exact, max(16, at_once * inner // max(1, x.size + y.size)))
         found = None
         for start in range(0, inner, exact):
@@ -265,7 +267,12 @@ class Moduli(Arithmetic):
 Floats = list[NDArray[np.float64]]
 
 
+def _there(x: Any) -> Residues:
+    return cast(Residues, x.drawn() if isinstance(x, Undrawn) else x)
+
+
 def _floats(x: Residues) -> NDArray[np.float64]:
+    x = _there(x)
     signed: type[np.signedinteger[Any]] = np.int64 if x.dtype == WORD else np.int32  # quicker to convert
     return x.view(signed).astype(np.float64)
 
@@ -276,6 +283,7 @@ def _whole(x: Residues) -> Floats:
 
 def _halves(x: Residues) -> Floats:
     """The low and the high 16 bits."""
+    x = _there(x)
     return [_floats(x & LIMB_MASK), _floats(x >> LIMB)]
 
 

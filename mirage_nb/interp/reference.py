@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
-from mirage_nb.interp.run import run_block, run_kernel
+from mirage_nb.interp.run import run_block, run_outputs
 from mirage_nb.ir import AccumKind, ApplyAttrs, BlockGraph, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, formula
 from mirage_nb.ir.ops import Attrs, Shape, show_shape
 
@@ -39,8 +39,9 @@ def evaluate(graph: KernelGraph, inputs: Inputs, dtype: DTypeLike = np.float64) 
     """
     with np.errstate(all="ignore"):
         held = [np.asarray(a, dtype=dtype) for a in ordered(graph, inputs)]
-        values = run_kernel(graph, held, FloatAlgebra(np.dtype(dtype)))
-    return tuple(np.array(np.broadcast_to(values[v], graph.types[v].shape)) for v in graph.outputs)
+        values = run_outputs(graph, held, FloatAlgebra(np.dtype(dtype)))
+    shapes = [t.shape for t in graph.output_types]
+    return tuple(np.array(np.broadcast_to(x, shape)) for x, shape in zip(values, shapes, strict=True))
 
 
 def evaluate_block(graph: BlockGraph, args: Sequence[Array], dtype: DTypeLike = np.float64) -> tuple[Array, ...]:

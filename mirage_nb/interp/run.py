@@ -62,6 +62,23 @@ def run_kernel(graph: KernelGraph, inputs: Sequence[T], algebra: Algebra[T]) -> 
     return values
 
 
+def run_outputs(graph: KernelGraph, inputs: Sequence[T], algebra: Algebra[T]) -> list[T]:
+    """The outputs of a kernel graph; no value is held for longer than it is read."""
+    values: dict[int, T] = dict(enumerate(inputs))
+    last = {v: index for index, op in enumerate(graph.ops) for v in op.inputs}
+    for index, (op, results) in enumerate(graph.definitions()):
+        operands = [values[v] for v in op.inputs]
+        for value in {*op.inputs}:
+            if last[value] == index and value not in graph.outputs:
+                del values[value]
+        if isinstance(op.body, BlockGraph):
+            made = run_block(op.body, operands, algebra)
+        else:
+            made = (algebra.apply(op.kind, operands, op.attrs, 0),)
+        values |= {v: x for v, x in zip(results, made, strict=True) if v in last or v in graph.outputs}
+    return [values[v] for v in graph.outputs]
+
+
 def run_block(graph: BlockGraph, args: Sequence[T], algebra: Algebra[T]) -> tuple[T, ...]:
     """What the savers of a block graph write, in order."""
     return _BlockRun(graph, args, algebra).outputs()

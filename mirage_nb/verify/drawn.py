@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
-from mirage_nb.interp.instance import CPU, Device, FieldStack
+from mirage_nb.interp.instance import FieldStack
 from mirage_nb.interp.modular import Pool
 from mirage_nb.interp.shared import Plan, Recorder, SharedFields
 from mirage_nb.ir import KernelGraph
@@ -32,7 +32,7 @@ SMALL_ELEMENTS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Random inputs, what the program makes of them, and what was met on the way (for small programs)."""
+    """Random inputs, what the program makes of them, and what was met on the way."""
 
     instance: FieldInstance
     inputs: Mapping[str, FieldTensor]
@@ -45,15 +45,17 @@ def trial_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:7], "little")
 
 
-def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool, device: Device = CPU) -> Trial:
-    """The trial that follows from a trial's seed, with its tensors on the device."""
+def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> Trial:
+    """The trial that follows from a trial's seed."""
+    instance, inputs = _drawn(program, lax, seed, pool)
+    noted = Noted()
+    return Trial(instance, inputs, evaluate(program, inputs, instance, noted), noted)
+
+
+def _drawn(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> tuple[FieldInstance, dict[str, FieldTensor]]:
     instance = FieldInstance.draw(seed, pool)
     inputs = draw_inputs(program, instance, lax.parts)
-    if device is not CPU:
-        instance, inputs = replace(instance, device=device), tuple(x.moved(device.to) for x in inputs)
-    noted = Noted()
-    expected = evaluate(program, inputs, instance, noted if is_small(program) else None)
-    return Trial(instance, dict(zip((i.name for i in program.inputs), inputs, strict=True)), expected, noted)
+    return instance, dict(zip((i.name for i in program.inputs), inputs, strict=True))
 
 
 def is_small(program: KernelGraph) -> bool:
@@ -77,13 +79,14 @@ class Trials:
         """The seed of a trial."""
         return trial_seed(self._seed, number)
 
-    def trial(self, number: int, device: Device = CPU) -> Trial:
-        """One trial; those of a small program are on the CPU."""
-        graph = self.program.graph
-        if not is_small(graph):
-            return draw_trial(graph, self._lax, self.seed(number), self.pool, device)
+    def inputs(self, number: int) -> tuple[FieldInstance, dict[str, FieldTensor]]:
+        """What one trial of a large program begins with."""
+        return _drawn(self.program.graph, self._lax, self.seed(number), self.pool)
+
+    def trial(self, number: int) -> Trial:
+        """One trial of a small program."""
         if number not in self._kept:
-            self._kept[number] = draw_trial(graph, self._lax, self.seed(number), self.pool)
+            self._kept[number] = draw_trial(self.program.graph, self._lax, self.seed(number), self.pool)
         return self._kept[number]
 
     def shown(self, number: int) -> Shown:

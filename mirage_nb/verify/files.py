@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.jsonform import parse_json
 from mirage_nb.ir.text import HEADER, parse_graph
@@ -29,10 +30,14 @@ def verify_files(
     seed: int = 0,
     final: bool = False,
     progress: Progress | None = None,
+    device: Device = CPU,
 ) -> tuple[int, str]:
-    """Exit code and report. Raises MirageError for a text that cannot be read or graphs that do not compare."""
+    """Exit code and report; `device` as in `verify`.
+
+    Raises MirageError for a text that cannot be read or graphs that do not compare.
+    """
     a, b = read_graph(a_text), read_graph(b_text)
-    verdict = verify(a, b, trials=trials, seed=seed, final=final, progress=progress)
+    verdict = verify(a, b, trials=trials, seed=seed, final=final, progress=progress, device=device)
     return exit_code(verdict), describe(verdict)
 
 
@@ -52,6 +57,7 @@ def prove_files(
     final: bool = False,
     progress: Progress | None = None,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    device: Device = CPU,
 ) -> tuple[int, str, Proof | None]:
     """As `verify_files`, with a search for a proof unless the second graph is refuted, and the proof.
 
@@ -66,6 +72,7 @@ def prove_files(
         final=final,
         progress=progress,
         properties=properties,
+        device=device,
     )
     return exit_code(verdict), describe(verdict), proof
 

@@ -8,18 +8,19 @@ at once where field values prove it, else after the float64 reference confirmed 
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 from mirage_nb.errors import OptionError, VerificationError
-from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
+from mirage_nb.interp.field import FieldInstance, Noted, evaluate
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.interp.modular import LARGE, SMALL, Pool
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.bound import trial_bound
 from mirage_nb.verify.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
+from mirage_nb.verify.large import SMALLER, TOO_LARGE, Believed, DeviceFault, check_memory
 from mirage_nb.verify.matching import Matching
 from mirage_nb.verify.reals import Reals, in_reals
 from mirage_nb.verify.towers import Observer
@@ -36,10 +37,6 @@ FINAL_LOG2_BOUND = -64.0
 FINAL_TRIALS = 64
 MAX_VERDICTS = 64
 """Verdicts of one candidate that are kept."""
-BYTES = 8
-"""What a trial takes at least for every element of the tensors in device memory."""
-TOO_LARGE = "the field values of these graphs do not fit into memory"
-SMALLER = "verify them with smaller extents, and prove them for all sizes"
 WIDE_ELEMENTS = 2**20
 """Inputs up to which final trials use 31-bit primes; four times the work of 21-bit ones."""
 
@@ -78,7 +75,7 @@ def verify(
     if not 1 <= trials <= MAX_TRIALS or not 0 <= seed < 2**63:
         raise OptionError(f"trials {trials}, seed {seed}: 1 to {MAX_TRIALS} trials, a seed below 2^63")
     _check_inputs(program, candidate)
-    _check_memory(program, candidate)
+    check_memory(program, candidate)
     wide = final and sum(i.type.elements for i in program.inputs) <= WIDE_ELEMENTS
     pool = LARGE if wide else SMALL
     try:
@@ -86,20 +83,6 @@ def verify(
         return _verdict(known, known.candidate(candidate), trials, seed, pool, device, progress)
     except MemoryError as error:
         raise VerificationError(TOO_LARGE, hint=SMALLER) from error
-
-
-def _check_memory(program: KernelGraph, candidate: KernelGraph) -> None:
-    elements = max(sum(t.elements for t in graph.types) for graph in (program, candidate))
-    there = _memory()
-    if elements * BYTES > there:
-        needed = f"about {elements * BYTES / 2**30:.0f} GiB, and this machine has {there / 2**30:.0f}"
-        raise VerificationError(f"{TOO_LARGE}: {needed}", hint=SMALLER)
-
-
-@functools.cache
-def _memory() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
@@ -124,14 +107,33 @@ def _verdict(
 ) -> Verdict:
     """The verdict, a known one unless somebody wants to be told of progress."""
     if progress is not None:
-        return _Run(program, candidate, trials, seed, pool, device, progress).verdict()
+        return _run(program, candidate, trials, seed, pool, device, progress)
     key = (trials, seed, pool, device)
     if key not in candidate.verdicts:
         if len(candidate.verdicts) >= MAX_VERDICTS:
             candidate.verdicts.clear()
-        run = _Run(program, candidate, trials, seed, pool, device, lambda done, wanted: None)
-        candidate.verdicts[key] = run.verdict()
+        silent: Progress = lambda done, wanted: None  # noqa: E731 (typed)
+        candidate.verdicts[key] = _run(program, candidate, trials, seed, pool, device, silent)
     return candidate.verdicts[key]
+
+
+def _run(
+    program: Program,
+    candidate: Candidate,
+    trials: int,
+    seed: int,
+    pool: Pool,
+    device: Device,
+    progress: Progress,
+) -> Verdict:
+    """The verdict that the device finds, as far as it is believed, else the CPU from the beginning."""
+    try:
+        return _Run(program, candidate, trials, seed, pool, device, progress).verdict()
+    except DeviceFault as fault:
+        with contextlib.suppress(Exception):  # what is lost cannot be tidied up
+            device.release()
+        found = _Run(program, candidate, trials, seed, pool, CPU, progress).verdict()
+        return replace(found, note="; ".join(filter(None, (found.note, f"on the CPU, as {fault}"))))
 
 
 class _Run:
@@ -148,7 +150,6 @@ class _Run:
         progress: Progress,
     ) -> None:
         self.progress = progress
-        self.device = device
         self.pair = program, candidate
         self.program = program.graph
         self.candidate = candidate.graph
@@ -158,6 +159,7 @@ class _Run:
         self.final = pool is not SMALL and is_small(self.program)
         self.lax = candidate.lax
         self.drawn = program.trials(self.lax, seed, pool)
+        self.believed = Believed(device, self.drawn, self.candidate, trials)
         self.primes: list[tuple[int, int]] = []
         self.observer: Observer | None = None
         self.bound: float | None = None
@@ -199,19 +201,20 @@ class _Run:
 
     def _try(self, matching: Matching, number: int) -> None:
         """One trial."""
-        trial = self.drawn.trial(number, self.device)
+        if not is_small(self.program):
+            instance, expected, found = self.believed.outputs(number)
+            matching.compare(expected, found, self.drawn.seed(number))
+            self._count(instance)
+            return
+        trial = self.drawn.trial(number)
         noted = Noted()
         found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
-        matching.compare(self._back(trial.expected), self._back(found), self.drawn.seed(number))
+        matching.compare(trial.expected, found, self.drawn.seed(number))
         if self.observer is not None and matching.possible():
             inputs = [trial.inputs[i.name] for i in self.candidate.inputs]
             ranked = [*trial.noted.ranked, *noted.ranked]
             self.observer.look(self.drawn.shown(number), inputs, trial.instance, noted.radicands, ranked)
         self._count(trial.instance)
-
-    def _back(self, values: Sequence[FieldTensor]) -> list[FieldTensor]:
-        """Values where they can be compared."""
-        return [x.moved(self.device.back) for x in values] if not is_small(self.program) else list(values)
 
     def _count(self, instance: FieldInstance) -> None:
         """One more trial, of this instance."""

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.interp import field
@@ -17,6 +16,7 @@ from mirage_nb.interp.field import FieldAlgebra, FieldInstance, FieldTensor, ran
 from mirage_nb.interp.instance import LARGE_TENSOR, Device, FieldStack
 from mirage_nb.interp.modular import LARGE, SMALL, Moduli, Modulus, Pool, mix
 from mirage_nb.ir import AccumKind, DimAttrs, OpKind, PowAttrs, RepeatAttrs
+from tests.elsewhere import BOTH_WAYS, Elsewhere
 from tests.mugraphs import Case, Kernel, cases
 
 POOLS = pytest.mark.parametrize("pool", [SMALL, LARGE], ids=lambda pool: pool.name)
@@ -282,60 +282,9 @@ def test_only_the_parts_asked_for() -> None:
     assert not algebra.union(x, y).defined.any()
 
 
-class Elsewhere(NDArrayOperatorsMixin):
-    """An array that neither mixes with NumPy's nor becomes one by itself, as one on a GPU does not."""
-
-    def __init__(self, held: np.ndarray) -> None:
-        self.held = held
-
-    def __array__(self, *args: object, **options: object) -> np.ndarray:
-        raise TypeError("this array is not NumPy's")
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
-        return _away(getattr(ufunc, method), inputs, options)
-
-    def __array_function__(self, function: object, types: object, args: tuple, options: dict) -> object:
-        return _away(function, args, options)
-
-    def __getattr__(self, name: str) -> object:
-        if name not in {"shape", "ndim", "size", "dtype", "nbytes", "T", "flags"}:
-            method = getattr(self.held, name)
-            return lambda *args, **options: _away(method, args, options)
-        found = getattr(self.held, name)
-        return Elsewhere(found) if isinstance(found, np.ndarray) else found
-
-    def __getitem__(self, key: object) -> object:
-        return _away(self.held.__getitem__, (key,), {})
-
-    def __setitem__(self, key: object, value: object) -> None:
-        _away(self.held.__setitem__, (key, value), {})
-
-    def __len__(self) -> int:
-        return len(self.held)
-
-    def __bool__(self) -> bool:
-        return bool(self.held)
-
-    def __int__(self) -> int:
-        return int(self.held)
-
-
-def _away(function: object, args: tuple, options: dict) -> object:
-    def plain(x: object) -> object:
-        if isinstance(x, list | tuple):
-            return type(x)(map(plain, x))
-        assert not (isinstance(x, np.ndarray) and x.ndim), "an array of NumPy's among others"
-        return x.held if isinstance(x, Elsewhere) else x
-
-    found = function(*plain(args), **{name: plain(option) for name, option in options.items()})
-    if isinstance(found, list | tuple):
-        return type(found)(Elsewhere(x) if isinstance(x, np.ndarray) else x for x in found)
-    return Elsewhere(found) if isinstance(found, np.ndarray | np.generic) else found
-
-
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_values_are_the_same_on_another_device(case: Case) -> None:
-    device = Device("elsewhere", lambda array: Elsewhere(np.asarray(array)), lambda array: array.held)
+    device = Device("elsewhere", *BOTH_WAYS)
     here = FieldInstance.draw(5)
     there = replace(here, device=device)
     inputs = random_inputs(case.program, here)
