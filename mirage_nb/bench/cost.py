@@ -142,6 +142,7 @@ def _named_alike(structure: Structure, prepared: Prepared, names: set[str]) -> b
     """Whether sizes of these names can be those of an instance: split and looped axes of every kernel are there."""
     if isinstance(structure, Assembly):
         return all(any(name.startswith(f"P{n + 1} ") for n in range(len(structure.parts))) for name in names)
+    names = {*prepared.named(dict.fromkeys(names, 0))}
     for number, kernel in enumerate(structure.kernels):
         prefix = f"K{number + 1} " if len(structure.kernels) > 1 else ""
         wanted = {f"{prefix}grid {prepared.axes[axis].name}" for axis in kernel.grid}

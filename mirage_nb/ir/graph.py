@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Self
 
@@ -47,10 +47,15 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A named input of a kernel graph."""
+    """A named input of a kernel graph.
+
+    `dims`: what its author calls the dimensions, "" where nothing; for people to read. Equality and digests leave
+    them out.
+    """
 
     name: str
     type: TensorType
+    dims: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,12 +50,17 @@ def to_plain(graph: KernelGraph) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "version": VERSION,
-        "inputs": [{"name": i.name, "dtype": i.type.dtype.value, "shape": list(i.type.shape)} for i in graph.inputs],
+        "inputs": [_written(i) for i in graph.inputs],
         "operators": _operators(graph),
         "outputs": [
             {"value": value, "name": label} for value, label in zip(graph.outputs, graph.output_names, strict=True)
         ],
     }
+
+
+def _written(i: Input) -> dict[str, Any]:
+    dims = {"dims": list(i.dims)} if any(i.dims) else {}
+    return {"name": i.name, "dtype": i.type.dtype.value, "shape": list(i.type.shape), **dims}
 
 
 def _operators(graph: Graph) -> list[dict[str, Any]]:
@@ -105,14 +110,17 @@ def from_plain(plain: object) -> KernelGraph:
 
 
 def _input(item: object) -> Input:
-    record = _record(item, "an input", ("name", "dtype", "shape"))
+    record = _record(item, "an input", ("name", "dtype", "shape"), ("dims",))
     dtype = DTYPE_NAMES.get(record["dtype"]) if isinstance(record["dtype"], str) else None
     if dtype is None:
         raise FormatError(f"unknown element type {shown(record['dtype'])}")
     shape = SHAPE.read(record["shape"])
     if any(extent < 1 for extent in shape):
         raise FormatError("extents are at least 1")
-    found = Input(name(record["name"]), TensorType(shape, dtype))
+    dims = tuple(name(called) for called in _list(record.get("dims", []), "dims"))
+    if dims and len(dims) != len(shape):
+        raise FormatError(f"{len(dims)} names for {len(shape)} dimensions")
+    found = Input(name(record["name"]), TensorType(shape, dtype), dims)
     _check_size(found.type)
     return found
 

@@ -39,10 +39,10 @@ class Builder:
         self._numbers: dict[Value, Number] = {}
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}
 
-    def declare(self, name: str, tensor: TensorType) -> Value:
-        """A new input. Raises ProgramSizeError for a tensor beyond the limits."""
+    def declare(self, name: str, tensor: TensorType, dims: tuple[str, ...] = ()) -> Value:
+        """A new input; `dims`: what the text calls its dimensions. Raises ProgramSizeError beyond the limits."""
         check_size(tensor.shape)
-        return self._append(Input(name, tensor), tensor)
+        return self._append(Input(name, tensor, dims), tensor)
 
     def emit(self, kind: OpKind, *operands: Value, attrs: Attrs | None = None) -> Value:
         """The value of this operator: an earlier one if it is the same.

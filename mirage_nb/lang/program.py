@@ -120,6 +120,17 @@ def load(
     return parse(text, name=name or file.stem, sizes=sizes)
 
 
+def _called(extent: ast.expr) -> str:
+    """What a text calls an extent: K for K, 2B for 2 * B; nothing for a number and for other expressions."""
+    match extent:
+        case ast.Name(id=name):
+            return name
+        case ast.BinOp(left=ast.Constant(value=int(number)), op=ast.Mult(), right=ast.Name(id=name)):
+            return f"{number}{name}"
+        case _:
+            return ""
+
+
 def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, Number]:
     checked: dict[str, Number] = {}
     for name, value in sizes.items():
@@ -257,7 +268,7 @@ class _Statements:
             raise self._error(ShapeError, "a tensor has at least one dimension", _DECLARE, annotation)
         tensor = TensorType(tuple(self._extent(extent) for extent in extents), DTYPE_NAMES[written.id])
         try:
-            value = self.builder.declare(name, tensor)
+            value = self.builder.declare(name, tensor, tuple(map(_called, extents)))
         except ProgramSizeError as error:
             raise self._error(ProgramSizeError, error.message, error.hint, annotation) from None
         self._bind(name, target, value, is_input=True)

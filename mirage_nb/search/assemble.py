@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mirage_nb.ir import Input, KernelGraph, OpKind
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces import Piece
@@ -114,7 +114,7 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
             return None
         chosen.append(found)
     made = _joined(prepared.graph, structure, chosen)
-    return made if dict(made.sizes) == dict(sizes) else None
+    return made if len(made.sizes) == len(sizes) else None
 
 
 def sizes_of_parts(assembly: Assembly, sizes: Mapping[str, int]) -> Iterator[tuple[Part, dict[str, int]]]:
@@ -166,7 +166,7 @@ def tiny(
 
 def _beside(graphs: Sequence[KernelGraph]) -> KernelGraph:
     """Several programs as one; names get the number of their program."""
-    inputs = [Input(f"{i.name}_{number}", i.type) for number, graph in enumerate(graphs) for i in graph.inputs]
+    inputs = [replace(i, name=f"{i.name}_{number}") for number, graph in enumerate(graphs) for i in graph.inputs]
     made = KernelGraph.start(*inputs)
     outputs: list[int] = []
     first = 0

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind, PowAttrs
@@ -37,7 +38,8 @@ def shape_of(groups: Groups, extents: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of the program. `reduced`: some operator folds it, so grid, loop and tile split it in parts.
+    """An axis of the program. `name` is for people: what the program calls its extent, if it does; `letter` comes from
+    its place among the axes. `reduced`: some operator folds it, so grid, loop and tile split it in parts.
 
     `whole`: kernels do not cut it, since a concatenation joins it with another one, or made it so.
     `dims` are the (input, dimension) pairs that lie along it; aliased axes share them.
@@ -48,6 +50,7 @@ class Axis:
     reduced: bool
     dims: tuple[tuple[int, int], ...]
     whole: bool = False
+    letter: str = ""
 
     @property
     def full(self) -> int:
@@ -106,6 +109,12 @@ class Prepared:
     def output_axes(self) -> tuple[Layout, ...]:
         """The axis of every dimension of the views in which the outputs are written."""
         return tuple(map(flat, self.output_dims))
+
+    def named(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Sizes, named as in `Instance.sizes`, whose last words may be letters of axes, under the names of these."""
+        names = {axis.letter: axis.name for axis in self.axes} | {axis.name: axis.name for axis in self.axes}
+        parts = ((key.rpartition(" "), size) for key, size in sizes.items())
+        return {f"{role} {names.get(word, word)}".lstrip(): size for (role, _, word), size in parts}
 
     def type_of(self, axes: Layout) -> Type:
         """The type of a tensor that has these axes whole."""
@@ -315,6 +324,7 @@ class _Writer:
         siblings = _closed(found)
         joined = {axis for join in self._joins.values() for axis in (join.whole, join.first, join.second)}
         extents = {axis: self._table.symbols.extent[symbol] for symbol, axis in self._axis_of.items()}
+        letters = list(islice(_letters(), len(found)))
         return tuple(
             Axis(
                 name,
@@ -322,9 +332,25 @@ class _Writer:
                 not self._folds.isdisjoint(siblings[axis]),
                 tuple(sorted(found[axis])),
                 whole=not joined.isdisjoint(siblings[axis]),
+                letter=letter,
             )
-            for axis, name in zip(found, _names(), strict=False)
+            for axis, name, letter in zip(found, self._names(letters), letters, strict=True)
         )
+
+    def _names(self, letters: Sequence[str]) -> list[str]:
+        """What the program calls the axes where it does, made unique, else their letters: the one place of names."""
+        called: dict[int, str] = {}
+        for value, dims in self._tensors:
+            for name, axes in zip(self._graph.inputs[value].dims, dims, strict=False):
+                if name and len(axes) == 1:
+                    called.setdefault(axes[0], name)
+        names: dict[int, str] = {}
+        for axis in sorted(range(len(letters)), key=lambda axis: (axis not in called, axis)):
+            name = called.get(axis, letters[axis])
+            while name in names.values():
+                name += "'"
+            names[axis] = name
+        return [names[axis] for axis in range(len(letters))]
 
 
 def _closed(dims: dict[int, set[tuple[int, int]]]) -> dict[int, set[int]]:
@@ -339,7 +365,7 @@ def _closed(dims: dict[int, set[tuple[int, int]]]) -> dict[int, set[int]]:
     return groups
 
 
-def _names() -> Iterator[str]:
+def _letters() -> Iterator[str]:
     """Letters, but not those of the grid dims."""
     letters = "abcdefghijklmnopqrstuvw"
     yield from letters

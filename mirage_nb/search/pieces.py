@@ -116,10 +116,10 @@ def _piece(program: KernelGraph, maker: dict[int, Op], stored: set[int], writes:
     taken = {i.name for i in program.inputs}
     inputs = []
     for value in reads:
-        name = program.inputs[value].name if value < program.input_count else f"t{value}"
-        while value >= program.input_count and name in taken:
+        name = f"t{value}"
+        while name in taken:
             name += "_"
-        inputs.append(Input(name, program.types[value]))
+        inputs.append(program.inputs[value] if value < program.input_count else Input(name, program.types[value]))
     graph = KernelGraph.start(*inputs)
     place = {value: index for index, value in enumerate(reads)}
     for value in cone:

@@ -129,13 +129,14 @@ class Configuration:
     """The roles of the reduced axes: those that the grid of the first kernel splits, and the for-loop's.
 
     With two kernels the second one runs over everything that the first can produce, its grid and loop left open. With a
-    `cut`, these values of the program are stored, and every piece between them is searched by itself.
+    `cut`, these values of the program are stored, and every piece between them is searched by itself. `label` is for
+    people: what the program calls its axes tells no configurations apart.
     """
 
     grid: tuple[int, ...]
     loop: int | None
     kernels: int = 1
-    label: str = ""
+    label: str = field(default="", compare=False)
     cut: tuple[int, ...] | None = None
 
     def __str__(self) -> str:

@@ -2,8 +2,8 @@
 
 In: a kernel graph. Out: for every value on every level one letter per dimension, equal letters where the
 operators force two dimensions to be the same axis. A dimension that is 1 by nature (a reduced one) has no
-name; one that is 1 because grid or loop split it down to 1 keeps the name of its axis. The letters follow the
-order of first appearance, inputs first, as those of the search do.
+name; one that is 1 because grid or loop split it down to 1 keeps the name of its axis. What the author of the
+program calls an axis is its name; the letters of others follow the order of first appearance, inputs first.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def axis_names(graph: KernelGraph) -> AxisNames:
     for value in range(graph.input_count):
         axes.dims[(), value] = _fresh((), value, graph)
     _visit(axes, (), graph)
-    names: dict[_Slot, str] = {}
-    supply = _supply()
+    names = _called(axes, graph)
+    supply = (letter for letter in _supply() if letter not in names.values())
     table: dict[tuple[Path, int], tuple[str, ...]] = {}
     for key in sorted(axes.dims, key=lambda key: (len(key[0]), key)):
         found = []
@@ -87,6 +87,21 @@ def axis_names(graph: KernelGraph) -> AxisNames:
             found.append("" if root is None else names[root])
         table[key] = tuple(found)
     return AxisNames(table)
+
+
+def _called(axes: _Axes, graph: KernelGraph) -> dict[_Slot, str]:
+    """The names that the inputs give to axes, made unique."""
+    called: dict[_Slot, str] = {}
+    for value, given in enumerate(graph.inputs):
+        for name, slot in zip(given.dims, axes.dims[(), value], strict=False):
+            if name and slot is not None:
+                called.setdefault(axes.find(slot), name)
+    names: dict[_Slot, str] = {}
+    for slot, name in called.items():
+        while name in names.values():
+            name += "'"
+        names[slot] = name
+    return names
 
 
 def _supply() -> Iterator[str]:

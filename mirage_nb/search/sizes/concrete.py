@@ -105,7 +105,7 @@ def small_inputs(prepared: Prepared, extents: Sequence[int]) -> tuple[Input, ...
     made = []
     for index, input_ in enumerate(prepared.graph.inputs):
         shape = shape_of(dims_of[index], extents) if index in dims_of else input_.type.shape
-        made.append(Input(input_.name, TensorType(shape, input_.type.dtype, input_.type.space)))
+        made.append(replace(input_, type=TensorType(shape, input_.type.dtype, input_.type.space)))
     return tuple(made)
 
 

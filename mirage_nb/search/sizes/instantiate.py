@@ -130,7 +130,8 @@ def instances(
 
 
 def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:
-    """The instance with these sizes, named as in `Instance.sizes`; None if the structure has no such instance."""
+    """The instance with these sizes, named as in `Instance.sizes` or by the letters of axes; None if there is none."""
+    sizes = prepared.named(sizes)
     choices: list[_Choice] = []
     for kernel, numbers in numbered(structure, prepared, sizes):
         estimates = estimate(prepared, kernel, numbers, target)
@@ -146,7 +147,8 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
 def numbered(
     structure: Structure, prepared: Prepared, sizes: Mapping[str, int]
 ) -> Iterator[tuple[KernelStructure, Sizes]]:
-    """The kernels of a structure, each at its sizes, named as in `Instance.sizes`, as far as they are sizes of it."""
+    """The kernels of a structure, each at its sizes, named as in `sized`, as far as they are sizes of it."""
+    sizes = prepared.named(sizes)
     extents = tuple(axis.extent for axis in prepared.axes)
     interface: dict[tuple[int, int], int] = {}
     for number, kernel in enumerate(structure.kernels):
