@@ -75,7 +75,6 @@ def verify(
     if not 1 <= trials <= MAX_TRIALS or not 0 <= seed < 2**63:
         raise OptionError(f"trials {trials}, seed {seed}: 1 to {MAX_TRIALS} trials, a seed below 2^63")
     _check_inputs(program, candidate)
-    check_memory(program, candidate)
     wide = final and sum(i.type.elements for i in program.inputs) <= WIDE_ELEMENTS
     pool = LARGE if wide else SMALL
     try:
@@ -127,6 +126,7 @@ def _run(
     progress: Progress,
 ) -> Verdict:
     """The verdict that the device finds, as far as it is believed, else the CPU from the beginning."""
+    check_memory(program.graph, candidate.graph)
     try:
         return _Run(program, candidate, trials, seed, pool, device, progress).verdict()
     except DeviceFault as fault:
