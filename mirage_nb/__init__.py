@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import MirageError
 from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.targets import TARGETS, Target
 from mirage_nb.verify import Proof, Verdict, VerdictKind, prove, verify_and_prove
@@ -21,8 +22,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "TARGETS", "KernelGraph", "Limits", "MirageError", "Proof", "Session", "Store", "Target", "TensorProgram",
-    "Verdict", "VerdictKind", "Winner", "load", "load_kernel", "parse", "prove", "resume", "superoptimize",
-    "verify_and_prove",
+    "Verdict", "VerdictKind", "Winner", "load", "load_kernel", "parse", "parse_graph", "print_graph", "prove",
+    "resume", "superoptimize", "verify_and_prove",
 ]  # fmt: skip
 
 

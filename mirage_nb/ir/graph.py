@@ -139,7 +139,8 @@ def result_dtype(operands: tuple[TensorType, ...]) -> DType:
 class KernelGraph(_Graph):
     """A tensor program or a muGraph: kernels between tensors in device memory.
 
-    `inputs` are named; `outputs` are the values that it returns, `output_names` their names.
+    `inputs` are named; `outputs` are the values that it returns, `output_names` their names. `ir.text.print_graph`
+    writes it for people, `parse_graph` reads that.
     """
 
     inputs: tuple[Input, ...] = ()
