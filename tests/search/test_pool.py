@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -172,6 +173,13 @@ def test_a_process_that_does_not_start_is_replaced(
     assert not workers.processes
     monkeypatch.setattr(pool, "START_SECONDS", 60.0)
     assert workers.submit(math.sqrt, 4).result(60) == 2
+
+
+def test_last_words_need_no_room(workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    assert workers.submit(math.sqrt, 4).result(60) == 2
+    with pytest.raises(WorkerDied, match="status 3"):
+        workers.submit(os._exit, 3).result(60)
 
 
 def test_an_interpreter_without_standard_streams_has_workers(tmp_path: Path) -> None:

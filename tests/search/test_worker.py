@@ -15,13 +15,13 @@ from mirage_nb.search import EFFORTS, Budget, configurations, prepare
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session import worker
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
+from mirage_nb.search.session.mailbox import Mailbox, Moment
 from mirage_nb.search.session.plain import read, write
 from mirage_nb.search.session.worker import (
     KEPT_INSTANCES,
     KEPT_REJECTED,
     POLL_SECONDS,
     STREAMED_INSTANCES,
-    Mailbox,
     Task,
     Watch,
     explore,
@@ -33,7 +33,7 @@ from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 RMSNORM = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
 
 
-def tasks(folder: Path, effort: str = "quick", text: str = RMSNORM, deadline: float | None = None) -> list[Task]:
+def tasks(folder: Path, effort: str = "quick", text: str = RMSNORM, deadline: Moment | None = None) -> list[Task]:
     graph = parse(text).graph
     found = configurations(prepare(graph), EFFORTS[effort])
     bounds, target = Bounds(effort, EFFORTS[effort].budget), find_target("h200")
@@ -109,7 +109,7 @@ def test_posts_are_taken_once_and_the_latest_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["stop", "deadline"])
 def test_a_task_ends_early_and_says_so(tmp_path: Path, flag: str) -> None:
-    task = tasks(tmp_path, "standard", deadline=time.time() - 1 if flag == "deadline" else None)[1]
+    task = tasks(tmp_path, "standard", deadline=Moment.after(-1) if flag == "deadline" else None)[1]
     if flag == "stop":
         task.mailbox.stop_flag.touch()
     found = explore(task)
@@ -153,11 +153,22 @@ def test_counts_add_up() -> None:
 
 
 def test_a_deadline_can_be_moved(tmp_path: Path) -> None:
-    task = tasks(tmp_path, deadline=time.time() - 1)[0]
+    task = tasks(tmp_path, deadline=Moment.after(-1))[0]
     assert Watch(task).stopped()
-    task.mailbox.move_deadline(time.time() + 60)
+    task.mailbox.move_deadline(Moment.after(60))
     assert not Watch(task).stopped() and task.mailbox.deadline(None) is not None
-    task.mailbox.move_deadline(time.time() - 1)
+    task.mailbox.move_deadline(Moment.after(60).later(-61))
     assert Watch(task).stopped()
     task.mailbox.move_deadline(None)
     assert not Watch(task).stopped()
+
+
+def test_a_clock_that_is_set_moves_no_deadline_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment, past = Moment.after(60), Moment.after(-1)
+    for jump in (3600.0, -3600.0):
+        with monkeypatch.context() as patch:
+            now = time.time() + jump
+            patch.setattr(time, "time", lambda now=now: now)
+            assert not moment.is_past and past.is_past
+            there = replace(moment, machine="another one"), replace(past, machine="another one")
+            assert [one.is_past for one in there] == [jump > 0, jump > 0]  # all that can be said

@@ -8,18 +8,17 @@ its files are gone; a stop shows at once, whatever is being done.
 from __future__ import annotations
 
 import concurrent.futures as futures
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, TypeVar
 
 from mirage_nb.errors import MirageError, SearchError
 from mirage_nb.search.session.crew import Stopped, call_all, internal_error
+from mirage_nb.search.session.mailbox import Mailbox, temporary_folder
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.progress import State
-from mirage_nb.search.session.worker import Mailbox
 from mirage_nb.settings import read_settings
 
 T = TypeVar("T")
@@ -72,7 +71,7 @@ class Background:
                 self._seconds = self._elapsed()
                 self._state = State.STOPPED
                 if self._box is not None:
-                    self._box.stop_flag.touch()
+                    self._leave(self._box.stop_flag.touch)
                 self._turn.notify_all()
 
     def pause(self) -> None:
@@ -80,7 +79,7 @@ class Background:
         with self._turn:
             if self._state is State.RUNNING:
                 self._state = State.PAUSED
-                self._paused_at = time.time()
+                self._paused_at = time.monotonic()
                 self._rest()
 
     def resume(self) -> None:
@@ -88,7 +87,7 @@ class Background:
         with self._turn:
             if self._state is State.PAUSED:
                 self._state = State.RUNNING
-                self._rested(time.time() - self._paused_at)
+                self._rested(time.monotonic() - self._paused_at)
                 self._rest()
                 self._turn.notify_all()
 
@@ -145,22 +144,30 @@ class Background:
     # -- the supervising thread -------------------------------------------------------------------
 
     def _begin(self, work: Callable[[], None]) -> None:
-        """A new supervising thread, which waits for the one before it. Called with the lock held."""
-        before, self._ended = self._thread, threading.Event()
-        self._state = State.RUNNING
+        """A new supervising thread, which waits for the one before it. Called with the lock held.
+
+        Raises:
+            SearchError: no thread can be started.
+        """
+        known = before, *_ = self._thread, self._ended, self._state
+        self._ended, self._state = threading.Event(), State.RUNNING
         self._extended = False
         self._started = time.monotonic()
         self._thread = threading.Thread(
             target=self._supervise, args=(work, before, self._ended), name=f"mirage {self.name}", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._thread, self._ended, self._state = known
+            raise SearchError(f"the search cannot begin: {error}", hint="end other programs, and try again") from error
 
     def _supervise(self, work: Callable[[], None], before: threading.Thread | None, ended: threading.Event) -> None:
         try:
             if before is not None:
                 before.join()
-            with tempfile.TemporaryDirectory(prefix="mirage-nb-", ignore_cleanup_errors=True) as folder:
-                self._open_box(Mailbox(Path(folder)))
+            with temporary_folder() as folder:
+                self._open_box(Mailbox(folder))
                 try:
                     work()
                 finally:
@@ -171,8 +178,10 @@ class Background:
         except Exception as error:  # noqa: BLE001  # a thread may not print; the session says what happened
             self._fail(internal_error(error))
         finally:
-            self._save()
-            ended.set()
+            try:
+                self._save()
+            finally:
+                ended.set()
 
     def _follow(self, finish: Callable[[], None]) -> None:
         """What follows the search; whatever goes wrong there, the muGraphs that were found stay."""
@@ -207,18 +216,25 @@ class Background:
         with self._turn:
             self._box = box
             if self._is_over():
-                box.stop_flag.touch()
+                self._leave(box.stop_flag.touch)
             self._rest()
 
     def _rest(self) -> None:
         """Let workers know whether the session is paused."""
         paused = self._state is State.PAUSED
         if self._box is not None and paused:
-            self._box.pause_flag.touch()
+            self._leave(self._box.pause_flag.touch)
         elif self._box is not None:
-            self._box.pause_flag.unlink(missing_ok=True)
+            self._leave(partial(self._box.pause_flag.unlink, missing_ok=True))
         if isinstance(self._workers, Workers):
             self._workers.rest(paused)
+
+    def _leave(self, note: Callable[[], object]) -> None:
+        """Leave a note for workers, if that can be done."""
+        try:
+            note()
+        except OSError as error:
+            self.tell(f"workers may not hear of a pause, a stop, or a limit: {error}")
 
     def _executor(self) -> futures.Executor:
         with self._turn:

@@ -48,8 +48,8 @@ class Recorder:
             return Facts(), ()
         try:
             return self._checkpoint.restore()
-        except StoreError as error:
-            self._tell(f"nothing is taken from the store: {error}")
+        except (StoreError, MemoryError) as error:
+            self._tell(f"nothing is taken from the store: {str(error) or 'not enough memory'}")
             return Facts(), ()
 
     def ended(self, found: Explored, facts: Facts) -> None:
@@ -73,8 +73,8 @@ class Recorder:
             return
         try:
             self._checkpoint.keep(tuple(self._waiting.values()), facts)
-        except StoreError as error:
+        except (StoreError, MemoryError) as error:
             self._not_before = time.monotonic() + RETRY_SECONDS
-            self._tell(f"the session is not stored: {error}")
+            self._tell(f"the session is not stored: {str(error) or 'not enough memory'}")
         else:
             self._waiting.clear()

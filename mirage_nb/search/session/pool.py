@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from mirage_nb.errors import SearchError
 
@@ -261,7 +261,7 @@ class _Worker:
         ours, theirs = _pair()
         with Connection(theirs):
             self._link = Connection(ours)
-            self._complaints = tempfile.TemporaryFile()
+            self._complaints = _paper()
             path = [entry or os.getcwd() for entry in sys.path]
             self._process = subprocess.Popen(
                 [sys.executable, "-c", BOOT, str(theirs), str(os.getpid()), *path],
@@ -308,6 +308,14 @@ class _Worker:
             said = file.read().decode(errors="replace").strip().splitlines()
         how = f"signal {-status}" if status < 0 else f"status {status}"
         return f"{how}, {said[-1]}" if said else how
+
+
+def _paper() -> IO[bytes]:
+    """For the last words of a process; where there is no room for them they are lost."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return open(os.devnull, "r+b")
 
 
 def _pair() -> tuple[int, int]:

@@ -30,6 +30,7 @@ from mirage_nb.search.session.crew import Stopped as Stopped
 from mirage_nb.search.session.crew import internal_error as internal_error
 from mirage_nb.search.session.findings import BOUND_NAMES, Bounds, Explored, Findings
 from mirage_nb.search.session.ledger import Facts, Ledger
+from mirage_nb.search.session.mailbox import Moment
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.search.switches import Switches
@@ -87,7 +88,7 @@ class SearchSession(Background):
         self._recorder = Recorder(checkpoint, self.tell)
         self._finish: Callable[[], None] | None = None
         self._restored = False
-        self._deadline: float | None = None
+        self._deadline: Moment | None = None
         self._first: float | None = None
         self._numbers = itertools.count()
 
@@ -284,16 +285,18 @@ class SearchSession(Background):
                 self._ledger.why = why
 
     def _set_deadline(self) -> None:
-        self._deadline = None if self.seconds is None else time.time() + self.seconds
+        self._deadline = None if self.seconds is None else Moment.after(self.seconds)
+        self._tell_deadline()
+
+    def _tell_deadline(self) -> None:
         if self._box is not None:
-            self._box.move_deadline(self._deadline)
+            self._leave(partial(self._box.move_deadline, self._deadline))
 
     def _rested(self, seconds: float) -> None:
         """A pause is no time of the search."""
         if self._deadline is not None:
-            self._deadline += seconds
-            if self._box is not None:
-                self._box.move_deadline(self._deadline)
+            self._deadline = self._deadline.later(seconds)
+            self._tell_deadline()
 
     def _restore(self) -> None:
         """Before the first search: what the checkpoint has."""
@@ -335,11 +338,11 @@ class SearchSession(Background):
 
     def _head_start(self, tasks: Sequence[Task]) -> list[Task]:
         """Explore in this thread for a moment; returns the tasks that are left."""
-        until = time.time() + HEAD_START_SECONDS
+        until = Moment.after(HEAD_START_SECONDS)
         for number, task in enumerate(tasks):
-            if time.time() > until or not self.proceed():
+            if until.is_past or not self.proceed():
                 return list(tasks[number:])
-            own = until if task.deadline is None else min(until, task.deadline)
+            own = until if task.deadline is None or task.deadline.ticks > until.ticks else task.deadline
             try:
                 found = explore(replace(task, deadline=own), partial(self.posted, task))
             except Exception as error:  # noqa: BLE001  # one broken configuration must not lose the others
@@ -355,10 +358,12 @@ class SearchSession(Background):
         open within the larger bounds is begun again."""
         stopped_at: float | None = None
         before: frozenset[Configuration] = frozenset()
-        while crew.configurations and (stopped_at is None or time.monotonic() - stopped_at < STOP_SECONDS):
+        while (begun := crew.configurations) and (stopped_at is None or time.monotonic() - stopped_at < STOP_SECONDS):
             crew.step(TICK_SECONDS, again=stopped_at is None, paused=self._state is State.PAUSED)
             if stopped_at is not None:
                 continue
+            if self._renew_box():
+                before |= begun  # where the folder is missed the work is given up
             if self._is_over():
                 stopped_at = time.monotonic()
             elif self._extended:
@@ -372,6 +377,16 @@ class SearchSession(Background):
                 crew.begin(tasks)
         crew.recall()
 
+    def _renew_box(self) -> bool:
+        """Make the folder again if somebody has swept it away; whether that was so."""
+        with self._turn:
+            if self._box is None or self._box.folder.exists():
+                return False
+            self._leave(partial(self._box.folder.mkdir, mode=0o700, parents=True))
+            self._rest()
+            self._tell_deadline()
+            return True
+
     # -- what becomes of tasks; called by the crew ---------------------------------------------------
 
     def posted(self, task: Task, findings: Findings) -> None:
@@ -379,7 +394,8 @@ class SearchSession(Background):
         with self._turn:
             if self._ledger.note(task.configuration, task.bounds, findings) and findings.candidates:
                 self._first = self._first if self._first is not None else self._elapsed()
-        self._recorder.partial(task.configuration, task.bounds, findings)
+        with self._saving:
+            self._recorder.partial(task.configuration, task.bounds, findings)
 
     def ended(self, found: Explored) -> None:
         """The end of a configuration, early or not."""

@@ -8,15 +8,12 @@ Invariant: a task gives the same findings wherever and however often it runs to 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from mirage_nb.errors import FormatError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import (
     Assembly,
@@ -30,7 +27,7 @@ from mirage_nb.search import (
 )
 from mirage_nb.search.saturation.events import Counts
 from mirage_nb.search.session.findings import Bounds, Explored, Findings
-from mirage_nb.search.session.plain import Memo, Written, read, write
+from mirage_nb.search.session.mailbox import Mailbox, Moment
 from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import Target
@@ -50,62 +47,8 @@ POST_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Mailbox:
-    """A folder that a session and its workers share: two flags, and the latest findings of each configuration."""
-
-    folder: Path
-
-    @property
-    def stop_flag(self) -> Path:
-        """Exists once the session was stopped."""
-        return self.folder / "stop"
-
-    @property
-    def pause_flag(self) -> Path:
-        """Exists while the session is paused."""
-        return self.folder / "pause"
-
-    def move_deadline(self, deadline: float | None) -> None:
-        """The search may go on until then, or without a limit; workers learn it when their own deadline passes."""
-        draft = self.folder / "deadline.draft"
-        draft.write_text("" if deadline is None else repr(deadline))
-        draft.replace(self.folder / "deadline")
-
-    def deadline(self, first: float | None) -> float | None:
-        """The latest deadline; `first` where none was set later."""
-        try:
-            text = (self.folder / "deadline").read_text()
-        except OSError:
-            return first
-        return float(text) if text else None
-
-    def post(self, index: int, findings: Findings, written: Written | None = None) -> None:
-        """Leave findings for the session, whole or not at all; those of an earlier post are replaced. `written` keeps
-        the texts of graphs between posts."""
-        draft = self.folder / f"{index}.draft"
-        with contextlib.suppress(OSError):  # out of reach, or a full disk: the result travels another way
-            draft.write_text(write(findings, written))
-            draft.replace(self._post(index))
-
-    def collect(self, index: int, memo: Memo | None = None) -> Findings | None:
-        """What was posted since the last look, or None; `memo` keeps the graphs of earlier looks."""
-        taken = self.folder / f"{index}.taken"
-        try:
-            self._post(index).replace(taken)
-            return read(Findings, taken.read_text(), memo)
-        except (FileNotFoundError, FormatError, UnicodeDecodeError):
-            return None
-
-    def _post(self, index: int) -> Path:
-        return self.folder / f"{index}.post"
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
-    """One configuration of one program, with everything that a worker needs to explore it.
-
-    `deadline` is in seconds since the epoch: workers may sit on other machines.
-    """
+    """One configuration of one program, with everything that a worker needs to explore it."""
 
     index: int
     program: KernelGraph
@@ -113,7 +56,7 @@ class Task:
     bounds: Bounds
     target: Target
     seed: int
-    deadline: float | None
+    deadline: Moment | None
     mailbox: Mailbox
 
     @property
@@ -148,7 +91,7 @@ class Watch:
         return self._stop
 
     def _is_late(self) -> bool:
-        return self._deadline is not None and time.time() > self._deadline
+        return self._deadline is not None and self._deadline.is_past
 
 
 def explore(task: Task, post: Callable[[Findings], None] | None = None) -> Explored:

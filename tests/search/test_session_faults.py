@@ -1,0 +1,177 @@
+"""What happens to a session on a machine in trouble: no room, no memory, no threads, a clock that is set."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage_nb.errors import SearchError
+from mirage_nb.lang import parse
+from mirage_nb.search.session import session as module
+from mirage_nb.search.session.pool import Workers
+from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.search.session.session import SearchSession
+from mirage_nb.search.session.worker import explore
+from mirage_nb.targets import find_target
+
+H200 = find_target("h200")
+SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
+LONG = (  # tens of seconds at standard effort
+    "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
+    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
+)
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def search(text: str = SMALL, **options: object) -> SearchSession:
+    return SearchSession(parse(text).graph, H200, **options)  # type: ignore[arg-type]
+
+
+def processes(session: SearchSession) -> tuple[int, ...]:
+    workers = session._workers
+    return workers.processes if isinstance(workers, Workers) else ()
+
+
+def facts(snapshot: Snapshot) -> tuple[object, ...]:
+    """What equal seeds make equal."""
+    return (snapshot.candidates, snapshot.counts, snapshot.prefixes, snapshot.cut, snapshot.exhausted)
+
+
+@cache
+def undisturbed() -> tuple[object, ...]:
+    """The facts of a search that nothing happens to."""
+    return facts(search().start().result(120))
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of our own for temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def sweep(scratch: Path, number: int) -> None:
+    """Everything in the folder is gone at once, and the folder, too."""
+    if until(scratch.exists):
+        scratch.rename(scratch.with_name(f"{scratch.name}-swept-{number}"))
+
+
+@pytest.fixture
+def no_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is left to workers."""
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", -1.0)
+
+
+@pytest.fixture
+def sessions() -> Iterator[list[SearchSession]]:
+    """Sessions to be ended with the test."""
+    found: list[SearchSession] = []
+    yield found
+    for session in found:
+        session.stop()
+        assert session.wait(20)
+
+
+def test_a_clock_that_is_set_ends_no_search_and_prolongs_none(
+    monkeypatch: pytest.MonkeyPatch, sessions: list[SearchSession]
+) -> None:
+    clock = time.time
+
+    def turned(hours: float) -> None:
+        jumps = time.monotonic() + 0.1
+        monkeypatch.setattr(time, "time", lambda: clock() + (3600.0 * hours if time.monotonic() > jumps else 0.0))
+
+    turned(-1)
+    sessions.append(search(LONG).start())
+    assert until(lambda: processes(sessions[0]))  # the head start ended
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", 60.0)
+    turned(1)
+    found = search(effort="quick", seconds=600.0).start().result(120)
+    assert found.exhausted and found.configurations_done == found.configurations_total
+
+
+def test_a_folder_that_is_swept_away_costs_nothing_but_time(
+    no_head_start: None, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRAGE_NB_WORKERS", "2")
+    session = search().start()
+    for number in range(3):
+        assert until(lambda: session._box is not None and session._box.folder.exists() and processes(session))
+        sweep(scratch, number)
+        time.sleep(0.1)
+    found = session.result(120)
+    assert facts(found) == undisturbed() and found.configurations_done == found.configurations_total
+    assert found.messages == () and not list(scratch.iterdir())
+
+
+def test_without_a_folder_it_is_steered_all_the_same(no_head_start: None, scratch: Path) -> None:
+    session = search(LONG, seconds=60.0).start()
+    assert until(lambda: processes(session))
+    acts = (session.pause, session.resume, partial(session.extend, seconds=90.0), session.stop)
+    for number, act in enumerate(acts):
+        sweep(scratch, number)
+        act()
+    assert session.wait(20) and session.snapshot().state is State.STOPPED
+
+
+def test_where_there_is_no_room_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    session = search(effort="quick").start()
+    with pytest.raises(SearchError, match=r"no folder for temporary files(?s:.*)TMPDIR"):
+        session.result(20)
+    assert session.snapshot().state is State.FAILED
+
+
+def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    session = search(effort="quick")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(SearchError, match="cannot begin: can't start new thread"):
+            session.start()
+    assert session.snapshot().state is State.WAITING
+    found = session.start().result(60)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(SearchError, match="cannot begin"):
+        session.follow(lambda: None)
+    assert session.wait(0) and session.snapshot() == found
+
+
+def test_a_lack_of_memory_is_told_and_costs_one_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def restore(self) -> Any:
+            raise MemoryError
+
+        def keep(self, ended: object, facts: object) -> None:
+            raise MemoryError
+
+    calls = itertools.count()
+
+    def starved(task: Any, post: Any = None) -> Any:
+        if next(calls) == 0:
+            raise MemoryError
+        return explore(task, post)
+
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", 60.0)
+    monkeypatch.setattr(module, "explore", starved)
+    found = search(checkpoint=Full()).start().result(60)
+    assert found.state is State.FINISHED and found.candidates
+    assert found.configurations_done == found.configurations_total - 1
+    assert [cut for cut in found.cut if cut.endswith(": not enough memory")]
+    assert [m for m in found.messages if "is not stored: not enough memory" in m]
