@@ -6,18 +6,18 @@ with line and caret and no traceback, and the cell counts as failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import mirage_nb
-from mirage_nb.errors import MirageError, SourceSpan
-from mirage_nb.lang import parse
+from mirage_nb.errors import MirageError
+from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.search.session.progress import State
 
-from .options import read_line
-from .verbs import perform, say, sessions, show
+from .options import CellOptions, Line, read_line
+from .verbs import is_session, perform, say, show
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -84,12 +84,14 @@ class MirageMagics:
             return rms_norm(X) @ W
         """
         options = read_line(line)
-        program = _parsed(cell, options.name, options.sizes)
+        program = _parsed(cell, line, options)
         for remark in program.remarks:
-            say(f"note: {replace(remark, span=_in_cell(remark.span))}")
-        before = sessions(self.shell.user_ns).get(options.name)
-        if before is not None and before.snapshot().state in LIVE:
-            before.stop()
+            say(f"note: {remark}")
+        held = self.shell.user_ns.get(options.name)
+        if is_session(held) and held.snapshot().state in LIVE:
+            held.stop()
+        elif held is not None and not is_session(held):
+            say(f"note: {options.name} was a value of type {type(held).__name__}; it is a session now")
         more: dict[str, Any] = {"store": True, "fresh": options.fresh} if options.keep or options.fresh else {}
         more |= {"axioms": options.axioms} if options.axioms else {}
         more |= {"prunings": options.prunings} if options.prunings else {}
@@ -129,18 +131,17 @@ class MirageMagics:
         perform(self.shell.user_ns, line)
 
 
-def _parsed(cell: str, name: str, sizes: Mapping[str, int]) -> Any:
+def _parsed(cell: str, line: str, options: CellOptions) -> TensorProgram:
     """The tensor program of a cell; mistakes count the lines of the whole cell, the magic's is the first."""
     try:
-        return parse(cell, name=name, sizes=sizes)
+        program = parse("\n" + cell.replace("\r\n", "\n"), name=options.name, sizes=options.sizes)
     except MirageError as error:
-        if error.span is not None:
-            error.span = _in_cell(error.span)
+        typed = Line(line, "%%mirage")
+        typed.place(error)
+        if error.span is not None and error.span.line == 1 and error.span.text == "":  # no program at all
+            error.span = typed.span()
         raise
-
-
-def _in_cell(span: SourceSpan) -> SourceSpan:
-    return replace(span, line=span.line + 1)
+    return replace(program, text=cell)
 
 
 def _wait(session: Any) -> None:

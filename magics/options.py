@@ -6,6 +6,7 @@ the word and names the nearest thing that would have been right.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import difflib
 import keyword
@@ -14,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirage_nb.errors import OptionError, SourceSpan
+from mirage_nb.errors import MirageError, OptionError, SourceSpan
 from mirage_nb.search import AXIOMS, OPERATORS, PRUNINGS, Limits
-from mirage_nb.search.limits import read_range
+from mirage_nb.search.limits import MAX_GRID_DIMS, read_range
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import TARGETS
 
@@ -84,6 +85,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _dims(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= MAX_GRID_DIMS:
+        raise ValueError(text)
+    return number
+
+
 def _size(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
     if not name.isidentifier():
@@ -104,7 +112,7 @@ def _switches() -> tuple[Option, ...]:
 
 SWITCHES = _switches()
 LIMITS = (
-    Option("--grid-dims", "NUMBER", "most dims of a grid, 0 to 3", int, (), "grid_dims"),
+    Option("--grid-dims", "NUMBER", "most dims of a grid, 0 to 3", _dims, (), "grid_dims"),
     Option("--blocks", "RANGE", "blocks of a grid, as 8:264, 8: or :264", read_range),
     Option("--loop", "RANGE", "for-loop ranges, as 2:64", read_range),
     Option(
@@ -157,22 +165,39 @@ class Word:
 
 
 @dataclass(slots=True)
-class _Line:
-    """The words of a line, read one by one, and errors that point into it."""
+class Line:
+    """The words of a line behind its magic, read one by one, and errors that point into it. What stands in quotation
+    marks is one word, as a file with a space in its name."""
 
     text: str
     magic: str
     words: list[Word] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.words = [Word(m.group(), m.start()) for m in re.finditer(r"\S+", self.text)]
+        found = re.finditer(r"""(?:"[^"]*"|'[^']*'|\S)+""", self.text)
+        self.words = [Word(re.sub(r"""(["'])(.*?)\1""", r"\2", m.group()), m.start()) for m in found]
 
     def mistake(self, message: str, word: Word | None, hint: str) -> OptionError:
         """An error at a word, or at the end of the line."""
+        return OptionError(message, hint=hint, span=self.span(word))
+
+    def place(self, error: MirageError) -> None:
+        """Give an error that has no place the word that it names, if it names one."""
+        if error.span is None:
+            named = next((word for word in self.words if _names(error.message, word.text)), None)
+            error.span = self.span(named) if named is not None else None
+
+    def span(self, word: Word | None = None) -> SourceSpan:
+        """The place of a word, or the end of the line."""
         shown = f"{self.magic} {self.text}".rstrip()
         at = len(shown) if word is None else len(self.magic) + 1 + word.start
-        width = 1 if word is None else len(word.text)
-        return OptionError(message, hint=hint, span=SourceSpan(1, at + 1, width, shown))
+        return SourceSpan(1, at + 1, 1 if word is None else len(word.text), shown)
+
+
+def _names(message: str, word: str) -> bool:
+    """Whether a message speaks of a word: in quotation marks, or as a size that was set."""
+    size = word.removeprefix("--set=").partition("=")[0]
+    return repr(word) in message or message.endswith(f"no size {size}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -188,12 +213,19 @@ def read_line(text: str) -> CellOptions:
     Raises:
         OptionError: a missing or impossible name, an unknown option, a missing or impossible value.
     """
-    line = _Line(text, "%%mirage")
+    line = Line(text, "%%mirage")
     if not line.words or line.words[0].text.startswith("-"):
-        raise line.mistake("%%mirage needs a name for the session", None, USAGE)
+        hint = "%%mirage NAME [options], as %%mirage fused --effort quick; %%mirage? lists the options"
+        raise line.mistake("%%mirage needs a name for the session", line.words[0] if line.words else None, hint)
     name, *rest = line.words
     if not name.text.isidentifier() or keyword.iskeyword(name.text):
-        raise line.mistake(f"{name.text!r} cannot be a variable", name, "the session is bound to this name")
+        other = re.sub(r"\W", "_", name.text)
+        hint = "the session is bound to this name"
+        hint += f"; write {other}" if other.isidentifier() and not keyword.iskeyword(other) else ""
+        raise line.mistake(f"{name.text!r} cannot be a variable", name, hint)
+    if hasattr(builtins, name.text) or name.text.startswith("_"):
+        taken = "is a name of Python's own" if hasattr(builtins, name.text) else "begins with _, as what is hidden does"
+        raise line.mistake(f"{name.text!r} {taken}", name, "give the session another name")
     found: dict[str, object] = {}
     waiting = iter(rest)
     for word in waiting:
@@ -213,28 +245,31 @@ def with_limits(found: dict[str, object], before: Limits) -> dict[str, object]:
     return {**{key: value for key, value in found.items() if key not in fields}, "limits": limits}
 
 
-def read_options(magic: str, words: Iterable[str], table: Sequence[Option]) -> tuple[list[str], dict[str, object]]:
-    """The plain words behind `magic`, and the values of options by their keywords. Raises OptionError."""
-    line = _Line(" ".join(words), magic)
+def read_options(line: Line, words: Sequence[Word], table: Sequence[Option]) -> tuple[list[Word], dict[str, object]]:
+    """The plain words among `words` of a line, and the values of options by their keywords. Raises OptionError."""
     known = {option.name: option for option in table}
-    plain: list[str] = []
+    plain: list[Word] = []
     found: dict[str, object] = {}
-    waiting = iter(line.words)
+    waiting = iter(words)
     for word in waiting:
         if word.text.startswith("--"):
             option, value = _read_option(line, word, waiting, known)
             option.keep(value, found)
         else:
-            plain.append(word.text)
+            plain.append(word)
     return plain, found
 
 
 def _read_option(
-    line: _Line, word: Word, waiting: Iterable[Word], table: Mapping[str, Option]
+    line: Line, word: Word, waiting: Iterable[Word], table: Mapping[str, Option]
 ) -> tuple[Option, object]:
     """One option and its value, written `--effort quick` or `--effort=quick`."""
     name, equals, inline = word.text.partition("=")
     option = table.get(name)
+    if option is None and not name.startswith("-"):
+        close = nearest(f"--{name}", table)
+        hint = "options begin with --" + (f"; {close}" if close.startswith("did you mean") else "")
+        raise line.mistake(f"what is {name!r}?", word, hint)
     if option is None:
         raise line.mistake(f"unknown option {name!r}", word, nearest(name, table) if table else "it takes no options")
     if not option.metavar:

@@ -16,7 +16,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 import mirage_nb
-from mirage_nb.errors import OptionError
+from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import FUNCTIONS, reference
@@ -30,7 +30,7 @@ from mirage_nb.viz.html import styled
 from mirage_nb.viz.text import snapshot_text
 from mirage_nb.widgets import ExplorerView, SessionView
 
-from .options import EXTEND, STORE, TUNE, USAGE, Option, nearest, read_options, with_limits
+from .options import EXTEND, STORE, TUNE, USAGE, Line, Option, Word, nearest, read_options, with_limits
 
 Variables = MutableMapping[str, object]
 
@@ -91,17 +91,31 @@ def perform(variables: Variables, line: str) -> None:
         OptionError: an unknown verb or option, a session that there is not, a word too few or too many.
         MirageError: what the API says.
     """
-    name, *words = line.split() or ["help"]
-    verb = VERBS.get(name)
+    typed = Line(line, "%mirage")
+    name, *rest = typed.words or [Word("help", 0)]
+    verb = VERBS.get(name.text)
     if verb is None:
-        raise OptionError(f"unknown command {name!r}", hint=nearest(name, VERBS))
-    words, options = read_options(f"%mirage {name}", words, verb.options)
+        raise typed.mistake(f"unknown command {name.text!r}", name, _meant(name.text, variables))
+    found, options = read_options(typed, rest, verb.options)
     least, most = verb.words.split("[")[0].split(), verb.words.replace("[", "").split()
-    if len(words) > len(most):
-        raise OptionError(f"{name} takes {len(most)} words, not {len(words)}", hint=verb.usage)
-    if len(words) < len(least) and not (verb.takes_session and not words):
-        raise OptionError(f"{name} needs {' '.join(least)}", hint=verb.usage)
-    verb.act(variables, words, options)
+    if len(found) > len(most):
+        words = f"{len(most)} word{'s' * (len(most) != 1)}" if most else "no words"
+        raise typed.mistake(f"{verb.name} takes {words}, not {len(found)}", found[len(most)], verb.usage)
+    if len(found) < len(least) and not (verb.takes_session and not found):
+        raise typed.mistake(f"{verb.name} needs {' '.join(least)}", None, verb.usage)
+    try:
+        verb.act(variables, [word.text for word in found], options)
+    except MirageError as error:
+        typed.place(error)
+        raise
+
+
+def _meant(word: str, variables: Variables) -> str:
+    """What somebody may have meant who begins a line with this."""
+    if word in sessions(variables):
+        return f"the verb comes first, as in %mirage show {word}"
+    close = nearest(word, VERBS)
+    return close if close.startswith("did you mean") else f"{close}; searches start with %%mirage NAME and a program"
 
 
 def _list(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
@@ -267,19 +281,26 @@ def _candidate(session: Any, start: str) -> Candidate:
     if start == "best" and session.snapshot().best is not None:
         found = [session.snapshot().best]
     if len(found) != 1:
-        known = ", ".join(["best", *(c.digest[:8] for c in candidates[:6])]) if candidates else "there are none yet"
+        known = ", ".join(["best", *(c.digest[:8] for c in candidates[:6])])
         what = "several µGraphs begin" if found else "no µGraph begins"
-        raise OptionError(f"{what} with {start!r}", hint=f"one of {known}")
+        raise OptionError(f"{what} with {start!r}", hint=f"one of {known}" if candidates else "there are none yet")
     chosen: Candidate = found[0]
     return chosen
 
 
 def _text(variables: Mapping[str, object], session: Any, word: str) -> str:
     """The text of a muGraph: a variable that holds it, or a candidate. Raises OptionError."""
+    candidates = session.snapshot().candidates
     match variables.get(word):
         case str() as text:
             return text
         case KernelGraph() as graph:
             return print_graph(graph)
-        case _:
+        case None if not (word == "best" or any(c.digest.startswith(word) for c in candidates)):
+            hint = "a µGraph's digest, as `best`, or a variable that holds the text of one"
+            raise OptionError(f"{word!r} is neither a µGraph of the list nor a variable", hint=hint)
+        case None:
             return print_graph(_candidate(session, word).graph)
+        case other:
+            what = f"{word!r} holds a value of type {type(other).__name__}"
+            raise OptionError(f"{what}, not the text of a µGraph", hint="as print(NAME.best.graph) shows it")

@@ -21,7 +21,7 @@ class SourceSpan:
     def caret(self) -> str:
         """The line with a caret under the offending characters."""
         start = max(0, self.column - 41)
-        shown = self.text[start : start + 120]
+        shown = self.text[start : start + 120].replace("\t", " ")  # as wide as the caret takes it
         lead = self.column - 1 - start
         marks = "^" * max(1, min(self.width, max(1, len(shown) - lead)))
         return f"  line {self.line}: {shown}\n{' ' * (len(f'  line {self.line}: ') + lead)}{marks}"

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("IPython")
 pytest.importorskip("anywidget")
 
-from mirage_magics.options import OPTIONS, USAGE, CellOptions, nearest, read_line, with_limits
+from mirage_magics.options import OPTIONS, USAGE, CellOptions, Line, nearest, read_line, with_limits
 
 from mirage_nb.errors import OptionError
 from mirage_nb.search import Limits
@@ -46,11 +46,17 @@ def test_a_name_is_enough() -> None:
 
 MISTAKES = (
     ("", "needs a name", "NAME", ""),
-    ("--wait", "needs a name", "NAME", ""),
+    ("--wait", "needs a name", "NAME", "--wait"),
     ("2fast", "cannot be a variable", "bound", "2fast"),
     ("class", "cannot be a variable", "bound", "class"),
     ("f --efort quick", "unknown option '--efort'", "did you mean --effort?", "--efort"),
-    ("f quick", "unknown option 'quick'", "one of", "quick"),
+    ("f quick", "what is 'quick'?", "options begin with --", "quick"),
+    ("f effort quick", "what is 'effort'?", "did you mean --effort?", "effort"),
+    ("my-kernel", "'my-kernel' cannot be a variable", "write my_kernel", "my-kernel"),
+    ("print", "'print' is a name of Python's own", "another name", "print"),
+    ("_f", "'_f' begins with _", "another name", "_f"),
+    ("f --grid-dims 7", "not NUMBER", "0 to 3", "7"),
+    ("f --blocks 9:2", "not RANGE", "8:264", "9:2"),
     ("f --effort quik", "unknown effort 'quik'", "did you mean quick?", "quik"),
     ("f --effort", "--effort needs a value", "exhaustive", ""),
     ("f --effort --wait", "--effort needs a value", "exhaustive", "--wait"),
@@ -83,6 +89,11 @@ def test_mistakes_name_the_word_and_the_way_out(line: str, message: str, hint: s
 
 def test_the_usage_names_every_option() -> None:
     assert all(name in USAGE for name in OPTIONS)
+
+
+def test_quotation_marks_hold_a_word_together() -> None:
+    words = Line("""f "a b.html" --store='c d' it's""", "%mirage export").words
+    assert [word.text for word in words] == ["f", "a b.html", "--store=c d", "it's"]
 
 
 def test_far_off_words_get_the_list() -> None:

@@ -109,6 +109,35 @@ def test_a_mistake_in_the_program_shows_line_and_caret_and_no_traceback(shell: I
     assert calls.seen == [] and "fused" not in shell.user_ns
 
 
+@pytest.mark.parametrize(
+    ("cell", "place", "hint"),
+    [
+        ("%%mirage f\nX: f16[4, 8]\nX = X + X\nreturn X", "line 3: X = X + X", "the first is in line 2"),
+        ("%%mirage f\n# nothing\n\n", "line 1: %%mirage f", "an input is declared as"),
+        ("%%mirage f --set B=8\nX: f16[4, 8]\nreturn X + X", "line 1: %%mirage f --set B=8", "no sizes"),
+        ("%%mirage f\nX: f16[4, 8]\r\nreturn foo(X)\r\n", "line 3: return foo(X)", "the functions are"),
+        ("%%mirage f\nX:\tf16[4, 8]\nreturn X + X", "line 2: X: f16[4, 8]", "spaces"),
+    ],
+)
+def test_places_are_those_of_the_cell(shell: InteractiveShell, cell: str, place: str, hint: str) -> None:
+    """Lines count from the magic's, also in hints; what a mistake names in the magic's line is marked there."""
+    shown, result = run(shell, cell)
+    assert isinstance(result.error_in_exec, MirageError)
+    assert place in shown and hint in shown and "^" in shown and "Traceback" not in shown
+    assert "f" not in shell.user_ns
+
+
+def test_the_session_keeps_the_program_as_it_was_written(shell: InteractiveShell, calls: Calls) -> None:
+    run(shell, f"%%mirage fused\n{PROGRAM}")
+    assert calls.seen[0][0].text == PROGRAM
+
+
+def test_a_value_that_the_name_held_is_not_lost_without_a_word(shell: InteractiveShell, calls: Calls) -> None:
+    shell.user_ns["fused"] = [1, 2]
+    shown, result = run(shell, f"%%mirage fused\n{PROGRAM}")
+    assert result.success and "fused was a value of type list; it is a session now" in shown
+
+
 def test_remarks_on_the_program_are_shown_with_their_line(shell: InteractiveShell) -> None:
     shown, result = run(shell, f"%%mirage fused\nU: f16[2, 2]\n{PROGRAM}")
     assert result.success
@@ -184,14 +213,27 @@ def test_list_show_and_stop(shell: InteractiveShell, calls: Calls) -> None:
         ("%mirage compare fused best zz", "no µGraph begins with 'zz'", "one of best"),
         ("%mirage export fused a b", "export takes 2 words, not 3", "%mirage export NAME FILE"),
         ("%mirage load 3x", "'3x' cannot be a variable", "mirage_nb.resume"),
+        ("%mirage fused --effort quick", "unknown command 'fused'", "the verb comes first, as in %mirage show fused"),
+        ("%mirage LIST", "unknown command 'LIST'", "did you mean list?"),
+        ("%mirage xyzzy", "unknown command 'xyzzy'", "searches start with %%mirage NAME and a program"),
+        ("%mirage submit fused nope", "'nope' is neither a µGraph of the list nor a variable", "the text of one"),
+        ("%mirage submit fused number", "'number' holds a value of type int", "print(NAME.best.graph)"),
+        ("%mirage pin fused", "pin needs NAME DIGEST", "%mirage pin NAME DIGEST"),
     ],
 )
 def test_mistakes_of_the_line_magic(shell: InteractiveShell, line: str, message: str, hint: str) -> None:
+    shell.user_ns["number"] = 5
     if "fus" in line:
         shell.user_ns["fused"] = ended()
     shown, result = run(shell, line)
     assert isinstance(result.error_in_exec, OptionError)
     assert message in shown and hint in shown and "Traceback" not in shown
+    lines = shown.splitlines()
+    if (place := next((n for n, text in enumerate(lines) if f"line 1: {line}" in text), None)) is not None:
+        word = message.split("'")[1] if "'" in message else ""
+        assert lines[place][lines[place + 1].index("^") :].startswith(word)
+    else:
+        assert line == "%mirage stop"  # nothing to point at
 
 
 def test_help_covers_the_language_and_each_function(shell: InteractiveShell) -> None:
