@@ -242,6 +242,7 @@ def load_columns(
     gather: str,
     element: str,
 ) -> None:
+    """Fragments `q` of the operand on the 8 side, for all column tiles of the warp."""
     c = tiling.per_warp[2]
     base = named("warp_c", tiling.split[2]) * (c * COLUMN_TILE)
     along = contiguous_side(scope, operand)

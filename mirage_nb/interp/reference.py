@@ -78,7 +78,7 @@ def checked(wanted: Sequence[tuple[str, Shape]], found: Sequence[Array]) -> list
 
 @dataclass(frozen=True, slots=True)
 class FloatAlgebra:
-    """Floating-point arrays of one element type."""
+    """Floating-point arrays of one element type; the methods are those of `run.Algebra`."""
 
     dtype: np.dtype[Any]
 

@@ -76,6 +76,7 @@ def shorten(text: str) -> str:
 
 
 def too_large() -> MirageError:
+    """The error for a constant beyond the limit on bits."""
     return ProgramSizeError(
         f"a constant needs more than {MAX_BITS} bits", hint="sizes and factors are ordinary numbers"
     )
