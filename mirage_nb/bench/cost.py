@@ -6,8 +6,9 @@ rank correlation and the estimated rank of the fastest; the record holds every i
 `--from RECORD` needs no GPU: it searches again, finds the recorded instances and ranks them with the model
 as it is now; then every workload again with constants that the others alone would give (`bench.refit`).
 `bench/records` keeps what the constants of the model were fitted to: `-workloads` is the whole, instances of
-every workload that a standard search finds, each emitted the best of a few ways. A record names a muGraph by
-its text form. Parts of a cut are chosen by estimate, so that a new model assembles other muGraphs of them.
+every workload that a standard search finds, each emitted the best of a few ways; `tried` names those that were timed
+besides the default one, and only they are estimated. A record names a muGraph by its text form. Parts of a cut are
+chosen by estimate, so that a new model assembles other muGraphs of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ from mirage_nb.search import (
     run_configuration,
     sized,
 )
+from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 EFFORT = "quick"
@@ -72,7 +75,7 @@ def rank_record(path: str) -> int:
     every: list[Found] = []
     for name, batch in dict.fromkeys((row["workload"], row["B"]) for row in rows):
         wanted = [row for row in rows if (row["workload"], row["B"]) == (name, batch) and row["time_us"] is not None]
-        found = found_again(wanted, _program(name, batch), target)
+        found = as_timed(found_again(wanted, _program(name, batch), target), target)
         every += found
         lost = len(wanted) - len(found)
         told = f"; {lost} not found by the search of today" if lost else ""
@@ -81,6 +84,12 @@ def rank_record(path: str) -> int:
     for line in left_out(every, target):
         sys.stdout.write(line + "\n")
     return 0
+
+
+def as_timed(found: Sequence[Found], target: Target) -> list[Found]:
+    """The same instances, each with its estimate for the ways in which it was timed."""
+    estimates = Estimator(found, target).us(FITTED)
+    return [replace(one, row={**one.row, "estimate_us": float(us)}) for one, us in zip(found, estimates, strict=True)]
 
 
 def left_out(found: Sequence[Found], target: Target) -> Iterator[str]:
@@ -195,6 +204,7 @@ def _measure(program: TensorProgram, count: int, target: Target, gpu: Gpu) -> It
             "mugraph": print_graph(instance.graph),
             "estimate_us": instance.cost.us,
             "time_us": None,
+            "tried": [],
             "note": "",
         }
         try:

@@ -8,7 +8,7 @@ Invariant: at the fitted constants the estimates are those of the search.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import estimate
 from mirage_nb.search.sizes.instantiate import numbered
+from mirage_nb.search.sizes.occupancy import OTHER_WAYS, Way
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 
@@ -42,6 +43,12 @@ class Found:
     structure: Structure
     instance: Instance
 
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """The ways to emit it, besides the default one, that were timed: all of them if the row does not say."""
+        tried = self.row.get("tried")
+        return tuple(way for way in OTHER_WAYS if tried is None or [way.warps, way.stages, way.wide] in tried)
+
     def kernels(self) -> Iterator[tuple[Prepared, KernelStructure, Sizes]]:
         """Its generated kernels at their sizes."""
         parts: list[tuple[Prepared, Structure, Mapping[str, int]]] = [
@@ -61,30 +68,28 @@ class Estimator:
     def __init__(self, found: Sequence[Found], target: Target) -> None:
         self._target = target
         self._found = found
-        self._groups: dict[tuple[int, KernelStructure, tuple[tuple[tuple[int, int], int], ...]], _Group] = {}
+        groups: dict[object, _Group] = {}
         self._where: list[list[tuple[_Group, int]]] = []
         for one in found:
             mine = []
             for prepared, kernel, numbers in one.kernels():
-                key = (id(prepared), kernel, tuple(sorted(numbers.interface.items())))
-                group = self._groups.setdefault(key, _Group(prepared, kernel, []))
+                key = (id(prepared), kernel, tuple(sorted(numbers.interface.items())), one.ways)
+                group = groups.setdefault(key, _Group(prepared, kernel, one.ways, []))
                 group.sizes.append(numbers)
                 mine.append((group, len(group.sizes) - 1))
             self._where.append(mine)
-        for group in self._groups.values():
+        self._groups = tuple(groups.values())
+        for group in self._groups:
             group.join()
-        sums = self._sums(FITTED)
-        self._rest = np.array([one.instance.cost.us for one in found]) - sums
+        every = self._sums(lambda group: group.us(target, FITTED, OTHER_WAYS))
+        self._rest = np.array([one.instance.cost.us for one in found]) - every
 
     def us(self, constants: Constants) -> Numbers:
-        """The estimates in microseconds, in the order of the instances."""
-        return self._rest + self._sums(constants)
+        """The estimates in microseconds, in the order of the instances: the best of the ways that were timed."""
+        return self._rest + self._sums(lambda group: group.us(self._target, constants, group.ways))
 
-    def _sums(self, constants: Constants) -> Numbers:
-        of = {
-            id(group): estimate(group.prepared, group.kernel, group.sizes[0], self._target, constants).us
-            for group in self._groups.values()
-        }
+    def _sums(self, us: Callable[[_Group], Numbers]) -> Numbers:
+        of = {id(group): us(group) for group in self._groups}
         return np.array([sum(float(of[id(group)][index]) for group, index in mine) for mine in self._where])
 
     def without(self, times: Numbers, workloads: Sequence[str]) -> Numbers:
@@ -122,11 +127,16 @@ class Estimator:
 
 @dataclass(slots=True)
 class _Group:
-    """Instances of one kernel with the same interface; joined, their sizes are one."""
+    """Instances of one kernel with the same interface, timed in the same ways; joined, their sizes are one."""
 
     prepared: Prepared
     kernel: KernelStructure
+    ways: tuple[Way, ...]
     sizes: list[Sizes]
+
+    def us(self, target: Target, constants: Constants, ways: Sequence[Way]) -> Numbers:
+        """What each takes."""
+        return estimate(self.prepared, self.kernel, self.sizes[0], target, constants, ways).us
 
     def join(self) -> None:
         first = self.sizes[0]

@@ -30,9 +30,11 @@ from mirage_nb.search import (
     run_configuration,
 )
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import LINE_BYTES, SECTOR_BYTES, Part, Sizes, anatomy, rows, warp_private
+from mirage_nb.search.sizes.anatomy import Part, Sizes, anatomy, warp_private
 from mirage_nb.search.sizes.cost import Estimates, estimate
 from mirage_nb.search.sizes.instantiate import ALIKE, Instance, _diverse, divisors, numbered, sized
+from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows
+from mirage_nb.search.sizes.rows import boxes as panels_of
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
 from tests.search.programs import PROGRAMS, Builder
@@ -290,7 +292,7 @@ def test_bulk_rows_are_those_of_the_boxes(height: int, columns: int, outer: int,
     block = BlockGraph.start((TensorType(shape, DType.F16),), (2, 2, 2), 1)
     boxed = boxes(block, InIterAttrs(0, split, None))
     extents = [np.array([float(e)]) for e in (outer, height, columns)]
-    panels = float(rows(extents, shape, 2).panels()[0])
+    panels = float(panels_of(extents, shape, 2).panels[0])
     if boxed is None:
         assert panels == 0
     else:

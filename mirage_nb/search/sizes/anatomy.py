@@ -1,15 +1,16 @@
-"""What emission makes of a kernel structure: which steps cost a pass over a tile, and how tiles are copied.
+"""What emission makes of a kernel structure: which steps cost a pass over a tile, and which stay in registers.
 
-In: a kernel structure, and many choices of `Sizes` at once. Out: a `Part` per step, and how the input tiles
-lie in memory. The rules are those of placement and of the copy engine, said over axes instead of dimensions,
-so that the cost model can look at thousands of sizes without planning one of them (paper section 6).
+In: a kernel structure, and many choices of `Sizes` at once. Out: a `Part` per step, and where a body is that of one
+warp. The rules are those of placement, said over axes instead of dimensions, so that the cost model can look at
+thousands of sizes without planning one of them (paper section 6).
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +24,19 @@ from mirage_nb.search.structure import KernelStructure, Source, Step
 Numbers = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 
-SECTOR_BYTES, LINE_BYTES = 32, 128
-"""What device memory and caches move at a time, and what they find at a time."""
-PANELS = (128, 64, 32)
-"""Bytes that one row of a bulk copy may have, widest first."""
-BOX_ROWS = 256
-"""Rows that one bulk copy may bring."""
-CHUNK_BYTES = 16
-"""What a swizzle leaves together."""
-PITCH_BYTES = 16
-"""Between rows that would begin in the same bank of shared memory."""
+
+def common(numbers: Numbers, power: int) -> Numbers:
+    """The greatest common divisors of whole numbers and a power of two."""
+    whole = numbers.astype(np.int64)
+    found: Numbers = np.minimum(whole & -whole, power).astype(np.float64)
+    return found
+
+
+def largest(numbers: Iterable[Numbers]) -> Numbers:
+    """The largest of several numbers, for each choice."""
+    return reduce(np.maximum, numbers)
+
+
 WARPS = 8
 """Warps of a block that compute."""
 PRIVATE_GRAIN = 16
@@ -45,8 +49,8 @@ HELD_REGISTERS = 128
 """Of a thread, for the tiles of a block that holds them in registers."""
 LONGEST_COLUMN = 64
 """Elements of a column that one thread may hold."""
-PATTERN_ROWS = 8
-"""Rows of a swizzle pattern: tiles that are copied in bulk are padded to it."""
+KNOWN = 1024
+"""Kernels whose parts are remembered: a program has few, at many sizes."""
 
 ELEMENTWISE = BINARY | UNARY
 REDUCTIONS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
@@ -57,8 +61,8 @@ _FOLDS = {OpKind.MATMUL: AccumKind.SUM, OpKind.SUM: AccumKind.SUM, OpKind.MAX: A
 class Sizes:
     """Sizes of one kernel, many choices at once: blocks along the split axes and the for-loop range.
 
-    `interface` holds the extents of parts that an earlier kernel left as dimensions, `tiles` the tile parts of axes
-    that their other parts need not divide.
+    They are those of one kernel. `interface` holds the extents of parts that an earlier kernel left as dimensions,
+    `tiles` the tile parts of axes that their other parts need not divide.
     """
 
     extents: tuple[int, ...]
@@ -67,6 +71,7 @@ class Sizes:
     interface: Mapping[tuple[int, int], int] = field(default_factory=dict)
     tiles: Mapping[int, Numbers] = field(default_factory=dict)
     _held: dict[tuple[int, int], Numbers] = field(default_factory=dict)
+    _elements: dict[tuple[int, ...], Numbers] = field(default_factory=dict)
 
     def extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
         """How much of an axis a tile holds."""
@@ -88,12 +93,15 @@ class Sizes:
         return held
 
     def elements(self, kernel: KernelStructure, step: Step) -> Numbers:
-        """Elements of the tile of a step."""
-        held = np.ones_like(self.loop)
-        for axis, code in enumerate(step.type):
-            if code & DATA:
-                held = held * self.extent(kernel, axis, code)
-        return held
+        """Elements of the tile of a step; those of one type have the same array."""
+        key = tuple([code & DATA for code in step.type])
+        if key not in self._elements:
+            held = np.ones_like(self.loop)
+            for axis, code in enumerate(key):
+                if code:
+                    held = held * self.extent(kernel, axis, code)
+            self._elements[key] = held
+        return self._elements[key]
 
     def total_blocks(self) -> Numbers:
         """Blocks of the grid."""
@@ -135,6 +143,7 @@ class Anatomy:
     wide: tuple[bool, ...]
 
 
+@lru_cache(maxsize=KNOWN)
 def anatomy(kernel: KernelStructure) -> Anatomy:
     """The parts of a kernel structure."""
     steps = kernel.steps
@@ -222,7 +231,7 @@ def warp_private(
         fits &= (columns == 1) | (columns % PRIVATE_GRAIN == 0)
         if not any(read in body for read in kernel.steps[index].reads):
             fits &= np.ceil(height / PRIVATE_GRAIN) * columns / PRIVATE_GRAIN >= WARPS / 2
-    widest = np.maximum.reduce([elements[index] for index in body])
+    widest = largest(elements[index] for index in body)
     for index, part in enumerate(made.parts):
         if part is Part.ACCUMULATOR:
             widest = widest + elements[index]
@@ -241,6 +250,14 @@ def saved_directly(prepared: Prepared, kernel: KernelStructure, made: Anatomy, s
         return np.zeros(sizes.loop.shape, bool)
     fits: Truths = sizes.extent(kernel, rows_, kernel.steps[body[0]].type[rows_]) >= DIRECT_ROWS
     return fits
+
+
+def row_fragments(prepared: Prepared, kernel: KernelStructure, made: Anatomy, sizes: Sizes) -> Numbers:
+    """How many fragments of a warp-private body lie below each other."""
+    body = [index for index, part in enumerate(made.parts) if part is Part.PRIVATE]
+    rows_ = _row_axis(prepared, kernel, body)
+    assert rows_ is not None
+    return np.ceil(sizes.extent(kernel, rows_, kernel.steps[body[0]].type[rows_]) / PRIVATE_GRAIN)
 
 
 def _row_axis(prepared: Prepared, kernel: KernelStructure, body: Sequence[int]) -> int | None:
@@ -295,68 +312,6 @@ def _worth_staging(kernel: KernelStructure, varying: bool) -> bool:
         and any(kernel.steps[r].source is not None and any(c & ITER for c in kernel.steps[r].type) for r in step.reads)
         for step in kernel.steps
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """How an input tile lies in device memory. `width` is its contiguous run and `last` its last dimension, in bytes;
-    `count` is the number of runs, `height` and `outer` the extents of the next dimension and of all further ones.
-    `whole`: the last dimension is that of the tensor. `aligned`: all rows of the tensor begin on 16 bytes.
-    """
-
-    width: Numbers
-    count: Numbers
-    last: Numbers
-    height: Numbers
-    outer: Numbers
-    whole: Truths
-    aligned: bool = True
-
-    def touched(self, unit: int) -> Numbers:
-        """Units of so many bytes that the runs touch: a run begins anywhere its width allows, on average."""
-        aligned = np.gcd(self.width.astype(np.int64), unit)
-        return self.count * (self.width + unit - aligned) / unit
-
-    def _boxed(self) -> tuple[Numbers, Numbers]:
-        """Height and bytes of a row for the copy engine: short rows that lie behind each other are one of a line."""
-        short = self.whole & (self.last % CHUNK_BYTES == 0) & (LINE_BYTES % self.last == 0)
-        fold = np.where(short, LINE_BYTES / self.last, 1.0)
-        fold = np.where(self.height % fold == 0, fold, 1.0)
-        return self.height / fold, self.last * fold
-
-    def panels(self) -> Numbers:
-        """Rows of bulk copies; 0 where the copy engine cannot take the tile."""
-        height, last = self._boxed()
-        panel = np.zeros_like(last)
-        for wide in reversed(PANELS):
-            panel = np.where(last % wide == 0, wide, panel)
-        down = np.ceil(height / BOX_ROWS)
-        fits = (height % down == 0) & ((down == 1) | (height / down % PATTERN_ROWS == 0))
-        fits &= (self.outer == 1) & (panel > 0) & self.aligned
-        return np.where(fits, height * last / np.maximum(panel, 1), 0.0)
-
-    def stored(self, bulk: Truths) -> Numbers:
-        """Bytes of the tile in shared memory: swizzled patterns of rows, or rows with 16 bytes against conflicts."""
-        pitch = np.where(self.last % (LINE_BYTES // 2) == 0, self.last + PITCH_BYTES, self.last)
-        height, last = self._boxed()
-        boxed = np.ceil(height * self.outer / PATTERN_ROWS) * PATTERN_ROWS * last
-        stored: Numbers = np.where(bulk, boxed, self.height * self.outer * pitch)
-        return stored
-
-
-def rows(extents: Sequence[Numbers], tensor: Sequence[int], width: int) -> Rows:
-    """The rows of a tile of `extents`, cut from one of extents `tensor` with elements of `width` bytes."""
-    one = np.ones_like(extents[-1])
-    run, open_ = one * width, np.ones(one.shape, bool)
-    elements = one
-    for extent, full in zip(reversed(extents), reversed(tensor), strict=True):
-        run = np.where(open_, run * extent, run)
-        open_ &= extent == full
-        elements = elements * extent
-    height = extents[-2] if len(extents) > 1 else one
-    outer, whole = elements / (extents[-1] * height), extents[-1] == tensor[-1]
-    aligned = len(tensor) == 1 or tensor[-1] * width % CHUNK_BYTES == 0
-    return Rows(run, elements * width / run, extents[-1] * width, height, outer, whole, aligned)
 
 
 def layout_of(prepared: Prepared, kernel: KernelStructure, index: int, source: Source) -> Layout:

@@ -26,7 +26,8 @@ from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs, tile_of
-from mirage_nb.search.sizes.cost import RESERVED_BYTES, Cost, Estimates, estimate
+from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
+from mirage_nb.search.sizes.occupancy import RESERVED_BYTES
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 

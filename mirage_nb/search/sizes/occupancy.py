@@ -1,0 +1,159 @@
+"""What a block takes of a multiprocessor: shared memory, threads, registers; and how many blocks run there at once.
+
+In: the tiles of a kernel at many sizes. Out: bytes of shared memory while the loop runs and after it, the bytes that
+are alive at once, resident blocks. Registers are those of a quarter of a multiprocessor, to which a warp belongs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
+from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
+from mirage_nb.targets import Target
+
+REGISTERS = 48
+"""Of a thread, beside its accumulators."""
+PRIVATE_REGISTERS, PRIVATE_SHARE = 50, 1.5
+"""The same where a loop body stays in fragments, and what its widest value takes: f32, and half of it as operands."""
+WIDE_REGISTERS = 42
+"""The same where groups of four warps multiply, which take operands from shared memory."""
+WARPGROUPS = 90
+"""The one compute capability whose warpgroups multiply."""
+QUARTERS = 4
+"""Parts of a multiprocessor among which registers and warps are shared out."""
+REGISTER_UNIT = 8
+"""Registers are given to a thread in such lots."""
+RESERVED_BYTES = 1024
+"""Shared memory that a block needs beside its tiles: barriers and what the driver keeps."""
+SWIZZLE_BYTES = 1024
+STAGES = 4
+"""Tiles of the for-loop in flight, fewer where they do not fit; at least 2."""
+PARTIAL_BYTES = 32768
+"""Shared memory in which warps that share the depth of a product may leave their sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to emit a kernel: warps that compute, stages of its ring at most, products by groups of four warps."""
+
+    warps: int = WARPS
+    stages: int = STAGES
+    wide: bool = False
+
+
+DEFAULT_WAY = Way()
+OTHER_WAYS = (Way(4), Way(4, 2), Way(8, 4, True), Way(4, 4, True), Way(4, 2, True))
+"""What else is tried with warp-private bodies: fewer warps and stages, so that more blocks run side by side."""
+
+
+def live(tiles: Tiles) -> Numbers:
+    """Bytes of the tensors that are alive at once; accumulators live from the start."""
+    end = len(tiles.steps)
+    ends: list[list[int]] = [[] for _ in range(end + 1)]
+    last = list(range(end))
+    for index, step in enumerate(tiles.steps):
+        for read in step.reads:
+            last[read] = index
+    for output in tiles.kernel.outputs:
+        last[output] = end
+    for value, until in enumerate(last):
+        if tiles.steps[value].operator.kind is not OpKind.CONST:
+            ends[until].append(value)
+    held = peak = np.zeros(tiles.shape)
+    for index, step in enumerate(tiles.steps):
+        if step.operator.kind is OpKind.ACCUM:
+            held = held + tiles.elements[index]
+    for index, step in enumerate(tiles.steps):
+        if step.operator.kind not in (OpKind.ACCUM, OpKind.CONST):
+            held = held + tiles.elements[index]
+            peak = np.maximum(peak, held)
+        for value in ends[index]:
+            held = held - tiles.elements[value]
+    return peak * tiles.width
+
+
+def memory_beside(tiles: Tiles) -> tuple[Numbers, Numbers]:
+    """Shared memory beside the ring while the loop runs; and after it, when accumulators take the ring's place."""
+    held, looped, after = (np.zeros(tiles.shape) for _ in range(3))
+    multiplied = {read for step in tiles.steps if step.operator.kind is OpKind.MATMUL for read in step.reads}
+    for index, part in enumerate(tiles.made.parts):
+        match part:
+            case Part.HELD:
+                held = held + _aligned(tiles.nbytes(index))
+            case Part.ACCUMULATOR:
+                after = after + _aligned(_summed(tiles, index))
+            case Part.PRIVATE:
+                summed = _aligned(tiles.elements[index] * ACCUMULATOR_BYTES)
+                looped = looped + np.where(tiles.private, 0.0, summed)
+            case Part.TILE:
+                width = tiles.width if index in multiplied else ACCUMULATOR_BYTES
+                nbytes = _aligned(tiles.elements[index] * width)
+                if tiles.made.varying[index]:
+                    looped = looped + nbytes
+                else:
+                    after = after + nbytes
+    return held + looped, held + after
+
+
+def _summed(tiles: Tiles, index: int) -> Numbers:
+    """Bytes of an accumulator, or of the parts of it that warps leave who share the depth of a product."""
+    step = tiles.steps[index]
+    summed = tiles.elements[index] * ACCUMULATOR_BYTES
+    (read, *_) = step.reads
+    if step.operator.accum is AccumKind.CONCAT or tiles.made.parts[read] not in (Part.FOLDED, Part.PRIVATE):
+        return summed
+    source = tiles.steps[read]
+    copies: Numbers | int = WARPS
+    if source.operator.kind is OpKind.MATMUL:
+        axis = source.operator.axis
+        depth = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[source.reads[0]].type[axis])
+        copies = np.minimum(WARPS, np.ceil(depth / MATMUL_GRAIN[2]))
+    least: Numbers = np.maximum(summed, np.minimum(copies * summed, PARTIAL_BYTES))
+    return least
+
+
+def _aligned(nbytes: Numbers) -> Numbers:
+    """A shared tensor begins where the pattern of a swizzle begins."""
+    return np.ceil(nbytes / SWIZZLE_BYTES) * SWIZZLE_BYTES
+
+
+def resident(tiles: Tiles, memory: Numbers, way: Way, target: Target) -> Numbers:
+    """Blocks that one multiprocessor runs at once: what its shared memory, threads and registers hold.
+
+    A warp has its registers in one of the quarters of a multiprocessor. One more warp of a block copies.
+    """
+    accumulated = np.zeros(tiles.shape)
+    widest = np.zeros(tiles.shape)
+    for index, part in enumerate(tiles.made.parts):
+        if part is Part.ACCUMULATOR:
+            accumulated = accumulated + tiles.elements[index] / (32 * way.warps)
+        elif part is Part.PRIVATE:
+            widest = np.maximum(widest, tiles.elements[index] / (32 * way.warps))
+    registers = REGISTERS + accumulated
+    if tiles.private.any():
+        # Warps with the same rows each have sums of their own.
+        sums = accumulated * np.maximum(way.warps / tiles.fragments, 1.0)
+        private = WIDE_REGISTERS + sums + widest if way.wide else PRIVATE_REGISTERS + sums + PRIVATE_SHARE * widest
+        registers = np.where(tiles.private, private, registers)
+    registers = np.ceil(registers / REGISTER_UNIT) * REGISTER_UNIT
+    warps = QUARTERS * np.floor(target.registers_per_multiprocessor / QUARTERS / (32 * registers))
+    warps = np.minimum(warps, target.threads_per_multiprocessor / 32)
+    by_memory = target.shared_per_multiprocessor / (memory + RESERVED_BYTES)
+    together: Numbers = np.maximum(np.floor(np.minimum(by_memory, warps / (way.warps + 1))), 1)
+    return together
+
+
+def fits(tiles: Tiles, way: Way, bulk: Truths, target: Target) -> Truths:
+    """Where a block can be emitted this way: only warp-private bodies differ, and warps have rows of their own.
+
+    Groups of four warps multiply where every warp has 16 rows, on tiles that the copy engine brought.
+    """
+    if way.wide:
+        able: Truths = tiles.direct & bulk & (tiles.fragments == way.warps)
+        return able & (target.capability == WARPGROUPS)
+    rows: Truths = tiles.private & (2 * tiles.fragments >= way.warps)
+    return rows

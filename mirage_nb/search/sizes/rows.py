@@ -1,0 +1,135 @@
+"""How input tiles lie in device memory, and how they come from there.
+
+In: the extents of a tile and of the tensor that it is cut from, many at once. Out: `Rows`. A tile comes by bulk
+copies, by copies of 4 to 16 bytes that run by themselves, or through registers, where threads wait. The rules are
+those of `optimize.transfer` and `codegen.ring` (paper section 6).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Truths, common
+
+SECTOR_BYTES, LINE_BYTES = 32, 128
+"""What device memory and caches move at a time, and what they find at a time."""
+PANELS = (128, 64, 32)
+"""Bytes that one row of a bulk copy may have, widest first."""
+BOX_ROWS = 256
+"""Rows that one bulk copy may bring."""
+CHUNK_BYTES = 16
+"""What a swizzle leaves together, and the widest vector of a thread."""
+COPIED_BYTES = 4
+"""The least that a thread copies past its registers, from and to multiples of so many bytes."""
+ANYWHERE_BYTES = 2
+"""Elements of so many bytes are read in vectors that begin anywhere."""
+VECTORS_AT_ONCE, ELEMENTS_AT_ONCE = 2, 8
+"""What a thread asks for before it waits, of what passes through its registers."""
+PITCH_BYTES = 16
+"""Between rows that would begin in the same bank of shared memory."""
+PATTERN_ROWS = 8
+"""Rows of a swizzle pattern: tiles that are copied in bulk are padded to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How an input tile lies in device memory. `width` is its contiguous run and `last` its last dimension, in bytes;
+    `count` is the number of runs, `lines` the extent of all dimensions but the last; `element`: bytes of one.
+    `anywhere`: vectors of it begin anywhere, so that no copy runs by itself.
+    """
+
+    width: Numbers
+    count: Numbers
+    last: Numbers
+    lines: Numbers
+    element: int
+    anywhere: Truths
+
+    def touched(self, *units: int) -> Numbers:
+        """Units of so many bytes that the runs touch: a run begins anywhere its width allows, on average."""
+        whole = self.width.astype(np.int64)
+        aligned = whole & -whole
+        return reduce(np.add, (self.count * (self.width + unit - np.minimum(aligned, unit)) / unit for unit in units))
+
+    def through_registers(self) -> tuple[Numbers, Numbers]:
+        """How often every thread waits for what it asked for, and how many vectors it brings in all; zeros where
+        copies run by themselves.
+
+        Elements that begin anywhere go through registers: vectors of 16 bytes where the rows of the tile are whole
+        ones, shifted into place, else one by one.
+        """
+        chunks = (common(self.last, CHUNK_BYTES) == CHUNK_BYTES) & (self.element == ANYWHERE_BYTES)
+        vectors = self.last * self.lines / np.where(chunks, CHUNK_BYTES, self.element)
+        each = np.where(self.anywhere, np.ceil(vectors / (32 * WARPS)), 0.0)
+        return np.ceil(each / np.where(chunks, VECTORS_AT_ONCE, ELEMENTS_AT_ONCE)), each
+
+
+def rows(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging: Sequence[Truths] = ()) -> Rows:
+    """The rows of a tile of `extents`, cut from one of extents `tensor` with elements of `width` bytes.
+
+    hanging: for each dimension where the last tile hangs over the end of the tensor; default: nowhere.
+    """
+    run = last = extents[-1] * width
+    open_: Truths = extents[-1] == tensor[-1]
+    elements = extents[-1]
+    for extent, full in zip(reversed(extents[:-1]), reversed(tensor[:-1]), strict=True):
+        run = np.where(open_, run * extent, run)
+        open_ = open_ & (extent == full)
+        elements = elements * extent
+    anywhere: Truths = common(last, COPIED_BYTES) < COPIED_BYTES
+    if hanging and tensor[-1] * width % COPIED_BYTES:
+        anywhere = anywhere | hanging[-1]
+    return Rows(run, elements * width / run, last, elements / extents[-1], width, anywhere)
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """A tile of a ring as bulk copies: `panels` rows of up to 128 bytes, 0 where the copy engine cannot take it.
+    `boxed`, `plain`: its bytes in shared memory, in patterns of rows, or in rows of their own."""
+
+    panels: Numbers
+    boxed: Numbers
+    plain: Numbers
+
+    def stored(self, bulk: Truths) -> Numbers:
+        """Bytes of the tile in shared memory."""
+        stored: Numbers = np.where(bulk, self.boxed, self.plain)
+        return stored
+
+
+def boxes(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging: Sequence[Truths] = ()) -> Boxes:
+    """The bulk copies of a tile; the arguments are those of `rows`.
+
+    Rows of a tensor over whose end tiles hang begin on 16 bytes. The engine writes zeros behind the end of a matrix,
+    but not behind one of several. Short rows that lie behind each other are one of a line.
+    """
+    last, height = extents[-1] * width, extents[-2] if len(extents) > 1 else np.ones_like(extents[-1])
+    outer = reduce(np.multiply, extents[:-2]) if len(extents) > 2 else None
+    panel = common(last, PANELS[0])
+    # Rows that would begin in the same bank lie 16 bytes further apart.
+    plain = height * np.where(panel >= LINE_BYTES // 2, last + PITCH_BYTES, last)
+    whole = tensor[-1] * width
+    if whole % CHUNK_BYTES == 0 and LINE_BYTES % whole == 0:
+        fold = LINE_BYTES // whole
+        if (tensor[-2] if len(tensor) > 1 else 1) % fold == 0:
+            folded = np.where((last == whole) & (common(height, fold) == fold), fold, 1.0)
+            height, last = height / folded, last * folded
+            panel = common(last, PANELS[0])
+    fits: Truths = panel >= PANELS[-1]
+    if (height > BOX_ROWS).any():
+        down = np.ceil(height / BOX_ROWS)
+        fits = fits & (height % down == 0) & ((down == 1) | (height / down % PATTERN_ROWS == 0))
+    panels = height * last / panel
+    if outer is not None:
+        fits, plain, height = fits & (outer == 1), plain * outer, height * outer
+    ends = [*(math.prod(tensor[:-2]) == 1 for _ in tensor[:-1]), whole % CHUNK_BYTES == 0]
+    for taken, over in zip(ends, hanging, strict=bool(hanging)):
+        if not taken:
+            fits = fits & ~over
+    boxed = np.ceil(height / PATTERN_ROWS) * PATTERN_ROWS * last
+    return Boxes(np.where(fits, panels, 0.0), boxed, plain)

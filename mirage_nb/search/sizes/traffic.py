@@ -1,0 +1,121 @@
+"""What a kernel moves: how its tiles come in, and what device memory and L2 need for all of its blocks.
+
+In: the tiles of a kernel at many sizes. Out: `Copies` of one block, `Traffic` of all of them. A tile comes in bulk, by
+copies of 4 to 16 bytes that run by themselves, or through registers, where every thread waits for what it asked for.
+What hangs over the end of a tensor is brought as zeros: it takes the engine and the threads as long, but no memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirage_nb.search.saturation.values import BLOCK, ITER
+from mirage_nb.search.sizes.anatomy import Numbers, Part, Truths
+from mirage_nb.search.sizes.constants import Constants
+from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, Rows
+from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Input tiles of a block: microseconds and bytes of one iteration, and of what is brought once.
+
+    `ring` is what one stage takes in shared memory. `bulk`: the copy engine can bring every streamed tile. `waiting`,
+    `waiting_once`: microseconds in which all threads wait for what passes through their registers.
+    """
+
+    bulk: Truths
+    us: Numbers
+    nbytes: Numbers
+    waiting: Numbers
+    us_once: Numbers
+    nbytes_once: Numbers
+    waiting_once: Numbers
+    ring: Numbers
+
+
+def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
+    """The input tiles of one block."""
+    made = tiles.made
+    boxed = {index: tiles.boxes(index) for index, part in enumerate(made.parts) if part is Part.STREAMED}
+    bulk = np.full(tiles.shape, target.tma and bool(boxed))
+    for boxes in boxed.values():
+        bulk &= boxes.panels > 0
+    us, nbytes, waiting, us_once, nbytes_once, waiting_once, ring = (np.zeros(tiles.shape) for _ in range(7))
+    for index, step in enumerate(tiles.steps):
+        if step.source is None:
+            continue
+        tile = tiles.lying(index)
+        loads = tile.touched(LINE_BYTES, SECTOR_BYTES) * constants.touch_us
+        wait = _waiting(tile, constants) if made.parts[index] is not Part.DIRECT else 0.0
+        if not made.varying[index]:
+            us_once, nbytes_once = us_once + loads, nbytes_once + tiles.nbytes(index)
+            waiting_once = waiting_once + wait
+            continue
+        nbytes = nbytes + tiles.nbytes(index)
+        if index in boxed:
+            us = us + np.where(bulk, boxed[index].panels * constants.panel_us, loads)
+            ring = ring + boxed[index].stored(bulk)
+        else:
+            us = us + loads
+        if isinstance(wait, np.ndarray):
+            waiting = waiting + np.where(bulk, 0.0, wait)
+    return Copies(bulk, us, nbytes, waiting, us_once, nbytes_once, waiting_once, ring)
+
+
+def _waiting(tile: Rows, constants: Constants) -> Numbers | float:
+    """Microseconds in which all threads bring a tile through their registers."""
+    if not tile.anywhere.any():
+        return 0.0
+    waits, vectors = tile.through_registers()
+    return waits * constants.direct_us + vectors * constants.pass_us
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of a kernel: `device` if every tensor crosses device memory once, `block` that one block moves."""
+
+    device: Numbers
+    block: Numbers
+
+    def us(self, running: Numbers, blocks: Numbers, target: Target, constants: Constants) -> Numbers:
+        """What device memory and L2 need for `running` of all `blocks`.
+
+        What several blocks read goes from one half of L2 to the other, too. Tensors that exceed L2 are gone when the
+        next wave reads them again.
+        """
+        once = self.device * running / blocks
+        again = np.minimum(self.device, self.block * running)
+        crossing: Numbers = np.where(self.device > target.l2_bytes, np.maximum(once, again), once)
+        moved = self.block * running
+        shared = np.minimum(np.maximum(moved - crossing, 0.0), crossing)
+        longest: Numbers = np.maximum(crossing + shared / constants.far_speedup, moved / constants.l2_speedup)
+        return longest / (target.device_bandwidth * 1e3)
+
+
+def traffic(tiles: Tiles, blocks: Numbers) -> Traffic:
+    """The bytes that a kernel moves."""
+    unique: dict[object, Numbers] = {}
+    moved = np.zeros(tiles.shape)
+    for index, step in enumerate(tiles.steps):
+        if step.source is None:
+            continue
+        whole = tiles.nbytes(index) * tiles.filled(index)
+        if any(code & ITER for code in step.type):
+            whole = whole * tiles.sizes.loop
+        moved = moved + whole
+        for axis, along in tiles.sizes.blocks.items():
+            if step.type[axis] & BLOCK or (step.type[axis] and not tiles.prepared.axes[axis].reduced):
+                whole = whole * along
+        key = step.source if step.source.kernel is not None else tiles.prepared.tensors[step.source.index].input
+        unique[key] = np.maximum(unique.get(key, whole), whole)
+    stored = np.zeros(tiles.shape)
+    for output in tiles.kernel.outputs:
+        stored = stored + tiles.nbytes(output) * tiles.filled(output)
+    device = stored * blocks
+    for whole in unique.values():
+        device = device + whole
+    return Traffic(device, moved + stored)
