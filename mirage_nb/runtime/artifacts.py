@@ -1,8 +1,8 @@
 """Files that cost time to make (cubins, shared objects), kept by the digest of what they are made from.
 
-In: a digest, the bytes, some facts about them. Out: a path and the facts, or nothing. Invariant: an entry is
-either whole or absent: the bytes are written first and renamed into place, then the facts with the bytes'
-own digest; whatever does not fit together (cut short, edited, foreign) counts as absent and is made again.
+In: a digest, the bytes, some facts about them. Out: all of these and a path, or nothing. Invariant: an entry is
+either whole or absent: the bytes are written first and renamed into place, then the facts with a digest of
+both; whatever does not fit together (cut short, edited, foreign) counts as absent and is made again.
 Many notebooks may share one folder.
 """
 
@@ -22,9 +22,10 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """An entry: where its bytes lie, and what was said about them."""
+    """An entry: where its bytes lie, the bytes, and what was said about them."""
 
     path: Path
+    data: bytes
     facts: Facts
 
 
@@ -61,10 +62,10 @@ class ArtifactCache:
             data = path.read_bytes()
         except (OSError, ValueError):
             return None
-        if not isinstance(record, dict) or record.get("sha256") != hashlib.sha256(data).hexdigest():
+        facts = record.get("facts") if isinstance(record, dict) else None
+        if not isinstance(facts, dict) or record.get("sha256") != _seal(data, facts):
             return None
-        facts = record.get("facts")
-        return Artifact(path, facts) if isinstance(facts, dict) else None
+        return Artifact(path, data, facts)
 
     def store(
         self, key: str, suffix: str, data: bytes, facts: Facts, *, executable: bool = False
@@ -72,10 +73,14 @@ class ArtifactCache:
         """Write an entry. Raises OSError if the folder cannot be written to."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{key}{suffix}"
-        record = {"sha256": hashlib.sha256(data).hexdigest(), "facts": facts}
+        record = {"sha256": _seal(data, facts), "facts": facts}
         _replace(path, data, 0o755 if executable else 0o644)
         _replace(path.with_suffix(".json"), json.dumps(record).encode(), 0o644)
-        return Artifact(path, facts)
+        return Artifact(path, data, facts)
+
+
+def _seal(data: bytes, facts: Facts) -> str:
+    return digest((data, json.dumps(facts, sort_keys=True)))
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:

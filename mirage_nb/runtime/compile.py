@@ -68,7 +68,7 @@ def compile_cubin(
     kept = cache.load(key, ".cubin")
     if kept is not None:
         usage = {name: ResourceUsage(**numbers) for name, numbers in kept.facts["usage"].items()}
-        return Cubin(kept.path.read_bytes(), arch, kept.facts["log"], usage, kept.path)
+        return Cubin(kept.data, arch, kept.facts["log"], usage, kept.path)
     data, log = _compile(nvrtc, source, arch, options)
     usage = read_usage(log)
     facts = {"arch": arch, "log": log, "usage": {name: asdict(u) for name, u in usage.items()}}

@@ -8,12 +8,14 @@ milliseconds: it is a small native program, not a Python), with a time limit.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from mirage_nb.errors import CompileError, LaunchError, MissingPartError
 from mirage_nb.runtime.arguments import Job, Parameter, bind
 from mirage_nb.runtime.artifacts import ArtifactCache, digest, digest_folder
 from mirage_nb.runtime.compile import DEVICE_FOLDER, relevant
+from mirage_nb.search.session.mailbox import temporary_folder
 from mirage_nb.settings import Settings, read_settings
 
 ENGINE = DEVICE_FOLDER / "cpu" / "engine" / "program.cc"
@@ -30,12 +33,14 @@ KERNEL_FLAGS = ("-w", "-fno-exceptions", "-fno-rtti", "-fstack-clash-protection"
 BUILD_SECONDS = 120
 GRACE_SECONDS = 5
 MEMORY_FOLDER = "/dev/shm"
+OTHER_COMPILER = "name another one in MIRAGE_NB_CXX"
 SHARED_LIMIT = 232448
 """Bytes of shared memory that a block may have on the largest target."""
 
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\('
 )
+_SECONDS = re.compile(r"\s*[\d.eE+-]+\s*")
 _X86_VECTORS = ("avx2", "fma")
 _HINTS = {
     "deadlock": "each thread waits for something that no other thread will do",
@@ -127,8 +132,7 @@ class CpuModule:
         return self._run(lines, bind(self.kernels[kernel], args), timeout)
 
     def _run(self, lines: list[str], job: Job, timeout: float) -> float:
-        with tempfile.TemporaryDirectory(prefix="mirage-nb-", dir=_scratch(job.nbytes)) as name:
-            folder = Path(name)
+        with temporary_folder(_scratch(job.nbytes)) as folder:
             try:
                 job.write(folder)
                 (folder / "job").write_text("\n".join(lines + job.lines) + "\n")
@@ -148,7 +152,7 @@ class CpuModule:
 
     def _read_report(self, path: Path, status: int) -> float:
         kind, _, message = (path.read_text(errors="replace") if path.exists() else "").partition("\n")
-        if status == 0 and kind == "done":
+        if status == 0 and kind == "done" and _SECONDS.fullmatch(message):
             return float(message)
         if not kind:
             cause = f"signal {-status}" if status < 0 else f"status {status}"
@@ -178,8 +182,8 @@ class _Builder:
         kept = self._cache.load(key, ".runner")
         if kept is not None:
             return kept.path
-        with tempfile.TemporaryDirectory(prefix="mirage-nb-") as folder:
-            output = Path(folder) / "runner"
+        with _workshop("the runner") as folder:
+            output = folder / "runner"
             self._compile("the runner", (*COMMON_FLAGS, "-rdynamic", "-o", str(output), str(ENGINE), "-ldl"))
             return self._keep(key, ".runner", output, {}, executable=True)
 
@@ -194,10 +198,10 @@ class _Builder:
         kept = self._cache.load(key, ".so")
         if kept is not None:
             return kept.path, _read_kernels(kept.facts["kernels"])
-        with tempfile.TemporaryDirectory(prefix="mirage-nb-") as folder:
-            output = self._build(Path(folder), source, names, options, checked)
-            described = subprocess.run((runner, "--describe", output), capture_output=True, text=True, check=False)
-            if described.returncode != 0:
+        with _workshop("the kernel") as folder:
+            output = self._build(folder, source, names, options, checked)
+            described = _run((str(runner), "--describe", str(output)), BUILD_SECONDS)
+            if described.returncode != 0 or not described.stdout:
                 raise CompileError(f"the compiled kernels cannot be loaded\n  {described.stderr.strip()}")
             facts = {"kernels": described.stdout}
             return self._keep(key, ".so", output, facts), _read_kernels(described.stdout)
@@ -218,17 +222,15 @@ class _Builder:
 
     def _compile(self, what: str, arguments: Sequence[str]) -> None:
         try:
-            ended = subprocess.run(
-                (self._cxx, *_machine_flags(), *arguments),
-                capture_output=True,
-                text=True,
-                timeout=BUILD_SECONDS,
-                check=False,
-            )
+            ended = _run((self._cxx, *_machine_flags(), *arguments), BUILD_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise CompileError(f"{self._cxx} took more than {BUILD_SECONDS} s for {what}") from error
+        if ended.returncode < 0:
+            raise CompileError(f"{self._cxx} ended with signal {-ended.returncode} at {what}", hint=OTHER_COMPILER)
         if ended.returncode != 0:
             raise CompileError(f"{self._cxx} rejects {what}\n{relevant(ended.stderr)}")
+        if not Path(arguments[arguments.index("-o") + 1]).exists():
+            raise CompileError(f"{self._cxx} made nothing of {what}", hint=OTHER_COMPILER)
 
     def _keep(self, key: str, suffix: str, made: Path, facts: dict[str, Any], *, executable: bool = False) -> Path:
         try:
@@ -241,17 +243,35 @@ class _Builder:
 
     def _version(self) -> str:
         try:
-            shown = subprocess.run((self._cxx, "--version"), capture_output=True, text=True, timeout=30, check=True)
+            shown = _run((self._cxx, "--version"), 30)
+            shown.check_returncode()
         except FileNotFoundError as error:
             raise MissingPartError(
                 f"no C++ compiler: {self._cxx!r} is not there",
-                hint="apt-get install g++ (Debian, Ubuntu), or name another one in MIRAGE_NB_CXX",
+                hint=f"apt-get install g++ (Debian, Ubuntu), or {OTHER_COMPILER}",
             ) from error
         except (OSError, subprocess.SubprocessError) as error:
             raise MissingPartError(
-                f"{self._cxx!r} is not a C++ compiler: {error}", hint="apt-get install g++"
+                f"{self._cxx!r} is not a C++ compiler: {error}", hint=f"apt-get install g++, or {OTHER_COMPILER}"
             ) from error
         return shown.stdout
+
+
+@contextlib.contextmanager
+def _workshop(what: str) -> Iterator[Path]:
+    """A folder to build in. Raises CompileError for whatever the machine has against it."""
+    try:
+        with temporary_folder() as folder:
+            yield folder
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileError(f"{what} cannot be built: {error}") from error
+
+
+def _run(command: tuple[str, ...], seconds: float) -> subprocess.CompletedProcess[str]:
+    """A program to its end, with all that it said, in whatever encoding. Raises OSError, TimeoutExpired."""
+    return subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=seconds, check=False
+    )
 
 
 def _machine_flags() -> tuple[str, ...]:
@@ -268,7 +288,8 @@ def _machine_flags() -> tuple[str, ...]:
 def _scratch(nbytes: int) -> str | None:
     """Where the arrays of a launch pass through files: in memory, if there is a folder with room to spare."""
     try:
-        return MEMORY_FOLDER if shutil.disk_usage(MEMORY_FOLDER).free > 2 * nbytes else None
+        roomy = shutil.disk_usage(MEMORY_FOLDER).free > 2 * nbytes
+        return MEMORY_FOLDER if roomy and os.access(MEMORY_FOLDER, os.W_OK | os.X_OK) else None
     except OSError:
         return None
 

@@ -10,6 +10,7 @@ cannot take, or that is numerically poor, stays a candidate and says why.
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 import threading
 import time
@@ -95,7 +96,6 @@ class Passes:
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
         self._sample: Sample | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="mirage-nb-")
         self._drawing: Callable[[float], None] | None = None
 
     @property
@@ -237,6 +237,14 @@ class Passes:
 
     def _draw(self, trials: Trials) -> Callable[[float], None]:
         return trials.begin(draw_into, self._drawn_file, self.search.program, self._sample_seed)
+
+    @functools.cached_property
+    def _folder(self) -> tempfile.TemporaryDirectory[str]:
+        """For as long as these passes are kept; made when there is something to lay there."""
+        try:
+            return tempfile.TemporaryDirectory(prefix="mirage-nb-")
+        except OSError as error:
+            raise MissingPartError(f"no folder for temporary files: {error}", hint="name one in TMPDIR") from error
 
     @property
     def _drawn_file(self) -> Path:

@@ -182,3 +182,5 @@ def test_entries_hold_their_facts(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "new" / "key.json").read_text())
     (tmp_path / "new" / "key.json").write_text(json.dumps(record | {"facts": 3}))
     assert cache.load("key", ".bin") is None
+    (tmp_path / "new" / "key.json").write_text(json.dumps(record | {"facts": {"n": [1, 3]}}))
+    assert cache.load("key", ".bin") is None, "they are those of other bytes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,33 @@ def test_compile_errors_show_the_line_of_the_kernel() -> None:
 def test_a_missing_compiler_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(MissingPartError, match=r"no C\+\+ compiler: 'g\+\+-none'(?s:.*)apt-get install g\+\+"):
         CpuModule(HEAD, settings=Settings(tmp_path, 1, "g++-none"))
+
+
+BROKEN = {
+    "is killed": ("kill -SEGV $$", "ended with signal 11"),
+    "speaks in bytes": ("printf '\\377\\376 error: what\\n' >&2; exit 1", "rejects the runner"),
+    "makes nothing": ("exit 0", "made nothing of the runner"),
+    "makes something else": ('for at; do case $was in -o) echo no > "$at";; esac; was=$at; done', "cannot be built"),
+    "is gone": ('rm "$0"', "made nothing of the runner"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_whatever_a_compiler_does_it_is_told_as_what_it_is(how: str, tmp_path: Path) -> None:
+    does, told = BROKEN[how]
+    script = tmp_path / "cxx"
+    script.write_text(f'#!/bin/sh\ncase "$1" in --version) printf "\\377 1.0\\n"; exit 0;; esac\n{does}\n')
+    script.chmod(0o755)
+    with pytest.raises(CompileError, match=told):
+        CpuModule(f'{HEAD}extern "C" __global__ void k(float* y) {{}}', settings=Settings(tmp_path, 1, str(script)))
+
+
+def test_without_room_for_temporary_files_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(MissingPartError, match=r"no folder for temporary files(?s:.*)TMPDIR"):
+        CpuModule(
+            f'{HEAD}extern "C" __global__ void k(float* y) {{}}', settings=Settings(tmp_path, 1, read_settings().cxx)
+        )
 
 
 def counting_compiler(folder: Path, before: str = "") -> tuple[Settings, Path]:

@@ -20,10 +20,11 @@ from mirage_nb.search.session.plain import Memo, Written, read, write
 
 
 @contextlib.contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """A folder that lasts as long as the context. Raises MissingPartError where none can be made."""
+def temporary_folder(place: str | None = None) -> Iterator[Path]:
+    """A folder that lasts as long as the context, in `place`, or where temporary files are. Raises MissingPartError
+    where none can be made."""
     try:
-        made = tempfile.TemporaryDirectory(prefix="mirage-nb-", ignore_cleanup_errors=True)
+        made = tempfile.TemporaryDirectory(prefix="mirage-nb-", dir=place, ignore_cleanup_errors=True)
     except OSError as error:
         hint = "make room there, or name another folder in TMPDIR"
         raise MissingPartError(f"no folder for temporary files: {error}", hint=hint) from error
