@@ -1,0 +1,220 @@
+"""Where an estimate comes from: bytes, waves, shared memory, products, vector work, barriers, starts.
+
+In: a muGraph of a search with its sizes, a target. Out: a `KernelEstimate` per kernel, or a text for people. The
+numbers are those of the cost model. Invariant: an estimate is its start, the longest of what overlaps, and a rest, in
+which a block waits for its first bytes and for turns of its ring, and works before and after the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mirage_nb.ir import KernelGraph
+from mirage_nb.search.assemble import Assembly, Part, sized, sizes_of_parts
+from mirage_nb.search.axes import Prepared, prepare
+from mirage_nb.search.derive import concatenated
+from mirage_nb.search.explore import run_configuration
+from mirage_nb.search.sizes.anatomy import Sizes
+from mirage_nb.search.sizes.constants import FITTED, Constants
+from mirage_nb.search.sizes.cost import Block, Running, block_of, run
+from mirage_nb.search.sizes.instantiate import numbered
+from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits
+from mirage_nb.search.sizes.work import work
+from mirage_nb.search.space import EFFORTS, configurations
+from mirage_nb.search.structure import KernelStructure, Structure
+from mirage_nb.targets import Target
+
+FREE_BARRIERS = {"barrier_us": 0.0, "loop_barrier_us": 0.0}
+FREE_PRODUCTS = {"product_us": 0.0, "scalar_us": 0.0, "tensor_share": np.inf}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEstimate:
+    """One kernel. Times in microseconds, sizes in bytes.
+
+    `us` is all of it, `start` until its first instruction. These overlap: `device`, what device memory and L2 need for
+    all blocks; `copies`, what brings the tiles of the busiest multiprocessor; its threads' `products`, `vectors`
+    (passes over tiles, reductions, elementwise operators), `barriers`, and `waits` for elements that pass through
+    registers. `rest` is what no overlap hides. `bytes_device` cross device memory if every tensor does so once,
+    `bytes_moved` with what several blocks read. `resident` blocks run side by side on one multiprocessor.
+    """
+
+    us: float
+    start: float
+    device: float
+    copies: float
+    products: float
+    vectors: float
+    barriers: float
+    waits: float
+    blocks: int
+    waves: int
+    resident: int
+    warps: int
+    stages: int
+    iterations: int
+    shared_memory: int
+    bytes_device: int
+    bytes_moved: int
+
+    @property
+    def longest(self) -> float:
+        """The longest of what overlaps."""
+        return max(self.device, self.copies, self.products + self.vectors + self.barriers + self.waits)
+
+    @property
+    def rest(self) -> float:
+        """What no overlap hides."""
+        return max(self.us - self.start - self.longest, 0.0)
+
+    def __str__(self) -> str:
+        ring = f", {self.iterations} iterations through a ring of {self.stages}" if self.iterations > 1 else ""
+        return "\n".join(
+            (
+                f"{self.us:.2f} us: {self.blocks} blocks of {self.warps} warps in {_count(self.waves, 'wave')}, "
+                f"{self.resident} at once on a multiprocessor, {self.shared_memory} bytes of shared memory{ring}",
+                f"  {self.start:>8.2f} us  start",
+                f"  {self.device:>8.2f} us  device memory and L2: {_megabytes(self.bytes_device)}, "
+                f"{_megabytes(self.bytes_moved)} with what blocks read again",
+                f"  {self.copies:>8.2f} us  copies into shared memory",
+                f"  {self.products:>8.2f} us  products",
+                f"  {self.vectors:>8.2f} us  vector work",
+                f"  {self.barriers:>8.2f} us  barriers",
+                f"  {self.waits:>8.2f} us  waits for elements that pass through registers",
+                f"  {self.rest:>8.2f} us  what no overlap hides",
+            )
+        )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.3g} MB"
+
+
+def kernel_estimates(
+    structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int], constants: Constants = FITTED
+) -> tuple[KernelEstimate, ...]:
+    """The generated kernels of the instance of these sizes, in launch order."""
+    return tuple(
+        _kernel(mine, kernel, numbers, target, constants)
+        for mine, kernel, numbers in _kernels(structure, prepared, sizes)
+    )
+
+
+def explain_estimate(
+    program: KernelGraph,
+    graph: KernelGraph,
+    sizes: Mapping[str, int],
+    target: Target,
+    *,
+    effort: str = "standard",
+    configuration: str = "",
+) -> str:
+    """Where the estimate of a muGraph comes from, kernel by kernel.
+
+    Args:
+        program, graph, sizes, configuration: as a candidate of a session has them. A configuration that is named is
+            the only one that is searched for the muGraph, which takes as long as it took then.
+        effort: that of the session.
+
+    Returns:
+        A text; what the cost model does not know, pre-defined kernels and muGraphs that were submitted, is named.
+    """
+    prepared = prepare(program)
+    found = next(_structures(prepared, graph, sizes, target, effort, configuration), None)
+    if found is None:
+        return "This muGraph is none of the search's: its estimate is the time that its traffic takes."
+    kernels = kernel_estimates(found, prepared, target, sizes)
+    lines = [f"kernel {number}: {kernel}" for number, kernel in enumerate(kernels, 1)]
+    if isinstance(found, Assembly):
+        library = sum(part.structure is None for part in found.parts)
+        lines += [f"and {_count(library, 'pre-defined kernel')}"] * bool(library)
+    lines.append("Device memory, copies and the work of threads overlap; the longest of them counts.")
+    return "\n".join(lines)
+
+
+def _structures(
+    prepared: Prepared, graph: KernelGraph, sizes: Mapping[str, int], target: Target, effort: str, configuration: str
+) -> Iterator[Structure]:
+    """The structures of a search whose instance of these sizes is the muGraph."""
+    bounds = EFFORTS[effort]
+    for tried in configurations(prepared, bounds):
+        if configuration not in ("", str(tried)):
+            continue
+        result = run_configuration(prepared, tried, bounds, bounds.budget, lambda counts: None, lambda: False)
+        for structure in result.structures:
+            instance = sized(structure, prepared, target, sizes)
+            if instance is not None and graph in (instance.graph, concatenated(instance.graph)):
+                yield structure
+
+
+def _kernels(
+    structure: Structure, prepared: Prepared, sizes: Mapping[str, int]
+) -> Iterator[tuple[Prepared, KernelStructure, Sizes]]:
+    """The generated kernels of an instance, each at its sizes."""
+    parts: list[tuple[Prepared, Structure, Mapping[str, int]]] = [(prepared, structure, sizes)]
+    if isinstance(structure, Assembly):
+        chosen: list[tuple[Part, Mapping[str, int]]] = list(sizes_of_parts(structure, sizes))
+        parts = [(part.prepared, part.structure, mine) for part, mine in chosen if part.structure is not None]
+    for own, whole, mine in parts:
+        for kernel, numbers in numbered(whole, own, mine):
+            yield own, kernel, numbers
+
+
+def _kernel(
+    prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target, constants: Constants
+) -> KernelEstimate:
+    block = block_of(prepared, kernel, sizes, target, constants)
+    way, running = _best(block, target, constants)
+    every = _worked(block, running, target, constants, constants)
+    without = _worked(block, running, target, replace(constants, **FREE_BARRIERS), constants)
+    vectors = _worked(block, running, target, replace(constants, **FREE_BARRIERS, **FREE_PRODUCTS), constants)
+    held = bool(block.held[0])
+    blocks, loop, copied = float(block.blocks[0]), float(sizes.loop[0]), block.copies
+    busiest = np.ceil(blocks / target.multiprocessors)
+    once = max(copied.us_once[0], copied.nbytes_once[0] / constants.port_bytes_us)
+    tile = max(copied.us[0], copied.nbytes[0] / constants.port_bytes_us)
+    waits = (copied.waiting_once[0] + loop * copied.waiting[0]) * running.waves[0]
+    return KernelEstimate(
+        us=float(running.us[0]),
+        start=target.start_us + (constants.follow_us if block.follows else 0.0),
+        device=float(block.traffic.us(block.blocks, block.blocks, target, constants)[0]),
+        copies=float(busiest * (once + loop * tile)),
+        products=0.0 if held else without - vectors,
+        vectors=every if held else vectors,
+        barriers=0.0 if held else every - without,
+        waits=float(waits),
+        blocks=int(blocks),
+        waves=int(running.waves[0]),
+        resident=int(running.resident[0]),
+        warps=way.warps,
+        stages=int(running.stages[0]),
+        iterations=int(loop),
+        shared_memory=int(running.memory[0]),
+        bytes_device=round(float(block.traffic.device[0])),
+        bytes_moved=round(float(block.traffic.block[0]) * blocks),
+    )
+
+
+def _best(block: Block, target: Target, constants: Constants) -> tuple[Way, Running]:
+    """How the kernel is estimated to be emitted best."""
+    ways = [DEFAULT_WAY]
+    if block.tiles.private.any():
+        ways += [way for way in OTHER_WAYS if fits(block.tiles, way, block.copies.bulk, target).all()]
+    tried = [(way, run(block, way, target, constants)) for way in ways]
+    return min(tried, key=lambda pair: float(pair[1].us[0]))
+
+
+def _worked(block: Block, running: Running, target: Target, free: Constants, constants: Constants) -> float:
+    """Microseconds that the threads of the busiest multiprocessor work, with the constants `free`."""
+    spent = block.work if bool(block.held[0]) else work(block.tiles, target, free)
+    loop = float(block.tiles.sizes.loop[0])
+    each = float(spent.early[0] + loop * spent.looped[0] + spent.late[0])
+    side_by_side = np.ceil(block.blocks[0] / running.waves[0] / target.multiprocessors)
+    return each * float(running.waves[0]) * max(1.0, float(side_by_side) / constants.concurrent)
