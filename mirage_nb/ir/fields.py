@@ -6,6 +6,7 @@ text and JSON forms both go through here, so a new attributes class needs one ro
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from mirage_nb.ir.ops import (
     PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
+    Shape,
     TransposeAttrs,
 )
 
@@ -59,6 +61,12 @@ def whole(value: Plain) -> int:
     if abs(value) > MAX_EXTENT:
         raise ProgramSizeError(f"the number {shown(value)} is beyond 2^40")
     return value
+
+
+def check_size(shape: Shape, place: str = "") -> None:
+    """Raise ProgramSizeError, which begins with the place, for a tensor beyond the limits."""
+    if len(shape) > MAX_RANK or math.prod(shape) > MAX_ELEMENTS:
+        raise ProgramSizeError(f"{place}a tensor of more than 2^60 elements or {MAX_RANK} dimensions")
 
 
 def shown(value: object) -> str:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Self
+from typing import Self, TypeVar
 
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.ir.dtypes import DType, MemSpace, TensorType, promote
@@ -405,6 +405,10 @@ class ThreadGraph(_Graph):
         return replace(self, outputs=outputs)
 
 
-def digest(graph: KernelGraph | BlockGraph | ThreadGraph) -> str:
+Graph = KernelGraph | BlockGraph | ThreadGraph
+G = TypeVar("G", KernelGraph, BlockGraph, ThreadGraph)
+
+
+def digest(graph: Graph) -> str:
     """sha256 over the structure of a graph, independent of the run."""
     return hashlib.sha256(repr(graph).encode()).hexdigest()

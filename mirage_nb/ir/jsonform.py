@@ -8,18 +8,16 @@ and sizes beyond the limits are errors; reading is linear in the text.
 from __future__ import annotations
 
 import json
-import math
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 from mirage_nb.errors import FormatError, GraphError, ProgramSizeError, ShapeError
 from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
 from mirage_nb.ir.fields import (
     INT,
-    MAX_ELEMENTS,
     MAX_OPERATORS,
-    MAX_RANK,
     Plain,
+    check_size,
     name,
     read_attrs,
     several,
@@ -27,16 +25,13 @@ from mirage_nb.ir.fields import (
     whole,
     write_attrs,
 )
-from mirage_nb.ir.graph import BlockGraph, Input, KernelGraph, Op, ThreadGraph
-from mirage_nb.ir.ops import OpKind
+from mirage_nb.ir.graph import BlockGraph, G, Graph, Input, KernelGraph, Op, ThreadGraph
+from mirage_nb.ir.ops import KINDS, OpKind
 
 SCHEMA = "mugraph"
 VERSION = 1
 MAX_TEXT = 8_000_000
 
-Graph = KernelGraph | BlockGraph | ThreadGraph
-G = TypeVar("G", KernelGraph, BlockGraph, ThreadGraph)
-KINDS = {kind.value: kind for kind in OpKind}
 SHAPE = several(INT)
 
 
@@ -121,7 +116,7 @@ def _input(item: object) -> Input:
     if dims and len(dims) != len(shape):
         raise FormatError(f"{len(dims)} names for {len(shape)} dimensions")
     found = Input(name(record["name"]), TensorType(shape, dtype), dims)
-    _check_size(found.type)
+    check_size(found.type.shape)
     return found
 
 
@@ -143,7 +138,7 @@ class _Reader:
             except (GraphError, ShapeError) as error:
                 raise FormatError(f"operator {len(graph.ops)}: {error.message}", hint=error.hint) from error
             for t in graph.types[start:]:
-                _check_size(t)
+                check_size(t.shape)
         return graph
 
     def _operator(self, graph: Graph, item: object) -> Op:
@@ -196,8 +191,3 @@ def _record(plain: object, what: str, wanted: tuple[str, ...], optional: tuple[s
         if key not in wanted and key not in optional:
             raise FormatError(f"{what} has no {shown(key)}", hint=f"it has {', '.join((*wanted, *optional))}")
     return plain
-
-
-def _check_size(t: TensorType) -> None:
-    if len(t.shape) > MAX_RANK or math.prod(t.shape) > MAX_ELEMENTS:
-        raise ProgramSizeError(f"a tensor of more than 2^60 elements or {MAX_RANK} dimensions")

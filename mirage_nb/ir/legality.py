@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.ir.dtypes import MemSpace, TensorType
-from mirage_nb.ir.graph import BlockGraph, KernelGraph, Op, ThreadGraph, result_count
+from mirage_nb.ir.graph import BlockGraph, Graph, KernelGraph, Op, ThreadGraph, result_count
 from mirage_nb.ir.ops import OPS, AccumAttrs, AccumKind, InIterAttrs, OpKind
 from mirage_nb.targets import Target
 
@@ -99,9 +99,7 @@ def _place(place: str, number: int, op: Op) -> str:
     return f"{place}operator {number} ({op.kind.value})"
 
 
-def _check_types(
-    start: KernelGraph | BlockGraph | ThreadGraph, graph: KernelGraph | BlockGraph | ThreadGraph, place: str
-) -> None:
+def _check_types(start: Graph, graph: Graph, place: str) -> None:
     """Every operator, appended again, has the operands, attributes and result types that the graph says."""
     built = start
     total = built.input_count

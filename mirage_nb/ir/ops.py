@@ -62,6 +62,10 @@ class OpKind(enum.Enum):
     CONCAT = "Concat"
 
 
+KINDS = {kind.value: kind for kind in OpKind}
+"""The operators by their names in text and JSON."""
+
+
 class Trait(enum.Enum):
     """What the passes may assume of an operator."""
 

@@ -16,22 +16,19 @@ Reading takes time and memory in proportion to the text and refuses what is beyo
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeVar
 
 from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError, ShapeError, SourceSpan
 from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
 from mirage_nb.ir.fields import (
     INT,
     MAX_DIGITS,
-    MAX_ELEMENTS,
     MAX_OPERATORS,
-    MAX_RANK,
     Plain,
+    check_size,
     fraction,
     name,
     read_attrs,
@@ -40,17 +37,13 @@ from mirage_nb.ir.fields import (
     whole,
     write_attrs,
 )
-from mirage_nb.ir.graph import BlockGraph, Input, KernelGraph, Op, ThreadGraph
-from mirage_nb.ir.ops import OpKind, Shape
+from mirage_nb.ir.graph import BlockGraph, G, Graph, Input, KernelGraph, Op, ThreadGraph
+from mirage_nb.ir.ops import KINDS, OpKind, Shape
 
 HEADER = "mugraph"
 VERSION = 1
 MAX_TEXT = 4_000_000
 TYPE_COLUMN = 56
-
-Graph = KernelGraph | BlockGraph | ThreadGraph
-G = TypeVar("G", KernelGraph, BlockGraph, ThreadGraph)
-KINDS = {kind.value: kind for kind in OpKind}
 
 
 def print_graph(graph: KernelGraph) -> str:
@@ -319,7 +312,7 @@ class _Reader:
         except FormatError as error:
             raise self._located(error, line) from error
         line.end()
-        _check_size(found.type.shape, line)
+        check_size(found.type.shape, f"line {line.number}: ")
         return found
 
     @staticmethod
@@ -352,7 +345,7 @@ class _Reader:
             named = ", ".join(f"%{start + i}" for i in range(len(found))) or "no value"
             raise line.error(f"this operator defines {named}", 1)
         for t in found:
-            _check_size(t.shape, line)
+            check_size(t.shape, f"line {line.number}: ")
         self._check_types(line, found)
         line.end()
         return longer
@@ -433,8 +426,3 @@ class _Reader:
     @staticmethod
     def _located(error: MirageError, line: _Line) -> FormatError:
         return FormatError(error.message, hint=error.hint, span=error.span or line.error("", 1).span)
-
-
-def _check_size(shape: Shape, line: _Line) -> None:
-    if len(shape) > MAX_RANK or math.prod(shape) > MAX_ELEMENTS:
-        raise ProgramSizeError(f"line {line.number}: a tensor of more than 2^60 elements or {MAX_RANK} dimensions")
