@@ -81,14 +81,20 @@ def safe_attention(
     args = (tensor((heads, rows, d)), tensor((heads, keys, d)), tensor((heads, keys, d)))
     b = Block(args, (heads, row_blocks), loop)
     q, k, v = b.read(0, (0, 1)), b.read(1, (0, None), 1), b.read(2, (0, None), 1)
+    total, out, _ = _safe_sums(b, q, k, v)
+    b.save(b.op(OpKind.DIV, out, total), (0, 1))
+    return one_kernel("Q K V", b)
+
+
+def _safe_sums(b: Block, q: int, k: int, v: int) -> tuple[int, int, int]:
+    """The rescaled sums of E and of E @ V for E = exp(S - m), S = Q @ K^T / 8; and m, the tile's own row maximum."""
     scores = b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1))
     scores = b.op(OpKind.MUL, scores, b.const(Fraction(1, 8)))
     top = b.max(scores, 2)
     e = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
     total = b.accum(b.sum(e, 2), top, kind=AccumKind.RESCALE)
     out = b.accum(b.op(OpKind.MATMUL, e, v), top, kind=AccumKind.RESCALE)
-    b.save(b.op(OpKind.DIV, out, total), (0, 1))
-    return one_kernel("Q K V", b)
+    return total, out, top
 
 
 def normed_attention(
@@ -156,12 +162,7 @@ def split_safe_attention(
     args = (tensor((heads, rows, d)), tensor((heads, keys, d)), tensor((heads, keys, d)))
     b = Block(args, (heads, row_blocks, splits), loop)
     q, k, v = b.read(0, (0, 1, None)), b.read(1, (0, None, 1), 1), b.read(2, (0, None, 1), 1)
-    scores = b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1))
-    scores = b.op(OpKind.MUL, scores, b.const(Fraction(1, 8)))
-    top = b.max(scores, 2)
-    e = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
-    total = b.accum(b.sum(e, 2), top, kind=AccumKind.RESCALE)
-    out = b.accum(b.op(OpKind.MATMUL, e, v), top, kind=AccumKind.RESCALE)
+    total, out, top = _safe_sums(b, q, k, v)
     highest = b.accum(top, kind=AccumKind.MAX)
     block_rows = rows // row_blocks
     for value, last in ((out, d), (total, 1), (highest, 1)):
