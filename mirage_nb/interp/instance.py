@@ -88,7 +88,7 @@ class Fields(Protocol):
     def q(self) -> Arithmetic:
         """Arithmetic inside of exponents."""
 
-    def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
+    def random(self, name: str, shape: Shape, p: bool = True, q: bool = True, kind: str = "") -> FieldTensor:
         """Uniform elements; the shape of those of each instance."""
 
     def number(self, value: Fraction, dims: int) -> FieldTensor:
@@ -149,19 +149,22 @@ class FieldInstance:
         p, q = pool.pairs[int(rng.integers(len(pool.pairs)))]
         return cls(Modulus(p), Modulus(q), pow(int(rng.integers(1, p)), 2, p), seed)
 
-    def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
-        """Uniform elements, independent for every name and part; the parts asked for, at least one."""
+    def random(self, name: str, shape: Shape, p: bool = True, q: bool = True, kind: str = "") -> FieldTensor:
+        """Uniform elements, independent for every name, kind and part; the parts asked for, at least one. Inputs have
+        any names, so what else is drawn has a kind."""
         p = p or not q
         parts = [
-            self.placed(self._uniform(name, part, modulus.value, shape)) if wanted else None
+            self.placed(self._uniform((kind, name, part) if kind else (name, part), modulus.value, shape))
+            if wanted
+            else None
             for part, modulus, wanted in (("p", self.p, p), ("q", self.q, q))
         ]
         return FieldTensor(parts[0], parts[1])
 
-    def _uniform(self, name: str, part: str, bound: int, shape: Shape) -> Residues:
+    def _uniform(self, labels: tuple[str, ...], bound: int, shape: Shape) -> Residues:
         if math.prod(shape) < UNDRAWN:
-            return _uniform(self.generator(name, part), bound, shape)
-        undrawn: Any = Undrawn.of(self.key(name, part), bound, shape)
+            return _uniform(self.generator(*labels), bound, shape)
+        undrawn: Any = Undrawn.of(self.key("undrawn elements", "of", *labels), bound, shape)
         return cast(Residues, undrawn)
 
     def number(self, value: Fraction, dims: int) -> FieldTensor:
@@ -170,7 +173,7 @@ class FieldInstance:
 
     def symbol(self, name: str, dims: int) -> FieldTensor:
         """One random element."""
-        return self.random(f"symbol {name}", (1,) * dims)
+        return self.random(name, (1,) * dims, kind="symbol")
 
     def placed(self, array: Array) -> Array:
         """The array where the others are."""
@@ -226,9 +229,9 @@ class FieldStack:
         self._keys: dict[tuple[str, ...], Words] = {}
         self._constants: dict[str | Fraction, FieldTensor] = {}
 
-    def random(self, name: str, shape: Shape, p: bool = True, q: bool = True) -> FieldTensor:
+    def random(self, name: str, shape: Shape, p: bool = True, q: bool = True, kind: str = "") -> FieldTensor:
         """Uniform elements; `shape` is that of every instance."""
-        return stacked([instance.random(name, shape, p, q) for instance in self.instances])
+        return stacked([instance.random(name, shape, p, q, kind) for instance in self.instances])
 
     def number(self, value: Fraction, dims: int) -> FieldTensor:
         """A rational number, made once."""
@@ -239,7 +242,7 @@ class FieldStack:
     def symbol(self, name: str, dims: int) -> FieldTensor:
         """One random element for each instance, drawn once."""
         if name not in self._constants:
-            self._constants[name] = self.random(f"symbol {name}", ())
+            self._constants[name] = self.random(name, (), kind="symbol")
         return self._constants[name].moved(lambda part: part.reshape(-1, *(1,) * (dims - 1)))
 
     def placed(self, array: Array) -> Array:

@@ -53,7 +53,7 @@ class Exponents:
             users = self.meets & chosen
             for draw in range(DRAWS):
                 fresh = (
-                    instance.random(f"{i.name} instead {draw}", x.shape, x.p is not None, x.q is not None)
+                    instance.random(i.name, x.shape, x.p is not None, x.q is not None, f"instead {draw}")
                     for i, x in zip(self.graph.inputs, inputs, strict=True)
                 )
                 masks = ((classes >= 0) & chosen[classes] for classes in self.classes)

@@ -87,7 +87,7 @@ class RootGroups:
         unseen: set[tuple[int, int]] | None = None
         for sample in range(SAMPLES):
             mixed = [
-                replaced(x, instance.random(f"{i.name} sample {sample}", x.shape, x.p is not None, x.q is not None), m)
+                replaced(x, _sampled(instance, i.name, sample, x), m)
                 for i, x, m in zip(self.pruned.inputs, inputs, (marks != 0 for marks in self.marks), strict=True)
             ]
             radicands = self.radicands(mixed, instance)
@@ -100,6 +100,10 @@ class RootGroups:
             if not unseen:
                 return True
         return False
+
+
+def _sampled(instance: FieldInstance, name: str, number: int, like: FieldTensor) -> FieldTensor:
+    return instance.random(name, like.shape, like.p is not None, like.q is not None, f"sample {number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ def draw_stacked(graph: KernelGraph, instances: FieldStack, parts: Parts) -> tup
                 mask = (marks & failed[number]) != 0
                 if mask.any():
                     instance, shape = instances.instances[number], given.type.shape
-                    fresh = instance.random(f"{given.name} again {version}", shape, *parts[given.name])
+                    fresh = instance.random(given.name, shape, *parts[given.name], f"again {version}")
                     for old, new in ((inputs[at].p, fresh.p), (inputs[at].q, fresh.q)):
                         if old is not None and new is not None:
                             old[number][mask] = new[mask]

@@ -59,7 +59,8 @@ class LaxReport:
 
     @property
     def exact(self) -> bool:
-        """Whether unequal field values alone prove that two graphs differ as functions of reals."""
+        """Whether operators mean in the field what they mean for reals: field values that differ alone prove that
+        graphs differ as functions of reals, and where the field has a value reals have one, but for few inputs."""
         return not (self.opaque or self.maxima or self.roots or self.symbols)
 
     @property

@@ -94,22 +94,31 @@ class Matching:
         return next((pair.witness for row in rows for pair in row if pair.witness is not None), None)
 
     def _match(self, times: int = 0) -> list[int] | None:
-        """A pairing of live pairs whose elements were compared `times` times (augmenting paths)."""
-        taken: dict[int, int] = {}
+        """A pairing of live pairs whose elements were compared `times` times."""
+        fits = [
+            [pair.alive and (not times or int(pair.counts.min(initial=times)) >= times) for pair in row]
+            for row in self._pairs
+        ]
+        return paired(fits)
 
-        def place(row: int, seen: set[int]) -> bool:
-            for column, pair in enumerate(self._pairs[row]):
-                if column in seen or not pair.alive or (times and int(pair.counts.min(initial=times)) < times):
-                    continue
-                seen.add(column)
-                if column not in taken or place(taken[column], seen):
-                    taken[column] = row
-                    return True
-            return False
 
-        if not all(place(row, set()) for row in range(len(self.program))):
-            return None
-        return [column for column, _ in sorted(taken.items(), key=lambda item: item[1])]
+def paired(fits: Sequence[Sequence[bool]]) -> list[int] | None:
+    """For every row a column of its own that fits, if there are such (augmenting paths)."""
+    taken: dict[int, int] = {}
+
+    def place(row: int, seen: set[int]) -> bool:
+        for column, fitting in enumerate(fits[row]):
+            if column in seen or not fitting:
+                continue
+            seen.add(column)
+            if column not in taken or place(taken[column], seen):
+                taken[column] = row
+                return True
+        return False
+
+    if not all(place(row, set()) for row in range(len(fits))):
+        return None
+    return [column for column, _ in sorted(taken.items(), key=lambda item: item[1])]
 
 
 def _agree(want: FieldTensor, got: FieldTensor) -> bool:

@@ -1,17 +1,29 @@
 """Two graphs on float64 inputs: the judge where field values alone prove nothing.
 
-In: two graphs and a seed. Out: DIFFERENT with a witness, or AGREE. A square root that cancels a square, a
-maximum of scaled values or an operator outside LAX may make equal functions look different to the field;
-only a difference that float64 shows far above rounding refutes them.
+In: two graphs and a seed. Out: DIFFERENT with a witness, or AGREE.
+
+Field values that differ prove that functions of reals differ where every operator means in the field what it means
+for reals, up to the theorems of `bound`: sums, products, quotients, exponentials (`LaxReport.exact`). Elsewhere they
+do not, so float64 has to show the difference, far above rounding:
+- a square root: that of x * x is x or -x in the field, by another rule than |x|;
+- a maximum, also one that only shifts exponents: it is a random function of its set there. Of a wrong shift the
+  difference of both sides is a polynomial A in exponentials E of exponents and F of maxima that is not zero; but F is
+  one of the E in reals, A may vanish for all choices of that, as it does for max(2 x) beside 2 max(x), and to know
+  for which it does not one has to know which elements can be the largest;
+- an uninterpreted function; a symbol, whose value the field does not know.
+
+Field values that agree say nothing of elements without a value. In the same graphs a quotient may be 0 / 0 in reals
+and not in the field, as relu(x) / relu(x), and a root that the field has half the time, as of -x * x - 1, never exists.
+So float64 values of the graphs that are not exact have to agree too, at inputs where the program has a value.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +32,13 @@ from mirage_nb.interp.reference import FloatAlgebra, evaluate
 from mirage_nb.interp.shared import Values
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.drawn import Candidate, Program, is_small
+from mirage_nb.verify.matching import paired
 from mirage_nb.verify.verdict import Witness
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
+
+WIDE = np.longdouble
+"""80 bits where there are such numbers; else the same 64, and rounding is not told from a difference."""
 
 TOLERANCE = 1e-9
 """Relative to the largest value of the output; rounding stays many orders below for inputs near 1."""
@@ -44,14 +60,28 @@ class RealsReport:
 
 
 def in_reals(program: Program, candidate: Candidate, seed: int) -> RealsReport:
-    """Compare on a normal and on a positive draw, outputs in any order; infinite and undefined results of
-    the program are not compared."""
+    """Compare on a normal, a positive and a negative draw, outputs in any order; infinite and undefined results of
+    the program are not compared, but the candidate has to have a value where the program has one."""
     for number in range(len(DRAWS)):
         drawn = _kept(program, seed, number) if is_small(program.graph) else _Draw(program, seed, number)
         left, right = drawn.expected, drawn.outputs(candidate)
-        if not _pairable(left, right):
-            return RealsReport(Reals.DIFFERENT, _witness(left, right, seed + number))
+        if _paired(left, right):
+            continue
+        doubts: list[Array] = [ZERO] * (len(left) + len(right))
+        if drawn.wide:
+            # Rounding may be all that makes them differ, as in (x + 1e10) - 1e10; more bits show how much there is.
+            narrow = [*left, *right]
+            left, right = drawn.wide, drawn.outputs(candidate, WIDE)
+            doubts = [_rounding(a, b) for a, b in zip(narrow, [*left, *right], strict=True)]
+        if not _paired(left, right, doubts):
+            return RealsReport(Reals.DIFFERENT, _witness(left, right, seed + number, doubts))
     return RealsReport(Reals.AGREE)
+
+
+@functools.lru_cache(maxsize=1024)
+def once_in_reals(program: Program, candidate: Candidate) -> RealsReport:
+    """What the first seed says: a difference holds whatever the seed of the field trials."""
+    return in_reals(program, candidate, 0)
 
 
 def _normal(graph: KernelGraph, seed: int) -> dict[str, Array]:
@@ -64,53 +94,75 @@ def _positive(graph: KernelGraph, seed: int) -> dict[str, Array]:
     return {i.name: rng.uniform(0.5, 1.5, size=i.type.shape) for i in graph.inputs}
 
 
-DRAWS = (_normal, _positive)
+def _negative(graph: KernelGraph, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng([seed, 4])
+    return {i.name: rng.uniform(-1.5, -0.5, size=i.type.shape) for i in graph.inputs}
+
+
+DRAWS = (_normal, _positive, _negative)
+MAX_ELEMENTS = 2**24
+"""Inputs up to which float64 values stand beside field values that agree."""
 
 
 class _Draw:
-    """Inputs and what the program makes of them; for a small one also what its candidates make of them."""
+    """Inputs and what graphs make of them; `expected`: the program, `wide`: with more bits, if it is small."""
 
     def __init__(self, program: Program, seed: int, number: int) -> None:
         self._inputs = DRAWS[number](program.graph, seed)
-        self._values = Values(FloatAlgebra(np.dtype(np.float64)), self._inputs) if is_small(program.graph) else None
+        self._small = is_small(program.graph)
+        self._values: dict[Any, Values[Array]] = {}
         self.expected = self.outputs(program.itself)
+        self.wide = self.outputs(program.itself, WIDE) if self._small else ()
 
-    def outputs(self, candidate: Candidate) -> tuple[Array, ...]:
-        """What a candidate makes of them."""
-        if self._values is None:
-            return evaluate(candidate.graph, self._inputs)
+    def outputs(self, graph: Candidate, dtype: Any = np.float64) -> tuple[Array, ...]:
+        """What the program or a candidate makes of them; for a small program, what others made alike is known."""
+        if not self._small:
+            return evaluate(graph.graph, self._inputs, dtype)
+        if dtype not in self._values:
+            inputs = {name: array.astype(dtype) for name, array in self._inputs.items()}
+            self._values[dtype] = Values(FloatAlgebra(np.dtype(dtype)), inputs)
         with np.errstate(all="ignore"):
-            made = self._values.run(candidate.plan)
-        return tuple(np.broadcast_to(x, shape) for x, shape in zip(made, candidate.plan.shapes, strict=True))
+            made = self._values[dtype].run(graph.plan)
+        return tuple(np.broadcast_to(x, shape) for x, shape in zip(made, graph.plan.shapes, strict=True))
 
 
 _kept = functools.lru_cache(maxsize=64)(_Draw)
 
 
-def _pairable(left: Sequence[Array], right: Sequence[Array]) -> bool:
+def _rounding(x: Array, wide: Array) -> Array:
+    """How far rounding took values from those with more bits; 0 where they have none."""
+    with np.errstate(invalid="ignore"):
+        found: Array = np.nan_to_num(np.abs(x - wide), nan=0, posinf=0)
+    return found
+
+
+def _paired(left: Sequence[Array], right: Sequence[Array], doubts: Sequence[Array] = ()) -> bool:
     """Whether some order of the right outputs agrees with the left ones."""
-    orders = itertools.permutations(right) if len(right) <= MAX_PERMUTED else [tuple(right)]
-    return any(all(_error(a, b) is None for a, b in zip(left, order, strict=True)) for order in orders)
+    rows, columns = doubts[: len(left)] or [ZERO] * len(left), doubts[len(left) :] or [ZERO] * len(right)
+    fits = [
+        [_error(a, b, c, d) is None for b, d in zip(right, columns, strict=True)]
+        for a, c in zip(left, rows, strict=True)
+    ]
+    return paired(fits) is not None
 
 
-MAX_PERMUTED = 5
-"""More outputs than this are compared in their own order."""
+ZERO = np.zeros(())
 
 
-def _error(left: Array, right: Array) -> tuple[int, ...] | None:
+def _error(left: Array, right: Array, left_doubt: Array, right_doubt: Array) -> tuple[int, ...] | None:
     """The first element that differs, or None."""
     if left.shape != right.shape:
         return ()
     finite = np.isfinite(left)
-    scale = float(np.abs(left[finite]).max(initial=1e-30))
+    scale = np.abs(left[finite]).max(initial=1e-30)
     with np.errstate(invalid="ignore"):
-        wrong = finite & ~(np.abs(left - right) <= TOLERANCE * scale)
+        wrong = finite & ~(np.abs(left - right) <= TOLERANCE * scale + left_doubt + right_doubt)
     return tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.any() else None
 
 
-def _witness(left: Sequence[Array], right: Sequence[Array], seed: int) -> Witness | None:
+def _witness(left: Sequence[Array], right: Sequence[Array], seed: int, doubts: Sequence[Array]) -> Witness | None:
     for number, (a, b) in enumerate(zip(left, right, strict=True)):
-        index = _error(a, b)
+        index = _error(a, b, doubts[number], doubts[len(left) + number])
         if index is not None and a.shape == b.shape:
             return Witness(seed, number, index, repr(float(a[index])), repr(float(b[index])))
     return None

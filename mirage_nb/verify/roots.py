@@ -43,7 +43,7 @@ def rooted_inputs(graph: KernelGraph, instance: FieldInstance, parts: Parts) -> 
         for at, mask in enumerate(_redrawn(pruned, failed)):
             if mask is not None:
                 given = graph.inputs[at]
-                fresh = instance.random(f"{given.name} again {number}", given.type.shape, *parts[given.name])
+                fresh = instance.random(given.name, given.type.shape, *parts[given.name], f"again {number}")
                 inputs[at] = replaced(inputs[at], fresh, mask)
     return tuple(inputs)
 

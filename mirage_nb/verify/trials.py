@@ -22,7 +22,7 @@ from mirage_nb.verify.bound import trial_bound
 from mirage_nb.verify.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
 from mirage_nb.verify.large import SMALLER, TOO_LARGE, Believed, DeviceFault, check_memory
 from mirage_nb.verify.matching import Matching
-from mirage_nb.verify.reals import Reals, in_reals
+from mirage_nb.verify.reals import MAX_ELEMENTS, Reals, RealsReport, in_reals, once_in_reals
 from mirage_nb.verify.towers import Observer
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 
@@ -222,7 +222,7 @@ class _Run:
         self.progress(len(self.primes), self.wanted)
 
     def _differ_in_reals(self) -> bool:
-        return in_reals(*self.pair, self.seed).outcome is Reals.DIFFERENT
+        return self._in_reals().outcome is Reals.DIFFERENT
 
     def _find_bound(self) -> None:
         """What a trial is worth, and whether it has to show more than values for that."""
@@ -254,6 +254,8 @@ class _Run:
         return self.final and total is not None and FINAL_LOG2_BOUND < total and self.wanted < FINAL_TRIALS
 
     def _equal(self, matching: Matching) -> Verdict:
+        if not self._agree_in_reals():
+            return self._by_reals(VerdictKind.UNDECIDED, "float64 values do not agree as field values do")
         total = self._total()
         return self._verdict(
             VerdictKind.FIELD,
@@ -275,9 +277,20 @@ class _Run:
             witness,
         )
 
+    def _agree_in_reals(self) -> bool:
+        """Whether float64 values agree, where the field may have values that reals have not."""
+        if self.lax.exact or sum(i.type.elements for i in self.program.inputs) > MAX_ELEMENTS:
+            return True
+        return once_in_reals(*self.pair).outcome is Reals.AGREE
+
+    def _in_reals(self) -> RealsReport:
+        """What is known of any seed, else what this one says."""
+        known = once_in_reals(*self.pair)
+        return known if known.outcome is Reals.DIFFERENT else in_reals(*self.pair, self.seed)
+
     def _by_reals(self, otherwise: VerdictKind, note: str, field_witness: Witness | None = None) -> Verdict:
         """REFUTED where float64 values of the two graphs differ, else the given kind."""
-        found = in_reals(*self.pair, self.seed)
+        found = self._in_reals()
         if found.outcome is Reals.DIFFERENT:
             both = "the field and float64 values differ" if field_witness else "the float64 values differ"
             return self._verdict(VerdictKind.REFUTED, witness=field_witness or found.witness, note=both)

@@ -123,10 +123,10 @@ def _judge(made: Row, program: KernelGraph, description: str, mutant: KernelGrap
 
 
 def equal_in_reals(program: KernelGraph, mutant: KernelGraph) -> bool:
-    """Equal on normal and on positive inputs, up to rounding, outputs in order; undefined elements in the same
-    places."""
-    for sign in (False, True):
-        inputs = {n: np.abs(a) + 0.5 if sign else a for n, a in arrays_for(program, 11).items()}
+    """Equal on normal, on positive and on negative inputs, up to rounding, outputs in order; undefined elements in the
+    same places."""
+    for sign in (0, 1, -1):
+        inputs = {n: sign * (np.abs(a) + 0.5) if sign else a for n, a in arrays_for(program, 11).items()}
         for left, right in zip(evaluate(program, inputs), evaluate(mutant, inputs), strict=True):
             if not np.allclose(left, right, rtol=1e-8, atol=1e-12, equal_nan=True):
                 return False

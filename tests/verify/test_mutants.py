@@ -49,9 +49,9 @@ tally: Counter[str] = Counter()
 
 
 def equal_in_reals(program: KernelGraph, mutant: KernelGraph) -> bool:
-    """Equal on normal and on positive inputs, up to rounding; undefined elements in the same places."""
-    for sign in (False, True):
-        inputs = {n: np.abs(a) + 0.5 if sign else a for n, a in arrays_for(program, 11).items()}
+    """Equal on normal, on positive and on negative inputs, up to rounding; undefined elements in the same places."""
+    for sign in (0, 1, -1):
+        inputs = {n: sign * (np.abs(a) + 0.5) if sign else a for n, a in arrays_for(program, 11).items()}
         left, right = evaluate(program, inputs)[0], evaluate(mutant, inputs)[0]
         if not np.allclose(left, right, rtol=1e-8, atol=1e-12, equal_nan=True):
             return False
