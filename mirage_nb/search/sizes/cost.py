@@ -135,7 +135,7 @@ def run(block: Block, way: Way, target: Target, constants: Constants) -> Running
     room = np.floor((target.shared_per_block - RESERVED_BYTES - block.beside) / np.maximum(ring, 1))
     stages = np.minimum(np.maximum(room, np.minimum(2, sizes.loop)), np.minimum(way.stages, sizes.loop))
     memory = np.where(block.held, RESERVED_BYTES, np.maximum(block.beside + stages * ring, block.after))
-    together = resident(block.tiles, memory, way, target)
+    together = resident(block.tiles, memory, block.copies.bulk, way, target)
     full = together * target.multiprocessors
     waves = np.ceil(block.blocks / full)
     start = target.start_us - constants.latency_us + (constants.follow_us if block.follows else 0.0)

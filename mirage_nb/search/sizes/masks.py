@@ -27,6 +27,7 @@ _FIRST = frozenset(
 """Zero where the first operand is zero."""
 KNOWN = 1024
 """Kernels and axes whose masks are remembered."""
+_FOLDS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.ACCUM})
 _FOLDING = frozenset({AccumKind.SUM, AccumKind.RESCALE, AccumKind.MAX})
 
 
@@ -56,8 +57,8 @@ class Mask:
 
 
 @lru_cache(maxsize=KNOWN)
-def masks_of(kernel: KernelStructure, axis: int) -> tuple[Mask, ...]:
-    """The masks of a kernel whose tiles hang over the end of an axis."""
+def masks_of(kernel: KernelStructure, axis: int, reduced: bool) -> tuple[Mask, ...]:
+    """The masks of a kernel whose tiles hang over the end of an axis; `reduced`: one that the program sums."""
     found: list[Mask] = []
     zero: list[Axes] = []
 
@@ -82,4 +83,8 @@ def masks_of(kernel: KernelStructure, axis: int) -> tuple[Mask, ...]:
             zero.append(frozenset({axis}) if step.type[axis] & TILE else frozenset())
         else:
             zero.append(zeros(operator.kind, [zero[read] for read in step.reads]))
+        lost = len(step.reads) == 1 and zero[step.reads[0]] - zero[-1]
+        if lost and reduced and step.type[axis] & TILE and operator.kind not in _FOLDS:
+            found.append(Mask(len(zero) - 1, 1))  # what is to be folded some time
+            zero[-1] = lost
     return tuple(found)

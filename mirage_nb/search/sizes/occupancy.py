@@ -121,10 +121,10 @@ def _aligned(nbytes: Numbers) -> Numbers:
     return np.ceil(nbytes / SWIZZLE_BYTES) * SWIZZLE_BYTES
 
 
-def resident(tiles: Tiles, memory: Numbers, way: Way, target: Target) -> Numbers:
+def resident(tiles: Tiles, memory: Numbers, bulk: Truths, way: Way, target: Target) -> Numbers:
     """Blocks that one multiprocessor runs at once: what its shared memory, threads and registers hold.
 
-    A warp has its registers in one of the quarters of a multiprocessor. One more warp of a block copies.
+    A warp has its registers in one of the quarters of a multiprocessor. One more warp of a block asks for bulk copies.
     """
     accumulated = np.zeros(tiles.shape)
     widest = np.zeros(tiles.shape)
@@ -143,7 +143,7 @@ def resident(tiles: Tiles, memory: Numbers, way: Way, target: Target) -> Numbers
     warps = QUARTERS * np.floor(target.registers_per_multiprocessor / QUARTERS / (32 * registers))
     warps = np.minimum(warps, target.threads_per_multiprocessor / 32)
     by_memory = target.shared_per_multiprocessor / (memory + RESERVED_BYTES)
-    together: Numbers = np.maximum(np.floor(np.minimum(by_memory, warps / (way.warps + 1))), 1)
+    together: Numbers = np.maximum(np.floor(np.minimum(by_memory, warps / (way.warps + bulk))), 1)
     return together
 
 

@@ -16,7 +16,7 @@ from mirage_nb.search.saturation.values import BODY, DATA, TILE
 from mirage_nb.search.sizes.anatomy import REDUCTIONS, WARPS, Numbers, Part, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.masks import masks_of
-from mirage_nb.search.sizes.occupancy import PARTIAL_BYTES
+from mirage_nb.search.sizes.occupancy import PARTIAL_BYTES, WARPGROUPS
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
 from mirage_nb.targets import Target
 
@@ -106,7 +106,8 @@ class _Steps:
         for axis in self.tiles.sizes.tiles:
             over = self.tiles.hanging(axis, TILE)
             if over.any():
-                for mask in masks_of(self.tiles.kernel, axis):
+                reduced = self.tiles.prepared.axes[axis].reduced
+                for mask in masks_of(self.tiles.kernel, axis, reduced):
                     operations = self.tiles.elements[mask.step] * mask.operations
                     us = operations * self.constants.held_operations * self.operation
                     self._spend(mask.step, np.where(over, us, 0.0))
@@ -150,7 +151,9 @@ class _Steps:
         results = rest * np.ceil(long / tall) * np.ceil(narrow / thin)
         steps = np.ceil(depth / deep)
         most = self._sharing(index, ACCUMULATOR_BYTES * rest * height * columns, steps)
-        rate = constants.tensor_share * target.tensor_rate * 1e6 / target.multiprocessors
+        # Where there are warpgroups, the rate is theirs.
+        share = constants.tensor_share if target.capability == WARPGROUPS else 1.0
+        rate = share * target.tensor_rate * 1e6 / target.multiprocessors
         gathered = np.where((long % thin > 0) | (depth % thin > 0), constants.gather, 1.0)
         instruction = 2.0 * tall * thin * deep / rate
         alone = np.ceil(results * most / WARPS) * (WARPS * instruction)

@@ -1,0 +1,273 @@
+"""Estimates are sane on every target, for every size: what is better never costs more, masks are never for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from mirage_nb.ir import BlockGraph, OpKind
+from mirage_nb.lang import parse
+from mirage_nb.search import EFFORTS, Prepared, Structure, configurations, instances, prepare, run_configuration
+from mirage_nb.search.saturation.values import TILE
+from mirage_nb.search.sizes.anatomy import Numbers, Sizes, anatomy, row_fragments
+from mirage_nb.search.sizes.concrete import tile_of
+from mirage_nb.search.sizes.constants import FITTED
+from mirage_nb.search.sizes.cost import block_of, estimate
+from mirage_nb.search.sizes.instantiate import _all_sizes, _legal, _splittable, numbered, poor_axes, sized
+from mirage_nb.search.sizes.masks import masks_of
+from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits, resident
+from mirage_nb.search.structure import KernelStructure
+from mirage_nb.targets import TARGETS, Target, find_target
+from tests.search.programs import PROGRAMS
+
+H200 = find_target("h200")
+QUICK = EFFORTS["quick"]
+NAMES = ("rmsnorm", "gated_mlp", "attention_safe", "lora")
+
+
+@cache
+def searched(source: str, per_configuration: int = 2) -> tuple[Prepared, tuple[Structure, ...]]:
+    """The first structures of every configuration of a quick search; `source`: a known name, or a program."""
+    prepared = prepare(PROGRAMS[source]() if source in PROGRAMS else parse(source).graph)
+    structures: list[Structure] = []
+    for configuration in configurations(prepared, QUICK):
+        if configuration.cut is None:
+            found = run_configuration(prepared, configuration, QUICK, QUICK.budget, lambda counts: None, lambda: False)
+            structures += found.structures[:per_configuration]
+    assert structures
+    return prepared, tuple(structures)
+
+
+def kernels(name: str) -> Iterator[tuple[Prepared, KernelStructure, Sizes]]:
+    """Kernels of a program at many legal sizes each."""
+    prepared, structures = searched(name)
+    extents = tuple(axis.extent for axis in prepared.axes)
+    for structure in structures:
+        for kernel in structure.kernels[:1]:
+            yield prepared, kernel, _all_sizes(kernel, extents, _splittable(prepared, kernel), {}, frozenset())
+
+
+def legal(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target) -> tuple[Numbers, np.ndarray]:
+    estimates = estimate(prepared, kernel, sizes, target)
+    return estimates.us, _legal(estimates, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_better_card_never_costs_more(name: str, target: str) -> None:
+    card = find_target(target)
+    better = {
+        "bandwidth": replace(card, device_bandwidth=1.5 * card.device_bandwidth),
+        "rates": replace(card, tensor_rate=2 * card.tensor_rate, vector_rate=2 * card.vector_rate),
+        "start": replace(card, start_us=card.start_us / 2),
+    }
+    seen = 0
+    for prepared, kernel, sizes in kernels(name):
+        us, fitting = legal(prepared, kernel, sizes, card)
+        seen += int(fitting.sum())
+        for what, other in better.items():
+            faster, _ = legal(prepared, kernel, sizes, other)
+            assert (faster <= us * (1 + 1e-12))[fitting].all(), what
+            if what == "start":
+                assert (faster < us)[fitting].all()
+    assert seen
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_more_multiprocessors_never_cost_more(name: str, target: str) -> None:
+    """Each of them as fast as before, and device memory, too."""
+    card = find_target(target)
+    for times in (2, 3):
+        larger = replace(
+            card,
+            multiprocessors=times * card.multiprocessors,
+            tensor_rate=times * card.tensor_rate,
+            vector_rate=times * card.vector_rate,
+        )
+        for prepared, kernel, sizes in kernels(name):
+            us, fitting = legal(prepared, kernel, sizes, card)
+            faster, _ = legal(prepared, kernel, sizes, larger)
+            assert (faster <= us * (1 + 1e-9))[fitting].all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_estimate_is_faster_than_the_card(name: str, target: str) -> None:
+    """Neither than its memory nor than its tensor cores."""
+    card = find_target(target)
+    for prepared, kernel, sizes in kernels(name):
+        estimates = estimate(prepared, kernel, sizes, card)
+        assert (estimates.us >= card.start_us + estimates.bytes_device / (card.device_bandwidth * 1e3)).all()
+        assert (estimates.us >= card.start_us + operations(kernel, sizes) / (card.tensor_rate * 1e6)).all()
+
+
+def operations(kernel: KernelStructure, sizes: Sizes) -> Numbers:
+    """Floating-point operations of the products of all blocks."""
+    total = np.zeros_like(sizes.loop)
+    varying = anatomy(kernel).varying
+    for index, step in enumerate(kernel.steps):
+        if step.operator.kind is OpKind.MATMUL:
+            left = kernel.steps[step.reads[0]]
+            depth = sizes.extent(kernel, step.operator.axis, left.type[step.operator.axis])
+            total = total + 2 * sizes.elements(kernel, step) * depth * (sizes.loop if varying[index] else 1)
+    return total * sizes.total_blocks()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_products_of_warpgroups_only_where_there_are_some(target: str) -> None:
+    card = find_target(target)
+    wide = 0
+    for prepared, kernel, sizes in kernels("attention_safe"):
+        block = block_of(prepared, kernel, sizes, card, FITTED)
+        if block.tiles.private.any():
+            wide += sum(int(fits(block.tiles, way, block.copies.bulk, card).sum()) for way in OTHER_WAYS if way.wide)
+            assert not (block.copies.bulk.any() and not card.tma)
+    assert (wide > 0) == (card.arch == "sm_90a")
+
+
+def test_blocks_side_by_side_fit_the_registers_of_each_quarter() -> None:
+    """Two blocks of nine warps with 112 registers would fit a multiprocessor, but five warps do not fit a quarter."""
+    prepared, kernel, sizes = next(
+        found for found in kernels("attention_safe") if block_of(*found, H200, FITTED).tiles.private.any()
+    )
+    block = block_of(prepared, kernel, sizes, H200, FITTED)
+    small = np.zeros_like(sizes.loop)
+    for way in (DEFAULT_WAY, Way(4), Way(4, 4, True)):
+        together = resident(block.tiles, small, block.copies.bulk, way, H200)
+        warps = together * (way.warps + block.copies.bulk)
+        assert (warps <= H200.threads_per_multiprocessor / 32).all()
+        assert (together >= 1).all()
+    most = block.tiles.private & block.copies.bulk & (block.tiles.fragments >= 4)
+    fewer, more = (resident(block.tiles, small, block.copies.bulk, way, H200) for way in (DEFAULT_WAY, Way(4)))
+    assert (more >= fewer)[most].all()
+    assert (more > fewer)[most].any()
+    assert (row_fragments(prepared, kernel, block.tiles.made, sizes) == block.tiles.fragments).all()
+
+
+# -- tiles that hang over the end, rows that begin anywhere
+
+ROWS, DEPTH, COLUMNS = 16, 1024, 4096
+
+
+def product(depth: int, columns: int, rows: int = ROWS) -> str:
+    return f"X: f16[{rows}, {depth}]\nW: f16[{depth}, {columns}]\nreturn rms_norm(X) @ W"
+
+
+def looped(source: str) -> tuple[Prepared, KernelStructure]:
+    """The first kernel with a loop over the axis that all products fold."""
+    prepared, structures = searched(source)
+    for structure in structures:
+        for kernel in structure.kernels[:1]:
+            if len(structure.kernels) == 1 and kernel.loop is not None and not kernel.grid:
+                return prepared, kernel
+    raise AssertionError("no kernel with a loop")
+
+
+def at(prepared: Prepared, kernel: KernelStructure, blocks: int, loop: int, *, hang: bool) -> float:
+    """The estimate with the columns in so many blocks, and so many iterations."""
+    columns = next(
+        a
+        for a in prepared.free
+        if all(kernel.steps[o].type[a] & TILE for o in kernel.outputs) and prepared.axes[a].extent > 100
+    )
+    extents = tuple(axis.extent for axis in prepared.axes)
+    assert kernel.loop is not None
+    parts = {columns: blocks, kernel.loop: loop}
+    tiles = {axis: np.array([float(tile_of(extents[axis], n))]) for axis, n in parts.items()} if hang else {}
+    sizes = Sizes(extents, {columns: np.array([float(blocks)])}, np.array([float(loop)]), {}, tiles)
+    return float(estimate(prepared, kernel, sizes, H200).us[0])
+
+
+@pytest.mark.parametrize("loop", [4, 8, 16])
+@pytest.mark.parametrize("depth,columns", [(1021, 4096), (1024, 4093), (1021, 4093), (1016, 4088)])
+def test_masked_tiles_cost_no_less_than_whole_ones(depth: int, columns: int, loop: int) -> None:
+    """The same tiles, and no more in them; whole ones move the bytes that the others lack."""
+    whole = at(*looped(product(DEPTH, COLUMNS)), 64, loop, hang=False)
+    lacking = 2 * (DEPTH * COLUMNS - depth * columns + ROWS * (DEPTH - depth + COLUMNS - columns))
+    masked = at(*looped(product(depth, columns)), 64, loop, hang=True)
+    assert masked >= whole - lacking / (H200.device_bandwidth * 1e3) - 1e-9
+    if depth % 8 or columns % 8:
+        assert masked > 1.2 * whole, "rows that begin anywhere pass through registers"
+
+
+ODD = (
+    "Q: f16[8, 64, 64]\nK: f16[8, 1021, 64]\nV: f16[8, 1021, 64]\n"
+    "return softmax(Q @ transpose(K, 0, 2, 1), axis=2) @ V",
+    "X: f16[64, 1021]\nW: f16[1021, 512]\nreturn softmax(X, axis=1) @ W",
+    "X: f16[64, 1021]\nreturn exp(X) / sum(exp(X), axis=1, keepdims=True)",
+    product(1021, 4093),
+)
+
+
+@pytest.mark.parametrize("source", ODD)
+def test_masks_are_those_that_a_muGraph_gets(source: str) -> None:
+    """Before a sum, a product with ones that end where the axis does; before a maximum, a sum with something low."""
+    prepared, structures = searched(source)
+    poor = poor_axes(prepared)
+    masked = 0
+    for structure in structures:
+        for instance in instances(structure, prepared, H200, 3, poor):
+            for (kernel, _), op in zip(
+                numbered(structure, prepared, instance.sizes),
+                (op for op in instance.graph.ops if isinstance(op.body, BlockGraph)),
+                strict=True,
+            ):
+                assert isinstance(op.body, BlockGraph)
+                own = sum(step.operator.kind in (OpKind.MUL, OpKind.ADD) for step in kernel.steps)
+                made = sum(inner.kind in (OpKind.MUL, OpKind.ADD) for inner in op.body.ops)
+                wanted = sum(
+                    mask.operations
+                    for axis in instance.overhanging
+                    for mask in masks_of(kernel, axis, prepared.axes[axis].reduced)
+                )
+                assert made - own == wanted, (dict(instance.sizes), kernel)
+                masked += wanted
+    assert (masked > 0) == ("softmax" in source or "exp" in source)
+
+
+MEASURED = (
+    (product(1021, 4093), {"grid c": 64, "grid a": 2, "loop b": 4}, 24.69),
+    (product(1021, 4093), {"grid c": 64, "grid a": 2, "loop b": 8}, 27.54),
+    ("X: f16[37, 1021]\nW: f16[1021, 1030]\nV: f16[1021, 1030]\nreturn silu(X @ W) * (X @ V)",
+     {"grid c": 65, "grid a": 2, "loop b": 8}, 15.87),
+    ("X: f16[37, 1021]\nW: f16[1021, 1030]\nV: f16[1021, 1030]\nreturn silu(X @ W) * (X @ V)",
+     {"grid c": 65, "grid a": 2, "loop b": 4}, 13.77),
+    ("X: f16[37, 1021]\nW: f16[1021, 1030]\nV: f16[1021, 1030]\nreturn silu(X @ W) * (X @ V)",
+     {"grid c": 65, "loop b": 8}, 20.91),
+    ("X: f16[37, 1021]\nW: f16[1021, 1030]\nV: f16[1021, 1030]\nreturn silu(X @ W) * (X @ V)", {"grid c": 103}, 33.8),
+    ("Q: f16[8, 127, 64]\nK: f16[8, 1021, 64]\nV: f16[8, 1021, 64]\n"
+     "return softmax(Q @ transpose(K, 0, 2, 1), axis=2) @ V",
+     {"grid a": 8, "grid b": 8, "grid e": 2, "loop d": 8}, 9.62),
+    ("Q: f16[8, 127, 64]\nK: f16[8, 1021, 64]\nV: f16[8, 1021, 64]\n"
+     "return softmax(Q @ transpose(K, 0, 2, 1), axis=2) @ V",
+     {"grid a": 8, "grid b": 8, "grid e": 2, "loop d": 4}, 8.79),
+    ("X: f16[64, 4099]\nW: f16[4099, 512]\nreturn softmax(X, axis=1) @ W",
+     {"grid c": 16, "grid a": 8, "loop b": 11}, 39.91),
+    ("X: f16[64, 4099]\nW: f16[4099, 512]\nreturn softmax(X, axis=1) @ W",
+     {"grid c": 32, "grid a": 4, "loop b": 6}, 49.94),
+    ("X: f16[64, 4099]\nW: f16[4099, 512]\nreturn softmax(X, axis=1) @ W", {"grid c": 32, "grid a": 16}, 157.74),
+)  # fmt: skip
+"""Programs of odd extents, sizes, and what they took on an H200: graph replays, inputs rotated past L2, medians."""
+
+
+@pytest.mark.parametrize(("source", "sizes", "us"), MEASURED)
+def test_odd_sizes_take_about_what_was_measured(source: str, sizes: dict[str, int], us: float) -> None:
+    prepared, structures = searched(source)
+    found = [instance for s in structures if (instance := sized(s, prepared, H200, sizes)) is not None]
+    assert found
+    assert 0.75 < min(instance.cost.us for instance in found) / us < 1.25
+
+
+def test_numbered_sizes_hang_as_they_do_in_a_muGraph() -> None:
+    source, wanted, _ = MEASURED[0]
+    prepared, structures = searched(source)
+    structure = next(s for s in structures if sized(s, prepared, H200, wanted) is not None)
+    ((kernel, sizes),) = numbered(structure, prepared, wanted)
+    block = block_of(prepared, kernel, sizes, H200, FITTED)
+    assert not block.copies.bulk.any()
+    assert (block.copies.waiting > 0).all()
