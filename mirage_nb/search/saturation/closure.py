@@ -100,7 +100,7 @@ class Closure:
         self._kinds = {op.kind for op in used}
         self._maxima = OpKind.MAX in self._kinds
         taken = [semantics.program[args[1]] for op, args in prepared.program if op.kind is OpKind.SUB]
-        subtracts = any(value.peak is None for value in taken)
+        subtracts = any(value.peak is None or not semantics.strict for value in taken)
         self._partners = [Partners(semantics, rules.oracle, subtracts) for _ in (BODY, POST)]
         self._op = {kind: Operator(kind) for kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)}
         self._fold = {
@@ -309,7 +309,7 @@ class Closure:
         for operator in self._unary:
             if operator.kind is OpKind.EXP and v.has_exp:
                 continue
-            if v.peak is not None or (v.scaled and operator.kind is OpKind.SQR):
+            if self._kept_apart(v) or (v.scaled and operator.kind is OpKind.SQR):
                 self._prune(
                     Outcome.PRUNED_CANONICAL,
                     operator,
@@ -326,17 +326,21 @@ class Closure:
         if v.stage == BODY:
             self._apply_accumulators(v)
 
+    def _kept_apart(self, v: Value) -> bool:
+        """Whether it is a maximum that may only be subtracted."""
+        return v.peak is not None and self.semantics.strict
+
     def _apply_fold(self, v: Value, axis: int, mask: int) -> None:
         type_ = (*v.type[:axis], v.type[axis] & ~DATA, *v.type[axis + 1 :])
         operator = self._fold[OpKind.SUM][axis]
         if not self.semantics.prepared.axes[axis].reduced:
             self._prune(Outcome.PRUNED_EXPRESSION, operator, [v], type_, "the program never sums this axis")
             return
-        if v.scaled or v.peak is not None:
+        if v.scaled or self._kept_apart(v):
             self._prune(Outcome.PRUNED_CANONICAL, operator, [v], type_, "the sum comes before the scaling")
         else:
             self._apply(operator, [v], mask, type_, v.stage)
-        if self._maxima and not v.has_exp:
+        if self._maxima and not (v.has_exp and self.semantics.strict):
             self._apply(self._fold[OpKind.MAX][axis], [v], mask, type_, v.stage)
 
     def _apply_accumulators(self, v: Value) -> None:
@@ -358,9 +362,9 @@ class Closure:
                 "scaling comes after the loop",
             )
             return
-        if v.peak is None:
+        if not self._kept_apart(v):
             self._apply(self._accum[AccumKind.SUM], [v], LOOP, without, POST)
-        else:
+        if v.peak is not None:
             self._apply(self._accum[AccumKind.MAX], [v], LOOP, without, POST)
         if self.rules.concat:
             self._apply(self._accum[AccumKind.CONCAT], [v], 0, gathered, POST)
@@ -389,7 +393,8 @@ class Closure:
         if flags & SHIFTED:
             a, m = (u, v) if v.peak is not None else (v, u)
             self._apply_peak(a, m)
-            return
+            if self.semantics.strict:
+                return
         if flags & JOIN_AB:
             self._apply_joins(v, u)
         if flags & JOIN_BA and u is not v:

@@ -48,7 +48,8 @@ class Partners:
     def between(self, first: Value, second: Value) -> int:
         """The operators that may join two values, as flags."""
         shifted = first.peak is not None or second.peak is not None
-        return SHIFTED if shifted else self._flags(first.expr, second.expr)
+        flags = SHIFTED if shifted else 0
+        return flags if shifted and self.semantics.strict else flags | self._flags(first.expr, second.expr)
 
     def stranger(self, v: Value) -> Value | None:
         """A value that the oracle keeps away from `v`."""
@@ -62,10 +63,11 @@ class Partners:
         if v.peak is not None:
             self.peaks.add(v.expr)
         for expr in self.values:
-            if v.peak is not None or expr in self.peaks:
-                flags = 0 if v.peak is not None and expr in self.peaks else SHIFTED
-            else:
-                flags = self._flags(v.expr, expr)
+            flags = 0
+            if (v.peak is not None) != (expr in self.peaks):
+                flags = SHIFTED
+            if not self.semantics.strict or (v.peak is None and expr not in self.peaks):
+                flags |= self._flags(v.expr, expr)
             if flags:
                 mine.append((expr, flags))
                 if expr != v.expr:

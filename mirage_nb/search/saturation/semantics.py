@@ -33,8 +33,16 @@ UNARY = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SQR, OpKind.SILU, OpKind.SIGM
 BINARY = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
 
 
+class _Shifted(SearchError):
+    """The program loses or mixes shifts."""
+
+
 class Semantics:
-    """The algebra and the field of one search."""
+    """The algebra and the field of one search.
+
+    `strict`: maxima may only be subtracted before exponentials, as in a softmax. A program that does more with them
+    (adds one to a logarithm, divides by one) may do so in its kernels, too.
+    """
 
     def __init__(self, prepared: Prepared, options: AlgebraOptions) -> None:
         self.prepared = prepared
@@ -46,7 +54,12 @@ class Semantics:
         self.tensors = self._draw_tensors()
         self.constants = [self._constant(index, attrs) for index, attrs in enumerate(prepared.constants)]
         self._peaks: dict[tuple[bytes, frozenset[int]], tuple[Array, Array]] = {}
-        self.targets = self._targets()
+        self.strict = True
+        try:
+            self.targets = self._targets()
+        except _Shifted:
+            self.strict = False
+            self.targets = self._targets()
         self.oracle = oracle_for(self.algebra, [target.expr for target in self.targets])
 
     # -- layout of the arrays
@@ -166,7 +179,7 @@ class Semantics:
         shift = self.shift(operator, values, mask)
         elements = self.elements(operator, values, mask)
         if isinstance(shift, str):
-            raise SearchError(f"{operator.kind.value} is used in a way that the search does not support: {shift}")
+            raise _Shifted(f"{operator.kind.value} is used in a way that the search does not support: {shift}")
         if elements is None:
             raise SearchError(f"{operator.kind.value} is undefined for these constants: it divides by zero")
         p, q, has_exp = elements
@@ -226,7 +239,7 @@ class Semantics:
         a = args[0].expr
         algebra = self.algebra
         match operator.kind:
-            case OpKind.SUB if args[1].peak is None:
+            case OpKind.SUB if args[1].peak is None or not self.strict:
                 return algebra.add(a, self.negated(args[1].expr))
             case OpKind.ADD | OpKind.SUB:
                 return algebra.add(a, args[1].expr)
@@ -309,9 +322,10 @@ class Semantics:
                 if below is None:
                     return None
                 return (a.p * below % P if operator.kind is OpKind.SILU else below), None, True
-            case _:
-                p, _ = self.field.uninterpreted(function_name(operator), a.p, a.q)
-                return p, None, True
+            case kind:
+                p, q = self.field.uninterpreted(function_name(operator), a.p, a.q)
+                inside = self.exponentials and kind in OPAQUE  # what it gives may stand in an exponential again
+                return p, q if inside else None, not inside
 
     def _peak_elements(self, a: Value, dims: tuple[int, ...]) -> tuple[Array, Array]:
         key = self._peak_key(a, dims)
@@ -346,6 +360,10 @@ class Semantics:
 
     def shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | str | None:
         """The shift of a result, or the reason why the operator would lose or mix shifts."""
+        shift = self._shift(operator, args, mask)
+        return None if isinstance(shift, str) and not self.strict and _loses_safely(operator, args) else shift
+
+    def _shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | str | None:
         kind, a = operator.kind, args[0]
         if kind is OpKind.SUB and args[1].peak is not None:
             return "a maximum of shifted values" if a.shift else args[1].as_shift()
@@ -396,6 +414,19 @@ class Semantics:
                 return None if args[0].shift == args[1].shift else "a quotient of different shifts"
             case _:
                 return "a shifted value under a non-linear operator"
+
+
+def _loses_safely(operator: Operator, args: list[Value]) -> bool:
+    """Whether a result that has no shift any more can be made by the exact maximum only, and raised by no other one.
+
+    A maximum is a value like others but in exponentials; so are differences from it, and what an uninterpreted
+    function made of a shifted value: nothing cancels behind it.
+    """
+    if operator.kind in (OpKind.EXP, OpKind.SILU, OpKind.SIGMOID, OpKind.RESCALED_SUM):
+        return False
+    if operator.accum is AccumKind.RESCALE:
+        return False
+    return operator.kind in OPAQUE or any(a.peak is not None or (a.shift and not a.has_exp) for a in args)
 
 
 def joined_type(join: Join, first: Type, second: Type) -> Type | None:

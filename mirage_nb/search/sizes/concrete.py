@@ -342,8 +342,8 @@ class _Kernel:
 
     def _elementwise(self, operator: Operator, x: int, y: int) -> int:
         first, second = self.layouts[x], self.layouts[y]
-        if _axes(first) >= _axes(second):
-            y = self._fitted(y, first)
+        if _axes(first) >= _axes(second) and (first or not second):  # a tensor never loses its last dimension:
+            y = self._fitted(y, first)  # it would take the type of a constant
         elif _axes(second) >= _axes(first):
             x = self._fitted(x, second)
         else:
