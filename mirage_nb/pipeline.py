@@ -22,11 +22,11 @@ from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.runtime.tuning import ready_to_tune, tune
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search import EFFORTS, Budget, Limits, Switches, prepare, switched
+from mirage_nb.search import Budget, Limits, Switches, prepare, switched
 from mirage_nb.search.explain import explain
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
-from mirage_nb.search.session.session import SearchSession
+from mirage_nb.search.session.session import SearchSession, effort_budget
 from mirage_nb.search.session.submission import read_legal, submitted
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
@@ -58,6 +58,9 @@ class Session:
         """Begin in the background and return at once."""
         self.search.start(self._passes.run)
         return self
+
+    def __repr__(self) -> str:
+        return f"<Session {self.name or 'without a name'}: {self.snapshot().state.value}>"
 
     @property
     def name(self) -> str:
@@ -139,10 +142,10 @@ class Session:
     ) -> Session:
         """Go on with larger bounds, whether the session has ended, was stopped, or still runs; returns at once.
 
-        Nothing that is done is repeated: a configuration stays as it is unless a bound is raised that kept
-        something out of it. `snapshot().configurations_kept` counts those that stay. One that a stop or a limit
-        interrupted is begun again from its start. What is found joins what is there; the passes after the
-        search run again. Without arguments a stopped session goes on as it was.
+        Nothing that is done is repeated: a configuration stays as it is unless a bound is raised that kept something
+        out of it. `snapshot().configurations_kept` counts those. One that a stop or a limit interrupted is begun again
+        from its start. What is found joins what is there; the passes after the search run again. Without arguments a
+        stopped session goes on as it was.
 
         Args:
             effort: a larger effort, `standard` or `exhaustive`. Its axioms differ: every configuration is
@@ -228,8 +231,7 @@ class Session:
         Args:
             text: the muGraph as `submit` takes it; it is not added to the results.
 
-        Raises:
-            FormatError, ProgramSizeError, GraphError: as for `submit`.
+        Raises FormatError, ProgramSizeError, GraphError as `submit` does.
         """
         graph = read_legal(text)
         prepared = prepare(self.program.graph, seed=self.search.seed)
@@ -288,9 +290,7 @@ class Session:
     def build(self, candidate: Candidate | str) -> Winner:
         """Take one candidate through emit, compile and execute now, in this thread, whatever the session does.
 
-        Raises:
-            OptionError: there is no such candidate.
-            MirageError: a pass failed; the message says which and why.
+        Raises OptionError where there is no such candidate, and what a pass raises that fails.
         """
         return self._passes.build(self._chosen(candidate))
 
@@ -401,9 +401,9 @@ def superoptimize(
 def resume(name: str, *, store: Store | str | Path | bool | None = None, executor: Executor | None = None) -> Session:
     """Go on with a stored session, in the background: what it had done is there, the rest is searched.
 
-    It ends with the same result set as a session that nobody interrupted. Wrong candidates that were found out,
-    pinned and excluded ones, and submitted ones are taken over; times are measured again. A session that had
-    ended has its candidates at once; only the passes after the search run again.
+    It ends with the same result set as a session that nobody interrupted. Wrong candidates that were found out, pinned,
+    excluded and submitted ones are taken over; times are measured again. A session that had ended has its candidates at
+    once; only the passes after the search run again.
 
     Args:
         name: the name that it was stored under; `Store(path).names()` lists them.
@@ -444,11 +444,12 @@ def _session(
         switches=header.bounds.switches,
     )
     if fresh and checkpoint is not None:
-        try:
-            checkpoint.store.delete(checkpoint.name)
-        except StoreError as error:
-            search.tell(str(error))
-    return Session(program, search, _runs(gpu, target), checkpoint).start()
+        checkpoint.forget(search.tell)
+    try:
+        return Session(program, search, _runs(gpu, target), checkpoint).start()
+    except BaseException:  # Ctrl-C: nobody would hold it
+        search.stop()
+        raise
 
 
 def _runs(gpu: Gpu | None, target: Target) -> Gpu | None:
@@ -490,10 +491,9 @@ def _seconds(budget: float | None) -> float | None:
 
 
 def _budget(effort: str, max_block_ops: int | None) -> Budget:
-    if effort not in EFFORTS:
-        raise OptionError(f"unknown effort {effort!r}", hint=f"one of {', '.join(EFFORTS)}")
+    budget = effort_budget(effort)
     if max_block_ops is None:
-        return EFFORTS[effort].budget
+        return budget
     if max_block_ops < 1:
         raise OptionError(f"at most {max_block_ops} block operators", hint="give 1 or more")
-    return replace(EFFORTS[effort].budget, max_block_ops=max_block_ops)
+    return replace(budget, max_block_ops=max_block_ops)

@@ -41,6 +41,7 @@ from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.progress import State
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.verify.float_gate import FloatReport
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -246,6 +247,20 @@ def test_stop_while_a_kernel_is_compiled_or_executed(monkeypatch: pytest.MonkeyP
     assert session.wait(30)  # the worker would sleep for a minute
     snapshot = session.snapshot()
     assert snapshot.state is State.STOPPED and snapshot.candidates and session.stage == ""
+
+
+def test_what_ctrl_c_begins_nobody_would_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[SearchSession] = []
+    start = SearchSession.start
+
+    def interrupted(self: SearchSession, finish: Callable[[], None] | None = None) -> SearchSession:
+        begun.append(start(self, finish))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SearchSession, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        superoptimize(LONG)
+    assert begun[0].wait(30) and begun[0].snapshot().state is State.STOPPED
 
 
 def test_pause_holds_the_later_passes() -> None:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -292,6 +292,13 @@ class StoreCheckpoint:
         if stored.header.search != self.header.search:
             return Facts(), ()
         return stored.facts, stored.ended
+
+    def forget(self, tell: Callable[[str], None]) -> None:
+        """Give up what was kept under this name; says so where that cannot be done."""
+        try:
+            self.store.delete(self.name)
+        except StoreError as error:
+            tell(str(error))
 
     def keep(self, ended: Sequence[Explored], facts: Facts) -> None:
         """Save these. Raises StoreError."""

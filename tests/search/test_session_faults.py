@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+import signal
 import tempfile
 import threading
 import time
@@ -175,3 +177,28 @@ def test_a_lack_of_memory_is_told_and_costs_one_configuration(monkeypatch: pytes
     assert found.configurations_done == found.configurations_total - 1
     assert [cut for cut in found.cut if cut.endswith(": not enough memory")]
     assert [m for m in found.messages if "is not stored: not enough memory" in m]
+
+
+def test_ctrl_c_at_any_moment_leaves_no_lock_held(sessions: list[SearchSession]) -> None:
+    session = search(LONG).start()
+    sessions.append(session)
+    calls = (session.snapshot, session.pause, session.resume, partial(session.wait, 0.001), session.candidates)
+    rng, interrupted = random.Random(0), 0
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        while interrupted < 200:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.choice([1e-4, 1e-3]) * rng.random() + 1e-6)
+                for _ in range(10):
+                    rng.choice(calls)()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    answers: list[Snapshot] = []
+    threading.Thread(target=lambda: answers.append(session.snapshot()), daemon=True).start()
+    assert until(lambda: answers)
+    session.resume()
+    found = session.snapshot().verified
+    assert until(lambda: session.snapshot().verified > found)

@@ -2,7 +2,8 @@
 
 In: pieces of work. Out: their effects, and a state that a user can watch and steer. Invariants: at most one
 supervising thread works, the next one waits for the one before it; when a thread has ended its workers and
-its files are gone; a stop shows at once, whatever is being done.
+its files are gone; a stop shows at once, whatever is being done; Ctrl-C in a user's thread, at whatever moment, ends
+that call and leaves no lock held (so locks are taken by themselves, never through a condition).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from mirage_nb.settings import read_settings
 T = TypeVar("T")
 
 LIVE = (State.RUNNING, State.PAUSED)
+LOOK_SECONDS = 0.01
+"""How often somebody who waits looks."""
 
 
 class Background:
@@ -38,7 +41,8 @@ class Background:
         self.name = name
         self._given = executor
         self._width = read_settings().workers
-        self._turn = threading.Condition()
+        self._turn = threading.RLock()
+        self._news = threading.Condition(self._turn)
         self._saving = threading.Lock()
         self._state = State.WAITING
         self._thread: threading.Thread | None = None
@@ -70,9 +74,10 @@ class Background:
             if self._state in LIVE:
                 self._seconds = self._elapsed()
                 self._state = State.STOPPED
+            if self._state is State.STOPPED:  # said again if need be: Ctrl-C may have ended an earlier call
                 if self._box is not None:
                     self._leave(self._box.stop_flag.touch)
-                self._turn.notify_all()
+                self._news.notify_all()
 
     def pause(self) -> None:
         """Workers sleep at their next look, and what follows the search after its present step; nothing is lost."""
@@ -80,7 +85,7 @@ class Background:
             if self._state is State.RUNNING:
                 self._state = State.PAUSED
                 self._paused_at = time.monotonic()
-                self._rest()
+            self._rest()
 
     def resume(self) -> None:
         """Go on after a pause."""
@@ -88,14 +93,20 @@ class Background:
             if self._state is State.PAUSED:
                 self._state = State.RUNNING
                 self._rested(time.monotonic() - self._paused_at)
-                self._rest()
-                self._turn.notify_all()
+            self._rest()
+            self._news.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the session has ended, at most `timeout` seconds; returns whether it has."""
         with self._turn:
             ended = self._ended
-        return ended.wait(timeout)
+        until = None if timeout is None else time.monotonic() + timeout
+        while not ended.is_set():  # looked at only: a wait that Ctrl-C ends at a bad moment may keep an event's lock
+            left = LOOK_SECONDS if until is None else min(LOOK_SECONDS, until - time.monotonic())
+            if left <= 0:
+                return False
+            time.sleep(left)
+        return True
 
     def follow(self, work: Callable[[], None]) -> None:
         """One more piece of work after the search, in a new supervising thread; returns at once.
@@ -114,7 +125,7 @@ class Background:
         """Sit out a pause; False once the session was stopped, or extended so that the search goes on."""
         with self._turn:
             while self._state is State.PAUSED and not self._extended:
-                self._turn.wait()
+                self._news.wait(LOOK_SECONDS)  # not for ever: Ctrl-C may come between a change and its news
             return not self._is_over() and not self._extended
 
     def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
@@ -150,19 +161,29 @@ class Background:
             SearchError: no thread can be started.
         """
         known = before, *_ = self._thread, self._ended, self._state
-        self._ended, self._state = threading.Event(), State.RUNNING
-        self._extended = False
-        self._started = time.monotonic()
-        self._thread = threading.Thread(
-            target=self._supervise, args=(work, before, self._ended), name=f"mirage {self.name}", daemon=True
+        ended, void = threading.Event(), threading.Event()
+        thread = threading.Thread(
+            target=self._supervise, args=(work, before, ended, void), name=f"mirage {self.name}", daemon=True
         )
         try:
-            self._thread.start()
-        except RuntimeError as error:
+            self._thread, self._ended, self._state = thread, ended, State.RUNNING
+            self._extended = False
+            self._started = time.monotonic()
+            thread.start()
+        except BaseException as error:  # Ctrl-C, too: there may be a thread or not, and it waits for the lock
+            void.set()
             self._thread, self._ended, self._state = known
-            raise SearchError(f"the search cannot begin: {error}", hint="end other programs, and try again") from error
+            if isinstance(error, RuntimeError):
+                what = f"the search cannot begin: {error}"
+                raise SearchError(what, hint="end other programs, and try again") from error
+            raise
 
-    def _supervise(self, work: Callable[[], None], before: threading.Thread | None, ended: threading.Event) -> None:
+    def _supervise(
+        self, work: Callable[[], None], before: threading.Thread | None, ended: threading.Event, void: threading.Event
+    ) -> None:
+        with self._turn:
+            if void.is_set():
+                return
         try:
             if before is not None:
                 before.join()

@@ -58,7 +58,8 @@ class Cores:
     """
 
     def __init__(self) -> None:
-        self._turn = threading.Condition()
+        self._turn = threading.RLock()  # taken itself: a condition's own `with` may keep it when Ctrl-C comes
+        self._news = threading.Condition(self._turn)
         self._used: collections.Counter[object] = collections.Counter()
         self._resting: set[object] = set()
 
@@ -70,7 +71,7 @@ class Cores:
                 if not self._used[owner] or busy < count:
                     self._used[owner] += 1
                     return True
-                self._turn.wait()
+                self._news.wait()
         return False
 
     def give(self, owner: object) -> None:
@@ -79,13 +80,13 @@ class Cores:
             self._used[owner] -= 1
             if not self._used[owner]:
                 del self._used[owner]
-            self._turn.notify_all()
+            self._news.notify_all()
 
     def rest(self, owner: object, resting: bool) -> None:
         """Calls of an owner who rests sleep: they use no cores."""
         with self._turn:
             (self._resting.add if resting else self._resting.discard)(owner)
-            self._turn.notify_all()
+            self._news.notify_all()
 
 
 CORES = Cores()
@@ -97,7 +98,8 @@ class Workers(futures.Executor):
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._turn = threading.Condition()
+        self._turn = threading.RLock()  # taken itself: a condition's own `with` may keep it when Ctrl-C comes
+        self._news = threading.Condition(self._turn)
         self._calls: collections.deque[_Call] = collections.deque()
         self._keepers: list[threading.Thread] = []
         self._idle = 0
@@ -118,7 +120,7 @@ class Workers(futures.Executor):
             self._calls.append((future, fn, args, kwargs))
             if len(self._calls) > self._idle and len(self._keepers) < self._count:
                 self._hire()
-            self._turn.notify()
+            self._news.notify()
         return future
 
     def _hire(self) -> None:
@@ -158,7 +160,7 @@ class Workers(futures.Executor):
                 for future, *_ in self._calls:
                     future.cancel()
                 self._calls.clear()
-            self._turn.notify_all()
+            self._news.notify_all()
             keepers = list(self._keepers)
         if wait:
             for keeper in keepers:
@@ -205,7 +207,7 @@ class Workers(futures.Executor):
         with self._turn:
             self._idle += 1
             while not self._calls and self._open:
-                self._turn.wait()
+                self._news.wait()
             self._idle -= 1
             return self._calls.popleft() if self._calls else None
 

@@ -81,7 +81,7 @@ class SearchSession(Background):
         super().__init__(name, executor)
         self.program = program
         self.target = target
-        self.bounds = Bounds(effort, budget if budget is not None else _effort_budget(effort), switches)
+        self.bounds = Bounds(effort, budget if budget is not None else effort_budget(effort), switches)
         self.seconds = seconds
         self.seed = seed
         self._ledger = Ledger()
@@ -157,7 +157,7 @@ class SearchSession(Background):
             self._set_deadline()
             if self._state in LIVE:
                 self._extended = True
-                self._turn.notify_all()
+                self._news.notify_all()
             else:
                 self._begin(self._search_and_finish)
 
@@ -429,7 +429,7 @@ def _raised(bounds: Bounds, effort: str | None, asked: Mapping[str, Any]) -> Bou
     """Larger bounds: those of the larger effort, and those that are asked for. Raises OptionError."""
     names = list(EFFORTS)
     chosen = effort if effort is not None else bounds.effort
-    if _effort_budget(chosen) and names.index(chosen) < names.index(bounds.effort):
+    if effort_budget(chosen) and names.index(chosen) < names.index(bounds.effort):
         raise OptionError(f"effort {chosen!r} is smaller than {bounds.effort!r}", hint="start a new session")
     own = EFFORTS[chosen].budget
     budget = bounds.budget
@@ -443,7 +443,8 @@ def _raised(bounds: Bounds, effort: str | None, asked: Mapping[str, Any]) -> Bou
     return Bounds(chosen, replace(budget, **asked), bounds.switches)
 
 
-def _effort_budget(effort: str) -> Budget:
+def effort_budget(effort: str) -> Budget:
+    """Limits of one configuration at this effort. Raises OptionError."""
     if effort not in EFFORTS:
         raise OptionError(f"unknown effort {effort!r}", hint=f"one of {', '.join(EFFORTS)}")
     return EFFORTS[effort].budget
