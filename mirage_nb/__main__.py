@@ -17,15 +17,18 @@ from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from mirage_nb.arguments import PROGRAM, WRONG, parser
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import MirageError, MissingPartError, OptionError, StoreError
+from mirage_nb.interp.instance import CPU
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.lang.constants import shorten
 from mirage_nb.pipeline import Limits, Session, resume, superoptimize
 from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime.doctor import examine, report
+from mirage_nb.runtime.field_device import field_device
 from mirage_nb.runtime.store import find_store
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.verify.files import check_files, prove_files, read_graph, verify_files
@@ -269,20 +272,21 @@ def _verify(options: argparse.Namespace) -> int:
     if options.check:
         print(check_files(left, right, _read(options.check)))
         return 0
-    progress = _show_trials if sys.stderr.isatty() else None
+    common: dict[str, Any] = {
+        "trials": options.trials,
+        "seed": options.seed,
+        "final": options.final,
+        "progress": _show_trials if sys.stderr.isatty() else None,
+        "device": field_device if options.final else lambda: CPU,
+    }
     if not (options.prove or options.proof):
-        code, text = verify_files(
-            left, right, trials=options.trials, seed=options.seed, final=options.final, progress=progress
-        )
+        code, text = verify_files(left, right, **common)
         print(text)
         return code
     code, text, proof = prove_files(
         left,
         right,
-        trials=options.trials,
-        seed=options.seed,
-        final=options.final,
-        progress=progress,
+        **common,
         properties=dict(_property(text) for text in options.property),
     )
     print(text)

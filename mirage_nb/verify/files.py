@@ -7,7 +7,7 @@ all sizes too, or why there is none; with `--check`, whether a proof that a file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from mirage_nb.interp.instance import CPU, Device
@@ -15,6 +15,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.jsonform import parse_json
 from mirage_nb.ir.text import HEADER, parse_graph
 from mirage_nb.lang import parse
+from mirage_nb.verify.drawn import is_small
 from mirage_nb.verify.proof import Proof, check, verify_and_prove
 from mirage_nb.verify.trials import TRIALS, Progress, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -30,14 +31,15 @@ def verify_files(
     seed: int = 0,
     final: bool = False,
     progress: Progress | None = None,
-    device: Device = CPU,
+    device: Callable[[], Device] = lambda: CPU,
 ) -> tuple[int, str]:
-    """Exit code and report; `device` as in `verify`.
+    """Exit code and report; `device` is asked for graphs that are large enough for another device than the CPU.
 
     Raises MirageError for a text that cannot be read or graphs that do not compare.
     """
     a, b = read_graph(a_text), read_graph(b_text)
-    verdict = verify(a, b, trials=trials, seed=seed, final=final, progress=progress, device=device)
+    where = CPU if is_small(a) else device()
+    verdict = verify(a, b, trials=trials, seed=seed, final=final, progress=progress, device=where)
     return exit_code(verdict), describe(verdict)
 
 
@@ -57,7 +59,7 @@ def prove_files(
     final: bool = False,
     progress: Progress | None = None,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
-    device: Device = CPU,
+    device: Callable[[], Device] = lambda: CPU,
 ) -> tuple[int, str, Proof | None]:
     """As `verify_files`, with a search for a proof unless the second graph is refuted, and the proof.
 
@@ -72,7 +74,7 @@ def prove_files(
         final=final,
         progress=progress,
         properties=properties,
-        device=device,
+        device=CPU if is_small(program) else device(),
     )
     return exit_code(verdict), describe(verdict), proof
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mirage_nb.__main__ import main
 from mirage_nb.errors import FormatError, MirageError, VerificationError
+from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import OpKind
 from mirage_nb.ir.jsonform import print_json
 from mirage_nb.ir.text import print_graph
-from mirage_nb.verify.files import read_graph, verify_files
+from mirage_nb.verify.files import prove_files, read_graph, verify_files
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.mugraphs import Kernel, lora, qknorm_wrong, rmsnorm
 
@@ -73,3 +76,32 @@ def test_a_bound_is_never_rounded_in_its_favour() -> None:
 def test_a_file_without_an_end_is_a_mistake_of_the_user(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "/dev/zero", "/dev/zero"]) == 2
     assert "/dev/zero has more than" in capsys.readouterr().err
+
+
+def test_a_device_is_asked_for_large_graphs_only() -> None:
+    asked: list[str] = []
+
+    def device() -> Device:
+        asked.append("a device")
+        return CPU
+
+    small, large = (f"X: f16[{n}, 256]\nreturn X * X + X\n" for n in (4, 512))
+    for text in (small, large):
+        for run in (verify_files, prove_files):
+            assert run(text, text, device=device)[0] == 0
+    assert len(asked) == 2
+
+
+def test_the_command_uses_a_gpu_for_the_final_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(array: object) -> object:
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr("mirage_nb.__main__.field_device", lambda: Device("GPU", failing, failing))
+    file = tmp_path / "a.mirage"
+    file.write_text("X: f16[512, 256]\nreturn X * X + X\n")
+    assert main(["verify", str(file), str(file)]) == 0
+    assert "GPU" not in capsys.readouterr().out
+    assert main(["verify", str(file), str(file), "--final"]) == 0
+    assert "on the CPU, as the GPU failed (RuntimeError: no kernel image is available)" in capsys.readouterr().out
