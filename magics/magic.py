@@ -6,15 +6,20 @@ with line and caret and no traceback, and the cell counts as failed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from IPython.core.getipython import get_ipython
+
 import mirage_nb
 from mirage_nb.errors import MirageError
 from mirage_nb.lang import TensorProgram, parse
-from mirage_nb.search.session.progress import State
+from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.viz.html import snapshot_html
+from mirage_nb.viz.text import snapshot_line, snapshot_text
 
 from .options import CellOptions, Line, read_line
 from .verbs import is_session, perform, say, show
@@ -23,6 +28,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 LIVE = (State.WAITING, State.RUNNING, State.PAUSED)
+LINE_SECONDS = 0.2
 
 
 def without_traceback(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -47,9 +53,13 @@ class MirageMagics:
         self.shell = shell
 
     def register(self) -> None:
-        """Make them known to the shell."""
+        """Make them known to the shell, and what a cell shows that ends with a session or a snapshot."""
         self.shell.register_magic_function(self.superoptimize, "cell", "mirage")
         self.shell.register_magic_function(self.steer, "line", "mirage")
+        shown = self.shell.display_formatter
+        shown.ipython_display_formatter.for_type_by_name("mirage_nb.pipeline", "Session", show)
+        shown.formatters["text/html"].for_type(Snapshot, snapshot_html)
+        shown.formatters["text/plain"].for_type(Snapshot, lambda it, printer, _: printer.text(snapshot_text(it)))
 
     @without_traceback
     def superoptimize(self, line: str, cell: str) -> None:
@@ -145,9 +155,21 @@ def _parsed(cell: str, line: str, options: CellOptions) -> TensorProgram:
 
 
 def _wait(session: Any) -> None:
-    """Wait for the end; an interrupt ends the search and keeps what was found."""
+    """Wait for the end; an interrupt ends the search and keeps what was found. A terminal, which has no live view,
+    shows a line meanwhile and the result in the end."""
+    terminal = not hasattr(get_ipython(), "kernel")
+    line = sys.stdout.write if terminal and sys.stdout.isatty() else lambda text: 0
     try:
-        session.wait()
-    except KeyboardInterrupt:
+        while not session.wait(LINE_SECONDS if terminal else None):
+            now = session.snapshot()
+            line(f"\r{snapshot_line(now, session.search.seconds, session.stage)}, {now.verified:,} verified\033[K")
+            sys.stdout.flush()
+    except KeyboardInterrupt as error:
         session.stop()
+        told = f"interrupted: {session.snapshot().name} was stopped; what it found stays"
+        error.__dict__["_render_traceback_"] = lambda: [told]
         raise
+    finally:
+        line("\r\033[K")
+    if terminal:
+        show(session)

@@ -27,7 +27,7 @@ from mirage_nb.search.session.progress import Candidate
 from mirage_nb.viz.compare import compare_html, compare_text
 from mirage_nb.viz.export import export
 from mirage_nb.viz.html import styled
-from mirage_nb.viz.text import snapshot_text
+from mirage_nb.viz.text import snapshot_line, snapshot_text
 from mirage_nb.widgets import ExplorerView, SessionView
 
 from .options import EXTEND, STORE, TUNE, USAGE, Line, Option, Word, nearest, read_options, with_limits
@@ -123,7 +123,7 @@ def _list(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     if not found:
         say("no sessions; start one with a %%mirage cell")
     for name, session in found.items():
-        say(snapshot_text(replace(session.snapshot(), name=name)).splitlines()[0])
+        say(snapshot_line(replace(session.snapshot(), name=name), stage=getattr(session, "stage", "")))
 
 
 def _show(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ def _show(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
 def _stop(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     session = _named(variables, words)
     session.stop()
-    say(snapshot_text(session.snapshot()).splitlines()[0])
+    say(snapshot_line(session.snapshot()))
 
 
 def _load(variables: Variables, words: list[str], options: dict[str, Any]) -> None:

@@ -28,7 +28,6 @@ VARIABLES = {
     "#1f2328": "var(--mir-fg)",
     WHITE: "none",
     "#dddddd": "var(--mir-line)",
-    "#8f8f8f": "var(--mir-soft)",
 }
 """Colours that are not data, and what the page says instead."""
 _INSTEAD = "<style>.mir-plot>img{display:none}</style>"

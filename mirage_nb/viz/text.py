@@ -17,12 +17,20 @@ WHY = 8
 """Lines of the reason why nothing was accepted."""
 
 
-def snapshot_text(snapshot: Snapshot, budget_seconds: float | None = None) -> str:
-    """State, counts, the best candidates, some that were refuted, the newest messages: at most about 20 lines."""
+def snapshot_line(snapshot: Snapshot, budget_seconds: float | None = None, stage: str = "") -> str:
+    """State and progress on one line; `stage` is what is being done."""
     budget = f" of {budget_seconds:g} s" if budget_seconds is not None else ""
+    doing = f" ({stage})" if stage else ""
+    return (
+        f"{snapshot.name or 'session'}: {snapshot.state.value}{doing}, {snapshot.seconds:.1f} s{budget}, "
+        f"{snapshot.configurations_done}/{snapshot.configurations_total} configurations"
+    )
+
+
+def snapshot_text(snapshot: Snapshot, budget_seconds: float | None = None, stage: str = "") -> str:
+    """State, counts, the best candidates, some that were refuted, the newest messages: at most about 20 lines."""
     lines = [
-        f"{snapshot.name or 'session'}: {snapshot.state.value}, {snapshot.seconds:.1f} s{budget}, "
-        f"{snapshot.configurations_done}/{snapshot.configurations_total} configurations",
+        snapshot_line(snapshot, budget_seconds, stage),
         ", ".join(f"{snapshot.total(outcome):,} {outcome.value}" for outcome in Outcome),
         f"{snapshot.structures:,} structures, {snapshot.verified:,} verified, {snapshot.refuted:,} refuted, "
         f"{snapshot.outside_lax:,} outside LAX",

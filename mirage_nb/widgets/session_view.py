@@ -154,7 +154,7 @@ class SessionView(anywidget.AnyWidget):
             moments=self._history.moments,
         )
         return {
-            "text/plain": snapshot_text(snapshot, self._budget_seconds),
+            "text/plain": snapshot_text(snapshot, self._budget_seconds, stage),
             "text/html": still_html(drawn),
         }
 

@@ -189,6 +189,39 @@ def test_an_interrupt_while_waiting_stops_the_search(shell: InteractiveShell, ca
     assert shell.user_ns["fused"] is calls.sessions[0]
 
 
+def test_an_interrupt_is_told_in_one_line(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: FakeSession, timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakeSession, "wait", interrupted)
+    shown, result = run(shell, f"%%mirage fused --wait\n{PROGRAM}")
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert "interrupted: fused was stopped; what it found stays" in shown and "Traceback" not in shown
+
+
+def test_a_terminal_shows_the_result_of_a_cell_that_waited(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirage_nb, "superoptimize", lambda program, **given: FakeSession(0.3, given["name"]))
+    shown, _ = run(shell, f"%%mirage fused --wait\n{PROGRAM}")
+    assert "fused: finished" in shown and "1 kernel" in shown
+
+
+def test_a_snapshot_is_shown_as_a_text_and_as_a_page(shell: InteractiveShell) -> None:
+    shell.user_ns["found"] = ended().snapshot()
+    shown, _ = shell.display_formatter.format(shell.user_ns["found"])
+    assert shown["text/plain"].startswith("fused: ") and len(shown["text/plain"].splitlines()) < 25
+    assert "mir-view" in shown["text/html"]
+
+
+def test_a_session_on_a_line_of_its_own_is_looked_at(shell: InteractiveShell) -> None:
+    session = mirage_nb.pipeline.superoptimize("X: f16[4, 8]\nreturn exp(X)", name="small", effort="quick")
+    shell.user_ns["small"] = session
+    shown, result = run(shell, "small")
+    session.stop()
+    assert result.success and "small: " in shown and "configurations" in shown and "<" not in shown
+
+
 def test_list_show_and_stop(shell: InteractiveShell, calls: Calls) -> None:
     assert "no sessions" in run(shell, "%mirage list")[0]
     run(shell, f"%%mirage first\n{PROGRAM}")
