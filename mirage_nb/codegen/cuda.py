@@ -35,12 +35,11 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
     constants = graph.uniform()
     parts = [HEADER]
     launches: list[Launch | LibraryCall] = []
-    aliases: list[tuple[int, int]] = []
+    aliases, copies = _views(graph)
     for index, (op, values) in enumerate(graph.definitions()):
         if values[0] in constants:
             continue
-        if op.kind is OpKind.RESHAPE:
-            aliases.append((values[0], op.inputs[0]))
+        if op.kind is OpKind.RESHAPE and values[0] not in copies:
             continue
         block_plan = plan.kernels[index]
         if block_plan is None:
@@ -54,7 +53,28 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
         Temporary(value, graph.types[value], offset)
         for value, offset in zip(plan.temporaries, plan.workspace.offsets, strict=True)
     )
-    return Emitted(graph, options, "\n".join(parts), tuple(launches), temporaries, plan.workspace.peak, tuple(aliases))
+    return Emitted(graph, options, "\n".join(parts), tuple(launches), temporaries, plan.workspace.peak, aliases)
+
+
+def _views(graph: KernelGraph) -> tuple[tuple[tuple[int, int], ...], frozenset[int]]:
+    """(view, original) pairs that share memory, in an order in which one of the two has its place; and the views that
+    are copied: outputs whose original is an input, or has its place in another output."""
+    constants = graph.uniform()
+    original: dict[int, int] = {}
+    for op, values in graph.definitions():
+        if op.kind is OpKind.RESHAPE and values[0] not in constants:
+            original[values[0]] = original.get(op.inputs[0], op.inputs[0])
+    placed = {*range(graph.input_count), *graph.outputs}
+    first: list[tuple[int, int]] = []
+    copies: set[int] = set()
+    for view in (v for v in original if v in graph.outputs):
+        if original[view] in placed:
+            copies.add(view)
+        else:
+            placed.add(original[view])
+            first.append((view, original[view]))
+    others = [pair for pair in original.items() if pair[0] not in graph.outputs]
+    return (*first, *others), frozenset(copies)
 
 
 def _kernel(

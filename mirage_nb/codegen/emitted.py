@@ -73,7 +73,8 @@ class Emitted:
     """CUDA C++ for a muGraph and how to run it.
 
     graph: the planned muGraph (chains fused; inputs, outputs and value numbers of the kernel graph are
-    those of the graph that was emitted). aliases: (view, original) value pairs that share memory.
+    those of the graph that was emitted). aliases: (view, original) value pairs that share memory; for whoever follows
+    them in order, one of the two is an input, an output, a temporary, or known from an earlier pair.
     """
 
     graph: KernelGraph

@@ -68,16 +68,18 @@ class Executable(Protocol):
 class CpuExecutable:
     """The kernels of a muGraph on the CPU edition, in a process of their own: a wrong kernel harms nothing.
 
+    `checked` as in `CpuModule`.
+
     Raises:
         CompileError, MissingPartError: as `CpuModule` does.
     """
 
     device = "CPU edition"
 
-    def __init__(self, emitted: Emitted) -> None:
+    def __init__(self, emitted: Emitted, *, checked: bool = False) -> None:
         self._emitted = emitted
         generated = any(isinstance(step, Launch) for step in emitted.launches)
-        self._module = CpuModule(emitted.source) if generated else None
+        self._module = CpuModule(emitted.source, checked=checked) if generated else None
 
     def __call__(self, *tensors: Any) -> Any:
         """Run on NumPy arrays or torch tensors (of any device) in input order.

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.codegen import Emitted, LibraryCall, MapArg, Options, TensorArg, emit
+from mirage_nb.codegen import Emitted, Options, emit
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph
-from mirage_nb.runtime.buffers import decode, encode, poisoned
-from mirage_nb.runtime.emulate import CpuModule
-from mirage_nb.runtime.tensor_map import TensorMap
+from mirage_nb.runtime.buffers import decode, encode
+from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.targets import TARGETS
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -28,22 +27,7 @@ def draw(graph: KernelGraph, seed: int = 0, scale: float = 0.5) -> Arrays:
 
 def run(emitted: Emitted, inputs: Arrays, *, checked: bool = False, **how: Any) -> Arrays:
     """The outputs as stored; `how` goes to the CPU edition (deferred, order), which may look for races."""
-    graph = emitted.graph
-    held: dict[int, np.ndarray[Any, Any]] = dict(enumerate(inputs))
-    for value in sorted({*graph.outputs, *(t.value for t in emitted.temporaries)}):
-        held.setdefault(value, poisoned(graph.types[value]))
-    module = CpuModule(emitted.source, checked=checked)
-    for step in emitted.launches:
-        assert not isinstance(step, LibraryCall)
-        args: list[Any] = []
-        for arg in step.args:
-            match arg:
-                case TensorArg(value):
-                    args.append(held[value])
-                case MapArg(value, rows, columns, box, swizzle):
-                    args.append(TensorMap(held[value].reshape(rows, columns), box, swizzle))
-        module.launch(step.kernel, step.grid, (step.threads, 1, 1), step.shared_bytes, args, **how)
-    return [held[v] for v in graph.outputs]
+    return CpuExecutable(emitted, checked=checked).run(inputs, **how)
 
 
 def errors(graph: KernelGraph, emitted: Emitted, inputs: Arrays, outputs: Arrays) -> list[float]:
