@@ -26,7 +26,7 @@ from mirage_nb.codegen.matmul import (
     warp_place,
 )
 from mirage_nb.codegen.reader import Multi, Reader, Scope, behind_views, locate
-from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.codegen.writer import TYPES, Writer, c_type
 from mirage_nb.ir import AccumAttrs, AccumKind, OpKind
 from mirage_nb.optimize.placement import Phase, Place, Step
 from mirage_nb.optimize.region import Region
@@ -34,6 +34,12 @@ from mirage_nb.optimize.tiling import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Tiling
 
 HELD_REGISTERS = 32
 """Registers that operands of the whole loop may take."""
+
+
+def fragment(value: int) -> str:
+    """The name of a value's registers; that of %16 would be a type's."""
+    name = f"f{value}"
+    return f"{name}_" if name in TYPES else name
 
 
 class Fragments:
@@ -158,7 +164,7 @@ class Fragments:
     def _matmul(self, index: int) -> None:
         out, scope = self.out, self.scope
         op, value = scope.block.ops[index], scope.first[index]
-        target, tiling = f"f{value}", scope.plan.tiling(index)
+        target, tiling = fragment(value), scope.plan.tiling(index)
         assert tiling is not None
         if value in self.folded:
             target = f"a{scope.first[self.folded[value]]}"
@@ -201,7 +207,7 @@ class Fragments:
         out.line(f"uint32_t p{value}[{share}][{rows}][4];")
         with out.unrolled("k", share) as k, out.unrolled("r", rows) as r, out.unrolled("i", 4) as i:
             # Two neighbouring 8-column tiles of an accumulator are one 16-deep tile of an operand.
-            cell = f"f{value}[0][{r}][2 * {k} + {i} / 2]"
+            cell = f"{fragment(value)}[0][{r}][2 * {k} + {i} / 2]"
             out.line(f"p{value}[{k}][{r}][{i}] = pack2<{element}>({cell}[{i} % 2 * 2], {cell}[{i} % 2 * 2 + 1]);")
 
     def _wide(self, index: int, tiling: Tiling, rows: Operand, columns: Operand, target: str) -> None:
@@ -261,22 +267,22 @@ class Fragments:
             if place is not Place.REGISTER:
                 continue
             if self.scope.shape(value)[-1] > 1:
-                found[value] = f"f{value}{cell}"
+                found[value] = fragment(value) + cell
             else:
-                found[value] = f"{'top' if value in self.region.shifts else 'f'}{value}{half}"
+                found[value] = (f"top{value}" if value in self.region.shifts else fragment(value)) + half
         return found
 
     def _elementwise(self, value: int) -> None:
         if self.scope.plan.places[value] is not Place.REGISTER:
             return
-        self.out.line(f"float f{value}{self._form(value)};")
+        self.out.line(f"float {fragment(value)}{self._form(value)};")
         with self._cells(value) as (cell, half):
             reader = Reader(self.scope, 1, self._bound(half, cell))
             reader.bound.pop(value)
             result = reader.compute(value, self._index(value), None)
             if self._rounds(value):
                 result = f"to_float(from_float<{c_type(self.scope.block.types[value].dtype)}>({result}))"
-            self.out.lines([*reader.loads, *reader.body, f"f{value}{cell} = {result};"])
+            self.out.lines([*reader.loads, *reader.body, f"{fragment(value)}{cell} = {result};"])
 
     def _rounds(self, value: int) -> bool:
         """Whether a product reads a value rounded to its type, and others have to read the same: what is summed
@@ -319,7 +325,7 @@ class Fragments:
         if op.kind is OpKind.MAX:
             self._maximum(value, source)
             return
-        target = f"f{value}"
+        target = fragment(value)
         if value in self.folded:
             target = f"a{scope.first[self.folded[value]]}"
             self._fade(self.folded[value])
@@ -330,7 +336,7 @@ class Fragments:
             self._sum_operand(source, target)
         else:
             with self._cells(source) as (cell, half):
-                out.line(f"{target}{half} += f{source}{cell};")
+                out.line(f"{target}{half} += {fragment(source)}{cell};")
         if value not in self.folded:
             with self._cells(value) as (cell, _):
                 out.line(f"{target}{cell} = warp_sum<4>({target}{cell});")
@@ -362,18 +368,18 @@ class Fragments:
     def _maximum(self, value: int, source: int) -> None:
         out, rows = self.out, self.region.row_tiles
         running = value in self.region.shifts
-        out.line(f"float {'fade' if running else 'f'}{value}[{rows}][2];")
+        out.line(f"float {f'fade{value}' if running else fragment(value)}[{rows}][2];")
         with out.unrolled("r", rows) as r, out.unrolled("h", 2) as h:
             out.line(f"float high = {f'top{value}[{r}][{h}]' if running else 'NEGATIVE_INFINITY'};")
             with out.unrolled("c", self.columns(source)) as c:
-                pair = f"f{source}[0][{r}][{c}]"
+                pair = f"{fragment(source)}[0][{r}][{c}]"
                 out.line(f"high = maximum(high, maximum({pair}[2 * {h}], {pair}[2 * {h} + 1]));")
             out.line("high = warp_max<4>(high);")
             if running:
                 out.line(f"fade{value}[{r}][{h}] = fast_exp(top{value}[{r}][{h}] - high);")
                 out.line(f"top{value}[{r}][{h}] = high;")
             else:
-                out.line(f"f{value}[{r}][{h}] = high;")
+                out.line(f"{fragment(value)}[{r}][{h}] = high;")
 
     # After the loop
 

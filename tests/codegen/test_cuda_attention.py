@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirage_nb.codegen import Options, emit
+from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.optimize.placement import Phase, StepKind
@@ -13,6 +14,7 @@ from mirage_nb.targets import TARGETS
 from mirage_nb.verify.float_gate import judge, samples
 from tests.codegen.mugraphs import attention, normed_attention, safe_attention, split_attention, split_safe_attention
 from tests.codegen.running import check, draw, errors, run
+from tests.mugraphs import Block, one_kernel, tensor
 
 H200 = TARGETS["h200"]
 
@@ -129,6 +131,22 @@ def test_norms_of_streamed_tiles_beside_warp_private_products(form: str, bulk: b
     for seed in (3, 4):  # races between warps included
         assert max(errors(graph, emitted, inputs, run(emitted, inputs, checked=True, deferred=True, order=seed))) < 1e-3
     check(graph, options, scale=0.2)
+
+
+def test_registers_never_have_the_name_of_a_type() -> None:
+    """f16 is one: the exponentials are %16 here, and a product takes them."""
+    masks = [tensor((16, 64))] * 12
+    b = Block((tensor((16, 32)), tensor((32, 64)), tensor((64, 32)), *masks), (1,), 2)
+    q, k, v = b.read(0, (None,)), b.read(1, (None,), 1), b.read(2, (None,), 0)
+    added = [b.read(arg, (None,), 1) for arg in range(3, 15)]
+    scores = b.op(OpKind.MATMUL, q, k)
+    for mask in added:
+        scores = b.op(OpKind.ADD, scores, mask)
+    e = b.op(OpKind.EXP, scores)
+    b.save(b.op(OpKind.DIV, b.accum(b.op(OpKind.MATMUL, e, v)), b.accum(b.sum(e, 1))), (None,))
+    graph = one_kernel("Q K V " + " ".join(f"M{n}" for n in range(12)), b)
+    assert "float f16_[1]" in emit(graph, H200, Options(warps=2)).source
+    check(graph, Options(warps=2), scale=0.2)
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed", 1])
