@@ -173,7 +173,9 @@ class FieldInstance:
 
     def symbol(self, name: str, dims: int) -> FieldTensor:
         """One random element."""
-        return self.random(name, (1,) * dims, kind="symbol")
+        if name not in self._symbols:
+            self._symbols[name] = self.random(name, (), kind="symbol")
+        return self._symbols[name].moved(lambda part: part.reshape((1,) * dims))
 
     def placed(self, array: Array) -> Array:
         """The array where the others are."""
@@ -202,6 +204,10 @@ class FieldInstance:
 
     @cached_property
     def _keys(self) -> dict[tuple[str, ...], int]:
+        return {}
+
+    @cached_property
+    def _symbols(self) -> dict[str, FieldTensor]:
         return {}
 
     @cached_property
@@ -242,7 +248,7 @@ class FieldStack:
     def symbol(self, name: str, dims: int) -> FieldTensor:
         """One random element for each instance, drawn once."""
         if name not in self._constants:
-            self._constants[name] = self.random(name, (), kind="symbol")
+            self._constants[name] = stacked([instance.symbol(name, 0) for instance in self.instances])
         return self._constants[name].moved(lambda part: part.reshape(-1, *(1,) * (dims - 1)))
 
     def placed(self, array: Array) -> Array:

@@ -33,6 +33,8 @@ from mirage_nb.verify.roots import Mask, Parts, blame, replaced, rooted_inputs, 
 
 VERSIONS = 32
 """Draws of one group at most; a group of two roots fails them all once in ten thousand trials."""
+AT_ONCE = 16
+"""Versions that are drawn side by side."""
 MAX_TOGETHER = 2
 """Roots of one group. With more, they rarely exist together."""
 MAX_ROOTS = 64
@@ -137,20 +139,54 @@ def draw_stacked(graph: KernelGraph, instances: FieldStack, parts: Parts) -> tup
         drawn = [rooted_inputs(graph, instance, parts) for instance in instances.instances]
         return tuple(stacked(tensors) for tensors in zip(*drawn, strict=True))
     inputs = [instances.random(i.name, i.type.shape, *parts[i.name]) for i in graph.inputs]
-    for version in range(1, VERSIONS):
-        failed = groups.failed(inputs, instances)
-        if not failed.any():
+    failed = groups.failed(inputs, instances)
+    for version in range(1, VERSIONS, AT_ONCE):
+        still = [number for number, word in enumerate(failed) if word]
+        if not still:
             break
-        for at, (given, marks) in enumerate(zip(graph.inputs, groups.marks, strict=True)):
-            for number in np.flatnonzero(failed):
-                mask = (marks & failed[number]) != 0
-                if mask.any():
-                    instance, shape = instances.instances[number], given.type.shape
-                    fresh = instance.random(given.name, shape, *parts[given.name], f"again {version}")
-                    for old, new in ((inputs[at].p, fresh.p), (inputs[at].q, fresh.q)):
-                        if old is not None and new is not None:
-                            old[number][mask] = new[mask]
+        failed[still] = _again(groups, inputs, [instances.instances[n] for n in still], still, failed, parts, version)
     return tuple(inputs)
+
+
+def _again(
+    groups: RootGroups,
+    inputs: Sequence[FieldTensor],
+    instances: Sequence[FieldInstance],
+    places: Sequence[int],
+    failed: Words,
+    parts: Parts,
+    version: int,
+) -> Words:
+    """Draw failed groups of the instances at these places again, several versions side by side: each takes the first
+    in which its roots exist. The words of the groups that are left."""
+    count = min(AT_ONCE, VERSIONS - version)
+    rows = list(places)
+    side_by_side: list[FieldTensor] = []
+    fresh: list[FieldTensor | None] = []
+    for given, old, marks in zip(groups.pruned.inputs, inputs, groups.marks, strict=True):
+        repeated = old.moved(lambda array: np.repeat(array[rows], count, axis=0))
+        new = None
+        if marks.any():
+            shape = count, *given.type.shape
+            new = stacked([x.random(given.name, shape, *parts[given.name], f"again {version}") for x in instances])
+            repeated = replaced(repeated, new.moved(lambda array: array.reshape(-1, *array.shape[2:])), marks != 0)
+        fresh.append(new)
+        side_by_side.append(repeated)
+    bad = groups.failed(side_by_side, FieldStack([instance for instance in instances for _ in range(count)]))
+    bits = np.unique(np.array([1 << first for first in groups.group], np.uint64))
+    wanted = (failed[rows, None] & bits) != 0
+    good = (bad.reshape(-1, count, 1) & bits) == 0
+    chosen = np.where(wanted & good.any(axis=1), good.argmax(axis=1), -1)
+    for old, drawn, marks in zip(inputs, fresh, groups.marks, strict=True):
+        if drawn is not None:
+            group = np.searchsorted(bits, marks)  # of what is in no group, any
+            version_of = np.where(marks == 0, -1, chosen[:, np.minimum(group, len(bits) - 1)])
+            for kept, other in ((old.p, drawn.p), (old.q, drawn.q)):
+                if kept is not None and other is not None:
+                    taken = np.take_along_axis(other, np.maximum(version_of, 0)[:, None], axis=1)[:, 0]
+                    kept[rows] = np.where(version_of >= 0, taken, kept[rows])
+    left: Words = np.bitwise_or.reduce(np.where(wanted & (chosen < 0), bits, np.uint64(0)), axis=1)
+    return left
 
 
 @functools.lru_cache(maxsize=256)
