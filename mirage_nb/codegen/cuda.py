@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
+from mirage_nb.errors import EmitError
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, Options, Plan, default_options
 from mirage_nb.optimize import plan as plan_graph
@@ -22,7 +23,8 @@ def emit(graph: KernelGraph, target: Target, options: Options | None = None) -> 
     """Emit `graph` for `target`.
 
     Raises:
-        EmitError: a tensor of f64, or of more than 2^31 elements, in a graph-defined operator.
+        EmitError: a tensor of f64, or of more than 2^31 elements, in a graph-defined operator; or two outputs that
+            are one value.
         TargetError: a block needs more shared memory than the target has.
     """
     chosen = options or default_options(target)
@@ -32,6 +34,11 @@ def emit(graph: KernelGraph, target: Target, options: Options | None = None) -> 
 def emit_plan(plan: Plan, options: Options) -> Emitted:
     """Emit what a plan says."""
     graph = plan.graph
+    if len(set(graph.outputs)) < len(graph.outputs):
+        raise EmitError(
+            f"outputs {', '.join(graph.output_names)}: two of them are one value",
+            hint="save the value twice: every output has memory of its own",
+        )
     constants = graph.uniform()
     parts = [HEADER]
     launches: list[Launch | LibraryCall] = []

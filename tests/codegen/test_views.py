@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.codegen import Emitted, Launch, emit
+from mirage_nb.errors import EmitError
 from mirage_nb.ir import KernelGraph, Op, OpKind, ReshapeAttrs
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.targets import TARGETS
@@ -60,6 +61,11 @@ def test_every_output_is_written_where_it_is(outputs: tuple[int, ...]) -> None:
     copied = len(emitted.launches) - 1
     assert copied == len(outputs) - any(behind[v] == 1 for v in outputs)
     assert graph.outputs == outputs
+
+
+def test_one_value_is_not_two_outputs() -> None:
+    with pytest.raises(EmitError, match="O0, O1: two of them are one value"):
+        emit(viewed((1, 1)), H200)
 
 
 @pytest.mark.parametrize("outputs", [(3,), (1, 3), (3, 2, 4, 5)])
