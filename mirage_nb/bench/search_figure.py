@@ -36,7 +36,7 @@ def draw(record: dict[str, Any], published: dict[str, dict[int, float]] | None =
     _prunings(right, record)
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=4, fontsize=7, frameon=False)
-    figure.suptitle(f"{record['processor']}, {record['cores']} cores, {record['date']}", fontsize=7, color=GREY)
+    figure.suptitle(f"{record['processor']}, {record['cores']} cores, {record['date']}", fontsize=7)
     return figure
 
 

@@ -57,13 +57,14 @@ def themed(figure: Figure) -> Figure:
 
 
 def inline_svg(figure: Figure) -> str:
-    """A figure as an SVG element to stand in a page; empty for one whose ground is not white."""
+    """A figure as an SVG element to stand in a page, all that is drawn in view; empty if its ground is not white."""
     if to_hex(figure.get_facecolor()) != WHITE:
         return ""
-    written = io.StringIO()
+    written, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with rc_context({"svg.hashsalt": "mirage_nb", "svg.fonttype": "path"}):
-        figure.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        figure.savefig(written, format="svg", bbox_inches="tight", metadata=nothing)
     text = written.getvalue()
+    width, height = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)[0]
     body = text[text.index(">", text.index("<svg")) + 1 :]
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
@@ -73,10 +74,9 @@ def inline_svg(figure: Figure) -> str:
     for reference in ('id="', 'href="#', "url(#"):  # several figures stand on one page
         body = body.replace(reference, f"{reference}{name}-")
     body = "".join(map(_recoloured, re.split(r"(<pattern.*?</pattern>)", body)))
-    width, height = (inches * 72 for inches in figure.get_size_inches())
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' xmlns:xlink='http://www.w3.org/1999/xlink' "
-        f"width='{width:g}pt' viewBox='0 0 {width:g} {height:g}' role='img' "
+        f"width='{width}pt' viewBox='0 0 {width} {height}' role='img' "
         f"aria-label='{escape(summary(figure), quote=True)}' style='max-width:100%;height:auto;fill:var(--mir-fg);"
         f"stroke-linejoin:round;stroke-linecap:butt'>{body}"
     )
@@ -108,5 +108,5 @@ def summary(figure: Figure) -> str:
 
 def _png(figure: Figure) -> str:
     written = io.BytesIO()
-    figure.savefig(written, format="png", dpi=DOTS_PER_INCH)
+    figure.savefig(written, format="png", dpi=DOTS_PER_INCH, bbox_inches="tight")
     return base64.b64encode(written.getvalue()).decode("ascii")

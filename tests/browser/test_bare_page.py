@@ -6,6 +6,7 @@ anywidget host promises. VS Code's page has its own colour variables beside ligh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("anywidget")
+pytest.importorskip("matplotlib")
 
 from mirage_nb.widgets import ExplorerView, SessionView
 from tests.browser.fake_session import FakeSession, rejected
 from tests.browser.test_lab_tuning import CONTRAST, UNNAMED
 from tests.browser.test_pages import OUTSIDE
 from tests.viz.mugraph_samples import split_attention
+from tests.viz.test_viz_plots import LIGHT, all_figures, contrast
 
 pytestmark = pytest.mark.browser
 
@@ -149,3 +152,50 @@ def test_the_explorer_stands_alone_too(new_page: Callable[..., Any], host: Host,
     assert tab.evaluate(box) != before
     assert tab.evaluate(CONTRAST) == {} and tab.evaluate(OUTSIDE) == []
     tab.screenshot(path=tmp_path / f"{host.name}.png", full_page=True)
+
+
+FIGURES = """() => [...document.querySelectorAll('.mir-plot')].map((plot) => {
+  const svg = plot.querySelector('svg');
+  const ground = getComputedStyle(document.body).backgroundColor;
+  const inks = [...svg.querySelectorAll('g:has(> use), g > text')].map((n) => getComputedStyle(n).fill);
+  const box = svg.getBoundingClientRect();
+  return {
+    ground, inks: [...new Set(inks)], png: getComputedStyle(plot.querySelector('img')).display,
+    wide: box.right <= document.body.clientWidth + 12, high: box.height > 60,
+  };
+})"""
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.name)
+def test_figures_stand_on_any_ground(new_page: Callable[..., Any], host: Host, tmp_path: Path) -> None:
+    tab = new_page(1280, host.dark)
+    variables = "".join(f"{name}:{value};" for name, value in host.variables.items())
+    figures = all_figures(LIGHT)
+    shown = "".join(figure._repr_mimebundle_()["text/html"] for figure in figures.values())  # type: ignore[attr-defined]
+    tab.set_content(
+        f"<!DOCTYPE html><html lang='en'><style>:root{{{variables}}}body{{background:{host.ground}}}</style>"
+        f"<body class='{host.name}'>{shown}</body></html>"
+    )
+    seen = tab.evaluate(FIGURES)
+    tab.screenshot(path=tmp_path / "figures.png", full_page=True)
+    assert len(seen) == len(figures)
+    for figure in seen:
+        assert figure["png"] == "none" and figure["wide"] and figure["high"]
+        ground, *inks = (channels(colour) for colour in (figure["ground"], *figure["inks"]))
+        assert max(contrast(hex_of(over(ink, ground)), hex_of(ground)) for ink in inks) > 7, figure
+
+
+def channels(colour: str) -> tuple[float, ...]:
+    """Red, green, blue, and opacity, each of 0 to 1."""
+    values = [float(x) for x in re.findall(r"[\d.]+", colour)]
+    return (*(value / 255 for value in values[:3]), values[3] if len(values) > 3 else 1.0)
+
+
+def hex_of(colour: tuple[float, ...]) -> str:
+    """As #rrggbb."""
+    return "#" + "".join(f"{round(255 * value):02x}" for value in colour[:3])
+
+
+def over(ink: tuple[float, ...], ground: tuple[float, ...]) -> tuple[float, ...]:
+    """The colour that is seen where a translucent one lies on another."""
+    return tuple(ink[3] * a + (1 - ink[3]) * b for a, b in zip(ink[:3], ground[:3], strict=True))

@@ -59,6 +59,14 @@ def test_letters_keep_their_size() -> None:
     assert drawn == pytest.approx(exact, rel=0.01)
 
 
+def test_nothing_is_cut_off() -> None:
+    """Figures of pyplot have a layout of their own only if they are told to; labels may stand outside."""
+    figure = Figure(figsize=(3, 1))
+    figure.subplots().set(xlabel="below", ylabel="beside", title="above")
+    x, y, width, height = map(float, ET.fromstring(inline_svg(figure)).get("viewBox", "").split())
+    assert (x, y) == (0, 0) and height > 72 and width > 0.8 * 3 * 72
+
+
 def test_it_says_what_it_shows() -> None:
     figure = all_figures(LIGHT)["roofline"]
     assert summary(figure) == "figure: roofline; teraflops per second against operations per byte"
