@@ -18,7 +18,7 @@ from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces import Piece
 from mirage_nb.search.sizes import instantiate
 from mirage_nb.search.sizes.cost import Cost
-from mirage_nb.search.sizes.instantiate import Instance
+from mirage_nb.search.sizes.instantiate import Draft, Instance
 from mirage_nb.search.structure import Structure
 from mirage_nb.targets import Target
 
@@ -83,20 +83,37 @@ def instances(
     overhang: the axes over whose ends tiles may hang; default, and in assemblies: free ones with poor divisors.
     limits: what a user allows.
     """
+    return [draft.made() for draft in drafts(structure, prepared, target, limit, overhang, limits)]
+
+
+def drafts(
+    structure: Structure,
+    prepared: Prepared,
+    target: Target,
+    limit: int,
+    overhang: frozenset[int] | None = None,
+    limits: Limits = NO_LIMITS,
+) -> list[Draft]:
+    """The same, before their muGraphs are made."""
     if not isinstance(structure, Assembly):
-        return instantiate.instances(structure, prepared, target, limit, overhang, limits)
+        return instantiate.drafts(structure, prepared, target, limit, overhang, limits)
     found = [part_instances(part, target, min(limit, PER_PART), limits) for part in structure.parts]
     chosen = cheapest([[instance.cost.us for instance in part] for part in found], limit)
     picked = ([part[i] for part, i in zip(found, pick, strict=True)] for pick in chosen)
     made = [_joined(prepared.graph, structure, parts) for parts in picked]
-    return sorted(made, key=lambda instance: instance.cost.us)
+    return sorted(map(Draft.of, made), key=lambda draft: draft.cost.us)
 
 
 def part_instances(part: Part, target: Target, limit: int, limits: Limits = NO_LIMITS) -> list[Instance]:
     """The instances of one part, best estimate first."""
+    return [draft.made() for draft in part_drafts(part, target, limit, limits)]
+
+
+def part_drafts(part: Part, target: Target, limit: int, limits: Limits = NO_LIMITS) -> list[Draft]:
+    """The same, before their muGraphs are made."""
     if part.structure is None:
-        return [Instance({}, part.piece.graph, _library_cost(part.piece.graph, target))]
-    return instantiate.instances(part.structure, part.prepared, target, limit, limits=limits)
+        return [Draft.of(Instance({}, part.piece.graph, _library_cost(part.piece.graph, target)))]
+    return instantiate.drafts(part.structure, part.prepared, target, limit, limits=limits)
 
 
 def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:

@@ -15,7 +15,7 @@ from itertools import product
 from math import prod
 
 from mirage_nb.ir import OpKind
-from mirage_nb.search.assemble import Assembly, Part, cheapest, part_instances
+from mirage_nb.search.assemble import Assembly, Part, cheapest, part_drafts
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.derive import free_loops
 from mirage_nb.search.pieces import HEAVY, Piece, pieces
@@ -166,7 +166,7 @@ class _Explorer:
                 self.take(part, prefixes)
                 tried += [Part(piece, prepared, structure) for structure in part.structures]
         target, limits = TARGETS[DEFAULT_TARGET], self.effort.limits
-        best = [(found[0].cost.us, part) for part in tried if (found := part_instances(part, target, 1, limits))]
+        best = [(found[0].cost.us, part) for part in tried if (found := part_drafts(part, target, 1, limits))]
         return sorted(best, key=lambda pair: pair[0])[:PARTS_KEPT]
 
     def effort_within(self, piece: Piece) -> Effort:

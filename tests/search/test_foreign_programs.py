@@ -137,8 +137,7 @@ def test_it_is_emitted_and_runs(name: str) -> None:
     wanted = exact(graph, inputs)
     choose = random.Random(name)
     every = [i for _, s in zip(range(6), found(prepared), strict=False) for i in instances(s, prepared, H200, 8)]
-    most = max(MAX_BLOCKS, min(i.cost.blocks for i in every))
-    for instance in choose.sample([i for i in every if i.cost.blocks <= most], 2):
+    for instance in choose.sample([i for i in every if i.cost.blocks <= MAX_BLOCKS], 2):
         emitted = emit(instance.graph, H200, Options(choose.choice([2, 4])))
         outputs = CpuExecutable(emitted).run(inputs, deferred=True, order=choose.randrange(100))
         types = instance.graph.output_types

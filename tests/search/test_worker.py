@@ -7,11 +7,13 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, configurations, prepare
+from mirage_nb.search.assemble import drafts
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session import worker
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
@@ -26,6 +28,7 @@ from mirage_nb.search.session.worker import (
     Watch,
     explore,
 )
+from mirage_nb.search.sizes.instantiate import Draft
 from mirage_nb.targets import find_target
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
@@ -51,6 +54,26 @@ def test_candidates_are_correct_ranked_and_told_apart(tmp_path: Path) -> None:
         for candidate in candidates[:3]:
             assert candidate.digest == candidate.graph.digest()
             assert verify(task.program, candidate.graph).accepted
+
+
+def test_only_what_may_be_handed_over_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates say which instances are among the best: the others' muGraphs are not made, and not missed."""
+    made: list[float] = []
+
+    def counted(*args: Any) -> list[Draft]:
+        def watched(draft: Draft) -> Draft:
+            return replace(draft, made=lambda: (made.append(draft.cost.us), draft.made())[1])
+
+        return [watched(draft) for draft in drafts(*args)]
+
+    begun = tasks(tmp_path, "standard")[:4]
+    everything = [explore(task).findings for task in begun]
+    monkeypatch.setattr(worker, "drafts", counted)
+    monkeypatch.setattr(worker, "KEPT_INSTANCES", 2)
+    for task, whole in zip(begun, everything, strict=True):
+        few = explore(task).findings
+        assert few.candidates == whole.candidates[:2] and few.verified == whole.verified
+    assert 0 < len(made) < 0.8 * sum(whole.verified for whole in everything)
 
 
 def test_what_random_tests_cannot_tell_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

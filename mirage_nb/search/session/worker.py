@@ -20,11 +20,11 @@ from mirage_nb.search import (
     Configuration,
     Prepared,
     Structure,
-    instances,
     prepare,
     run_configuration,
     tiny,
 )
+from mirage_nb.search.assemble import drafts
 from mirage_nb.search.saturation.events import Counts
 from mirage_nb.search.session.findings import Bounds, Explored, Findings
 from mirage_nb.search.session.mailbox import Mailbox, Moment
@@ -167,12 +167,16 @@ class _Exploration:
         overhang = frozenset(a for a in poor if not prepared.axes[a].reduced or judged(frozenset({a}))[0].accepted)
         most, target, limits = INSTANCES_PER_STRUCTURE, self._task.target, self._task.bounds.searched.limits
         fits = False
-        for instance in instances(structure, prepared, target, most, overhang if poor else None, limits):
-            verdict, program, small = judged(instance.overhanging)
+        worst = self._best[-1] if len(self._best) == KEPT_INSTANCES else None
+        for draft in drafts(structure, prepared, target, most, overhang if poor else None, limits):
+            verdict, program, small = judged(draft.overhanging)
             if not verdict.accepted:
                 continue
             self._verified += 1
             fits = True
+            if worst and (draft.cost.us, structure.operators) > (worst.estimate_us, worst.operators):
+                continue
+            instance = draft.made()
             self._best.append(
                 Candidate(
                     digest=instance.graph.digest(),

@@ -10,7 +10,7 @@ and loops apart. `sized` gives the instance of given sizes, `tiny` a small pair 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, islice
@@ -60,6 +60,20 @@ class Instance:
     overhanging: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An instance before its muGraph is made, which takes a hundred times longer than to estimate it."""
+
+    cost: Cost
+    overhanging: frozenset[int]
+    made: Callable[[], Instance]
+
+    @classmethod
+    def of(cls, instance: Instance) -> Draft:
+        """The draft of what is made already."""
+        return cls(instance.cost, instance.overhanging, lambda: instance)
+
+
 _Interface = tuple[tuple[tuple[int, int], int], ...]
 """Axes and parts with their extents, in order."""
 
@@ -104,8 +118,51 @@ def instances(
     overhang: the axes over whose ends tiles may hang; default: the free ones with poor divisors.
     limits: what a user allows.
     """
+    return [draft.made() for draft in drafts(structure, prepared, target, limit, overhang, limits)]
+
+
+def drafts(
+    structure: Structure,
+    prepared: Prepared,
+    target: Target,
+    limit: int,
+    overhang: frozenset[int] | None = None,
+    limits: Limits = NO_LIMITS,
+) -> list[Draft]:
+    """The same, before their muGraphs are made."""
+    plans = [plan.choices for plan in _plans(structure, prepared, target, limit, overhang, limits)]
+    if OpKind.CONCAT_MATMUL.value in limits.without or not _adds_products(structure):
+        return [_draft(prepared, structure, choices) for choices in plans[:limit]]
+    made: list[Instance] = []
+    for choices in plans:
+        if len(made) >= limit:
+            break
+        made.append(_draft(prepared, structure, choices).made())
+        joined = concatenated(made[-1].graph)
+        if joined is not None:
+            made.append(replace(made[-1], graph=joined))
+    return [Draft.of(instance) for instance in made[:limit]]
+
+
+def _adds_products(structure: Structure) -> bool:
+    """Whether some kernel may have a concat-matmul, see `concatenated`."""
+    for kernel in structure.kernels:
+        for step in kernel.steps:
+            summed = [kernel.steps[read].operator.kind for read in step.reads]
+            if step.operator.kind is OpKind.ADD and summed == [OpKind.MATMUL, OpKind.MATMUL]:
+                return True
+    return False
+
+
+def _plans(
+    structure: Structure,
+    prepared: Prepared,
+    target: Target,
+    limit: int,
+    overhang: frozenset[int] | None,
+    limits: Limits,
+) -> list[_Plan]:
     overhang = poor_axes(prepared) - {*prepared.reduced} if overhang is None else overhang
-    extents = tuple(axis.extent for axis in prepared.axes)
     plans = [_Plan()]
     for kernel in structure.kernels:
         each_split = kernel is not structure.kernels[-1]
@@ -119,15 +176,7 @@ def instances(
         logarithms = np.array([[n for choice in plan.choices for n in choice.logarithms] for plan in plans])
         plans = [plans[i] for i in _diverse(range(len(plans)), logarithms, limit)]
         plans.sort(key=lambda plan: plan.us)
-    made: list[Instance] = []
-    for plan in plans:
-        if len(made) >= limit:
-            break
-        made.append(_instance(prepared, structure, plan.choices, extents))
-        joined = concatenated(made[-1].graph)
-        if joined is not None and OpKind.CONCAT_MATMUL.value not in limits.without:
-            made.append(replace(made[-1], graph=joined))
-    return made[:limit]
+    return plans
 
 
 def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:
@@ -141,7 +190,7 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
         choices.append(_choice(kernel, numbers, estimates, 0))
     if len(choices) < len(structure.kernels):
         return None
-    made = _instance(prepared, structure, tuple(choices), tuple(axis.extent for axis in prepared.axes))
+    made = _draft(prepared, structure, tuple(choices)).made()
     return made if dict(made.sizes) == dict(sizes) else None
 
 
@@ -387,9 +436,8 @@ def _interface(kernel: KernelStructure, sizes: KernelSizes) -> dict[tuple[int, i
     return found
 
 
-def _instance(
-    prepared: Prepared, structure: Structure, choices: tuple[_Choice, ...], extents: tuple[int, ...]
-) -> Instance:
+def _draft(prepared: Prepared, structure: Structure, choices: tuple[_Choice, ...]) -> Draft:
+    extents = tuple(axis.extent for axis in prepared.axes)
     named: dict[str, int] = {}
     overhanging: set[int] = set()
     for number, (kernel, choice) in enumerate(zip(structure.kernels, choices, strict=True)):
@@ -403,5 +451,9 @@ def _instance(
             if parts * tile_of(extent, parts) != extent:
                 overhanging.add(axis)
     total = Cost.in_a_row([choice.cost for choice in choices])
-    graph = concrete(prepared, structure, [choice.sizes for choice in choices], extents)
-    return Instance(named, graph, total, frozenset(overhanging))
+
+    def made() -> Instance:
+        graph = concrete(prepared, structure, [choice.sizes for choice in choices], extents)
+        return Instance(named, graph, total, frozenset(overhanging))
+
+    return Draft(total, frozenset(overhanging), made)
