@@ -37,7 +37,7 @@ def snapshot_text(snapshot: Snapshot, budget_seconds: float | None = None, stage
     ]
     lines += [
         f"{rank:>4}  {c.digest[:8]}  {c.operators} operators, {c.kernels} kernel{'s' * (c.kernels != 1)}, "
-        f"{duration(c)}, {c.verdict.kind.value}"
+        f"{duration(c)}, {f'ran on {c.executed_on}, ' if c.executed_on else ''}{c.verdict.kind.value}"
         for rank, c in enumerate(snapshot.candidates[:SHOWN], start=1)
     ]
     if len(snapshot.candidates) > SHOWN:
