@@ -464,7 +464,7 @@ def _written(header: Header) -> TensorProgram:
         program = None
     if program is not None and program.graph == header.graph:
         return program
-    return TensorProgram(header.title, header.text, header.graph, (), header.sizes, ("",) * len(header.graph.types))
+    return TensorProgram(header.title, header.text, header.graph, (), header.sizes)
 
 
 def _parsed(program: str | Path | TensorProgram, name: str, sizes: Mapping[str, int] | None) -> TensorProgram:

@@ -93,10 +93,8 @@ class Builder:
         """The constant that this value is, if it is one."""
         return self._numbers.get(value)
 
-    def finish(
-        self, outputs: tuple[tuple[str, Value], ...]
-    ) -> tuple[KernelGraph, tuple[SourceSpan, ...], dict[Value, int]]:
-        """The graph, the place of each operator, and where the values that are left stand in the graph.
+    def finish(self, outputs: tuple[tuple[str, Value], ...]) -> tuple[KernelGraph, tuple[SourceSpan, ...]]:
+        """The graph and the place of each operator.
 
         Every input stays, read or not: whoever calls the program passes all of them.
         """
@@ -118,7 +116,7 @@ class Builder:
                 places.append(place)
         names = tuple(name for name, _ in outputs)
         graph = graph.returning(tuple(renamed[value] for _, value in outputs), names)
-        return graph, tuple(places), renamed
+        return graph, tuple(places)
 
     def _append(self, made: Input | Op, tensor: TensorType) -> Value:
         self._made.append(made)

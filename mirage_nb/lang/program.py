@@ -60,7 +60,6 @@ class TensorProgram:
         graph: the operators, shapes concrete, outputs named after the returned variables.
         spans: the place in the text of every operator of `graph`.
         sizes: the integer constants with their final values, in the order of the text.
-        value_names: for every value of `graph` the name that the text gives it, or "".
         remarks: what the author may want to know.
     """
 
@@ -69,7 +68,6 @@ class TensorProgram:
     graph: KernelGraph
     spans: tuple[SourceSpan, ...]
     sizes: Mapping[str, int] = field(hash=False)
-    value_names: tuple[str, ...]
     remarks: tuple[Remark, ...] = ()
 
     @property
@@ -171,17 +169,13 @@ class _Statements:
         self._check_overrides()
         if not self.outputs:
             raise self._no_return()
-        graph, spans, places = self.builder.finish(self.outputs)
-        names = [""] * len(graph.types)
-        for called, binding in self.bindings.items():
-            if not isinstance(binding.term, Number) and binding.term in places:
-                names[places[binding.term]] = names[places[binding.term]] or called
+        graph, spans = self.builder.finish(self.outputs)
         sizes = {
             called: binding.term.integer
             for called, binding in self.bindings.items()
             if isinstance(binding.term, Number) and binding.term.integer is not None
         }
-        return TensorProgram(name, text, graph, spans, sizes, tuple(names), self._remarks())
+        return TensorProgram(name, text, graph, spans, sizes, self._remarks())
 
     def _statement(self, statement: ast.stmt) -> None:
         match statement:
