@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mirage_nb.search.sizes.constants import FITTED
 
 RECORD = Path(mirage_nb.bench.__file__).parent / "records" / "cost-h200-2026-11-21.json"
 WORKLOAD_RECORD = RECORD.with_name("cost-h200-2026-11-21-workloads.json")
+GOLDEN = Path(__file__).parent / "golden" / "estimates.json"
 RECORDED = ("rmsnorm", "rmsnorm_fig3", "gated_mlp")
 
 
@@ -33,10 +35,11 @@ def at_batch_1(name: str) -> TensorProgram:
     return parse(workload(name), name=name, sizes={"B": 1} if "B" in program(name).sizes else None)
 
 
-def found_again(name: str) -> list[dict[str, Any]]:
+@cache
+def found_again(name: str) -> tuple[dict[str, Any], ...]:
     target, rows = read_record(RECORD)
     wanted = [row for row in rows if row["workload"] == name]
-    found = [one.row for one in cost.found_again(wanted, at_batch_1(name), target)]
+    found = tuple(one.row for one in cost.found_again(wanted, at_batch_1(name), target))
     assert len(found) == len(wanted) >= 80, "the search of today does not find the recorded instances"
     return found
 
@@ -73,6 +76,36 @@ def test_estimates_of_fast_instances_are_near_their_times(name: str) -> None:
     assert 0.85 < ratios[len(ratios) // 2] < 1.2
     assert ratios[0] > 0.6
     assert ratios[-1] < 1.7
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_no_estimate_changes_unnoticed(name: str, update_golden: bool) -> None:
+    """A faster model says the same of every recorded instance; one that says something else is looked at."""
+    now = {f"{row['digest']} {sorted(row['sizes'].items())}": row["estimate_us"] for row in found_again(name)}
+    if update_golden:
+        kept = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+        GOLDEN.write_text(json.dumps({**kept, name: now}, indent=0, sort_keys=True) + "\n")
+    before = json.loads(GOLDEN.read_text())[name]
+    assert now == pytest.approx(before, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_ways_that_were_not_timed_are_not_estimated() -> None:
+    """An instance that was timed the default way alone is no faster because four warps would be."""
+    target, rows = read_record(WORKLOAD_RECORD)
+    wanted = [row for row in rows if row["workload"] == "gqa" and row["sizes"].get("K1 grid d") in (16, 32)]
+    found = cost.found_again(wanted, at_batch_1("gqa"), target)
+    assert len(found) >= 10
+
+    def estimates(tried: list[list[int | bool]] | None) -> np.ndarray:
+        told = [replace(one, row={**one.row, "tried": tried}) for one in found]
+        return np.array([one.row["estimate_us"] for one in cost.as_timed(told, target)])
+
+    alone, every = estimates([]), estimates(None)
+    assert estimates([[4, 4, False], [16, 4, False]]) == pytest.approx(np.clip(estimates([[4, 4, False]]), 0, alone))
+    assert every == pytest.approx([one.instance.cost.us for one in found])
+    assert (every <= alone).all()
+    assert (every < alone).any()
 
 
 def test_a_record_is_ranked_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,10 +16,11 @@ from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes, anatomy, row_fragments
 from mirage_nb.search.sizes.concrete import tile_of
 from mirage_nb.search.sizes.constants import FITTED
-from mirage_nb.search.sizes.cost import block_of, estimate
+from mirage_nb.search.sizes.cost import Estimates, block_of, estimate
 from mirage_nb.search.sizes.instantiate import _all_sizes, _legal, _splittable, numbered, poor_axes, sized
 from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits, resident
+from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, Target, find_target
 from tests.search.programs import PROGRAMS
@@ -45,10 +46,10 @@ def searched(source: str, per_configuration: int = 2) -> tuple[Prepared, tuple[S
 def kernels(name: str) -> Iterator[tuple[Prepared, KernelStructure, Sizes]]:
     """Kernels of a program at many legal sizes each."""
     prepared, structures = searched(name)
-    extents = tuple(axis.extent for axis in prepared.axes)
     for structure in structures:
         for kernel in structure.kernels[:1]:
-            yield prepared, kernel, _all_sizes(kernel, extents, _splittable(prepared, kernel), {}, frozenset())
+            free = tuple(_splittable(prepared, kernel))
+            yield prepared, kernel, _all_sizes(prepared, kernel.grid, kernel.loop, free, (), frozenset())
 
 
 def legal(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target) -> tuple[Numbers, np.ndarray]:
@@ -123,30 +124,31 @@ def test_products_of_warpgroups_only_where_there_are_some(target: str) -> None:
     card = find_target(target)
     wide = 0
     for prepared, kernel, sizes in kernels("attention_safe"):
-        block = block_of(prepared, kernel, sizes, card, FITTED)
-        if block.tiles.private.any():
-            wide += sum(int(fits(block.tiles, way, block.copies.bulk, card).sum()) for way in OTHER_WAYS if way.wide)
+        block = block_of(Tiles.of(prepared, kernel, sizes), card, FITTED)
+        if block.registers.private.any():
+            wide += sum(int(fits(block.registers, block.copies.bulk, w, card).sum()) for w in OTHER_WAYS if w.wide)
             assert not (block.copies.bulk.any() and not card.tma)
     assert (wide > 0) == (card.arch == "sm_90a")
 
 
 def test_blocks_side_by_side_fit_the_registers_of_each_quarter() -> None:
     """Two blocks of nine warps with 112 registers would fit a multiprocessor, but five warps do not fit a quarter."""
-    prepared, kernel, sizes = next(
-        found for found in kernels("attention_safe") if block_of(*found, H200, FITTED).tiles.private.any()
-    )
-    block = block_of(prepared, kernel, sizes, H200, FITTED)
+    prepared, kernel, sizes = next(found for found in kernels("attention_safe") if Tiles.of(*found).private.any())
+    tiles = Tiles.of(prepared, kernel, sizes)
+    block = block_of(tiles, H200, FITTED)
+    held = block.registers
     small = np.zeros_like(sizes.loop)
-    for way in (DEFAULT_WAY, Way(4), Way(4, 4, True)):
-        together = resident(block.tiles, small, block.copies.bulk, way, H200)
-        warps = together * (way.warps + block.copies.bulk)
-        assert (warps <= H200.threads_per_multiprocessor / 32).all()
-        assert (together >= 1).all()
-    most = block.tiles.private & block.copies.bulk & (block.tiles.fragments >= 4)
-    fewer, more = (resident(block.tiles, small, block.copies.bulk, way, H200) for way in (DEFAULT_WAY, Way(4)))
+    ways = (DEFAULT_WAY, Way(4), Way(4, 4, True))
+    together = resident(held, small, block.copies.bulk, ways, H200)
+    for row, way in zip(together, ways, strict=True):
+        assert (row * (way.warps + block.copies.bulk) <= H200.threads_per_multiprocessor / 32).all()
+        assert (row == resident(held, small, block.copies.bulk, (way,), H200)[0]).all()
+        assert (row >= 1).all()
+    most = held.private & block.copies.bulk & (held.fragments >= 4)
+    fewer, more, _ = together
     assert (more >= fewer)[most].all()
     assert (more > fewer)[most].any()
-    assert (row_fragments(prepared, kernel, block.tiles.made, sizes) == block.tiles.fragments).all()
+    assert (row_fragments(prepared, kernel, tiles.made, sizes) == held.fragments).all()
 
 
 # -- tiles that hang over the end, rows that begin anywhere
@@ -268,6 +270,48 @@ def test_numbered_sizes_hang_as_they_do_in_a_muGraph() -> None:
     prepared, structures = searched(source)
     structure = next(s for s in structures if sized(s, prepared, H200, wanted) is not None)
     ((kernel, sizes),) = numbered(structure, prepared, wanted)
-    block = block_of(prepared, kernel, sizes, H200, FITTED)
+    block = block_of(Tiles.of(prepared, kernel, sizes), H200, FITTED)
     assert not block.copies.bulk.any()
     assert (block.copies.waiting > 0).all()
+
+
+# -- many at once
+
+
+def numbers(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target) -> np.ndarray:
+    estimates = estimate(prepared, kernel, sizes, target)
+    return np.stack([getattr(estimates, field) for field in Estimates.__slots__])
+
+
+@pytest.mark.parametrize("name", [*NAMES, "gqa", ODD[0], ODD[1]])
+def test_what_kernels_share_is_what_each_has_of_its_own(name: str) -> None:
+    """Sizes are shared by kernels, and tiles, rows and products with them: in any order, for any target."""
+    prepared, structures = searched(name, 6)
+    poor = poor_axes(prepared)
+    for target in ("a100", "h200", "a100"):
+        card = find_target(target)
+        for structure in structures:
+            kernel = structure.kernels[0]
+            free = tuple(_splittable(prepared, kernel))
+            shared = _all_sizes(prepared, kernel.grid, kernel.loop, free, (), poor)
+            own = Sizes(shared.extents, shared.blocks, shared.loop, shared.interface, shared.tiles)
+            assert (numbers(prepared, kernel, shared, card) == numbers(prepared, kernel, own, card)).all()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "gqa", ODD[0]])
+def test_one_choice_of_sizes_is_estimated_as_many_are(name: str) -> None:
+    prepared, structures = searched(name, 3)
+    poor = poor_axes(prepared)
+    for structure in structures:
+        kernel = structure.kernels[0]
+        every = _all_sizes(prepared, kernel.grid, kernel.loop, tuple(_splittable(prepared, kernel)), (), poor)
+        many = numbers(prepared, kernel, every, H200)
+        for row in range(0, len(every.loop), max(1, len(every.loop) // 7)):
+            one = Sizes(
+                every.extents,
+                {axis: along[row : row + 1] for axis, along in every.blocks.items()},
+                every.loop[row : row + 1],
+                every.interface,
+                {axis: tile[row : row + 1] for axis, tile in every.tiles.items()},
+            )
+            assert numbers(prepared, kernel, one, H200)[:, 0] == pytest.approx(many[:, row], rel=1e-12)

@@ -8,9 +8,10 @@ thousands of sizes without planning one of them (paper section 6).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,12 @@ import numpy.typing as npt
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.semantics import BINARY, UNARY
-from mirage_nb.search.saturation.values import BODY, DATA, GRID, ITER, LOOP, TILE
+from mirage_nb.search.saturation.values import BODY, DATA, GRID, ITER, LOOP, TILE, Type
 from mirage_nb.search.structure import KernelStructure, Source, Step
 
 Numbers = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
+Result = TypeVar("Result")
 
 
 def common(numbers: Numbers, power: int) -> Numbers:
@@ -61,8 +63,8 @@ _FOLDS = {OpKind.MATMUL: AccumKind.SUM, OpKind.SUM: AccumKind.SUM, OpKind.MAX: A
 class Sizes:
     """Sizes of one kernel, many choices at once: blocks along the split axes and the for-loop range.
 
-    They are those of one kernel. `interface` holds the extents of parts that an earlier kernel left as dimensions,
-    `tiles` the tile parts of axes that their other parts need not divide.
+    They are those of one program and one loop. `interface` holds the extents of parts that an earlier kernel left as
+    dimensions, `tiles` the tile parts of axes that their other parts need not divide.
     """
 
     extents: tuple[int, ...]
@@ -70,14 +72,18 @@ class Sizes:
     loop: Numbers
     interface: Mapping[tuple[int, int], int] = field(default_factory=dict)
     tiles: Mapping[int, Numbers] = field(default_factory=dict)
-    _held: dict[tuple[int, int], Numbers] = field(default_factory=dict)
-    _elements: dict[tuple[int, ...], Numbers] = field(default_factory=dict)
+    _known: dict[Hashable, Any] = field(default_factory=dict)
+
+    def once(self, key: Hashable, found: Callable[[], Result]) -> Result:
+        """What `found` says, which is asked once for each key: all kernels that share these sizes share it, too."""
+        if key not in self._known:
+            self._known[key] = found()
+        known: Result = self._known[key]
+        return known
 
     def extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
         """How much of an axis a tile holds."""
-        if (axis, code & DATA) not in self._held:
-            self._held[axis, code & DATA] = self._extent(kernel, axis, code & DATA)
-        return self._held[axis, code & DATA]
+        return self.once(("extent", axis, code & DATA), lambda: self._extent(kernel, axis, code & DATA))
 
     def _extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
         one = np.ones_like(self.loop)
@@ -94,21 +100,25 @@ class Sizes:
 
     def elements(self, kernel: KernelStructure, step: Step) -> Numbers:
         """Elements of the tile of a step; those of one type have the same array."""
-        key = tuple([code & DATA for code in step.type])
-        if key not in self._elements:
-            held = np.ones_like(self.loop)
-            for axis, code in enumerate(key):
-                if code:
-                    held = held * self.extent(kernel, axis, code)
-            self._elements[key] = held
-        return self._elements[key]
+        key = data_of(step.type)
+        return self.once(("elements", key), lambda: self._elements(kernel, key))
+
+    def _elements(self, kernel: KernelStructure, key: Type) -> Numbers:
+        held = np.ones_like(self.loop)
+        for axis, code in enumerate(key):
+            if code:
+                held = held * self.extent(kernel, axis, code)
+        return held
 
     def total_blocks(self) -> Numbers:
         """Blocks of the grid."""
-        total = np.ones_like(self.loop)
-        for along in self.blocks.values():
-            total = total * along
-        return total
+        return self.once("blocks", lambda: reduce(np.multiply, self.blocks.values(), np.ones_like(self.loop)))
+
+
+@lru_cache(maxsize=KNOWN)
+def data_of(type_: Type) -> Type:
+    """What of a type tells how large a tile is."""
+    return tuple([code & DATA for code in type_])
 
 
 class Part(enum.Enum):
@@ -136,11 +146,14 @@ class Part(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Anatomy:
     """One part per step; `varying` says which steps are computed anew in every iteration, `wide` which of them are
-    of f32: results of earlier kernels that no product takes as they are, and what is computed with them."""
+    of f32: results of earlier kernels that no product takes as they are, and what is computed with them; `partial`:
+    those that have a part of an axis; `innermost`: the last axis of each."""
 
     parts: tuple[Part, ...]
     varying: tuple[bool, ...]
     wide: tuple[bool, ...]
+    partial: tuple[bool, ...]
+    innermost: tuple[int | None, ...]
 
 
 @lru_cache(maxsize=KNOWN)
@@ -161,7 +174,9 @@ def anatomy(kernel: KernelStructure) -> Anatomy:
         for read in steps[index].reads:
             readers[read] += readers[index] if _is_view(steps[index], varying[steps[index].reads[0]]) else [index]
     parts = [_part(kernel, i, readers[i], varying[i], chained and above[i]) for i in range(len(steps))]
-    return Anatomy(tuple(parts), tuple(varying), _wide(kernel))
+    partial = tuple(any(code & DATA and not code & TILE for code in step.type) for step in steps)
+    inner = tuple(max((axis for axis, code in enumerate(step.type) if code & DATA), default=None) for step in steps)
+    return Anatomy(tuple(parts), tuple(varying), _wide(kernel), partial, inner)
 
 
 def _wide(kernel: KernelStructure) -> tuple[bool, ...]:

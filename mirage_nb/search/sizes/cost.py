@@ -14,21 +14,25 @@ first bytes, so that is not counted again. The constants are data (`search.sizes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from mirage_nb.search.axes import Prepared
-from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths, largest, layout_of, register_held
+from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths, largest, register_held
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.occupancy import (
     DEFAULT_WAY,
     OTHER_WAYS,
     RESERVED_BYTES,
+    Registers,
     Way,
     fits,
     live,
     memory_beside,
+    registers_of,
     resident,
 )
 from mirage_nb.search.sizes.tiles import Tiles
@@ -36,6 +40,9 @@ from mirage_nb.search.sizes.traffic import Copies, Traffic, copies, traffic
 from mirage_nb.search.sizes.work import Work, held_work, work
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
+
+Chosen = npt.NDArray[np.intp]
+Numbered = TypeVar("Numbered", Copies, Traffic, Work, Registers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,43 +91,64 @@ class Estimates:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one block does, and what a multiprocessor has to hold for it.
+    """What one block does, and what a multiprocessor has to hold for it, one number for each choice of sizes.
 
-    `beside`: shared memory beside the ring while the loop runs; `after`: after it. `held`: the block holds its tiles
-    in registers.
+    `beside`: shared memory beside the ring while the loop runs; `after`: after it. `staged`: tiles go through shared
+    memory; else the block holds them in registers.
     """
 
-    tiles: Tiles
     copies: Copies
     traffic: Traffic
     work: Work
+    registers: Registers
     blocks: Numbers
+    loop: Numbers
     beside: Numbers
     after: Numbers
-    held: Truths
-    follows: bool
+    staged: Truths
+
+    def at(self, chosen: Chosen) -> Block:
+        """The same at some of the choices."""
+        return Block(
+            _at(self.copies, chosen),
+            _at(self.traffic, chosen),
+            _at(self.work, chosen),
+            _at(self.registers, chosen),
+            self.blocks[chosen],
+            self.loop[chosen],
+            self.beside[chosen],
+            self.after[chosen],
+            self.staged[chosen],
+        )
 
 
-def block_of(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target, constants: Constants) -> Block:
+def _at(part: Numbered, chosen: Chosen) -> Numbered:
+    return type(part)(*(getattr(part, field.name)[chosen] for field in fields(part)))
+
+
+def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
     """The block of a kernel."""
-    tiles = Tiles.of(prepared, kernel, sizes)
-    blocks = sizes.total_blocks()
     spent = work(tiles, target, constants)
-    lay = [layout_of(prepared, kernel, i, s.source) for i, s in enumerate(kernel.steps) if s.source is not None]
-    held = register_held(kernel, sizes, tiles.elements, lay)
+    held = register_held(tiles.kernel, tiles.sizes, tiles.elements, tiles.layouts())
     if held.any():
         spent.late = np.where(held, held_work(tiles, target, constants), spent.late)
-    follows = any(step.source is not None and step.source.kernel is not None for step in kernel.steps)
-    beside, after = memory_beside(tiles)
+    blocks = tiles.sizes.total_blocks()
     return Block(
-        tiles, copies(tiles, target, constants), traffic(tiles, blocks), spent, blocks, beside, after, held, follows
+        copies(tiles, target, constants),
+        traffic(tiles, blocks),
+        spent,
+        registers_of(tiles),
+        blocks,
+        tiles.sizes.loop,
+        *memory_beside(tiles),
+        ~held,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """How the blocks of a kernel run: `stages` of the ring, bytes of shared memory, blocks that run at once on one
-    multiprocessor, waves, microseconds."""
+    """How the blocks of a kernel run, a row for each way to emit them: `stages` of the ring, bytes of shared memory,
+    blocks that run at once on one multiprocessor, waves, microseconds from the first request of a tile on."""
 
     stages: Numbers
     memory: Numbers
@@ -129,43 +157,50 @@ class Running:
     us: Numbers
 
 
-def run(block: Block, way: Way, target: Target, constants: Constants) -> Running:
-    """The blocks of a kernel, emitted one way."""
-    sizes, ring = block.tiles.sizes, block.copies.ring
+def run(block: Block, ways: Sequence[Way], target: Target, constants: Constants) -> Running:
+    """The blocks of a kernel, emitted in these ways."""
+    ring = block.copies.ring
     room = np.floor((target.shared_per_block - RESERVED_BYTES - block.beside) / np.maximum(ring, 1))
-    stages = np.minimum(np.maximum(room, np.minimum(2, sizes.loop)), np.minimum(way.stages, sizes.loop))
-    memory = np.where(block.held, RESERVED_BYTES, np.maximum(block.beside + stages * ring, block.after))
-    together = resident(block.tiles, memory, block.copies.bulk, way, target)
+    most = np.array([[way.stages] for way in ways], np.float64)
+    stages = np.minimum(np.maximum(room, np.minimum(2, block.loop)), np.minimum(most, block.loop))
+    memory = np.where(block.staged, np.maximum(block.beside + stages * ring, block.after), RESERVED_BYTES)
+    together = resident(block.registers, memory, block.copies.bulk, ways, target)
     full = together * target.multiprocessors
     waves = np.ceil(block.blocks / full)
-    start = target.start_us - constants.latency_us + (constants.follow_us if block.follows else 0.0)
-    last = _wave(block, stages, block.blocks - (waves - 1) * full, target, constants)
-    us = start + last
+    last = block.blocks - (waves - 1) * full
     if (waves > 1).any():
-        us = start + (waves - 1) * _wave(block, stages, full, target, constants) + last
-    return Running(stages, memory, together, waves, us)
+        each, end = _wave(block, stages, np.stack((full, last)), target, constants)
+        return Running(stages, memory, together, waves, (waves - 1) * each + end)
+    return Running(stages, memory, together, waves, _wave(block, stages, last, target, constants))
 
 
 def _wave(block: Block, stages: Numbers, running: Numbers, target: Target, constants: Constants) -> Numbers:
-    """Microseconds from the first request of `running` blocks to the end of their work."""
-    copied, spent, loop = block.copies, block.work, block.tiles.sizes.loop
+    """Microseconds from the first request of `running` blocks to the end of their work; in rows like theirs."""
+    copied, spent, loop = block.copies, block.work, block.loop
     # Loads by all threads leave one slot of the ring to those who still read it.
     depth = np.where(copied.bulk, stages, np.maximum(stages - 1, 1))
     sharing = np.ceil(running / target.multiprocessors)
     tile = sharing * np.maximum(copied.us, copied.nbytes / constants.port_bytes_us)
-    before = sharing * np.maximum(copied.us_once, copied.nbytes_once / constants.port_bytes_us)
+    before = sharing * np.maximum(copied.us_once, copied.nbytes_once / constants.port_bytes_us) + copied.waiting_once
     slowed = np.maximum(1, sharing / constants.concurrent)
     # Blocks side by side hide what each waits for, but the tensor cores do the products of all of them.
     looped = np.maximum(spent.looped * slowed, spent.products * sharing)
+    early = spent.early * slowed
     period = largest((tile, looped, (constants.latency_us + tile + looped) / depth))
+    # Who brings tiles through registers can do nothing else meanwhile.
     period = np.where(copied.waiting > 0, tile + copied.waiting + looped, period)
-    before = before + copied.waiting_once
     copying = before + tile + copied.waiting + (loop - 1) * period
     moving = np.maximum(copying, block.traffic.us(running, block.blocks, target, constants))
     # The ring fills during the work before the loop; then copies wait for it.
-    waiting = np.maximum(spent.early * slowed - depth * moving / loop, 0.0)
-    longest: Numbers = np.maximum(moving + waiting, before + spent.early * slowed + (loop - 1) * looped)
+    waiting = np.maximum(early - depth * moving / loop, 0.0)
+    longest: Numbers = np.maximum(moving + waiting, before + early + (loop - 1) * looped)
     return constants.latency_us + longest + looped + spent.late * slowed
+
+
+def start_us(kernel: KernelStructure, target: Target, constants: Constants) -> float:
+    """Microseconds until a kernel asks for its first tile; those until the first one arrives are not among them."""
+    follows = any(step.source is not None and step.source.kernel is not None for step in kernel.steps)
+    return target.start_us - constants.latency_us + (constants.follow_us if follows else 0.0)
 
 
 def estimate(
@@ -177,12 +212,15 @@ def estimate(
     ways: Sequence[Way] = OTHER_WAYS,
 ) -> Estimates:
     """Estimate one kernel for all choices of sizes: what it takes emitted the default way, or the best of `ways`."""
-    block = block_of(prepared, kernel, sizes, target, constants)
-    running = run(block, DEFAULT_WAY, target, constants)
-    us = running.us
-    if block.tiles.private.any():
-        for way in ways:
-            able = fits(block.tiles, way, block.copies.bulk, target)
-            us = np.where(able, np.minimum(us, run(block, way, target, constants).us), us)
+    tiles = Tiles.of(prepared, kernel, sizes)
+    block = block_of(tiles, target, constants)
+    running = run(block, (DEFAULT_WAY,), target, constants)
+    us = running.us[0]
+    if tiles.chained and ways:
+        able = np.stack([fits(block.registers, block.copies.bulk, way, target) for way in ways])
+        chosen = np.flatnonzero(able.any(axis=0))
+        others = run(block.at(chosen), ways, target, constants).us
+        us[chosen] = np.minimum(us[chosen], np.where(able[:, chosen], others, np.inf).min(axis=0))
+    us = start_us(kernel, target, constants) + us
     moved = block.traffic
-    return Estimates(us, moved.device, moved.block * block.blocks, running.memory, live(block.tiles), block.blocks)
+    return Estimates(us, moved.device, moved.block * block.blocks, running.memory[0], live(tiles), block.blocks)

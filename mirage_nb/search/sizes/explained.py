@@ -19,10 +19,11 @@ from mirage_nb.search.derive import concatenated
 from mirage_nb.search.explore import run_configuration
 from mirage_nb.search.sizes.anatomy import Sizes
 from mirage_nb.search.sizes.constants import FITTED, Constants
-from mirage_nb.search.sizes.cost import Block, Running, block_of, run
+from mirage_nb.search.sizes.cost import Block, Running, block_of, run, start_us
 from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits
-from mirage_nb.search.sizes.work import work
+from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.work import Work, work
 from mirage_nb.search.space import EFFORTS, configurations
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
@@ -170,33 +171,36 @@ def _kernels(
 def _kernel(
     prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target, constants: Constants
 ) -> KernelEstimate:
-    block = block_of(prepared, kernel, sizes, target, constants)
+    tiles = Tiles.of(prepared, kernel, sizes)
+    block = block_of(tiles, target, constants)
     way, running = _best(block, target, constants)
-    every = _worked(block, running, target, constants, constants)
-    without = _worked(block, running, target, replace(constants, **FREE_BARRIERS), constants)
-    vectors = _worked(block, running, target, replace(constants, **FREE_BARRIERS, **FREE_PRODUCTS), constants)
-    held = bool(block.held[0])
-    blocks, loop, copied = float(block.blocks[0]), float(sizes.loop[0]), block.copies
-    busiest = np.ceil(blocks / target.multiprocessors)
+    start = start_us(kernel, target, constants)
+    blocks, loop, copied = float(block.blocks[0]), float(block.loop[0]), block.copies
+    waves = float(running.waves[0, 0])
     once = max(copied.us_once[0], copied.nbytes_once[0] / constants.port_bytes_us)
     tile = max(copied.us[0], copied.nbytes[0] / constants.port_bytes_us)
-    waits = (copied.waiting_once[0] + loop * copied.waiting[0]) * running.waves[0]
+    every = _worked(block.work, block, waves, target, constants)
+    without = vectors = every
+    if block.staged[0]:
+        free = replace(constants, **FREE_BARRIERS)
+        without = _worked(work(tiles, target, free), block, waves, target, constants)
+        vectors = _worked(work(tiles, target, replace(free, **FREE_PRODUCTS)), block, waves, target, constants)
     return KernelEstimate(
-        us=float(running.us[0]),
-        start=target.start_us + (constants.follow_us if block.follows else 0.0),
+        us=start + float(running.us[0, 0]),
+        start=start + constants.latency_us,
         device=float(block.traffic.us(block.blocks, block.blocks, target, constants)[0]),
-        copies=float(busiest * (once + loop * tile)),
-        products=0.0 if held else without - vectors,
-        vectors=every if held else vectors,
-        barriers=0.0 if held else every - without,
-        waits=float(waits),
+        copies=float(np.ceil(blocks / target.multiprocessors) * (once + loop * tile)),
+        products=without - vectors,
+        vectors=vectors,
+        barriers=every - without,
+        waits=float(copied.waiting_once[0] + loop * copied.waiting[0]) * waves,
         blocks=int(blocks),
-        waves=int(running.waves[0]),
-        resident=int(running.resident[0]),
+        waves=int(waves),
+        resident=int(running.resident[0, 0]),
         warps=way.warps,
-        stages=int(running.stages[0]),
+        stages=int(running.stages[0, 0]),
         iterations=int(loop),
-        shared_memory=int(running.memory[0]),
+        shared_memory=int(running.memory[0, 0]),
         bytes_device=round(float(block.traffic.device[0])),
         bytes_moved=round(float(block.traffic.block[0]) * blocks),
     )
@@ -204,17 +208,13 @@ def _kernel(
 
 def _best(block: Block, target: Target, constants: Constants) -> tuple[Way, Running]:
     """How the kernel is estimated to be emitted best."""
-    ways = [DEFAULT_WAY]
-    if block.tiles.private.any():
-        ways += [way for way in OTHER_WAYS if fits(block.tiles, way, block.copies.bulk, target).all()]
-    tried = [(way, run(block, way, target, constants)) for way in ways]
-    return min(tried, key=lambda pair: float(pair[1].us[0]))
+    able = [way for way in OTHER_WAYS if fits(block.registers, block.copies.bulk, way, target).all()]
+    tried = [(way, run(block, (way,), target, constants)) for way in (DEFAULT_WAY, *able)]
+    return min(tried, key=lambda pair: float(pair[1].us[0, 0]))
 
 
-def _worked(block: Block, running: Running, target: Target, free: Constants, constants: Constants) -> float:
-    """Microseconds that the threads of the busiest multiprocessor work, with the constants `free`."""
-    spent = block.work if bool(block.held[0]) else work(block.tiles, target, free)
-    loop = float(block.tiles.sizes.loop[0])
-    each = float(spent.early[0] + loop * spent.looped[0] + spent.late[0])
-    side_by_side = np.ceil(block.blocks[0] / running.waves[0] / target.multiprocessors)
-    return each * float(running.waves[0]) * max(1.0, float(side_by_side) / constants.concurrent)
+def _worked(spent: Work, block: Block, waves: float, target: Target, constants: Constants) -> float:
+    """Microseconds that the threads of the busiest multiprocessor work."""
+    each = float(spent.early[0] + float(block.loop[0]) * spent.looped[0] + spent.late[0])
+    side_by_side = float(np.ceil(block.blocks[0] / waves / target.multiprocessors))
+    return each * waves * max(1.0, side_by_side / constants.concurrent)

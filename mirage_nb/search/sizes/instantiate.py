@@ -32,6 +32,8 @@ from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 
 MAX_GRID_X = 2**31 - 1
+SHARED = 16
+"""Sets of sizes, with what is known of their tiles, that are remembered."""
 KNOWN = 4096
 """Kernels, at sizes of those before them, whose best choices are remembered."""
 ALIKE = 0.99
@@ -330,8 +332,8 @@ def _kernel_choices(
 
     The structures of a program have few kernels among them, each many times.
     """
-    extents = tuple(axis.extent for axis in prepared.axes)
-    sizes = _all_sizes(kernel, extents, _splittable(prepared, kernel), dict(interface), overhang)
+    free = tuple(_splittable(prepared, kernel))
+    sizes = _all_sizes(prepared, kernel.grid, kernel.loop, free, interface, overhang)
     if not len(sizes.loop):
         return ()
     estimates = estimate(prepared, kernel, sizes, target)
@@ -356,33 +358,38 @@ def _legal(estimates: Estimates, target: Target) -> npt.NDArray[np.bool_]:
     return fits & (estimates.blocks <= MAX_GRID_X)
 
 
+@lru_cache(maxsize=SHARED)
 def _all_sizes(
-    kernel: KernelStructure,
-    extents: tuple[int, ...],
-    free: list[int],
-    interface: Mapping[tuple[int, int], int],
+    prepared: Prepared,
+    grid: tuple[int, ...],
+    looped: int | None,
+    free: tuple[int, ...],
+    interface: _Interface,
     overhang: frozenset[int],
 ) -> Sizes:
-    """Every choice of parts: at least two blocks along a split reduced axis, at least two iterations."""
-    axes = [*kernel.grid, *free]
-    columns = [_parts(extents[axis], axis in overhang)[1:] for axis in kernel.grid]
+    """Every choice of parts: at least two blocks along a split reduced axis, at least two iterations.
+
+    Kernels that split and loop alike share them, and what is known of their tiles.
+    """
+    axes, extents = [*grid, *free], tuple(axis.extent for axis in prepared.axes)
+    columns = [_parts(extents[axis], axis in overhang)[1:] for axis in grid]
     columns += [_parts(extents[axis], axis in overhang) for axis in free]
-    if kernel.loop is not None:
-        tied = interface.get((kernel.loop, LOOP))
-        columns.append([tied] if tied is not None else _parts(extents[kernel.loop], kernel.loop in overhang)[1:])
+    if looped is not None:
+        tied = dict(interface).get((looped, LOOP))
+        columns.append([tied] if tied is not None else _parts(extents[looped], looped in overhang)[1:])
     grids = np.meshgrid(*(np.array(column, np.float64) for column in columns), indexing="ij")
     rows = np.stack([grid.ravel() for grid in grids], axis=1) if columns else np.zeros((1, 0))
     rows = rows[(rows[:, : len(axes)] > 1).sum(axis=1) <= MAX_GRID_DIMS]
-    loop = rows[:, -1] if kernel.loop is not None else np.ones(len(rows))
+    loop = rows[:, -1] if looped is not None else np.ones(len(rows))
     along = {axis: rows[:, i] for i, axis in enumerate(axes)}
     tiles: dict[int, Numbers] = {}
     fits = np.ones(len(rows), bool)
-    for axis in sorted({*axes, *(() if kernel.loop is None else (kernel.loop,))}):
-        parts = along.get(axis, 1.0) * (loop if axis == kernel.loop else 1.0)
+    for axis in sorted({*axes, *(() if looped is None else (looped,))}):
+        parts = along.get(axis, 1.0) * (loop if axis == looped else 1.0)
         if axis in overhang:
             tiles[axis] = _tiles(extents[axis], parts)
             fits &= tiles[axis] > 0
-        elif axis == kernel.loop and axis in along:
+        elif axis == looped and axis in along:
             fits &= extents[axis] % parts == 0
     return Sizes(
         extents,

@@ -6,12 +6,13 @@ are alive at once, resident blocks. Registers are those of a quarter of a multip
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
+from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths, data_of
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
 from mirage_nb.targets import Target
 
@@ -83,15 +84,15 @@ def memory_beside(tiles: Tiles) -> tuple[Numbers, Numbers]:
     for index, part in enumerate(tiles.made.parts):
         match part:
             case Part.HELD:
-                held = held + _aligned(tiles.nbytes(index))
+                held = held + _aligned(tiles, index, tiles.bytes_of_element(index))
             case Part.ACCUMULATOR:
-                after = after + _aligned(_summed(tiles, index))
+                after = after + _summed(tiles, index)
             case Part.PRIVATE:
-                summed = _aligned(tiles.elements[index] * ACCUMULATOR_BYTES)
-                looped = looped + np.where(tiles.private, 0.0, summed)
+                summed = _aligned(tiles, index, ACCUMULATOR_BYTES)
+                looped = looped + (np.where(tiles.private, 0.0, summed) if tiles.chained else summed)
             case Part.TILE:
                 width = tiles.width if index in multiplied else ACCUMULATOR_BYTES
-                nbytes = _aligned(tiles.elements[index] * width)
+                nbytes = _aligned(tiles, index, width)
                 if tiles.made.varying[index]:
                     looped = looped + nbytes
                 else:
@@ -102,58 +103,84 @@ def memory_beside(tiles: Tiles) -> tuple[Numbers, Numbers]:
 def _summed(tiles: Tiles, index: int) -> Numbers:
     """Bytes of an accumulator, or of the parts of it that warps leave who share the depth of a product."""
     step = tiles.steps[index]
-    summed = tiles.elements[index] * ACCUMULATOR_BYTES
     (read, *_) = step.reads
     if step.operator.accum is AccumKind.CONCAT or tiles.made.parts[read] not in (Part.FOLDED, Part.PRIVATE):
-        return summed
+        return _aligned(tiles, index, ACCUMULATOR_BYTES)
+    summed = tiles.elements[index] * ACCUMULATOR_BYTES
     source = tiles.steps[read]
     copies: Numbers | int = WARPS
     if source.operator.kind is OpKind.MATMUL:
         axis = source.operator.axis
         depth = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[source.reads[0]].type[axis])
         copies = np.minimum(WARPS, np.ceil(depth / MATMUL_GRAIN[2]))
-    least: Numbers = np.maximum(summed, np.minimum(copies * summed, PARTIAL_BYTES))
-    return least
+    return _whole_patterns(np.maximum(summed, np.minimum(copies * summed, PARTIAL_BYTES)))
 
 
-def _aligned(nbytes: Numbers) -> Numbers:
+def _aligned(tiles: Tiles, index: int, width: int) -> Numbers:
+    """Bytes of a shared tensor with elements of `width` bytes."""
+    key = ("shared", data_of(tiles.steps[index].type), width)
+    return tiles.sizes.once(key, lambda: _whole_patterns(tiles.elements[index] * width))
+
+
+def _whole_patterns(nbytes: Numbers) -> Numbers:
     """A shared tensor begins where the pattern of a swizzle begins."""
     return np.ceil(nbytes / SWIZZLE_BYTES) * SWIZZLE_BYTES
 
 
-def resident(tiles: Tiles, memory: Numbers, bulk: Truths, way: Way, target: Target) -> Numbers:
-    """Blocks that one multiprocessor runs at once: what its shared memory, threads and registers hold.
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """What a block has in registers: elements of all accumulators and of the widest value of a warp-private body;
+    where there is such a body, where its results are saved from registers, how many fragments lie below each other."""
+
+    accumulated: Numbers
+    widest: Numbers
+    private: Truths
+    direct: Truths
+    fragments: Numbers
+
+
+def registers_of(tiles: Tiles) -> Registers:
+    """What a block has in registers."""
+    accumulated, widest = np.zeros(tiles.shape), np.zeros(tiles.shape)
+    for index, part in enumerate(tiles.made.parts):
+        if part is Part.ACCUMULATOR:
+            accumulated = accumulated + tiles.elements[index]
+        elif part is Part.PRIVATE:
+            widest = np.maximum(widest, tiles.elements[index])
+    return Registers(accumulated, widest, tiles.private, tiles.direct, tiles.fragments)
+
+
+def resident(held: Registers, memory: Numbers, bulk: Truths, ways: Sequence[Way], target: Target) -> Numbers:
+    """Blocks that one multiprocessor runs at once, a row for each way: what its memory, threads and registers hold.
 
     A warp has its registers in one of the quarters of a multiprocessor. One more warp of a block asks for bulk copies.
     """
-    accumulated = np.zeros(tiles.shape)
-    widest = np.zeros(tiles.shape)
-    for index, part in enumerate(tiles.made.parts):
-        if part is Part.ACCUMULATOR:
-            accumulated = accumulated + tiles.elements[index] / (32 * way.warps)
-        elif part is Part.PRIVATE:
-            widest = np.maximum(widest, tiles.elements[index] / (32 * way.warps))
+    warps = np.array([[way.warps] for way in ways], np.float64)
+    accumulated = held.accumulated / (32 * warps)
     registers = REGISTERS + accumulated
-    if tiles.private.any():
+    if held.private.any():
         # Warps with the same rows each have sums of their own.
-        sums = accumulated * np.maximum(way.warps / tiles.fragments, 1.0)
-        private = WIDE_REGISTERS + sums + widest if way.wide else PRIVATE_REGISTERS + sums + PRIVATE_SHARE * widest
-        registers = np.where(tiles.private, private, registers)
+        sums = accumulated * np.maximum(warps / held.fragments, 1.0)
+        wide = np.array([[way.wide] for way in ways])
+        beside = np.where(wide, WIDE_REGISTERS, PRIVATE_REGISTERS)
+        values = held.widest / (32 * warps) * np.where(wide, 1.0, PRIVATE_SHARE)
+        registers = np.where(held.private, beside + sums + values, registers)
     registers = np.ceil(registers / REGISTER_UNIT) * REGISTER_UNIT
-    warps = QUARTERS * np.floor(target.registers_per_multiprocessor / QUARTERS / (32 * registers))
-    warps = np.minimum(warps, target.threads_per_multiprocessor / 32)
+    most = QUARTERS * np.floor(target.registers_per_multiprocessor / QUARTERS / (32 * registers))
+    most = np.minimum(most, target.threads_per_multiprocessor / 32)
     by_memory = target.shared_per_multiprocessor / (memory + RESERVED_BYTES)
-    together: Numbers = np.maximum(np.floor(np.minimum(by_memory, warps / (way.warps + bulk))), 1)
+    together: Numbers = np.maximum(np.floor(np.minimum(by_memory, most / (warps + bulk))), 1)
     return together
 
 
-def fits(tiles: Tiles, way: Way, bulk: Truths, target: Target) -> Truths:
-    """Where a block can be emitted this way: only warp-private bodies differ, and warps have rows of their own.
+def fits(held: Registers, bulk: Truths, way: Way, target: Target) -> Truths:
+    """Where a block can be emitted another way than the default one: as warp-private bodies, half of whose warps have
+    rows of their own.
 
     Groups of four warps multiply where every warp has 16 rows, on tiles that the copy engine brought.
     """
     if way.wide:
-        able: Truths = tiles.direct & bulk & (tiles.fragments == way.warps)
+        able: Truths = held.direct & bulk & (held.fragments == way.warps)
         return able & (target.capability == WARPGROUPS)
-    rows: Truths = tiles.private & (2 * tiles.fragments >= way.warps)
+    rows: Truths = held.private & (2 * held.fragments >= way.warps)
     return rows

@@ -40,7 +40,9 @@ PATTERN_ROWS = 8
 class Rows:
     """How an input tile lies in device memory. `width` is its contiguous run and `last` its last dimension, in bytes;
     `count` is the number of runs, `lines` the extent of all dimensions but the last; `element`: bytes of one.
-    `anywhere`: vectors of it begin anywhere, so that no copy runs by itself.
+    `anywhere`: vectors of it begin anywhere, so that no copy runs by itself. `touches`: lines and sectors that the
+    runs touch. `waits`: how often every thread waits for what it asked for, `vectors`: how many it brings in all; zeros
+    where copies run by themselves.
     """
 
     width: Numbers
@@ -49,24 +51,9 @@ class Rows:
     lines: Numbers
     element: int
     anywhere: Truths
-
-    def touched(self, *units: int) -> Numbers:
-        """Units of so many bytes that the runs touch: a run begins anywhere its width allows, on average."""
-        whole = self.width.astype(np.int64)
-        aligned = whole & -whole
-        return reduce(np.add, (self.count * (self.width + unit - np.minimum(aligned, unit)) / unit for unit in units))
-
-    def through_registers(self) -> tuple[Numbers, Numbers]:
-        """How often every thread waits for what it asked for, and how many vectors it brings in all; zeros where
-        copies run by themselves.
-
-        Elements that begin anywhere go through registers: vectors of 16 bytes where the rows of the tile are whole
-        ones, shifted into place, else one by one.
-        """
-        chunks = (common(self.last, CHUNK_BYTES) == CHUNK_BYTES) & (self.element == ANYWHERE_BYTES)
-        vectors = self.last * self.lines / np.where(chunks, CHUNK_BYTES, self.element)
-        each = np.where(self.anywhere, np.ceil(vectors / (32 * WARPS)), 0.0)
-        return np.ceil(each / np.where(chunks, VECTORS_AT_ONCE, ELEMENTS_AT_ONCE)), each
+    touches: Numbers
+    waits: Numbers
+    vectors: Numbers
 
 
 def rows(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging: Sequence[Truths] = ()) -> Rows:
@@ -84,7 +71,26 @@ def rows(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging:
     anywhere: Truths = common(last, COPIED_BYTES) < COPIED_BYTES
     if hanging and tensor[-1] * width % COPIED_BYTES:
         anywhere = anywhere | hanging[-1]
-    return Rows(run, elements * width / run, last, elements / extents[-1], width, anywhere)
+    count = elements * width / run
+    touches = touched(run, count, LINE_BYTES) + touched(run, count, SECTOR_BYTES)
+    lines = elements / extents[-1]
+    return Rows(run, count, last, lines, width, anywhere, touches, *_through_registers(last, lines, width, anywhere))
+
+
+def _through_registers(last: Numbers, lines: Numbers, width: int, anywhere: Truths) -> tuple[Numbers, Numbers]:
+    """Elements that begin anywhere go through registers: vectors of 16 bytes where the rows of the tile are whole ones,
+    shifted into place, else one by one."""
+    if not anywhere.any():
+        return np.zeros_like(last), np.zeros_like(last)
+    chunks = (common(last, CHUNK_BYTES) == CHUNK_BYTES) & (width == ANYWHERE_BYTES)
+    vectors = last * lines / np.where(chunks, CHUNK_BYTES, width)
+    each = np.where(anywhere, np.ceil(vectors / (32 * WARPS)), 0.0)
+    return np.ceil(each / np.where(chunks, VECTORS_AT_ONCE, ELEMENTS_AT_ONCE)), each
+
+
+def touched(run: Numbers, count: Numbers, unit: int) -> Numbers:
+    """Units of so many bytes that `count` runs touch: each begins anywhere its width allows, on average."""
+    return count * (run + unit - common(run, unit)) / unit
 
 
 @dataclass(frozen=True, slots=True)

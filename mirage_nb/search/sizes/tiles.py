@@ -7,13 +7,14 @@ number is worked out once: steps of one type have tiles of one size.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_nb.search.axes import Prepared
-from mirage_nb.search.saturation.values import DATA, TILE
+from mirage_nb.search.axes import Layout, Prepared
+from mirage_nb.search.saturation.values import TILE, Type
 from mirage_nb.search.sizes.anatomy import (
+    WARPS,
     Anatomy,
     Numbers,
     Part,
@@ -21,6 +22,7 @@ from mirage_nb.search.sizes.anatomy import (
     Truths,
     anatomy,
     common,
+    data_of,
     layout_of,
     row_fragments,
     saved_directly,
@@ -40,7 +42,7 @@ MATMUL_GRAIN = (16, 8, 16)
 class Tiles:
     """The tiles of one kernel. `width`: bytes of an element of the program; `elements`: of the tile of every step;
     `private`: where the loop body is warp-private, `direct`: where its results are saved from registers, too;
-    `fragments`: how many of them lie below each other."""
+    `fragments`: how many of them lie below each other; `chained`: whether there are such bodies."""
 
     prepared: Prepared
     kernel: KernelStructure
@@ -51,8 +53,7 @@ class Tiles:
     private: Truths
     direct: Truths
     fragments: Numbers
-    _filled: dict[tuple[int, ...], Numbers] = field(default_factory=dict)
-    _vectors: dict[tuple[int, int, int], Numbers] = field(default_factory=dict)
+    chained: bool
 
     @classmethod
     def of(cls, prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Tiles:
@@ -60,10 +61,11 @@ class Tiles:
         made = anatomy(kernel)
         elements = [sizes.elements(kernel, step) for step in kernel.steps]
         private = warp_private(prepared, kernel, made, sizes, elements)
-        direct = private & saved_directly(prepared, kernel, made, sizes) if private.any() else private
+        chained = bool(private.any())
+        direct = private & saved_directly(prepared, kernel, made, sizes) if chained else private
         width = max(i.type.dtype.size for i in prepared.graph.inputs)
-        fragments = row_fragments(prepared, kernel, made, sizes) if private.any() else elements[0]
-        return cls(prepared, kernel, sizes, width, made, elements, private, direct, fragments)
+        fragments = row_fragments(prepared, kernel, made, sizes) if chained else elements[0]
+        return cls(prepared, kernel, sizes, width, made, elements, private, direct, fragments, chained)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -75,24 +77,26 @@ class Tiles:
         """Of every array: one number per choice of sizes."""
         return self.sizes.loop.shape
 
+    def layouts(self) -> list[Layout]:
+        """The axes of the dimensions of every input."""
+        sources = ((index, step.source) for index, step in enumerate(self.steps))
+        return [layout_of(self.prepared, self.kernel, i, source) for i, source in sources if source is not None]
+
     def bytes_of_element(self, index: int) -> int:
         """In device memory: partial results, which have a part of an axis, travel in f32."""
-        partial = any(code & DATA and not code & TILE for code in self.steps[index].type)
-        return ACCUMULATOR_BYTES if partial or self.made.wide[index] else self.width
+        return ACCUMULATOR_BYTES if self.made.partial[index] or self.made.wide[index] else self.width
 
     def nbytes(self, index: int) -> Numbers:
         """Bytes of the tile of a step in device memory."""
         return self.elements[index] * self.bytes_of_element(index)
 
-    def filled(self, index: int) -> Numbers:
+    def filled(self, index: int) -> Numbers | float:
         """The share of all tiles of a step that lies inside its tensor: what hangs over its end is not moved."""
-        key = tuple(axis for axis in self.sizes.tiles if self.steps[index].type[axis] & TILE)
-        if key not in self._filled:
-            share = np.ones(self.shape)
-            for axis in key:
+        share: Numbers | float = 1.0
+        for axis in self.sizes.tiles:
+            if self.steps[index].type[axis] & TILE:
                 share = share * np.minimum(1.0, self.sizes.extents[axis] / self._covered(axis))
-            self._filled[key] = share
-        return self._filled[key]
+        return share
 
     def hanging(self, axis: int, code: int) -> Truths:
         """Where the last tile hangs over the end of an axis."""
@@ -107,50 +111,43 @@ class Tiles:
 
     def lying(self, index: int) -> Rows:
         """How an input tile lies in device memory."""
-        return rows(*self._cut(index))
+        return self.sizes.once(("rows", *self._cut(index)), lambda: rows(*self._extents(index)))
 
     def boxes(self, index: int) -> Boxes:
         """An input tile as bulk copies."""
-        return boxes(*self._cut(index))
+        return self.sizes.once(("boxes", *self._cut(index)), lambda: boxes(*self._extents(index)))
 
-    def _cut(self, index: int) -> tuple[list[Numbers], list[int], int, list[Truths]]:
-        """The extents of an input tile and of its tensor, bytes of an element, where the tile hangs over the end."""
+    def _cut(self, index: int) -> tuple[Layout, Type, int]:
+        """What tells how an input tile is cut from its tensor: axes of dimensions, its type, bytes of an element."""
         step = self.steps[index]
         assert step.source is not None
-        one = np.ones(self.shape)
         layout = layout_of(self.prepared, self.kernel, index, step.source)
-        extents = [one if a is None else self.sizes.extent(self.kernel, a, step.type[a]) for a in layout]
+        return layout, data_of(step.type), self.bytes_of_element(index)
+
+    def _extents(self, index: int) -> tuple[list[Numbers], list[int], int, list[Truths]]:
+        """The extents of an input tile and of its tensor, bytes of an element, where the tile hangs over the end."""
+        layout, type_, width = self._cut(index)
+        one = np.ones(self.shape)
+        extents = [one if a is None else self.sizes.extent(self.kernel, a, type_[a]) for a in layout]
         tensor = [1 if a is None else self.sizes.extents[a] for a in layout]
         hanging = []
         if any(a in self.sizes.tiles for a in layout):
             nowhere = np.zeros(self.shape, bool)
-            hanging = [nowhere if a is None else self.hanging(a, step.type[a]) for a in layout or (None,)]
-        return extents or [one], tensor or [1], self.bytes_of_element(index), hanging
+            hanging = [nowhere if a is None else self.hanging(a, type_[a]) for a in layout]
+        return extents or [one], tensor or [1], width, hanging
 
-    def vector(self, index: int) -> Numbers:
-        """Elements that a thread takes at a time: the widest vector of which the rows of a tile are a multiple."""
-        axis = self._innermost(index)
-        return np.ones(self.shape) if axis is None else self._common(index, axis, self._widest(index))
-
-    def saved_vector(self, index: int) -> Numbers:
-        """The same where a tile is saved: the rows of the tensor, too, have to be multiples of the vector."""
-        axis = self._innermost(index)
-        if axis is None or not self.steps[index].type[axis] & TILE:
-            return self.vector(index)
-        return self._common(index, axis, math.gcd(self._widest(index), self.sizes.extents[axis]))
-
-    def _innermost(self, index: int) -> int | None:
-        type_ = self.steps[index].type
-        return next((axis for axis in reversed(range(len(type_))) if type_[axis] & DATA), None)
-
-    def _widest(self, index: int) -> int:
+    def rounds(self, index: int, *, saved: bool = False) -> Numbers:
+        """How often all threads take a vector each of a tile: the widest of which the rows of the tile are multiples;
+        where it is saved, those of the tensor, too."""
+        axis = self.made.innermost[index]
         full = self.made.parts[index] is Part.ACCUMULATOR or self.bytes_of_element(index) == ACCUMULATOR_BYTES
-        return VECTOR_BYTES // (ACCUMULATOR_BYTES if full else TILE_BYTES)
+        widest = VECTOR_BYTES // (ACCUMULATOR_BYTES if full else TILE_BYTES)
+        type_ = self.steps[index].type
+        if saved and axis is not None and type_[axis] & TILE:
+            widest = math.gcd(widest, self.sizes.extents[axis])
 
-    def _common(self, index: int, axis: int, widest: int) -> Numbers:
-        code = self.steps[index].type[axis]
-        key = (axis, code & DATA, widest)
-        if key not in self._vectors:
-            extent = self.sizes.extent(self.kernel, axis, code)
-            self._vectors[key] = common(extent, widest)
-        return self._vectors[key]
+        def found() -> Numbers:
+            vector = 1.0 if axis is None else common(self.sizes.extent(self.kernel, axis, type_[axis]), widest)
+            return self.elements[index] / (32 * WARPS * vector)
+
+        return self.sizes.once(("rounds", data_of(type_), widest), found)

@@ -14,7 +14,6 @@ import numpy as np
 from mirage_nb.search.saturation.values import BLOCK, ITER
 from mirage_nb.search.sizes.anatomy import Numbers, Part, Truths
 from mirage_nb.search.sizes.constants import Constants
-from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, Rows
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 
@@ -49,11 +48,12 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
         if step.source is None:
             continue
         tile = tiles.lying(index)
-        loads = tile.touched(LINE_BYTES, SECTOR_BYTES) * constants.touch_us
-        wait = _waiting(tile, constants) if made.parts[index] is not Part.DIRECT else 0.0
+        loads = tile.touches * constants.touch_us
+        staged = made.parts[index] is not Part.DIRECT and tile.anywhere.any()
+        wait = tile.waits * constants.direct_us + tile.vectors * constants.pass_us if staged else None
         if not made.varying[index]:
             us_once, nbytes_once = us_once + loads, nbytes_once + tiles.nbytes(index)
-            waiting_once = waiting_once + wait
+            waiting_once = waiting_once if wait is None else waiting_once + wait
             continue
         nbytes = nbytes + tiles.nbytes(index)
         if index in boxed:
@@ -61,17 +61,9 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
             ring = ring + boxed[index].stored(bulk)
         else:
             us = us + loads
-        if isinstance(wait, np.ndarray):
+        if wait is not None:
             waiting = waiting + np.where(bulk, 0.0, wait)
     return Copies(bulk, us, nbytes, waiting, us_once, nbytes_once, waiting_once, ring)
-
-
-def _waiting(tile: Rows, constants: Constants) -> Numbers | float:
-    """Microseconds in which all threads bring a tile through their registers."""
-    if not tile.anywhere.any():
-        return 0.0
-    waits, vectors = tile.through_registers()
-    return waits * constants.direct_us + vectors * constants.pass_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +95,8 @@ def traffic(tiles: Tiles, blocks: Numbers) -> Traffic:
     for index, step in enumerate(tiles.steps):
         if step.source is None:
             continue
-        whole = tiles.nbytes(index) * tiles.filled(index)
-        if any(code & ITER for code in step.type):
-            whole = whole * tiles.sizes.loop
-        moved = moved + whole
-        for axis, along in tiles.sizes.blocks.items():
-            if step.type[axis] & BLOCK or (step.type[axis] and not tiles.prepared.axes[axis].reduced):
-                whole = whole * along
+        mine, whole = _moved(tiles, index)
+        moved = moved + mine
         key = step.source if step.source.kernel is not None else tiles.prepared.tensors[step.source.index].input
         unique[key] = np.maximum(unique.get(key, whole), whole)
     stored = np.zeros(tiles.shape)
@@ -119,3 +106,20 @@ def traffic(tiles: Tiles, blocks: Numbers) -> Traffic:
     for whole in unique.values():
         device = device + whole
     return Traffic(device, moved + stored)
+
+
+def _moved(tiles: Tiles, index: int) -> tuple[Numbers, Numbers]:
+    """Bytes that one block moves of an input; and all blocks, of what they do not share."""
+    step, sizes = tiles.steps[index], tiles.sizes
+
+    def found() -> tuple[Numbers, Numbers]:
+        mine = tiles.nbytes(index) * tiles.filled(index)
+        if any(code & ITER for code in step.type):
+            mine = mine * sizes.loop
+        whole = mine
+        for axis, along in sizes.blocks.items():
+            if step.type[axis] & BLOCK or (step.type[axis] and not tiles.prepared.axes[axis].reduced):
+                whole = whole * along
+        return mine, whole
+
+    return sizes.once(("moved", step.type, tiles.bytes_of_element(index)), found)

@@ -7,13 +7,15 @@ would spoil is masked.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 
 from mirage_nb.ir import OpKind
-from mirage_nb.search.saturation.values import BODY, DATA, TILE
-from mirage_nb.search.sizes.anatomy import REDUCTIONS, WARPS, Numbers, Part, largest
+from mirage_nb.search.saturation.values import BODY, TILE
+from mirage_nb.search.sizes.anatomy import REDUCTIONS, WARPS, Numbers, Part, Truths, common, data_of, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.occupancy import PARTIAL_BYTES, WARPGROUPS
@@ -40,6 +42,10 @@ def work(tiles: Tiles, target: Target, constants: Constants) -> Work:
     return _Steps(tiles, target, constants).work()
 
 
+_Passes = dict[tuple[int, float], Numbers]
+_Products = dict[Hashable, tuple[Numbers, Numbers]]
+
+
 class _Steps:
     """Adds up the steps of a block."""
 
@@ -48,17 +54,16 @@ class _Steps:
         self.operation = target.multiprocessors / (target.vector_rate * 1e6)
         """Microseconds that an operation takes of one multiprocessor."""
         self.looped, self.early, self.late, self.busy = (np.zeros(tiles.shape) for _ in range(4))
-        self.passed: dict[tuple[int, int, float], Numbers] = {}
+        known: tuple[_Passes, _Products] = tiles.sizes.once(("work", target, constants), lambda: ({}, {}))
+        self.passed, self.products = known
 
-    def passes(self, index: int, share: float = 1.0, vector: Numbers | None = None) -> Numbers:
+    def passes(self, index: int, share: float = 1.0, *, saved: bool = False) -> Numbers:
         """All threads walk over a tile, a vector each at a time."""
-        elements = self.tiles.elements[index]
-        vector = self.tiles.vector(index) if vector is None else vector
-        key = (id(elements), id(vector), share)
+        rounds = self.tiles.rounds(index, saved=saved)
+        key = (id(rounds), share)
         if key not in self.passed:
-            vectors = np.ceil(elements / (32 * WARPS * vector))
-            operations = elements * share * self.constants.vector_operations * self.operation
-            self.passed[key] = vectors * self.constants.pass_us + operations
+            operations = self.tiles.elements[index] * share * self.constants.vector_operations * self.operation
+            self.passed[key] = np.ceil(rounds) * self.constants.pass_us + operations
         return self.passed[key]
 
     def work(self) -> Work:
@@ -72,25 +77,31 @@ class _Steps:
             if step.operator.is_leaf or part is Part.INLINE:
                 continue
             if part is Part.ACCUMULATOR:
-                self.late = self.late + np.where(tiles.direct, 0.0, constants.barrier_us + self.passes(index))
+                self.late = self.late + self._unless(tiles.direct, constants.barrier_us + self.passes(index))
                 if varying[step.reads[0]] and parts[step.reads[0]] is Part.INLINE:
                     self.looped = self.looped + self.passes(step.reads[0])
                 continue
             if step.operator.kind is OpKind.MATMUL:
-                spent = self._product(index)
+                spent, busy = self._product(index)
+                if varying[index]:
+                    self.busy = self.busy + busy
             else:
                 spent = self._elementwise(index, any(waits[read] for read in step.reads))
             barrier = constants.loop_barrier_us if varying[index] else constants.barrier_us
             if part is Part.TILE:
                 spent = spent + barrier
             elif part is Part.PRIVATE:
-                spent = spent + np.where(tiles.private, 0.0, barrier)
+                spent = spent + self._unless(tiles.private, barrier)
             self._spend(index, spent)
         self._mask()
         for output in tiles.kernel.outputs:
-            saved = self.passes(output, vector=tiles.saved_vector(output))
-            self.late = self.late + np.where(tiles.direct, 0.0, constants.barrier_us) + saved
+            saved = self.passes(output, saved=True)
+            self.late = self.late + self._unless(tiles.direct, constants.barrier_us) + saved
         return Work(self.looped, self.early, self.late, self.busy)
+
+    def _unless(self, spared: Truths, us: Numbers | float) -> Numbers | float:
+        """What is spent where a warp-private body does not spare it."""
+        return np.where(spared, 0.0, us) if self.tiles.chained else us
 
     def _spend(self, index: int, spent: Numbers) -> None:
         """What a step takes, in the loop, before it, or after it."""
@@ -119,60 +130,95 @@ class _Steps:
         share = constants.reduced if step.operator.kind in REDUCTIONS else 1.0
         spent: Numbers = largest(self.passes(i, share) for i in (index, *step.reads))
         if not tiles.made.varying[index] and waits:
-            rounds = largest(tiles.elements[i] / (32 * WARPS * tiles.vector(i)) for i in step.reads)
-            spent = spent + np.ceil(rounds) * constants.direct_us
-        if tiles.made.parts[index] is Part.PRIVATE:
+            spent = spent + np.ceil(largest(tiles.rounds(i) for i in step.reads)) * constants.direct_us
+        if tiles.made.parts[index] is Part.PRIVATE and tiles.chained:
             biggest = largest(tiles.elements[i] for i in (index, *step.reads))
             spent = np.where(tiles.private, biggest * constants.register_operations * self.operation, spent)
         return spent
 
-    def _product(self, index: int) -> Numbers:
+    def _product(self, index: int) -> tuple[Numbers, Numbers]:
+        """Microseconds of a product, and those in which the tensor cores are busy with it."""
+        step, part = self.tiles.steps[index], self.tiles.made.parts[index]
+        wide = any(self.tiles.made.wide[read] for read in step.reads)
+        if part is Part.PRIVATE:  # what it takes depends on all of the body
+            return self._multiplied(index, wide)
+        types = (data_of(self.tiles.steps[read].type) for read in step.reads)
+        key = (*types, step.operator.axis, wide, part is Part.FOLDED)
+        if key not in self.products:
+            self.products[key] = self._multiplied(index, wide)
+        return self.products[key]
+
+    def _multiplied(self, index: int, wide: bool) -> tuple[Numbers, Numbers]:
         """Tensor instructions of the busiest warp: warps share rows and columns, and depth too where sums can wait.
 
         Each waits for the one before it that adds to the same sums. Products of f32 are computed by scalar units.
         """
-        tiles, constants, target = self.tiles, self.constants, self.target
-        step = tiles.steps[index]
-        left, right = (tiles.steps[read].type for read in step.reads)
-        height, columns, rest = (np.ones(tiles.shape) for _ in range(3))
-        for axis, (a, b) in enumerate(zip(left, right, strict=True)):
-            if a & DATA and not b & DATA:
-                height = height * tiles.sizes.extent(tiles.kernel, axis, a)
-            elif b & DATA and not a & DATA:
-                columns = columns * tiles.sizes.extent(tiles.kernel, axis, b)
-            elif a & DATA and axis != step.operator.axis:
-                rest = rest * tiles.sizes.extent(tiles.kernel, axis, a)
-        depth = tiles.sizes.extent(tiles.kernel, step.operator.axis, left[step.operator.axis])
-        if any(tiles.made.wide[read] for read in step.reads):
-            scalar: Numbers = np.ceil(rest * height * columns / (32 * WARPS)) * depth * constants.scalar_us
-            return scalar
-        narrow, long = np.minimum(height, columns), np.maximum(height, columns)
-        tall, thin, deep = MATMUL_GRAIN
-        results = rest * np.ceil(long / tall) * np.ceil(narrow / thin)
-        steps = np.ceil(depth / deep)
-        most = self._sharing(index, ACCUMULATOR_BYTES * rest * height * columns, steps)
+        constants, target = self.constants, self.target
+        shape = product_of(self.tiles, index)
+        if wide:
+            scalar = np.ceil(shape.elements / (32 * WARPS)) * shape.depth * constants.scalar_us
+            return scalar, np.zeros(self.tiles.shape)
+        most = self._sharing(index, shape)
         # Where there are warpgroups, the rate is theirs.
         share = constants.tensor_share if target.capability == WARPGROUPS else 1.0
         rate = share * target.tensor_rate * 1e6 / target.multiprocessors
-        gathered = np.where((long % thin > 0) | (depth % thin > 0), constants.gather, 1.0)
-        instruction = 2.0 * tall * thin * deep / rate
-        alone = np.ceil(results * most / WARPS) * (WARPS * instruction)
-        spent: Numbers = np.ceil(steps / most) * gathered * np.maximum(alone, constants.product_us)
-        if tiles.made.varying[index]:
-            self.busy = self.busy + results * steps * instruction
-        return spent
+        instruction = 2.0 * math.prod(MATMUL_GRAIN) / rate
+        alone = np.ceil(shape.results * most / WARPS) * (WARPS * instruction)
+        gathered = np.where(shape.gathered, constants.gather, 1.0)
+        spent = np.ceil(shape.steps / most) * gathered * np.maximum(alone, constants.product_us)
+        return spent, shape.results * shape.steps * instruction
 
-    def _sharing(self, index: int, sums: Numbers, steps: Numbers) -> Numbers:
-        """Into how many parts warps cut the depth of a product whose sums take so many bytes: a power of two."""
+    def _sharing(self, index: int, shape: Product) -> Numbers:
+        """Into how many parts warps cut the depth of a product, as memory for their sums allows: a power of two."""
         part = self.tiles.made.parts[index]
         if part not in (Part.FOLDED, Part.PRIVATE):
             return np.ones(self.tiles.shape)
-        fit = PARTIAL_BYTES / sums
+        fit = PARTIAL_BYTES / (ACCUMULATOR_BYTES * shape.elements)
         most = np.ones(self.tiles.shape)
         for count in SHARED_DEPTHS:
             most = np.where(fit >= count, count, most)
-        most = np.minimum(most, steps)
+        most = np.minimum(most, shape.steps)
         return np.where(self.tiles.private, most, 1.0) if part is Part.PRIVATE else most
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of tiles in tensor instructions: `results` of the smallest ones, `steps` along the depth; `elements`
+    and `depth` as they are. `gathered`: the operands are no multiples of 8 wide, and read element by element."""
+
+    elements: Numbers
+    depth: Numbers
+    results: Numbers
+    steps: Numbers
+    gathered: Truths
+
+
+def product_of(tiles: Tiles, index: int) -> Product:
+    """The product of a step, the longer side of its result in the rows of the instructions."""
+    step, sizes = tiles.steps[index], tiles.sizes
+    along, (left, right) = step.operator.axis, (data_of(tiles.steps[read].type) for read in step.reads)
+
+    def found() -> Product:
+        height, columns, rest = (np.ones(tiles.shape) for _ in range(3))
+        for axis, (a, b) in enumerate(zip(left, right, strict=True)):
+            if a and not b:
+                height = height * sizes.extent(tiles.kernel, axis, a)
+            elif b and not a:
+                columns = columns * sizes.extent(tiles.kernel, axis, b)
+            elif a and axis != along:
+                rest = rest * sizes.extent(tiles.kernel, axis, a)
+        depth = sizes.extent(tiles.kernel, along, left[along])
+        narrow, long = np.minimum(height, columns), np.maximum(height, columns)
+        tall, thin, deep = MATMUL_GRAIN
+        return Product(
+            rest * height * columns,
+            depth,
+            rest * np.ceil(long / tall) * np.ceil(narrow / thin),
+            np.ceil(depth / deep),
+            (common(long, thin) < thin) | (common(depth, thin) < thin),
+        )
+
+    return sizes.once(("product", left, right, along), found)
 
 
 def held_work(tiles: Tiles, target: Target, constants: Constants) -> Numbers:
