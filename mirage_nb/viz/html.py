@@ -23,7 +23,7 @@ from mirage_nb.viz.outcomes import outcomes_html
 from mirage_nb.viz.prefix import prefix_svg
 from mirage_nb.viz.search import COLOUR, counts_svg
 from mirage_nb.viz.svg import STYLE, framed
-from mirage_nb.viz.text import duration, expression_text
+from mirage_nb.viz.text import duration, expression_text, limit_of
 from mirage_nb.viz.verdicts import badge, facts_html, verdict_html
 
 ROWS = 40
@@ -87,7 +87,8 @@ def header_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: 
     running = snapshot.state is State.RUNNING
     doing = f"<span class='mir-stage'>{escape(stage)}</span>" if stage and running else ""
     first = "" if snapshot.first_seconds is None else f", first µGraph after {snapshot.first_seconds:.2f} s"
-    budget = "" if budget_seconds is None else f" of {budget_seconds:g} s"
+    limit = limit_of(snapshot, budget_seconds)
+    budget = "" if limit is None else f" of {limit:g} s"
     done, total = snapshot.configurations_done, snapshot.configurations_total
     pruned = sum(snapshot.total(outcome) for outcome in Outcome if outcome.name.startswith("PRUNED"))
     counts = (

@@ -17,9 +17,15 @@ WHY = 8
 """Lines of the reason why nothing was accepted."""
 
 
+def limit_of(snapshot: Snapshot, budget_seconds: float | None) -> float | None:
+    """The seconds to show time against; none beyond them: they were the search's alone, or those of an extension."""
+    return None if budget_seconds is None or snapshot.seconds > budget_seconds else budget_seconds
+
+
 def snapshot_line(snapshot: Snapshot, budget_seconds: float | None = None, stage: str = "") -> str:
     """State and progress on one line; `stage` is what is being done."""
-    budget = f" of {budget_seconds:g} s" if budget_seconds is not None else ""
+    limit = limit_of(snapshot, budget_seconds)
+    budget = f" of {limit:g} s" if limit is not None else ""
     doing = f" ({stage})" if stage else ""
     return (
         f"{snapshot.name or 'session'}: {snapshot.state.value}{doing}, {snapshot.seconds:.1f} s{budget}, "

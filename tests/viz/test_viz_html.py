@@ -181,3 +181,11 @@ def test_the_text_form_says_the_same() -> None:
 def test_error_bounds_are_never_rounded_down() -> None:
     text = verdict_text(Verdict(VerdictKind.FIELD, trials=4, log2_bound=-66.6))
     assert "error probability at most 2^-66" in text
+
+
+def test_time_beyond_the_limit_of_the_search_is_not_shown_against_it() -> None:
+    """Compiling and running take time, too, and an extension has a limit of its own."""
+    for seconds, shown in ((3.0, "3.0 s of 4 s"), (13.6, "13.6 s,")):
+        text = snapshot_text(replace(snapshot(), seconds=seconds), 4)
+        assert shown in text.splitlines()[0]
+    assert " of 4 s" not in header_html(replace(snapshot(), seconds=13.6), 4)
