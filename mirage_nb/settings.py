@@ -35,7 +35,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings from `environ` (default: the environment of this interpreter).
 
     Raises:
-        OptionError: MIRAGE_NB_WORKERS is not a positive integer.
+        OptionError: MIRAGE_NB_WORKERS is not a positive integer, or there is no folder to fall back to.
     """
     env = os.environ if environ is None else environ
     raw = env.get("MIRAGE_NB_WORKERS", "")
@@ -45,7 +45,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         )
     store = env.get("MIRAGE_NB_STORE", "")
     return Settings(
-        home=Path(env.get("MIRAGE_NB_HOME") or Path.home() / ".cache" / "mirage_nb"),
+        home=Path(env.get("MIRAGE_NB_HOME") or _user_folder() / ".cache" / "mirage_nb"),
         workers=int(raw) if raw else _cores(),
         cxx=env.get("MIRAGE_NB_CXX") or "g++",
         store=None if store == "off" else Path(store) if store else _data_folder(env) / "sessions.sqlite",
@@ -57,7 +57,14 @@ def _data_folder(env: Mapping[str, str]) -> Path:
     """Where what a user wants to keep is: not in a cache, unless everything is to be in one folder."""
     if env.get("MIRAGE_NB_HOME"):
         return Path(env["MIRAGE_NB_HOME"])
-    return Path(env.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "mirage_nb"
+    return Path(env.get("XDG_DATA_HOME") or _user_folder() / ".local" / "share") / "mirage_nb"
+
+
+def _user_folder() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # a container's user of whom nothing but a number is known
+        raise OptionError("this user has no home folder", hint="set MIRAGE_NB_HOME to a folder of yours") from error
 
 
 def _cores() -> int:
