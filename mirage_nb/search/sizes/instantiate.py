@@ -167,18 +167,34 @@ def _plans(
     overhang = poor_axes(prepared) - {*prepared.reduced} if overhang is None else overhang
     plans = [_Plan()]
     for kernel in structure.kernels:
-        each_split = kernel is not structure.kernels[-1]
+        last = kernel is structure.kernels[-1]
         interfaces = dict.fromkeys(plan.interface for plan in plans)
-        known = {
-            i: _kernel_choices(prepared, kernel, i, overhang, target, limit, each_split, limits) for i in interfaces
-        }
-        plans = [plan.and_then(choice) for plan in plans for choice in known[plan.interface]]
-        plans.sort(key=lambda plan: plan.us)
-    if len(structure.kernels) > 1 and plans:
-        logarithms = np.array([[n for choice in plan.choices for n in choice.logarithms] for plan in plans])
-        plans = [plans[i] for i in _diverse(range(len(plans)), logarithms, limit)]
+        known = {i: _kernel_choices(prepared, kernel, i, overhang, target, limit, not last, limits) for i in interfaces}
+        if last and len(structure.kernels) > 1:
+            plans = _diverse_plans(plans, known, limit)
+        else:
+            plans = [plan.and_then(choice) for plan in plans for choice in known[plan.interface]]
         plans.sort(key=lambda plan: plan.us)
     return plans
+
+
+def _diverse_plans(plans: Sequence[_Plan], known: Mapping[_Interface, Sequence[_Choice]], limit: int) -> list[_Plan]:
+    """The first `limit` diverse plans with one more kernel, which is the last."""
+    us = {i: np.array([choice.cost.us for choice in choices]) for i, choices in known.items()}
+    own = {i: np.array([choice.logarithms for choice in choices]) for i, choices in known.items() if choices}
+    plans = [plan for plan in plans if known[plan.interface]]
+    if not plans:
+        return []
+    pairs = [(plan, choice) for plan in plans for choice in known[plan.interface]]
+    logarithms = np.concatenate([_beside(plan, own[plan.interface]) for plan in plans])
+    order = np.argsort(np.concatenate([plan.us + us[plan.interface] for plan in plans]), kind="stable").tolist()
+    return [plan.and_then(choice) for plan, choice in (pairs[i] for i in _diverse(order, logarithms, limit))]
+
+
+def _beside(plan: _Plan, logarithms: Numbers) -> Numbers:
+    """The logarithms of the choices of a plan, and behind them those of each choice of one more kernel."""
+    before = np.array([n for choice in plan.choices for n in choice.logarithms])
+    return np.concatenate([np.broadcast_to(before, (len(logarithms), len(before))), logarithms], axis=1)
 
 
 def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:
