@@ -199,3 +199,16 @@ def hex_of(colour: tuple[float, ...]) -> str:
 def over(ink: tuple[float, ...], ground: tuple[float, ...]) -> tuple[float, ...]:
     """The colour that is seen where a translucent one lies on another."""
     return tuple(ink[3] * a + (1 - ink[3]) * b for a, b in zip(ink[:3], ground[:3], strict=True))
+
+
+BOOTSTRAP = "summary{display:block}label{display:inline-block;max-width:100%;margin-bottom:5px;font-weight:700}"
+"""What the classic notebook says of all pages."""
+
+
+def test_rules_of_the_page_do_not_hide_what_opens(new_page: Callable[..., Any], view: SessionView) -> None:
+    tab = new_page(1280)
+    mount(tab, HOSTS[3], view)
+    tab.add_style_tag(content=BOOTSTRAP)
+    looks = "(s) => [...document.querySelectorAll(s)].map((n) => getComputedStyle(n))"
+    assert set(tab.evaluate(f"({looks})('#live summary').map((s) => s.display)")) == {"list-item"}
+    assert set(tab.evaluate(f"({looks})('#live label').map((s) => s.fontWeight + ' ' + s.marginBottom)")) == {"400 0px"}
