@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.interp.reference import TABLE
-from mirage_nb.ir import OPS, BlockGraph, KernelGraph, Op, ThreadGraph, Trait
+from mirage_nb.ir import OPS, KernelGraph, Op, Trait
+from mirage_nb.verify.lax import all_ops
 from mirage_nb.verify.proof.axioms import Properties
 from mirage_nb.verify.proof.translate import ELEMENTWISE, function_name
 
@@ -46,20 +47,13 @@ def refuted_property(properties: Properties, *graphs: KernelGraph) -> str:
 
 def _functions(graphs: tuple[KernelGraph, ...]) -> Iterator[tuple[str, Function]]:
     """The functions that proofs know by name, with what they compute."""
-    for op in (op for graph in graphs for op in _operators(graph)):
+    for op in (op for graph in graphs for op in all_ops(graph)):
         if op.kind not in ELEMENTWISE and Trait.ELEMENTWISE in OPS[op.kind].traits and len(op.inputs) == 1:
             yield function_name(op), _computed(op)
 
 
 def _computed(op: Op) -> Function:
     return lambda x: np.asarray(TABLE[op.kind]([x], op.attrs, 0), np.float64)
-
-
-def _operators(graph: KernelGraph | BlockGraph | ThreadGraph) -> Iterator[Op]:
-    for op in graph.ops:
-        yield op
-        if op.body is not None:
-            yield from _operators(op.body)
 
 
 def _counterexample(name: str, f: Function) -> str:

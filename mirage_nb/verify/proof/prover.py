@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from mirage_nb.errors import OptionError, ProofError
-from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ThreadGraph
+from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.verify.lax import all_ops
 from mirage_nb.verify.proof.axioms import PROPERTY_NAMES, Properties
 from mirage_nb.verify.proof.checker import check, equation, replay, rewritten
 from mirage_nb.verify.proof.properties import refuted_property
@@ -100,20 +101,13 @@ def prove(
 
 def _attempts(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[bool, bool]]:
     """Whether constants are meant literally, and whether definitions are unfolded: the most general proof first."""
-    kinds = {op.kind for graph in (program, mugraph) for op in _operators(graph)}
+    kinds = {op.kind for graph in (program, mugraph) for op in all_ops(graph)}
     defined = bool(kinds & {OpKind.SILU, OpKind.SIGMOID})
     yield False, False
     if defined:
         yield False, True
     if OpKind.CONST in kinds:
         yield True, defined
-
-
-def _operators(graph: KernelGraph | BlockGraph | ThreadGraph) -> Iterator[Op]:
-    for op in graph.ops:
-        yield op
-        if op.body is not None:
-            yield from _operators(op.body)
 
 
 def _pairings(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[int, ...]]:
