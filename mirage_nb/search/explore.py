@@ -4,6 +4,11 @@ In: a prepared program, a configuration, an effort and a budget. Out: a `Configu
 shared between configurations, so they may run in any process in any order; equal inputs give equal results.
 Seconds are those that this thread computes: a pause, or others on the same cores, cut nothing.
 Whatever was left out is named in `cut` (paper section 4).
+
+Larger bounds explore a configuration again only if one of them kept something out of it (`reached`), and then from its
+start. Closing takes 4 to 15 % of what the configurations of the workloads take, and none of their closures comes near
+its cap; the rest are sizes and verdicts, which a worker remembers. A closure that is kept to be continued would hold
+its algebra and arrays in one worker for the length of a session, and be lost with it.
 """
 
 from __future__ import annotations

@@ -94,6 +94,19 @@ def test_more_operators_open_only_configurations_that_wanted_them(
     assert session.result(60).configurations_kept == total and not counting.begun
 
 
+def test_bounds_that_kept_nothing_out_open_no_configuration(
+    counting: Counting, threads: futures.ThreadPoolExecutor
+) -> None:
+    session = search(threads, WIDE).start()
+    before = session.result(60)
+    counting.begun.clear()
+    session.extend(max_values=80_000, configuration_seconds=120.0)
+    after = session.result(60)
+    assert not counting.begun and session.budget.max_values == 80_000
+    assert after.configurations_kept == after.configurations_total == before.configurations_done
+    assert (after.candidates, after.counts, after.cut) == (before.candidates, before.counts, before.cut)
+
+
 def test_bounds_that_were_not_reached_change_nothing() -> None:
     prepared = prepare(parse(SMALL).graph)
     effort = EFFORTS["standard"]
