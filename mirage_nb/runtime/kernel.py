@@ -59,7 +59,8 @@ class Kernel:
         """Run on arrays in the order of the inputs; returns one array or a tuple.
 
         CuPy arrays, and whatever has `__cuda_array_interface__`, are read where they are: on the GPU, contiguous,
-        of the stored types (bf16 is uint16). NumPy arrays are rounded to these and copied there and back.
+        of the stored types (bf16 is uint16). NumPy arrays are rounded to these, unless they have them, and copied
+        there and back.
         The kernels are enqueued on CuPy's current stream, or on the stream of this address.
 
         Raises:
@@ -68,9 +69,9 @@ class Kernel:
         self._count(arrays)
         if not any(isinstance(a, np.ndarray) for a in arrays):
             return self.prepare(*arrays)(stream)
+        stored = [_stored(a, t) for a, t in zip(arrays, self.inputs, strict=True)]
         cupy = gpu()
-        given = [cupy.asarray(encode(a, t.dtype)) for a, t in zip(arrays, self.inputs, strict=True)]
-        call = self.prepare(*given)
+        call = self.prepare(*(cupy.asarray(a) for a in stored))
         call(stream)
         cupy.cuda.runtime.deviceSynchronize()
         found = [cupy.asnumpy(a) for a in call.outputs]
@@ -83,6 +84,8 @@ class Kernel:
         """Make a call ready: outputs and workspace allocated, every argument in its place. It may be called any
         number of times, and captured into a CUDA graph. Raises KernelError as a call does."""
         self._count(arrays)
+        if outputs is not None and len(outputs) != len(self.outputs):
+            raise KernelError(f"{len(outputs)} arrays to write to; the outputs are {', '.join(map(str, self.outputs))}")
         cupy = gpu()
         loaded = self._load(cupy)
         with cupy.cuda.Device(loaded.device):
@@ -151,9 +154,28 @@ def gpu() -> Any:
     return cupy
 
 
+def _stored(array: Any, tensor: Tensor) -> Any:
+    """A NumPy array as the kernels take it."""
+    if _interface(array, tensor) is not None:
+        raise KernelError(f"{tensor} got an array on the GPU, others are NumPy's: pass arrays of one kind")
+    host = np.asarray(array)
+    if host.dtype.kind not in "fiub":
+        raise KernelError(f"{tensor} got {host.dtype}, which are no real numbers")
+    bits = tensor.dtype == "bf16" and host.dtype == np.uint16
+    return np.ascontiguousarray(host) if bits else encode(host, tensor.dtype)
+
+
+def _interface(array: Any, tensor: Tensor) -> Any:
+    """What an array on the GPU says of itself; None where it is elsewhere."""
+    try:
+        return getattr(array, "__cuda_array_interface__", None)
+    except (RuntimeError, TypeError) as error:  # torch's words on gradients, and on types that NumPy does not know
+        raise KernelError(f"{tensor} got a {type(array).__name__} that cannot be read: {error}") from error
+
+
 def _address(array: Any, tensor: Tensor, device: int) -> int:
     """Where the elements begin on the GPU, once the array fits."""
-    interface = getattr(array, "__cuda_array_interface__", None)
+    interface = _interface(array, tensor)
     if interface is None:
         raise KernelError(f"{tensor} got a {type(array).__name__} that is not on the GPU")
     dtype = np.dtype(interface["typestr"])

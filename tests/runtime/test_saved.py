@@ -7,8 +7,10 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,12 @@ from mirage_nb.errors import FormatError, StoreError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import OPS, KernelGraph, Level, OpKind, formula
 from mirage_nb.lang import parse
-from mirage_nb.runtime import saved
+from mirage_nb.runtime import kernel, saved
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.kernel import Kernel
 from mirage_nb.runtime.kernel_driver import compiled
 from mirage_nb.runtime.kernel_operators import OPERATORS, PRIMITIVES, decode, encode
-from mirage_nb.runtime.kernel_plan import Apply, KernelError, Launch, Plan, read_plan, write_plan
+from mirage_nb.runtime.kernel_plan import Apply, KernelError, Launch, Plan, Tensor, read_plan, write_plan
 from mirage_nb.runtime.saved import file_text, flattened, load_kernel, lower, write_file
 from mirage_nb.targets import find_target
 from tests.bench.test_workloads import shrink
@@ -217,8 +219,6 @@ def test_the_reference_of_every_workload(name: str) -> None:
 
 
 def _tensors(graph: KernelGraph) -> Any:
-    from mirage_nb.runtime.kernel_plan import Tensor
-
     inputs = [Tensor(i.name, i.type.dtype.value, i.type.shape, "input", n) for n, i in enumerate(graph.inputs)]
     outputs = [Tensor(f"o{n}", t.dtype.value, t.shape, "output", n) for n, t in enumerate(graph.output_types)]
     return (*inputs, *outputs)
@@ -272,3 +272,78 @@ def test_copied_modules_share_no_names() -> None:
                 names = [node.target.id]
             for defined in names:
                 assert seen.setdefault(defined, name) == name, defined
+
+
+class OnCard:
+    """An array on a GPU, as far as anybody looks."""
+
+    def __init__(self, shape: tuple[int, ...], typestr: str = "<f2", at: int = 4096, **said: Any) -> None:
+        self.shape = shape
+        self.device = SimpleNamespace(id=said.pop("gpu", 0))
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "data": (at, False), "version": 3, **said}
+
+
+class NeedsGradients(OnCard):
+    """What torch says of such a tensor."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__cuda_array_interface__":
+            raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
+        return super().__getattribute__(name)
+
+
+@pytest.fixture
+def stranger(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """A saved kernel whose card takes everything and does nothing."""
+    found = load_kernel(write_file(plan, tmp_path / "x.py"))
+    card = SimpleNamespace(Device=lambda number: nullcontext(), runtime=SimpleNamespace(deviceSynchronize=lambda: None))
+    cupy = SimpleNamespace(cuda=card, empty=lambda shape, dtype: np.empty(shape, dtype), asarray=np.asarray)
+    monkeypatch.setattr(kernel, "gpu", lambda: cupy)
+    monkeypatch.setattr(Kernel, "_load", lambda self, cupy: SimpleNamespace(device=0))
+    return found
+
+
+X, W = (8, 1024), (1024, 512)
+STRANGE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "too few": ((OnCard(X),), "1 arrays; the inputs are X: f16"),
+    "another shape": ((OnCard(X), OnCard((512, 1024))), r"shape \[512, 1024\] for W: f16\[1024, 512\]"),
+    "another type": ((OnCard(X, "<f4"), OnCard(W)), r"X: f16\[8, 1024\] got float32\[8, 1024\]; f16 is float16"),
+    "not contiguous": ((OnCard(X, strides=(2, 16)), OnCard(W)), r"X.* got an array that is not contiguous"),
+    "another card": ((OnCard(X), OnCard(W, gpu=1)), "W.* got an array on GPU 1; the kernels are on GPU 0"),
+    "in the middle": ((OnCard(X, at=4098), OnCard(W)), "X.* starts at no multiple of 16 bytes"),
+    "a list": (([[0.0] * 1024] * 8, OnCard(W)), "X.* got a list that is not on the GPU"),
+    "with gradients": ((NeedsGradients(X), OnCard(W)), "X.* got a NeedsGradients that cannot be read: .*requires grad"),
+    "mixed": ((np.zeros(X), OnCard(W)), "W.* got an array on the GPU, others are NumPy's"),
+    "complex": ((np.zeros(X, complex), np.zeros(W)), "X.* got complex128, which are no real numbers"),
+    "texts": ((np.zeros(X), np.full(W, "a")), "W.* got <U1, which are no real numbers"),
+}
+
+
+@pytest.mark.parametrize("how", STRANGE)
+def test_arrays_that_do_not_fit_are_named(how: str, stranger: Kernel) -> None:
+    arrays, told = STRANGE[how]
+    with pytest.raises(KernelError, match=told):
+        stranger(*arrays)
+
+
+def test_the_bits_of_bf16_are_taken_as_such() -> None:
+    """As the reference takes them, and as a winner does that was not saved."""
+    bits, tensor = np.array([0x3F80, 0x4049], np.uint16), Tensor("X", "bf16", (2,), "input", 0)
+    assert np.array_equal(kernel._stored(bits, tensor), bits)
+    assert np.array_equal(kernel._stored(decode(bits, "bf16"), tensor), bits)
+
+
+def test_outputs_that_do_not_fit_are_named(stranger: Kernel) -> None:
+    arrays = OnCard(X), OnCard(W)
+    for outputs, told in (
+        ((), r"0 arrays to write to; the outputs are .*\[8, 512\]"),
+        ((OnCard((8, 511)),), r"f16\[8, 512\] got float16\[8, 511\]"),
+    ):
+        with pytest.raises(KernelError, match=told):
+            stranger.prepare(*arrays, outputs=outputs)
+
+
+def test_without_cupy_it_says_how_to_get_it(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(KernelError, match=r"with CuPy \(pip install cupy-cuda13x\)"):
+        Kernel(plan)(OnCard(X), OnCard(W))

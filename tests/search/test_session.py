@@ -189,7 +189,7 @@ def test_stop_shows_at_once_and_leaves_nothing(
 
 
 def test_ten_sessions_leave_nothing_behind(scratch: Path, no_head_start: None) -> None:
-    threads, before = threading.active_count(), children()
+    threads, before, descriptors = threading.active_count(), children(), set(os.listdir("/proc/self/fd"))
     for number in range(10):
         session = search(LONG if number % 2 else SMALL, effort="standard" if number % 2 else "quick").start()
         if number % 2:
@@ -199,6 +199,7 @@ def test_ten_sessions_leave_nothing_behind(scratch: Path, no_head_start: None) -
     assert until(lambda: threading.active_count() == threads)
     assert not list(scratch.iterdir())
     assert children() == before
+    assert set(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_stop_before_the_thread_has_begun_and_after_the_end() -> None:
