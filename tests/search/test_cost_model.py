@@ -33,7 +33,7 @@ from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import Part, Sizes, anatomy, warp_private
 from mirage_nb.search.sizes.cost import Estimates, estimate
 from mirage_nb.search.sizes.instantiate import ALIKE, Instance, _diverse, divisors, numbered, sized
-from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows
+from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows, touched
 from mirage_nb.search.sizes.rows import boxes as panels_of
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
@@ -303,8 +303,8 @@ def test_bulk_rows_are_those_of_the_boxes(height: int, columns: int, outer: int,
 def test_touched_units_are_the_mean_over_where_runs_begin(width: int, unit: int) -> None:
     lying = rows([np.array([1.0]), np.array([float(width)])], [9, width * 7], 1)
     starts = [block * width for block in range(unit)]
-    touched = [(start + width - 1) // unit - start // unit + 1 for start in starts]
-    assert float(lying.touched(unit)[0]) == pytest.approx(sum(touched) / unit)
+    units = [(start + width - 1) // unit - start // unit + 1 for start in starts]
+    assert float(touched(lying.width, lying.count, unit)[0]) == pytest.approx(sum(units) / unit)
 
 
 def test_whole_rows_are_one_run() -> None:
