@@ -57,6 +57,7 @@ def test_a_notebook_runs_and_everything_in_it_is_seen(
     page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
     page.wait_for_function(ENDED, timeout=RUN_MS)
     assert page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts() == []
+    assert page.locator(".jp-RenderedImage img").count() == 0, "a figure with a ground of its own follows no theme"
     for dark in (False, True):
         theme = f"JupyterLab {'Dark' if dark else 'Light'}"
         page.evaluate("t => window.jupyterapp.commands.execute('apputils:change-theme', { theme: t })", theme)
