@@ -1,11 +1,11 @@
 """`bench verify`: what it costs to know that a candidate is right, or wrong. Needs no GPU.
 
 For every workload, with the first muGraphs that a quick search finds: CPU milliseconds of drawing the trials of a
-small instance (once per program and seed), of re-verifying a candidate on it (four trials, nothing shared with another
-candidate), and of refuting muGraphs of the program with a wrong shift (one exponential without its maximum, or with
-that of another tensor); the error bound of the final check on the small instance; steps and milliseconds of the proof
-for all sizes; and seconds of the final check at the full shape, on the CPU and on the GPU where there is one. Medians;
-`--record` keeps all.
+small instance (once per program and seed), of verifying a candidate on it that was never seen before, and of verifying
+it again on another instance (four trials each, nothing shared with another candidate); of refuting muGraphs with a
+wrong shift (one exponential without its maximum, or with that of another tensor) that were never seen before; the
+error bound of the final check on the small instance; steps and milliseconds of the proof for all sizes; and seconds of
+the final check at the full shape, on the CPU and on the GPU where there is one. Medians; `--record` keeps all.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_co
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from mirage_nb.verify.drawn import known_program
 from mirage_nb.verify.proof import Proof, prove
-from mirage_nb.verify.reals import in_reals
+from mirage_nb.verify.reals import once_in_reals
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
-SCHEMA = 1
+SCHEMA = 2
 CANDIDATES, SEEDS = 8, 9
 """Candidates of a workload that are verified again, each so often on another small instance."""
 AGAIN_MS, FULL_SECONDS, LOG2_BOUND = 2.0, 60.0, -64.0
-"""What is aimed at: for re-verification and for refutation, for the final check at the full shape, for the bound."""
+"""What is aimed at: for verification again and for refutation, for the final check at the full shape, for the bound."""
 
 T = TypeVar("T")
 G = TypeVar("G", KernelGraph, BlockGraph)
@@ -108,11 +108,8 @@ def measure(name: str) -> dict[str, Any]:
     found = list(itertools.islice(candidates(program), CANDIDATES))
     (small, first), full = found[0]
     first_seed = zlib.crc32(name.encode()) << 16  # of its own for every workload: verdicts are kept
-    drawn, again = _again([pair for pair, _ in found], first_seed)
-    wrong = {
-        label: _refuted(small, graph, first_seed + place * SEEDS)
-        for place, (label, graph) in enumerate(wrong_shifts(first), start=CANDIDATES)
-    }
+    drawn, first_time, again = _accepted_ms([pair for pair, _ in found], first_seed)
+    wrong = {label: _refuted_ms(small, graph, first_seed) for label, graph in wrong_shifts(first)}
     final_ms, final = _cpu(lambda: verify(small, first, final=True))
     proof_ms, proof = _cpu(lambda: prove(program, full))
     started = time.perf_counter()
@@ -123,6 +120,7 @@ def measure(name: str) -> dict[str, Any]:
         "workload": name,
         "candidates": len(found),
         "drawn_ms": drawn,
+        "first_ms": first_time,
         "again_ms": again,
         "wrong_ms": wrong,
         "final_ms": final_ms,
@@ -207,26 +205,35 @@ def _with_shift(
     return made.append(Op(OpKind.EXP, (exponent,)))
 
 
-def _again(pairs: Sequence[Pair], first_seed: int) -> tuple[float, float]:
-    """Milliseconds of drawing the trials of a small instance, and of verifying a candidate on it."""
-    drawn, again = [], []
-    for number, (small, candidate) in enumerate(pairs):
-        for seed in range(first_seed + number * SEEDS, first_seed + (number + 1) * SEEDS):
-            drawn.append(_cpu(lambda: verify(small, small, seed=seed))[0])  # noqa: B023 (called at once)
-            again.append(_cpu(lambda: _accepted(small, candidate, seed))[0])  # noqa: B023 (called at once)
-    return statistics.median(drawn), statistics.median(again)
+def _accepted_ms(pairs: Sequence[Pair], first_seed: int) -> tuple[float, float, float]:
+    """Milliseconds of drawing the trials of a small instance, of verifying a candidate on it that was never seen
+    before, and of verifying it again on another instance."""
+    drawn, first, again = [], [], []
+    for small, candidate in pairs:
+        for seed in range(first_seed, first_seed + SEEDS):
+            drawn.append(_cpu(lambda: _known(small, seed))[0])  # noqa: B023 (called at once)
+            first.append(_cpu(lambda: _accepted(small, candidate, seed))[0])  # noqa: B023 (called at once)
+            verify(small, small, seed=seed + SEEDS)
+            again.append(_cpu(lambda: _accepted(small, candidate, seed + SEEDS))[0])  # noqa: B023 (called at once)
+    return statistics.median(drawn), statistics.median(first), statistics.median(again)
+
+
+def _known(small: KernelGraph, seed: int) -> None:
+    """A program whose values on an instance are known, and nothing of any candidate."""
+    known_program.cache_clear()
+    once_in_reals.cache_clear()
+    verify(small, small, seed=seed)
 
 
 def _accepted(small: KernelGraph, candidate: KernelGraph, seed: int) -> None:
     assert verify(small, candidate, seed=seed).accepted
 
 
-def _refuted(small: KernelGraph, wrong: KernelGraph, first_seed: int) -> float:
-    """Milliseconds of refuting a muGraph, what follows from the program being known."""
-    taken, known = [], known_program(small)
+def _refuted_ms(small: KernelGraph, wrong: KernelGraph, first_seed: int) -> float:
+    """Milliseconds of refuting a muGraph that was never seen before."""
+    taken = []
     for seed in range(first_seed, first_seed + SEEDS):
-        verify(small, small, seed=seed)
-        in_reals(known, known.itself, seed)
+        _known(small, seed)
         ms, verdict = _cpu(lambda: verify(small, wrong, seed=seed))  # noqa: B023 (called at once)
         assert verdict.kind is VerdictKind.REFUTED
         taken.append(ms)
@@ -240,7 +247,7 @@ def _cpu(work: Callable[[], T]) -> tuple[float, T]:
 
 
 HEAD = (
-    f"{'workload':<16}{'draw ms':>9}{'again ms':>10}{'wrong ms':>10}{'bound':>8}{'trials':>8}"
+    f"{'workload':<16}{'draw ms':>9}{'first ms':>10}{'again ms':>10}{'wrong ms':>10}{'bound':>8}{'trials':>8}"
     f"{'proof':>7}{'ms':>7}{'full shape s':>14}{'on GPU':>8}"
 )
 
@@ -252,7 +259,8 @@ def line(row: dict[str, Any]) -> str:
     gpu = "-" if row["full_gpu_s"] is None else f"{row['full_gpu_s']:.1f}"
     steps = "no" if row["proof_steps"] is None else row["proof_steps"]
     return (
-        f"{row['workload']:<16}{row['drawn_ms']:>9.2f}{row['again_ms']:>10.2f}{wrong:>10}{bound:>8}{row['trials']:>8}"
+        f"{row['workload']:<16}{row['drawn_ms']:>9.2f}{row['first_ms']:>10.2f}{row['again_ms']:>10.2f}{wrong:>10}"
+        f"{bound:>8}{row['trials']:>8}"
         f"{steps:>7}{row['proof_ms']:>7.0f}{row['full_s']:>14.1f}{gpu:>8}"
     )
 
@@ -261,12 +269,13 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     """The worst of every column beside what is aimed at."""
     if not rows:
         return "nothing was measured"
-    again = max(row["again_ms"] for row in rows)
+    again, first = (max(row[f"{name}_ms"] for row in rows) for name in ("again", "first"))
     wrong = max((ms for row in rows for ms in row["wrong_ms"].values()), default=0.0)
     full = max(row["full_s"] for row in rows)
     bounded = sum(row["log2_bound"] is not None and row["log2_bound"] <= LOG2_BOUND for row in rows)
     proved = sum(row["proof_steps"] is not None for row in rows)
     return (
-        f"at most {again:.2f} ms again, {wrong:.2f} ms for a wrong shift (aim {AGAIN_MS:g}); bound of 2^{LOG2_BOUND:g} "
-        f"for {bounded}, proof for {proved} of {len(rows)}; full shape at most {full:.1f} s (aim {FULL_SECONDS:g})"
+        f"at most {again:.2f} ms again, {wrong:.2f} ms for a wrong shift (aim {AGAIN_MS:g}), {first:.2f} ms the first "
+        f"time; bound of 2^{LOG2_BOUND:g} for {bounded}, proof for {proved} of {len(rows)}; full shape at most "
+        f"{full:.1f} s (aim {FULL_SECONDS:g})"
     )

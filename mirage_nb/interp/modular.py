@@ -34,7 +34,7 @@ CACHED_ELSEWHERE = 2**26
 """The same on a GPU, where memory is the limit."""
 CUBE_ROOT = 2**21
 """Products of three residues of primes up to this are words."""
-FEW, FEW_INVERSES = 40, 96
+FEW, FEW_INVERSES = 40, 256
 """Elements up to which large powers, and inverses, are quicker one by one."""
 REMEMBERED = 2**14
 """Roots and inverses modulo several primes that are known again."""
@@ -88,7 +88,9 @@ class Arithmetic(ABC):
     def inverse(self, x: Residues) -> Residues:
         """1 / x; 0 where x is 0, which the caller has to mark as undefined."""
         if 0 < x.size < FEW_INVERSES and type(x) is np.ndarray:
-            return self._each(x, lambda number, prime: pow(number, -1, prime) if number else 0)
+            rows = x.reshape(len(self.values), -1).tolist()
+            found = [_inverses(row, prime) for prime, row in zip(self.values, rows, strict=True)]
+            return np.array(found, np.uint64).reshape(x.shape)
         return self._power(x, tuple(value - 2 for value in self.values))
 
     def root(self, x: Residues) -> Residues:
@@ -293,6 +295,19 @@ def _products(x: Floats, y: Floats) -> Floats:
         return [x[0] @ y[0]]
     (low_x, high_x), (low_y, high_y) = x, y
     return [low_x @ low_y, high_x @ low_y + low_x @ high_y, high_x @ high_y]
+
+
+def _inverses(numbers: list[int], prime: int) -> list[int]:
+    """The inverses, 0 of 0: one of the product of all, from which those of all follow."""
+    products, product = [], 1
+    for number in numbers:
+        products.append(product)
+        product = product * (number or 1) % prime
+    inverse, found = pow(product, -1, prime), []
+    for number, before in zip(reversed(numbers), reversed(products), strict=True):
+        found.append(inverse * before % prime if number else 0)
+        inverse = inverse * (number or 1) % prime
+    return found[::-1]
 
 
 @functools.lru_cache(maxsize=64)

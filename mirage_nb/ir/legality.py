@@ -105,30 +105,29 @@ def _check_types(start: Graph, graph: Graph, place: str) -> None:
     total = built.input_count
     if built.types != graph.types[:total]:
         raise GraphError(f"{place}the types of the inputs are not those of the operands")
-    types = built.types
+    whole = replace(start, types=graph.types)  # as long as the types so far are the graph's, and operands among them
     for number, op in enumerate(graph.ops):
-        here = _place(place, number, op)
-        _check_row(op, here)
-        if any(not 0 <= v < len(types) for v in op.inputs):
-            raise GraphError(f"{here}: reads a value that is not defined before it")
         try:
-            found = replace(start, types=types).results(op)
+            _check_row(op)
+            if any(not 0 <= v < total for v in op.inputs):
+                raise GraphError("reads a value that is not defined before it")
+            found = whole.results(op)
+            if found != graph.types[total : total + len(found)]:
+                raise GraphError(f"the graph says another result type than {found[0]}")
         except (GraphError, ShapeError) as error:
-            raise GraphError(f"{here}: {error}") from error
-        types = (*types, *found)
-        if types[-len(found) :] != graph.types[len(types) - len(found) : len(types)] and found:
-            raise GraphError(f"{here}: the graph says another result type than {found[0]}")
-    if len(types) != len(graph.types):
-        raise GraphError(f"{place}{len(graph.types)} types for {len(types)} values")
+            raise GraphError(f"{_place(place, number, op)}: {error}") from error
+        total += len(found)
+    if total != len(graph.types):
+        raise GraphError(f"{place}{len(graph.types)} types for {total} values")
 
 
-def _check_row(op: Op, here: str) -> None:
+def _check_row(op: Op) -> None:
     """The attributes are of the operator's class, and only graph-defined operators have a body."""
     expected = OPS[op.kind].attrs
     if (expected is None) != (op.attrs is None) or (expected and not isinstance(op.attrs, expected)):
-        raise GraphError(f"{here}: attributes {op.attrs} instead of {expected.__name__ if expected else 'none'}")
+        raise GraphError(f"attributes {op.attrs} instead of {expected.__name__ if expected else 'none'}")
     if (op.body is not None) != (op.kind in (OpKind.GRAPH, OpKind.FUSED)):
-        raise GraphError(f"{here}: a body belongs to graph-defined and fused operators, and only to them")
+        raise GraphError("a body belongs to graph-defined and fused operators, and only to them")
 
 
 def _check_block(graph: BlockGraph, place: str, target: Target | None) -> None:

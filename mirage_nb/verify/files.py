@@ -108,6 +108,8 @@ def describe(verdict: Verdict) -> str:
     if verdict.primes:
         p, q = verdict.primes[0]
         lines.append(f"  seed {verdict.seed}, first primes p = {p}, q = {q}")
+    elif verdict.witness is not None:
+        lines.append(f"  seed {verdict.seed}, no field trials: float64 inputs decide")
     if verdict.outputs and verdict.outputs != tuple(range(len(verdict.outputs))):
         pairs = ", ".join(f"{i} is {j}" for i, j in enumerate(verdict.outputs))
         lines.append(f"  outputs of the first file in the second: {pairs}")

@@ -26,7 +26,7 @@ from mirage_nb.errors import VerificationError
 from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate
 from mirage_nb.interp.instance import CPU, LARGE_TENSOR, UNDRAWN, Device
 from mirage_nb.ir import KernelGraph
-from mirage_nb.verify.drawn import Trials, trial_seed
+from mirage_nb.verify.drawn import Candidate, Trials, trial_seed
 
 TOO_LARGE = "the field values of these graphs do not fit into memory"
 SMALLER = "verify them with smaller extents, and prove them for all sizes"
@@ -38,9 +38,9 @@ class DeviceFault(Exception):
     """What a device did that it is not believed any more."""
 
 
-def check_memory(*graphs: KernelGraph) -> None:
+def check_memory(*graphs: Candidate) -> None:
     """Raise VerificationError where a trial takes more memory than there is."""
-    needed, there = max(map(held_bytes, graphs)), _memory()
+    needed, there = max(map(_held, graphs)), _memory()
     if needed > there:
         sizes = f"about {needed / 2**30:.0f} GiB, and this machine has {there / 2**30:.0f}"
         raise VerificationError(f"{TOO_LARGE}: {sizes}", hint=SMALLER)
@@ -61,6 +61,11 @@ def held_bytes(graph: KernelGraph) -> int:
         gone |= {v for v in results if v not in last}
         held -= sum(size[v] for v in gone if v not in graph.outputs)
     return most
+
+
+@functools.lru_cache(maxsize=1024)
+def _held(candidate: Candidate) -> int:
+    return held_bytes(candidate.graph)
 
 
 @functools.cache

@@ -183,22 +183,23 @@ class _Demand:
     def _backward(self, graph: Graph, wanted: list[Part], place: str) -> None:
         for number, (op, values) in reversed(list(enumerate(graph.definitions()))):
             results = [wanted[v] for v in values]
-            here = f"{place}operator {number} ({op.kind.value})"
-            for value, part in zip(op.inputs, self._reads(op, results, here), strict=True):
+            for value, part in zip(op.inputs, self._reads(op, results, place, number), strict=True):
                 wanted[value] |= part
 
-    def _reads(self, op: Op, results: list[Part], here: str) -> list[Part]:
+    def _reads(self, op: Op, results: list[Part], place: str, number: int) -> list[Part]:
         """The parts of its operands that an operator reads when these parts of its results are read."""
         if op.kind is OpKind.OUT_SAVER:
             return [NONE]
         if isinstance(op.body, BlockGraph):
-            return self.of_block(op.body, results, f"{here}, ")
+            return self.of_block(op.body, results, f"{_here(op, place, number)}, ")
         if isinstance(op.body, ThreadGraph):
-            return self.of_thread(op.body, results, f"{here}, ")
+            return self.of_thread(op.body, results, f"{_here(op, place, number)}, ")
         (part,) = results
+        if op.kind not in MARKED:
+            return [part] * len(op.inputs)
         exponent = Q if part else NONE
         if part & Q and (op.kind in EXPONENTIALS or _rescales(op)):
-            self.second = self.second or here
+            self.second = self.second or _here(op, place, number)
         if _rescales(op):
             return [part, exponent]
         if op.kind is OpKind.SILU:
@@ -206,3 +207,7 @@ class _Demand:
         if op.kind in EXPONENTIALS:
             return [exponent]
         return [part] * len(op.inputs)
+
+
+def _here(op: Op, place: str, number: int) -> str:
+    return f"{place}operator {number} ({op.kind.value})"

@@ -65,7 +65,7 @@ def in_reals(program: Program, candidate: Candidate, seed: int) -> RealsReport:
     for number in range(len(DRAWS)):
         drawn = _kept(program, seed, number) if is_small(program.graph) else _Draw(program, seed, number)
         left, right = drawn.expected, drawn.outputs(candidate)
-        if _paired(left, right):
+        if paired(_fits(_errors(left, right))) is not None:
             continue
         doubts: list[Array] = [ZERO] * (len(left) + len(right))
         if drawn.wide:
@@ -73,8 +73,9 @@ def in_reals(program: Program, candidate: Candidate, seed: int) -> RealsReport:
             narrow = [*left, *right]
             left, right = drawn.wide, drawn.outputs(candidate, WIDE)
             doubts = [_rounding(a, b) for a, b in zip(narrow, [*left, *right], strict=True)]
-        if not _paired(left, right, doubts):
-            return RealsReport(Reals.DIFFERENT, _witness(left, right, seed + number, doubts))
+        errors = _errors(left, right, doubts)
+        if paired(_fits(errors)) is None:
+            return RealsReport(Reals.DIFFERENT, _witness(left, right, seed + number, errors))
     return RealsReport(Reals.AGREE)
 
 
@@ -132,21 +133,23 @@ _kept = functools.lru_cache(maxsize=64)(_Draw)
 def _rounding(x: Array, wide: Array) -> Array:
     """How far rounding took values from those with more bits; 0 where they have none."""
     with np.errstate(invalid="ignore"):
-        found: Array = np.nan_to_num(np.abs(x - wide), nan=0, posinf=0)
-    return found
+        apart = np.abs(x - wide)
+    return np.where(np.isfinite(apart), apart, 0)
 
 
-def _paired(left: Sequence[Array], right: Sequence[Array], doubts: Sequence[Array] = ()) -> bool:
-    """Whether some order of the right outputs agrees with the left ones."""
-    rows, columns = doubts[: len(left)] or [ZERO] * len(left), doubts[len(left) :] or [ZERO] * len(right)
-    fits = [
-        [_error(a, b, c, d) is None for b, d in zip(right, columns, strict=True)]
-        for a, c in zip(left, rows, strict=True)
-    ]
-    return paired(fits) is not None
-
-
+Errors = list[list[tuple[int, ...] | None]]
+"""For every left output, the first element in which each right one differs, or None."""
 ZERO = np.zeros(())
+
+
+def _errors(left: Sequence[Array], right: Sequence[Array], doubts: Sequence[Array] = ()) -> Errors:
+    rows, columns = doubts[: len(left)] or [ZERO] * len(left), doubts[len(left) :] or [ZERO] * len(right)
+    others = list(zip(right, columns, strict=True))
+    return [[_error(a, b, c, d) for b, d in others] for a, c in zip(left, rows, strict=True)]
+
+
+def _fits(errors: Errors) -> list[list[bool]]:
+    return [[error is None for error in row] for row in errors]
 
 
 def _error(left: Array, right: Array, left_doubt: Array, right_doubt: Array) -> tuple[int, ...] | None:
@@ -160,9 +163,9 @@ def _error(left: Array, right: Array, left_doubt: Array, right_doubt: Array) -> 
     return tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.any() else None
 
 
-def _witness(left: Sequence[Array], right: Sequence[Array], seed: int, doubts: Sequence[Array]) -> Witness | None:
+def _witness(left: Sequence[Array], right: Sequence[Array], seed: int, errors: Errors) -> Witness | None:
     for number, (a, b) in enumerate(zip(left, right, strict=True)):
-        index = _error(a, b, doubts[number], doubts[len(left) + number])
+        index = errors[number][number]
         if index is not None and a.shape == b.shape:
             return Witness(seed, number, index, repr(float(a[index])), repr(float(b[index])))
     return None

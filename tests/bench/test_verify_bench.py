@@ -28,7 +28,8 @@ def test_wrong_shifts_are_legal_and_refuted(name: str, count: int) -> None:
 
 def test_a_row_says_what_was_measured() -> None:
     row = measure("ntrans")
-    assert row["candidates"] >= 2 and 0 < row["again_ms"] < 1000 and 0 < row["drawn_ms"] and not row["wrong_ms"]
+    assert row["candidates"] >= 2 and not row["wrong_ms"]
+    assert all(0 < row[name] < 1000 for name in ("drawn_ms", "first_ms", "again_ms"))
     assert row["log2_bound"] <= -64 and row["proof_steps"] is not None
     assert row["full"] == "field" and row["full_s"] < 60
     assert "bound of 2^-64 for 1, proof for 1 of 1" in summary([row])

@@ -188,6 +188,8 @@ def test_inputs_that_only_products_read_may_be_larger_than_memory(monkeypatch: p
         verify(program(), fused(), seed=3)
     for module in (instance, large):
         monkeypatch.setattr(module, "UNDRAWN", 2**16)
+    large._held.cache_clear()
     monkeypatch.setattr(large, "_memory", lambda: 2**17)
     assert verify(program(), fused(), seed=3).accepted
     assert verify(program(), fused(wrong=True), seed=3).kind is VerdictKind.REFUTED
+    large._held.cache_clear()
