@@ -18,12 +18,14 @@ SEEDS = (
     "X: f32[4, 6]\nG: f32[6]\nY = rms_norm(X, G, eps=1e-5)\nZ = reshape(Y, 2, -1)\nreturn Y, concat(Z, Z, axis=0)\n",
     "X: bf16[3, 4]\n"
     "Y = (silu(X) -  # over lines\n     sum(X, axis=(0, 1), keepdims=True)) / 3\nreturn transpose(Y, 1, 0)\n",
+    "X: f32[2, 3]\nb = 3/2\ndef f(x): return minimum(x * tanh(b * x), -x ** (1/3)) / 4\nreturn f(X) + f(X * 2)\n",
 )
 PIECES = [
     *FUNCTIONS, *KEYWORDS, *REFUSED, "+", "-", "*", "/", "@", "**", "//", "(", ")", "[", "]", ",", ":", "=", ".", "\n",
     " ", "    ", "#", "X", "Y", "B", "f16", "f32[2, 3]", "X: f32[2, 3]\n", "Y = ", "return ", "return X", ".T", "axis=",
     "keepdims=True", "None", "True", "0", "1", "-1", "2.5", "1e-5", "1e400", "0x1", "9**9**9", "99999999999", "1_0",
     "match", "case", "_", "print", "type", "\t", "\r", "\ufeff", "²", "\x00", "\u2028", "\ud800", "é",
+    "def f(x): return ", "def ", "minimum(", "tanh(", "(1/3)",
 ]  # fmt: skip
 
 
