@@ -62,27 +62,37 @@ class RealsReport:
 def in_reals(program: Program, candidate: Candidate, seed: int) -> RealsReport:
     """Compare on a normal, a positive and a negative draw, outputs in any order; infinite and undefined results of
     the program are not compared, but the candidate has to have a value where the program has one."""
-    for number in range(len(DRAWS)):
-        drawn = _kept(program, seed, number) if is_small(program.graph) else _Draw(program, seed, number)
-        left, right = drawn.expected, drawn.outputs(candidate)
-        if paired(_fits(_errors(left, right))) is not None:
-            continue
-        doubts: list[Array] = [ZERO] * (len(left) + len(right))
-        if drawn.wide:
-            # Rounding may be all that makes them differ, as in (x + 1e10) - 1e10; more bits show how much there is.
-            narrow = [*left, *right]
-            left, right = drawn.wide, drawn.outputs(candidate, WIDE)
-            doubts = [_rounding(a, b) for a, b in zip(narrow, [*left, *right], strict=True)]
-        errors = _errors(left, right, doubts)
-        if paired(_fits(errors)) is None:
-            return RealsReport(Reals.DIFFERENT, _witness(left, right, seed + number, errors))
-    return RealsReport(Reals.AGREE)
+    reports = (_compared(_draw(program, seed, number), candidate, seed + number) for number in range(len(DRAWS)))
+    return next((report for report in reports if report.outcome is Reals.DIFFERENT), AGREE)
 
 
 @functools.lru_cache(maxsize=1024)
 def once_in_reals(program: Program, candidate: Candidate) -> RealsReport:
-    """What the first seed says: a difference holds whatever the seed of the field trials."""
-    return in_reals(program, candidate, 0)
+    """What the first seed says, of the other draws where the program has no value in the first: a difference holds
+    whatever the seed of the field trials."""
+    drawn = _draw(program, 0, 0)
+    report = _compared(drawn, candidate, 0)
+    everywhere = all(np.isfinite(x).all() for x in drawn.expected)
+    return report if everywhere or report.outcome is Reals.DIFFERENT else in_reals(program, candidate, 0)
+
+
+AGREE = RealsReport(Reals.AGREE)
+
+
+def _compared(drawn: _Draw, candidate: Candidate, seed: int) -> RealsReport:
+    left, right = drawn.expected, drawn.outputs(candidate)
+    if paired(_fits(_errors(left, right))) is not None:
+        return AGREE
+    doubts: list[Array] = [ZERO] * (len(left) + len(right))
+    if drawn.wide:
+        # Rounding may be all that makes them differ, as in (x + 1e10) - 1e10; more bits show how much there is.
+        narrow = [*left, *right]
+        left, right = drawn.wide, drawn.outputs(candidate, WIDE)
+        doubts = [_rounding(a, b) for a, b in zip(narrow, [*left, *right], strict=True)]
+    errors = _errors(left, right, doubts)
+    if paired(_fits(errors)) is not None:
+        return AGREE
+    return RealsReport(Reals.DIFFERENT, _witness(left, right, seed, errors))
 
 
 def _normal(graph: KernelGraph, seed: int) -> dict[str, Array]:
@@ -128,6 +138,10 @@ class _Draw:
 
 
 _kept = functools.lru_cache(maxsize=64)(_Draw)
+
+
+def _draw(program: Program, seed: int, number: int) -> _Draw:
+    return _kept(program, seed, number) if is_small(program.graph) else _Draw(program, seed, number)
 
 
 def _rounding(x: Array, wide: Array) -> Array:
