@@ -28,6 +28,8 @@ from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, Winner, superoptimize
 from mirage_nb.runtime.gpu import TURN, Gpu, attached_gpu
+from mirage_nb.runtime.timing import time_launches
+from mirage_nb.runtime.torch_program import torch_dtype
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 OURS = "mirage_nb"
@@ -219,9 +221,6 @@ def _measure(program: TensorProgram, batch: int, session: Session, gpu: Gpu) -> 
 def _call_us(program: TensorProgram, winner: Winner) -> float:
     """What a prepared call costs in Python."""
     import torch
-
-    from mirage_nb.runtime.timing import time_launches
-    from mirage_nb.runtime.torch_program import torch_dtype
 
     inputs = [torch.zeros(i.type.shape, dtype=torch_dtype(torch, i.type.dtype), device="cuda")
               for i in program.graph.inputs]  # fmt: skip

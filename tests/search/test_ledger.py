@@ -96,6 +96,15 @@ def test_what_smaller_bounds_found_stays_and_is_counted_no_more() -> None:
     assert [c.estimate_us for c in found.candidates] == [1.0, 2.0, 7.0, 8.0]
 
 
+def test_a_configuration_that_is_begun_again_shows_no_less_meanwhile() -> None:
+    """Before anything is verified, too: a worker begins again what the notebook had begun."""
+    ledger = Ledger()
+    ledger.open(AGENDA, BOUNDS)
+    for tried, shown_then in ((40, 40), (20, 40), (60, 60)):
+        told = ledger.note(AGENDA[0], BOUNDS, Findings({(1, Outcome.KEPT): tried}))
+        assert shown(ledger).total(Outcome.KEPT) == shown_then and told == (tried == shown_then)
+
+
 def test_partial_findings_of_the_same_bounds_leave_no_trace() -> None:
     ledger = Ledger()
     ledger.open(AGENDA, BOUNDS)

@@ -69,6 +69,11 @@ class Findings:
     rejected: tuple[Rejected, ...] = ()
     unfit: int = 0
 
+    @property
+    def extent(self) -> tuple[int, int, int]:
+        """How far they go: what is verified, what is extracted, what was tried."""
+        return self.verified, self.structures, sum(self.counts.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Explored:

@@ -98,7 +98,7 @@ class Ledger:
     def note(self, configuration: Configuration, bounds: Bounds, findings: Findings) -> bool:
         """Findings of a configuration that is not at its end; fewer than are known say nothing. Whether they do."""
         held = self._held.setdefault(configuration, _Held(bounds))
-        if findings.verified < held.findings.verified or (held.bounds == bounds and held.end is not None):
+        if findings.extent < held.findings.extent or (held.bounds == bounds and held.end is not None):
             return False
         self._renew(held, bounds)
         held.findings = findings
