@@ -5,10 +5,11 @@ and so do the results. Out: `Estimates`, of which one entry is a `Cost`. It rank
 discards one; only shared memory that does not fit makes an instance illegal.
 
 A block is a pipeline of copies and work through a ring of tiles. One iteration takes the longest of its
-copies, its work, and a round trip through the ring: (latency + copies + work) / stages. Without a loop there
-is one stage and nothing overlaps. Blocks run in waves; a wave takes what its busiest multiprocessor takes,
-and at least what device memory and L2 need for all of its blocks. The start of a card holds the way of the
-first bytes, so that is not counted again. The constants are data (`search.sizes.constants`).
+copies, its work, and a round trip through the ring: (latency + copies + work) / stages; where tiles pass through
+registers it takes all of them, one after the other. Without a loop there is one stage and nothing overlaps. Blocks run
+in waves; a wave takes what its busiest multiprocessor takes, and at least what device memory and L2 need for all of its
+blocks. Warp-private bodies may be emitted in several ways, of which the best counts. The start of a card holds the way
+of the first bytes, so that is not counted again. The constants are data (`search.sizes.constants`).
 """
 
 from __future__ import annotations

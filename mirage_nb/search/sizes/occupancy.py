@@ -150,11 +150,8 @@ def registers_of(tiles: Tiles) -> Registers:
     return Registers(accumulated, widest, tiles.private, tiles.direct, tiles.fragments)
 
 
-def resident(held: Registers, memory: Numbers, bulk: Truths, ways: Sequence[Way], target: Target) -> Numbers:
-    """Blocks that one multiprocessor runs at once, a row for each way: what its memory, threads and registers hold.
-
-    A warp has its registers in one of the quarters of a multiprocessor. One more warp of a block asks for bulk copies.
-    """
+def registers_per_thread(held: Registers, ways: Sequence[Way]) -> Numbers:
+    """What a thread needs, a row for each way."""
     warps = np.array([[way.warps] for way in ways], np.float64)
     accumulated = held.accumulated / (32 * warps)
     registers = REGISTERS + accumulated
@@ -165,7 +162,16 @@ def resident(held: Registers, memory: Numbers, bulk: Truths, ways: Sequence[Way]
         beside = np.where(wide, WIDE_REGISTERS, PRIVATE_REGISTERS)
         values = held.widest / (32 * warps) * np.where(wide, 1.0, PRIVATE_SHARE)
         registers = np.where(held.private, beside + sums + values, registers)
-    registers = np.ceil(registers / REGISTER_UNIT) * REGISTER_UNIT
+    return registers
+
+
+def resident(held: Registers, memory: Numbers, bulk: Truths, ways: Sequence[Way], target: Target) -> Numbers:
+    """Blocks that one multiprocessor runs at once, a row for each way: what its memory, threads and registers hold.
+
+    A warp has its registers in one of the quarters of a multiprocessor. One more warp of a block asks for bulk copies.
+    """
+    warps = np.array([[way.warps] for way in ways], np.float64)
+    registers = np.ceil(registers_per_thread(held, ways) / REGISTER_UNIT) * REGISTER_UNIT
     most = QUARTERS * np.floor(target.registers_per_multiprocessor / QUARTERS / (32 * registers))
     most = np.minimum(most, target.threads_per_multiprocessor / 32)
     by_memory = target.shared_per_multiprocessor / (memory + RESERVED_BYTES)
