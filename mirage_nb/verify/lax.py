@@ -8,8 +8,9 @@ statement that a trial makes: roots, symbols, and operators that are tested as u
 Operators outside LAX (ReLU, GELU, Clamp, most powers, functions of the program's own) are random functions in a
 trial, one for each operator with its attributes, of the elements they are applied to. Graphs that agree with
 random functions in their place are equal as terms over uninterpreted functions, up to the chance that trials have
-to miss it; so they are equal for all functions, the operators themselves among them. Acceptance is sound, and the
-verdict says that it is of this kind and bears no error bound. It is not complete: graphs that are equal by what an
+to miss it; so they are equal for all functions, the operators themselves among them, wherever both have a value
+(`reals` says how that is looked at). Acceptance is sound, and the verdict says that it is of this kind and bears no
+error bound. It is not complete: graphs that are equal by what an
 operator is, such as relu(2 x) and 2 relu(x), differ in the field. That refutes nothing; unless float64 values
 differ too, the verdict is `outside LAX`, which is not accepted, and only a proof can lift it. A maximum is a
 random function of the set of elements that it is taken of, by the same argument.

@@ -3,7 +3,8 @@
 In: two graphs of the same inputs. Out: a `Verdict` that says which rung was reached and what was checked.
 Every trial draws primes, a root of unity and all inputs anew. An element that has no value in a trial is
 left out of it; trials go on until every output element was compared often enough. A difference refutes,
-at once where field values prove it, else after the float64 reference confirmed it.
+at once where field values prove it, else after the float64 reference confirmed it (`reals`). Where the field may
+have values that reals have not, float64 values have to agree too. Trials at real shapes: `large`.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def verify(
             a theorem bounds a trial, also as many trials as it takes for an error probability of 2^-64.
         progress: called after every trial with the number of trials so far and the number that is needed; a
             trial at full size takes seconds.
-        device: where field values of large programs are computed, such as `runtime.field_device()`; the verdict is
-            the same everywhere.
+        device: where field values of large programs are computed, such as `runtime.field_device()`. It is held
+            against the CPU, which takes over where it fails or computes other values; the note says so then.
 
     Raises:
         VerificationError: the graphs do not have the same inputs, or their values do not fit into memory.
