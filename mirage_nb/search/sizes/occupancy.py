@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths, data_of
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
 from mirage_nb.targets import Target
@@ -129,10 +130,11 @@ def _whole_patterns(nbytes: Numbers) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """What a block has in registers: elements of all accumulators and of the widest value of a warp-private body;
-    where there is such a body, where its results are saved from registers, how many fragments lie below each other."""
+    """What a block has in registers: elements of all accumulators, of those that have the axis of the loop, and of the
+    widest value of a warp-private body; where there is such a body, where its results are saved from registers, how many fragments lie below each other."""
 
     accumulated: Numbers
+    along: Numbers
     widest: Numbers
     private: Truths
     direct: Truths
@@ -141,13 +143,16 @@ class Registers:
 
 def registers_of(tiles: Tiles) -> Registers:
     """What a block has in registers."""
-    accumulated, widest = np.zeros(tiles.shape), np.zeros(tiles.shape)
+    accumulated, along, widest = (np.zeros(tiles.shape) for _ in range(3))
+    loop = tiles.kernel.loop
     for index, part in enumerate(tiles.made.parts):
         if part is Part.ACCUMULATOR:
             accumulated = accumulated + tiles.elements[index]
+            if loop is not None and tiles.steps[index].type[loop] & TILE:
+                along = along + tiles.elements[index]
         elif part is Part.PRIVATE:
             widest = np.maximum(widest, tiles.elements[index])
-    return Registers(accumulated, widest, tiles.private, tiles.direct, tiles.fragments)
+    return Registers(accumulated, along, widest, tiles.private, tiles.direct, tiles.fragments)
 
 
 def registers_per_thread(held: Registers, ways: Sequence[Way]) -> Numbers:
@@ -156,8 +161,9 @@ def registers_per_thread(held: Registers, ways: Sequence[Way]) -> Numbers:
     accumulated = held.accumulated / (32 * warps)
     registers = REGISTERS + accumulated
     if held.private.any():
-        # Warps with the same rows each have sums of their own.
-        sums = accumulated * np.maximum(warps / held.fragments, 1.0)
+        # Warps with the same rows share what has the axis of the loop, and have sums over it of their own.
+        own = (held.accumulated - held.along) * np.maximum(warps / held.fragments, 1.0)
+        sums = (own + held.along) / (32 * warps)
         wide = np.array([[way.wide] for way in ways])
         beside = np.where(wide, WIDE_REGISTERS, PRIVATE_REGISTERS)
         values = held.widest / (32 * warps) * np.where(wide, 1.0, PRIVATE_SHARE)
