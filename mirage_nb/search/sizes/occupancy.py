@@ -131,7 +131,8 @@ def _whole_patterns(nbytes: Numbers) -> Numbers:
 @dataclass(frozen=True, slots=True)
 class Registers:
     """What a block has in registers: elements of all accumulators, of those that have the axis of the loop, and of the
-    widest value of a warp-private body; where there is such a body, where its results are saved from registers, how many fragments lie below each other."""
+    widest value of a warp-private body; where there is such a body, where its results are saved from registers, how
+    many fragments lie below each other."""
 
     accumulated: Numbers
     along: Numbers
