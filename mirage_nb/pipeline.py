@@ -28,6 +28,7 @@ from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.search.session.session import SearchSession, effort_budget
 from mirage_nb.search.session.submission import read_legal, submitted
+from mirage_nb.search.sizes.explained import explain_estimate
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 if TYPE_CHECKING:
@@ -37,10 +38,7 @@ __all__ = ["Limits", "Session", "Store", "Winner", "load_kernel", "resume", "sup
 
 
 class Session:
-    """A superoptimization: the search, and the passes that follow it. Made by `superoptimize`.
-
-    May be used from any thread.
-    """
+    """A superoptimization: the search, and the passes that follow it; of any thread. Made by `superoptimize`."""
 
     def __init__(
         self,
@@ -237,6 +235,13 @@ class Session:
         prepared = prepare(self.program.graph, seed=self.search.seed)
         return explain(prepared, self.search.bounds.searched, graph)
 
+    def estimate_of(self, candidate: Candidate | str) -> str:
+        """Where the estimate of a candidate comes from, kernel by kernel: memory, copies, products, vector work,
+        barriers. Given itself or the start of its digest. Raises OptionError where there is no such candidate."""
+        it = self._chosen(candidate)
+        named = {"effort": self.search.bounds.effort, "configuration": it.configuration}
+        return explain_estimate(self.program.graph, it.graph, it.sizes, self.target, **named)
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block until everything has ended, at most `timeout` seconds; returns whether it has."""
         return self.search.wait(timeout)
@@ -309,13 +314,7 @@ class Session:
         return (self.best or self._built_late()).executable(*ordered)
 
     def _chosen(self, candidate: Candidate | str) -> Candidate:
-        if isinstance(candidate, Candidate):
-            return candidate
-        found = [c for c in self.snapshot().candidates if c.digest.startswith(candidate)]
-        if len(found) != 1:
-            which = "several candidates begin" if found else "no candidate begins"
-            raise OptionError(f"{which} with {candidate!r}", hint="give the start of one digest of the list")
-        return found[0]
+        return candidate if isinstance(candidate, Candidate) else self.search.candidate(candidate)
 
     def _built_late(self) -> Winner:
         reasons = list(self.snapshot().messages)

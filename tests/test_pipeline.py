@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -216,6 +217,16 @@ def test_any_candidate_can_be_built(session: Session) -> None:
     for digest, message in (("not a digest", "no candidate begins"), ("", "several candidates begin")):
         with pytest.raises(OptionError, match=message):
             session.build(digest)
+
+
+def test_an_estimate_says_where_it_comes_from(session: Session) -> None:
+    best = session.snapshot().candidates[0]
+    text = session.estimate_of(best.digest[:12])
+    kernels = [float(us) for us in re.findall(r"kernel \d+: ([0-9.]+) us", text)]
+    assert sum(kernels) == pytest.approx(best.estimate_us, abs=0.01 * (1 + len(kernels)))
+    assert "device memory" in text and "barriers" in text
+    with pytest.raises(OptionError, match="no candidate begins"):
+        session.estimate_of("not a digest")
 
 
 # -- steering ---------------------------------------------------------------------------------------

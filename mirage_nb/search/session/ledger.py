@@ -152,7 +152,7 @@ class Ledger:
 
     def offer(self, candidate: Candidate) -> None:
         """Add a verified muGraph that no configuration found, unless it is known."""
-        if candidate.digest not in self._known and candidate.digest not in self.digests:
+        if candidate.digest not in self._known and candidate.digest not in self.all:
             self._offered[candidate.digest] = candidate
 
     def drop(self, digest: str, why: str) -> None:
@@ -176,9 +176,10 @@ class Ledger:
             self._messages.append(message)
 
     @property
-    def digests(self) -> tuple[str, ...]:
-        """The digests of all candidates, excluded ones too."""
-        return tuple(dict.fromkeys(c.digest for c in self._all() if c.digest not in self._dropped))
+    def all(self) -> dict[str, Candidate]:
+        """All candidates by their digests, excluded ones too, as they are known now."""
+        first = {c.digest: c for c in reversed([*self._all()]) if c.digest not in self._dropped}
+        return {digest: self._known.get(digest, candidate) for digest, candidate in first.items()}
 
     def _all(self) -> Iterator[Candidate]:
         """In the order of configurations; then what smaller bounds found, and what was offered."""

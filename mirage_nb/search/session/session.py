@@ -236,15 +236,21 @@ class SearchSession(Background):
         with self._turn:
             self._ledger.tell(message)
 
+    def candidate(self, start: str) -> Candidate:
+        """The candidate, excluded or not, whose digest begins like that. Raises OptionError unless there is exactly
+        one."""
+        with self._turn:
+            found = [candidate for digest, candidate in self._ledger.all.items() if digest.startswith(start)]
+        if len(found) != 1:
+            raise OptionError(
+                f"{'several candidates begin' if found else 'no candidate begins'} with {start!r}",
+                hint="give the start of one digest, as the list of candidates shows it",
+            )
+        return found[0]
+
     def _say_of(self, start: str, said: Callable[[str], None]) -> None:
         with self._turn:
-            found = [digest for digest in self._ledger.digests if digest.startswith(start)]
-            if len(found) != 1:
-                raise OptionError(
-                    f"{'several candidates begin' if found else 'no candidate begins'} with {start!r}",
-                    hint="give the start of one digest, as the list of candidates shows it",
-                )
-            said(found[0])
+            said(self.candidate(start).digest)
         self._save_late()
 
     # -- one search -------------------------------------------------------------------------------
