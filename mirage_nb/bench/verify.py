@@ -226,6 +226,8 @@ def _known(small: KernelGraph, seed: int) -> None:
     once_in_reals.cache_clear()
     gc.collect()  # what was forgotten, so that nothing measured pays for it
     verify(small, small, seed=seed)
+    program = known_program(small)
+    once_in_reals(program, program.itself)
 
 
 def _accepted(small: KernelGraph, candidate: KernelGraph, seed: int) -> None:
