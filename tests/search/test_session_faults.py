@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,36 +16,11 @@ from typing import Any
 import pytest
 
 from mirage_nb.errors import SearchError
-from mirage_nb.lang import parse
 from mirage_nb.search.session import session as module
-from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.progress import Snapshot, State
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.search.session.worker import explore
-from mirage_nb.targets import find_target
-
-H200 = find_target("h200")
-SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
-LONG = (  # tens of seconds at standard effort
-    "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
-    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
-)
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(condition())
-
-
-def search(text: str = SMALL, **options: object) -> SearchSession:
-    return SearchSession(parse(text).graph, H200, **options)  # type: ignore[arg-type]
-
-
-def processes(session: SearchSession) -> tuple[int, ...]:
-    workers = session._workers
-    return workers.processes if isinstance(workers, Workers) else ()
+from tests.search.test_session import LONG, processes, search, until
 
 
 def facts(snapshot: Snapshot) -> tuple[object, ...]:
