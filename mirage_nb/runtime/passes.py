@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +54,8 @@ CPU_ESTIMATE_US = 300.0
 """The CPU edition takes about 0.2 s for every microsecond that the cost model estimates for a GPU."""
 NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
+RACED = 24
+"""So many of them are timed once more, in turns: the least of many short timings flatters."""
 UNPRICED = frozenset({OpKind.CONST, OpKind.RESHAPE})
 """Operators between kernels that take no time."""
 TURN_SECONDS = 0.05
@@ -204,11 +207,13 @@ class Passes:
         return True
 
     def finish(self, winners: Sequence[Winner], gpu: Gpu) -> None:
-        """Keep winners, race them beside PyTorch, and verify the fastest at the real shape."""
+        """Keep winners, fastest first, race the best of them beside PyTorch, and verify these at the real shape."""
         best = {winner.candidate.digest: self.keep(winner) for winner in winners}
+        times = [winner.candidate.time_us or 0.0 for winner in winners]
+        near = [winner for winner, us in zip(winners, times, strict=True) if us <= NEAR * min(times)]
         if best and self.search.proceed():
             try:
-                for winner in self._raced(winners, gpu):
+                for winner in self._raced(near[:RACED], gpu):
                     best[winner.candidate.digest] = self.keep(winner)
             except LaunchError as error:
                 self.search.tell(f"not timed: {error}")
@@ -421,22 +426,24 @@ def _here(function: Callable[..., T], *args: Any, seconds: float = 0.0) -> T:
 def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     """The best `count` candidates such that everything that may win has its turn: first the best of every way to share
     the program among pre-defined and graph-defined operators that is near the best by estimate, then half of them by
-    rank alone, the rest by rank within their configuration, first all the best ones. An estimate errs alike on like
-    muGraphs."""
+    rank alone, the rest by rank within their configuration, first all the best ones, of every way if near the best.
+    An estimate errs alike on like muGraphs."""
     limit = NEAR * min((c.estimate_us for c in candidates), default=0.0)
-    kinds: dict[tuple[OpKind, ...], int] = {}
-    for place, candidate in enumerate(candidates):
-        if candidate.estimate_us <= limit:
-            kinds.setdefault(tuple(op.kind for op in candidate.graph.ops if op.kind not in UNPRICED), place)
-    places = [*dict.fromkeys((*sorted(kinds.values())[: count // 2], *range(len(candidates))))][: count // 2]
+    near: dict[tuple[OpKind, ...], int] = {}
     turns: dict[str, int] = {}
+    seen: set[object] = set()
     queue: list[tuple[int, int]] = []
     for place, candidate in enumerate(candidates):
+        way = tuple(op.kind for op in candidate.graph.ops if op.kind not in UNPRICED)
         turn = turns[candidate.configuration] = turns.get(candidate.configuration, 0) + 1
-        if place not in places:
-            queue.append((turn, place))
-    places += [place for _, place in sorted(queue)[: count - len(places)]]
-    return sorted((candidates[place] for place in places), key=lambda c: c.rank)
+        if candidate.estimate_us <= limit:
+            near.setdefault(way, place)
+            turn = turn if (candidate.configuration, way) in seen else 1
+            seen.add((candidate.configuration, way))
+        queue.append((turn, place))
+    places = [*dict.fromkeys((*sorted(near.values())[: count // 2], *range(len(candidates))))][: count // 2]
+    rest = (place for _, place in sorted(queue) if place not in places)
+    return sorted((candidates[place] for place in (*places, *islice(rest, count - len(places)))), key=lambda c: c.rank)
 
 
 def verify_final(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:

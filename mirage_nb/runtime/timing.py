@@ -24,6 +24,8 @@ CALLS_PER_GRAPH = 24
 """At least so many calls in one CUDA graph: what it costs to start the graph is spread over them."""
 FEW = 3
 """Replays after which a contestant that is clearly slower is timed no more."""
+HOPELESS, HOPELESS_US = 10.0, 500.0
+"""Who takes so many times the limit, and so long that starting a call counts for nothing, is not replayed at all."""
 
 LAUNCHES = 100
 LAUNCH_ROUNDS = 21
@@ -76,26 +78,29 @@ def time_interleaved(contestants: Sequence[Contestant], torch: Any, *, repeats: 
     torch.cuda.synchronize()
     for _ in range(repeats):
         for contestant, graph in captured:
-            samples[contestant.name].append(_replayed(graph, torch) / len(_turns(contestant)))
+            samples[contestant.name].append(_took(graph.replay, torch) / len(_turns(contestant)))
     return [_summary(contestant.name, samples[contestant.name]) for contestant, _ in captured]
 
 
 def time_quickly(contestant: Contestant, torch: Any, limit_us: float, *, repeats: int = 16) -> Timing | None:
     """Time one contestant by itself, and stop after a few replays when all of them took longer than `limit_us`
-    per call. None when it cannot be captured into a CUDA graph.
+    per call, or after one round of calls when that is hopeless. None when it cannot be captured into a CUDA graph.
 
     Raises:
         LaunchError: no GPU is attached.
     """
     if not torch.cuda.is_available():
         raise LaunchError("there is no GPU to time on")
+    once = _took(lambda: [call() for call in contestant.calls], torch) / len(contestant.calls)
+    if once > max(HOPELESS * limit_us, HOPELESS_US):
+        return _summary(contestant.name, [once])
     graph = _capture(contestant, torch)
     if graph is None:
         return None
     graph.replay()
     samples: list[float] = []
     while len(samples) < repeats and (len(samples) < FEW or min(samples) <= limit_us):
-        samples.append(_replayed(graph, torch) / len(_turns(contestant)))
+        samples.append(_took(graph.replay, torch) / len(_turns(contestant)))
     return _summary(contestant.name, samples)
 
 
@@ -119,11 +124,11 @@ def time_launches(call: Callable[[], object], wait: Callable[[], object]) -> flo
     return statistics.median(rounds)
 
 
-def _replayed(graph: Any, torch: Any) -> float:
-    """Microseconds that one replay takes."""
+def _took(enqueue: Callable[[], object], torch: Any) -> float:
+    """Microseconds that the card takes for what this enqueues on the current stream."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    graph.replay()
+    enqueue()
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) * 1e3

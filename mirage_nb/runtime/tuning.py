@@ -40,8 +40,6 @@ FINAL_SECONDS = 12.0
 """Kept for the last race and for the verification of its fastest."""
 BATCH = 32
 """Ways to emit that are compiled side by side before the order is looked at again."""
-FINALISTS = 12
-"""How many of the fastest are timed again, in turns: the least of many short timings flatters."""
 FAR = 3.0
 """What is expected to take this many times as long as the best is not timed."""
 INSTANCES_SECONDS = 60.0
@@ -191,7 +189,7 @@ class _Tuning:
         finally:
             workers.terminate()
         earlier = [w for w in self._passes.winners.values() if w.candidate.time_us is not None]
-        self._passes.finish(sorted(earlier, key=lambda w: w.candidate.rank)[:FINALISTS], self._gpu)
+        self._passes.finish(sorted(earlier, key=lambda w: w.candidate.rank), self._gpu)
 
     def _batch(self, heats: Heats, workers: Workers) -> None:
         """Time the next ones; where there are none, wait for instances that are being found, or look further."""

@@ -55,6 +55,9 @@ def test_finalists_are_of_every_kind_that_is_near_and_of_every_configuration() -
     assert len(set(chosen)) == 8 and chosen[:3] == [c.digest for c in like[:3]]
     assert near.digest in chosen and alone.digest in chosen and far.digest not in chosen
     assert passes.varied([*like, near, far, alone], 99) == [*like, near, far, alone] and passes.varied([], 4) == []
+    other, unlike = candidate(43, library, 1.3, "a"), candidate(44, library, 1.46, "c")
+    mixed = [*like, other, *(candidate(50 + n, own, 1.45, "c") for n in range(9)), unlike]
+    assert unlike in passes.varied(mixed, 8), "every configuration has its ways"
 
 
 class Race:

@@ -101,29 +101,55 @@ def test_instances_whose_tiles_hang_over_share_the_verdict_on_such_tiles() -> No
 
 
 class FakeTorch:
-    """Events that measure what a graph says it takes."""
+    """Events that measure the microseconds that work says it takes."""
 
     def __init__(self) -> None:
-        self.cuda = SimpleNamespace(is_available=lambda: True)
+        self.now = 0.0
+        self.cuda = SimpleNamespace(is_available=lambda: True, Event=self.event)
+
+    def event(self, enable_timing: bool) -> Any:
+        assert enable_timing
+        event = SimpleNamespace(at=0.0, synchronize=lambda: None)
+        event.record = lambda: setattr(event, "at", self.now)
+        event.elapsed_time = lambda end: (end.at - event.at) / 1e3
+        return event
+
+    def work(self, *us: float) -> Any:
+        """Work that takes so long the first time, the second time and from then on."""
+        left = list(us)
+
+        def run() -> None:
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return run
 
 
 def test_the_slow_are_timed_for_a_few_replays(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = iter([30.0, 24.0, 26.0, *[25.0] * 50])
-    asked: list[float] = []
-
-    def replayed(graph: Any, torch: Any) -> float:
-        asked.append(next(taken))
-        return 24 * asked[-1]
-
-    monkeypatch.setattr("mirage_nb.runtime.timing._replayed", replayed)
-    monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda c, t: SimpleNamespace(replay=lambda: None))
-    contestant = Contestant("x", [lambda: None])
-    slow = time_quickly(contestant, FakeTorch(), 10.0)
+    torch = FakeTorch()
+    replays = torch.work(*(24 * us for us in (1.0, 30.0, 24.0, 26.0, 25.0)))
+    monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda c, t: SimpleNamespace(replay=replays))
+    contestant = Contestant("x", [torch.work(25.0)])
+    slow = time_quickly(contestant, torch, 10.0)
     assert slow is not None and slow.repeats == 3 and slow.median_us == 26.0
-    quick = time_quickly(contestant, FakeTorch(), 30.0)
+    quick = time_quickly(contestant, torch, 30.0)
     assert quick is not None and quick.repeats == 16
     monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda c, t: None)
-    assert time_quickly(contestant, FakeTorch(), 30.0) is None
+    assert time_quickly(contestant, torch, 30.0) is None
+
+
+def test_the_hopeless_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of 20 ms took seconds of the card, and minutes in the last race."""
+    torch, captured = FakeTorch(), []
+    replays = SimpleNamespace(replay=torch.work(24 * 700.0))
+    monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda c, t: captured.append(c.name) or replays)
+    cases = ("slow", 20e3, 30.0), ("slowest", 30e3, 30.0), ("near", 700.0, 100.0), ("start", 80.0, 2.0)
+    for name, us, limit in cases:
+        timing = time_quickly(Contestant(name, [torch.work(us)] * 3), torch, limit)
+        assert timing is not None
+        assert (timing.median_us, timing.repeats) == ((us, 1) if name.startswith("slow") else (700.0, 3))
+    assert captured == ["near", "start"]
+    first = time_quickly(Contestant("first", [torch.work(20e3)]), torch, float("inf"))
+    assert first is not None and first.repeats == 16, "there is nothing better"
 
 
 def test_a_launch_is_timed_without_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +253,17 @@ def test_a_tuning_times_more_and_finds_the_fastest(card: Card, monkeypatch: pyte
     left = [corrected(c) for c in session.search.candidates() if c.time_us is None and not c.note]
     assert all(us > tuning.FAR * times[fastest] for us in left), "all that may come near was timed, and there was time"
     assert "nothing is left within 3 times" in snapshot.messages[-1]
+
+
+def test_only_what_is_near_the_best_is_raced_at_last(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "NEAR", 1.1)
+    monkeypatch.setattr(passes, "FINALISTS_GPU", 12)
+    session = finished()
+    times = {w.label: card.took(w.label) for w in session.winners}
+    near = [label for label, us in sorted(times.items(), key=lambda pair: pair[1]) if us <= 1.1 * min(times.values())]
+    assert card.races == [[*near, "eager"]] and len(near) < len(times)
+    monkeypatch.setattr(passes, "RACED", 1)
+    assert finished().best is not None and card.races[-1] == [near[0], "eager"]
 
 
 def test_a_tuning_looks_further_until_its_time_is_over(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
