@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 from mirage_nb.ir import OpKind
 from mirage_nb.search.assemble import Assembly, Part, cheapest, part_drafts
@@ -35,6 +36,8 @@ from mirage_nb.search.structure import Source, Structure
 from mirage_nb.search.two_kernels import Pairing, Second, kernel_of, offers
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 
+T = TypeVar("T")
+
 CLOSURE_SHARE = 0.7
 """Part of a configuration's seconds that its closures may take."""
 LOOKED_AT = 50
@@ -42,9 +45,13 @@ LOOKED_AT = 50
 MAX_TERMS = 4
 """Terms of a product of two sums that are written out."""
 ASSEMBLIES = 6
-"""muGraphs of a cut that are kept, best estimates first."""
+"""muGraphs of a cut that are kept: the best of every number of kernels, then the best estimates."""
 PARTS_KEPT = 4
-"""Structures of a piece that are combined with those of the others."""
+"""Structures of a piece that are combined with those of the others, chosen alike."""
+WAYS = 256
+"""Combinations of parts, cheapest first, that these are chosen from."""
+NEAR = 1.5
+"""What is estimated at more than this many times the best of all is not kept for its number of kernels."""
 PIECE_STRUCTURES = 8
 """Graphs that are read off every configuration of a piece."""
 SMALL_PIECE = 2
@@ -134,8 +141,10 @@ class _Explorer:
         made = pieces(self.prepared.graph, frozenset(cut))
         prefixes: list[Prefix] = []
         found = [self.parts(piece, len(made), prefixes) for piece in made]
-        picks = cheapest([[us for us, _ in parts] for parts in found], ASSEMBLIES)
-        structures = [Assembly.of([parts[i][1] for parts, i in zip(found, pick, strict=True)]) for pick in picks]
+        picks = cheapest([[us for us, _ in parts] for parts in found], WAYS)
+        chosen = ([parts[i] for parts, i in zip(found, pick, strict=True)] for pick in picks)
+        ranked = [(sum(us for us, _ in parts), Assembly.of([part for _, part in parts])) for parts in chosen]
+        structures = [structure for _, structure in of_every_kind(ranked, _kernels_of_parts, ASSEMBLIES)]
         kept = [s for s in structures if s.can_be_tried and s.launches <= max(self.effort.pieces, len(made))]
         if prod(map(len, found)) > ASSEMBLIES:
             self.cut.append(f"pieces: only the {ASSEMBLIES} cheapest ways to compute all pieces of a cut")
@@ -172,7 +181,7 @@ class _Explorer:
                 tried += [Part(piece, prepared, structure) for structure in part.structures]
         target, limits = TARGETS[DEFAULT_TARGET], self.effort.limits
         best = [(found[0].cost.us, part) for part in tried if (found := part_drafts(part, target, 1, limits))]
-        return sorted(best, key=lambda pair: pair[0])[:PARTS_KEPT]
+        return of_every_kind(sorted(best, key=lambda pair: pair[0]), _kernels_of_part, PARTS_KEPT)
 
     def effort_within(self, piece: Piece) -> Effort:
         """The effort for one piece: fewer graphs, and two kernels only if it is small."""
@@ -309,6 +318,27 @@ class _Explorer:
         if self.halted():
             self.reached.add("seconds")
             self.cut.append(f"{self.configuration}: stopped before every graph was extracted")
+
+
+def of_every_kind(
+    ranked: Sequence[tuple[float, T]], kind: Callable[[T], object], count: int
+) -> list[tuple[float, T]]:
+    """`count` of those ranked by estimate, in their order: the best of every kind that is near the best of all, then
+    by rank. An estimate errs alike on what is alike."""
+    first: dict[object, int] = {}
+    for place, (us, item) in enumerate(ranked):
+        if us <= NEAR * ranked[0][0]:
+            first.setdefault(kind(item), place)
+    places = [*dict.fromkeys((*first.values(), *range(len(ranked))))][:count]
+    return [ranked[place] for place in sorted(places)]
+
+
+def _kernels_of_part(part: Part) -> int:
+    return len(part.structure.kernels) if part.structure is not None else 0
+
+
+def _kernels_of_parts(assembly: Assembly) -> tuple[int, ...]:
+    return tuple(map(_kernels_of_part, assembly.parts))
 
 
 def _splits_reduction(configuration: Configuration) -> bool:

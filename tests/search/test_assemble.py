@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage_nb.bench.workloads import workload
 from mirage_nb.interp import reference
 from mirage_nb.ir import DimAttrs, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
+from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Assembly, Budget, configurations, instances, prepare, run_configuration, tiny
 from mirage_nb.search.assemble import cheapest
+from mirage_nb.search.explore import NEAR, of_every_kind
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from tests.search.programs import Builder
@@ -84,6 +87,31 @@ def test_assemblies_compute_the_program(name: str) -> None:
 def test_a_chain_of_three_matmuls_gets_three_kernels() -> None:
     found = assemblies(chain())
     assert {s.launches for s in found} >= {2, 3} and max(s.launches for s in found) <= STANDARD.pieces
+
+
+@given(st.lists(st.tuples(st.floats(1, 3), st.integers(0, 3))), st.integers(0, 6))
+def test_what_is_kept_is_of_every_kind_that_is_near(ranked: list[tuple[float, int]], count: int) -> None:
+    ranked = sorted((us, 4 * place + kind) for place, (us, kind) in enumerate(sorted(ranked)))
+    kept = of_every_kind(ranked, lambda item: item % 4, count)
+    assert kept == sorted(set(kept)) and set(kept) <= set(ranked) and len(kept) == min(count, len(ranked))
+    best: dict[int, tuple[float, int]] = {}
+    for us, item in ranked:
+        best.setdefault(item % 4, (us, item))
+    wanted = [entry for entry in best.values() if entry[0] <= NEAR * ranked[0][0]]
+    assert set(wanted[:count]) <= set(kept)
+    left = [entry for entry in ranked if entry not in wanted]
+    assert [entry for entry in kept if entry not in wanted] == left[: max(0, count - len(wanted))]
+
+
+def test_attention_behind_norms_comes_with_and_without_a_split() -> None:
+    """One estimate or the other may err: both are measured (the norms of qknorm's values, then its attention)."""
+    graph = parse(workload("qknorm"), sizes={"B": 8}).graph
+    (found,) = (
+        run_configuration(prepare(graph), c, STANDARD, Budget(), lambda c: None, lambda: False)
+        for c in configurations(prepare(graph), STANDARD)
+        if c.cut is not None and len(c.cut) == 1 and graph.types[next(iter(c.cut))].shape == (16, 4096, 64)
+    )
+    assert {s.launches for s in found.structures} == {2, 3}
 
 
 def test_a_large_matmul_may_be_a_pre_defined_kernel() -> None:
