@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.semantics import BINARY, UNARY
-from mirage_nb.search.saturation.values import BODY, DATA, GRID, ITER, LOOP, TILE, Type
+from mirage_nb.search.saturation.values import BLOCK, BODY, DATA, GRID, ITER, LOOP, TILE, Type
 from mirage_nb.search.structure import KernelStructure, Source, Step
 
 Numbers = npt.NDArray[np.float64]
@@ -147,13 +147,16 @@ class Part(enum.Enum):
 class Anatomy:
     """One part per step; `varying` says which steps are computed anew in every iteration, `wide` which of them are
     of f32: results of earlier kernels that no product takes as they are, and what is computed with them; `partial`:
-    those that have a part of an axis; `innermost`: the last axis of each."""
+    those that have a part of an axis; `innermost`: the last axis of each; `operands`: those that tensor cores multiply;
+    `passing`: concatenations whose parts go to device memory, iteration by iteration."""
 
     parts: tuple[Part, ...]
     varying: tuple[bool, ...]
     wide: tuple[bool, ...]
     partial: tuple[bool, ...]
     innermost: tuple[int | None, ...]
+    operands: frozenset[int]
+    passing: frozenset[int]
 
 
 @lru_cache(maxsize=KNOWN)
@@ -176,7 +179,9 @@ def anatomy(kernel: KernelStructure) -> Anatomy:
     parts = [_part(kernel, i, readers[i], varying[i], chained and above[i]) for i in range(len(steps))]
     partial = tuple(any(code & DATA and not code & TILE for code in step.type) for step in steps)
     inner = tuple(max((axis for axis, code in enumerate(step.type) if code & DATA), default=None) for step in steps)
-    return Anatomy(tuple(parts), tuple(varying), _wide(kernel), partial, inner)
+    wide = _wide(kernel)
+    operands = _operands(steps, varying, wide)
+    return Anatomy(tuple(parts), tuple(varying), wide, partial, inner, operands, _passing(kernel))
 
 
 def _wide(kernel: KernelStructure) -> tuple[bool, ...]:
@@ -195,6 +200,29 @@ def _wide(kernel: KernelStructure) -> tuple[bool, ...]:
     return tuple(wide)
 
 
+def _operands(steps: Sequence[Step], varying: Sequence[bool], wide: Sequence[bool]) -> frozenset[int]:
+    """What tensor cores multiply, seen through views: products of f32 are computed without them."""
+    found: set[int] = set()
+    for index in reversed(range(len(steps))):
+        step = steps[index]
+        multiplies = step.operator.kind is OpKind.MATMUL and not any(wide[read] for read in step.reads)
+        if multiplies or (index in found and step.reads and _is_view(step, varying[step.reads[0]])):
+            found.update(step.reads)
+    return frozenset(found)
+
+
+def _passing(kernel: KernelStructure) -> frozenset[int]:
+    """Concatenations that are saved as they are, without a dimension for the part of an axis, and not read."""
+    steps = kernel.steps
+    read = {read for step in steps for read in step.reads}
+    return frozenset(
+        index
+        for index in kernel.outputs
+        if steps[index].operator.accum is AccumKind.CONCAT and index not in read
+        if not any(code & BLOCK and not code & DATA for code in steps[index].type)
+    )
+
+
 def _is_view(step: Step, of_varying: bool) -> bool:
     """Whether a step passes on what is the same in every iteration."""
     return step.operator.accum is AccumKind.HOLD and not of_varying
@@ -203,21 +231,22 @@ def _is_view(step: Step, of_varying: bool) -> bool:
 def _part(kernel: KernelStructure, index: int, readers: Sequence[int], varying: bool, private: bool) -> Part:
     operator = kernel.steps[index].operator
     reading = [kernel.steps[r].operator for r in readers]
+    several = len(readers) + (index in kernel.outputs) > 1
     multiplied = any(o.kind is OpKind.MATMUL for o in reading)
     match operator.kind:
         case OpKind.CONST:
             return Part.CONSTANT
         case OpKind.IN_ITER:
-            if not (multiplied or len(readers) > 1 or _worth_staging(kernel, varying)):
+            if not (multiplied or several or _worth_staging(kernel, varying)):
                 return Part.DIRECT
             return Part.STREAMED if varying else Part.HELD
         case OpKind.ACCUM:
             return Part.INLINE if operator.accum is AccumKind.HOLD else Part.ACCUMULATOR
         case _ if private:
             return Part.PRIVATE
-        case kind if len(reading) == 1 and reading[0].accum is not None and _FOLDS.get(kind) is reading[0].accum:
+        case kind if kind in _FOLDS and not several and [o.accum for o in reading] == [_FOLDS[kind]]:
             return Part.FOLDED
-        case kind if kind in ELEMENTWISE and len(readers) <= 1 and not multiplied:
+        case kind if kind in ELEMENTWISE and not several and not multiplied:
             return Part.INLINE
         case _:
             return Part.TILE

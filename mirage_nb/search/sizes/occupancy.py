@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.saturation.values import TILE
+from mirage_nb.search.saturation.values import BODY, TILE
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths, data_of
+from mirage_nb.search.sizes.rows import pitched
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
 from mirage_nb.targets import Target
 
@@ -80,25 +81,35 @@ def live(tiles: Tiles) -> Numbers:
 
 def memory_beside(tiles: Tiles) -> tuple[Numbers, Numbers]:
     """Shared memory beside the ring while the loop runs; and after it, when accumulators take the ring's place."""
+    made = tiles.made
     held, looped, after = (np.zeros(tiles.shape) for _ in range(3))
-    multiplied = {read for step in tiles.steps if step.operator.kind is OpKind.MATMUL for read in step.reads}
-    for index, part in enumerate(tiles.made.parts):
+    for index, (step, part) in enumerate(zip(tiles.steps, made.parts, strict=True)):
         match part:
+            case Part.HELD if index in made.operands:
+                held = held + _whole_patterns(tiles.boxes(index).plain)
             case Part.HELD:
-                held = held + _aligned(tiles, index, tiles.bytes_of_element(index))
+                held = held + _stored(tiles, index, tiles.bytes_of_element(index))
+            case Part.ACCUMULATOR if step.operator.accum is AccumKind.CONCAT and index not in made.passing:
+                held = held + _computed(tiles, index)  # every iteration writes its part
             case Part.ACCUMULATOR:
                 after = after + _summed(tiles, index)
             case Part.PRIVATE:
-                summed = _aligned(tiles, index, ACCUMULATOR_BYTES)
+                summed = _stored(tiles, index, ACCUMULATOR_BYTES)
                 looped = looped + (np.where(tiles.private, 0.0, summed) if tiles.chained else summed)
+            case Part.TILE if made.varying[index]:
+                looped = looped + _computed(tiles, index)
+            case Part.TILE if tiles.kernel.loop is not None and step.stage == BODY:
+                held = held + _computed(tiles, index)  # before the loop, when the ring is being filled
             case Part.TILE:
-                width = tiles.width if index in multiplied else ACCUMULATOR_BYTES
-                nbytes = _aligned(tiles, index, width)
-                if tiles.made.varying[index]:
-                    looped = looped + nbytes
-                else:
-                    after = after + nbytes
+                after = after + _computed(tiles, index)
     return held + looped, held + after
+
+
+def _computed(tiles: Tiles, index: int) -> Numbers:
+    """Bytes of a tile that a block computes for all of its threads."""
+    operand = index in tiles.made.operands
+    apart = operand or tiles.steps[index].operator.kind is OpKind.MATMUL
+    return _stored(tiles, index, tiles.width if operand else ACCUMULATOR_BYTES, apart=apart)
 
 
 def _summed(tiles: Tiles, index: int) -> Numbers:
@@ -106,21 +117,34 @@ def _summed(tiles: Tiles, index: int) -> Numbers:
     step = tiles.steps[index]
     (read, *_) = step.reads
     if step.operator.accum is AccumKind.CONCAT or tiles.made.parts[read] not in (Part.FOLDED, Part.PRIVATE):
-        return _aligned(tiles, index, ACCUMULATOR_BYTES)
+        return _stored(tiles, index, ACCUMULATOR_BYTES)
     summed = tiles.elements[index] * ACCUMULATOR_BYTES
     source = tiles.steps[read]
-    copies: Numbers | int = WARPS
+    nbytes, copies = summed, np.full(tiles.shape, float(WARPS))
     if source.operator.kind is OpKind.MATMUL:
         axis = source.operator.axis
         depth = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[source.reads[0]].type[axis])
         copies = np.minimum(WARPS, np.ceil(depth / MATMUL_GRAIN[2]))
-    return _whole_patterns(np.maximum(summed, np.minimum(copies * summed, PARTIAL_BYTES)))
+        nbytes = _apart(tiles, index, ACCUMULATOR_BYTES)
+    return _whole_patterns(nbytes * np.maximum(1, np.minimum(copies, PARTIAL_BYTES / summed)))
 
 
-def _aligned(tiles: Tiles, index: int, width: int) -> Numbers:
-    """Bytes of a shared tensor with elements of `width` bytes."""
-    key = ("shared", data_of(tiles.steps[index].type), width)
-    return tiles.sizes.once(key, lambda: _whole_patterns(tiles.elements[index] * width))
+def _stored(tiles: Tiles, index: int, width: int, *, apart: bool = False) -> Numbers:
+    """Bytes of a shared tensor with elements of `width` bytes; `apart`: its rows begin in different banks."""
+
+    def found() -> Numbers:
+        return _whole_patterns(_apart(tiles, index, width) if apart else tiles.elements[index] * width)
+
+    return tiles.sizes.once(("shared", data_of(tiles.steps[index].type), width, apart), found)
+
+
+def _apart(tiles: Tiles, index: int, width: int) -> Numbers:
+    """Bytes of a tile whose rows begin in different banks."""
+    axis = tiles.made.innermost[index]
+    if axis is None:
+        return tiles.elements[index] * width
+    row = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[index].type[axis])
+    return pitched(row * width, tiles.elements[index] / row)
 
 
 def _whole_patterns(nbytes: Numbers) -> Numbers:

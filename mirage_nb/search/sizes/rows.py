@@ -32,6 +32,8 @@ VECTORS_AT_ONCE, ELEMENTS_AT_ONCE = 2, 8
 """What a thread asks for before it waits, of what passes through its registers."""
 PITCH_BYTES = 16
 """Between rows that would begin in the same bank of shared memory."""
+FEW_ROWS = 512
+"""Of 32 bytes, that are worth the memory of lying further apart."""
 PATTERN_ROWS = 8
 """Rows of a swizzle pattern: tiles that are copied in bulk are padded to it."""
 
@@ -108,6 +110,15 @@ class Boxes:
         return stored
 
 
+def pitched(last: Numbers, lines: Numbers) -> Numbers:
+    """Bytes of so many rows in shared memory. Rows that would begin in the same bank lie further apart, those of which
+    every fourth would only if they are few: more memory is not worth it then."""
+    bank = common(last, LINE_BYTES)
+    apart = (bank >= LINE_BYTES // 2) | ((bank == LINE_BYTES // 4) & (lines < FEW_ROWS))
+    found: Numbers = lines * (last + np.where(apart, PITCH_BYTES, 0.0))
+    return found
+
+
 def boxes(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging: Sequence[Truths] = ()) -> Boxes:
     """The bulk copies of a tile; the arguments are those of `rows`.
 
@@ -117,8 +128,7 @@ def boxes(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging
     last, height = extents[-1] * width, extents[-2] if len(extents) > 1 else np.ones_like(extents[-1])
     outer = reduce(np.multiply, extents[:-2]) if len(extents) > 2 else None
     panel = common(last, PANELS[0])
-    # Rows that would begin in the same bank lie 16 bytes further apart.
-    plain = height * np.where(panel >= LINE_BYTES // 2, last + PITCH_BYTES, last)
+    plain = pitched(last, height if outer is None else height * outer)
     whole = tensor[-1] * width
     if whole % CHUNK_BYTES == 0 and LINE_BYTES % whole == 0:
         fold = LINE_BYTES // whole
@@ -132,7 +142,7 @@ def boxes(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging
         fits = fits & (height % down == 0) & ((down == 1) | (height / down % PATTERN_ROWS == 0))
     panels = height * last / panel
     if outer is not None:
-        fits, plain, height = fits & (outer == 1), plain * outer, height * outer
+        fits, height = fits & (outer == 1), height * outer
     ends = [*(math.prod(tensor[:-2]) == 1 for _ in tensor[:-1]), whole % CHUNK_BYTES == 0]
     for taken, over in zip(ends, hanging, strict=bool(hanging)):
         if not taken:

@@ -1,0 +1,105 @@
+"""What a block takes of a multiprocessor: whatever is offered as fitting can be emitted in one of its ways."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mirage_nb.errors import TargetError
+from mirage_nb.ir import AccumKind, KernelGraph, OpKind
+from mirage_nb.lang import parse
+from mirage_nb.optimize import plan
+from mirage_nb.optimize.options import all_options
+from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare, run_configuration
+from mirage_nb.search.sizes.anatomy import Part, anatomy
+from mirage_nb.search.sizes.instantiate import drafts
+from mirage_nb.search.structure import KernelStructure
+from mirage_nb.targets import find_target
+from tests.search.programs import gated_mlp, gqa, lora, moe
+
+H200 = find_target("h200")
+STANDARD = EFFORTS["standard"]
+TRIED = 10
+"""Structures of a program that are looked at."""
+SCORES = "Q: f16[8, 1024, 64]\nK: f16[8, 64, 4096]\nE = exp(Q @ K)\nreturn E, sum(E, axis=-1)"
+
+
+def concatenates(kernel: KernelStructure) -> bool:
+    return any(step.operator.accum is AccumKind.CONCAT for step in kernel.steps)
+
+
+def multiplies_whole_tiles(kernel: KernelStructure) -> bool:
+    return kernel.loop is None and any(step.operator.kind is OpKind.MATMUL for step in kernel.steps)
+
+
+def holds_products(kernel: KernelStructure) -> bool:
+    """Computed before the loop, while its first tiles are on their way."""
+    steps = kernel.steps
+    held = {step.reads[0] for step in steps if step.operator.accum is AccumKind.HOLD}
+    return any(steps[index].operator.kind is OpKind.MATMUL for index in held)
+
+
+def saves_what_it_reads(kernel: KernelStructure) -> bool:
+    return any(output in step.reads for output in kernel.outputs for step in kernel.steps)
+
+
+CASES: dict[str, tuple[KernelGraph, Callable[[KernelStructure], bool]]] = {
+    "concatenations beside a ring": (gated_mlp(64), concatenates),
+    "concatenations that are saved": (moe(), concatenates),
+    "rows that banks tell apart": (gqa(16), multiplies_whole_tiles),
+    "products before a loop": (lora(128), holds_products),
+    "saved and read": (parse(SCORES).graph, saves_what_it_reads),
+}
+
+
+def structures(prepared: Prepared, wanted: Callable[[KernelStructure], bool]) -> Iterator[Structure]:
+    """Those of a standard search with a kernel that is wanted."""
+    for configuration in configurations(prepared, STANDARD):
+        result = run_configuration(
+            prepared, configuration, STANDARD, STANDARD.budget, lambda counts: None, lambda: False
+        )
+        for structure in result.structures:
+            if not isinstance(structure, Assembly) and any(map(wanted, structure.kernels)):
+                yield structure
+
+
+def emitted(graph: KernelGraph) -> bool:
+    """Whether a muGraph fits in one of its ways."""
+    for options in all_options(H200):
+        try:
+            plan(graph, H200, options)
+        except TargetError:
+            continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_fits_can_be_emitted(case: str) -> None:
+    """Also the instance of a structure that takes most of the shared memory."""
+    graph, wanted = CASES[case]
+    prepared = prepare(graph)
+    found = list(structures(prepared, wanted))
+    random.Random(0).shuffle(found)
+    seen = 0
+    for structure in found[:TRIED]:
+        offered = drafts(structure, prepared, H200, 30)
+        for draft in sorted(offered, key=lambda draft: -draft.cost.shared_memory)[:2]:
+            assert emitted(draft.made().graph)
+            seen += 1
+    assert seen
+
+
+def test_what_is_saved_and_read_is_a_tile() -> None:
+    """An elementwise result with one reader stays in registers, but not if it is saved, too."""
+    kernels = {k for s in structures(prepare(parse(SCORES).graph), saves_what_it_reads) for k in s.kernels}
+    seen = 0
+    for kernel in kernels:
+        read = {index for step in kernel.steps for index in step.reads}
+        for output in read.intersection(kernel.outputs):
+            if kernel.steps[output].operator.kind is OpKind.EXP:
+                assert anatomy(kernel).parts[output] is Part.TILE
+                seen += 1
+    assert seen
