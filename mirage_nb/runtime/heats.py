@@ -156,6 +156,7 @@ class Heats:
         order = [*cubins]
         trying = [(*untimed[number], cubins[number]) for number in order]
         found: dict[int, Winner] = {}
+        self._say(said, f"0 of {len(order)} kernels were tried and right")
         for place, outcome in self._passes.first_runs(trying, self._trials):
             with self._noting(untimed, order[place]):
                 found[order[place]] = self._passes.on_gpu(*trying[place], self._gpu, outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures as futures
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -264,6 +265,27 @@ def test_only_what_is_near_the_best_is_raced_at_last(card: Card, monkeypatch: py
     assert card.races == [[*near, "eager"]] and len(near) < len(times)
     monkeypatch.setattr(passes, "RACED", 1)
     assert finished().best is not None and card.races[-1] == [near[0], "eager"]
+
+
+def test_a_tuning_compares_within_one_race(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was best before is told with the time that the last race gave it: clocks change between races."""
+
+    def slower(name: str) -> SimpleNamespace:
+        took = card.took(name) * len(card.races)
+        return SimpleNamespace(name=name, error=0.0, timing=Timing(name, took, took, took, 9), note="")
+
+    monkeypatch.setattr(card, "lap_of", slower)
+    session = finished()
+    assert session.best is not None
+    was = session.best.candidate
+    monkeypatch.setattr(passes, "NEAR", 9.0)
+    monkeypatch.setattr(passes, "RACED", 999)
+    session.tune(seconds=30)
+    snapshot = session.result(60)
+    before, now = re.findall(r"([0-9.]+) us", snapshot.messages[-1])
+    again = next(c.time_us for c in snapshot.candidates if c.digest == was.digest)
+    assert again is not None and was.time_us is not None and again == pytest.approx(2 * was.time_us)
+    assert float(before) == pytest.approx(again, abs=0.006) and float(now) <= float(before)
 
 
 def test_a_tuning_looks_further_until_its_time_is_over(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
