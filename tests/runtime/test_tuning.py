@@ -271,7 +271,7 @@ def test_a_tuning_compares_within_one_race(card: Card, monkeypatch: pytest.Monke
     """What was best before is told with the time that the last race gave it: clocks change between races."""
 
     def slower(name: str) -> SimpleNamespace:
-        took = card.took(name) * len(card.races)
+        took = 9.0 if name == "eager" else card.took(name) * len(card.races)
         return SimpleNamespace(name=name, error=0.0, timing=Timing(name, took, took, took, 9), note="")
 
     monkeypatch.setattr(card, "lap_of", slower)
