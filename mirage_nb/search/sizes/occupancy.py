@@ -14,7 +14,7 @@ import numpy as np
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.saturation.values import BODY, TILE
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths, data_of
-from mirage_nb.search.sizes.rows import pitched
+from mirage_nb.search.sizes.rows import PATTERN_ROWS, pitched
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
 from mirage_nb.targets import Target
 
@@ -106,10 +106,12 @@ def memory_beside(tiles: Tiles) -> tuple[Numbers, Numbers]:
 
 
 def _computed(tiles: Tiles, index: int) -> Numbers:
-    """Bytes of a tile that a block computes for all of its threads."""
-    operand = index in tiles.made.operands
-    apart = operand or tiles.steps[index].operator.kind is OpKind.MATMUL
-    return _stored(tiles, index, tiles.width if operand else ACCUMULATOR_BYTES, apart=apart)
+    """Bytes of a tile that a block computes for all of its threads; operands lie in patterns of rows, or apart."""
+    if index not in tiles.made.operands:
+        return _stored(tiles, index, ACCUMULATOR_BYTES, apart=tiles.steps[index].operator.kind is OpKind.MATMUL)
+    row = _row(tiles, index)
+    lines = np.ceil(tiles.elements[index] / row / PATTERN_ROWS) * PATTERN_ROWS
+    return np.minimum(_whole_patterns(lines * row * tiles.width), _stored(tiles, index, tiles.width, apart=True))
 
 
 def _summed(tiles: Tiles, index: int) -> Numbers:
@@ -140,11 +142,16 @@ def _stored(tiles: Tiles, index: int, width: int, *, apart: bool = False) -> Num
 
 def _apart(tiles: Tiles, index: int, width: int) -> Numbers:
     """Bytes of a tile whose rows begin in different banks."""
+    row = _row(tiles, index)
+    return pitched(row * width, tiles.elements[index] / row)
+
+
+def _row(tiles: Tiles, index: int) -> Numbers:
+    """Elements of a row of a tile."""
     axis = tiles.made.innermost[index]
     if axis is None:
-        return tiles.elements[index] * width
-    row = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[index].type[axis])
-    return pitched(row * width, tiles.elements[index] / row)
+        return tiles.elements[index]
+    return tiles.sizes.extent(tiles.kernel, axis, tiles.steps[index].type[axis])
 
 
 def _whole_patterns(nbytes: Numbers) -> Numbers:
