@@ -24,6 +24,7 @@ import numpy.typing as npt
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths, largest, register_held
 from mirage_nb.search.sizes.constants import FITTED, Constants
+from mirage_nb.search.sizes.fitting import needed
 from mirage_nb.search.sizes.occupancy import (
     DEFAULT_WAY,
     OTHER_WAYS,
@@ -79,7 +80,8 @@ class Estimates:
     """One number per choice of sizes.
 
     `live` are the bytes of the shared tensors of the muGraph alive at once (`ir.legality.peak_shared_bytes`):
-    emission needs less where values stay in registers, and more for the stages of the ring.
+    emission needs less where values stay in registers, and more for the stages of the ring. `needed` is what it needs
+    with as few stages as possible.
     """
 
     us: Numbers
@@ -87,6 +89,7 @@ class Estimates:
     bytes_shared: Numbers
     shared_memory: Numbers
     live: Numbers
+    needed: Numbers
     blocks: Numbers
 
 
@@ -223,5 +226,6 @@ def estimate(
         others = run(block.at(chosen), ways, target, constants).us
         us[chosen] = np.minimum(us[chosen], np.where(able[:, chosen], others, np.inf).min(axis=0))
     us = start_us(kernel, target, constants) + us
-    moved = block.traffic
-    return Estimates(us, moved.device, moved.block * block.blocks, running.memory[0], live(tiles), block.blocks)
+    least = np.where(block.staged, needed(tiles, block.copies.bulk), 0.0)
+    moved, memory = block.traffic, running.memory[0]
+    return Estimates(us, moved.device, moved.block * block.blocks, memory, live(tiles), least, block.blocks)

@@ -370,7 +370,8 @@ def _kernel_choices(
 
 def _legal(estimates: Estimates, target: Target) -> npt.NDArray[np.bool_]:
     """Which choices fit the target."""
-    fits = np.maximum(estimates.shared_memory, estimates.live) + RESERVED_BYTES <= target.shared_per_block
+    most = np.maximum(np.maximum(estimates.shared_memory, estimates.live), estimates.needed)
+    fits = most + RESERVED_BYTES <= target.shared_per_block
     return fits & (estimates.blocks <= MAX_GRID_X)
 
 

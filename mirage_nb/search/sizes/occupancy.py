@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.saturation.values import BODY, TILE
+from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths, data_of
-from mirage_nb.search.sizes.rows import PATTERN_ROWS, pitched
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
 from mirage_nb.targets import Target
 
@@ -81,37 +80,25 @@ def live(tiles: Tiles) -> Numbers:
 
 def memory_beside(tiles: Tiles) -> tuple[Numbers, Numbers]:
     """Shared memory beside the ring while the loop runs; and after it, when accumulators take the ring's place."""
-    made = tiles.made
     held, looped, after = (np.zeros(tiles.shape) for _ in range(3))
-    for index, (step, part) in enumerate(zip(tiles.steps, made.parts, strict=True)):
+    multiplied = {read for step in tiles.steps if step.operator.kind is OpKind.MATMUL for read in step.reads}
+    for index, part in enumerate(tiles.made.parts):
         match part:
-            case Part.HELD if index in made.operands:
-                held = held + _whole_patterns(tiles.boxes(index).plain)
             case Part.HELD:
-                held = held + _stored(tiles, index, tiles.bytes_of_element(index))
-            case Part.ACCUMULATOR if step.operator.accum is AccumKind.CONCAT and index not in made.passing:
-                held = held + _computed(tiles, index)  # every iteration writes its part
+                held = held + _aligned(tiles, index, tiles.bytes_of_element(index))
             case Part.ACCUMULATOR:
                 after = after + _summed(tiles, index)
             case Part.PRIVATE:
-                summed = _stored(tiles, index, ACCUMULATOR_BYTES)
+                summed = _aligned(tiles, index, ACCUMULATOR_BYTES)
                 looped = looped + (np.where(tiles.private, 0.0, summed) if tiles.chained else summed)
-            case Part.TILE if made.varying[index]:
-                looped = looped + _computed(tiles, index)
-            case Part.TILE if tiles.kernel.loop is not None and step.stage == BODY:
-                held = held + _computed(tiles, index)  # before the loop, when the ring is being filled
             case Part.TILE:
-                after = after + _computed(tiles, index)
+                width = tiles.width if index in multiplied else ACCUMULATOR_BYTES
+                nbytes = _aligned(tiles, index, width)
+                if tiles.made.varying[index]:
+                    looped = looped + nbytes
+                else:
+                    after = after + nbytes
     return held + looped, held + after
-
-
-def _computed(tiles: Tiles, index: int) -> Numbers:
-    """Bytes of a tile that a block computes for all of its threads; operands lie in patterns of rows, or apart."""
-    if index not in tiles.made.operands:
-        return _stored(tiles, index, ACCUMULATOR_BYTES, apart=tiles.steps[index].operator.kind is OpKind.MATMUL)
-    row = _row(tiles, index)
-    lines = np.ceil(tiles.elements[index] / row / PATTERN_ROWS) * PATTERN_ROWS
-    return np.minimum(_whole_patterns(lines * row * tiles.width), _stored(tiles, index, tiles.width, apart=True))
 
 
 def _summed(tiles: Tiles, index: int) -> Numbers:
@@ -119,39 +106,21 @@ def _summed(tiles: Tiles, index: int) -> Numbers:
     step = tiles.steps[index]
     (read, *_) = step.reads
     if step.operator.accum is AccumKind.CONCAT or tiles.made.parts[read] not in (Part.FOLDED, Part.PRIVATE):
-        return _stored(tiles, index, ACCUMULATOR_BYTES)
+        return _aligned(tiles, index, ACCUMULATOR_BYTES)
     summed = tiles.elements[index] * ACCUMULATOR_BYTES
     source = tiles.steps[read]
-    nbytes, copies = summed, np.full(tiles.shape, float(WARPS))
+    copies: Numbers | int = WARPS
     if source.operator.kind is OpKind.MATMUL:
         axis = source.operator.axis
         depth = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[source.reads[0]].type[axis])
         copies = np.minimum(WARPS, np.ceil(depth / MATMUL_GRAIN[2]))
-        nbytes = _apart(tiles, index, ACCUMULATOR_BYTES)
-    return _whole_patterns(nbytes * np.maximum(1, np.minimum(copies, PARTIAL_BYTES / summed)))
+    return _whole_patterns(np.maximum(summed, np.minimum(copies * summed, PARTIAL_BYTES)))
 
 
-def _stored(tiles: Tiles, index: int, width: int, *, apart: bool = False) -> Numbers:
-    """Bytes of a shared tensor with elements of `width` bytes; `apart`: its rows begin in different banks."""
-
-    def found() -> Numbers:
-        return _whole_patterns(_apart(tiles, index, width) if apart else tiles.elements[index] * width)
-
-    return tiles.sizes.once(("shared", data_of(tiles.steps[index].type), width, apart), found)
-
-
-def _apart(tiles: Tiles, index: int, width: int) -> Numbers:
-    """Bytes of a tile whose rows begin in different banks."""
-    row = _row(tiles, index)
-    return pitched(row * width, tiles.elements[index] / row)
-
-
-def _row(tiles: Tiles, index: int) -> Numbers:
-    """Elements of a row of a tile."""
-    axis = tiles.made.innermost[index]
-    if axis is None:
-        return tiles.elements[index]
-    return tiles.sizes.extent(tiles.kernel, axis, tiles.steps[index].type[axis])
+def _aligned(tiles: Tiles, index: int, width: int) -> Numbers:
+    """Bytes of a shared tensor with elements of `width` bytes."""
+    key = ("shared", data_of(tiles.steps[index].type), width)
+    return tiles.sizes.once(key, lambda: _whole_patterns(tiles.elements[index] * width))
 
 
 def _whole_patterns(nbytes: Numbers) -> Numbers:
