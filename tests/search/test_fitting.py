@@ -1,4 +1,4 @@
-"""What a block takes of a multiprocessor: whatever is offered as fitting can be emitted in one of its ways."""
+"""Whether a block fits: whatever is offered can be emitted in one of its ways."""
 
 from __future__ import annotations
 
