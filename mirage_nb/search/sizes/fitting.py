@@ -11,12 +11,13 @@ import numpy as np
 
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.saturation.values import BODY
-from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
-from mirage_nb.search.sizes.occupancy import PARTIAL_BYTES, SWIZZLE_BYTES
+from mirage_nb.search.sizes.anatomy import Numbers, Part, Truths
+from mirage_nb.search.sizes.occupancy import PARTIAL_BYTES, SWIZZLE_BYTES, parts_of
 from mirage_nb.search.sizes.rows import LINE_BYTES, PATTERN_ROWS, pitched
-from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
+from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, Tiles
 
 FEWEST_STAGES = 2
+"""Of the ring of a loop."""
 BEFORE, LOOP, AFTER = range(3)
 """When a step runs: once before the loop, in every iteration, or after it; all of a kernel without a loop is after."""
 
@@ -70,14 +71,15 @@ class _Lives:
         until, first = self.until[index], self.place[index]
         if part is Part.STREAMED:
             return 0, max(self.after - 1, 0)  # filled before the first step
-        if part is Part.HELD or self.phases[index] is BEFORE:
+        if part is Part.HELD or self.phases[index] == BEFORE:
             return 0, max(until, self.after - 1) if until >= self.looped else until
-        if self.phases[index] is LOOP and until >= self.after:
+        if self.phases[index] == LOOP and until >= self.after:
             return self.looped, until
         return self.after if part is Part.ACCUMULATOR else first, until
 
 
 def _phase(tiles: Tiles, index: int) -> int:
+    """When a step runs; each iteration writes its part of a concatenation."""
     step = tiles.steps[index]
     if tiles.kernel.loop is None:
         return AFTER
@@ -126,19 +128,14 @@ def _computed(tiles: Tiles, index: int) -> Numbers:
 
 def _summed(tiles: Tiles, index: int) -> Numbers:
     """Bytes of an accumulator, or of the parts of it that warps leave who share the depth of a product."""
-    (read, *_) = tiles.steps[index].reads
-    summed = tiles.elements[index] * ACCUMULATOR_BYTES
-    if tiles.made.parts[read] not in (Part.FOLDED, Part.PRIVATE):
+    summed, parts = tiles.elements[index] * ACCUMULATOR_BYTES, parts_of(tiles, index)
+    if parts is None:
         return summed
-    source = tiles.steps[read]
-    nbytes, copies = summed, np.full(tiles.shape, float(WARPS))
-    if source.operator.kind is OpKind.MATMUL:
-        axis = source.operator.axis
-        depth = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[source.reads[0]].type[axis])
-        copies = np.minimum(WARPS, np.ceil(depth / MATMUL_GRAIN[2]))
-        nbytes = _apart(tiles, index, ACCUMULATOR_BYTES)
-    parts: Numbers = nbytes * np.maximum(1, np.minimum(copies, PARTIAL_BYTES / summed))
-    return parts
+    (read, *_) = tiles.steps[index].reads
+    product = tiles.steps[read].operator.kind is OpKind.MATMUL
+    copies = np.maximum(1.0, np.floor(np.minimum(parts, PARTIAL_BYTES / summed)))
+    nbytes: Numbers = copies * (_apart(tiles, index, ACCUMULATOR_BYTES) if product else summed)
+    return nbytes
 
 
 def _apart(tiles: Tiles, index: int, width: int) -> Numbers:

@@ -103,18 +103,26 @@ def memory_beside(tiles: Tiles) -> tuple[Numbers, Numbers]:
 
 def _summed(tiles: Tiles, index: int) -> Numbers:
     """Bytes of an accumulator, or of the parts of it that warps leave who share the depth of a product."""
+    parts = parts_of(tiles, index)
+    if parts is None:
+        return _aligned(tiles, index, ACCUMULATOR_BYTES)
+    summed = tiles.elements[index] * ACCUMULATOR_BYTES
+    return _whole_patterns(np.maximum(summed, np.minimum(parts * summed, PARTIAL_BYTES)))
+
+
+def parts_of(tiles: Tiles, index: int) -> Numbers | None:
+    """How many warps may share the depth of what an accumulator sums; None if what they compute does not go there."""
     step = tiles.steps[index]
     (read, *_) = step.reads
     if step.operator.accum is AccumKind.CONCAT or tiles.made.parts[read] not in (Part.FOLDED, Part.PRIVATE):
-        return _aligned(tiles, index, ACCUMULATOR_BYTES)
-    summed = tiles.elements[index] * ACCUMULATOR_BYTES
+        return None
     source = tiles.steps[read]
-    copies: Numbers | int = WARPS
-    if source.operator.kind is OpKind.MATMUL:
-        axis = source.operator.axis
-        depth = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[source.reads[0]].type[axis])
-        copies = np.minimum(WARPS, np.ceil(depth / MATMUL_GRAIN[2]))
-    return _whole_patterns(np.maximum(summed, np.minimum(copies * summed, PARTIAL_BYTES)))
+    if source.operator.kind is not OpKind.MATMUL:
+        return np.full(tiles.shape, float(WARPS))
+    axis = source.operator.axis
+    depth = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[source.reads[0]].type[axis])
+    parts: Numbers = np.minimum(WARPS, np.ceil(depth / MATMUL_GRAIN[2]))
+    return parts
 
 
 def _aligned(tiles: Tiles, index: int, width: int) -> Numbers:
