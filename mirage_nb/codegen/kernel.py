@@ -228,6 +228,8 @@ class KernelText:
                 emit_accumulate(out, scope, step)
             case StepKind.MAP:
                 emit_map(out, scope, step)
+                if step.value in self.wide_tiles:
+                    out.line("fence_proxy_async();")
             case StepKind.REDUCE:
                 emit_reduce(out, scope, step)
             case StepKind.MATMUL:
@@ -245,8 +247,6 @@ class KernelText:
                     emit_save(out, scope, step, f"o{number}", self.outputs[number])
             case StepKind.LOAD:
                 raise AssertionError("loads are issued by the ring, or before everything else")
-        if step.value in self.wide_tiles and step.kind in (StepKind.MAP, StepKind.REDUCE):
-            out.line("fence_proxy_async();")
 
     def _finish(self, step: Step) -> None:
         if self.fragments is not None:

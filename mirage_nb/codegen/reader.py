@@ -143,15 +143,6 @@ class Reader:
         self._count += 1
         return f"{stem}_{self._count}"
 
-    def later(self, bound: dict[int, str]) -> Reader:
-        """A reader for statements behind those of this one, in the same scope: what was loaded is still there, what
-        was computed for one element of a vector is not."""
-        reader = Reader(self.scope, self.width, bound)
-        there = {line.split(" = ")[0].split()[-1] for line in self.loads if " = " in line}
-        reader._memo = {key: text for key, text in self._memo.items() if text.removesuffix("[v]") in there}
-        reader._count = self._count
-        return reader
-
     def read(self, value: int, index: Multi, dim: int | None) -> str:
         """A C expression for the value at `index` (+ v along `dim`)."""
         if value in self.bound:

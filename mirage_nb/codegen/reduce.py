@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.codegen.index import named, unravel
-from mirage_nb.codegen.maps import fold, store_vector, vectorizes
+from mirage_nb.codegen.maps import fold, vectorizes
 from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_dim, broadcast_index, locate
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, DimAttrs, OpKind
@@ -69,18 +69,10 @@ def share(scope: Scope, op_index: int) -> Share:
     steps = extent // width
     if results <= BLOCK_RESULTS and steps >= threads // 2:
         return Share(shape, dim, width, threads, results, True)
-    lanes, spread = 1, any(s.op == op_index and _makes_rows(scope, s) for s in scope.plan.steps)
-    while lanes < 32 and lanes * 2 <= steps and (spread or results * lanes < threads):
+    lanes = 1
+    while lanes < 32 and lanes * 2 <= steps and results * lanes < threads:
         lanes *= 2
     return Share(shape, dim, width, lanes, -(-results * lanes // threads), False)
-
-
-def _makes_rows(scope: Scope, step: Step) -> bool:
-    """Whether a reduction goes on with the rows that it reduced."""
-    source = scope.block.ops[step.op].inputs[0]
-    return step.value is not None and step.value != scope.first[step.op] and (
-        scope.shape(step.value) == scope.shape(source) != scope.shape(scope.first[step.op])
-    )
 
 
 def emit_reduce(out: Writer, scope: Scope, step: Step) -> None:
@@ -96,50 +88,16 @@ def emit_reduce(out: Writer, scope: Scope, step: Step) -> None:
             out.line("float top = NEGATIVE_INFINITY;")
         at = _result_index(out, scope, shared, s)
         guard = "" if shared.results % _groups(scope, shared) == 0 else f"if (o < {shared.results}) "
-        rows = _makes_rows(scope, step)
-        if rows and shared.lanes == shared.steps and not guard:
-            _held_row(out, scope, step, shared, kind, at)
-            return
-        along = f"{guard}for (int k = {_lane(shared)}; k < {shared.steps}; k += {shared.lanes})"
-        with out.block(along):
+        with out.block(f"{guard}for (int k = {_lane(shared)}; k < {shared.steps}; k += {shared.lanes})"):
             _partial(out, scope, step, shared, kind, target, top, at)
         if step.value is not None:
             _combine(out, shared, kind, scope)
-        if rows:
-            with out.block(along):
-                _store_row(out, scope, step, shared, at, Reader(scope, shared.width, {scope.first[step.op]: "result"}))
-        elif step.value is not None:
             result, value = "result", scope.first[step.op]
             if step.value != value:  # an elementwise operator on the result, by who has it
                 reader = Reader(scope, 1, {value: result})
                 result = reader.compute(step.value, at, None)
                 out.lines([*reader.loads, *reader.body])
             _store_result(out, scope, step.value, shared, at, result)
-
-
-def _held_row(out: Writer, scope: Scope, step: Step, shared: Share, kind: AccumKind, at: Multi) -> None:
-    """A row of which every lane has one vector: loaded once, reduced, and made into what is stored."""
-    out.line(f"const int k = {_lane(shared)};")
-    reader = Reader(scope, shared.width)
-    value = reader.read(scope.block.ops[step.op].inputs[0], _along(shared, at), shared.vector_dim)
-    out.lines(reader.loads)
-    with out.unrolled("v", shared.width):
-        out.lines([*reader.body, *fold(kind, "result", "top", value, "")])
-    _combine(out, shared, kind, scope)
-    _store_row(out, scope, step, shared, at, reader.later({scope.first[step.op]: "result"}))
-
-
-def _store_row(out: Writer, scope: Scope, step: Step, shared: Share, at: Multi, reader: Reader) -> None:
-    """A vector of what is made of a row, by the lane that has reduced the same vector of it."""
-    assert step.value is not None
-    result = reader.compute(step.value, _along(shared, at), shared.vector_dim)
-    leaf = locate(scope, step.value, _along(shared, at), shared.vector_dim, shared.width)
-    store_vector(out, reader, result, leaf, scope.plan.stored[step.value])
-
-
-def _along(shared: Share, at: Multi) -> Multi:
-    """Where vector `k` of a reduction begins."""
-    return (*at[: shared.dim], named("k", shared.steps) * shared.width, *at[shared.dim + 1 :])
 
 
 def _lane(shared: Share) -> str:
@@ -167,7 +125,8 @@ def _partial(
 ) -> None:
     op = scope.block.ops[step.op]
     reader = Reader(scope, shared.width)
-    index = _along(shared, at)
+    along = named("k", shared.steps) * shared.width
+    index = (*at[: shared.dim], along, *at[shared.dim + 1 :])
     value, shift = reader.read(op.inputs[0], index, shared.vector_dim), ""
     if kind is AccumKind.RESCALE:
         shape = scope.shape(op.inputs[1])

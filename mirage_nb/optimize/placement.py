@@ -15,7 +15,6 @@ from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
     BlockGraph,
-    DimAttrs,
     DType,
     InIterAttrs,
     Op,
@@ -71,7 +70,7 @@ class Step:
     """One step. `op` is the operator it computes; `accum` the accumulator that takes its result, or None.
 
     `value` is what it leaves in shared memory (None: nothing): a reduction may go on with an elementwise
-    operator on its result, or on the rows that it reduced, and leave that one's. `reads` are shared values.
+    operator on its result and leave that one's. `reads` are shared values.
     """
 
     kind: StepKind
@@ -91,10 +90,6 @@ class Placement:
     steps: tuple[Step, ...]
 
 
-ROW_VECTORS = frozenset({1, 2, 4, 8, 16, 32})
-"""Vectors of a row of which a group of lanes has one each."""
-ROW_VECTOR = 8
-"""Elements of such a vector."""
 PREFETCH_BYTES = 32768
 """Largest tile that a block without a loop stages in shared memory only to have it early."""
 
@@ -260,38 +255,20 @@ class _Placer:
         return any(self.block.types[v].elements > size for i in readers & self.private for v in self.values[i])
 
     def _continued(self, index: int) -> int | None:
-        """What the threads that hold the result of a reduction compute from it at once: the one elementwise value that
-        reads it, if that has its shape and nothing else goes into it, or if it is the rows that were reduced (those of
-        a norm, say), short ones, over the result."""
-        op = self.block.ops[index]
-        if op.kind not in REDUCTIONS or index in self.private:
+        """What the threads that hold the result of a reduction compute from it at once: the one elementwise
+        value that reads it, if that has its shape and nothing else goes into it."""
+        if self.block.ops[index].kind not in REDUCTIONS:
             return None
         (value,) = self.values[index]
-        readers = self.uses[value]
-        if len(readers) != 1 or readers[0] in self.private or not self._elementwise(self.block.ops[readers[0]].kind):
+        readers = [self.block.ops[i] for i in self.uses[value]]
+        if len(readers) != 1 or not self._elementwise(readers[0].kind):
             return None
-        results = self.values[readers[0]]
-        others = [v for v in self.block.ops[readers[0]].inputs if v != value and not self._is_literal(v)]
-        if len(results) != 1 or (others and not self._goes_on_with_rows(index, readers[0], others)):
-            return None
-        if not others and self.block.types[results[0]].shape != self.block.types[value].shape:
+        results = self.values[self.uses[value][0]]
+        others = [v for v in readers[0].inputs if v != value]
+        alone = len(results) == 1 and all(self._is_literal(v) for v in others)
+        if not alone or self.block.types[results[0]].shape != self.block.types[value].shape:
             return None
         return results[0] if self._place(results[0]) is Place.SHARED else None
-
-    def _goes_on_with_rows(self, index: int, reader: int, others: list[int]) -> bool:
-        """Whether a group of lanes that reduces a row has all that `reader` makes of it."""
-        op = self.block.ops[index]
-        if op.kind is OpKind.RESCALED_SUM or not isinstance(op.attrs, DimAttrs):
-            return False
-        shape = self.block.types[op.inputs[0]].shape
-        vectors, rest = divmod(shape[-1], ROW_VECTOR)
-        there = all(self.defined[v] < index and self.defined[v] not in self.private for v in others)
-        return (
-            op.attrs.dim == len(shape) - 1
-            and self.block.types[self.values[reader][0]].shape == shape
-            and (vectors in ROW_VECTORS and not rest)
-            and (there and self._phase(index) == self._phase(reader))
-        )
 
     @staticmethod
     def _elementwise(kind: OpKind) -> bool:
@@ -363,9 +340,7 @@ class _Placer:
             kind = StepKind.MATMUL
         elif op.kind in REDUCTIONS:
             kind = StepKind.REDUCE
-            continued = self._continued(index)
-            if continued is not None:
-                made, reads = [continued], reads | self._reads(self.block.ops[self.defined[continued]].inputs)
+            made = [v for v in (self._continued(index),) if v is not None] or made
         elif any(self._continued(self.defined[v]) == w for v in op.inputs for w in made):
             return []  # the reduction has computed it
         accum = self.folded_into(index)
