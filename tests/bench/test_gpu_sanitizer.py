@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,7 @@ from mirage_nb.errors import MissingPartError
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.runtime.sanitize import complaint, find_sanitizer
 from mirage_nb.targets import DEFAULT_TARGET, find_target
-
-FOLDER = Path(__file__).parents[2] / "mirage_nb" / "bench" / "records"
-
-
-def shipped() -> list[dict[str, Any]]:
-    """The rows of the latest record that have a muGraph and say how it is emitted."""
-    records = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("kernels-*.json"))]
-    rows = [[row for row in record["rows"] if row.get("mugraph") and row.get("emitted")] for record in records]
-    latest = max(range(len(records)), key=lambda n: (bool(rows[n]), records[n]["date"]))
-    return rows[latest]
+from tests.bench.shipped import shipped
 
 
 @pytest.mark.gpu

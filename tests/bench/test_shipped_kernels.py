@@ -1,0 +1,48 @@
+"""Every kernel that is shipped in a record, emitted as the record says, is right on the CPU edition at its shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb.bench.kernels import program_of, recorded_way
+from mirage_nb.codegen import emit
+from mirage_nb.interp import evaluate
+from mirage_nb.ir.text import parse_graph
+from mirage_nb.runtime.buffers import decode, encode
+from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.targets import DEFAULT_TARGET, find_target
+from mirage_nb.verify.float_gate import compare
+from tests.bench.shipped import shipped
+
+SCALE = 0.25
+ROWS = [
+    pytest.param(row, id=f"{row['workload']} B={row['B']}", marks=pytest.mark.slow if row["B"] > 1 else ())
+    for row in shipped()
+]
+
+
+def test_all_of_them_are_here() -> None:
+    assert {(row["workload"], row["B"]) for row in shipped()} >= {
+        *((name, batch) for name in ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans", "decode70b")
+          for batch in (1, 8)), ("mha", 1), ("mqa", 1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_eager_and_deferred(row: dict[str, Any]) -> None:
+    program, target = program_of(row["workload"], row["B"]), find_target(DEFAULT_TARGET)
+    assert program is not None
+    graph = parse_graph(row["mugraph"])
+    emitted = emit(graph, target, recorded_way(graph, row["emitted"], target))
+    rng = np.random.default_rng(0)
+    inputs = [encode(SCALE * rng.standard_normal(i.type.shape), i.type.dtype) for i in program.graph.inputs]
+    rounded = [decode(a, i.type.dtype) for a, i in zip(inputs, program.graph.inputs, strict=True)]
+    exact = evaluate(program.graph, rounded)
+    executable = CpuExecutable(emitted)
+    for how in ({"deferred": False}, {"deferred": True, "order": "reversed"}):
+        outputs = [decode(a, t.dtype) for a, t in zip(executable.run(inputs, **how), graph.output_types, strict=True)]
+        report = compare(outputs, exact, program.graph.output_types[0].dtype)
+        assert report.ok, (how, report.note)
