@@ -72,11 +72,11 @@ def accept(tensor: Any, into: Input) -> Array:
     return encode(host, into.type.dtype)
 
 
-def check_count(tensors: Sequence[Any], inputs: Sequence[Input]) -> None:
-    """Raises LaunchError when there are more or fewer tensors than inputs."""
-    if len(tensors) != len(inputs):
-        names = ", ".join(i.name for i in inputs)
-        raise LaunchError(f"{len(tensors)} tensors for {len(inputs)} inputs", hint=f"pass {names}, in this order")
+def check_count(tensors: Sequence[Any], wanted: Sequence[Input], what: str = "inputs") -> None:
+    """Raises LaunchError when there are more or fewer tensors than inputs, or whatever they are."""
+    if len(tensors) != len(wanted):
+        names = ", ".join(i.name for i in wanted)
+        raise LaunchError(f"{len(tensors)} tensors for {len(wanted)} {what}", hint=f"pass {names}, in this order")
 
 
 def check_shape(shape: Sequence[int], into: Input) -> None:

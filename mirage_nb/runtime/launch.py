@@ -117,10 +117,12 @@ class GpuExecutable:
             workspace: address of `workspace_bytes` of device memory that the caller keeps alive; default: its own.
 
         Raises:
-            ShapeError, DTypeError, LaunchError: a tensor does not fit, is elsewhere, or is not contiguous.
+            ShapeError, DTypeError, LaunchError: a tensor is missing, does not fit, is elsewhere, or is not contiguous.
         """
         graph = self._emitted.graph
         named = [Input(f"output {n}", t) for n, t in enumerate(graph.output_types)]
+        check_count(inputs, graph.inputs)
+        check_count(outputs, named, "outputs")
         given = [self._address(tensor, into) for tensor, into in zip(inputs, graph.inputs, strict=True)]
         made = [self._address(tensor, into) for tensor, into in zip(outputs, named, strict=True)]
         own = None

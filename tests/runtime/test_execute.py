@@ -132,6 +132,15 @@ def test_views_and_predefined_operators_between_kernels() -> None:
     assert flat.shape == (4, 128) and turned.shape == (64, 8)
 
 
+@pytest.mark.parametrize(("given", "said"), [((1, 1), "1 tensors for 2 inputs"), ((2, 2), "2 tensors for 1 outputs")])
+def test_a_call_is_not_bound_to_too_few_tensors_or_too_many(given: tuple[int, int], said: str) -> None:
+    launch = pytest.importorskip("mirage_nb.runtime.launch")
+    executable = object.__new__(launch.GpuExecutable)  # without a card
+    executable._emitted = emit(rmsnorm(), H200)
+    with pytest.raises(LaunchError, match=said):
+        executable.bind(*([None] * count for count in given))
+
+
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     emitted = emit(rmsnorm(), H200)
     monkeypatch.setenv("MIRAGE_NB_CXX", "/nonexistent")
