@@ -147,7 +147,7 @@ class _Explorer:
         structures = [structure for _, structure in of_every_kind(ranked, _kernels_of_parts, ASSEMBLIES)]
         kept = [s for s in structures if s.can_be_tried and s.launches <= max(self.effort.pieces, len(made))]
         if prod(map(len, found)) > ASSEMBLIES:
-            self.cut.append(f"pieces: only the {ASSEMBLIES} cheapest ways to compute all pieces of a cut")
+            self.cut.append(f"pieces: only {ASSEMBLIES} ways to compute all pieces of a cut")
         return ConfigurationResult(
             counts=dict(self.counts),
             structures=tuple(kept),
