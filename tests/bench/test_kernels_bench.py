@@ -74,10 +74,11 @@ def test_records_that_come_along_can_be_shown(path: Path, tmp_path: Path, capsys
     assert record["card"] in shown and record["date"] in shown and "geometric mean" in shown
     assert all(f"{r['workload']:<16}{r['B']:>3}" in shown for r in record["rows"])
     assert figure.read_text().startswith("<?xml") and "speed / ours" in figure.read_text()
-    for r in record["rows"]:  # nobody is faster than memory
+    for r in record["rows"]:  # nobody is faster than memory; who starts before the launch in front ends saves a start
         program = program_of(r["workload"], r["B"])
         if r["ours_us"] and program is not None:
-            assert r["ours_us"] > 0.9 * floor_us(program, H200)
+            spared = H200.start_us if "chained=True" in (r.get("emitted") or "") else 0.0
+            assert r["ours_us"] > 0.9 * (floor_us(program, H200) - spared)
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda p: p.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import pickle
-import time
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from mirage_nb.errors import MirageError
 from mirage_nb.lang import FUNCTIONS, TensorProgram, parse
 from mirage_nb.lang.source import KEYWORDS, REFUSED
+from tests.clock import cpu_limit
 
 SEEDS = (
     "B = 2\nD = 64\nQ: f16[2*B, 8, D]\nK: f16[2*B, 16, D]\nS = Q @ K.T * D**-0.5\nreturn softmax(S, axis=-1) @ K\n",
@@ -20,6 +20,7 @@ SEEDS = (
     "Y = (silu(X) -  # over lines\n     sum(X, axis=(0, 1), keepdims=True)) / 3\nreturn transpose(Y, 1, 0)\n",
     "X: f32[2, 3]\nb = 3/2\ndef f(x): return minimum(x * tanh(b * x), -x ** (1/3)) / 4\nreturn f(X) + f(X * 2)\n",
 )
+
 PIECES = [
     *FUNCTIONS, *KEYWORDS, *REFUSED, "+", "-", "*", "/", "@", "**", "//", "(", ")", "[", "]", ",", ":", "=", ".", "\n",
     " ", "    ", "#", "X", "Y", "B", "f16", "f32[2, 3]", "X: f32[2, 3]\n", "Y = ", "return ", "return X", ".T", "axis=",
@@ -30,14 +31,13 @@ PIECES = [
 
 
 def check(text: str) -> None:
-    start = time.process_time()
-    try:
-        program = parse(text)
-    except MirageError as error:
-        check_error(text, error)
-    else:
-        check_program(program)
-    assert time.process_time() - start < 5
+    with cpu_limit(5):
+        try:
+            program = parse(text)
+        except MirageError as error:
+            check_error(text, error)
+        else:
+            check_program(program)
 
 
 def check_error(text: str, error: MirageError) -> None:
