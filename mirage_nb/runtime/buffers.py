@@ -73,7 +73,7 @@ def accept(tensor: Any, into: Input) -> Array:
 
 
 def check_count(tensors: Sequence[Any], wanted: Sequence[Input], what: str = "inputs") -> None:
-    """Raises LaunchError when there are more or fewer tensors than inputs, or whatever they are."""
+    """Raises LaunchError when there are more or fewer tensors than wanted; `what` they are for."""
     if len(tensors) != len(wanted):
         names = ", ".join(i.name for i in wanted)
         raise LaunchError(f"{len(tensors)} tensors for {len(wanted)} {what}", hint=f"pass {names}, in this order")

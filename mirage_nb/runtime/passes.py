@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +30,8 @@ from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, busy_percent
 from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.trial import Outcome, Trials, draw_into, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
+from mirage_nb.search.explore import NEAR as NEAR_BY_ESTIMATE
+from mirage_nb.search.explore import of_every_kind
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
@@ -428,22 +429,27 @@ def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     the program among pre-defined and graph-defined operators that is near the best by estimate, then half of them by
     rank alone, the rest by rank within their configuration, first all the best ones, of every way if near the best.
     An estimate errs alike on like muGraphs."""
-    limit = NEAR * min((c.estimate_us for c in candidates), default=0.0)
-    near: dict[tuple[OpKind, ...], int] = {}
+    limit = NEAR_BY_ESTIMATE * min((c.estimate_us for c in candidates), default=0.0)
+    chosen = [c for _, c in of_every_kind([(c.estimate_us, c) for c in candidates], _way, count // 2)]
+    taken = {c.digest for c in chosen}
     turns: dict[str, int] = {}
     seen: set[object] = set()
-    queue: list[tuple[int, int]] = []
+    rest: list[tuple[int, int]] = []
     for place, candidate in enumerate(candidates):
-        way = tuple(op.kind for op in candidate.graph.ops if op.kind not in UNPRICED)
         turn = turns[candidate.configuration] = turns.get(candidate.configuration, 0) + 1
-        if candidate.estimate_us <= limit:
-            near.setdefault(way, place)
-            turn = turn if (candidate.configuration, way) in seen else 1
-            seen.add((candidate.configuration, way))
-        queue.append((turn, place))
-    places = [*dict.fromkeys((*sorted(near.values())[: count // 2], *range(len(candidates))))][: count // 2]
-    rest = (place for _, place in sorted(queue) if place not in places)
-    return sorted((candidates[place] for place in (*places, *islice(rest, count - len(places)))), key=lambda c: c.rank)
+        like = candidate.configuration, _way(candidate)
+        if candidate.estimate_us <= limit and like not in seen:
+            turn = 1
+            seen.add(like)
+        if candidate.digest not in taken:
+            rest.append((turn, place))
+    chosen += [candidates[place] for _, place in sorted(rest)[: count - len(chosen)]]
+    return sorted(chosen, key=lambda c: c.rank)
+
+
+def _way(candidate: Candidate) -> tuple[OpKind, ...]:
+    """How a muGraph shares the program among pre-defined and graph-defined operators."""
+    return tuple(op.kind for op in candidate.graph.ops if op.kind not in UNPRICED)
 
 
 def verify_final(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:

@@ -323,11 +323,12 @@ class _Explorer:
 def of_every_kind(
     ranked: Sequence[tuple[float, T]], kind: Callable[[T], object], count: int
 ) -> list[tuple[float, T]]:
-    """`count` of those ranked by estimate, in their order: the best of every kind that is near the best of all, then
-    by rank. An estimate errs alike on what is alike."""
+    """`count` of those ranked, each with its estimate, in their order: the best of every kind whose estimate is near
+    the best of all, then by rank. An estimate errs alike on what is alike."""
+    limit = NEAR * min((us for us, _ in ranked), default=0.0)
     first: dict[object, int] = {}
     for place, (us, item) in enumerate(ranked):
-        if us <= NEAR * ranked[0][0]:
+        if us <= limit:
             first.setdefault(kind(item), place)
     places = [*dict.fromkeys((*first.values(), *range(len(ranked))))][:count]
     return [ranked[place] for place in sorted(places)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from mirage_nb.bench.kernels import read_record
 
 FOLDER = Path(__file__).parents[2] / "mirage_nb" / "bench" / "records"
 
 
 def shipped() -> list[dict[str, Any]]:
     """The rows of the latest record that have a muGraph and say how it is emitted."""
-    records = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("kernels-*.json"))]
+    records = [read_record(path) for path in sorted(FOLDER.glob("kernels-*.json"))]
     rows = [[row for row in record["rows"] if row.get("mugraph") and row.get("emitted")] for record in records]
     latest = max(range(len(records)), key=lambda n: (bool(rows[n]), records[n]["date"]))
     return rows[latest]

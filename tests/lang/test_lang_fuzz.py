@@ -20,7 +20,6 @@ SEEDS = (
     "Y = (silu(X) -  # over lines\n     sum(X, axis=(0, 1), keepdims=True)) / 3\nreturn transpose(Y, 1, 0)\n",
     "X: f32[2, 3]\nb = 3/2\ndef f(x): return minimum(x * tanh(b * x), -x ** (1/3)) / 4\nreturn f(X) + f(X * 2)\n",
 )
-
 PIECES = [
     *FUNCTIONS, *KEYWORDS, *REFUSED, "+", "-", "*", "/", "@", "**", "//", "(", ")", "[", "]", ",", ":", "=", ".", "\n",
     " ", "    ", "#", "X", "Y", "B", "f16", "f32[2, 3]", "X: f32[2, 3]\n", "Y = ", "return ", "return X", ".T", "axis=",
