@@ -1,8 +1,8 @@
 """Extraction: read muGraphs off a closure, each graph once, smallest first.
 
 In: a saturated closure and the values to compute. Out: graphs, each a choice of one node for every value
-that it needs. Invariant: with no limit hit, exactly the graphs of at most N operators are produced, once
-each.
+that it needs. Merging may let two values be read off each other (v = -w and w = -v); a graph never does.
+Invariant: with no limit hit, exactly the graphs of at most N operators are produced, once each.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ Option = tuple[int, int, int, Node]
 class Extraction:
     """The values of a closure, ordered for extraction; sets of values are integers with a bit for each place.
 
-    `place[v]` exceeds the place of everything that a derivation of v reads. `required[place]` is the set of values
-    that every graph of that value computes: its size bounds the operators of such a graph from below.
+    `place[v]` exceeds the place of everything that a derivation of v reads, unless that can be derived from v.
+    `required[place]` holds values that every graph of that value computes: their number bounds the operators of
+    such a graph from below.
     """
 
     values: Sequence[Value]
@@ -86,8 +87,9 @@ class Extraction:
     def graphs(self, roots: Sequence[int], size: int, stopped: Callable[[], bool]) -> Iterator[Choice]:
         """Every graph of exactly `size` operators that computes all roots; ends early when stopped.
 
-        The value in the last place is decided first, so whatever it reads is still open. A branch ends when its
-        operators and those that all of its values require are more than `size`.
+        The value in the last place is decided first, so whatever it reads is still open, or closes a cycle if it
+        was made from this value. A branch ends when its operators and those that all of its values require are
+        more than `size`.
         """
         chosen: Choice = {}
         first = self._places(roots)
@@ -102,6 +104,8 @@ class Extraction:
                 now, need = used + cost, needed | required
                 if now + (need & ~done).bit_count() > size:
                     continue
+                if reads & done and self._reaches(reads & done, top, done, chosen):
+                    continue
                 chosen[self._value[top]] = node
                 ahead = rest | reads & ~done
                 if ahead:
@@ -115,13 +119,34 @@ class Extraction:
                 stack.pop()
                 chosen.pop(self._value[top], None)
 
+    def _reaches(self, reads: int, top: int, done: int, chosen: Choice) -> bool:
+        """Whether what was decided for these places reads the one that is being decided."""
+        seen = 0
+        while reads:
+            place = reads.bit_length() - 1
+            if place == top:
+                return True
+            seen |= 1 << place
+            reads = (reads | self._places(chosen[self._value[place]][1]) & done) & ~seen
+        return False
+
     def ordered(self, choice: Choice) -> list[int]:
         """The values of a graph, operands first; the same order in every run."""
-        return sorted(choice, key=lambda v: (self.values[v].stage, self.rank[v], v))
+        order: dict[int, None] = {}
+
+        def add(value: int) -> None:
+            if value not in order:
+                for read in choice[value][1]:
+                    add(read)
+                order[value] = None
+
+        for value in sorted(choice, key=lambda v: (self.values[v].stage, self.rank[v], v)):
+            add(value)
+        return list(order)
 
 
 def _ranks(values: Sequence[Value]) -> list[int]:
-    """Longest path over all derivations; one that would read its own value is left out of the count."""
+    """Longest path over all derivations, but for those that would read what is derived from their own value."""
     rank = [-1] * len(values)
     for start in range(len(values)):
         stack: list[tuple[int, int]] = [(start, 0)]
