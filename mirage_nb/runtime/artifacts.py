@@ -1,16 +1,21 @@
 """Files that cost time to make (cubins, shared objects), kept by the digest of what they are made from.
 
-In: a digest, the bytes, some facts about them. Out: all of these and a path, or nothing. Invariant: an entry is
-either whole or absent: the bytes are written first and renamed into place, then the facts with a digest of
-both; whatever does not fit together (cut short, edited, foreign) counts as absent and is made again.
-Many notebooks may share one folder.
+In: a digest, the bytes, some facts about them. Out: all of these and a path, or nothing. Invariants: an entry is
+either whole or absent: the bytes are written first and renamed into place, then the facts with a seal over both.
+Machine code is executed, so what another user could have left is never taken: a folder in which others can write is
+not used, and the seal takes a secret that only this user can read (HMAC, RFC 2104). Whatever does not fit together
+(cut short, edited, foreign, planted) counts as absent and is made again. Many notebooks may share one folder.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import hmac
 import json
 import os
+import secrets
+import stat
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +23,11 @@ from pathlib import Path
 from typing import Any
 
 Facts = dict[str, Any]
+
+CPU_FOLDER, CUBIN_FOLDER = "cpu", "cubin"
+"""Where programs of the CPU edition are kept, and cubins, in the user's folder."""
+SECRET, SECRET_BYTES = "secret", 32
+"""The file of a folder's secret, and its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +42,16 @@ class Artifact:
 def digest(parts: Iterable[str | bytes]) -> str:
     """One sha-256 over several texts, each with its length, so that where one ends matters."""
     found = hashlib.sha256()
+    for part in _framed(parts):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _framed(parts: Iterable[str | bytes]) -> Iterable[bytes]:
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        found.update(len(data).to_bytes(8, "little"))
-        found.update(data)
-    return found.hexdigest()
+        yield len(data).to_bytes(8, "little")
+        yield data
 
 
 def digest_folder(folder: Path, *names: str) -> str:
@@ -48,22 +63,62 @@ def digest_folder(folder: Path, *names: str) -> str:
     return digest(part for p in files for part in (str(p.relative_to(folder)), p.read_bytes()))
 
 
+def distrust(folder: Path) -> str:
+    """Why machine code in this folder may be somebody else's, and what to do; empty where only this user writes."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return ""  # it is not there, and who makes it owns it
+    if found.st_uid != os.geteuid():
+        return f"{folder} belongs to another user (number {found.st_uid}): set MIRAGE_NB_HOME to a folder of yours"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(found.st_mode)
+        return f"others can write to {folder} (its mode is {mode:o}): run `chmod 700 {folder}` and empty it"
+    return ""
+
+
+def distrusted(home: Path) -> tuple[str, ...]:
+    """What to tell a user of the folders of compiled kernels in this home that are not used, a line each."""
+    found = filter(None, (distrust(home / name) for name in (CPU_FOLDER, CUBIN_FOLDER)))
+    return tuple(f"compiled kernels are kept for this process alone: {why}" for why in found)
+
+
+@functools.cache
+def own_folder() -> Path:
+    """A private folder that lasts as long as this process."""
+    return Path(_own_folder().name)
+
+
+@functools.cache
+def _own_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="mirage-nb-", ignore_cleanup_errors=True)
+
+
 class ArtifactCache:
-    """The entries in one folder. `suffix` includes the dot."""
+    """The entries in one folder, or in one of this process where others can write there too. `suffix` includes the
+    dot."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self._asked = folder
+
+    @property
+    def folder(self) -> Path:
+        """Where the entries are."""
+        return own_folder() / self._asked.name if distrust(self._asked) else self._asked
 
     def load(self, key: str, suffix: str) -> Artifact | None:
         """The entry of this key, or None if there is none or it is damaged."""
         path = self.folder / f"{key}{suffix}"
         try:
+            secret = _secret(path.parent)
             record = json.loads(path.with_suffix(".json").read_text())
             data = path.read_bytes()
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
-        facts = record.get("facts") if isinstance(record, dict) else None
-        if not isinstance(facts, dict) or record.get("sha256") != _seal(data, facts):
+        facts, seal = (record.get("facts"), record.get("seal")) if isinstance(record, dict) else (None, None)
+        if secret is None or not isinstance(facts, dict) or not isinstance(seal, str) or not seal.isascii():
+            return None
+        if not hmac.compare_digest(seal, _seal(secret, path.name, data, facts)):
             return None
         return Artifact(path, data, facts)
 
@@ -71,16 +126,47 @@ class ArtifactCache:
         self, key: str, suffix: str, data: bytes, facts: Facts, *, executable: bool = False
     ) -> Artifact:
         """Write an entry. Raises OSError if the folder cannot be written to."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{key}{suffix}"
-        record = {"sha256": _seal(data, facts), "facts": facts}
-        _replace(path, data, 0o755 if executable else 0o644)
-        _replace(path.with_suffix(".json"), json.dumps(record).encode(), 0o644)
+        self._asked.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self.folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / f"{key}{suffix}"
+        _replace(path, data, 0o700 if executable else 0o600)
+        record = {"seal": _seal(_made_secret(folder), path.name, data, facts), "facts": facts}
+        _replace(path.with_suffix(".json"), json.dumps(record).encode(), 0o600)
         return Artifact(path, data, facts)
 
 
-def _seal(data: bytes, facts: Facts) -> str:
-    return digest((data, json.dumps(facts, sort_keys=True)))
+def _seal(secret: bytes, name: str, data: bytes, facts: Facts) -> str:
+    found = hmac.new(secret, digestmod="sha256")
+    for part in _framed((name, data, json.dumps(facts, sort_keys=True))):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _secret(folder: Path) -> bytes | None:
+    """What only this user can have sealed with; None where there is none, or others may know or have made it."""
+    try:
+        opened = os.open(folder / SECRET, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(opened, "rb") as file:
+        found = os.fstat(opened)
+        private = stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077 and found.st_nlink == 1
+        if found.st_uid != os.geteuid() or not private:
+            return None
+        data = file.read(SECRET_BYTES + 1)
+        return data if len(data) == SECRET_BYTES else None
+
+
+def _made_secret(folder: Path) -> bytes:
+    """The folder's secret; a new one if there is none to trust. Of two who make one at once the later one's holds."""
+    known = _secret(folder)
+    if known is None:
+        _replace(folder / SECRET, secrets.token_bytes(SECRET_BYTES), 0o600)
+        known = _secret(folder)
+    if known is None:
+        raise PermissionError(1, "no secret can be kept there", str(folder))
+    return known
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mirage_nb.errors import CompileError, MissingPartError
-from mirage_nb.runtime.artifacts import ArtifactCache, digest, digest_folder
+from mirage_nb.runtime.artifacts import CUBIN_FOLDER, ArtifactCache, digest, digest_folder, distrust
 from mirage_nb.settings import Settings, read_settings
 
 DEVICE_FOLDER = Path(__file__).resolve().parent.parent / "codegen" / "device"
@@ -40,7 +40,7 @@ class ResourceUsage:
 class Cubin:
     """Machine code for one architecture.
 
-    usage: by kernel name. path: the file in the cache, or None when it could not be kept; note then says why.
+    usage: by kernel name. path: the file in the cache, or None when it is not kept there; note then says why.
     """
 
     data: bytes
@@ -64,19 +64,20 @@ def compile_cubin(
     version = ".".join(map(str, nvrtc.getVersion()))
     headers = digest_folder(DEVICE_FOLDER, *CUDA_PARTS)
     key = digest(("cubin", version, headers, arch, *options, "source", source))
-    cache = ArtifactCache((settings or read_settings()).home / "cubin")
+    folder = (settings or read_settings()).home / CUBIN_FOLDER
+    cache, why = ArtifactCache(folder), distrust(folder)
     kept = cache.load(key, ".cubin")
     if kept is not None:
         usage = {name: ResourceUsage(**numbers) for name, numbers in kept.facts["usage"].items()}
-        return Cubin(kept.data, arch, kept.facts["log"], usage, kept.path)
+        return Cubin(kept.data, arch, kept.facts["log"], usage, None if why else kept.path, why)
     data, log = _compile(nvrtc, source, arch, options)
     usage = read_usage(log)
     facts = {"arch": arch, "log": log, "usage": {name: asdict(u) for name, u in usage.items()}}
     try:
-        path, note = cache.store(key, ".cubin", data, facts).path, ""
+        path: Path | None = cache.store(key, ".cubin", data, facts).path
     except OSError as error:
-        path, note = None, f"not kept in {cache.folder}: {error.strerror or error}"
-    return Cubin(data, arch, log, usage, path, note)
+        path, why = None, f"not kept in {folder}: {error.strerror or error}"
+    return Cubin(data, arch, log, usage, None if why else path, why)
 
 
 def _nvrtc() -> Any:

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mirage_nb.runtime.artifacts import distrusted
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.settings import Settings, read_settings
@@ -114,6 +115,8 @@ def _store(settings: Settings) -> Part:
         probe = settings.home / ".doctor"
         probe.write_bytes(b"x")
         probe.unlink()
+        for why in distrusted(settings.home):
+            raise RuntimeError(why)
         return f"{settings.home}, SQLite {sqlite3.sqlite_version}"
 
     remedy = "set MIRAGE_NB_HOME to a folder that can be written to"

@@ -14,14 +14,13 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mirage_nb.errors import CompileError, LaunchError, MissingPartError
 from mirage_nb.runtime.arguments import Job, Parameter, bind
-from mirage_nb.runtime.artifacts import ArtifactCache, digest, digest_folder
+from mirage_nb.runtime.artifacts import CPU_FOLDER, ArtifactCache, digest, digest_folder, own_folder
 from mirage_nb.runtime.compile import DEVICE_FOLDER, relevant
 from mirage_nb.search.session.mailbox import temporary_folder
 from mirage_nb.settings import Settings, read_settings
@@ -168,12 +167,11 @@ class CpuModule:
 
 
 class _Builder:
-    """Runs the C++ compiler; what it makes lives in the cache, or in a temporary folder with this object."""
+    """Runs the C++ compiler; what it makes lives in the cache, or in a folder that ends with this process."""
 
     def __init__(self, settings: Settings) -> None:
         self._cxx = settings.cxx
-        self._cache = ArtifactCache(settings.home / "cpu")
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._cache = ArtifactCache(settings.home / CPU_FOLDER)
         self._key = (self._version(), digest_folder(DEVICE_FOLDER, *CPU_PARTS), *_machine_flags())
 
     def runner(self) -> Path:
@@ -236,9 +234,7 @@ class _Builder:
         try:
             return self._cache.store(key, suffix, made.read_bytes(), facts, executable=executable).path
         except OSError:
-            if self._temporary is None:
-                self._temporary = tempfile.TemporaryDirectory(prefix="mirage-nb-")
-            own = ArtifactCache(Path(self._temporary.name))
+            own = ArtifactCache(own_folder() / CPU_FOLDER)
             return own.store(key, suffix, made.read_bytes(), facts, executable=executable).path
 
     def _version(self) -> str:

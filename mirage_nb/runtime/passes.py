@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.runtime.artifacts import distrusted
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable
@@ -130,6 +131,8 @@ class Passes:
         snapshot = self.search.snapshot()
         candidates = snapshot.candidates
         chosen = [c for c in candidates if c.digest in snapshot.pinned]
+        for why in distrusted(read_settings().home):
+            self.search.tell(why)
         try:
             if not candidates:
                 self.search.tell("no muGraph was verified within these bounds")
