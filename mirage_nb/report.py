@@ -74,7 +74,7 @@ def _winner_lines(session: Session, winner: Winner) -> list[str]:
         f"executed on {winner.executable.device}: relative error {winner.report.relative_error:.1e} against float64"
     )
     if winner.candidate.time_us is not None:
-        lines.append(f"time: {winner.candidate.time_us:.2f} us (median, inputs rotated past L2)")
+        lines.append(f"time: {winner.candidate.time_us:.2f} us (median, behind a foreign kernel, nothing in L2)")
     else:
         lines.append(f"time: not measured here; the cost model estimates {winner.candidate.estimate_us:.2f} us")
     for lap in session.baselines:

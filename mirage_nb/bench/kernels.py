@@ -1,9 +1,10 @@
 """`bench kernels`: our kernels against every peer, in one run on the attached GPU.
 
 For every workload: search, verify, compile and time as a user would, tune if asked to, then race the winner against
-the peers. Prints one line per workload and batch size: our median and spread, the practical floor and how near we
-are to it, the best correct peer, the ratio; at the end the geometric mean of the ratios. `--from FILE` prints and
-draws a record; it needs no GPU.
+the peers, back to back and behind a foreign kernel (see `runtime.timing`). Prints one line per workload and batch
+size: our median and spread, the practical floor and how near we are to it, the best correct peer, both ways, and the
+smaller of the two ratios, which is the one that counts; at the end their geometric mean. `--from FILE` prints and draws
+a record; it needs no GPU. A row's own times are back to back; `after` has those behind a foreign kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +29,7 @@ from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, Winner, superoptimize
 from mirage_nb.runtime.gpu import TURN, Gpu, attached_gpu
-from mirage_nb.runtime.timing import time_launches
+from mirage_nb.runtime.timing import Timing, time_launches
 from mirage_nb.runtime.torch_program import torch_dtype
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
@@ -192,17 +193,14 @@ def _measure(program: TensorProgram, batch: int, session: Session, gpu: Gpu) -> 
     with TURN:
         laps = race(program.graph, ours, peers(program.name, program.graph, torch), gpu, scale=session.input_scale)
         call_us = _call_us(program, winner) if winner is not None and ours else None
-    timed = {lap.name: lap for lap in laps if lap.timing is not None}
-    mine = timed.pop(OURS, None)
-    best = min(timed.values(), key=lambda lap: lap.timing.median_us if lap.timing else 0.0, default=None)
     snapshot = session.snapshot()
     doubtful = doubt(laps, gpu)
     return {
         "workload": program.name,
         "B": batch,
-        "ours_us": mine.timing.median_us if mine and mine.timing else None,
-        "spread_us": [mine.timing.low_us, mine.timing.high_us] if mine and mine.timing else None,
-        "error": mine.error if mine else None,
+        **_standing({lap.name: lap.chain for lap in laps if lap.chain}),
+        "after": _standing({lap.name: lap.timing for lap in laps if lap.timing}),
+        "error": next((lap.error for lap in laps if lap.name == OURS), None),
         "floor_us": floor_us(program, session.target),
         "call_us": call_us,
         "mugraph": print_graph(winner.candidate.graph) if winner is not None else None,
@@ -210,11 +208,22 @@ def _measure(program: TensorProgram, batch: int, session: Session, gpu: Gpu) -> 
         "verdict": str(winner.candidate.verdict) if winner is not None else None,
         "session_seconds": round(snapshot.seconds, 3),  # until its winner, its turns on the card included
         "timed": sum(c.time_us is not None for c in snapshot.candidates),
-        "peer": best.name if best else None,
-        "peer_us": best.timing.median_us if best and best.timing else None,
-        "peers": {lap.name: lap.timing.median_us for lap in timed.values() if lap.timing},
         "messages": [*snapshot.messages, *([doubtful] if doubtful else [])],
         "left_out": {lap.name: lap.note or "not captured" for lap in laps if lap.timing is None},
+    }
+
+
+def _standing(timed: Mapping[str, Timing]) -> Row:
+    """Our time and spread, and the peers' times, the best of them by name."""
+    mine = timed.get(OURS)
+    peers = {name: timing.median_us for name, timing in timed.items() if name != OURS}
+    best = min(peers, key=lambda name: peers[name], default=None)
+    return {
+        "ours_us": mine.median_us if mine else None,
+        "spread_us": [mine.low_us, mine.high_us] if mine else None,
+        "peer": best,
+        "peer_us": peers[best] if best else None,
+        "peers": peers,
     }
 
 
@@ -229,15 +238,12 @@ def _call_us(program: TensorProgram, winner: Winner) -> float:
 
 def _failed(program: TensorProgram, batch: int, session: Session, error: Exception) -> Row:
     """The row of a workload that could not be measured."""
-    empty = dict.fromkeys((
-        "ours_us", "spread_us", "error", "call_us", "mugraph", "emitted", "verdict", "session_seconds", "peer",
-        "peer_us",
-    ))  # fmt: skip
+    empty = dict.fromkeys(("error", "call_us", "mugraph", "emitted", "verdict", "session_seconds"))
     messages = [*session.snapshot().messages, f"not measured: {error}"]
     floor = floor_us(program, session.target)
     return {
-        "workload": program.name, "B": batch, **empty, "floor_us": floor, "timed": 0, "peers": {}, "messages": messages,
-        "left_out": {},
+        "workload": program.name, "B": batch, **_standing({}), **empty, "floor_us": floor, "timed": 0,
+        "messages": messages, "left_out": {},
     }  # fmt: skip
 
 
@@ -249,8 +255,12 @@ def floor_us(program: TensorProgram, target: Target) -> float:
 
 
 def ratio(row: Row) -> float | None:
-    """How many times faster than the best peer; None if one of the two was not timed."""
-    return row["peer_us"] / row["ours_us"] if row["ours_us"] and row["peer_us"] else None
+    """How many times faster than the best peer, back to back or behind a foreign kernel, whichever is less; None if one
+    of the two was not timed. Older records know the first only."""
+    standings = (row, row.get("after") or row)
+    if not all(s["ours_us"] and s["peer_us"] for s in standings):
+        return None
+    return float(min(s["peer_us"] / s["ours_us"] for s in standings))
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -262,10 +272,11 @@ def table(rows: Sequence[Row], target: Target) -> str:
     """One line per workload and batch size, and the geometric mean of the ratios."""
     lines = [
         f"{'workload':<16}{'B':>3}{'ours us':>10}{'spread':>16}{'floor us':>10}{'of floor':>10}{'call us':>9}"
-        f"{'best peer us':>14}  {'peer':<28}{'ratio':>6}"
+        f"{'best peer us':>14}  {'peer':<28}{'ours after':>11}{'peer after':>11}  {'peer':<28}{'ratio':>6}"
     ]
     for row in rows:
         ours, floor, faster = row["ours_us"], _floor(row, target), ratio(row)
+        after = row.get("after") or {}
         cells = (
             _shown(ours),
             "-" if row["spread_us"] is None else "{:.2f} to {:.2f}".format(*row["spread_us"]),
@@ -273,10 +284,15 @@ def table(rows: Sequence[Row], target: Target) -> str:
             f"{floor / ours:.0%}" if ours and floor else "-",
             _shown(row.get("call_us")),
             _shown(row["peer_us"]),
+            row["peer"] or "-",
+            _shown(after.get("ours_us")),
+            _shown(after.get("peer_us")),
+            after.get("peer") or "-",
+            _shown(faster),
         )
         lines.append(
-            "{:<16}{:>3}{:>10}{:>16}{:>10}{:>10}{:>9}{:>14}  {:<28}{:>6}".format(
-                row["workload"], row["B"], *cells, row["peer"] or "-", _shown(faster)
+            "{:<16}{:>3}{:>10}{:>16}{:>10}{:>10}{:>9}{:>14}  {:<28}{:>11}{:>11}  {:<28}{:>6}".format(
+                row["workload"], row["B"], *cells
             )
         )
     ratios = [r for row in rows if (r := ratio(row)) is not None]
@@ -286,7 +302,8 @@ def table(rows: Sequence[Row], target: Target) -> str:
     lines.append(
         f"floor: {target.start_us:g} us + bytes of inputs and outputs / {target.device_bandwidth / 1e3:g} TB/s, "
         f"the best of two kernels that only read, measured on the {target.name}; spread: 10th to 90th percentile; "
-        "call: what a prepared call takes to return to Python"
+        "call: what a prepared call takes to return to Python; after: each call behind a foreign kernel that rewrites "
+        "more than L2, without that one's time; ratio: the smaller of the two"
     )
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,14 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph, TensorType
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.launch import Call, GpuExecutable, usable
-from mirage_nb.runtime.timing import Contestant, Timing, set_count, time_interleaved, time_quickly
+from mirage_nb.runtime.timing import (
+    Contestant,
+    Timing,
+    foreign_kernel,
+    set_count,
+    time_interleaved,
+    time_quickly,
+)
 from mirage_nb.runtime.torch_program import as_torch, torch_dtype
 
 RACE_TOLERANCE = 2e-2
@@ -50,12 +57,16 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One contestant: relative error against float64, and its timing, or None with the reason in `note`."""
+    """One contestant: relative error against float64, and its timing, or None with the reason in `note`.
+
+    `timing` is of calls that stand behind a foreign kernel each, `chain` of calls back to back (see `timing`).
+    """
 
     name: str
     error: float | None
     timing: Timing | None
     note: str = ""
+    chain: Timing | None = None
 
 
 def race(
@@ -113,8 +124,11 @@ def _race(
             contestants.append(Contestant(name, calls))
         else:
             laps[name] = Lap(name, distance, None, "wrong or inaccurate: not timed")
-    for timing in time_interleaved(contestants, torch, repeats=repeats):
-        laps[timing.name] = Lap(timing.name, laps[timing.name].error, timing)
+    chained = {t.name: t for t in time_interleaved(contestants, torch, repeats=repeats)}
+    behind = foreign_kernel(torch)
+    captured = [contestant for contestant in contestants if contestant.name in chained]
+    for timing in time_interleaved(captured, torch, repeats=repeats, behind=behind):
+        laps[timing.name] = replace(laps[timing.name], timing=timing, note="", chain=chained[timing.name])
     return list(laps.values())
 
 
@@ -135,6 +149,7 @@ class Track:
         with torch_errors():
             self._sets = _buffer_sets(program, gpu, scale)
             self._reference = as_torch(program, torch)(*(t.double() for t in self._sets[0][0]))
+            self._behind = foreign_kernel(torch)
 
     def lap(self, name: str, executable: GpuExecutable, limit_us: float) -> Lap:
         """Check one executable and time it, briefly if it takes longer than `limit_us`.
@@ -159,7 +174,7 @@ class Track:
         distance = _error(outputs, self._reference)
         if not distance <= RACE_TOLERANCE:
             return Lap(name, distance, None, "wrong or inaccurate: not timed")
-        timing = time_quickly(Contestant(name, calls), torch, limit_us)
+        timing = time_quickly(Contestant(name, calls), torch, limit_us, behind=self._behind)
         return Lap(name, distance, timing, "" if timing is not None else "not captured into a CUDA graph")
 
 

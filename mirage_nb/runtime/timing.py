@@ -1,9 +1,11 @@
 """Timing on the attached GPU: graph replays, inputs rotated past L2, contestants interleaved.
 
 In: functions that enqueue work for one set of buffers. Out: microseconds per call, median and spread.
-Outputs are checked by the caller before anything is timed. Every contestant is captured into one CUDA
+Outputs are checked by the caller before anything is timed. Every contestant is captured into a CUDA
 graph that calls it once for each set of buffers; replays of all contestants take turns, so a change of
-clock or of a neighbour's load meets all of them alike.
+clock or of a neighbour's load meets all of them alike. Two ways to line the calls up: back to back, and each behind
+a foreign kernel whose own time is taken off. The second is how a kernel is met inside a model: nothing of its own is
+in L2, and no kernel of its own kind in front of it lets it start early.
 """
 
 from __future__ import annotations
@@ -17,11 +19,18 @@ from typing import Any
 
 from mirage_nb.errors import LaunchError
 
+Call = Callable[[], object]
+"""Enqueues work on the current stream."""
+
 L2_FACTOR = 3.0
 """The rotated sets hold this many times the card's L2, so that a set is gone before its next turn."""
 MAX_SETS = 64
 CALLS_PER_GRAPH = 24
 """At least so many calls in one CUDA graph: what it costs to start the graph is spread over them."""
+BEHIND_CALLS = 8
+"""So many calls in one CUDA graph when each stands behind a foreign kernel."""
+FOREIGN_BYTES = 192 * 2**20
+"""What that kernel rewrites: more than the L2 of any card holds."""
 FEW = 3
 """Replays after which a contestant that is clearly slower is timed no more."""
 HOPELESS, HOPELESS_US = 10.0, 500.0
@@ -48,7 +57,7 @@ class Contestant:
     """Something to time: `calls[i]()` enqueues one call on buffer set i, on the current stream."""
 
     name: str
-    calls: Sequence[Callable[[], object]]
+    calls: Sequence[Call]
 
 
 def set_count(bytes_per_set: int, l2_bytes: int) -> int:
@@ -56,35 +65,48 @@ def set_count(bytes_per_set: int, l2_bytes: int) -> int:
     return max(2, min(MAX_SETS, math.ceil(L2_FACTOR * l2_bytes / max(1, bytes_per_set))))
 
 
-def time_interleaved(contestants: Sequence[Contestant], torch: Any, *, repeats: int = 40) -> list[Timing]:
+def foreign_kernel(torch: Any) -> Call:
+    """A function that enqueues a kernel of somebody else's, which rewrites `FOREIGN_BYTES` of device memory."""
+    words = torch.zeros(FOREIGN_BYTES // 4, dtype=torch.int32, device="cuda")
+    return lambda: words.add_(1)
+
+
+def time_interleaved(
+    contestants: Sequence[Contestant], torch: Any, *, repeats: int = 40, behind: Call | None = None
+) -> list[Timing]:
     """Time all contestants on the current device, taking turns.
 
     A contestant that cannot be captured into a CUDA graph is left out of the result.
+
+    Args:
+        repeats: replays of each.
+        behind: a foreign kernel to stand in front of every call; None: calls stand back to back.
 
     Raises:
         LaunchError: no GPU is attached.
     """
     if not torch.cuda.is_available():
         raise LaunchError("there is no GPU to time on")
-    captured = []
-    for contestant in contestants:
-        graph = _capture(contestant, torch)
-        if graph is not None:
-            captured.append((contestant, graph))
-    samples: dict[str, list[float]] = {contestant.name: [] for contestant, _ in captured}
+    lane = _Lane(torch, behind)
+    captured = [(contestant.name, replay) for contestant in contestants if (replay := lane.captured(contestant))]
+    samples: dict[str, list[float]] = {name: [] for name, _ in captured}
     for _ in range(3):
-        for _, graph in captured:
-            graph.replay()
+        for _, replay in captured:
+            replay.run()
     torch.cuda.synchronize()
     for _ in range(repeats):
-        for contestant, graph in captured:
-            samples[contestant.name].append(_took(graph.replay, torch) / len(_turns(contestant)))
-    return [_summary(contestant.name, samples[contestant.name]) for contestant, _ in captured]
+        alone = lane.alone()
+        for name, replay in captured:
+            samples[name].append(replay.took(torch) - alone)
+    return [_summary(name, samples[name]) for name, _ in captured]
 
 
-def time_quickly(contestant: Contestant, torch: Any, limit_us: float, *, repeats: int = 16) -> Timing | None:
+def time_quickly(
+    contestant: Contestant, torch: Any, limit_us: float, *, repeats: int = 16, behind: Call | None = None
+) -> Timing | None:
     """Time one contestant by itself, and stop after a few replays when all of them took longer than `limit_us`
     per call, or after one round of calls when that is hopeless. None when it cannot be captured into a CUDA graph.
+    `behind` as for `time_interleaved`.
 
     Raises:
         LaunchError: no GPU is attached.
@@ -94,17 +116,18 @@ def time_quickly(contestant: Contestant, torch: Any, limit_us: float, *, repeats
     once = _took(lambda: [call() for call in contestant.calls], torch) / len(contestant.calls)
     if once > max(HOPELESS * limit_us, HOPELESS_US):
         return _summary(contestant.name, [once])
-    graph = _capture(contestant, torch)
-    if graph is None:
+    lane = _Lane(torch, behind)
+    replay = lane.captured(contestant)
+    if replay is None:
         return None
-    graph.replay()
+    replay.run()
     samples: list[float] = []
     while len(samples) < repeats and (len(samples) < FEW or min(samples) <= limit_us):
-        samples.append(_took(graph.replay, torch) / len(_turns(contestant)))
+        samples.append(replay.took(torch) - lane.alone())
     return _summary(contestant.name, samples)
 
 
-def time_launches(call: Callable[[], object], wait: Callable[[], object]) -> float:
+def time_launches(call: Call, wait: Call) -> float:
     """Microseconds that a call takes to return to Python, while the card has yet to do what it asked for: the
     median of rounds, each short enough that the card's queue takes it whole.
 
@@ -124,7 +147,47 @@ def time_launches(call: Callable[[], object], wait: Callable[[], object]) -> flo
     return statistics.median(rounds)
 
 
-def _took(enqueue: Callable[[], object], torch: Any) -> float:
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A captured graph of so many calls."""
+
+    run: Call
+    calls: int
+
+    def took(self, torch: Any) -> float:
+        """Microseconds per call of one replay."""
+        return _took(self.run, torch) / self.calls
+
+
+class _Lane:
+    """How calls are lined up in CUDA graphs: back to back, or each behind a foreign kernel."""
+
+    def __init__(self, torch: Any, behind: Call | None) -> None:
+        self._torch, self._behind = torch, behind
+        self._foreign = self.captured(Contestant("", [_nothing])) if behind is not None else None
+
+    def captured(self, contestant: Contestant) -> _Replay | None:
+        """The calls of a contestant, in order, again and again until there are enough for one graph; None if one of
+        them cannot be captured."""
+        wanted = CALLS_PER_GRAPH if self._behind is None else BEHIND_CALLS
+        turns = [*contestant.calls] * math.ceil(wanted / len(contestant.calls))
+        steps = turns
+        if self._behind is not None:
+            turns = turns[:wanted]
+            steps = [step for call in turns for step in (self._behind, call)]
+        graph = _capture(steps, self._torch)
+        return _Replay(graph.replay, len(turns)) if graph is not None else None
+
+    def alone(self) -> float:
+        """Microseconds that the foreign kernel takes just now."""
+        return self._foreign.took(self._torch) if self._foreign is not None else 0.0
+
+
+def _nothing() -> None:
+    """No work."""
+
+
+def _took(enqueue: Call, torch: Any) -> float:
     """Microseconds that the card takes for what this enqueues on the current stream."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
@@ -134,32 +197,26 @@ def _took(enqueue: Callable[[], object], torch: Any) -> float:
     return float(begin.elapsed_time(end)) * 1e3
 
 
-def _capture(contestant: Contestant, torch: Any) -> Any:
-    """All calls of a contestant as one CUDA graph, or None if one of them cannot be captured."""
+def _capture(turns: Sequence[Call], torch: Any) -> Any:
+    """Calls as one CUDA graph, or None if one of them cannot be captured."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):
-            for call in contestant.calls:
+            for call in dict.fromkeys(turns):
                 call()
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
             # What other threads do, a search that compiles, is no part of it and does not spoil it.
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                for call in _turns(contestant):
+                for call in turns:
                     call()
         except RuntimeError:
             torch.cuda.synchronize()
             return None
     torch.cuda.synchronize()
     return graph
-
-
-def _turns(contestant: Contestant) -> list[Callable[[], object]]:
-    """All calls in order, again and again, until there are enough for one graph."""
-    rounds = math.ceil(CALLS_PER_GRAPH / len(contestant.calls))
-    return [*contestant.calls] * rounds
 
 
 def _summary(name: str, samples: list[float]) -> Timing:

@@ -51,6 +51,16 @@ def test_the_mean_is_the_geometric_one() -> None:
     assert " 50%" not in shown[1] and "2.00" in shown[1] and shown[3].split()[2] == "-"
 
 
+def test_the_smaller_ratio_counts() -> None:
+    """A kernel that overlaps with its own kind back to back has to show what it does behind somebody else's."""
+    chain = row("ntrans", 1.0, 3.0)
+    slower, faster = row("ntrans", 2.5, 3.0), row("ntrans", 1.0, 5.0)
+    assert ratio({**chain, "after": slower}) == pytest.approx(1.2) and ratio({**chain, "after": faster}) == 3.0
+    assert ratio({**chain, "after": row("ntrans", None, 3.0)}) is None
+    shown = table([{**chain, "after": slower}], H200).splitlines()[1]
+    assert shown.split()[-4:] == ["2.50", "3.00", "eager", "1.20"]
+
+
 @pytest.mark.parametrize(("name", "batch", "floor"), [
     ("rmsnorm", 1, 13.1), ("rmsnorm", 8, 13.1), ("gated_mlp", 1, 16.9), ("gated_mlp", 8, 17.1), ("gqa", 1, 2.4),
     ("decode70b", 1, 3.6), ("decode70b", 8, 16.9), ("ntrans", 8, 2.2), ("lora", 1, 2.3),

@@ -297,6 +297,8 @@ def test_a_race_times_those_that_are_right(rmsnorm: Any, gpu: Gpu, torch: Any) -
         timing = laps[name].timing
         assert timing is not None and laps[name].note == ""
         assert 0.5 < timing.low_us <= timing.median_us <= timing.high_us < 1000
+        chain = laps[name].chain
+        assert chain is not None and 0.5 < chain.median_us < 2 * timing.median_us, "behind others nobody is faster"
     assert laps["wrong"].timing is None and "wrong" in laps["wrong"].note
     assert laps["broken"].timing is None and laps["broken"].note == "these shapes are not supported"
     assert laps["waits"].timing is None and "captured" in laps["waits"].note

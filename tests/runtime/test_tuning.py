@@ -20,7 +20,7 @@ from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.runtime import heats, passes, tuning
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.timing import Contestant, Timing, time_launches, time_quickly
+from mirage_nb.runtime.timing import Contestant, Timing, time_interleaved, time_launches, time_quickly
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.tuning import calibrated, more_instances, next_ones, structure_of
 from mirage_nb.runtime.winner import Winner
@@ -106,7 +106,7 @@ class FakeTorch:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.cuda = SimpleNamespace(is_available=lambda: True, Event=self.event)
+        self.cuda = SimpleNamespace(is_available=lambda: True, Event=self.event, synchronize=lambda: None)
 
     def event(self, enable_timing: bool) -> Any:
         assert enable_timing
@@ -142,7 +142,7 @@ def test_the_hopeless_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of 20 ms took seconds of the card, and minutes in the last race."""
     torch, captured = FakeTorch(), []
     replays = SimpleNamespace(replay=torch.work(24 * 700.0))
-    monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda c, t: captured.append(c.name) or replays)
+    monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda steps, t: captured.append(name) or replays)
     cases = ("slow", 20e3, 30.0), ("slowest", 30e3, 30.0), ("near", 700.0, 100.0), ("start", 80.0, 2.0)
     for name, us, limit in cases:
         timing = time_quickly(Contestant(name, [torch.work(us)] * 3), torch, limit)
@@ -151,6 +151,26 @@ def test_the_hopeless_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert captured == ["near", "start"]
     first = time_quickly(Contestant("first", [torch.work(20e3)]), torch, float("inf"))
     assert first is not None and first.repeats == 16, "there is nothing better"
+
+
+def test_what_a_foreign_kernel_takes_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call stands behind one, and so do the empty calls that show what it takes just now."""
+    torch, lined_up = FakeTorch(), []
+
+    def captured(steps: Any, torch: Any) -> SimpleNamespace:
+        lined_up.append(len(steps))
+        return SimpleNamespace(replay=lambda: [step() for step in steps])
+
+    monkeypatch.setattr("mirage_nb.runtime.timing._capture", captured)
+    contestant = Contestant("x", [torch.work(5.0), torch.work(7.0)])
+    (alone,) = time_interleaved([contestant], torch)
+    (behind,) = time_interleaved([contestant], torch, behind=torch.work(90.0))
+    quick = time_quickly(contestant, torch, 30.0, behind=torch.work(90.0))
+    assert quick is not None and alone.median_us == behind.median_us == quick.median_us == pytest.approx(6.0)
+    assert lined_up == [24, 16, 16, 16, 16], "as many foreign kernels as calls"
+    drifting = torch.work(*(float(us) for us in range(50, 2000)))
+    (steady,) = time_interleaved([contestant], torch, behind=drifting)
+    assert steady.median_us == pytest.approx(6.0 + 8.0), "what it took in the replay just before"
 
 
 def test_a_launch_is_timed_without_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
