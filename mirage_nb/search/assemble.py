@@ -12,20 +12,19 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import KernelGraph
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces import Piece
 from mirage_nb.search.sizes import instantiate
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.search.sizes.instantiate import Draft, Instance
+from mirage_nb.search.sizes.library import library_us
 from mirage_nb.search.structure import Structure
 from mirage_nb.targets import Target
 
 PER_PART = 4
 """Instances of a part that are combined with those of the others."""
-LIBRARY_SHARE = 0.8
-"""Of the tensor rate, what a pre-defined matmul reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,16 +218,8 @@ def _joined(program: KernelGraph, assembly: Assembly, chosen: Sequence[Instance]
 
 
 def _library_cost(graph: KernelGraph, target: Target) -> Cost:
-    """A pre-defined kernel: a product is one launch at full rate, others are followed by a copy of their result."""
+    """A pre-defined kernel."""
     (op,) = graph.ops
-    if op.kind is OpKind.RESHAPE:
-        return Cost(0.0, 0.0, 0.0, 0.0, 1, 0)
-    result = graph.output_types[0]
-    moved = sum(i.type.nbytes for i in graph.inputs) + result.nbytes
-    depth = graph.types[op.inputs[0]].shape[-1] if op.kind is OpKind.MATMUL else 0
-    work = 2.0 * result.elements * depth / (LIBRARY_SHARE * target.tensor_rate * 1e6)
-    launch = target.start_us + target.launch_us
-    us = launch + max(work, moved / (target.device_bandwidth * 1e3))
-    if op.kind is not OpKind.MATMUL:
-        us += launch + 2 * result.nbytes / (target.device_bandwidth * 1e3)
-    return Cost(us, float(moved), 0.0, 0.0, 1, 1)
+    us = library_us(graph, op, target)
+    moved = sum(i.type.nbytes for i in graph.inputs) + graph.output_types[0].nbytes
+    return Cost(us, float(moved) if us else 0.0, 0.0, 0.0, 1, int(us > 0))

@@ -40,6 +40,12 @@ class Piece:
     writes: tuple[int, ...]
 
     @property
+    def digest(self) -> str:
+        """Equal for equal parts, wherever they stand and whatever their tensors are called."""
+        named = tuple(replace(i, name=f"x{n}", dims=()) for n, i in enumerate(self.graph.inputs))
+        return replace(self.graph, inputs=named).returning(self.graph.outputs).digest()
+
+    @property
     def in_library(self) -> bool:
         """Whether a pre-defined kernel computes it: a single operator on stored tensors."""
         return len(self.graph.ops) == 1 and self.graph.ops[0].kind is not OpKind.CONST
@@ -53,7 +59,7 @@ def pieces(program: KernelGraph, cut: Cut) -> tuple[Piece, ...]:
     """
     maker = {value: op for op, values in program.definitions() for value in values}
     stored = {*cut, *program.outputs}
-    made = [_piece(program, maker, stored, writes) for writes in _written(program, maker, stored)]
+    made = [part_of(program, maker, stored, writes) for writes in _written(program, maker, stored)]
     return tuple(_ordered(made, set(range(program.input_count))))
 
 
@@ -110,7 +116,8 @@ def _cone(maker: dict[int, Op], stored: set[int], writes: Sequence[int]) -> list
     return sorted(found)
 
 
-def _piece(program: KernelGraph, maker: dict[int, Op], stored: set[int], writes: list[int]) -> Piece:
+def part_of(program: KernelGraph, maker: dict[int, Op], stored: set[int], writes: list[int]) -> Piece:
+    """The piece that computes these values from stored ones, as far as they are not among these themselves."""
     cone = _cone(maker, stored, writes)
     reads = sorted({v for value in cone for v in maker[value].inputs} - set(cone))
     taken = {i.name for i in program.inputs}
@@ -153,7 +160,7 @@ def smallest_cut(program: KernelGraph, expressible: Callable[[KernelGraph], bool
         for value, op in maker.items():
             if op.kind is OpKind.CONST or (op.kind in VIEWS and value not in cut):
                 continue
-            while value not in alone and not expressible(_piece(program, maker, cut, [value]).graph):
+            while value not in alone and not expressible(part_of(program, maker, cut, [value]).graph):
                 operands = {v for v in op.inputs if v in maker and maker[v].kind is not OpKind.CONST}
                 if operands <= cut:
                     alone.add(value)

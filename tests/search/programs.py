@@ -45,6 +45,9 @@ class Builder:
         rank = len(self.graph.types[x].shape)
         return self.op(OpKind.TRANSPOSE, x, attrs=TransposeAttrs((*range(rank - 2), rank - 1, rank - 2)))
 
+    def transpose_to(self, x: int, perm: tuple[int, ...]) -> int:
+        return self.op(OpKind.TRANSPOSE, x, attrs=TransposeAttrs(perm))
+
     def rms(self, x: int) -> int:
         extent = self.graph.types[x].shape[-1]
         mean = self.op(OpKind.MUL, self.sum(self.op(OpKind.MUL, x, x)), self.const(Fraction(1, extent)))

@@ -1,0 +1,217 @@
+"""Partition a program of any size into pieces that pay: what is searched, or computed by a library, as one.
+
+In: a kernel graph of pre-defined operators, a target. Out: `Piece`s, convex parts of the program in launch order, each
+a program of its own that reads inputs and values that earlier pieces store. Operators that lie next to each other, or
+read the same tensor, are joined while that saves the most by a coarse estimate of both sides: bytes that no longer
+cross device memory, and launches. Views and constants cost nothing and are made again wherever they are read.
+
+Invariants: every computed value that an output needs is computed by exactly one piece; pieces in order find what they
+read; equal programs are partitioned alike on any machine. Equal pieces are found by `Piece.digest`, which leaves names
+out: a model of many like layers has few different ones, and each is searched once.
+
+    for piece in partition(graph, target):
+        known = searched.setdefault(piece.digest, search(piece.graph))
+        values.update(zip(piece.writes, known(*(values[v] for v in piece.reads))))
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mirage_nb.errors import SearchError
+from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.search.axes import prepare
+from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, part_of
+from mirage_nb.search.sizes.coarse import coarse_us
+from mirage_nb.search.sizes.library import library_us
+from mirage_nb.targets import Target
+
+FREE = VIEWS | {OpKind.CONST}
+"""Operators that every piece makes for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """How large pieces may become.
+
+    Attributes:
+        operators: most operators of a piece of several, views and constants apart.
+        products: most products among them.
+    """
+
+    operators: int
+    products: int
+
+
+SEARCHED = Grain(operators=18, products=4)
+"""Pieces that a search takes seconds for."""
+COMPOSED = Grain(operators=64, products=0)
+"""Every product alone, for a library; what lies between them in as few pieces as pay."""
+
+
+def partition(graph: KernelGraph, target: Target, grain: Grain = SEARCHED) -> tuple[Piece, ...]:
+    """The pieces of a program, in an order in which each finds what it reads; outputs that are inputs or constants
+    need none, what no output needs is left out.
+
+    Args:
+        graph: pre-defined operators, any number of them.
+        target: whose bandwidths and rates say what pays.
+        grain: how large pieces may become.
+
+    Raises:
+        SearchError: an operator is no pre-defined one.
+    """
+    return _Partition(graph, target, grain).pieces()
+
+
+class _Partition:
+    """The work on one program. An operator is known by the value that it makes; a group of them by a number."""
+
+    def __init__(self, graph: KernelGraph, target: Target, grain: Grain) -> None:
+        if any(op.body is not None for op in graph.ops):
+            raise SearchError("only pre-defined operators are partitioned", hint="give the tensor program")
+        self.graph, self.target, self.grain = graph, target, grain
+        self.maker = {values[0]: op for op, values in graph.definitions()}
+        self.needed = sorted(self._needed())
+        self.stored = {value for value in self.needed if self.maker[value].kind not in VIEWS}
+        self.sources = {value: self._sources(value) for value in self.needed}
+        self.readers: dict[int, list[int]] = {}
+        for value, sources in self.sources.items():
+            for source in sources:
+                self.readers.setdefault(source, []).append(value)
+        self.known: dict[str, float] = {}
+        self.members = {value: frozenset([value]) for value in self.needed}
+        self.group = {value: value for value in self.needed}
+        self.us = {number: self._us(members) for number, members in self.members.items()}
+
+    # -- what the program is --------------------------------------------------------------------------
+
+    def _needed(self) -> set[int]:
+        """The operators that some piece has to compute: outputs that are views among them."""
+        found: set[int] = set()
+        front = [v for v in self.graph.outputs if self._computed(v)]
+        while front:
+            value = front.pop()
+            if value not in found:
+                found.add(value)
+                front.extend(s for s in self._sources(value) if s in self.maker)
+        return found
+
+    def _computed(self, value: int) -> bool:
+        """Whether an output has to be made: it is no input, and more than a constant."""
+        return value in self.maker and self.maker[value].kind is not OpKind.CONST
+
+    def _sources(self, value: int) -> list[int]:
+        """The inputs and computed values that an operator reads, through views that are made where they are read."""
+        found: dict[int, None] = {}
+        front = list(reversed(self.maker[value].inputs))
+        while front:
+            source = front.pop()
+            op = self.maker.get(source)
+            if op is not None and op.kind in VIEWS:
+                front.extend(op.inputs)
+            elif op is None or op.kind is not OpKind.CONST:
+                found[source] = None
+        return list(found)
+
+    # -- what a group is -------------------------------------------------------------------------------
+
+    def _piece(self, members: frozenset[int]) -> Piece:
+        """The program of a group: it writes what others read, and outputs."""
+        outputs = set(self.graph.outputs)
+        writes = [v for v in sorted(members) if v in outputs or not members.issuperset(self.readers.get(v, ()))]
+        return part_of(self.graph, self.maker, (self.stored - members).union(writes), writes)
+
+    def _us(self, members: frozenset[int]) -> float:
+        """What a group takes: as one kernel or two, or, alone, by a library; infinite if neither can be."""
+        piece = self._piece(members)
+        known = self.known.get(piece.digest)
+        if known is None:
+            prepared = prepare(piece.graph)
+            known = math.inf if prepared.refused else coarse_us(prepared, self.target)
+            if len(members) == 1:
+                known = min(known, library_us(self.graph, self.maker[min(members)], self.target))
+            self.known[piece.digest] = known
+        return known
+
+    def _allowed(self, members: frozenset[int]) -> bool:
+        kinds = [self.maker[v].kind for v in members if self.maker[v].kind not in FREE]
+        return len(kinds) <= self.grain.operators and sum(kind in HEAVY for kind in kinds) <= self.grain.products
+
+    # -- joining ---------------------------------------------------------------------------------------
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """Join what pays most, until nothing does."""
+        fresh = itertools.count(len(self.graph.types))
+        heap: list[tuple[float, int, int]] = []
+        self._offer(heap, self.members)
+        while heap:
+            _, first, second = heapq.heappop(heap)
+            if first not in self.members or second not in self.members or self._apart(first, second):
+                continue
+            number, members = next(fresh), self.members.pop(first) | self.members.pop(second)
+            self.members[number], self.us[number] = members, self._us(members)
+            self.group.update(dict.fromkeys(members, number))
+            self._offer(heap, [number])
+        return tuple(self._piece(self.members[number]) for number in self._ordered())
+
+    def _offer(self, heap: list[tuple[float, int, int]], groups: Iterable[int]) -> None:
+        """Pairs with one of these groups that are worth joining."""
+        pairs = {(min(a, b), max(a, b)) for a in groups for b in self._near(a)}
+        for a, b in sorted(pairs):
+            members = self.members[a] | self.members[b]
+            if self._allowed(members):
+                gain = self.us[a] + self.us[b] - self._us(members)
+                if gain > 0:
+                    heapq.heappush(heap, (-gain, a, b))
+
+    def _near(self, number: int) -> Iterator[int]:
+        """Groups that read what this one writes, or write what it reads, or read beside it what it reads."""
+        for value in self.members[number]:
+            beside = [value]
+            for source in self.sources[value]:
+                readers = self.readers[source]
+                place = readers.index(value)
+                beside += readers[max(0, place - 1) : place + 2]
+            makers = [s for s in self.sources[value] if s in self.group]
+            for other in (*makers, *self.readers.get(value, ()), *beside):
+                if self.group[other] != number:
+                    yield self.group[other]
+
+    def _next(self, number: int) -> set[int]:
+        """The groups that read what this one writes."""
+        return {self.group[r] for v in self.members[number] for r in self.readers.get(v, ())} - {number}
+
+    def _apart(self, first: int, second: int) -> bool:
+        """Whether a third group has to come between two."""
+        return self._leads(first, second) or self._leads(second, first)
+
+    def _leads(self, first: int, second: int) -> bool:
+        """Whether a way over other groups leads from the first one to the second."""
+        last = max(self.members[second])
+        front = list(self._next(first) - {second})
+        seen = set(front)
+        while front:
+            after = self._next(front.pop())
+            if second in after:
+                return True
+            found = {n for n in after - seen - {first} if min(self.members[n]) < last}
+            seen |= found
+            front.extend(found)
+        return False
+
+    def _ordered(self) -> Iterator[int]:
+        """The groups in launch order."""
+        before = {
+            number: {self.group[s] for v in members for s in self.sources[v] if s in self.group} - {number}
+            for number, members in self.members.items()
+        }
+        done: set[int] = set()
+        while len(done) < len(before):
+            ready = min((n for n in before if n not in done and before[n] <= done), key=lambda n: min(self.members[n]))
+            done.add(ready)
+            yield ready

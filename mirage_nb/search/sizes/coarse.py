@@ -1,0 +1,165 @@
+"""A coarse estimate: what one kernel, or two, would take for a program at best, before anybody searches for it.
+
+In: a program over axes, a target. Out: microseconds. It knows no muGraph, only what every kernel of the program has to
+do: read what it reads once, and again for every block that shares it; do its work, and again wherever blocks are laid
+out along axes that a value has not; keep the tile of its results on the chip. Blocks lie along axes that all outputs
+have and nothing folds; a second kernel may sum up what blocks along one more axis leave. It says which parts of a
+program pay as one piece (`search.partition`) and ranks nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from mirage_nb.ir import DType, OpKind
+from mirage_nb.search.axes import Prepared
+from mirage_nb.search.limits import MAX_GRID_DIMS
+from mirage_nb.search.sizes.constants import FITTED, Constants
+from mirage_nb.targets import Target
+
+TILES = (1, 16, 64, 128)
+"""What a grid axis is cut into, about; or it stays whole."""
+SPLITS = (1, 4, 16, 64)
+"""Blocks along an axis whose parts a second kernel sums up."""
+SUM_BYTES = 4
+"""Of an element of a sum."""
+RESULT_US = 0.1
+"""One more tensor that is written: of two ways to join operators, the one that stores less."""
+TENSOR_TYPES = (DType.F16, DType.BF16)
+"""Element types whose products tensor cores compute."""
+KNOWN = 4096
+
+Numbers = npt.NDArray[np.float64]
+Axes = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Bytes that are read or written, or operations: of a value with these axes, computed along those of `over`."""
+
+    axes: Axes
+    over: Axes
+    amount: float
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a program reads, its products and other operators; how many results it has, their elements and bytes."""
+
+    count: int
+    results: int
+    written: int
+    reads: list[_Part] = field(default_factory=list)
+    products: list[_Part] = field(default_factory=list)
+    others: list[_Part] = field(default_factory=list)
+
+
+@lru_cache(maxsize=KNOWN)
+def coarse_us(prepared: Prepared, target: Target, constants: Constants = FITTED) -> float:
+    """Microseconds of a program that can be said over axes, as one kernel or two; infinite where it fits no chip."""
+    extents = [float(axis.extent) for axis in prepared.axes]
+    work, grid, tensor = _work(prepared, extents), _grid(prepared), _products_per_us(prepared, target, constants)
+    written = {axis for layout in prepared.output_axes for axis in layout}
+    splits = [axis for axis in prepared.reduced if axis not in written]
+    ways = (_Blocks.over(grid, split, extents) for split in (None, *splits))
+    return min(_least_us(work, blocks, tensor, target, constants) for blocks in ways)
+
+
+def _products_per_us(prepared: Prepared, target: Target, constants: Constants) -> float:
+    """Operations of products that all multiprocessors do together."""
+    wide = any(i.type.dtype not in TENSOR_TYPES for i in prepared.graph.inputs)
+    return 1e6 * constants.tensor_share * (target.vector_rate if wide else target.tensor_rate)
+
+
+def _grid(prepared: Prepared) -> tuple[int, ...]:
+    """The longest axes that all outputs have, and nothing folds."""
+    common = set(prepared.free)
+    for layout in prepared.output_axes:
+        common.intersection_update(layout)
+    able = [axis for axis in common if prepared.axes[axis].extent > 1]
+    return tuple(sorted(sorted(able, key=lambda a: (-prepared.axes[a].extent, a))[:MAX_GRID_DIMS]))
+
+
+def _work(prepared: Prepared, extents: Sequence[float]) -> _Work:
+    def part(axes: Axes, over: Axes, each: float = 1.0) -> _Part:
+        return _Part(axes, over, each * prod(extents[a] for a in over))
+
+    outputs = prepared.graph.output_types
+    work = _Work(len(outputs), sum(t.elements for t in outputs), sum(t.nbytes for t in outputs))
+    has: list[Axes] = []
+    for operator, args in prepared.program:
+        over: Axes = frozenset[int]().union(*(has[a] for a in args))
+        own = over
+        if operator.kind is OpKind.IN_ITER:
+            tensor = prepared.tensors[operator.leaf]
+            own = frozenset(a for a in tensor.axes if a is not None)
+            work.reads.append(part(own, own, prepared.graph.inputs[tensor.input].type.dtype.size))
+        elif operator.kind is OpKind.MATMUL:
+            own -= {operator.axis}
+            work.products.append(part(own, over, 2.0))
+        elif operator.kind is not OpKind.CONST:
+            own = own | {operator.axis} if operator.kind is OpKind.CONCAT else own - {operator.axis}
+            work.others.append(part(own, over | own))
+        has.append(own)
+    return work
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Every way considered to lay out blocks: how many along each axis, one number for each way; along `split` every
+    block leaves a part of a sum."""
+
+    along: dict[int, Numbers]
+    split: int | None
+    total: Numbers
+
+    @classmethod
+    def over(cls, grid: Sequence[int], split: int | None, extents: Sequence[float]) -> _Blocks:
+        """Along the axes of a grid, and along one more."""
+        tiles = [[t for t in TILES if t < extents[a]] + [extents[a]] for a in grid]
+        parts = [1] if split is None else [n for n in SPLITS if 1 < n < extents[split]]
+        table = np.array([*product(*tiles, parts)], np.float64).reshape(-1, len(grid) + 1)
+        along = {axis: np.ceil(extents[axis] / table[:, place]) for place, axis in enumerate(grid)}
+        if split is not None:
+            along[split] = table[:, -1]
+        return cls(along, split, np.prod([np.ones(len(table)), *along.values()], axis=0))
+
+    def amount(self, parts: Sequence[_Part]) -> Numbers:
+        """Of all blocks: what several of them need each does, or reads, by itself."""
+        total: Numbers = np.zeros(len(self.total))
+        for part in parts:
+            again = np.ones(len(total))
+            for axis, blocks in self.along.items():
+                if axis not in (part.over if axis == self.split else part.axes):
+                    again = again * blocks
+            total = total + part.amount * again
+        return total
+
+
+def _least_us(work: _Work, blocks: _Blocks, tensor: float, target: Target, constants: Constants) -> float:
+    if not len(blocks.total):
+        return math.inf
+    unique = sum(part.amount for part in work.reads) + work.written
+    bandwidth = target.device_bandwidth * 1e3
+    turns = np.ceil(blocks.total / target.multiprocessors) / blocks.total
+    moved = blocks.amount(work.reads)
+    copying = np.maximum(moved * turns / constants.port_bytes_us, moved / (bandwidth * constants.l2_speedup))
+    vector = 1e6 * target.vector_rate / constants.register_operations
+    working = blocks.amount(work.products) / tensor + blocks.amount(work.others) / vector
+    longest = np.maximum(copying, working * turns * target.multiprocessors)
+    us = target.start_us + RESULT_US * work.count + np.maximum(longest, unique / bandwidth)
+    if blocks.split is not None:
+        us = us + target.start_us + 2 * SUM_BYTES * blocks.along[blocks.split] * work.results / bandwidth
+    if work.products:
+        tiles = blocks.total if blocks.split is None else blocks.total / blocks.along[blocks.split]
+        us = np.where(SUM_BYTES * work.results / tiles > target.shared_per_block, math.inf, us)
+    return float(us.min())
+

@@ -1,0 +1,33 @@
+"""What pre-defined operators take: kernels of a library, one launch after the other.
+
+In: an operator of a kernel graph, a target. Out: microseconds. A product is one launch at the rate that libraries
+reach; everything else goes operand by operand through device memory, and its result once more when it is rounded and
+put in its place (`runtime.kernel_library`).
+"""
+
+from __future__ import annotations
+
+from mirage_nb.ir import DType, KernelGraph, Op, OpKind
+from mirage_nb.targets import Target
+
+LIBRARY_SHARE = 0.8
+"""Of the tensor rate, what a pre-defined matmul reaches."""
+PLAIN_SHARE = {DType.F32: 0.8, DType.F64: 0.4}
+"""The same of the vector rate, for element types that no tensor core takes."""
+PRODUCTS = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
+
+
+def library_us(graph: KernelGraph, op: Op, target: Target) -> float:
+    """Microseconds of one pre-defined operator of a graph; none for what only renames elements or is a constant."""
+    if op.kind in (OpKind.RESHAPE, OpKind.CONST):
+        return 0.0
+    (result,) = graph.results(op)
+    operands = [graph.types[v] for v in op.inputs]
+    moved = (sum(t.nbytes for t in operands) + result.nbytes) / (target.device_bandwidth * 1e3)
+    launch = target.start_us + target.launch_us
+    if op.kind not in PRODUCTS:
+        return launch + moved + launch + 2 * result.nbytes / (target.device_bandwidth * 1e3)
+    share = PLAIN_SHARE.get(result.dtype)
+    rate = target.tensor_rate * LIBRARY_SHARE if share is None else target.vector_rate * share
+    depth = sum(t.shape[-1] for t in operands[: len(operands) // 2])
+    return launch + max(2.0 * result.elements * depth / (rate * 1e6), moved)

@@ -1,0 +1,155 @@
+"""The partition of a program: convex pieces in launch order that compute it, found alike whatever its size."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_nb.errors import SearchError
+from mirage_nb.interp import reference
+from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.search.partition import COMPOSED, FREE, SEARCHED, Grain, partition
+from mirage_nb.search.pieces import HEAVY, Piece
+from mirage_nb.targets import TARGETS
+from tests.search.programs import PROGRAMS, Builder, qknorm
+from tests.strategies import programs
+
+H200 = TARGETS["h200"]
+GRAINS = (SEARCHED, COMPOSED, Grain(operators=1, products=1), Grain(operators=3, products=1))
+
+
+def composed(program: KernelGraph, parts: tuple[Piece, ...], arrays: list[Any]) -> list[Any]:
+    """What the pieces compute one after the other; a value that is not there yet is a KeyError."""
+    held: dict[int, Any] = dict(enumerate(arrays))
+    for op, (value, *_) in program.definitions():
+        if op.kind is OpKind.CONST:
+            held[value] = reference.evaluate(program.returning((value,)), arrays)[0]
+    for piece in parts:
+        held.update(zip(piece.writes, reference.evaluate(piece.graph, [held[v] for v in piece.reads]), strict=True))
+    return [held[v] for v in program.outputs]
+
+
+@settings(max_examples=120, deadline=None)
+@given(programs(), st.sampled_from(GRAINS), st.integers(0, 9))
+def test_pieces_in_order_compute_the_program(program: KernelGraph, grain: Grain, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arrays = [rng.uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
+    parts = partition(program, H200, grain)
+    with np.errstate(all="ignore"):
+        expected = reference.evaluate(program, arrays)
+        for found, right in zip(composed(program, parts, arrays), expected, strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-9)
+    stored = [v for piece in parts for v in piece.writes]
+    assert len(set(stored)) == len(stored)
+    for piece in parts:
+        counted = [op.kind for op in piece.graph.ops if op.kind not in FREE]
+        assert len(counted) <= max(1, grain.operators)
+        assert len(counted) <= 1 or sum(kind in HEAVY for kind in counted) <= grain.products
+    assert parts == partition(program, H200, grain)
+
+
+def test_every_operator_is_computed_once() -> None:
+    for make in PROGRAMS.values():
+        program = make()
+        for grain in GRAINS:
+            made = Counter(op.kind for piece in partition(program, H200, grain) for op in piece.graph.ops)
+            wanted = Counter(op.kind for op in program.ops)
+            assert {kind: n for kind, n in made.items() if kind not in FREE} == {
+                kind: n for kind, n in wanted.items() if kind not in FREE
+            }
+
+
+def layer(b: Builder, x: int, weights: tuple[int, ...], heads: int, tables: tuple[int, int, int]) -> int:
+    """One layer of a transformer with rotated queries and keys: about 50 operators."""
+    rows, width = b.graph.types[x].shape
+    each = width // heads
+    query, key, value, out, gate, up, down = weights
+    turn, cosine, sine = tables
+
+    def split(y: int) -> int:
+        return b.transpose_to(b.op(OpKind.RESHAPE, y, attrs=ReshapeAttrs((rows, heads, each))), (1, 0, 2))
+
+    def rotated(y: int) -> int:
+        return b.op(OpKind.ADD, b.op(OpKind.MUL, y, cosine), b.op(OpKind.MUL, b.matmul(y, turn), sine))
+
+    normed = b.rms(x)
+    q, k, v = (split(b.matmul(normed, w)) for w in (query, key, value))
+    attended = b.matmul(b.softmax(b.matmul(rotated(q), b.transpose(rotated(k))), safe=True), v)
+    joined = b.op(OpKind.RESHAPE, b.transpose_to(attended, (1, 0, 2)), attrs=ReshapeAttrs((rows, width)))
+    x = b.op(OpKind.ADD, x, b.matmul(joined, out))
+    normed = b.rms(x)
+    gated = b.op(OpKind.MUL, b.op(OpKind.SILU, b.matmul(normed, gate)), b.matmul(normed, up))
+    return b.op(OpKind.ADD, x, b.matmul(gated, down))
+
+
+def model(layers: int, rows: int = 16, width: int = 1024, heads: int = 16) -> KernelGraph:
+    each = width // heads
+    shapes: dict[str, tuple[int, ...]] = {"X": (rows, width), "R": (each, each), "C": (rows, each), "S": (rows, each)}
+    for n in range(layers):
+        shapes |= {f"{w}{n}": (width, width) for w in ("Q", "K", "V", "O")}
+        shapes |= {f"G{n}": (width, 4 * width), f"U{n}": (width, 4 * width), f"D{n}": (4 * width, width)}
+    b = Builder.over(**shapes)
+    x = 0
+    for n in range(layers):
+        x = layer(b, x, tuple(range(4 + 7 * n, 11 + 7 * n)), heads, (1, 2, 3))
+    return b.done(x)
+
+
+def test_layers_of_a_model_are_found_once_each() -> None:
+    program = model(6)
+    started = time.process_time()
+    parts = partition(program, H200)
+    assert time.process_time() - started < 10
+    digests = [piece.digest for piece in parts]
+    assert len(parts) == 30 and digests[10:15] == digests[15:20] == digests[20:25]
+    products = [[op.kind for op in piece.graph.ops].count(OpKind.MATMUL) for piece in parts[10:15]]
+    assert products == [3, 4, 1, 2, 1]
+    assert len({piece.digest for piece in partition(program, H200, COMPOSED)}) < 20
+
+
+def test_what_pays_depends_on_the_rows() -> None:
+    """Few rows: a norm and its product in one kernel. Many: every product by a library."""
+
+    def parts(rows: int) -> list[int]:
+        b = Builder.over(X=(rows, 4096), W=(4096, 4096))
+        b.matmul(b.rms(0), 1)
+        return [len(piece.graph.ops) for piece in partition(b.done(), H200)]
+
+    assert len(parts(16)) == 1 and parts(4096)[-1] == 1
+
+
+def test_attention_stays_whole() -> None:
+    assert len(partition(qknorm(), H200)) == 1
+
+
+def test_pieces_wait_for_none_that_waits_for_them() -> None:
+    """A side branch through a library operator lies between two operators that would pay together."""
+    b = Builder.over(X=(64, 64), A=(64, 64))
+    first = b.op(OpKind.EXP, 0)
+    side = b.matmul(first, 1)
+    b.op(OpKind.ADD, first, side)
+    parts = partition(b.done(), H200, COMPOSED)
+    assert [piece.writes for piece in parts] == [(2,), (3,), (4,)]
+
+
+def test_outputs_that_nothing_computes_need_no_piece() -> None:
+    b = Builder.over(X=(4, 6))
+    half = b.op(OpKind.REPEAT, 0, attrs=RepeatAttrs(1, 2))
+    used = b.op(OpKind.EXP, 0)
+    b.op(OpKind.SQRT, 0)
+    parts = partition(b.done(0, half, used, b.const(1)), H200)  # type: ignore[arg-type]
+    assert sorted(v for piece in parts for v in piece.writes) == [half, used]
+    assert partition(b.done(0), H200) == ()
+
+
+def test_mugraphs_are_not_partitioned() -> None:
+    block = BlockGraph.start((Builder.over(X=(4,)).graph.types[0],), (1,))
+    graph = Builder.over(X=(4,)).graph
+    with pytest.raises(SearchError, match="pre-defined"):
+        partition(KernelGraph(ops=(Op(OpKind.GRAPH, (0,), body=block),), inputs=graph.inputs, types=graph.types), H200)
