@@ -269,7 +269,7 @@ class Fragments:
             if self.scope.shape(value)[-1] > 1:
                 found[value] = fragment(value) + cell
             else:
-                found[value] = (f"top{value}" if value in self.region.shifts else fragment(value)) + half
+                found[value] = (f"shift{value}" if value in self.region.shifts else fragment(value)) + half
         return found
 
     def _elementwise(self, value: int) -> None:
@@ -359,16 +359,24 @@ class Fragments:
                     out.lines([f"{target}[{r}][{h}] += lane % 4 == 0 ? sum[{2 * h}] : 0.0f;" for h in (0, 1)])
 
     def settle(self) -> None:
-        """After the loop: sums that were left in the accumulators of the tensor cores."""
+        """After the loop: sums that were left in the accumulators of the tensor cores; no number in rows of which
+        nothing but minus infinity was seen, unless warps that share them are still to agree on that."""
         for target in self.sums.values():
             with self.out.unrolled("r", self.region.row_tiles) as r:
                 whole = f"lane % 4 == 0 ? sum_{target}[{r}]"
                 self.out.lines([f"{target}[{r}][{h}] = {whole}[{2 * h}] : 0.0f;" for h in (0, 1)])
+        for index in self.region.ops if self.region.key_warps == 1 else ():
+            op, value = self.scope.block.ops[index], self.scope.first[index]
+            if isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.RESCALE:
+                top = f"top{op.inputs[1]}"
+                with self._cells(value) as (cell, half):
+                    self.out.line(f"a{value}{cell} += {top}{half} - {top}{half};")
 
     def _maximum(self, value: int, source: int) -> None:
         out, rows = self.out, self.region.row_tiles
         running = value in self.region.shifts
-        out.line(f"float {f'fade{value}' if running else fragment(value)}[{rows}][2];")
+        made = (f"fade{value}", f"shift{value}") if running else (fragment(value),)
+        out.lines([f"float {name}[{rows}][2];" for name in made])
         with out.unrolled("r", rows) as r, out.unrolled("h", 2) as h:
             out.line(f"float high = {f'top{value}[{r}][{h}]' if running else 'NEGATIVE_INFINITY'};")
             with out.unrolled("c", self.columns(source)) as c:
@@ -376,7 +384,8 @@ class Fragments:
                 out.line(f"high = maximum(high, maximum({pair}[2 * {h}], {pair}[2 * {h} + 1]));")
             out.line("high = warp_max<4>(high);")
             if running:
-                out.line(f"fade{value}[{r}][{h}] = fast_exp(top{value}[{r}][{h}] - high);")
+                out.line(f"shift{value}[{r}][{h}] = maximum(high, LOWEST_FLOAT);")
+                out.line(f"fade{value}[{r}][{h}] = fast_exp(top{value}[{r}][{h}] - shift{value}[{r}][{h}]);")
                 out.line(f"top{value}[{r}][{h}] = high;")
             else:
                 out.line(f"{fragment(value)}[{r}][{h}] = high;")

@@ -161,7 +161,7 @@ class HeldText:
                 cell = f"{target}[{'0' if results == 1 else 'v'}]"
                 if len(operands) > 1:
                     top = f"top{operands[1]}[{'v' if not held.rows and held.vector(shapes[1]) > 1 else '0'}]"
-                    found[0] = f"{found[0]} * fast_exp({found[1]} - {top})"
+                    found[0] = f"rescaled({found[0]}, {found[1]}, {top})"
                 out.line(f"{cell} = maximum({cell}, {found[0]});" if kind == "max" else f"{cell} += {found[0]};")
         if held.rows:
             out.line(f"{target}[0] = {self._collective(kind, f'{target}[0]')};")

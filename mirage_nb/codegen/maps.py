@@ -268,7 +268,7 @@ def fold(kind: AccumKind, target: str, top: str, value: str, shift: str) -> list
         case _:
             return [
                 f"const float rise = maximum({top}, {shift});",
-                f"{target} = {target} * fast_exp({top} - rise) + {value} * fast_exp({shift} - rise);",
+                f"{target} = rescaled({target}, {top}, rise) + rescaled({value}, {shift}, rise);",
                 f"{top} = rise;",
             ]
 

@@ -146,7 +146,7 @@ def _combine(out: Writer, shared: Share, kind: AccumKind, scope: Scope) -> None:
         return
     if kind is AccumKind.RESCALE:
         out.line(f"const float highest = {_collective(scope, shared, 'max', 'top')};")
-        out.line("result *= fast_exp(top - highest);")
+        out.line("result = rescaled(result, top, highest);")
     name = "max" if kind is AccumKind.MAX else "sum"
     out.line(f"result = {_collective(scope, shared, name, 'result')};")
 

@@ -111,7 +111,7 @@ class FloatAlgebra:
             case AccumKind.RESCALE:
                 (total, top), (x, m) = state, operands
                 new = np.maximum(top, m)
-                return (total * np.exp(top - new) + x * np.exp(m - new), new)
+                return (_rescaled(total, top, new) + _rescaled(x, m, new), new)
             case AccumKind.CONCAT:
                 raise GraphError("tiles are joined, not folded")
 
@@ -153,9 +153,16 @@ def _max(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
 def _rescaled_sum(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
     x, m = _aligned(operands, batch)
     axis = x.ndim - operands[0].ndim + arrays.reduced_axis(attrs, batch)
-    weight = np.exp(m - m.max(axis=axis, keepdims=True))
-    total: Array = (x * weight).sum(axis=axis, keepdims=True)
+    total: Array = _rescaled(x, m, m.max(axis=axis, keepdims=True)).sum(axis=axis, keepdims=True)
     return total
+
+
+def _rescaled(x: Array, top: Array, new: Array) -> Array:
+    """What was shifted by `top`, shifted by the larger `new` instead. Where the shift was minus infinity it left no
+    number: beside anything larger it counts nothing, beside its like the result is no number either."""
+    fall = top - new
+    made: Array = np.where(fall == -np.inf, np.zeros((), x.dtype), x * np.exp(fall))
+    return made
 
 
 def _sigmoid(x: Array) -> Array:

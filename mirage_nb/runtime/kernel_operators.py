@@ -24,7 +24,8 @@ def _number(value: Any) -> float:
 def _rescaled(xp: Any, attrs: Mapping[str, Any], x: Any, m: Any) -> Any:
     x, m = xp.broadcast_arrays(x, m)
     axis = int(attrs["dim"])
-    return (x * xp.exp(m - m.max(axis=axis, keepdims=True))).sum(axis=axis, keepdims=True)
+    fall = m - m.max(axis=axis, keepdims=True)
+    return xp.where(fall == -math.inf, xp.zeros_like(x), x * xp.exp(fall)).sum(axis=axis, keepdims=True)
 
 
 def _clamp(xp: Any, attrs: Mapping[str, Any], x: Any) -> Any:

@@ -52,7 +52,8 @@ def _const(torch: Any, op: Op, args: tuple[Any, ...]) -> float:
 def _rescaled_sum(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
     x, m = torch.broadcast_tensors(*args)
     dim = x.ndim - args[0].ndim + _dim(op)
-    return (x * torch.exp(m - m.amax(dim, keepdim=True))).sum(dim, keepdim=True)
+    fall = m - m.amax(dim, keepdim=True)
+    return torch.where(fall == -torch.inf, 0, x * torch.exp(fall)).sum(dim, keepdim=True)
 
 
 def _clamp(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:

@@ -104,6 +104,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
     }
     // %7 = Max(%6): f16[1, 64, 1]
     float fade7[1][2];
+    float shift7[1][2];
     MIRAGE_UNROLL
     for (int h = 0; h < 2; ++h) {
       float high = top7[0][h];
@@ -112,7 +113,8 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
         high = maximum(high, maximum(f6[0][0][c][2 * h], f6[0][0][c][2 * h + 1]));
       }
       high = warp_max<4>(high);
-      fade7[0][h] = fast_exp(top7[0][h] - high);
+      shift7[0][h] = maximum(high, LOWEST_FLOAT);
+      fade7[0][h] = fast_exp(top7[0][h] - shift7[0][h]);
       top7[0][h] = high;
     }
     // %8 = Fused(%6, %7): f16[1, 64, 64] [EwSub, EwExp]
@@ -121,7 +123,7 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
     for (int c = 0; c < 4; ++c) {
       MIRAGE_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const float sub_1 = f6[0][0][c][i] - top7[0][i / 2];
+        const float sub_1 = f6[0][0][c][i] - shift7[0][i / 2];
         const float exp_2 = fast_exp(sub_1);
         f8[0][0][c][i] = exp_2;
       }
@@ -317,7 +319,7 @@ kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0)
       {
         MIRAGE_UNROLL
         for (int v = 0; v < 4; ++v) {
-          r3[v] += to_float(h0[s][v]) * fast_exp(to_float(h2[s][0]) - top2[0]);
+          r3[v] += rescaled(to_float(h0[s][v]), to_float(h2[s][0]), top2[0]);
         }
       }
     }
@@ -327,7 +329,7 @@ kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0)
     MIRAGE_UNROLL
     for (int s = 0; s < 16; ++s) {
       {
-        r4[0] += to_float(h1[s][0]) * fast_exp(to_float(h2[s][0]) - top2[0]);
+        r4[0] += rescaled(to_float(h1[s][0]), to_float(h2[s][0]), top2[0]);
       }
     }
     // output 0 = %6

@@ -59,6 +59,9 @@ extern "C" __global__ void math(const float* xs, const float* ys, float* out) {
   put(clamp(x, -1.0f, 2.0f));
   put(fused_multiply_add(x, y, 1.0f));
   put(fast_exp2(NEGATIVE_INFINITY));
+  put(rescaled(y, y, maximum(x, y)));
+  put(rescaled(x * (NEGATIVE_INFINITY - NEGATIVE_INFINITY), NEGATIVE_INFINITY, y));
+  put(rescaled(y, maximum(NEGATIVE_INFINITY, LOWEST_FLOAT), x));
 }
 
 extern "C" __global__ void waves(const float* xs, float* out) {

@@ -4,6 +4,7 @@
 namespace mirage {
 
 constexpr float LOG2_E = 1.4426950408889634f;
+constexpr float LOWEST_FLOAT = -3.402823466e38f;
 
 MIRAGE_DEVICE float fast_exp(float x) { return fast_exp2(x * LOG2_E); }
 MIRAGE_DEVICE float sigmoid(float x) { return fast_reciprocal(1.0f + fast_exp(-x)); }
@@ -22,5 +23,11 @@ MIRAGE_DEVICE float gelu_tanh(float x) {
 MIRAGE_DEVICE float square(float x) { return x * x; }
 MIRAGE_DEVICE float relu(float x) { return maximum(x, 0.0f); }
 MIRAGE_DEVICE float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
+// What was shifted by `top`, shifted by the larger `rise` instead. Where nothing but minus infinity was seen, the shift
+// left no number: beside anything larger it counts nothing, beside its like the result is no number either.
+MIRAGE_DEVICE float rescaled(float value, float top, float rise) {
+  const float fall = top - rise;
+  return (fall == NEGATIVE_INFINITY ? 0.0f : value) * fast_exp(fall);
+}
 
 }  // namespace mirage
