@@ -44,14 +44,18 @@ def peers(name: str, program: KernelGraph, torch: Any) -> dict[str, Peer]:
     return found
 
 
-def _attention_peers(form: Attention, torch: Any) -> dict[str, Peer]:
+def sdpa_backends(torch: Any) -> dict[str, Any]:
+    """The attention kernels that PyTorch can be told to use, by name."""
     backend = torch.nn.attention.SDPBackend
-    kinds = {
+    return {
         "SDPA flash": backend.FLASH_ATTENTION,
         "SDPA cudnn": backend.CUDNN_ATTENTION,
         "SDPA efficient": backend.EFFICIENT_ATTENTION,
     }
-    found: dict[str, Peer] = {label: _sdpa(form, kind, torch) for label, kind in kinds.items()}
+
+
+def _attention_peers(form: Attention, torch: Any) -> dict[str, Peer]:
+    found: dict[str, Peer] = {label: _sdpa(form, kind, torch) for label, kind in sdpa_backends(torch).items()}
     found["flex_attention max-autotune"] = _flex(form, torch)
     return found
 

@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from mirage_nb.bench.ablation import print_record, run_ablation
+from mirage_nb.bench.breadth import breadth_entries
 from mirage_nb.bench.cost import rank_record, run_cost
-from mirage_nb.bench.kernels import Asked, run_kernels, show_record
+from mirage_nb.bench.kernels import Asked, Entry, run_kernels, show_record, workload_entries
 from mirage_nb.bench.sanitize import TOOLS, run_sanitize
 from mirage_nb.bench.search import add_search
 from mirage_nb.bench.verify import add_verify
@@ -24,16 +25,13 @@ def add_parser(commands: Any) -> None:
     kernels = kinds.add_parser("kernels", help="our kernels and every peer, on the attached GPU")
     kernels.add_argument("--workloads", default=",".join(WORKLOADS), help="names, separated by commas; default: all")
     kernels.add_argument("--set", default="1,8", metavar="B=1,8", help="batch sizes; default: B=1,8")
-    kernels.add_argument("--tune", type=float, metavar="SECONDS", help="tune every winner for so long before the race")
-    kernels.add_argument("--store", metavar="FILE", help="keep the searches there; what it has is not searched again")
-    kernels.add_argument("--record", metavar="FILE", help="write the measurements as JSON, after every workload")
-    kernels.add_argument("--figure", metavar="FILE", help="draw the bars of the paper's Figure 7 (.svg, .pdf, .png)")
-    kernels.add_argument(
-        "--from", dest="source", metavar="FILE", action="append",
-        help="show this record instead, needs no GPU; given several times: join them, --record FILE keeps that",
-    )  # fmt: skip
-    kernels.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
+    _measured(kernels)
     kernels.set_defaults(run=_kernels)
+    breadth = kinds.add_parser("breadth", help="what people bring, from one row to thousands, on the attached GPU")
+    breadth.add_argument("--problems", default="", help="families or parts of names, separated by commas; default: all")
+    breadth.add_argument("--share", default="0/1", metavar="I/N", help="every N-th problem, from the I-th on")
+    _measured(breadth)
+    breadth.set_defaults(run=_breadth)
     ablation = kinds.add_parser("ablation", help="parts of the plan switched off one at a time, on the attached GPU")
     ablation.add_argument("--workloads", default=",".join(ABLATED), help="names, separated by commas")
     ablation.add_argument("--batch", type=int, default=1, metavar="B")
@@ -56,6 +54,20 @@ def add_parser(commands: Any) -> None:
     cost.set_defaults(run=_cost)
     add_search(kinds)
     add_verify(kinds)
+
+
+def _measured(parser: argparse.ArgumentParser) -> None:
+    """What commands that race our kernels against peers have in common."""
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="what one search may take; default: no limit")
+    parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune every winner for so long before the race")
+    parser.add_argument("--store", metavar="FILE", help="keep the searches there; what it has is not searched again")
+    parser.add_argument("--record", metavar="FILE", help="write the measurements as JSON, after every row")
+    parser.add_argument("--figure", metavar="FILE", help="draw the bars of the paper's Figure 7 (.svg, .pdf, .png)")
+    parser.add_argument(
+        "--from", dest="source", metavar="FILE", action="append",
+        help="show this record instead, needs no GPU; given several times: join them, --record FILE keeps that",
+    )  # fmt: skip
+    parser.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
 
 
 def _names(options: argparse.Namespace) -> tuple[str, ...]:
@@ -81,11 +93,22 @@ def _kernels(options: argparse.Namespace) -> int:
     batches = options.set.removeprefix("B=").split(",")
     if not all(b.isdecimal() and int(b) > 0 for b in batches):
         raise OptionError(f"--set {options.set!r}: not a list of batch sizes", hint="for example --set B=1,8")
-    if options.tune is not None and not 0 < options.tune < float("inf"):
-        raise OptionError(f"--tune {options.tune:g}: not a positive number of seconds")
-    sizes = tuple(dict.fromkeys(int(b) for b in batches))
+    return _race(options, workload_entries(names, tuple(dict.fromkeys(int(b) for b in batches))))
+
+
+def _breadth(options: argparse.Namespace) -> int:
+    if options.source:
+        return show_record(options.source, options.figure, options.record)
+    return _race(options, breadth_entries(options.problems, options.share))
+
+
+def _race(options: argparse.Namespace, entries: tuple[Entry, ...]) -> int:
+    for name in ("tune", "budget"):
+        seconds = getattr(options, name)
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise OptionError(f"--{name} {seconds:g}: not a positive number of seconds")
     files = options.record, options.figure
-    return run_kernels(Asked(names, sizes, options.tune, *files, revision=options.commit, store=options.store))
+    return run_kernels(Asked(entries, options.budget, options.tune, *files, options.commit, options.store))
 
 
 def _sanitize(options: argparse.Namespace) -> int:

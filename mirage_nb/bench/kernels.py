@@ -14,13 +14,15 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_nb.bench.machine import machine, openable
+from mirage_nb.bench.problems import PROBLEMS
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.codegen import Options, variants
 from mirage_nb.errors import MissingPartError, OptionError
@@ -33,17 +35,29 @@ from mirage_nb.runtime.timing import Timing, time_launches
 from mirage_nb.runtime.torch_program import torch_dtype
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
+if TYPE_CHECKING:
+    from mirage_nb.runtime.race import Peer
+
 OURS = "mirage_nb"
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What `bench kernels` is to do: workloads, batch sizes, seconds of tuning for each, files to write, the
-    commit that the record names, where the checkout does not know it, and the store that keeps the searches."""
+class Entry:
+    """A row that is to be measured: a program at a batch size, and what makes its peers, on a machine that has them."""
 
-    names: tuple[str, ...]
-    batches: tuple[int, ...]
+    program: TensorProgram
+    batch: int
+    peers: Callable[[], Mapping[str, Peer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be measured: the rows, seconds of search and of tuning for each, files to write, the commit that the
+    record names, where the checkout does not know it, and the store that keeps the searches."""
+
+    entries: tuple[Entry, ...]
+    budget: float | None = None
     tune: float | None = None
     record: str | None = None
     figure: str | None = None
@@ -51,8 +65,22 @@ class Asked:
     store: str | None = None
 
 
+def workload_entries(names: Sequence[str], batches: Sequence[int]) -> tuple[Entry, ...]:
+    """The workloads at these batch sizes."""
+    wanted = [(program, b) for name in names for b in batches if (program := program_of(name, b)) is not None]
+    return tuple(Entry(program, batch, partial(_peers, program)) for program, batch in wanted)
+
+
+def _peers(program: TensorProgram) -> Mapping[str, Peer]:
+    import torch
+
+    from mirage_nb.bench.baselines import peers
+
+    return peers(program.name, program.graph, torch)
+
+
 def run_kernels(asked: Asked) -> int:
-    """Measure the workloads at these batch sizes; print the table; write record and figure. Returns an exit code.
+    """Measure every row; print the table; write record and figure. Returns an exit code.
 
     Raises:
         MissingPartError: no GPU, or no torch.
@@ -67,19 +95,19 @@ def run_kernels(asked: Asked) -> int:
     openable(asked.figure)
     origin = machine(gpu, asked.revision)
     rows: list[Row] = []
-    wanted = [(program, batch) for n in asked.names for batch in asked.batches if (program := program_of(n, batch))]
+    wanted = asked.entries
     ahead: Session | None = None
     try:
-        for number, (program, batch) in enumerate(wanted):
-            session = ahead or _begun(program, batch, asked)
+        for number, entry in enumerate(wanted):
+            session = ahead or _begun(entry, asked)
             _end(session, asked)
             # The next search has the cores while the peers have the card; what it times, it times in its turn.
-            ahead = _begun(*wanted[number + 1], asked) if number + 1 < len(wanted) else None
+            ahead = _begun(wanted[number + 1], asked) if number + 1 < len(wanted) else None
             try:
-                rows.append(_measure(program, batch, session, gpu))
+                rows.append(_measure(entry, session, gpu))
             except Exception as error:  # noqa: BLE001  # one row must not cost the others
-                sys.stderr.write(f"{program.name} B={batch} failed: {error}\n")
-                rows.append(_failed(program, batch, session, error))
+                sys.stderr.write(f"{entry.program.name} B={entry.batch} failed: {error}\n")
+                rows.append(_failed(entry, session, error))
             if asked.record:  # after each one: what was measured is kept, whatever happens to the next
                 Path(asked.record).write_text(json.dumps({**origin, "rows": rows}, indent=1))
     finally:
@@ -113,7 +141,7 @@ def join_records(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for key in ("card", "commit", "versions"):
         if any(other.get(key) != first.get(key) for other in others):
             raise OptionError(f"records that differ in their {key} are no one record")
-    order = {name: place for place, name in enumerate(WORKLOADS)}
+    order = {name: place for place, name in enumerate((*WORKLOADS, *(problem.name for problem in PROBLEMS)))}
     rows = sorted(
         (row for record in records for row in record["rows"]),
         key=lambda row: (order.get(row["workload"], len(order)), row["B"]),
@@ -146,7 +174,11 @@ def _show(rows: Sequence[Row], target: Target, origin: dict[str, Any], figure: s
 
 
 def program_of(name: str, batch: int) -> TensorProgram | None:
-    """A workload at a batch size; None for one that is published without a batch, unless that is 1."""
+    """A workload at a batch size, or a problem of `bench breadth`; None for one that is published without a batch,
+    unless that is 1."""
+    for problem in PROBLEMS:
+        if problem.name == name:
+            return problem.program()
     program = parse(workload(name), name=name)
     if "B" in program.sizes:
         return parse(workload(name), name=name, sizes={"B": batch})
@@ -167,8 +199,9 @@ def recorded_way(graph: KernelGraph, said: str | None, target: Target) -> Option
     raise OptionError(f"this muGraph is emitted no more as {said}")
 
 
-def _begun(program: TensorProgram, batch: int, asked: Asked) -> Session:
-    return superoptimize(program, name=f"{program.name}-{batch}", store=asked.store)
+def _begun(entry: Entry, asked: Asked) -> Session:
+    name = f"{entry.program.name}-{entry.batch}"
+    return superoptimize(entry.program, name=name, budget=asked.budget, store=asked.store)
 
 
 def _end(session: Session, asked: Asked) -> None:
@@ -179,25 +212,23 @@ def _end(session: Session, asked: Asked) -> None:
         session.wait()
 
 
-def _measure(program: TensorProgram, batch: int, session: Session, gpu: Gpu) -> Row:
+def _measure(entry: Entry, session: Session, gpu: Gpu) -> Row:
     """The row of a session that has ended: its winner beside every peer."""
-    import torch
-
-    from mirage_nb.bench.baselines import peers
     from mirage_nb.runtime.launch import GpuExecutable
     from mirage_nb.runtime.race import doubt, race
 
+    program = entry.program
     winner = session.best
     ran = winner.executable if winner is not None else None
     ours = {OURS: ran} if isinstance(ran, GpuExecutable) else {}
     with TURN:
-        laps = race(program.graph, ours, peers(program.name, program.graph, torch), gpu, scale=session.input_scale)
+        laps = race(program.graph, ours, entry.peers(), gpu, scale=session.input_scale)
         call_us = _call_us(program, winner) if winner is not None and ours else None
     snapshot = session.snapshot()
     doubtful = doubt(laps, gpu)
     return {
         "workload": program.name,
-        "B": batch,
+        "B": entry.batch,
         **_standing({lap.name: lap.chain for lap in laps if lap.chain}),
         "after": _standing({lap.name: lap.timing for lap in laps if lap.timing}),
         "error": next((lap.error for lap in laps if lap.name == OURS), None),
@@ -236,13 +267,13 @@ def _call_us(program: TensorProgram, winner: Winner) -> float:
     return time_launches(winner.prepare(*inputs), torch.cuda.synchronize)
 
 
-def _failed(program: TensorProgram, batch: int, session: Session, error: Exception) -> Row:
+def _failed(entry: Entry, session: Session, error: Exception) -> Row:
     """The row of a workload that could not be measured."""
     empty = dict.fromkeys(("error", "call_us", "mugraph", "emitted", "verdict", "session_seconds"))
     messages = [*session.snapshot().messages, f"not measured: {error}"]
-    floor = floor_us(program, session.target)
+    floor = floor_us(entry.program, session.target)
     return {
-        "workload": program.name, "B": batch, **_standing({}), **empty, "floor_us": floor, "timed": 0,
+        "workload": entry.program.name, "B": entry.batch, **_standing({}), **empty, "floor_us": floor, "timed": 0,
         "messages": messages, "left_out": {},
     }  # fmt: skip
 
@@ -270,8 +301,9 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 def table(rows: Sequence[Row], target: Target) -> str:
     """One line per workload and batch size, and the geometric mean of the ratios."""
+    wide = max([16, *(len(row["workload"]) + 1 for row in rows)])
     lines = [
-        f"{'workload':<16}{'B':>3}{'ours us':>10}{'spread':>16}{'floor us':>10}{'of floor':>10}{'call us':>9}"
+        f"{'workload':<{wide}}{'B':>3}{'ours us':>10}{'spread':>16}{'floor us':>10}{'of floor':>10}{'call us':>9}"
         f"{'best peer us':>14}  {'peer':<28}{'ours after':>11}{'peer after':>11}  {'peer':<28}{'ratio':>6}"
     ]
     for row in rows:
@@ -291,8 +323,8 @@ def table(rows: Sequence[Row], target: Target) -> str:
             _shown(faster),
         )
         lines.append(
-            "{:<16}{:>3}{:>10}{:>16}{:>10}{:>10}{:>9}{:>14}  {:<28}{:>11}{:>11}  {:<28}{:>6}".format(
-                row["workload"], row["B"], *cells
+            "{:<{wide}}{:>3}{:>10}{:>16}{:>10}{:>10}{:>9}{:>14}  {:<28}{:>11}{:>11}  {:<28}{:>6}".format(
+                row["workload"], row["B"], *cells, wide=wide
             )
         )
     ratios = [r for row in rows if (r := ratio(row)) is not None]

@@ -13,6 +13,7 @@ from mirage_nb.__main__ import main
 from mirage_nb.bench import kernels
 from mirage_nb.bench.kernels import (
     Asked,
+    Entry,
     floor_us,
     geometric_mean,
     program_of,
@@ -21,6 +22,7 @@ from mirage_nb.bench.kernels import (
     recorded_way,
     run_kernels,
     table,
+    workload_entries,
 )
 from mirage_nb.bench.kernels_figure import OURS, bars, kernels_figure
 from mirage_nb.bench.machine import commit
@@ -136,14 +138,14 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.skipif(attached_gpu() is not None, reason="there is a GPU here")
 def test_without_a_gpu_it_says_what_works(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(MissingPartError, match="needs a GPU"):
-        run_kernels(Asked(("gqa",), (1,)))
+        run_kernels(Asked(workload_entries(("gqa",), (1,))))
     assert main(["bench", "ablation"]) == 2 and "--from FILE" in capsys.readouterr().err
 
 
 def test_files_are_opened_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage_nb.bench.kernels.attached_gpu", lambda: object())
     with pytest.raises(StoreError, match="cannot be written"):
-        run_kernels(Asked(("gqa",), (1,), record="/no/such/folder/record.json"))
+        run_kernels(Asked(workload_entries(("gqa",), (1,)), record="/no/such/folder/record.json"))
 
 
 class Stub:
@@ -168,24 +170,25 @@ class Stub:
 def test_the_next_search_begins_before_the_peers_are_raced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     did: list[str] = []
 
-    def begun(program: Any, name: str, store: str | None) -> Stub:
+    def begun(program: Any, name: str, budget: float | None, store: str | None) -> Stub:
         did.append(f"begin {name} {store}")
         return Stub(did, name)
 
-    def measured(program: Any, batch: int, session: Stub, gpu: Gpu) -> dict[str, Any]:
+    def measured(entry: Entry, session: Stub, gpu: Gpu) -> dict[str, Any]:
         did.append(f"race {session.name}")
-        if program.name == "lora":
+        name = entry.program.name
+        if name == "lora":
             raise RuntimeError("lost")
-        if program.name == "mha":
+        if name == "mha":
             raise KeyboardInterrupt
-        return row(program.name, 2.0, 3.0, batch)
+        return row(name, 2.0, 3.0, entry.batch)
 
     monkeypatch.setattr(kernels, "attached_gpu", lambda: Gpu("Some card", 90, 132, "13.0", 2**20))
     monkeypatch.setattr(kernels, "machine", lambda gpu, revision: {"card": gpu.name})
     monkeypatch.setattr(kernels, "superoptimize", begun)
     monkeypatch.setattr(kernels, "_measure", measured)
     record = tmp_path / "record.json"
-    asked = Asked(("gqa", "moe", "lora", "mha"), (1, 8), tune=5.0, record=str(record), store="s")
+    asked = Asked(workload_entries(("gqa", "moe", "lora", "mha"), (1, 8)), tune=5.0, record=str(record), store="s")
     with pytest.raises(KeyboardInterrupt):
         run_kernels(asked)
     assert did[:8] == [
