@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -42,7 +43,11 @@ MAX_RANK = 16
 MAX_EXTENT = 2**40
 MAX_ELEMENTS = 2**60
 MAX_DIGITS = 1200
+MAX_BLOCKS = 2**31 - 1
+"""Blocks of a grid, in all and along each of its dims, that CUDA starts at once."""
+MAX_LOOP = 2**20
 MAX_NAME = 200
+LARGEST = Fraction(sys.float_info.max)
 _NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?\Z", re.ASCII)
 
 
@@ -69,6 +74,14 @@ def check_size(shape: Shape, place: str = "") -> None:
         raise ProgramSizeError(f"{place}a tensor of more than 2^60 elements or {MAX_RANK} dimensions")
 
 
+def check_launch(grid: Shape, loop: int) -> None:
+    """Raise ProgramSizeError for more blocks or iterations than any launch has."""
+    if any(extent > MAX_BLOCKS for extent in grid) or math.prod(grid) > MAX_BLOCKS:
+        raise ProgramSizeError(f"a grid of {shown(list(grid))}; at most {MAX_BLOCKS} blocks")
+    if loop > MAX_LOOP:
+        raise ProgramSizeError(f"a for-loop range of {loop}; at most {MAX_LOOP}")
+
+
 def shown(value: object) -> str:
     """The start of a value, for messages."""
     text = str(value) if isinstance(value, str) else repr(value)[:200]
@@ -85,11 +98,11 @@ def name(value: Plain) -> str:
 
 
 def fraction(value: Plain) -> Fraction:
-    """An exact rational: a whole number, or a text n or n/d."""
+    """An exact rational: a whole number, or a text n or n/d, no larger than float64 has numbers."""
     if isinstance(value, Fraction):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 3 * MAX_DIGITS:
-        return Fraction(value)
+        return _finite(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _finite(Fraction(value))
     if not isinstance(value, str) or len(value) > 2 * MAX_DIGITS:
         raise FormatError(f"{shown(value)} is not a rational number like 1/8")
     if not _NUMBER.match(value) or max(map(len, value.split("/"))) > MAX_DIGITS + 1:
@@ -97,13 +110,19 @@ def fraction(value: Plain) -> Fraction:
     top, _, bottom = value.partition("/")
     if bottom and int(bottom) == 0:
         raise FormatError(f"{shown(value)} divides by zero")
-    return Fraction(int(top), int(bottom or 1))
+    return _finite(Fraction(int(top), int(bottom or 1)))
+
+
+def _finite(value: Fraction) -> Fraction:
+    if abs(value) > LARGEST:
+        raise ProgramSizeError("a constant is beyond the numbers of float64", hint="they end at 1.8e308")
+    return value
 
 
 def _write_fraction(value: Fraction) -> Fraction:
     if max(abs(value.numerator), value.denominator).bit_length() > 3 * MAX_DIGITS:
         raise ProgramSizeError(f"a constant has more than {MAX_DIGITS} digits")
-    return value
+    return _finite(value)
 
 
 def optional(codec: Codec) -> Codec:

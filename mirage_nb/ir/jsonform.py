@@ -11,12 +11,13 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.errors import FormatError, GraphError, ProgramSizeError, ShapeError
+from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError
 from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
 from mirage_nb.ir.fields import (
     INT,
     MAX_OPERATORS,
     Plain,
+    check_launch,
     check_size,
     name,
     read_attrs,
@@ -128,17 +129,18 @@ class _Reader:
 
     def fill(self, graph: G, operators: object) -> G:
         """The graph with all operators of a list."""
-        for item in _list(operators, "operators"):
+        for number, item in enumerate(_list(operators, "operators")):
             self.operators += 1
             if self.operators > MAX_OPERATORS:
                 raise ProgramSizeError(f"more than {MAX_OPERATORS} operators")
             start = len(graph.types)
             try:
                 graph = graph.append(self._operator(graph, item))
-            except (GraphError, ShapeError) as error:
-                raise FormatError(f"operator {len(graph.ops)}: {error.message}", hint=error.hint) from error
-            for t in graph.types[start:]:
-                check_size(t.shape)
+                for t in graph.types[start:]:
+                    check_size(t.shape)
+            except MirageError as error:
+                kind = ProgramSizeError if isinstance(error, ProgramSizeError) else FormatError
+                raise kind(f"operator {number}: {error.message}", hint=error.hint) from error
         return graph
 
     def _operator(self, graph: Graph, item: object) -> Op:
@@ -153,8 +155,9 @@ class _Reader:
         body: BlockGraph | ThreadGraph | None = None
         if kind is OpKind.GRAPH and isinstance(graph, KernelGraph):
             block = _record(record.get("block"), "a block graph", ("grid", "loop", "operators"))
-            start = BlockGraph.start(types, SHAPE.read(block["grid"]), whole(block["loop"]))
-            body = self.fill(start, block["operators"])
+            grid, loop = SHAPE.read(block["grid"]), whole(block["loop"])
+            check_launch(grid, loop)
+            body = self.fill(BlockGraph.start(types, grid, loop), block["operators"])
         elif kind is OpKind.FUSED and isinstance(graph, BlockGraph):
             thread = _record(record.get("thread"), "a thread graph", ("operators", "outputs"))
             chain = self.fill(ThreadGraph.start(types), thread["operators"])

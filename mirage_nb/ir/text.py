@@ -21,13 +21,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError, ShapeError, SourceSpan
+from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError, SourceSpan
 from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
 from mirage_nb.ir.fields import (
     INT,
     MAX_DIGITS,
     MAX_OPERATORS,
     Plain,
+    check_launch,
     check_size,
     fraction,
     name,
@@ -194,14 +195,14 @@ class _Line:
     def _number(self, text: str) -> int | Fraction:
         top, slash, bottom = text.partition("/")
         if max(len(top), len(bottom)) > MAX_DIGITS:
-            raise ProgramSizeError(f"line {self.number}: the number {shown(text)} has too many digits")
+            raise ProgramSizeError(f"the number {shown(text)} has too many digits")
         return fraction(text) if slash else int(top)
 
     def value(self) -> int:
         """A value like %3."""
         text = self.take("value", "a value like %0")
         if len(text) > 12:
-            raise ProgramSizeError(f"line {self.number}: the value {shown(text)} is too long")
+            raise ProgramSizeError(f"the value {shown(text)} is too long")
         return int(text[1:])
 
     def values(self) -> tuple[int, ...]:
@@ -309,10 +310,10 @@ class _Reader:
             raise line.error(f"input %{number} comes here", 1)
         try:
             found = Input(line.label(), line.type())
-        except FormatError as error:
+            line.end()
+            check_size(found.type.shape)
+        except MirageError as error:
             raise self._located(error, line) from error
-        line.end()
-        check_size(found.type.shape, f"line {line.number}: ")
         return found
 
     @staticmethod
@@ -324,6 +325,12 @@ class _Reader:
 
     def _operator(self, graph: G, line: _Line) -> G:
         """`graph` with the operator on this line, and on those after it up to its closing brace."""
+        try:
+            return self._appended(graph, line)
+        except MirageError as error:
+            raise self._located(error, line) from error
+
+    def _appended(self, graph: G, line: _Line) -> G:
         self.operators += 1
         if self.operators > MAX_OPERATORS:
             raise ProgramSizeError(f"more than {MAX_OPERATORS} operators")
@@ -336,16 +343,13 @@ class _Reader:
             raise line.error("unknown operator", None)
         line.at += 1
         start = len(graph.types)
-        try:
-            longer = graph.append(self._complete(graph, line, kind, self._operands(line), self._attributes(line)))
-        except (GraphError, ShapeError, FormatError) as error:
-            raise self._located(error, line) from error
+        longer = graph.append(self._complete(graph, line, kind, self._operands(line), self._attributes(line)))
         found = longer.types[start:]
         if results != tuple(range(start, start + len(found))):
             named = ", ".join(f"%{start + i}" for i in range(len(found))) or "no value"
             raise line.error(f"this operator defines {named}", 1)
         for t in found:
-            check_size(t.shape, f"line {line.number}: ")
+            check_size(t.shape)
         self._check_types(line, found)
         line.end()
         return longer
@@ -384,6 +388,7 @@ class _Reader:
         grid = several(INT).read(attrs.pop("grid", []))
         loop = whole(attrs.pop("loop", 1))
         read_attrs(OpKind.GRAPH, attrs)
+        check_launch(grid, loop)
         graph = BlockGraph.start(args, grid, loop)
         self._open(line)
         while not (inner := self.next("a closing brace")).found("}"):
@@ -424,5 +429,7 @@ class _Reader:
                 raise line.error(f"the type is {expected}", column)
 
     @staticmethod
-    def _located(error: MirageError, line: _Line) -> FormatError:
-        return FormatError(error.message, hint=error.hint, span=error.span or line.error("", 1).span)
+    def _located(error: MirageError, line: _Line) -> MirageError:
+        """The same with its place; what breaks a rule of graphs makes a text that cannot be read."""
+        kind = ProgramSizeError if isinstance(error, ProgramSizeError) else FormatError
+        return kind(error.message, hint=error.hint, span=error.span or line.error("", 1).span)

@@ -100,12 +100,14 @@ class Kernel:
     def reference(self, *arrays: Any) -> Any:
         """What the program says, in float64 by NumPy, on arrays as they are stored or real ones."""
         self._count(arrays)
-        found = run_program(
-            [(s.operator, s.attrs, s.inputs) for s in self.plan.program],
-            [decode(np.asarray(a), t.dtype) if np.asarray(a).dtype == np.uint16 else a
-             for a, t in zip(arrays, self.inputs, strict=True)],
-        )  # fmt: skip
-        outputs = [np.broadcast_to(found[v], t.shape) for v, t in zip(self.plan.results, self.outputs, strict=True)]
+        steps = [(s.operator, s.attrs, s.inputs) for s in self.plan.program]
+        given = [decode(np.asarray(a), t.dtype) if np.asarray(a).dtype == np.uint16 else a
+                 for a, t in zip(arrays, self.inputs, strict=True)]  # fmt: skip
+        try:
+            found = run_program(steps, given)
+            outputs = [np.broadcast_to(found[v], t.shape) for v, t in zip(self.plan.results, self.outputs, strict=True)]
+        except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError) as error:
+            raise KernelError(f"the program of this kernel cannot be computed: {error}") from error
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def check(self, seed: int = 0) -> float:

@@ -11,19 +11,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
+import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from mirage_nb.runtime.kernel_operators import OPERATORS, STORED
+from mirage_nb.runtime.kernel_operators import OPERATORS, PRIMITIVES, STORED
 
 FORMAT, VERSION = "mirage_nb kernel", 1
 ALIGNMENT = 16
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 """Swizzle of a tensor map in bytes -> the driver's number."""
+MAX_ITEMS, MAX_TIMES, MAX_DEPTH = 4096, 2**24, 64
+"""Entries of a list; repeats of one tensor; levels of a formula."""
+LARGEST = sys.float_info.max
+RATIONAL = re.compile(r"-?[0-9]{1,1200}(/[0-9]{1,1200})?", re.ASCII)
 
 
 class KernelError(RuntimeError):
@@ -154,7 +161,9 @@ def read_plan(data: object) -> Plan:
         raise KernelError(f"this is no {FORMAT}")
     if top.whole("version") != VERSION:
         raise KernelError(f"version {top.whole('version')} of the format; this reads version {VERSION}")
-    about = {str(k): str(v) for k, v in top.mapping("about").items()}
+    about = top.mapping("about")
+    if not all(isinstance(v, str) for v in about.values()):
+        raise KernelError("the plan: about has to be texts")
     tensors = tuple(_tensor(_Record(t, f"tensor {n}")) for n, t in enumerate(top.items("tensors")))
     workspace = top.whole("workspace_bytes")
     for number, tensor in enumerate(tensors):
@@ -177,10 +186,8 @@ def read_plan(data: object) -> Plan:
 def _check_numbers(plan: Plan) -> None:
     for place in ("input", "output"):
         found = [t.at for t in plan.at(place)]
-        if found != list(range(len(found))) or any(
-            t.place == place and t.at not in found for t in plan.tensors
-        ):
-            raise KernelError(f"the numbers of the {place}s are {found}")
+        if found != list(range(len(found))) or any(t.place == place and t.at >= len(found) for t in plan.tensors):
+            raise KernelError(f"the numbers of the {place}s are {found[:8]}")
     defined = len(plan.at("input"))
     for number, step in enumerate(plan.program):
         if step.output != defined or any(not 0 <= v < defined for v in step.inputs):
@@ -213,7 +220,10 @@ class _Record:
         return dict(self._get(key, dict, "an object"))
 
     def items(self, key: str) -> list[Any]:
-        return list(self._get(key, list, "a list"))
+        found = self._get(key, list, "a list")
+        if len(found) > MAX_ITEMS:
+            raise KernelError(f"{self.where}: {key} has {len(found)} entries, at most {MAX_ITEMS}")
+        return list(found)
 
     def flag(self, key: str) -> bool:
         return bool(self._get(key, bool, "true or false"))
@@ -221,14 +231,14 @@ class _Record:
     def whole(self, key: str, least: int = 0, most: int = 2**40) -> int:
         value = int(self._get(key, int, "a whole number"))
         if not least <= value <= most:
-            raise KernelError(f"{self.where}: {key} is {value}, not from {least} to {most}")
+            raise KernelError(f"{self.where}: {key} is {_short(value)}, not from {least} to {most}")
         return value
 
     def number(self, key: str) -> float:
-        value = float(self._get(key, (int, float), "a number"))
-        if not 0 < value < 1e6:
-            raise KernelError(f"{self.where}: {key} is {value}")
-        return value
+        value = self._get(key, (int, float), "a number")
+        if not 0 < value < 1e6:  # as it is: a whole number may be too large for a float
+            raise KernelError(f"{self.where}: {key} is {_short(value)}")
+        return float(value)
 
     def wholes(self, key: str, least: int = 0, most: int = 2**40) -> tuple[int, ...]:
         values = self.items(key)
@@ -249,7 +259,7 @@ def _tensor(record: _Record) -> Tensor:
         record.whole("at"),
     )  # fmt: skip
     if found.dtype not in STORED or found.place not in ("input", "output", "workspace") or len(found.shape) > 8:
-        raise KernelError(f"{record.where}: {found} in {found.place!r}")
+        raise KernelError(f"{record.where}: {_short(found)} in {_short(found.place)!r}")
     if found.place == "workspace" and found.at % ALIGNMENT:
         raise KernelError(f"{record.where}: at {found.at}, no multiple of {ALIGNMENT}")
     return found
@@ -282,14 +292,71 @@ def _step(record: _Record, tensors: Sequence[Tensor]) -> Launch | Apply:
 def _apply(record: _Record) -> Apply:
     operator = record.text("operator")
     if operator not in OPERATORS:
-        raise KernelError(f"{record.where}: unknown operator {operator!r}")
-    scalars = record.items("scalars")
-    if any(not isinstance(s, list) or len(s) != 2 or not isinstance(s[0], int) for s in scalars):
+        raise KernelError(f"{record.where}: unknown operator {_short(operator)!r}")
+    attrs = record.mapping("attrs")
+    for name, value in attrs.items():
+        if name not in ATTRS or not (value is None or ATTRS[name](value)):
+            raise KernelError(f"{record.where}: the attribute {_short(name)} is {_short(value)}")
+    inputs, scalars = record.wholes("inputs"), record.items("scalars")
+    if not all(_is_scalar(s, len(inputs) + len(scalars)) for s in scalars):
         raise KernelError(f"{record.where}: scalars have to be positions and numbers")
     return Apply(
-        operator, record.mapping("attrs"), record.wholes("inputs"), record.whole("output"),
-        tuple((position, float(value)) for position, value in scalars),
-    )  # fmt: skip
+        operator, attrs, inputs, record.whole("output"), tuple((place, float(value)) for place, value in scalars)
+    )
+
+
+def _is_scalar(pair: Any, count: int) -> bool:
+    if not isinstance(pair, list) or len(pair) != 2:
+        return False
+    place, value = pair
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return _is_whole(place, count - 1) and place >= 0 and number and -LARGEST <= value <= LARGEST
+
+
+def _is_whole(value: Any, most: int = 2**31) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**31) <= value <= most
+
+
+def _is_wholes(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= 16 and all(map(_is_whole, value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_rational(value: Any) -> bool:
+    """The text of a number that float64 has, and short: what it stands for is computed."""
+    if not isinstance(value, str) or not RATIONAL.fullmatch(value):
+        return False
+    top, _, bottom = value.partition("/")
+    return int(bottom or 1) != 0 and abs(Fraction(int(top), int(bottom or 1))) <= LARGEST
+
+
+def _is_formula(value: Any, depth: int = 0) -> bool:
+    """Nested lists of primitives and their operands; "x", and numbers as texts."""
+    if isinstance(value, str):
+        return value == "x" or _is_rational(value)
+    if not isinstance(value, list) or not 2 <= len(value) <= 3 or depth > MAX_DEPTH:
+        return False
+    name, *operands = value
+    return isinstance(name, str) and name in PRIMITIVES and all(_is_formula(v, depth + 1) for v in operands)
+
+
+ATTRS: dict[Any, Callable[[Any], bool]] = {
+    "dim": _is_whole, "times": lambda value: _is_whole(value, MAX_TIMES) and value > 0, "shape": _is_wholes,
+    "perm": _is_wholes, "value": _is_rational, "exponent": _is_rational, "low": _is_rational, "high": _is_rational,
+    "symbol": _is_text, "dtype": _is_text, "name": _is_text, "formula": _is_formula,
+}  # fmt: skip
+"""Attributes of operators: what each has to be, unless it is null."""
+
+
+def _short(value: object) -> str:
+    """The start of a value of whatever size, for messages."""
+    if isinstance(value, int) and abs(value) >= 2**64:
+        return "a number of more than 19 digits"
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _argument(record: _Record) -> Argument:

@@ -32,7 +32,7 @@ from mirage_nb.verify.float_gate import TOLERANCES
 COPIED = ("kernel_operators", "kernel_plan", "kernel_library", "kernel_driver", "kernel")
 """The modules that a saved file is made of, in the order of their imports."""
 BEGIN, END = "# -- the plan: a block of JSON ", "# -- end of the plan "
-MAX_FILE = 2**26
+MAX_FILE = 2**24
 MAX_CUBIN = 2**22
 """A larger cubin is left out of a file: its source is compiled at the first call."""
 SIDE = "mirage_device.cuh"
@@ -236,11 +236,12 @@ def load_kernel(path: str | Path) -> Kernel:
     except UnicodeDecodeError as error:
         raise FormatError(f"{place} is no text") from error
     hint = "Winner.save(path) writes a file that can be loaded"
-    form = rf"^{re.escape(BEGIN)}-+\nPLAN = r'''\n(.*?)\n'''\n{re.escape(END)}"
-    block = re.search(form, text, re.DOTALL | re.MULTILINE)
-    if block is None:
+    _, _, behind = text.partition(f"\n{BEGIN}")
+    dashes, opened, block = behind.partition("\nPLAN = r'''\n")
+    block, closed, _ = block.partition(f"\n'''\n{END}")
+    if not opened or not closed or dashes.strip("-"):
         raise FormatError(f"{place} holds no plan", hint=hint)
     try:
-        return Kernel(read_plan(json.loads(block[1])))
+        return Kernel(read_plan(json.loads(block)))
     except (KernelError, ValueError, RecursionError) as error:
         raise FormatError(f"{place}: {error}", hint=hint) from error

@@ -25,6 +25,7 @@ from mirage_nb.verify.groups import draw_inputs, draw_stacked, root_groups
 from mirage_nb.verify.lax import LaxReport, inspect, joined
 from mirage_nb.verify.towers import Shown, Tower, shown, tower
 from mirage_nb.verify.verdict import Verdict
+from mirage_nb.verify.work import check_work
 
 SMALL_ELEMENTS = 2**16
 """Trials with fewer input elements are kept."""
@@ -126,11 +127,12 @@ class Together:
 class Candidate:
     """A graph that is held against a program: what is known of the two before any trial, and their verdicts.
 
-    Raises GraphError where the graph breaks Definition 2.1.
+    Raises GraphError where the graph breaks Definition 2.1, VerificationError where a trial takes too much.
     """
 
     def __init__(self, program: Program, graph: KernelGraph) -> None:
         check(graph)
+        check_work(graph)
         self.graph = graph
         self.lax = joined(program.report, inspect(graph))
         self.verdicts: dict[Hashable, Verdict] = {}
@@ -150,9 +152,11 @@ class Candidate:
 
 
 class Program:
-    """A program that candidates are held against. Raises GraphError where it breaks Definition 2.1."""
+    """A program that candidates are held against. Raises as `Candidate`."""
 
     def __init__(self, graph: KernelGraph) -> None:
+        check(graph)
+        check_work(graph)
         self.graph = graph
         self.report = inspect(graph)
         self.recorder = Recorder()
@@ -161,7 +165,7 @@ class Program:
         self.itself = self.candidate(graph)
 
     def candidate(self, graph: KernelGraph) -> Candidate:
-        """The one `Candidate` of a graph. Raises GraphError where it breaks Definition 2.1."""
+        """The one `Candidate` of a graph. Raises as it does."""
         known = self._candidates.get(graph)
         if known is None:
             if len(self._candidates) >= MAX_CANDIDATES:
@@ -189,5 +193,5 @@ MAX_KEPT = 8
 
 @functools.lru_cache(maxsize=32)
 def known_program(graph: KernelGraph) -> Program:
-    """The one `Program` of a graph. Raises GraphError where it breaks Definition 2.1."""
+    """The one `Program` of a graph. Raises as it does."""
     return Program(graph)

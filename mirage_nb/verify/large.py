@@ -1,11 +1,6 @@
-"""Trials of graphs at their real shape: what memory they take, and how far another device is believed.
+"""Trials of graphs at their real shape: how far another device than the CPU is believed.
 
 In: two graphs, a device and a seed. Out: what both graphs make of a trial, as arrays of the CPU, or `DeviceFault`.
-
-Memory. Inputs below `UNDRAWN` elements are held whole, at 4 bytes for each element and field part (8 for small ones);
-of larger ones, products draw the blocks that they multiply. Other tensors in device memory take 8 bytes for each
-element and part from where they are made to where they are read last. What takes more than the machine has is refused
-before anything is drawn.
 
 Another device computes with whole numbers and has to give the same residues as the CPU. It is believed as far as that
 is seen: the first trial, a later one that the seed chooses, and every trial that would refute are computed on the CPU
@@ -15,63 +10,21 @@ CPU's. Where values differ, or the device raises an error, nothing that it has s
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from mirage_nb.errors import VerificationError
 from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate
-from mirage_nb.interp.instance import CPU, LARGE_TENSOR, UNDRAWN, Device
+from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
-from mirage_nb.verify.drawn import Candidate, Trials, trial_seed
-
-TOO_LARGE = "the field values of these graphs do not fit into memory"
-SMALLER = "verify them with smaller extents, and prove them for all sizes"
+from mirage_nb.verify.drawn import Trials, trial_seed
 
 Outputs = tuple[FieldTensor, ...]
 
 
 class DeviceFault(Exception):
     """What a device did that it is not believed any more."""
-
-
-def check_memory(*graphs: Candidate) -> None:
-    """Raise VerificationError where a trial takes more memory than there is."""
-    needed, there = max(map(_held, graphs)), _memory()
-    if needed > there:
-        sizes = f"about {needed / 2**30:.0f} GiB, and this machine has {there / 2**30:.0f}"
-        raise VerificationError(f"{TOO_LARGE}: {sizes}", hint=SMALLER)
-
-
-def held_bytes(graph: KernelGraph) -> int:
-    """The most that one field part of a kernel graph's tensors takes at once; operands of a kernel with its results."""
-    last = {v: index for index, op in enumerate(graph.ops) for v in op.inputs}
-    size = [8 * t.elements for t in graph.types]
-    for value, given in enumerate(graph.inputs):
-        elements = given.type.elements
-        size[value] = 0 if elements >= UNDRAWN else (4 if elements >= LARGE_TENSOR else 8) * elements
-    held = most = sum(size[: graph.input_count])
-    for index, (op, results) in enumerate(graph.definitions()):
-        held += sum(size[v] for v in results)
-        most = max(most, held)
-        gone = {v for v in op.inputs if last[v] == index and v >= graph.input_count}
-        gone |= {v for v in results if v not in last}
-        held -= sum(size[v] for v in gone if v not in graph.outputs)
-    return most
-
-
-@functools.lru_cache(maxsize=1024)
-def _held(candidate: Candidate) -> int:
-    return held_bytes(candidate.graph)
-
-
-@functools.cache
-def _memory() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Believed:

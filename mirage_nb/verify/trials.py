@@ -21,11 +21,12 @@ from mirage_nb.interp.modular import LARGE, SMALL, Pool
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.bound import trial_bound
 from mirage_nb.verify.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
-from mirage_nb.verify.large import SMALLER, TOO_LARGE, Believed, DeviceFault, check_memory
+from mirage_nb.verify.large import Believed, DeviceFault
 from mirage_nb.verify.matching import Matching
 from mirage_nb.verify.reals import MAX_ELEMENTS, Reals, RealsReport, in_reals, once_in_reals
 from mirage_nb.verify.towers import Observer
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
+from mirage_nb.verify.work import SMALLER, TOO_LARGE
 
 __all__ = ["MAX_TRIALS", "TRIALS", "draw_trial", "trial_seed", "verify"]
 
@@ -69,7 +70,8 @@ def verify(
             against the CPU, which takes over where it fails or computes other values; the note says so then.
 
     Raises:
-        VerificationError: the graphs do not have the same inputs, or their values do not fit into memory.
+        VerificationError: the graphs do not have the same inputs, their values do not fit into memory, or a trial
+            takes too long.
         GraphError: a graph breaks Definition 2.1.
         OptionError: a number of trials or a seed that is out of range.
     """
@@ -127,7 +129,6 @@ def _run(
     progress: Progress,
 ) -> Verdict:
     """The verdict that the device finds, as far as it is believed, else the CPU from the beginning."""
-    check_memory(program.itself, candidate)
     try:
         return _Run(program, candidate, trials, seed, pool, device, progress).verdict()
     except DeviceFault as fault:

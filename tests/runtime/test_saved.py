@@ -21,16 +21,18 @@ from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import FormatError, StoreError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import OPS, KernelGraph, Level, OpKind, formula
+from mirage_nb.ir.fields import FIELDS
 from mirage_nb.lang import parse
 from mirage_nb.runtime import kernel, saved
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.kernel import Kernel
 from mirage_nb.runtime.kernel_driver import compiled
 from mirage_nb.runtime.kernel_operators import OPERATORS, PRIMITIVES, decode, encode
-from mirage_nb.runtime.kernel_plan import Apply, KernelError, Launch, Plan, Tensor, read_plan, write_plan
+from mirage_nb.runtime.kernel_plan import ATTRS, Apply, KernelError, Launch, Plan, Tensor, read_plan, write_plan
 from mirage_nb.runtime.saved import file_text, flattened, load_kernel, lower, write_file
 from mirage_nb.targets import find_target
 from tests.bench.test_workloads import shrink
+from tests.clock import cpu_limit
 from tests.codegen import mugraphs
 
 H200 = find_target("h200")
@@ -165,6 +167,23 @@ def edits() -> list[tuple[str, Any, str]]:
         ("program/0/inputs", [77], "out of turn"),
         ("results", [1000], "the results of the program"),
         ("scale", 0, "scale"),
+        ("scale", 10**400, "scale is a number of more than 19 digits"),
+        ("tolerance", float("nan"), "tolerance is nan"),
+        ("workspace_bytes", 10**4000, "workspace_bytes is a number of more than 19 digits"),
+        ("about", {"name": [[]]}, "about has to be texts"),
+        ("tensors", [{}] * 5000, "5000 entries"),
+        ("tensors/0/dtype", "f" * 10**6, r"f\.\.\."),
+        ("program/0/attrs", {"times": 2**40}, "the attribute times"),
+        ("program/0/attrs", {"value": "1e999999999"}, "the attribute value"),
+        ("program/0/attrs", {"value": f"1{'0' * 400}"}, "the attribute value"),
+        ("program/0/attrs", {"value": "1/0"}, "the attribute value"),
+        ("program/0/attrs", {"shape": [1] * 100}, "the attribute shape"),
+        ("program/0/attrs", {"dim": "x"}, "the attribute dim"),
+        ("program/0/attrs", {"out": "x"}, "the attribute out"),
+        ("program/0/attrs", {"formula": ["system", "x"]}, "the attribute formula"),
+        ("program/0/scalars", [[0, 10**400]], "positions and numbers"),
+        ("program/0/scalars", [[0, [1]]], "positions and numbers"),
+        ("program/0/scalars", [[-1, 1.0]], "positions and numbers"),
         ("cubin", "AAAA", "the cubin"),
         ("cubin_sha256", "0" * 64, "the cubin is damaged"),
     ]
@@ -186,6 +205,39 @@ def test_a_bomb_is_not_unpacked(plan: Plan) -> None:
     data = write_plan(replace(plan, source=" " * (2**26 + 10)))
     with pytest.raises(KernelError, match="more than"):
         read_plan(data)
+
+
+def test_a_nested_formula_is_refused(plan: Plan) -> None:
+    data = write_plan(plan)
+    deep: Any = "x"
+    for _ in range(900):
+        deep = ["exp", deep]
+    data["program"][0]["attrs"] = {"formula": deep}
+    with pytest.raises(KernelError, match="the attribute formula"):
+        read_plan(data)
+
+
+def test_every_attribute_is_checked_when_it_is_read() -> None:
+    kernels = [spec.attrs for spec in OPS.values() if Level.KERNEL in spec.levels and spec.attrs is not None]
+    assert {name for attrs in kernels for name in FIELDS[attrs]} <= ATTRS.keys()
+
+
+def test_a_file_of_many_beginnings_is_read_once(plan: Plan, tmp_path: Path) -> None:
+    path = tmp_path / "many.py"
+    head = f"\n{saved.BEGIN}---\nPLAN = r'''\n"
+    path.write_text(head * 200_000)
+    with cpu_limit(4.0), pytest.raises(FormatError, match="holds no plan"):
+        load_kernel(path)
+
+
+def test_a_program_that_does_not_fit_its_tensors_is_a_mistake_in_the_file(plan: Plan) -> None:
+    data = json.loads(json.dumps(write_plan(plan)))
+    for attrs in ({}, {"dim": 9}, {"shape": [3]}, {"perm": [0, 0, 0]}):
+        for operator in ("Sum", "Reshape", "Transpose", "Repeat", "EwAdd"):
+            data["program"][0].update(operator=operator, attrs=attrs)
+            stranger = Kernel(read_plan(data))
+            with pytest.raises(KernelError, match="cannot be computed"):
+                stranger.reference(*(np.ones(t.shape) for t in stranger.inputs))
 
 
 def test_a_map_has_the_elements_of_its_tensor(plan: Plan) -> None:
