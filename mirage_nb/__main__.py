@@ -21,7 +21,7 @@ from typing import Any
 
 from mirage_nb.arguments import PROGRAM, WRONG, parser
 from mirage_nb.bench.workloads import WORKLOADS, workload
-from mirage_nb.errors import MirageError, MissingPartError, OptionError, StoreError
+from mirage_nb.errors import MirageError, MissingPartError, OptionError, StoreError, printable
 from mirage_nb.interp.instance import CPU
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.lang.constants import shorten
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = COMMANDS[options.command](options)
         sys.stdout.flush()
     except MirageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

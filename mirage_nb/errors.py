@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def printable(text: str) -> str:
+    """A text from anywhere, for a terminal: what moves its cursor or hides characters is written as an escape."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceSpan:
     """A place in a text: 1-based line, 1-based first column, number of characters, and the line itself."""
@@ -21,7 +26,8 @@ class SourceSpan:
     def caret(self) -> str:
         """The line with a caret under the offending characters."""
         start = max(0, self.column - 41)
-        shown = self.text[start : start + 120].replace("\t", " ")  # as wide as the caret takes it
+        # As wide as the caret takes it: a tab is a space, and what a terminal would obey is a mark.
+        shown = "".join(c if c.isprintable() else " " if c == "\t" else "?" for c in self.text[start : start + 120])
         lead = self.column - 1 - start
         marks = "^" * max(1, min(self.width, max(1, len(shown) - lead)))
         return f"  line {self.line}: {shown}\n{' ' * (len(f'  line {self.line}: ') + lead)}{marks}"

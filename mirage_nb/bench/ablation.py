@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mirage_nb.bench.kernels import read_record, recorded_way
-from mirage_nb.bench.machine import machine, openable
+from mirage_nb.bench.machine import machine, openable, reading
 from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import Emitted, Launch, emit_plan
-from mirage_nb.errors import MirageError, MissingPartError, OptionError, TargetError
+from mirage_nb.errors import MirageError, MissingPartError, TargetError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import parse
@@ -140,12 +140,8 @@ def run_ablation(
 
 def print_record(path: str) -> int:
     """Print the table of a record. Raises OptionError when it cannot be read."""
-    try:
-        rows = json.loads(Path(path).read_text())["rows"]
-        sys.stdout.write(table(rows) + "\n")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = "--record FILE writes one"
-        raise OptionError(f"{path} is no record of `bench ablation`: {error}", hint=hint) from error
+    with reading(path, "ablation"):
+        sys.stdout.write(table(json.loads(Path(path).read_text())["rows"]) + "\n")
     return 0
 
 

@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from mirage_nb.bench.machine import reading
 from mirage_nb.bench.refit import Estimator, Found
 from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import emit
-from mirage_nb.errors import MirageError, MissingPartError, OptionError
+from mirage_nb.errors import MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import TensorProgram, parse
@@ -110,15 +111,13 @@ def read_record(path: Path) -> tuple[Target, list[dict[str, Any]]]:
 
     Raises OptionError if it cannot be read.
     """
-    try:
+    with reading(path, "cost"):
         record = json.loads(path.read_text())
         rows: list[dict[str, Any]] = record["rows"]
         for row in rows:
             row.setdefault("effort", record.get("effort", EFFORT))
             row.setdefault("digest", text_digest(parse_graph(row["mugraph"])) if "mugraph" in row else "")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"{path} is no record of `bench cost`: {error}", hint="--record FILE writes one") from error
-    return find_target(record.get("target", DEFAULT_TARGET)), rows
+        return find_target(record.get("target", DEFAULT_TARGET)), rows
 
 
 def found_again(rows: Sequence[dict[str, Any]], program: TensorProgram, target: Target) -> list[Found]:

@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirage_nb.bench.machine import machine, openable
+from mirage_nb.bench.machine import machine, openable, reading
 from mirage_nb.bench.problems import PROBLEMS
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.codegen import Options, variants
@@ -126,12 +126,13 @@ def show_record(paths: Sequence[str], figure: str | None, joined: str | None = N
     Raises:
         OptionError: one cannot be read, they are of different cards or commits, or two have the same row.
     """
-    record = join_records([read_record(Path(path)) for path in paths])
     openable(figure)
     openable(joined)
+    with reading(", ".join(paths), "kernels"):
+        record = join_records([read_record(Path(path)) for path in paths])
+        _show(record["rows"], find_target(DEFAULT_TARGET), record, figure)
     if joined:
         Path(joined).write_text(json.dumps(record, indent=1))
-    _show(record["rows"], find_target(DEFAULT_TARGET), record, figure)
     return 0
 
 
@@ -154,13 +155,10 @@ def join_records(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def read_record(path: Path) -> dict[str, Any]:
     """A record of `bench kernels`. Raises OptionError when it cannot be read."""
-    try:
+    with reading(path, "kernels"):
         record: dict[str, Any] = json.loads(path.read_text())
         for row in record["rows"]:
             _ = row["workload"], row["B"] + 1, row["ours_us"], row["peers"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = "--record FILE writes one"
-        raise OptionError(f"{path} is no record of `bench kernels`: {error}", hint=hint) from error
     return record
 
 

@@ -1,13 +1,16 @@
-"""Where a measurement was made: the card, the versions, the commit; and whether its record can be written."""
+"""Where a measurement was made: the card, the versions, the commit; whether its record can be written, or read."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mirage_nb.errors import StoreError
+from mirage_nb.errors import OptionError, StoreError
+from mirage_nb.ir.fields import shown
 from mirage_nb.runtime.gpu import Gpu
 
 SCHEMA = 2
@@ -51,6 +54,16 @@ def commit(place: Path) -> str | None:
         return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
     except (OSError, IndexError):
         return None
+
+
+@contextlib.contextmanager
+def reading(path: Path | str, kind: str) -> Iterator[None]:
+    """While a record of `bench` of this kind is read and shown: whatever is wrong with it is an OptionError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+        what = f"{path} is no record of `bench {kind}`: {shown(str(error))}"
+        raise OptionError(what, hint="--record FILE writes one") from error
 
 
 def openable(record: str | None) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH
 from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, survey
 from mirage_nb.bench import enumeration, prunings, space
+from mirage_nb.bench.machine import reading
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import OptionError, StoreError
 from mirage_nb.lang import parse
@@ -102,7 +103,7 @@ def run_search(
 
 def show_record(source: str, figure: str | None) -> int:
     """Print the tables of a record, and draw it. Raises OptionError if it is none."""
-    try:
+    with reading(source, "search"):
         results: dict[str, Any] = json.loads(Path(source).read_text())
         tables = (
             table5(results["table5"], results["limit_s"]),
@@ -110,9 +111,7 @@ def show_record(source: str, figure: str | None) -> int:
             spaces_table(results["spaces"]),
             oracle_table(results["oracle"]),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"{source} is no record of `bench search`", hint="write one with --record FILE") from error
-    sys.stdout.write("\n\n".join(tables) + "\n")
+        sys.stdout.write("\n\n".join(tables) + "\n")
     if figure:
         _touch(Path(figure))
     _draw(results, figure)

@@ -24,9 +24,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mirage_nb.bench.machine import reading
 from mirage_nb.bench.search import machine
 from mirage_nb.bench.workloads import WORKLOADS, workload
-from mirage_nb.errors import OptionError, StoreError
+from mirage_nb.errors import StoreError
 from mirage_nb.interp.instance import CPU
 from mirage_nb.ir import BlockGraph, DimAttrs, KernelGraph, Op, OpKind
 from mirage_nb.lang import parse
@@ -84,15 +85,13 @@ def run_verify(names: Sequence[str], record: str | None) -> int:
 
 def show_record(path: Path) -> int:
     """Print a record. Raises OptionError if it is none."""
-    try:
+    with reading(path, "verify"):
         made = json.loads(path.read_text())
         if made["schema"] != SCHEMA:
             raise ValueError(f"schema {made['schema']}")
         lines = [HEAD, *map(line, made["rows"]), summary(made["rows"])]
         described = f"{made['machine']['processor']}, load {made['machine']['load']:.1f}, {made['machine']['date']}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"{path} is no record of `bench verify`: {error}", hint="--record FILE writes one") from error
-    sys.stdout.write("\n".join([described, *lines]) + "\n")
+        sys.stdout.write("\n".join([described, *lines]) + "\n")
     return 0
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.errors import FormatError, ProgramSizeError
+from mirage_nb.errors import FormatError, ProgramSizeError, printable
 from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.ops import (
@@ -84,7 +84,7 @@ def check_launch(grid: Shape, loop: int) -> None:
 
 def shown(value: object) -> str:
     """The start of a value, for messages."""
-    text = str(value) if isinstance(value, str) else repr(value)[:200]
+    text = printable(value[:200] if isinstance(value, str) else repr(value)[:200])
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
@@ -94,6 +94,8 @@ def name(value: Plain) -> str:
         raise FormatError(f"{shown(value)} is not a name")
     if len(value) > MAX_NAME:
         raise ProgramSizeError(f"the name {shown(value)} has more than {MAX_NAME} characters")
+    if any("\ud800" <= c <= "\udfff" for c in value):
+        raise FormatError(f"the name {value!a} has half a character, which nothing can print")
     return value
 
 

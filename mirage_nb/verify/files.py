@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
+from mirage_nb.errors import printable
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.jsonform import parse_json
@@ -119,4 +120,4 @@ def describe(verdict: Verdict) -> str:
             f"  output {w.output} at {list(w.index)}: {w.expected} in the first, {w.found} in the second "
             f"(seed {w.seed})"
         )
-    return "\n".join(lines)
+    return printable("\n".join(lines))
