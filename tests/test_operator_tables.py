@@ -15,13 +15,14 @@ from mirage_nb.verify import roots
 from tests.codegen.test_cuda import ATTRIBUTES
 
 ELEMENTWISE = {kind for kind, spec in OPS.items() if Trait.ELEMENTWISE in spec.traits}
+MIXING = {kind for kind in ELEMENTWISE if Trait.VIEW not in OPS[kind].traits}
 COMPUTING = {kind for kind, spec in OPS.items() if Trait.STRUCTURAL not in spec.traits}
 
 TABLES: dict[str, tuple[Collection[OpKind], set[OpKind]]] = {
     "the reference interpreter": (reference.TABLE, COMPUTING),
     "the field interpreter": (field.TABLE, COMPUTING),
     "the program in torch": (torch_program.TORCH, COMPUTING),
-    "the search, one operand or two": ([*semantics.UNARY, *semantics.BINARY], ELEMENTWISE),
+    "the search, one operand or two": ([*semantics.UNARY, *semantics.BINARY], MIXING),
     "the emitted expressions": (operators.CUDA, ELEMENTWISE),
     "the kernels that tests run": ([kind for kind, _ in ATTRIBUTES], ELEMENTWISE),
     "the operands behind a wrong element": (roots.RULES, COMPUTING - ELEMENTWISE),

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import GraphError
-from mirage_nb.ir import ConstAttrs, DimAttrs, RepeatAttrs, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir import ConstAttrs, DimAttrs, RepeatAttrs, ReshapeAttrs, SliceAttrs, TransposeAttrs
 from mirage_nb.ir.ops import Attrs, Shape
 
 Array = NDArray[Any]
@@ -165,6 +165,14 @@ def concat(arrays: Sequence[Array], dim: int, batch: int) -> Array:
     grid = np.broadcast_shapes(*(array.shape[:batch] for array in arrays))
     full = [np.broadcast_to(array, (*grid, *array.shape[batch:])) for array in arrays]
     return np.concatenate(full, axis=batch + dim)
+
+
+def sliced(array: Array, attrs: Attrs | None, batch: int) -> Array:
+    """Elements of one tile dimension in equal steps."""
+    assert isinstance(attrs, SliceAttrs)
+    stop = attrs.start + attrs.extent * attrs.step
+    part = slice(attrs.start, None if stop < 0 else stop, attrs.step)
+    return array[(slice(None),) * (batch + attrs.dim) + (part,)]
 
 
 def reduced_axis(attrs: Attrs | None, batch: int) -> int:

@@ -393,11 +393,14 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.SIGMOID: _sigmoid,
     OpKind.RELU: _outside(OpKind.RELU),
     OpKind.CLAMP: _outside(OpKind.CLAMP),
+    OpKind.MAXIMUM: lambda algebra, operands, attrs, batch: algebra.union(*aligned(operands, batch)),
+    OpKind.CAST: lambda algebra, operands, attrs, batch: operands[0],
     OpKind.APPLY: _apply,
     OpKind.POW: _pow,
     OpKind.REPEAT: _moving(arrays.repeat),
     OpKind.RESHAPE: _moving(arrays.reshape),
     OpKind.TRANSPOSE: _moving(arrays.transpose),
     OpKind.CONCAT: _concat,
+    OpKind.SLICE: _moving(arrays.sliced),
 }
 """What every operator computes; the operators of `run.STRUCTURE` are the walk's."""

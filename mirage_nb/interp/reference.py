@@ -191,7 +191,8 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
     "pow": lambda x, exponent: np.power(x, float(exponent)),
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "square": np.square, "tanh": np.tanh, "sigmoid": _sigmoid,
-    "erf": lambda x: np.asarray(_erf(x)), "abs": np.abs, "sin": np.sin, "cos": np.cos,
+    "erf": lambda x: np.asarray(_erf(x)), "abs": np.abs, "sin": np.sin, "cos": np.cos, "log1p": np.log1p,
+    "expm1": np.expm1, "sign": np.sign, "floor": np.floor, "step": lambda x: np.where(x >= 0, 1.0, 0.0),
     "minimum": np.minimum, "maximum": np.maximum,
 }  # fmt: skip
 """The primitives of formulas."""
@@ -221,11 +222,14 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.SIGMOID: _elementwise(_sigmoid),
     OpKind.RELU: _elementwise(lambda x: np.maximum(x, 0)),
     OpKind.CLAMP: _clamp,
+    OpKind.MAXIMUM: _elementwise(np.maximum),
+    OpKind.CAST: lambda operands, attrs, batch: operands[0],
     OpKind.POW: _pow,
     OpKind.APPLY: _apply,
     OpKind.REPEAT: lambda operands, attrs, batch: arrays.repeat(operands[0], attrs, batch),
     OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
     OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),
     OpKind.CONCAT: _concat,
+    OpKind.SLICE: lambda operands, attrs, batch: arrays.sliced(operands[0], attrs, batch),
 }
 """What every operator computes; the operators of `run.STRUCTURE` are the walk's."""

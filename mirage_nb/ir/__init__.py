@@ -8,6 +8,7 @@ from mirage_nb.ir.ops import (
     AccumKind,
     ApplyAttrs,
     Attrs,
+    CastAttrs,
     ClampAttrs,
     ConstAttrs,
     DimAttrs,
@@ -19,13 +20,14 @@ from mirage_nb.ir.ops import (
     PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
+    SliceAttrs,
     Trait,
     TransposeAttrs,
 )
 
 __all__ = [
-    "DTYPE_NAMES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "Attrs", "BlockGraph", "ClampAttrs", "ConstAttrs",
-    "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level", "MemSpace", "Op", "OpKind", "OpSpec",
-    "OutSaverAttrs", "PowAttrs", "RepeatAttrs", "ReshapeAttrs", "TensorType", "ThreadGraph", "Trait",
-    "TransposeAttrs", "promote",
+    "DTYPE_NAMES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "Attrs", "BlockGraph", "CastAttrs", "ClampAttrs",
+    "ConstAttrs", "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level", "MemSpace", "Op", "OpKind",
+    "OpSpec", "OutSaverAttrs", "PowAttrs", "RepeatAttrs", "ReshapeAttrs", "SliceAttrs", "TensorType", "ThreadGraph",
+    "Trait", "TransposeAttrs", "promote",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from mirage_nb.ir.ops import (
     AccumKind,
     ApplyAttrs,
     Attrs,
+    CastAttrs,
     ClampAttrs,
     ConstAttrs,
     DimAttrs,
@@ -33,6 +34,7 @@ from mirage_nb.ir.ops import (
     RepeatAttrs,
     ReshapeAttrs,
     Shape,
+    SliceAttrs,
     TransposeAttrs,
 )
 
@@ -186,6 +188,8 @@ FIELDS: dict[type, dict[str, Codec]] = {
     RepeatAttrs: {"dim": INT, "times": INT},
     ReshapeAttrs: {"shape": several(INT)},
     TransposeAttrs: {"perm": several(INT)},
+    SliceAttrs: {"dim": INT, "start": INT, "extent": INT, "step": INT},
+    CastAttrs: {"dtype": DTYPE},
     ClampAttrs: {"low": optional(FRACTION), "high": optional(FRACTION)},
     PowAttrs: {"exponent": FRACTION},
     ApplyAttrs: {"name": NAME, "formula": FORMULA},
@@ -196,6 +200,7 @@ DEFAULTS: dict[type, dict[str, Plain]] = {
     OutSaverAttrs: {"shape": None},
     AccumAttrs: {"dim": None},
     ConstAttrs: {"symbol": "", "dtype": "f32"},
+    SliceAttrs: {"step": 1},
     ClampAttrs: {"low": None, "high": None},
 }
 """Fields that are left out when they have this value."""

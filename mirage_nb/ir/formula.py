@@ -19,10 +19,10 @@ from mirage_nb.errors import FormatError, ProgramSizeError, ProgramSyntaxError
 T = TypeVar("T")
 
 SCALARS: dict[str, int] = {
-    "exp": 1, "log": 1, "sqrt": 1, "square": 1, "tanh": 1, "sigmoid": 1, "erf": 1, "abs": 1, "sin": 1, "cos": 1,
-    "minimum": 2, "maximum": 2,
+    "exp": 1, "expm1": 1, "log": 1, "log1p": 1, "sqrt": 1, "square": 1, "tanh": 1, "sigmoid": 1, "erf": 1, "sin": 1,
+    "cos": 1, "abs": 1, "sign": 1, "floor": 1, "step": 1, "minimum": 2, "maximum": 2,
 }  # fmt: skip
-"""The functions of formulas and how many arguments each has."""
+"""The functions of formulas and how many arguments each has; step(x) is 1 where x >= 0 and 0 elsewhere."""
 
 ARITHMETIC: dict[type[ast.operator], tuple[str, str, int]] = {
     ast.Add: ("add", "+", 1), ast.Sub: ("sub", "-", 1), ast.Mult: ("mul", "*", 2), ast.Div: ("div", "/", 2),

@@ -22,6 +22,7 @@ from mirage_nb.ir.ops import (
     AccumAttrs,
     AccumKind,
     Attrs,
+    CastAttrs,
     ConstAttrs,
     InIterAttrs,
     Level,
@@ -122,7 +123,7 @@ def infer(op: Op, operands: tuple[TensorType, ...], level: Level, space: MemSpac
     if spec.attrs is not None and not isinstance(op.attrs, spec.attrs):
         raise GraphError(f"{op.kind.value} needs {spec.attrs.__name__}")
     shape = spec.shape(tuple(t.shape for t in operands), op.attrs)
-    dtype = op.attrs.dtype if isinstance(op.attrs, ConstAttrs) else result_dtype(operands)
+    dtype = op.attrs.dtype if isinstance(op.attrs, ConstAttrs | CastAttrs) else result_dtype(operands)
     return TensorType(shape, dtype, space)
 
 

@@ -54,12 +54,15 @@ class OpKind(enum.Enum):
     SIGMOID = "Sigmoid"
     RELU = "ReLU"
     CLAMP = "Clamp"
+    MAXIMUM = "EwMax"
+    CAST = "Cast"
     POW = "Pow"
     APPLY = "Apply"
     REPEAT = "Repeat"
     RESHAPE = "Reshape"
     TRANSPOSE = "Transpose"
     CONCAT = "Concat"
+    SLICE = "Slice"
 
 
 KINDS = {kind.value: kind for kind in OpKind}
@@ -174,6 +177,23 @@ class TransposeAttrs:
 
 
 @dataclass(frozen=True, slots=True)
+class SliceAttrs:
+    """Of dimension `dim` the elements at start, start + step, ..., `extent` of them; a step may be negative."""
+
+    dim: int
+    start: int
+    extent: int
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CastAttrs:
+    """The element type of the result."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
 class ClampAttrs:
     """Lower and upper limit; None leaves that side open."""
 
@@ -198,7 +218,7 @@ class ApplyAttrs:
 
 Attrs = (
     InIterAttrs | OutSaverAttrs | AccumAttrs | ConstAttrs | DimAttrs | RepeatAttrs | ReshapeAttrs
-    | TransposeAttrs | ClampAttrs | PowAttrs | ApplyAttrs
+    | TransposeAttrs | SliceAttrs | CastAttrs | ClampAttrs | PowAttrs | ApplyAttrs
 )  # fmt: skip
 
 ShapeRule = Callable[[tuple[Shape, ...], Attrs | None], Shape]
@@ -328,6 +348,19 @@ def _concat(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
     return (*left[: attrs.dim], left[attrs.dim] + right[attrs.dim], *left[attrs.dim + 1 :])
 
 
+def _slice(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    assert isinstance(attrs, SliceAttrs)
+    (shape,) = shapes
+    check_dim(shape, attrs.dim, "Slice")
+    last = attrs.start + (attrs.extent - 1) * attrs.step
+    if attrs.extent < 1 or attrs.step == 0 or not all(0 <= at < shape[attrs.dim] for at in (attrs.start, last)):
+        raise ShapeError(
+            f"Slice: {attrs.extent} elements from {attrs.start} in steps of {attrs.step} are not all in "
+            f"dimension {attrs.dim} of {show_shape(shape)}"
+        )
+    return (*shape[: attrs.dim], attrs.extent, *shape[attrs.dim + 1 :])
+
+
 def _scalar(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
     return ()
 
@@ -372,11 +405,14 @@ OPS: dict[OpKind, OpSpec] = {
         _row(OpKind.SIGMOID, 1, None, _KBT, broadcast, _T.ELEMENTWISE, _T.LAX),
         _row(OpKind.RELU, 1, None, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.CLAMP, 1, ClampAttrs, _KBT, broadcast, _T.ELEMENTWISE),
+        _row(OpKind.MAXIMUM, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.COMMUTATIVE),
+        _row(OpKind.CAST, 1, CastAttrs, _KBT, broadcast, _T.ELEMENTWISE, _T.VIEW, _T.LAX),
         _row(OpKind.POW, 1, PowAttrs, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.APPLY, 1, ApplyAttrs, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.REPEAT, 1, RepeatAttrs, _KB, _repeat, _T.VIEW, _T.LAX),
         _row(OpKind.RESHAPE, 1, ReshapeAttrs, _KB, _reshape, _T.VIEW, _T.LAX),
         _row(OpKind.TRANSPOSE, 1, TransposeAttrs, _KB, _transpose, _T.VIEW, _T.LAX),
         _row(OpKind.CONCAT, 2, DimAttrs, _KB, _concat, _T.VIEW, _T.LAX),
+        _row(OpKind.SLICE, 1, SliceAttrs, _K, _slice, _T.VIEW, _T.LAX),
     )
 }

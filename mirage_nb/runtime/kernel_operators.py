@@ -34,6 +34,12 @@ def _clamp(xp: Any, attrs: Mapping[str, Any], x: Any) -> Any:
     return x
 
 
+def _slice(xp: Any, attrs: Mapping[str, Any], x: Any) -> Any:
+    start, step = int(attrs["start"]), int(attrs.get("step", 1))
+    stop = start + int(attrs["extent"]) * step
+    return x[(slice(None),) * int(attrs["dim"]) + (slice(start, None if stop < 0 else stop, step),)]
+
+
 def _erf(xp: Any, x: Any) -> Any:
     if xp is np:
         return np.vectorize(math.erf, otypes=[np.float64])(x)
@@ -50,6 +56,8 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "exp": lambda xp, a: xp.exp(a), "log": lambda xp, a: xp.log(a), "sqrt": lambda xp, a: xp.sqrt(a),
     "square": lambda xp, a: a * a, "tanh": lambda xp, a: xp.tanh(a), "sigmoid": _sigmoid, "erf": _erf,
     "abs": lambda xp, a: xp.abs(a), "sin": lambda xp, a: xp.sin(a), "cos": lambda xp, a: xp.cos(a),
+    "expm1": lambda xp, a: xp.expm1(a), "log1p": lambda xp, a: xp.log1p(a), "sign": lambda xp, a: xp.sign(a),
+    "floor": lambda xp, a: xp.floor(a), "step": lambda xp, a: xp.where(a >= 0, a.dtype.type(1), a.dtype.type(0)),
     "minimum": lambda xp, a, b: xp.minimum(a, b), "maximum": lambda xp, a, b: xp.maximum(a, b),
 }  # fmt: skip
 """What formulas are made of."""
@@ -82,12 +90,15 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Sigmoid": lambda xp, attrs, x: _sigmoid(xp, x),
     "ReLU": lambda xp, attrs, x: xp.maximum(x, 0),
     "Clamp": _clamp,
+    "EwMax": lambda xp, attrs, a, b: xp.maximum(a, b),
+    "Cast": lambda xp, attrs, x: x,
     "Pow": lambda xp, attrs, x: x ** _number(attrs["exponent"]),
     "Apply": lambda xp, attrs, x: _formula(xp, attrs["formula"], x),
     "Repeat": lambda xp, attrs, x: xp.concatenate([x] * attrs["times"], axis=attrs["dim"]),
     "Reshape": lambda xp, attrs, x: x.reshape(attrs["shape"]),
     "Transpose": lambda xp, attrs, x: x.transpose(attrs["perm"]),
     "Concat": lambda xp, attrs, *parts: xp.concatenate(parts, axis=attrs["dim"]),
+    "Slice": _slice,
 }
 """What each pre-defined operator computes, of a module (NumPy or CuPy), attributes and arrays."""
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 from mirage_nb.errors import DTypeError, GraphError
 from mirage_nb.ir import (
     ApplyAttrs,
+    CastAttrs,
     ClampAttrs,
     ConstAttrs,
     DimAttrs,
@@ -23,6 +24,7 @@ from mirage_nb.ir import (
     PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
+    SliceAttrs,
     TransposeAttrs,
     formula,
 )
@@ -73,10 +75,11 @@ def _repeat(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
 
 
 def _apply(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    """PyTorch has every primitive of formulas under its own name."""
+    """PyTorch has every primitive of formulas under its own name, but for the step."""
     assert isinstance(op.attrs, ApplyAttrs)
     x = args[0]
-    rows = {name: getattr(torch, name) for name in formula.PRIMITIVES}
+    rows = {name: getattr(torch, name) for name in formula.PRIMITIVES - {"step"}}
+    rows["step"] = lambda value: (value >= 0).to(x.dtype)
     rows["pow"] = lambda base, exponent: torch.pow(base, float(exponent))
     return formula.fold(
         formula.read(op.attrs.formula),
@@ -94,6 +97,20 @@ def _reshape(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
 def _transpose(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
     assert isinstance(op.attrs, TransposeAttrs)
     return args[0].permute(op.attrs.perm)
+
+
+def _slice(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    """PyTorch takes no negative steps: those elements are taken in turn and flipped."""
+    assert isinstance(op.attrs, SliceAttrs)
+    dim, last = op.attrs.dim, op.attrs.start + (op.attrs.extent - 1) * op.attrs.step
+    part = slice(min(op.attrs.start, last), max(op.attrs.start, last) + 1, abs(op.attrs.step))
+    taken = args[0][(slice(None),) * dim + (part,)]
+    return torch.flip(taken, (dim,)) if op.attrs.step < 0 else taken
+
+
+def _cast(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    assert isinstance(op.attrs, CastAttrs)
+    return args[0].to(torch_dtype(torch, op.attrs.dtype))
 
 
 TORCH: dict[OpKind, Rule] = {
@@ -115,12 +132,15 @@ TORCH: dict[OpKind, Rule] = {
     OpKind.SIGMOID: lambda torch, op, a: torch.sigmoid(a[0]),
     OpKind.RELU: lambda torch, op, a: torch.relu(a[0]),
     OpKind.CLAMP: _clamp,
+    OpKind.MAXIMUM: lambda torch, op, a: torch.maximum(a[0], a[1]),
+    OpKind.CAST: _cast,
     OpKind.POW: _pow,
     OpKind.APPLY: _apply,
     OpKind.REPEAT: _repeat,
     OpKind.RESHAPE: _reshape,
     OpKind.TRANSPOSE: _transpose,
     OpKind.CONCAT: lambda torch, op, a: torch.cat(a, _dim(op)),
+    OpKind.SLICE: _slice,
 }
 
 

@@ -251,7 +251,7 @@ class _Writer:
                 assert isinstance(op.attrs, ConstAttrs)
                 leaf = self._constants.setdefault(op.attrs, len(self._constants))
                 return self._emit(Operator(OpKind.CONST, leaf=leaf))
-            case OpKind.TRANSPOSE | OpKind.RESHAPE | OpKind.REPEAT:
+            case OpKind.TRANSPOSE | OpKind.RESHAPE | OpKind.REPEAT | OpKind.CAST:
                 return args[0]
             case OpKind.SUM:
                 self._require(args[0], set(layouts[0][folded_dim(op)]), "a sum")

@@ -353,6 +353,20 @@ def _max(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Fo
     return _maximum(operands[0], op.attrs.dim - len(shape))
 
 
+def _larger(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    """The maximum of two: an uninterpreted shift, or one of them."""
+    a, b = operands
+    return Form(
+        a.top.either(b.top).either(Side(degree=1)),
+        a.bottom.either(b.bottom),
+        a.varies | b.varies,
+        a.bottom_varies | b.bottom_varies,
+        a.radicand.either(b.radicand),
+        a.exponent.either(b.exponent),
+        max(1, a.shift, b.shift),
+    )
+
+
 def _rescaled_sum(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
     assert isinstance(op.attrs, DimAttrs)
     (x, m), shape = operands, shapes[0]
@@ -378,7 +392,7 @@ def _transpose(op: Op, operands: list[Form], shapes: list[Shape], result: Shape)
     return _spread(operands[0], lambda axis: {moved.get(axis, axis)})
 
 
-def _repeat(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+def _same(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
     return operands[0]
 
 
@@ -416,9 +430,12 @@ RULES: dict[OpKind, Rule] = {
     OpKind.SILU: lambda op, operands, shapes, result: _product(operands[0], _sigmoid(operands[0])),
     OpKind.SIGMOID: lambda op, operands, shapes, result: _sigmoid(operands[0]),
     OpKind.POW: _power,
-    OpKind.REPEAT: _repeat,
+    OpKind.REPEAT: _same,
     OpKind.RESHAPE: _reshape,
     OpKind.TRANSPOSE: _transpose,
     OpKind.CONCAT: _concat,
+    OpKind.SLICE: _same,
+    OpKind.CAST: _same,
+    OpKind.MAXIMUM: _larger,
 }
 """Every operator that Theorem 2 covers, square roots, and maxima as shifts."""

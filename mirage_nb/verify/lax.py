@@ -73,7 +73,7 @@ class LaxReport:
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
 OPAQUE = frozenset({OpKind.RELU, OpKind.GELU, OpKind.CLAMP, OpKind.APPLY})
 MARKED = EXPONENTIALS | OPAQUE | {
-    OpKind.POW, OpKind.SQRT, OpKind.MAX, OpKind.RESCALED_SUM, OpKind.ACCUM, OpKind.CONST,
+    OpKind.POW, OpKind.SQRT, OpKind.MAX, OpKind.MAXIMUM, OpKind.RESCALED_SUM, OpKind.ACCUM, OpKind.CONST,
 }  # fmt: skip
 """Operators that a report may mention; most of a graph are others."""
 
@@ -145,7 +145,7 @@ def _rescales(op: Op) -> bool:
 
 def _is_maximum(op: Op) -> bool:
     accumulator = isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.MAX
-    return op.kind is OpKind.MAX or accumulator or _rescales(op)
+    return op.kind in (OpKind.MAX, OpKind.MAXIMUM) or accumulator or _rescales(op)
 
 
 class _Demand:

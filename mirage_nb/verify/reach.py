@@ -64,7 +64,8 @@ class _Marks:
             return rule(operands, attrs, batch)
         if Trait.ELEMENTWISE not in OPS[kind].traits:
             raise VerificationError(f"it is not known which elements {kind.value} combines")
-        return _union(operands, batch)
+        joined = _union(operands, batch)
+        return self.maximum(joined) if kind is OpKind.MAXIMUM else joined
 
     def maximum(self, words: Words) -> Words:
         return words if self.maxima else np.zeros_like(words)
@@ -142,5 +143,6 @@ RULES: dict[OpKind, Callable[[Sequence[Words], Attrs | None, int], Words]] = {
     OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
     OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),
     OpKind.CONCAT: _concat,
+    OpKind.SLICE: lambda operands, attrs, batch: arrays.sliced(operands[0], attrs, batch),
 }
 """How marks go forward; elementwise operators have one rule."""

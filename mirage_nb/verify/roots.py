@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_nb.interp.arrays import sliced
 from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate_all
-from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, Trait, TransposeAttrs
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, SliceAttrs, Trait, TransposeAttrs
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.lax import is_root
 
@@ -158,6 +159,13 @@ def _concat(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
     return list(np.split(mask, [shapes[0][op.attrs.dim]], axis=op.attrs.dim))
 
 
+def _slice(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+    assert isinstance(op.attrs, SliceAttrs)
+    whole = np.zeros(shapes[0], bool)
+    sliced(whole, op.attrs, 0)[...] = mask
+    return [whole]
+
+
 RULES: dict[OpKind, Callable[[Op, Mask, Sequence[Shape]], list[Mask]]] = {
     OpKind.CONST: lambda op, mask, shapes: [],
     OpKind.MATMUL: lambda op, mask, shapes: _matmul(mask, *shapes),
@@ -169,5 +177,6 @@ RULES: dict[OpKind, Callable[[Op, Mask, Sequence[Shape]], list[Mask]]] = {
     OpKind.RESHAPE: lambda op, mask, shapes: [mask.reshape(shapes[0])],
     OpKind.TRANSPOSE: _transpose,
     OpKind.CONCAT: _concat,
+    OpKind.SLICE: _slice,
 }
 """How marks go backward; elementwise operators have one rule, everything else blames its operands whole."""

@@ -10,8 +10,11 @@ import pytest
 from mirage_nb.codegen import Launch, LibraryCall, Options, TensorArg, emit
 from mirage_nb.errors import EmitError, TargetError
 from mirage_nb.ir import (
+    OPS,
     AccumKind,
     ApplyAttrs,
+    Attrs,
+    CastAttrs,
     ClampAttrs,
     ConstAttrs,
     DimAttrs,
@@ -107,10 +110,10 @@ def test_extents_that_fill_no_instruction_tile(m: int, k: int, n: int, columns: 
 
 
 def elementwise(
-    kind: OpKind, attrs: ApplyAttrs | ClampAttrs | PowAttrs | None, shape: tuple[int, ...], dtype: DType
+    kind: OpKind, attrs: Attrs | None, shape: tuple[int, ...], dtype: DType
 ) -> KernelGraph:
     """One operator on positive numbers (X * X + 1/2), a row broadcast as second operand."""
-    binary = kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV)
+    binary = OPS[kind].arity == 2
     b = Block((tensor(shape, dtype), tensor(shape[-1:], dtype)), (1,))
     x, row = b.read(0, (None,)), b.read(1, (None,))
     positive = b.op(OpKind.ADD, b.op(OpKind.SQR, x), b.const(Fraction(1, 2)))
@@ -125,10 +128,13 @@ def elementwise(
 FORMULAS = (
     "x * tanh(log(1 + exp(x)))", "minimum(abs(x), 3/4) - maximum(-x, sin(x)) / 3", "erf(x) + cos(x) * sigmoid(-x)",
     "sqrt(square(x) + 1) ** -0.5".replace("-0.5", "(-1/2)"), "-x ** 3",
+    "log1p(expm1(x) + 2) * sign(x)", "floor(x * 3) + step(x)",
 )  # fmt: skip
 
-ATTRIBUTES: list[tuple[OpKind, ApplyAttrs | ClampAttrs | PowAttrs | None]] = [
+ATTRIBUTES: list[tuple[OpKind, Attrs | None]] = [
     *((k, None) for k in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.EXP, OpKind.SQR, OpKind.SQRT)),
+    (OpKind.MAXIMUM, None),
+    *((OpKind.CAST, CastAttrs(dtype)) for dtype in (DType.F16, DType.BF16)),
     *((k, None) for k in (OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.RELU)),
     (OpKind.CLAMP, ClampAttrs(Fraction(-1, 2), Fraction(1, 4))),
     (OpKind.CLAMP, ClampAttrs(None, Fraction(0))),
@@ -140,7 +146,7 @@ ATTRIBUTES: list[tuple[OpKind, ApplyAttrs | ClampAttrs | PowAttrs | None]] = [
 
 
 @pytest.mark.parametrize(("kind", "attrs"), ATTRIBUTES)
-def test_every_elementwise_operator(kind: OpKind, attrs: ApplyAttrs | ClampAttrs | PowAttrs | None) -> None:
+def test_every_elementwise_operator(kind: OpKind, attrs: Attrs | None) -> None:
     check(elementwise(kind, attrs, (3, 40), F32))
 
 

@@ -18,7 +18,7 @@ from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.saturation.events import Counts, Outcome
 from mirage_nb.search.saturation.fields import Array, fingerprint
 from mirage_nb.search.saturation.pairs import Pairs, wider
-from mirage_nb.search.saturation.partners import JOIN_AB, JOIN_BA, SHIFTED, SUB_AB, SUB_BA, Partners
+from mirage_nb.search.saturation.partners import JOIN_AB, JOIN_BA, PAIR_AB, PAIR_BA, SHIFTED, SUB_AB, SUB_BA, Partners
 from mirage_nb.search.saturation.sample import Sample
 from mirage_nb.search.saturation.semantics import UNARY, Semantics, joined_type
 from mirage_nb.search.saturation.values import (
@@ -445,6 +445,10 @@ class Closure:
             for flag, above, below in ((DIV_AB, v, u), (DIV_BA, u, v)):
                 if flags & flag and (above.constant or self._pairs.outer or not wider(below.type, above.type)):
                     self._apply(self._op[OpKind.DIV], [above, below], 0, type_, stage)
+        for flag, first, second in ((PAIR_AB, v, u), (PAIR_BA, u, v)):
+            if flags & flag and (flag == PAIR_AB or u is not v):
+                for operator in self.semantics.opaque_pairs.get((first.expr, second.expr), ()):
+                    self._apply(operator, [first, second], 0, type_, stage)
 
     def _apply_joins(self, first: Value, second: Value) -> None:
         """One after the other, for every concatenation of the program."""

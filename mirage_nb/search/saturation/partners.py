@@ -19,8 +19,13 @@ SUB_AB, SUB_BA = 32, 64
 """The first less the second, and the other way round."""
 JOIN_AB, JOIN_BA = 128, 256
 """The second after the first in some concatenation, and the other way round."""
-ALL = MUL | ADD | DIV_AB | DIV_BA | SUB_AB | SUB_BA | JOIN_AB | JOIN_BA
-_SWAPPED = {DIV_AB: DIV_BA, DIV_BA: DIV_AB, SUB_AB: SUB_BA, SUB_BA: SUB_AB, JOIN_AB: JOIN_BA, JOIN_BA: JOIN_AB}
+PAIR_AB, PAIR_BA = 512, 1024
+"""The two are the operands of an opaque operator of the program, in this order or the other."""
+ALL = MUL | ADD | DIV_AB | DIV_BA | SUB_AB | SUB_BA | JOIN_AB | JOIN_BA | PAIR_AB | PAIR_BA
+_SWAPPED = {
+    DIV_AB: DIV_BA, DIV_BA: DIV_AB, SUB_AB: SUB_BA, SUB_BA: SUB_AB, JOIN_AB: JOIN_BA, JOIN_BA: JOIN_AB,
+    PAIR_AB: PAIR_BA, PAIR_BA: PAIR_AB,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -83,7 +88,8 @@ class Partners:
         for join in self.semantics.prepared.joins:
             flags |= JOIN_AB if self._joins(join.whole, first, second) else 0
             flags |= JOIN_BA if self._joins(join.whole, second, first) else 0
-        return flags
+        flags |= PAIR_AB if (first, second) in self.semantics.opaque_pairs else 0
+        return flags | (PAIR_BA if (second, first) in self.semantics.opaque_pairs else 0)
 
     def _joins(self, whole: int, first: int, second: int) -> bool:
         one, other = self._in_place(first, whole, 0), self._in_place(second, whole, 1)

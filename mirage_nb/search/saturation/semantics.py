@@ -8,29 +8,28 @@ program compute with the same elements and equal functions have equal arrays (pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from mirage_nb.algebra import AlgebraOptions, algebra_for, oracle_for
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, AccumKind, ConstAttrs, OpKind, Trait
 from mirage_nb.search.axes import Join, Prepared
-from mirage_nb.search.saturation.fields import Array, Field, P, Q, fingerprint, inverse, inverse_or_zero, root
+from mirage_nb.search.saturation.arithmetic import ARITHMETIC, Elements
+from mirage_nb.search.saturation.fields import Array, Field, P, Q, fingerprint, inverse, root
 from mirage_nb.search.saturation.values import DATA, PARTS, POST, TILE, Node, Operator, Shift, Type, Value
 
 DRAWS = 2
 """Independent draws computed side by side: even a scalar value has two elements to tell it apart."""
 PART_EXTENT = 2
 
-Elements = tuple[Array, Array | None, bool]
-"""Residues modulo P, residues modulo Q (None: after an exponential), whether an exponential was taken."""
-
 OPAQUE = frozenset({OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.POW, OpKind.APPLY})
 """Unary operators outside the theory: random functions here, uninterpreted functions in the algebra."""
 
+OPAQUE_PAIRS = frozenset({OpKind.MAXIMUM})
+"""Binary operators outside the theory: the search applies them to the operands that the program gives them."""
+
 UNARY = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SQR, OpKind.SILU, OpKind.SIGMOID}) | OPAQUE
-BINARY = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
+BINARY = frozenset(ARITHMETIC) | OPAQUE_PAIRS
 
 
 class _Shifted(SearchError):
@@ -50,7 +49,7 @@ class Semantics:
         self.field = Field(prepared.seed)
         self._dims, self._shape = self._lay_out()
         kinds = {op.kind for op, _ in prepared.program}
-        self.exponentials = bool(kinds & ({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID} | OPAQUE))
+        self.exponentials = bool(kinds & ({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID} | OPAQUE | OPAQUE_PAIRS))
         self.tensors = self._draw_tensors()
         self.constants = [self._constant(index, attrs) for index, attrs in enumerate(prepared.constants)]
         self._peaks: dict[tuple[bytes, frozenset[int]], tuple[Array, Array]] = {}
@@ -161,6 +160,11 @@ class Semantics:
             made.append(self._evaluated(node, made))
         self.program = tuple(made)
         self.program_types = tuple(value.type for value in made)
+        self.opaque_pairs: dict[tuple[int, int], set[Operator]] = {}
+        for operator, args in self.prepared.program:
+            if operator.kind in OPAQUE_PAIRS:
+                first, second = (made[a].expr for a in args)
+                self.opaque_pairs.setdefault((first, second), set()).add(operator)
         self._terms = tuple(len(self.algebra.monomials(value.expr)) for value in made)
         return [made[index] for index in self.prepared.outputs]
 
@@ -266,6 +270,8 @@ class Semantics:
                 return algebra.sqrt(a)
             case OpKind.EXP:
                 return algebra.exp(a)
+            case kind if kind in OPAQUE_PAIRS:
+                return algebra.function(function_name(operator), algebra.add(a, args[1].expr))
             case _:
                 return algebra.function(function_name(operator), a)
 
@@ -274,8 +280,10 @@ class Semantics:
     def elements(self, operator: Operator, args: list[Value], mask: int) -> Elements | None:
         """The field elements of a result; None where the operator is undefined (division by zero)."""
         kind, a = operator.kind, args[0]
+        if kind in OPAQUE_PAIRS:
+            return self._opaque_pair(operator, a, args[1])
         if kind in BINARY:
-            return _BINARY[kind](a, args[1])
+            return ARITHMETIC[kind](a, args[1])
         if kind in UNARY:
             return self._unary(operator, a)
         if kind is OpKind.CONCAT:
@@ -296,6 +304,16 @@ class Semantics:
         if kind is OpKind.RESCALED_SUM or accum is AccumKind.RESCALE:
             return self._rescaled(a, args[1], dims)
         return a.p, a.q, a.has_exp
+
+    def _opaque_pair(self, operator: Operator, a: Value, b: Value) -> Elements:
+        """A random function of both elements, the same for either order if the operator is commutative."""
+        name = function_name(operator)
+        sides = ("", "") if Trait.COMMUTATIVE in OPS[operator.kind].traits else ("first ", "second ")
+        (p, q), (other_p, other_q) = (
+            self.field.uninterpreted(side + name, x.p, x.q) for side, x in zip(sides, (a, b), strict=True)
+        )
+        p, q = self.field.uninterpreted(name, (p + other_p) % P, (q + other_q) % Q)
+        return p, q if self.exponentials else None, False
 
     def _concatenated(self, operator: Operator, args: list[Value]) -> Elements:
         join = self.prepared.join(operator.axis)
@@ -426,7 +444,8 @@ def _loses_safely(operator: Operator, args: list[Value]) -> bool:
         return False
     if operator.accum is AccumKind.RESCALE:
         return False
-    return operator.kind in OPAQUE or any(a.peak is not None or (a.shift and not a.has_exp) for a in args)
+    opaque = operator.kind in OPAQUE | OPAQUE_PAIRS
+    return opaque or any(a.peak is not None or (a.shift and not a.has_exp) for a in args)
 
 
 def joined_type(join: Join, first: Type, second: Type) -> Type | None:
@@ -443,39 +462,3 @@ def joined_type(join: Join, first: Type, second: Type) -> Type | None:
 def function_name(operator: Operator) -> str:
     """The uninterpreted function of an operator; attributes are part of its name."""
     return operator.kind.value if operator.attrs is None else f"{operator.kind.value}{operator.attrs!r}"
-
-
-def _add(a: Value, b: Value) -> Elements:
-    q = None if a.q is None or b.q is None else (a.q + b.q) % Q
-    return (a.p + b.p) % P, q, a.has_exp or b.has_exp
-
-
-def _sub(a: Value, b: Value) -> Elements:
-    q = None if a.q is None or b.q is None else (a.q - b.q) % Q
-    return (a.p - b.p) % P, q, a.has_exp or b.has_exp
-
-
-def _mul(a: Value, b: Value) -> Elements:
-    q = None if a.q is None or b.q is None else a.q * b.q % Q
-    return a.p * b.p % P, q, a.has_exp or b.has_exp
-
-
-def _div(a: Value, b: Value) -> Elements | None:
-    if b.inverse_p is None:
-        b.inverse_p = inverse(b.p, P)
-    if b.inverse_p is None:
-        return None
-    q = None
-    if a.q is not None and b.q is not None:
-        if b.inverse_q is None:
-            b.inverse_q = inverse_or_zero(b.q, Q)
-        q = a.q * b.inverse_q % Q
-    return a.p * b.inverse_p % P, q, a.has_exp or b.has_exp
-
-
-_BINARY: dict[OpKind, Callable[[Value, Value], Elements | None]] = {
-    OpKind.ADD: _add,
-    OpKind.SUB: _sub,
-    OpKind.MUL: _mul,
-    OpKind.DIV: _div,
-}

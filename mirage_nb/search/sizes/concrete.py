@@ -21,6 +21,7 @@ from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
     BlockGraph,
+    CastAttrs,
     ConstAttrs,
     DimAttrs,
     DType,
@@ -86,7 +87,7 @@ def concrete(
     saved: list[list[tuple[int, Layout]]] = []
     for kernel, numbers in zip(structure.kernels, sizes, strict=True):
         finals = {
-            source.index: prepared.output_axes[output]
+            source.index: (prepared.output_axes[output], prepared.graph.output_types[output].dtype)
             for output, source in enumerate(structure.outputs)
             if source.kernel == len(saved)
         }
@@ -152,7 +153,7 @@ class _Kernel:
     graph: KernelGraph = field(default_factory=KernelGraph)
 
     def build(
-        self, graph: KernelGraph, finals: dict[int, Layout]
+        self, graph: KernelGraph, finals: dict[int, tuple[Layout, DType]]
     ) -> tuple[KernelGraph, list[tuple[int, Layout]]]:
         """Append this kernel; also its results: the kernel-graph value and the axes of its dimensions."""
         for step in self.kernel.steps:
@@ -164,7 +165,7 @@ class _Kernel:
         for step in self.kernel.steps:
             self.value.append(self._step(step))
         results = [
-            self._save(output, finals.get(number)) for number, output in enumerate(self.kernel.outputs)
+            self._save(output, *finals.get(number, (None, None))) for number, output in enumerate(self.kernel.outputs)
         ]
         first = len(self.graph.types)
         graph = self.graph.append(Op(OpKind.GRAPH, tuple(self.operands), body=self.block))
@@ -411,7 +412,7 @@ class _Kernel:
 
     # -- savers
 
-    def _save(self, output: int, final: Layout | None) -> Layout:
+    def _save(self, output: int, final: Layout | None, dtype: DType | None) -> Layout:
         step, value = self.kernel.steps[output], self.value[output]
         if final is None:
             partial = [a for a, _ in self.sizes.grid if step.type[a] & BLOCK and not step.type[a] & DATA]
@@ -419,6 +420,8 @@ class _Kernel:
             value = self._viewed(value, (*(None for _ in partial), *self.layouts[value]))
         else:
             value = self._viewed(value, final)
+        if dtype is not None and self.block.types[value].dtype is not dtype:
+            value = self._append(Op(OpKind.CAST, (value,), CastAttrs(dtype)), self.layouts[value])
         omap = tuple(final.index(axis) if axis in final else None for axis, _ in self.sizes.grid)
         attrs = OutSaverAttrs(omap or (None,))
         op = Op(OpKind.OUT_SAVER, (value,), attrs)

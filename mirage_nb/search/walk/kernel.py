@@ -212,6 +212,8 @@ class KernelWalk:
                 if sorted(e for e in shape if e != 1) != sorted(e for e in op.attrs.shape if e != 1):
                     raise Ended("A reshape in a block splits axes: the search reads and writes views instead.")
                 return Tile(tiles[0].value, spread_layout(layouts[0], shape, op.attrs.shape))
+            case OpKind.CAST:
+                return tiles[0]
             case OpKind.MATMUL:
                 axis = layouts[0][-1]
                 layout = (*broadcast_layouts(layouts[0][:-2], layouts[1][:-2]), layouts[0][-2], layouts[1][-1])

@@ -329,5 +329,7 @@ ELEMENTWISE: dict[OpKind, Callable[..., Term]] = {
     OpKind.EXP: exp,
     OpKind.SQR: lambda a: mul(a, a),
     OpKind.SQRT: sqrt,
+    OpKind.CAST: lambda a: a,
+    OpKind.MAXIMUM: top,
 }
 """Operators that terms have a node for; every other elementwise operator is a function known by its name."""

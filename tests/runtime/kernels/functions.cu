@@ -53,7 +53,12 @@ extern "C" __global__ void math(const float* xs, const float* ys, float* out) {
   put(power(y, x));
   put(erf_value(x));
   put(natural_log(y));
+  put(log_one_plus(y));
+  put(exp_minus_one(x));
+  put(floor_value(x));
   put(absolute(x));
+  put(sign(x));
+  put(step(x));
   put(maximum(x, y));
   put(minimum(x, y));
   put(clamp(x, -1.0f, 2.0f));

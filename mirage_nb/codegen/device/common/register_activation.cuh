@@ -21,6 +21,9 @@ MIRAGE_DEVICE float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + fast_tanh(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 MIRAGE_DEVICE float square(float x) { return x * x; }
+// NaN stays NaN; it lies on no side of a step.
+MIRAGE_DEVICE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+MIRAGE_DEVICE float step(float x) { return x >= 0.0f ? 1.0f : 0.0f; }
 MIRAGE_DEVICE float relu(float x) { return maximum(x, 0.0f); }
 MIRAGE_DEVICE float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
 // What was shifted by `top`, shifted by the larger `rise` instead. Where nothing but minus infinity was seen, the shift

@@ -18,6 +18,9 @@ MIRAGE_DEVICE float fused_multiply_add(float a, float b, float c) { return __bui
 MIRAGE_DEVICE float erf_value(float x) { return __builtin_erff(x); }
 MIRAGE_DEVICE float power(float x, float y) { return __builtin_powf(x, y); }
 MIRAGE_DEVICE float natural_log(float x) { return __builtin_logf(x); }
+MIRAGE_DEVICE float log_one_plus(float x) { return __builtin_log1pf(x); }
+MIRAGE_DEVICE float exp_minus_one(float x) { return __builtin_expm1f(x); }
+MIRAGE_DEVICE float floor_value(float x) { return __builtin_floorf(x); }
 MIRAGE_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
 MIRAGE_DEVICE float sine(float x) { return __builtin_sinf(x); }
 MIRAGE_DEVICE float cosine(float x) { return __builtin_cosf(x); }

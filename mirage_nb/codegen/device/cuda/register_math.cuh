@@ -50,6 +50,9 @@ MIRAGE_DEVICE float fused_multiply_add(float a, float b, float c) { return fmaf(
 MIRAGE_DEVICE float erf_value(float x) { return erff(x); }
 MIRAGE_DEVICE float power(float x, float y) { return powf(x, y); }
 MIRAGE_DEVICE float natural_log(float x) { return logf(x); }
+MIRAGE_DEVICE float log_one_plus(float x) { return log1pf(x); }
+MIRAGE_DEVICE float exp_minus_one(float x) { return expm1f(x); }
+MIRAGE_DEVICE float floor_value(float x) { return floorf(x); }
 MIRAGE_DEVICE float absolute(float x) { return fabsf(x); }
 MIRAGE_DEVICE float sine(float x) { return sinf(x); }
 MIRAGE_DEVICE float cosine(float x) { return cosf(x); }
