@@ -1,7 +1,8 @@
 """The tensor-expression language: text in, tensor program out, every mistake at its line and column."""
 
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
-from mirage_nb.lang.program import Remark, TensorProgram, load, parse
+from mirage_nb.lang.program import TensorProgram, load, parse
 from mirage_nb.lang.reference import reference
+from mirage_nb.lang.statements import Remark
 
 __all__ = ["FUNCTIONS", "OPERATORS", "Remark", "TensorProgram", "load", "parse", "reference"]

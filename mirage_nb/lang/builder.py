@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NewType
 
 from mirage_nb.errors import ProgramSizeError, ProgramSyntaxError, SourceSpan
-from mirage_nb.ir.dtypes import MemSpace, TensorType
+from mirage_nb.ir.dtypes import DType, MemSpace, TensorType
 from mirage_nb.ir.graph import Input, KernelGraph, Op, infer
 from mirage_nb.ir.ops import OPS, Attrs, Level, OpKind, Shape, Trait, show_shape
 from mirage_nb.lang.constants import Number, shorten
@@ -23,6 +23,9 @@ Value = NewType("Value", int)
 
 Term = Value | Number
 """What an expression stands for: a tensor, or an exact constant."""
+
+Result = Term | tuple[Term, ...]
+"""What a function gives: a term, or several."""
 
 
 class Builder:
@@ -83,6 +86,10 @@ class Builder:
     def shape(self, value: Value) -> Shape:
         """The extents of a tensor."""
         return self._types[value].shape
+
+    def dtype(self, value: Value) -> DType:
+        """The element type of a tensor."""
+        return self._types[value].dtype
 
     def definition(self, value: Value) -> Op | None:
         """The operator that makes this value, or None for an input."""

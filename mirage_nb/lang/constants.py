@@ -117,6 +117,17 @@ def subtract(x: Number, y: Number) -> Number:
     return add(x, negate(y))
 
 
+def larger(x: Number, y: Number) -> Number:
+    """The larger of two."""
+    if x.sign != y.sign:
+        return x if x.sign > 0 else y
+    root = math.lcm(x.root, y.root)
+    _check_power(x.radicand, root // x.root)
+    _check_power(y.radicand, root // y.root)
+    above = x.radicand ** (root // x.root) > y.radicand ** (root // y.root)
+    return x if above == (x.sign > 0) else y
+
+
 def multiply(x: Number, y: Number) -> Number:
     """x * y."""
     root = math.lcm(x.root, y.root)

@@ -8,25 +8,49 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Iterable
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, SourceSpan, UnknownNameError
-from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.ir.dtypes import DTYPE_NAMES
+from mirage_nb.lang.builder import Builder, Result, Term, Value
 from mirage_nb.lang.constants import Number, literal, shorten
-from mirage_nb.lang.functions import FUNCTIONS, OPERATORS, REST, Function, Kind, Parameter
-from mirage_nb.lang.source import Source
+from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
+from mirage_nb.lang.limits import MAX_NESTING
+from mirage_nb.lang.signature import REST, Function, Kind, Parameter
+from mirage_nb.lang.source import Source, nested
+from mirage_nb.lang.views import NEW_AXIS, Item, Range
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """A name of the program: what it stands for, where it was defined, and the bindings read to make it."""
+
+    name: str
+    term: Result
+    place: SourceSpan
+    reads: frozenset[Binding] = frozenset()
+    is_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """A name of the program: what it stands for, where it was defined, and the names read to make it."""
+class Inlined:
+    """A function of the program that stands for its statements, anew wherever it is called.
 
-    term: Term
+    `parameters`: their names with the values of those that may be left out. `place`: of its definition.
+    """
+
+    name: str
+    parameters: Mapping[str, Result | None]
+    body: tuple[ast.stmt, ...]
     place: SourceSpan
-    reads: frozenset[str] = frozenset()
-    is_input: bool = False
+
+    @property
+    def signature(self) -> str:
+        """`block(x, w)`."""
+        shown = (name if default is None else f"{name}=..." for name, default in self.parameters.items())
+        return f"{self.name}({', '.join(shown)})"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -39,19 +63,58 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 class Expressions:
     """Reads the expressions of one program.
 
-    `reads` collects the names that were looked up; `functions` are those of the language and of the program.
+    `bindings` are the names in scope; `reads` collects those that were looked up; `functions` are those of the
+    language and of the program; `inline` runs one of the latter's statements on arguments.
     """
 
-    def __init__(self, source: Source, builder: Builder, defined_in: dict[str, int]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        builder: Builder,
+        defined_in: dict[str, int],
+        inline: Callable[[Inlined, dict[str, Result], ast.Call], Result],
+    ) -> None:
         self.source = source
         self.builder = builder
-        self.bindings: dict[str, Binding] = {}
-        self.functions: dict[str, Function] = dict(FUNCTIONS)
-        self.reads: set[str] = set()
+        self.bindings: ChainMap[str, Binding] = ChainMap()
+        self.functions: dict[str, Function | Inlined] = dict(FUNCTIONS)
+        self.reads: set[Binding] = set()
+        self.depth = 0
         self._defined_in = defined_in
+        self._inline = inline
 
     def term(self, node: ast.expr) -> Term:
-        """What the expression stands for."""
+        """What the expression stands for: one tensor or constant."""
+        found = self.result(node)
+        if isinstance(found, tuple):
+            raise ProgramSyntaxError(
+                f"these are {_count(len(found), 'tensor')}, not one",
+                hint="name them: A, B = ..., or take one of them: ...[0]",
+                span=self.source.of(node),
+            )
+        return found
+
+    def several(self, node: ast.expr) -> Result:
+        """What the expression stands for, where a sequence may stand."""
+        if isinstance(node, ast.Tuple | ast.List):
+            return tuple(self.term(element) for element in node.elts)
+        return self.result(node)
+
+    def result(self, node: ast.expr) -> Result:
+        """What the expression stands for: a term, or what a function gives that has several."""
+        self.check_depth(node)
+        self.depth += 1
+        try:
+            return self._result(node)
+        finally:
+            self.depth -= 1
+
+    def check_depth(self, node: ast.expr) -> None:
+        """Raise ProgramSizeError beyond the limit: the text is no deeper, but functions that call each other may be."""
+        if self.depth > MAX_NESTING:
+            raise nested(self.source.of(node))
+
+    def _result(self, node: ast.expr) -> Result:
         match node:
             case ast.Name(id=name):
                 return self._name(node, name)
@@ -66,11 +129,66 @@ class Expressions:
             case ast.Attribute(value=inner, attr="T"):
                 row = OPERATORS[ast.Attribute]
                 return self._lowered(node, row.shape, row.lower, self.term(inner))
+            case ast.Subscript(value=inner, slice=index) if not self._is_type(inner):
+                return self._subscript(node, self.result(inner), index)
             case ast.Call(func=ast.Name(id=name)):
                 function = self._function(node.func, name)
+                if isinstance(function, Inlined):
+                    return self._inline(function, self._parameters(node, function), node)
                 return self._lowered(node, function.shape, function.lower, *self._arguments(node, function))
             case _:
                 raise self._foreign(node)
+
+    def _is_type(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id not in self.bindings
+
+    def _subscript(self, node: ast.Subscript, found: Result, index: ast.expr) -> Result:
+        """x[...]: one of several tensors, or parts of a tensor."""
+        items = index.elts if isinstance(index, ast.Tuple) else [index]
+        if isinstance(found, tuple):
+            at = self.integer(index, "an index")
+            if not -len(found) <= at < len(found):
+                raise ShapeError(
+                    f"there are {_count(len(found), 'tensor')}",
+                    hint=f"the first one is [0], the last one [{len(found) - 1}]",
+                    span=self.source.of(index),
+                )
+            return found[at]
+        row = OPERATORS[ast.Subscript]
+        if isinstance(found, Number):
+            return self._lowered(node, row.shape, lambda b: b.tensor(found, "an index"))
+        parts = self._items(node, items, len(self.builder.shape(found)))
+        return self._lowered(node, row.shape, row.lower, found, parts)
+
+    def _items(self, node: ast.Subscript, items: list[ast.expr], rank: int) -> list[Item]:
+        """The items of an index into a tensor of so many dimensions, `...` written out."""
+        dots = [item for item in items if isinstance(item, ast.Constant) and item.value is ...]
+        held = len(items) - len(dots) - sum(isinstance(item, ast.Constant) and item.value is None for item in items)
+        if len(dots) > 1:
+            hint = "it stands for all other dimensions"
+            raise ProgramSyntaxError("... stands twice", hint=hint, span=self.source.of(dots[1]))
+        if held > rank:
+            message = f"an index of {held} for {_count(rank, 'dimension')}"
+            hint = "one for each dimension; None makes a new one"
+            raise ShapeError(message, hint=hint, span=self.source.of(node))
+        parts: list[Item] = []
+        for item in items:
+            match item:
+                case ast.Constant(value=None):
+                    parts.append(NEW_AXIS)
+                case ast.Constant() if item in dots:
+                    parts += [Range(None, None, None)] * (rank - held)
+                case ast.Slice():
+                    parts.append(self._range(item))
+                case _:
+                    parts.append(self.integer(item, "an index"))
+        return parts
+
+    def _range(self, node: ast.Slice) -> Range:
+        bounds = [None if e is None else self.integer(e, "a bound") for e in (node.lower, node.upper, node.step)]
+        if bounds[2] == 0:
+            raise ShapeError("a step of 0", hint="steps are 1, 2, ..., or negative", span=self.source.of(node))
+        return Range(*bounds)
 
     def integer(self, node: ast.expr, what: str) -> int:
         """An integer constant; `what` names its role in the error."""
@@ -84,7 +202,7 @@ class Expressions:
             span=self.source.of(node),
         )
 
-    def _lowered(self, node: ast.expr, rule: str, lower: Callable[..., Term], *arguments: object) -> Term:
+    def _lowered(self, node: ast.expr, rule: str, lower: Callable[..., Result], *arguments: object) -> Result:
         """The lowering of one node; its errors get the node's place, and the shape rule as their hint."""
         place = self.source.of(node)
         self.builder.place = place
@@ -94,9 +212,9 @@ class Expressions:
             hint = error.hint or (f"shape rule: {rule}" if isinstance(error, ShapeError) and rule else "")
             raise type(error)(error.message, hint=hint, span=place) from None
 
-    def _name(self, node: ast.expr, name: str) -> Term:
+    def _name(self, node: ast.expr, name: str) -> Result:
         if (binding := self.bindings.get(name)) is not None:
-            self.reads.add(name)
+            self.reads.add(binding)
             return binding.term
         if name in self.functions:
             message, hint = f"{name} is a function", f"call it: {self.functions[name].signature}"
@@ -108,11 +226,13 @@ class Expressions:
             hint = suggestion(name, self.bindings) or "inputs are declared as X: f16[2, 3], constants as D = 64"
         raise UnknownNameError(message, hint=hint, span=self.source.of(node))
 
-    def _function(self, node: ast.expr, name: str) -> Function:
-        if name in self.bindings:
+    def _function(self, node: ast.expr, name: str) -> Function | Inlined:
+        if (binding := self.bindings.get(name)) is not None:
+            hint = f"line {binding.place.line} gives it another meaning" if name in self.functions else ""
             raise ProgramSyntaxError(
-                f"{name} is not a function", hint="a product is written with *", span=self.source.of(node)
+                f"{name} is not a function", hint=hint or "a product is written with *", span=self.source.of(node)
             )
+        name = DTYPE_NAMES[name].value if name in DTYPE_NAMES and name not in self.functions else name
         if name not in self.functions:
             raise UnknownNameError(
                 f"there is no function {name}",
@@ -132,14 +252,18 @@ class Expressions:
                 message, hint = f"tensors have no attribute {name}", ".T is the only one"
             case ast.Call():
                 message, hint = "this is not a function", "a product is written with *"
-            case ast.Subscript(value=ast.Name(id=name)) if name not in self.bindings:
+            case ast.Subscript(value=ast.Name(id=name)) if name in DTYPE_NAMES:
                 message, hint = "a tensor type stands behind a colon", "an input is declared as X: f16[2, 3]"
-            case ast.Subscript():
-                message, hint = "programs have no indexing", "transpose and reshape rearrange a tensor"
+            case ast.Subscript(value=ast.Name(id=name)) if name in self.functions:
+                message, hint = f"{name} is a function", f"call it: {self.functions[name].signature}"
+            case ast.Subscript(value=ast.Name() as inner):
+                self._name(inner, inner.id)
             case ast.Tuple() | ast.List():
-                message, hint = "a sequence is not a tensor", "several axes are written axis=(0, 1)"
+                message, hint = "a sequence is not a tensor", "stack([A, B]) and concat([A, B], axis=0) make one"
             case ast.Constant(value=value):
                 message, hint = f"{value!r} is neither a tensor nor a number", "only options are True, False or None"
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
+                message, hint = "programs have no comprehensions", "a loop is written for w in (A, B):"
             case ast.UnaryOp(op=ast.UAdd()):
                 message, hint = "programs have no unary +", "leave it out"
             case ast.Starred():
@@ -153,12 +277,41 @@ class Expressions:
         given = self._matched(node, function)
         values: list[object] = []
         rank = 0
-        for parameter in function.parameters:
+        for index, parameter in enumerate(function.parameters):
             value = self._argument(function, parameter, given[parameter.name], rank)
-            if not values and not isinstance(value, Number):
-                rank = len(self.builder.shape(Value(cast(int, value))))  # the first argument is a Term
+            if index == 0 and parameter.kind in (Kind.TENSOR, Kind.TENSORS, Kind.TERM):
+                first = value[0] if isinstance(value, tuple) and value else value
+                rank = len(self.builder.shape(Value(first))) if isinstance(first, int) else 0
             values.append(value)
         return values
+
+    def _parameters(self, node: ast.Call, function: Inlined) -> dict[str, Result]:
+        """What the parameters of a function of the program stand for in a call of it."""
+        names, hint = list(function.parameters), f"write {function.signature}"
+        given: dict[str, Result] = {}
+        for index, argument in enumerate(node.args):
+            if isinstance(argument, ast.Starred):
+                raise self._foreign(argument)
+            if index >= len(names):
+                message = f"{function.name} takes {_count(len(names), 'argument')}, not {len(node.args)}"
+                raise ProgramSyntaxError(message, hint=hint, span=self.source.of(argument))
+            given[names[index]] = self.several(argument)
+        for keyword in node.keywords:
+            place = self.source.of(keyword)
+            if keyword.arg is None:
+                raise ProgramSyntaxError("programs do not unpack with **", hint=hint, span=place)
+            if keyword.arg not in names or keyword.arg in given:
+                known = keyword.arg in names
+                message = f"{keyword.arg} is given twice" if known else f"{function.name} has no keyword {keyword.arg}"
+                place = self.source.span(place.line, place.column, len(keyword.arg))
+                raise ProgramSyntaxError(message, hint=suggestion(keyword.arg, names) or hint, span=place)
+            given[keyword.arg] = self.several(keyword.value)
+        for name, default in function.parameters.items():
+            if default is not None:
+                given.setdefault(name, default)
+            if name not in given:
+                raise ProgramSyntaxError(f"{function.name} needs {name}", hint=hint, span=self.source.of(node))
+        return given
 
     def _matched(self, node: ast.Call, function: Function) -> dict[str, list[ast.expr]]:
         """Which nodes belong to which parameter; defaults fill the gaps."""
@@ -207,6 +360,8 @@ class Expressions:
                 return tuple(self._axis(node, rank) for node in _unpacked(nodes))
             case Kind.REST_EXTENTS:
                 return tuple(self.integer(node, "an extent") for node in _unpacked(nodes))
+            case Kind.REST_TENSORS:
+                return tuple(self._tensor(function, node) for node in nodes)
         if not nodes:
             return _default(parameter, rank)
         (node,) = nodes
@@ -216,7 +371,18 @@ class Expressions:
             case Kind.TERM:
                 return self.term(node)
             case Kind.TENSOR:
-                return self._lowered(node, "", Builder.tensor, self.term(node), function.name)
+                return self._tensor(function, node)
+            case Kind.TENSORS if isinstance(node, ast.Tuple | ast.List):
+                return tuple(self._tensor(function, element) for element in node.elts)
+            case Kind.TENSORS:
+                found = self.result(node)
+                return found if isinstance(found, tuple) else self._tensor(function, node)
+            case Kind.TEXT:
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    return node.value
+                raise ProgramSyntaxError(
+                    f"{what} is {parameter.kind.value}", hint=f"write {function.example}", span=self.source.of(node)
+                )
             case Kind.NUMBER:
                 if isinstance(term := self.term(node), Number):
                     return term
@@ -225,6 +391,12 @@ class Expressions:
                 )
             case Kind.COUNT:
                 return self.integer(node, what)
+            case Kind.COUNTS if isinstance(node, ast.Tuple | ast.List):
+                return tuple(self.integer(element, what) for element in node.elts)
+            case Kind.COUNTS:
+                return self.integer(node, what)
+            case Kind.NEW_AXIS:
+                return self._axis(node, rank + 1)
             case Kind.AXIS:
                 return self._axis(node, rank)
             case Kind.AXES:
@@ -236,6 +408,11 @@ class Expressions:
                     f"{what} is True or False", hint=f"write {parameter.name}=True", span=self.source.of(node)
                 )
         raise AssertionError(parameter.kind)  # the rest kinds returned above
+
+    def _tensor(self, function: Function, node: ast.expr) -> Term:
+        lowered = self._lowered(node, "", Builder.tensor, self.term(node), function.name)
+        assert not isinstance(lowered, tuple)
+        return lowered
 
     def _axis(self, node: ast.expr, rank: int) -> int:
         """A dimension counted from 0; negative axes count from the end."""
@@ -270,8 +447,10 @@ def _default(parameter: Parameter, rank: int) -> object:
     match parameter.kind, parameter.default:
         case Kind.AXES, "None":
             return tuple(range(rank))
-        case Kind.AXIS, str(text):
+        case Kind.AXIS, str(text) if text != "None":
             return int(text) % rank
+        case (Kind.NEW_AXIS | Kind.COUNT), str(text):
+            return int(text)
         case Kind.NUMBER, str(text) if text != "None":
             return literal(text)
         case Kind.FLAG, str(text):

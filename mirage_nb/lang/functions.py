@@ -8,95 +8,24 @@ it becomes (`lower`, see lowering.py).
 from __future__ import annotations
 
 import ast
-import enum
-from collections.abc import Callable
-from dataclasses import dataclass
 
+from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import ApplyAttrs, OpKind
-from mirage_nb.lang import lowering
-from mirage_nb.lang.builder import Term
+from mirage_nb.lang import lowering, norms, reductions, views
+from mirage_nb.lang.einsum import einsum
+from mirage_nb.lang.signature import Function, Kind, Operator, Parameter
 
-
-class Kind(enum.Enum):
-    """What an argument is; the value says it in words.
-
-    Axes count dimensions of the first argument; negative ones count from the end.
-    """
-
-    TENSOR = "a tensor"
-    TERM = "a tensor or a constant"
-    NUMBER = "a constant"
-    COUNT = "an integer constant"
-    AXIS = "an axis"
-    AXES = "an axis, several in ( ), or None for all"
-    FLAG = "True or False"
-    REST_AXES = "axes"
-    """All further positional arguments."""
-    REST_EXTENTS = "integer constants"
-    """All further positional arguments."""
-
-
-REST = (Kind.REST_AXES, Kind.REST_EXTENTS)
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter; `default` is the text of an expression, None if the argument must be given."""
-
-    name: str
-    kind: Kind
-    default: str | None = None
-    keyword_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """One row: how it is called, what it computes, the shape of the result, and its lowering.
-
-    The example uses the inputs of `EXAMPLE_INPUTS`; `same_as` writes it with simpler means, empty for primitives.
-    `lower` takes a Builder and one value per parameter (see expressions.py for what each Kind yields).
-    """
-
-    name: str
-    parameters: tuple[Parameter, ...]
-    summary: str
-    shape: str
-    lower: Callable[..., Term]
-    example: str
-    same_as: str = ""
-
-    @property
-    def signature(self) -> str:
-        """`sum(x, axis=None, *, keepdims=False)`."""
-        shown: list[str] = []
-        for parameter in self.parameters:
-            if parameter.keyword_only and "*" not in shown:
-                shown.append("*")
-            if parameter.kind in REST:
-                shown.append(f"{parameter.name}...")
-            else:
-                shown.append(parameter.name if parameter.default is None else f"{parameter.name}={parameter.default}")
-        return f"{self.name}({', '.join(shown)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """One operator of the notation: its syntax node, how it is written, and the same columns as a function."""
-
-    node: type[ast.AST]
-    form: str
-    summary: str
-    shape: str
-    lower: Callable[..., Term]
-    example: str
-    same_as: str = ""
-
-
-EXAMPLE_INPUTS = "X: f32[2, 3]\nY: f32[2, 3]\nW: f32[3, 4]\nG: f32[3]\n"
+EXAMPLE_INPUTS = "X: f32[2, 3]\nY: f32[2, 3]\nW: f32[3, 4]\nG: f32[3]\nN: f32[2, 4, 5]\n"
 
 _X = Parameter("x", Kind.TENSOR)
 _TERM = Parameter("x", Kind.TERM)
-_REDUCED = (_X, Parameter("axis", Kind.AXES, "None"), Parameter("keepdims", Kind.FLAG, "False", keyword_only=True))
+_SECOND = Parameter("y", Kind.TERM)
+_AXIS = Parameter("axis", Kind.AXIS)
+_LAST = Parameter("axis", Kind.AXIS, "-1")
+_ALL = Parameter("axis", Kind.AXES, "None")
+_KEPT = Parameter("keepdims", Kind.FLAG, "False", keyword_only=True)
+_REDUCED = (_X, _ALL, _KEPT)
+_SPREAD = (_X, _ALL, Parameter("ddof", Kind.COUNT, "0", keyword_only=True), _KEPT)
 _EPS = Parameter("eps", Kind.NUMBER, "0", keyword_only=True)
 _GAIN = Parameter("gain", Kind.TENSOR, "None")
 _BIAS = Parameter("bias", Kind.TENSOR, "None")
@@ -107,6 +36,19 @@ _BROADCAST = "extents align at the right and are equal or 1 (keepdims=True keeps
 
 def _elementwise(kind: OpKind, name: str, summary: str) -> Function:
     return Function(name, (_X,), summary, _SAME, lowering.unary(kind), f"{name}(X)")
+
+
+def _formula(name: str, summary: str, text: str, **constants: str) -> Function:
+    """A function that is a formula over x and constants with these defaults."""
+    parameters = (_X, *(Parameter(constant, Kind.NUMBER, default) for constant, default in constants.items()))
+    lower = lowering.formula_of(name, text, *constants)
+    return Function(name, parameters, summary, _SAME, lower, f"{name}(X)")
+
+
+def _cast(dtype: DType) -> Function:
+    name = dtype.value
+    summary = f"x with the element type {name}; sums and products of it follow the rules of that type"
+    return Function(name, (_TERM,), summary, _SAME, lowering.cast(dtype), f"{name}(f64(X))")
 
 
 def defined(name: str, text: str) -> Function:
@@ -132,35 +74,100 @@ FUNCTIONS: dict[str, Function] = {
         Function("clamp", (_X, Parameter("low", Kind.NUMBER, "None"), Parameter("high", Kind.NUMBER, "None")),
                  "x, at least low and at most high; one of them may be left out", _SAME, lowering.clamp,
                  "clamp(X, 0.5, 1)"),
-        Function("sum", _REDUCED, "the sum over axes", _FOLDED, lowering.reduction(OpKind.SUM), "sum(X, axis=1)"),
-        Function("mean", _REDUCED, "the sum over axes times 1/n", _FOLDED, lowering.mean,
+        _formula("log", "the natural logarithm", "log(x)"),
+        _formula("log1p", "the logarithm of 1 + x", "log1p(x)"),
+        _formula("expm1", "exp(x) - 1", "expm1(x)"),
+        _formula("tanh", "the hyperbolic tangent", "tanh(x)"),
+        _formula("erf", "the error function", "erf(x)"),
+        _formula("sin", "the sine", "sin(x)"),
+        _formula("cos", "the cosine", "cos(x)"),
+        _formula("abs", "the magnitude", "abs(x)"),
+        _formula("sign", "-1, 0 or 1", "sign(x)"),
+        _formula("floor", "the largest integer that is not above x", "floor(x)"),
+        _formula("step", "1 where x is at least 0, else 0", "step(x)"),
+        _formula("softplus", "log(1 + exp(x))", "maximum(x, 0) + log1p(exp(-abs(x)))"),
+        _formula("logsigmoid", "log(sigmoid(x))", "minimum(x, 0) - log1p(exp(-abs(x)))"),
+        _formula("mish", "x * tanh(softplus(x))", "x * tanh(maximum(x, 0) + log1p(exp(-abs(x))))"),
+        _formula("gelu_tanh", "the form of gelu with tanh",
+                 "x / 2 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))"),
+        _formula("elu", "x where it is positive, else alpha * (exp(x) - 1)",
+                 "maximum(x, 0) + alpha * expm1(minimum(x, 0))", alpha="1"),
+        _formula("leaky_relu", "x where it is positive, else slope * x", "maximum(x, 0) + slope * minimum(x, 0)",
+                 slope="0.01"),
+        _formula("hardsigmoid", "x / 6 + 1/2, at least 0 and at most 1", "minimum(maximum(x / 6 + 1/2, 0), 1)"),
+        _formula("hardswish", "x * hardsigmoid(x)", "x * minimum(maximum(x / 6 + 1/2, 0), 1)"),
+        _formula("softsign", "x / (1 + abs(x))", "x / (1 + abs(x))"),
+        Function("maximum", (_TERM, _SECOND), "the larger of two", _BROADCAST, lowering.maximum, "maximum(X, Y)"),
+        Function("minimum", (_TERM, _SECOND), "the smaller of two", _BROADCAST, lowering.minimum, "minimum(X, Y)",
+                 "-maximum(-X, -Y)"),
+        *map(_cast, DType),
+        Function("sum", _REDUCED, "the sum over axes", _FOLDED, reductions.reduction(OpKind.SUM), "sum(X, axis=1)"),
+        Function("mean", _REDUCED, "the sum over axes times 1/n", _FOLDED, reductions.mean,
                  "mean(X, axis=-1, keepdims=True)", "sum(X, axis=-1, keepdims=True) / 3"),
-        Function("max", _REDUCED, "the maximum over axes", _FOLDED, lowering.reduction(OpKind.MAX), "max(X, axis=0)"),
+        Function("max", _REDUCED, "the maximum over axes", _FOLDED, reductions.reduction(OpKind.MAX),
+                 "max(X, axis=0)"),
+        Function("min", _REDUCED, "the minimum over axes", _FOLDED, reductions.minimum, "min(X, axis=0)",
+                 "-max(-X, axis=0)"),
+        Function("prod", _REDUCED, "the product over axes", _FOLDED, reductions.product, "prod(X, axis=1)"),
+        Function("var", _SPREAD, "the sum of the squares of x - mean(x) over axes, by n - ddof", _FOLDED,
+                 reductions.variance, "var(X, axis=1)", "mean(square(X - mean(X, axis=1, keepdims=True)), axis=1)"),
+        Function("std", _SPREAD, "the square root of the variance", _FOLDED, reductions.deviation,
+                 "std(X, axis=1, ddof=1, keepdims=True)", "sqrt(var(X, axis=1, ddof=1, keepdims=True))"),
+        Function("logsumexp", _REDUCED, "the logarithm of the sum over axes of exp(x)", _FOLDED,
+                 reductions.logsumexp, "logsumexp(X, axis=1)"),
         Function("transpose", (_X, Parameter("axes", Kind.REST_AXES)),
                  "dimension i of the result is dimension axes[i] of x; without axes the last two are swapped",
-                 "the extents of x in that order", lowering.transpose, "transpose(X, 1, 0)", "X.T"),
+                 "the extents of x in that order", views.transpose, "transpose(X, 1, 0)", "X.T"),
         Function("reshape", (_X, Parameter("extents", Kind.REST_EXTENTS)),
                  "the same elements in row-major order; one extent may be -1", "the extents, same number of elements",
-                 lowering.reshape, "reshape(X, 3, -1)", "reshape(X, 3, 2)"),
-        Function("repeat", (_X, Parameter("times", Kind.COUNT), Parameter("axis", Kind.AXIS)),
+                 views.reshape, "reshape(X, 3, -1)", "reshape(X, 3, 2)"),
+        Function("expand", (_X, Parameter("extents", Kind.REST_EXTENTS)),
+                 "x repeated along axes of extent 1, and along new ones in front; -1 leaves an axis as it is",
+                 "the extents", views.expand, "expand(X, 4, 2, -1)", "repeat(X[None], 4, axis=0)"),
+        Function("repeat", (_X, Parameter("times", Kind.COUNT), _AXIS),
                  "whole copies of x behind each other along the axis", "the axis is `times` as long",
-                 lowering.repeat, "repeat(X, 2, axis=0)"),
-        Function("concat", (_X, Parameter("y", Kind.TENSOR), Parameter("axis", Kind.AXIS)),
-                 "y behind x along the axis", "extents add up along the axis and are equal elsewhere",
-                 lowering.concat, "concat(X, Y, axis=-1)"),
-        Function("softmax", (_X, Parameter("axis", Kind.AXIS, "-1")),
-                 "exp(x) over its sum along the axis, with the maximum subtracted first", _SAME, lowering.softmax,
+                 views.repeat, "repeat(X, 2, axis=0)"),
+        Function("concat", (Parameter("x", Kind.TENSORS), Parameter("y", Kind.TENSOR, "None"), _AXIS),
+                 "tensors behind each other along the axis: concat(x, y, axis) or concat([x, y, z], axis=axis)",
+                 "extents add up along the axis and are equal elsewhere", views.concatenated,
+                 "concat([X, Y], axis=-1)", "concat(X, Y, axis=-1)"),
+        Function("stack", (Parameter("x", Kind.TENSORS), Parameter("axis", Kind.NEW_AXIS, "0")),
+                 "tensors behind each other along a new axis", "one shape, and the new axis", views.stacked,
+                 "stack([X, Y], axis=1)", "concat(X[:, None], Y[:, None], axis=1)"),
+        Function("split", (_X, Parameter("parts", Kind.COUNTS), Parameter("axis", Kind.AXIS, "0")),
+                 "so many equal parts along the axis, or parts of these extents: A, B = split(X, [1, 2], axis=1)",
+                 "several tensors", views.split, "split(X, [1, 2], axis=1)"),
+        Function("chunk", (_X, Parameter("parts", Kind.COUNT), Parameter("axis", Kind.AXIS, "0")),
+                 "at most so many parts of one extent along the axis, the last one perhaps smaller",
+                 "several tensors", views.chunk, "chunk(X, 2, axis=1)", "split(X, [2, 1], axis=1)"),
+        Function("flip", (_X, _ALL), "the elements along axes in the opposite order", _SAME, views.flipped,
+                 "flip(X, axis=1)", "X[:, ::-1]"),
+        Function("einsum", (Parameter("text", Kind.TEXT), Parameter("x", Kind.REST_TENSORS)),
+                 "the sum over the letters that are not behind the arrow of the products of the elements",
+                 "the extents of the letters behind the arrow", einsum, 'einsum("ij,jk->ik", X, W)', "X @ W"),
+        Function("softmax", (_X, _LAST),
+                 "exp(x) over its sum along the axis, with the maximum subtracted first", _SAME, norms.softmax,
                  "softmax(X, axis=-1)",
                  "exp(X - max(X, axis=-1, keepdims=True))"
                  " / sum(exp(X - max(X, axis=-1, keepdims=True)), axis=-1, keepdims=True)"),
+        Function("log_softmax", (_X, _LAST), "the logarithm of softmax(x)", _SAME, norms.log_softmax,
+                 "log_softmax(X)"),
+        Function("cross_entropy", (_X, Parameter("target", Kind.TENSOR), _LAST),
+                 "-sum(target * log_softmax(x)) along the axis, one loss a row; target holds probabilities",
+                 "without the axis", norms.cross_entropy, "cross_entropy(X, Y)",
+                 "-sum(Y * log_softmax(X), axis=-1)"),
         Function("rms_norm", (_X, _GAIN, _EPS),
                  "x / sqrt(mean(x * x) + eps) over the last axis, times gain", _SAME + "; gain has its last extent",
-                 lowering.rms_norm, "rms_norm(X, G, eps=1e-5)",
+                 norms.rms_norm, "rms_norm(X, G, eps=1e-5)",
                  "X / sqrt(mean(X * X, axis=-1, keepdims=True) + 1e-5) * G"),
         Function("layer_norm", (_X, _GAIN, _BIAS, _EPS),
                  "rms_norm(x - mean(x), gain, eps=eps) + bias over the last axis",
-                 _SAME + "; gain and bias have its last extent", lowering.layer_norm,
+                 _SAME + "; gain and bias have its last extent", norms.layer_norm,
                  "layer_norm(X, G, eps=1e-5)", "rms_norm(X - mean(X, axis=-1, keepdims=True), G, eps=1e-5)"),
+        Function("group_norm", (_X, Parameter("groups", Kind.COUNT), _GAIN, _BIAS, _EPS),
+                 "layer_norm of x[n, c, ...] over groups of channels c and all that follows",
+                 _SAME + "; gain and bias have an entry for every channel", norms.group_norm,
+                 "group_norm(N, 2, eps=1e-5)", "reshape(layer_norm(reshape(N, 2, 2, 10), eps=1e-5), 2, 4, 5)"),
     )
 }  # fmt: skip
 
@@ -177,7 +184,10 @@ OPERATORS: dict[type[ast.AST], Operator] = {
         Operator(ast.FloorDiv, "c // d", "the integer quotient of constants", "a constant", lowering.floor_divide,
                  "X * (7 // 2)", "X * 3"),
         Operator(ast.USub, "-x", "the negative", _SAME, lowering.negate, "-X", "X * -1"),
+        Operator(ast.Subscript, "x[i, 1:3, ::2, None, ...]",
+                 "elements and parts as in NumPy; indices and bounds are integer constants, None is a new axis",
+                 "integers take their dimension away", views.indexed, "X[1, None, ::-2]"),
         Operator(ast.Attribute, "x.T", "the last two dimensions swapped", "the extents of x, the last two swapped",
-                 lowering.swap_last, "X.T", "transpose(X)"),
+                 views.swap_last, "X.T", "transpose(X)"),
     )
 }  # fmt: skip

@@ -1,29 +1,20 @@
-"""From the notation to pre-defined operators: what each function and operator of a program becomes.
+"""From the notation to pre-defined operators: what arithmetic and elementwise functions of a program become.
 
 In: terms (tensors and exact constants) and plain arguments. Out: terms. Invariant: the result is canonical and
 as short as the notation allows: constants are folded exactly, factors of a tensor are gathered in one scalar
-multiplication, x * x is a square, a product with a reciprocal is a division, neutral elements, views that change
-nothing and reductions of one element vanish.
+multiplication, x * x is a square, a product with a reciprocal is a division, and neutral elements vanish.
 """
 
 from __future__ import annotations
 
-import math
+import ast
 from collections.abc import Callable
 from fractions import Fraction
 
-from mirage_nb.errors import ProgramSyntaxError, ShapeError
-from mirage_nb.ir.ops import (
-    ClampAttrs,
-    DimAttrs,
-    OpKind,
-    PowAttrs,
-    RepeatAttrs,
-    ReshapeAttrs,
-    Shape,
-    TransposeAttrs,
-    show_shape,
-)
+from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError
+from mirage_nb.ir import formula
+from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.ops import ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
@@ -184,147 +175,51 @@ def clamp(b: Builder, x: Value, low: Number | None, high: Number | None) -> Term
     return b.emit(OpKind.CLAMP, x, attrs=ClampAttrs(*limits))
 
 
-# Reductions
+def maximum(b: Builder, x: Term, y: Term) -> Term:
+    """The larger of two; with a constant, a limit."""
+    if isinstance(x, Number):
+        return constants.larger(x, y) if isinstance(y, Number) else maximum(b, y, x)
+    if isinstance(y, Number):
+        return b.emit(OpKind.RELU, x) if y == ZERO else clamp(b, x, y, None)
+    return x if x == y else b.emit(OpKind.MAXIMUM, x, y)
 
 
-def _folded(b: Builder, kind: OpKind, x: Value, axes: tuple[int, ...]) -> Value:
-    """The reduction over these dimensions, all kept with extent 1."""
-    for axis in axes:
-        if b.shape(x)[axis] != 1:
-            x = b.emit(kind, x, attrs=DimAttrs(axis))
-    return x
+def minimum(b: Builder, x: Term, y: Term) -> Term:
+    """The smaller of two; with a constant, a limit."""
+    if isinstance(x, Number):
+        if isinstance(y, Number):
+            return constants.negate(constants.larger(constants.negate(x), constants.negate(y)))
+        return minimum(b, y, x)
+    if isinstance(y, Number):
+        return clamp(b, x, None, y)
+    return x if x == y else negate(b, maximum(b, negate(b, x), negate(b, y)))
 
 
-def _drop(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
-    """Without `keepdims` the reduced dimensions go."""
-    if keepdims:
-        return x
-    left = tuple(extent for dim, extent in enumerate(b.shape(x)) if dim not in axes)
-    if not left:
-        raise ShapeError("this reduction leaves no dimension", hint="write keepdims=True: the result is a tensor too")
-    return reshaped(b, x, left)
+def cast(dtype: DType) -> Callable[[Builder, Term], Term]:
+    """The function that gives a tensor another element type; constants have none of their own."""
 
-
-def reduction(kind: OpKind) -> Callable[[Builder, Value, tuple[int, ...], bool], Term]:
-    """The function that folds dimensions with Sum or Max."""
-
-    def lower(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bool) -> Term:
-        return _drop(b, _folded(b, kind, x, axes), axes, keepdims)
+    def lower(b: Builder, x: Term) -> Term:
+        if isinstance(x, Number) or b.dtype(x) is dtype:
+            return x
+        return b.emit(OpKind.CAST, x, attrs=CastAttrs(dtype))
 
     return lower
 
 
-def _mean(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
-    count = math.prod(b.shape(x)[axis] for axis in axes)
-    total = scale(b, _folded(b, OpKind.SUM, x, axes), Number.of(Fraction(1, count)))
-    return b.tensor(total, "mean")
+def formula_of(name: str, text: str, *parameters: str) -> Callable[..., Term]:
+    """The elementwise function that a formula over x says; `parameters` are the names of constants in it."""
+    tree = ast.parse(text, mode="eval").body
 
+    def blame(_: ast.expr, message: str, hint: str) -> MirageError:
+        return ProgramSyntaxError(f"{name}: {message}", hint=hint)
 
-def mean(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bool) -> Term:
-    """The sum times the constant 1/n."""
-    return _drop(b, _mean(b, x, axes), axes, keepdims)
+    def lower(b: Builder, x: Value, *given: Number) -> Term:
+        numbers = {}
+        for parameter, number in zip(parameters, given, strict=True):
+            if number.rational is None:
+                raise ProgramSyntaxError(f"the {parameter} of {name} is rational", hint="write it as a decimal number")
+            numbers[parameter] = number.rational
+        made = formula.canonical(formula.of_node(tree, "x", numbers, blame))
+        return b.emit(OpKind.APPLY, x, attrs=ApplyAttrs(name, made))
 
-
-# Views
-
-
-def reshaped(b: Builder, x: Value, shape: Shape) -> Value:
-    """The same elements in row-major order under another shape; a reshape of a reshape is one reshape."""
-    op = b.definition(x)
-    if op is not None and op.kind is OpKind.RESHAPE:
-        x = Value(op.inputs[0])
-    return x if shape == b.shape(x) else b.emit(OpKind.RESHAPE, x, attrs=ReshapeAttrs(shape))
-
-
-def reshape(b: Builder, x: Value, extents: tuple[int, ...]) -> Term:
-    """reshape(x, d0, d1, ...); one extent may be -1 and follows from the others."""
-    shape, elements = list(extents), math.prod(b.shape(x))
-    if extents.count(-1) == 1:
-        others = math.prod(extent for extent in extents if extent != -1)
-        if others > 0 and elements % others == 0:
-            shape[extents.index(-1)] = elements // others
-    if any(extent < 1 for extent in shape):
-        raise ShapeError(
-            f"{show_shape(b.shape(x))} cannot become {show_shape(extents)}",
-            hint="extents are positive; one of them may be -1 if the others divide the number of elements",
-        )
-    if math.prod(shape) != elements:
-        raise ShapeError(
-            f"{show_shape(b.shape(x))} has {elements} elements, {show_shape(tuple(shape))} has not",
-            hint="the product of the extents stays the same",
-        )
-    return reshaped(b, x, tuple(shape))
-
-
-def transpose(b: Builder, x: Value, axes: tuple[int, ...]) -> Term:
-    """Dimension i of the result is dimension axes[i] of x; without axes the last two are swapped."""
-    rank = len(b.shape(x))
-    if not axes:
-        if rank < 2:
-            raise ShapeError(f"{show_shape(b.shape(x))} has no two dimensions to swap")
-        axes = (*range(rank - 2), rank - 1, rank - 2)
-    if sorted(axes) != list(range(rank)):
-        raise ShapeError(
-            f"transpose: {', '.join(map(str, axes))} does not name each dimension of {show_shape(b.shape(x))} once",
-            hint=f"for example transpose(x, {', '.join(map(str, reversed(range(rank))))})",
-        )
-    op = b.definition(x)
-    if op is not None and isinstance(op.attrs, TransposeAttrs):
-        x, axes = Value(op.inputs[0]), tuple(op.attrs.perm[axis] for axis in axes)
-    if axes == tuple(range(rank)):
-        return x
-    return b.emit(OpKind.TRANSPOSE, x, attrs=TransposeAttrs(axes))
-
-
-def swap_last(b: Builder, x: Term) -> Term:
-    """x.T"""
-    return transpose(b, b.tensor(x, ".T"), ())
-
-
-def repeat(b: Builder, x: Value, times: int, axis: int) -> Term:
-    """Whole copies of x behind each other along an axis."""
-    if times < 1:
-        raise ShapeError(f"repeat: {constants.shorten(str(times))} copies", hint="at least one")
-    return x if times == 1 else b.emit(OpKind.REPEAT, x, attrs=RepeatAttrs(axis, times))
-
-
-def concat(b: Builder, x: Value, y: Value, axis: int) -> Term:
-    """y behind x along an axis."""
-    return b.emit(OpKind.CONCAT, x, y, attrs=DimAttrs(axis))
-
-
-# Normalisations
-
-
-def softmax(b: Builder, x: Value, axis: int) -> Term:
-    """exp(x - max) over its sum: safe for any magnitude."""
-    shifted = b.emit(OpKind.SUB, x, _folded(b, OpKind.MAX, x, (axis,)))
-    raised = b.emit(OpKind.EXP, shifted)
-    return b.emit(OpKind.DIV, raised, _folded(b, OpKind.SUM, raised, (axis,)))
-
-
-def rms_norm(b: Builder, x: Value, gain: Value | None, eps: Number) -> Term:
-    """x over the root of its mean square along the last axis, times gain."""
-    last = len(b.shape(x)) - 1
-    spread = add(b, _mean(b, b.emit(OpKind.SQR, x), (last,)), eps)
-    normed = b.emit(OpKind.DIV, x, b.emit(OpKind.SQRT, b.tensor(spread, "rms_norm")))
-    return normed if gain is None else b.emit(OpKind.MUL, normed, _along_last(b, x, gain, "gain"))
-
-
-def layer_norm(b: Builder, x: Value, gain: Value | None, bias: Value | None, eps: Number) -> Term:
-    """x minus its mean, over its standard deviation along the last axis, times gain, plus bias."""
-    last = len(b.shape(x)) - 1
-    centred = b.emit(OpKind.SUB, x, _mean(b, x, (last,)))
-    normed = b.tensor(rms_norm(b, centred, gain, eps), "layer_norm")
-    return normed if bias is None else b.emit(OpKind.ADD, normed, _along_last(b, x, bias, "bias"))
-
-
-def _along_last(b: Builder, x: Value, vector: Value, what: str) -> Value:
-    """Gains and biases have one entry per element of the last axis."""
-    if b.shape(vector) != b.shape(x)[-1:]:
-        raise ShapeError(
-            f"{what} is {show_shape(b.shape(vector))}, but the last axis of {show_shape(b.shape(x))} "
-            f"has extent {b.shape(x)[-1]}",
-            hint=f"declare it as [{b.shape(x)[-1]}]",
-        )
-    return vector
+    return lower

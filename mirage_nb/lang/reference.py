@@ -5,22 +5,35 @@ from __future__ import annotations
 from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.formula import SCALARS
 from mirage_nb.lang import limits
-from mirage_nb.lang.functions import FUNCTIONS, OPERATORS, Function, Operator
+from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
+from mirage_nb.lang.signature import Function, Operator
 
 _STATEMENTS = """\
 A tensor program computes named outputs from named inputs. It is written in Python's expression syntax and is
 never executed as Python.
 
   X: f16[2*B, 4096]       an input: dtype and shape
+  dtype: f16              the element type of inputs that are declared without one, as W: [4096, 64]
   B = 8                   a constant; integer ones are sizes and can be set from outside
-  Y = rms_norm(X) * 2     a tensor; a name is defined once
+  Y = rms_norm(X) * 2     a tensor; a name is what it was last assigned, and Y += X is Y = Y + X
+  A, B = split(Y, 2)      several tensors at once; split(Y, 2)[0] is one of them
+  for i in range(3):      a loop, written out; also over tensors: for w in (A, B):
+      Y = Y + Y @ W
+  def block(x, w, eps=0): a function of tensors and constants; a call stands for its lines
+      y = rms_norm(x, eps=eps)
+      return x + y @ w
   def f(x): return log(1 + exp(x))
                           an elementwise function of one number, taken as a whole (see below)
   return Y                the outputs, named after their variables: return Y or return Y, Z
   # ...                   a comment
 
 Numbers are exact: 0.1 is one tenth, 64 ** -0.5 is one eighth, 128 ** -0.5 keeps its root as a symbol.
-Shapes and axes are integer expressions of constants. Equal subexpressions are computed once."""
+Shapes, axes, indices and bounds of loops are integer expressions of constants. Equal subexpressions are computed once.
+
+Element types: an operator on two types gives the wider one, f16 with bf16 gives f32; numbers take the type of the tensor
+beside them. f32(x) changes the type of x. Sums, products of matrices and everything elementwise are computed in f32
+(in f64 for f64 operands) and rounded to the type of the result where it is stored; what stays inside a kernel may keep
+its digits. A cast rounds nothing else: f16(x) says what is stored, f32(x) that all that follows is f32."""
 
 
 def reference() -> str:

@@ -16,16 +16,14 @@ from dataclasses import dataclass
 from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, SourceSpan
 from mirage_nb.lang.limits import MAX_NAME, MAX_NESTING, MAX_TEXT
 
-_STRINGS = ("programs have no strings", "comments start with #")
-_COMPARE = ("programs have no comparisons", "use relu, clamp or max")
+_STRINGS = ("programs have no strings", 'but letters for axes: einsum("ij,jk->ik", X, W); comments start with #')
+_COMPARE = ("programs have no comparisons", "use relu, clamp, maximum or step")
 _BITS = ("programs have no bit operators", "the operators are + - * / @ **")
-_ONCE = ("names are assigned once, with =", "give the result a new name")
 _ASSIGN = ("programs have no assignment inside an expression", "assign on a line of its own, with =")
 
 REFUSED: dict[str, tuple[str, str]] = {
     "==": _COMPARE, "!=": _COMPARE, "<=": _COMPARE, ">=": _COMPARE, "<": _COMPARE, ">": _COMPARE,
     '"': _STRINGS, "'": _STRINGS, ":=": _ASSIGN,
-    "+=": _ONCE, "-=": _ONCE, "*=": _ONCE, "/=": _ONCE, "@=": _ONCE, "**=": _ONCE, "//=": _ONCE,
     "&": _BITS, "|": _BITS, "~": _BITS,
     "^": ("programs have no operator ^", "a power is written **"),
     "->": ("functions have no types", "def softplus(x): return log(1 + exp(x))"),
@@ -34,23 +32,22 @@ REFUSED: dict[str, tuple[str, str]] = {
     "\\": ("programs have no line continuation", "an open bracket lets an expression go on in the next line"),
     "{": ("programs have no braces", "shapes are written in [ ], arguments in ( )"),
     "}": ("programs have no braces", "shapes are written in [ ], arguments in ( )"),
-    "...": ("programs have no indexing", "transpose and reshape rearrange a tensor"),
     "!": ("programs have no !", "one statement per line: NAME = expression"),
     "?": ("programs have no ?", "%mirage help lists the language"),
     "$": ("programs have no $", "sizes are names: B = 8"),
     "`": ("programs have no backquotes", "one statement per line: NAME = expression"),
 }  # fmt: skip
 
-_LOOPS = ("programs have no loops or comprehensions", "whole tensors are combined: + * @ sum(x, axis=)")
-_CHOICE = ("programs have no conditions", "use relu, clamp or max")
-_DEFINE = ("this is not how a function is defined", "in one line: def softplus(x): return log(1 + exp(x))")
+_LOOPS = ("the only loop is for i in range(3):, or over tensors: for w in (A, B):", "whole tensors are combined: + * @")
+_CHOICE = ("programs have no conditions", "use relu, clamp, maximum or step")
+_DEFINE = ("this is not how a function is defined", "write def block(x, w): and return its result, as in Python")
 _IMPORT = ("programs import nothing", "all functions are built in; %mirage help lists them")
 _OTHER = ("this Python statement is not part of the language", "statements are X: f16[2, 3], Y = ..., return Y")
 
 KEYWORDS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(("for", "while", "break", "continue"), _LOOPS),
+    **dict.fromkeys(("while", "break", "continue"), _LOOPS),
     **dict.fromkeys(("if", "elif", "else", "and", "or", "not"), _CHOICE),
-    **dict.fromkeys(("in", "is"), _COMPARE),
+    "is": _COMPARE,
     **dict.fromkeys(("class", "lambda", "yield", "async", "await"), _DEFINE),
     **dict.fromkeys(("import", "from"), _IMPORT),
     **dict.fromkeys(
@@ -64,8 +61,9 @@ _TOKEN = re.compile(
     r"(?P<space> +)|(?P<comment>\#.*)"
     r"|(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<letters>\"[A-Za-z, ]*->[A-Za-z ]*\"|'[A-Za-z, ]*->[A-Za-z ]*')"
     r"|(?P<refused>" + "|".join(map(re.escape, sorted(REFUSED, key=len, reverse=True))) + ")"
-    r"|(?P<operator>\*\*|//|[-+*/@(),:=.\[\]])",
+    r"|(?P<operator>\.\.\.|\*\*=?|//=?|[-+*/@]=?|[(),:=.\[\]])",
     re.ASCII,
 )
 _WORD = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
@@ -157,15 +155,12 @@ def _bad_character(char: str, place: SourceSpan) -> MirageError:
 def _check_tokens(source: Source) -> None:
     """Refuse tokens that programs do not have, and brackets that do not match."""
     opened: list[tuple[str, SourceSpan]] = []
+    levels, deeper = [source.indent], False
     for number in range(1, len(source.lines) + 1):
         line = source.lines[number - 1]
-        leading = len(line) - len(line.lstrip(" "))
-        if not opened and _is_code(line) and leading != source.indent:
-            raise ProgramSyntaxError(
-                f"this line is indented by {leading}, the first statement by {source.indent}",
-                hint="all statements start in the same column",
-                span=source.span(number, 1, leading),
-            )
+        if not opened and _is_code(line):
+            levels = _levels(source, number, levels, deeper)
+            deeper = False
         for kind, token, place in _tokens(source, number):
             match kind:
                 case "name" if token in KEYWORDS:
@@ -177,14 +172,38 @@ def _check_tokens(source: Source) -> None:
                 case "operator" if token in "([":
                     opened.append((token, place))
                     if len(opened) > MAX_NESTING:
-                        raise _nested(place)
+                        raise nested(place)
                 case "operator" if token in _CLOSES:
                     if not opened or opened[-1][0] != _CLOSES[token]:
                         raise ProgramSyntaxError(f"this {token} closes nothing", hint=_expected(opened), span=place)
                     opened.pop()
+            if kind not in ("space", "comment"):
+                deeper = token == ":"
     if opened:
         token, place = opened[-1]
         raise ProgramSyntaxError(f"this {token} is never closed", hint=_expected(opened), span=place)
+
+
+def _levels(source: Source, number: int, levels: list[int], deeper: bool) -> list[int]:
+    """The columns of the statements that a line's statement stands in, its own last; a colon opens a `deeper` one."""
+    line = source.lines[number - 1]
+    leading = len(line) - len(line.lstrip(" "))
+    if deeper:
+        if leading > levels[-1]:
+            return [*levels, leading]
+        raise ProgramSyntaxError(
+            "this line belongs to the one above, which ends with a colon",
+            hint="indent what a for or a def does",
+            span=source.span(number, 1, leading),
+        )
+    if leading not in levels:
+        above = f"the line above by {levels[-1]}" if levels[1:] else f"the first statement by {levels[0]}"
+        raise ProgramSyntaxError(
+            f"this line is indented by {leading}, {above}",
+            hint="statements of one block start in the same column",
+            span=source.span(number, 1, leading),
+        )
+    return levels[: levels.index(leading) + 1]
 
 
 def _tokens(source: Source, number: int) -> Iterator[tuple[str, str, SourceSpan]]:
@@ -219,7 +238,7 @@ def _expected(opened: list[tuple[str, SourceSpan]]) -> str:
     return f"the {token} of line {place.line}, column {place.column} waits for {closing}"
 
 
-def _nested(place: SourceSpan | None) -> MirageError:
+def nested(place: SourceSpan | None) -> MirageError:
     return ProgramSizeError(
         f"an expression is nested more than {MAX_NESTING} levels deep",
         hint="give intermediate results names of their own",
@@ -238,14 +257,14 @@ def _tree(source: Source) -> ast.Module:
         raise _syntax(source, error) from None
     except (RecursionError, MemoryError):
         # Both mean that Python's parser met its own limit on depth.
-        raise _nested(None) from None
+        raise nested(None) from None
     pending: list[tuple[ast.AST, int, SourceSpan | None]] = [(tree, 0, None)]
     while pending:
         node, depth, place = pending.pop()
         if isinstance(node, ast.stmt):
             depth, place = 0, source.of(node)
         if depth > MAX_NESTING:
-            raise _nested(place)
+            raise nested(place)
         pending.extend((child, depth + 1, place) for child in ast.iter_child_nodes(node))
     return tree
 

@@ -18,14 +18,23 @@ SEEDS = (
     "X: f32[4, 6]\nG: f32[6]\nY = rms_norm(X, G, eps=1e-5)\nZ = reshape(Y, 2, -1)\nreturn Y, concat(Z, Z, axis=0)\n",
     "X: bf16[3, 4]\n"
     "Y = (silu(X) -  # over lines\n     sum(X, axis=(0, 1), keepdims=True)) / 3\nreturn transpose(Y, 1, 0)\n",
+    "dtype: f32\nX: [4, 4]\ndef block(x, w, k=2):\n    for i in range(k):\n        x = x + x @ w * i\n"
+    "    return x, w[:, ::-1]\n"
+    "A, B = block(X, X)\nA += maximum(A, B)[..., None][:, :, 0]\nreturn stack([A, B], axis=-1)\n",
+    "X: f32[4, 6]\nP, Q = split(X, [2, 4], axis=1)\nfor w in (P, P * 2):\n    Q = Q - logsumexp(w, 1, keepdims=True)\n"
+    'return einsum("ij,kj->ik", Q, Q), min(f16(P), axis=0)[None]\n',
     "X: f32[2, 3]\nb = 3/2\ndef f(x): return minimum(x * tanh(b * x), -x ** (1/3)) / 4\nreturn f(X) + f(X * 2)\n",
 )
 PIECES = [
-    *FUNCTIONS, *KEYWORDS, *REFUSED, "+", "-", "*", "/", "@", "**", "//", "(", ")", "[", "]", ",", ":", "=", ".", "\n",
-    " ", "    ", "#", "X", "Y", "B", "f16", "f32[2, 3]", "X: f32[2, 3]\n", "Y = ", "return ", "return X", ".T", "axis=",
+    *FUNCTIONS, *KEYWORDS, *REFUSED, "+", "-", "*", "/", "@", "**", "//", "(", ")", "[", "]", ",", ":", "=", ".",
+    "\n", " ", "    ", "#", "X", "Y", "B", "f16", "f32[2, 3]", "X: f32[2, 3]\n", "Y = ", "return ",
+    "return X", ".T", "axis=",
     "keepdims=True", "None", "True", "0", "1", "-1", "2.5", "1e-5", "1e400", "0x1", "9**9**9", "99999999999", "1_0",
     "match", "case", "_", "print", "type", "\t", "\r", "\ufeff", "²", "\x00", "\u2028", "\ud800", "é",
-    "def f(x): return ", "def ", "minimum(", "tanh(", "(1/3)",
+    "def f(x): return ", "def ", "minimum(", "tanh(", "(1/3)", "for i in range(", "for w in ", "in", "range",
+    "):\n    ",
+    "::", "...", "[None]", "[0]", "-1:", "+=", "**=", "split(X, 3, 1)", "A, B = ", "'ij,kj->ik'", "->", "dtype: f16\n",
+    ": [2, 3]\n", "\n    return ", "f(", "f16(",
 ]  # fmt: skip
 
 
@@ -108,6 +117,7 @@ _expressions: st.SearchStrategy[ast.expr] = st.recursive(
         _calls(inner),
         st.builds(ast.Attribute, inner, st.sampled_from(["T", "mT", "sum"])),
         st.builds(ast.Subscript, inner, inner),
+        st.builds(ast.Subscript, inner, st.builds(ast.Slice, *[st.none() | inner] * 3)),
         st.builds(ast.Tuple, st.lists(inner, max_size=3)),
         st.builds(ast.List, st.lists(inner, max_size=3)),
         st.builds(ast.Starred, inner),

@@ -36,12 +36,9 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("return zebra @ W", NAME, "zebra", "inputs are declared as"),
     ("return Y @ X\nY = exp(X)", NAME, "Y", "line 4"),
     ("return sofmax(X)", NAME, "sofmax", "did you mean softmax?"),
-    ("return tanh(X)", NAME, "tanh", "the functions are"),
+    ("return zebra(X)", NAME, "zebra", "the functions are"),
     ("return exp @ X", NAME, "exp", "call it: exp(x)"),
     ("X: f16[2]", TWICE, "X", "line 1"),
-    ("X = exp(X)", TWICE, "X", "line 1"),
-    ("sum = exp(X)", TWICE, "sum", "is a function"),
-    ("relu: f16[2]", TWICE, "relu", "is a function"),
     ("return exp(X), exp(X)", TWICE, "exp(X)", "same tensor"),
     # calls
     ("return exp()", SYNTAX, "exp()", "needs x: a tensor"),
@@ -119,10 +116,58 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("return X", SYNTAX, "X", "unchanged"),
     ("return 3", SHAPE, "3", "not the number 3"),
     ("exp(X)", SYNTAX, "exp(X)", "not used"),
-    ("Y, Z = X, W", SYNTAX, "Y, Z", "only a name"),
+    ("Y, Z = X, W, X", SYNTAX, "X, W, X", "2 names for 3 tensors"),
+    ("Y, Z = X", SYNTAX, "X", "2 names for 1 tensor"),
+    ("Y, 2 = split(X, 2)", SYNTAX, "2", "cannot be read"),
+    ("Y, X[0] = split(X, 2)", SYNTAX, "X[0]", "write A, B ="),
+    ("Y = exp(split(X, 2))", SYNTAX, "split(X, 2)", "2 tensors, not one"),
+    ("Y = split(X, 2)[2]", SHAPE, "2", "the last one [1]"),
+    ("return split(X, 3)", SHAPE, "split(X, 3)", "no 3 equal parts"),
+    ("return split(X, [1, 2])", SHAPE, "split(X, [1, 2])", "add up to 4"),
+    ("return chunk(X, 0)", SHAPE, "chunk(X, 0)", "at least one"),
+    ("return stack([X, W])", SHAPE, "stack([X, W])", "one shape"),
+    ("return stack([])", SHAPE, "stack([])", "of nothing"),
+    ("return expand(X, 5, 8)", SHAPE, "expand(X, 5, 8)", "extent 1 are repeated"),
+    ("return expand(X, 8)", SHAPE, "expand(X, 8)", "cannot be expanded"),
+    ("return var(X[:1], 0, ddof=1)", SHAPE, "var(X[:1], 0, ddof=1)", "1 elements with ddof=1"),
+    ("return group_norm(X, 3)", SHAPE, "group_norm(X, 3)", "3 equal groups"),
+    ("return cross_entropy(X, W)", SHAPE, "cross_entropy(X, W)", "a probability for every logit"),
+    ("return leaky_relu(X, 2 ** 0.5)", SYNTAX, "leaky_relu(X, 2 ** 0.5)", "slope of leaky_relu is rational"),
+    ("return einsum(X, W)", SYNTAX, "X", "letters for axes"),
+    ("return einsum('ij->i', X, W)", SYNTAX, "einsum('ij->i', X, W)", "1 operands"),
+    ("return einsum('ijk->i', X)", SHAPE, "einsum('ijk->i', X)", "3 letters"),
+    ("return einsum('ii->i', X)", SYNTAX, "einsum('ii->i', X)", "twice"),
+    ("return einsum('ij,ij->i', X, W)", SHAPE, "einsum('ij,ij->i', X, W)", "extent 4 and extent 8"),
+    ("return einsum('ij->k', X)", SYNTAX, "einsum('ij->k', X)", "k stands only"),
+    ("return einsum('ij->', X)", SYNTAX, "einsum('ij->', X)", "nothing stands"),
+    ("return f16(X)", SYNTAX, "f16(X)", "unchanged"),
+    # indexing
+    ("return X[4]", SHAPE, "X[4]", "from -4 to 3"),
+    ("return X[0, 1]", SHAPE, "X[0, 1]", "no dimension"),
+    ("return X[0, 1, 2]", SHAPE, "X[0, 1, 2]", "an index of 3 for 2 dimensions"),
+    ("return X[..., ...]", SYNTAX, "...", "twice"),
+    ("return X[3:2]", SHAPE, "X[3:2]", "no element"),
+    ("return X[::0]", SHAPE, "::0", "a step of 0"),
+    ("return X[W]", SHAPE, "W", "an index is an integer constant"),
+    ("return X[0.5]", SHAPE, "0.5", "not 1/2"),
+    ("return sum[0]", SYNTAX, "sum[0]", "is a function"),
+    ("return zebra[0]", NAME, "zebra", "there is no zebra"),
+    # loops
+    ("for i in X:\n    Y = X", SYNTAX, "X", "over a range or several tensors"),
+    ("for i in range(0, 2, 0):\n    Y = X", SHAPE, "range(0, 2, 0)", "a step of 0"),
+    ("for i in range(10 ** 9):\n    Y = X", SIZE, "range(10 ** 9)", "turns"),
+    ("for i in range():\n    Y = X", SYNTAX, "range()", "not a range"),
+    ("for i, j in range(2):\n    Y = X", SYNTAX, "i, j", "one name"),
+    # functions
+    ("def f(x):\n    Y = x", SYNTAX, "def f(x):", "its last line is return"),
+    ("def f(x, y): return z", NAME, "z", "there is no z"),
+    ("def f(x, *y): return x", SYNTAX, "def f(x, *y): return x", "parameters are names"),
+    ("def f(x, y): return x @ y\nreturn f(W, X)", SHAPE, "x @ y", "line 4 calls f"),
+    ("def f(x, y): return g(x)\ndef g(x): return f(x, x)\nreturn f(X, X)", NAME, "g", "there is no g"),
+    ("def f(x, y): return f(y, x)\nreturn f(X, X)", SIZE, "", "levels deep"),
     ("Y = Z = X", SYNTAX, "Z", "one name"),
     ("X[0] = 3", SYNTAX, "X[0]", "only a name"),
-    ("Y = X[0]", SYNTAX, "X[0]", "no indexing"),
+    ("Y = X[0]", SYNTAX, "Y = X[0]", "end with: return Y"),
     ("Y = [X, X]", SYNTAX, "[X, X]", "a sequence"),
     ("Y = True", SYNTAX, "True", "neither a tensor nor a number"),
     ("Y = +X", SYNTAX, "+X", "unary +"),
@@ -167,22 +212,17 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("Y = X\u2028", SYNTAX, "\u2028", "LINE SEPARATOR"),
     # Python that programs do not have
     ("import torch", SYNTAX, "import", "built in"),
-    ("for i in X: Y = i", SYNTAX, "for", "loops"),
-    ("while X: pass", SYNTAX, "while", "loops"),
+    ("for i in X: Y = i", SYNTAX, "X", "over a range or several tensors"),
+    ("while X: pass", SYNTAX, "while", "the only loop"),
     ("if X: pass", SYNTAX, "if", "conditions"),
-    ("def f(x, y): return x", SYNTAX, "def f(x, y): return x", "not a function of one number"),
-    ("def f(x=1): return x", SYNTAX, "def f(x=1): return x", "not a function of one number"),
-    ("def f(x): Y = x", SYNTAX, "def f(x): Y = x", "not a function of one number"),
+    ("def f(x): Y = x", SYNTAX, "def f(x): Y = x", "returns nothing"),
     ("def f(x): return 2", SYNTAX, "2", "does not use its argument"),
-    ("def f(x): return x @ x", SYNTAX, "x @ x", "no formula"),
-    ("def f(x): return relu(x)", SYNTAX, "relu(x)", "no function relu"),
     ("def f(x): return exp(x, x)", SYNTAX, "exp(x, x)", "one argument"),
-    ("def f(x): return y", SYNTAX, "y", "there is no y"),
+    ("def f(x): return y", NAME, "y", "there is no y"),
     ("def f(x): return x / 0", SYNTAX, "x / 0", "division by zero"),
     ("def f(x): return 2 ** x", SYNTAX, "2 ** x", "exponent"),
-    ("def exp(x): return x + 1", TWICE, "def exp(x): return x + 1", "exp is a function"),
     ("Y = lambda x: x", SYNTAX, "lambda", "not how a function is defined"),
-    ("Y = [x for x in X]", SYNTAX, "for", "comprehensions"),
+    ("Y = [x for x in X]", SYNTAX, "[x for x in X]", "comprehensions"),
     ("Y = X if W else X", SYNTAX, "if", "conditions"),
     ("Y = X and W", SYNTAX, "and", "conditions"),
     ("Y = X < W", SYNTAX, "<", "comparisons"),
@@ -194,9 +234,10 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("Y = X \\", SYNTAX, "\\", "open bracket"),
     ("Y = X ^ 2", SYNTAX, "^", "written **"),
     ("Y = X % 2", SYNTAX, "%", "integer division"),
-    ("Y += X", SYNTAX, "+=", "assigned once"),
+    ("Y += X", NAME, "Y", "there is no Y"),
+    ("X[0] += X", SYNTAX, "X[0]", "only a name"),
     ("Y = (Z := X)", SYNTAX, ":=", "line of its own"),
-    ("Y = X[...]", SYNTAX, "...", "no indexing"),
+    ("return X[...]", SYNTAX, "X[...]", "unchanged"),
     ("del X", SYNTAX, "del", "not part of the language"),
     ("with X: pass", SYNTAX, "with", "not part of the language"),
     ("%mirage help", SYNTAX, "%", "no operator %"),
@@ -218,6 +259,23 @@ def test_mistake(text: str, kind: type[MirageError], marked: str, words: str) ->
     assert first[start : start + error.span.width] == marked or not marked
     assert len(str(error)) < 600
     assert all(line.isprintable() for line in str(error).split("\n"))
+
+
+IN_LATER_LINES = [
+    ("sum = exp(X)\nreturn exp(sum(X))", 4, "line 3 gives it another meaning"),
+    ("for i in range(2):\nY = X", 4, "indent what a for"),
+    ("for i in range(2):\n    Y = X\n   Z = X", 5, "the line above by 4"),
+    ("for i in range(2):\n    return exp(X)", 4, "behind it"),
+    ("for i in range(2):\n    Z: f16[2]", 4, "declared once"),
+    ("for i in range(2):\n    def f(x): return x", 4, "in another or in a loop"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "words"), IN_LATER_LINES)
+def test_mistakes_in_loops_and_behind(text: str, line: int, words: str) -> None:
+    error = mistake(HEAD + text)
+    assert type(error) is SYNTAX and error.span is not None and error.span.line == line
+    assert words in f"{error.message} {error.hint}"
 
 
 def mistake(text: str, **options: Any) -> MirageError:
@@ -320,7 +378,12 @@ HUGE: dict[str, tuple[str, type[MirageError] | None]] = {
     "axes": (HEAD + "Y = sum(X, axis=(" + "0, " * 20_000 + "))", SHAPE),
     "arguments": (HEAD + "Y = exp(" + "X, " * 20_000 + ")", SYNTAX),
     "operators": (HEAD + "\n".join(f"Y{i} = {i + 2} - X" for i in range(3_000)), SIZE),
-    "statements": (HEAD + "a = 2\n" * 9_000, TWICE),
+    "statements": (HEAD + "a = 2\n" * 10_001, SIZE),
+    "turns": (HEAD + "for i in range(5000):\n    for k in range(5000):\n        a = i", SIZE),
+    "loops": (HEAD + "".join(f"{' ' * n}for i in range(2):\n" for n in range(90)) + " " * 90 + "a = 2", SIZE),
+    "calls of functions": (HEAD + "\n".join(
+        ["def f0(x, y): return x", *(f"def f{i + 1}(x, y): return f{i}(x, f{i}(x, y))" for i in range(60))]
+    ) + "\nreturn f60(X, X)", SIZE),
     "constants": (HEAD + "\n".join(["a = 3", *(f"{'a' * (i + 1)} = {'a' * i} ** 3" for i in range(1, 60))]), SIZE),
     "surds": (HEAD + "a = 2 ** (63 / 64)\nb = 3 ** (61 / 63)\nc = 5 ** (60 / 61)\nd = a * b * c", SIZE),
     "squares": (HEAD + "\n".join(f"{'a' * (i + 1)} = {'a' * i or 'X'} ** 8" for i in range(60)), SYNTAX),

@@ -41,6 +41,26 @@ def _layer_norm(x: Array, gain: Any = 1, bias: Any = 0, *, eps: float = 0) -> Ar
     return centred / np.sqrt(np.var(x, axis=-1, keepdims=True) + eps) * gain + bias
 
 
+def _expand(x: Array, *extents: int) -> Array:
+    held = (1,) * (len(extents) - x.ndim) + x.shape
+    return np.broadcast_to(x, [h if e == -1 else e for e, h in zip(extents, held, strict=True)])
+
+
+def _split(x: Array, parts: int | list[int], axis: int = 0) -> tuple[Array, ...]:
+    return tuple(np.split(x, parts if isinstance(parts, int) else np.cumsum(parts)[:-1], axis=axis))
+
+
+def _chunk(x: Array, parts: int, axis: int = 0) -> tuple[Array, ...]:
+    size = -(-x.shape[axis] // parts)
+    return tuple(np.split(x, range(size, x.shape[axis], size), axis=axis))
+
+
+def _group_norm(x: Array, groups: int, gain: Any = 1, bias: Any = 0, *, eps: float = 0) -> Array:
+    normed = _layer_norm(x.reshape(x.shape[0], groups, -1), eps=eps).reshape(x.shape)
+    gain, bias = (np.reshape(v, (-1, *(1 for _ in x.shape[2:]))) for v in (gain, bias))
+    return normed * gain + bias
+
+
 ORACLE: dict[str, Callable[..., Any]] = {
     "exp": np.exp,
     "sqrt": np.sqrt,
@@ -58,7 +78,36 @@ ORACLE: dict[str, Callable[..., Any]] = {
     "transpose": lambda x, *axes: x.transpose(*axes) if axes else x.mT,
     "reshape": lambda x, *extents: x.reshape(*extents),
     "repeat": lambda x, times, axis: np.concatenate([x] * times, axis=axis),
-    "concat": lambda x, y, axis: np.concatenate([x, y], axis=axis),
+    "concat": lambda x, y=None, axis=0: np.concatenate(x if y is None else [x, y], axis=axis),
+    **{name: getattr(np, name) for name in ("log", "log1p", "expm1", "tanh", "sin", "cos", "abs", "sign", "floor")},
+    "erf": np.vectorize(math.erf),
+    "step": lambda x: np.where(x >= 0, 1.0, 0.0),
+    "softplus": lambda x: np.logaddexp(x, 0),
+    "logsigmoid": lambda x: -np.logaddexp(-x, 0),
+    "mish": lambda x: x * np.tanh(np.logaddexp(x, 0)),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "elu": lambda x, alpha=1: np.where(x > 0, x, alpha * (np.exp(x) - 1)),
+    "leaky_relu": lambda x, slope=0.01: np.where(x > 0, x, slope * x),
+    "hardsigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "hardswish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    **dict.fromkeys(("f16", "bf16", "f32", "f64"), lambda x: x),  # the reference computes in double precision
+    "min": _reduce(np.min),
+    "prod": _reduce(np.prod),
+    "var": np.var,
+    "std": np.std,
+    "logsumexp": _reduce(np.logaddexp.reduce),
+    "expand": _expand,
+    "stack": np.stack,
+    "split": _split,
+    "chunk": _chunk,
+    "flip": np.flip,
+    "einsum": np.einsum,
+    "log_softmax": lambda x, axis=-1: np.log(_softmax(x, axis)),
+    "cross_entropy": lambda x, target, axis=-1: -np.sum(target * np.log(_softmax(x, axis)), axis=axis),
+    "group_norm": _group_norm,
     "softmax": _softmax,
     "rms_norm": _norm,
     "layer_norm": _layer_norm,
@@ -190,6 +239,33 @@ PROGRAMS = [
     "n = 2\nm = n * 3 // 2 + 1\nX: f32[n, m]\nk = m ** 0.5\nreturn X * k, X @ X.T * m ** -0.5",
     "X: f32[3, 4]\nY = exp(X)\n\n# comment: ² is fine here\nZ = (Y +\n     X)  # more\nreturn Y, Z",
     "X: f32[2, 3]\nA = exp(X)\nY: f32[3]\nreturn A * Y",
+    "X: f32[4, 6]\nreturn X[1], X[-1:, 2:5], X[:, None, ::2], X[..., None], X[::-1, 4:1:-2], X[1:, None, 3], X[..., 0]",
+    "X: f32[4, 6, 5]\nreturn X[:, 1], X[..., 2:4], X[2, ..., 1], X[None, 1:3][0, ::-1], X[1:][1:, :, ::2][:, :, 1:]",
+    "X: f32[4, 6]\nA, B = split(X, 2)\nC, D = split(X, [4, 2], axis=-1)\nE, F, G = chunk(X, 3, 1)\n"
+    "return A * B, C + 1, D * 2, E - F - G, stack([A, B], axis=-1), concat([A, X, B], axis=0), stack([E, F, G])",
+    "X: f32[4, 6]\n"
+    "return var(X, 0), var(X, ddof=1, keepdims=True), std(X, (0, 1), keepdims=True), min(X, 1), prod(X, 0)",
+    "X: f32[4, 6]\nY: f32[6]\nreturn maximum(X, Y), minimum(X, Y), maximum(X, 1), minimum(2 / 3, X), maximum(X, 0)",
+    "X: f32[4, 6]\nY: f32[6]\nreturn leaky_relu(X - 1, 0.2), elu(X - 1, 2), X * maximum(2, 3) + minimum(-1, 0.5)",
+    "N: f32[2, 6, 3, 2]\ng: f32[6]\nreturn group_norm(N, 3), group_norm(N, 2, g, g, eps=0.5), group_norm(N, 6, bias=g)",
+    "X: f32[4, 6]\nreturn logsumexp(X), logsumexp(X, 0), log_softmax(X, 0), cross_entropy(X, X, 0), flip(X)".replace(
+        "logsumexp(X),", "logsumexp(X, (0, 1), keepdims=True),"
+    ),
+    'X: f32[2, 3, 4]\nY: f32[2, 5, 4]\n'
+    'return einsum("bqd,bkd->bqk", X, Y), einsum("bqd->dq", X), einsum("bqd,bkd->qk", X, Y)',
+    "X: f32[2, 3, 4]\nY: f32[2, 5, 4]\nreturn einsum('bqd, bke -> b', X, Y), einsum('bqd,bkd->bdqk', X, Y)",
+    'X: f32[3]\nY: f32[4]\nW: f32[4, 2]\n'
+    'return einsum("i,j->ij", X, Y), einsum("i,j,jk->ki", X, Y, W), einsum("i,j->j", X, Y)',
+    "X: f32[4, 4]\nW: f32[4, 4]\nx = X\nfor i in range(3):\n    x = x + exp(x @ W * 0.01)\n    x *= i + 1\nreturn x",
+    "X: f32[4, 4]\nY: f32[4, 4]\ny = X - X * 2\nfor w in (X, Y):\n    for k in range(1, 5, 3):\n"
+    "        y = y - w * k\n    y -= 1\nreturn y, w * 2",
+    "X: f32[4, 6]\nW: f32[6, 6]\nk = 3\n\ndef block(x, w, scale=k, *, shift=0):\n    # of two tensors\n"
+    "    y = x @ w * scale\n    "
+    "return y + shift, x + y\n\nA, B = block(X, W)\nX = block(B, w=W, shift=2)[0]\nreturn X, A",
+    "X: f32[4, 6]\ndef twice(x): return relu(x) * 2\ndef norm(x):\n    m = mean(x, -1, keepdims=True)\n"
+    "    for i in range(2):\n        x = twice(x - m)\n    return x\nreturn norm(X) + norm(exp(X)), twice(3 - X)",
+    "X: f32[4, 6]\ndef softmax(x): return x / 2\nreturn softmax(X - 1)",
+    "dtype: f16\nX: [4, 6]\nY: f32[6]\nreturn f32(X) + Y, f16(Y) * X, f64(X)",
 ]  # fmt: skip
 
 

@@ -1,0 +1,117 @@
+"""Reductions: what sums, maxima and statistics over axes become.
+
+In: a tensor, the dimensions to fold (counted from 0), whether they stay with extent 1. Out: a term. Invariant:
+dimensions of extent 1 are folded by nothing, and a reduction never leaves a tensor without dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+from mirage_nb.errors import ProgramSyntaxError, ShapeError
+from mirage_nb.ir.ops import DimAttrs, OpKind
+from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang.constants import Number
+from mirage_nb.lang.lowering import add, formula_of, multiply, negate, scale, sqrt, subtract
+from mirage_nb.lang.views import reshaped, sliced
+
+Axes = tuple[int, ...]
+
+
+def folded(b: Builder, kind: OpKind, x: Value, axes: Axes) -> Value:
+    """The reduction over these dimensions, all kept with extent 1."""
+    for axis in axes:
+        if b.shape(x)[axis] != 1:
+            x = b.emit(kind, x, attrs=DimAttrs(axis))
+    return x
+
+
+def dropped(b: Builder, x: Term, axes: Axes, keepdims: bool) -> Term:
+    """Without `keepdims` the reduced dimensions go."""
+    value = b.tensor(x, "a reduction")
+    if keepdims:
+        return value
+    left = tuple(extent for dim, extent in enumerate(b.shape(value)) if dim not in axes)
+    if not left:
+        raise ShapeError("this reduction leaves no dimension", hint="write keepdims=True: the result is a tensor too")
+    return reshaped(b, value, left)
+
+
+def reduction(kind: OpKind) -> Callable[[Builder, Value, Axes, bool], Term]:
+    """The function that folds dimensions with Sum or Max."""
+
+    def lower(b: Builder, x: Value, axes: Axes, keepdims: bool) -> Term:
+        return dropped(b, folded(b, kind, x, axes), axes, keepdims)
+
+    return lower
+
+
+def minimum(b: Builder, x: Value, axes: Axes, keepdims: bool) -> Term:
+    """The negative of the maximum of the negatives."""
+    opposite = b.tensor(negate(b, x), "min")
+    return negate(b, dropped(b, folded(b, OpKind.MAX, opposite, axes), axes, keepdims))
+
+
+def product(b: Builder, x: Value, axes: Axes, keepdims: bool) -> Term:
+    """The product over dimensions: one half times the other, again and again."""
+    for axis in axes:
+        left: list[Value] = []
+        while (extent := b.shape(x)[axis]) > 1:
+            half = extent // 2
+            if extent % 2:
+                left.append(sliced(b, x, axis, extent - 1, 1))
+            halves = (sliced(b, x, axis, start, half) for start in (0, half))
+            x = b.tensor(multiply(b, *halves), "prod")
+        for rest in left:
+            x = b.tensor(multiply(b, x, rest), "prod")
+    return dropped(b, x, axes, keepdims)
+
+
+def averaged(b: Builder, x: Value, axes: Axes, less: int = 0) -> Value:
+    """The sum over so many elements, or `less` fewer."""
+    count = math.prod(b.shape(x)[axis] for axis in axes) - less
+    if count < 1:
+        raise ShapeError(f"var of {count + less} elements with ddof={less}", hint="ddof is less than the elements")
+    total = scale(b, folded(b, OpKind.SUM, x, axes), Number.of(Fraction(1, count)))
+    return b.tensor(total, "mean")
+
+
+def mean(b: Builder, x: Value, axes: Axes, keepdims: bool) -> Term:
+    """The sum times the constant 1/n."""
+    return dropped(b, averaged(b, x, axes), axes, keepdims)
+
+
+def _spread(b: Builder, x: Value, axes: Axes, ddof: int) -> Value:
+    if ddof < 0:
+        raise ProgramSyntaxError(f"ddof is {ddof}", hint="ddof=0 divides by n, ddof=1 by n - 1")
+    apart = b.tensor(subtract(b, x, averaged(b, x, axes)), "var")
+    return averaged(b, b.emit(OpKind.SQR, apart), axes, ddof)
+
+
+def variance(b: Builder, x: Value, axes: Axes, ddof: int, keepdims: bool) -> Term:
+    """The mean square of what is left without the mean."""
+    return dropped(b, _spread(b, x, axes, ddof), axes, keepdims)
+
+
+def deviation(b: Builder, x: Value, axes: Axes, ddof: int, keepdims: bool) -> Term:
+    """The square root of the variance."""
+    return dropped(b, sqrt(b, _spread(b, x, axes, ddof)), axes, keepdims)
+
+
+_LOG = formula_of("log", "log(x)")
+
+
+def log_of_sum(b: Builder, x: Value, axes: Axes) -> tuple[Value, Value, Value]:
+    """x less its maximum, that maximum, and the logarithm of the sum of the exponentials of the former."""
+    top = folded(b, OpKind.MAX, x, axes)
+    shifted = b.tensor(subtract(b, x, top), "logsumexp")
+    total = folded(b, OpKind.SUM, b.emit(OpKind.EXP, shifted), axes)
+    return shifted, top, b.tensor(_LOG(b, total), "logsumexp")
+
+
+def logsumexp(b: Builder, x: Value, axes: Axes, keepdims: bool) -> Term:
+    """The logarithm of the sum of exponentials, with the maximum taken out first."""
+    _, top, logarithm = log_of_sum(b, x, axes)
+    return dropped(b, add(b, logarithm, top), axes, keepdims)

@@ -1,0 +1,477 @@
+"""The statements of a program, read from top to bottom: declarations, assignments, loops, functions, the return.
+
+In: the syntax tree of a text, sizes given from outside. Out: `Read`: the graph, the places of its operators, sizes
+and remarks. Invariant: names mean what they mean in Python: a name is what it was last assigned, a function sees its
+own names before those of the program, a loop does its statements once for each number or tensor.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_nb.errors import (
+    DTypeError,
+    DuplicateNameError,
+    MirageError,
+    OptionError,
+    ProgramSizeError,
+    ProgramSyntaxError,
+    ShapeError,
+    SourceSpan,
+    UnknownNameError,
+)
+from mirage_nb.ir import formula
+from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, TensorType
+from mirage_nb.ir.graph import KernelGraph
+from mirage_nb.lang.builder import Builder, Result, Value
+from mirage_nb.lang.constants import Number, shorten
+from mirage_nb.lang.expressions import Binding, Expressions, Inlined, suggestion
+from mirage_nb.lang.functions import defined
+from mirage_nb.lang.limits import MAX_STATEMENTS
+from mirage_nb.lang.source import Source
+
+_DECLARE = "an input is declared as X: f16[2, 3]"
+_DEFINE = "write def block(x, w): and return its result, as in Python"
+_STATEMENTS = "statements are X: f16[2, 3], Y = expression, return Y"
+_FRAMES = 4
+"""Levels of nesting that a call of a function of the program, or a loop, counts as: Python's stack is finite."""
+DEFAULT = "dtype"
+"""The name in the line that says the element type of inputs without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that is no mistake but hardly meant, such as a name that nothing reads."""
+
+    message: str
+    span: SourceSpan
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.span.caret()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What the statements say: see `TensorProgram`."""
+
+    graph: KernelGraph
+    spans: tuple[SourceSpan, ...]
+    sizes: dict[str, int]
+    remarks: tuple[Remark, ...]
+
+
+class Statements:
+    """Reads the statements of one program."""
+
+    def __init__(self, source: Source, tree: ast.Module, sizes: Mapping[str, Number]) -> None:
+        self.source = source
+        self.body = tree.body
+        self.sizes = sizes
+        self.builder = Builder()
+        defined_in: dict[str, int] = {}
+        for statement in ast.walk(tree):
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                    defined_in.setdefault(name, statement.lineno)
+        self.expressions = Expressions(source, self.builder, defined_in, self._inlined)
+        self.outputs: tuple[tuple[str, Value], ...] = ()
+        self._default: DType | None = None
+        self._made: list[Binding] = []
+        self._known_sizes: dict[str, int] = {}
+        self._loops = 0
+        self._done = 0
+
+    def read(self) -> Read:
+        """The whole program."""
+        for statement in self.body:
+            if self.outputs:
+                raise self._error(ProgramSyntaxError, "nothing may follow the return", "return comes last", statement)
+            match statement:
+                case ast.Return(value=None):
+                    raise self._error(ProgramSyntaxError, "return names nothing", "write return Y", statement)
+                case ast.Return(value=ast.expr() as value):
+                    self.expressions.reads = set()
+                    self._return(value)
+                case ast.FunctionDef():
+                    self._define(statement)
+                case _:
+                    self._statement(statement)
+        self._check_overrides()
+        if not self.outputs:
+            raise self._no_return()
+        graph, spans = self.builder.finish(self.outputs)
+        return Read(graph, spans, self._known_sizes, self._remarks())
+
+    # -- statements
+
+    def _statement(self, statement: ast.stmt) -> None:
+        self._done += 1
+        if self._done > MAX_STATEMENTS:
+            raise self._error(
+                ProgramSizeError, f"loops and functions make more than {MAX_STATEMENTS:,} statements",
+                "a program is one kernel, or a few", statement,
+            )  # fmt: skip
+        self.expressions.reads = set()
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name) as target, annotation=annotation, value=None):
+                self._declare(name, target, annotation)
+            case ast.AnnAssign(target=ast.Name(), value=ast.expr() as value):
+                raise self._error(ProgramSyntaxError, "an input has no value of its own", _DECLARE, value)
+            case ast.Assign(targets=[ast.Name() as target], value=value):
+                self._assign(target, self.expressions.several(value), value)
+            case ast.Assign(targets=[ast.Tuple(elts=targets) | ast.List(elts=targets)], value=value):
+                self._unpack(targets, value)
+            case ast.Assign(targets=[_, target, *_]):
+                hint = "write one assignment per line"
+                raise self._error(ProgramSyntaxError, "an assignment defines one name", hint, target)
+            case ast.AugAssign(target=ast.Name() as target, op=op, value=value):
+                whole = ast.BinOp(ast.copy_location(ast.Name(target.id), target), op, value)
+                self._assign(target, self.expressions.term(ast.copy_location(whole, statement)), value)
+            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+                raise self._error(ProgramSyntaxError, "only a name can be assigned", "write NAME = expression", target)
+            case ast.For(target=target, iter=over, body=body, orelse=[]):
+                self._loop(target, over, body)
+            case ast.Return():
+                hint = "return what the loop has made behind it"
+                raise self._error(ProgramSyntaxError, "this return stands in a loop", hint, statement)
+            case ast.FunctionDef():
+                hint = "define it before, in a line of its own"
+                raise self._error(ProgramSyntaxError, "this function stands in another or in a loop", hint, statement)
+            case ast.Expr(value=value):
+                hint = "write NAME = expression, or return expression"
+                raise self._error(ProgramSyntaxError, "the value of this line is not used", hint, value)
+            case _:
+                raise self._error(ProgramSyntaxError, "this is not a statement of the language", _STATEMENTS, statement)
+
+    def _error(self, kind: type[MirageError], message: str, hint: str, node: ast.expr | ast.stmt) -> MirageError:
+        return kind(message, hint=hint, span=self.source.of(node))
+
+    def _declare(self, name: str, target: ast.expr, annotation: ast.expr) -> None:
+        """`X: f16[2*B, D]`, `X: [2*B, D]` of the default type, or the line that says that type."""
+        if self._inside():
+            hint = "inputs are declared once, before they are used"
+            raise self._error(ProgramSyntaxError, "an input is declared in a loop or a function", hint, target)
+        if (binding := self.expressions.bindings.get(name)) is not None:
+            hint = f"the first definition is in line {binding.place.line}"
+            raise self._error(DuplicateNameError, f"{name} is already defined", hint, target)
+        if isinstance(annotation, ast.Constant):
+            raise self._error(ProgramSyntaxError, "this is not a tensor type", f"a constant is {name} = 4", annotation)
+        if name == DEFAULT and isinstance(annotation, ast.Name):
+            self._default = self._dtype(annotation)
+            return
+        match annotation:
+            case ast.List(elts=extents):
+                if self._default is None:
+                    hint = f"write {name}: f16[2, 3], or say dtype: f16 before"
+                    raise self._error(DTypeError, f"{name} has no element type", hint, annotation)
+                dtype = self._default
+            case ast.Subscript(value=ast.Name() as written, slice=inside):
+                dtype = self._dtype(written)
+                extents = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+            case ast.Name():
+                hint = f"write {name}: {self._dtype(annotation).value}[2, 3]"
+                raise self._error(ProgramSyntaxError, "this tensor type has no shape", hint, annotation)
+            case _:
+                raise self._error(ProgramSyntaxError, "this is not a tensor type", _DECLARE, annotation)
+        if not extents:
+            raise self._error(ShapeError, "a tensor has at least one dimension", _DECLARE, annotation)
+        tensor = TensorType(tuple(self._extent(extent) for extent in extents), dtype)
+        try:
+            value = self.builder.declare(name, tensor, tuple(map(_called, extents)))
+        except ProgramSizeError as error:
+            raise self._error(ProgramSizeError, error.message, error.hint, annotation) from None
+        self._bind(name, target, value, is_input=True)
+
+    def _dtype(self, written: ast.Name) -> DType:
+        if written.id not in DTYPE_NAMES:
+            hint = suggestion(written.id, DTYPE_NAMES) or f"dtypes are {', '.join(DTYPE_NAMES)}"
+            raise self._error(DTypeError, f"there is no dtype {written.id}", hint, written)
+        return DTYPE_NAMES[written.id]
+
+    def _extent(self, node: ast.expr) -> int:
+        extent = self.expressions.integer(node, "an extent")
+        if extent < 1:
+            message = f"this extent is {shorten(str(extent))}"
+            raise self._error(ShapeError, message, "extents are at least 1", node)
+        return extent
+
+    def _inside(self) -> bool:
+        """Whether a loop or a function is being run."""
+        return bool(self._loops) or bool(self.expressions.bindings.parents)
+
+    def _assign(self, target: ast.Name, found: Result, value: ast.expr) -> None:
+        """`Y = expression`, with the size from outside if there is one for this constant."""
+        name = target.id
+        if isinstance(value, ast.List):
+            hint = "stack([A, B]) and concat([A, B], axis=0) make one"
+            raise self._error(ProgramSyntaxError, "a sequence is not a tensor", hint, value)
+        if not self._inside() and name not in self._known_sizes:
+            if name in self.sizes and name not in self.expressions.bindings:
+                if not isinstance(found, Number) or found.integer is None:
+                    hint = "sizes are integer constants, such as B = 8"
+                    raise self._error(OptionError, f"{name} is not a size", hint, target)
+                found = self.sizes[name]
+            if isinstance(found, Number) and found.integer is not None and name not in self.expressions.bindings:
+                self._known_sizes[name] = found.integer
+        self._bind(name, target, found)
+
+    def _unpack(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
+        """`A, B = split(X, 2)`."""
+        found = self.expressions.several(value)
+        for target in targets:
+            if not isinstance(target, ast.Name):
+                raise self._error(ProgramSyntaxError, "only a name can be assigned", "write A, B = ...", target)
+        count = len(found) if isinstance(found, tuple) else 1
+        if not isinstance(found, tuple) or count != len(targets):
+            hint = "as many names as tensors stand left of ="
+            raise self._error(ProgramSyntaxError, f"{len(targets)} names for {_tensors(count)}", hint, value)
+        for target, term in zip(targets, found, strict=True):
+            assert isinstance(target, ast.Name)
+            self._assign(target, term, value)
+
+    def _bind(self, name: str, target: ast.expr, term: Result, is_input: bool = False) -> None:
+        made = Binding(name, term, self.source.of(target), frozenset(self.expressions.reads), is_input)
+        self.expressions.bindings[name] = made
+        if not self.expressions.bindings.parents:
+            self._made.append(made)
+
+    # -- loops and functions
+
+    def _loop(self, target: ast.expr, over: ast.expr, body: Sequence[ast.stmt]) -> None:
+        """`for i in range(3):` and `for w in (A, B):`, once for each."""
+        turns = list(self._turns(over))
+        read = self.expressions.reads
+        self._loops += 1
+        self._deeper(over, _FRAMES)
+        for turn in turns:
+            self.expressions.reads = set(read)
+            if isinstance(target, ast.Name):
+                self._bind(target.id, target, turn)
+            else:
+                hint = "write for i in range(3):"
+                raise self._error(ProgramSyntaxError, "a loop has one name", hint, target)
+            for statement in body:
+                self._statement(statement)
+        self.expressions.depth -= _FRAMES
+        self._loops -= 1
+
+    def _turns(self, over: ast.expr) -> Iterator[Result]:
+        match over:
+            case ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[]) if 1 <= len(arguments) <= 3:
+                numbers = [self.expressions.integer(argument, "a bound of range") for argument in arguments]
+                if numbers[2:] == [0]:
+                    raise self._error(ShapeError, "a step of 0", "steps are 1, 2, ..., or negative", over)
+                turns = range(*numbers)
+                if len(turns) > MAX_STATEMENTS:
+                    raise self._error(
+                        ProgramSizeError, f"a loop of more than {MAX_STATEMENTS:,} turns", "a loop is written out", over
+                    )
+                yield from map(Number.of, turns)
+            case ast.Call(func=ast.Name(id="range")):
+                hint = "write range(3), range(1, 3) or range(0, 8, 2)"
+                raise self._error(ProgramSyntaxError, "this is not a range", hint, over)
+            case _:
+                found = self.expressions.several(over)
+                if not isinstance(found, tuple):
+                    hint = "write for i in range(3):, or for w in (A, B):"
+                    raise self._error(ProgramSyntaxError, "a loop goes over a range or several tensors", hint, over)
+                yield from found
+
+    def _deeper(self, node: ast.expr, levels: int) -> None:
+        self.expressions.depth += levels
+        self.expressions.check_depth(node)
+
+    def _define(self, statement: ast.FunctionDef) -> None:
+        """`def f(x): return formula` is an elementwise function, any other one stands for its statements."""
+        arguments = statement.args
+        plain = [*arguments.args, *arguments.kwonlyargs]
+        if arguments.posonlyargs or arguments.vararg or arguments.kwarg or any(a.annotation for a in plain):
+            raise self._error(ProgramSyntaxError, "parameters are names, with or without a default", _DEFINE, statement)
+        self.expressions.reads = set()
+        self.expressions.bindings.pop(statement.name, None)
+        if len(plain) == 1 and not arguments.defaults and not arguments.kwonlyargs:
+            match statement.body:
+                case [ast.Return(value=ast.expr() as value)] if self._is_formula(value, plain[0].arg):
+                    text = self._formula(value, plain[0].arg)
+                    self.expressions.functions[statement.name] = defined(statement.name, text)
+                    return
+        *_, last = statement.body
+        if not isinstance(last, ast.Return) or last.value is None:
+            hint = "its last line is return RESULT"
+            raise self._error(ProgramSyntaxError, f"{statement.name} returns nothing", hint, statement)
+        defaults = [*arguments.defaults, *arguments.kw_defaults]
+        values = [None if node is None else self.expressions.several(node) for node in defaults]
+        absent: list[Result | None] = [None] * (len(plain) - len(values))
+        parameters = dict(zip((a.arg for a in plain), absent + values, strict=True))
+        if len(parameters) < len(plain):
+            raise self._error(DuplicateNameError, "two parameters have one name", "rename one", statement)
+        self._check_names(statement, set(parameters))
+        place = self.source.of(statement)
+        self.expressions.functions[statement.name] = Inlined(statement.name, parameters, tuple(statement.body), place)
+
+    def _check_names(self, statement: ast.FunctionDef, known: set[str]) -> None:
+        """Refuse a function that reads what nobody has defined, also where nothing calls it."""
+        names = [node for line in statement.body for node in ast.walk(line) if isinstance(node, ast.Name)]
+        known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        known |= {statement.name, "range", *self.expressions.functions, *self.expressions.bindings, *DTYPE_NAMES}
+        for node in names:
+            if node.id not in known:
+                self.expressions.result(node)
+
+    def _numbers(self) -> dict[str, Number]:
+        return {n: b.term for n, b in self.expressions.bindings.items() if isinstance(b.term, Number)}
+
+    def _is_formula(self, value: ast.expr, argument: str) -> bool:
+        """Whether an expression uses nothing but its argument, numbers, and functions of formulas."""
+        functions, numbers = self.expressions.functions, self._numbers()
+        called = {id(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
+        for node in ast.walk(value):
+            match node:
+                case ast.Name(id=name) if id(node) in called:
+                    if name not in formula.SCALARS or isinstance(functions.get(name), Inlined):
+                        return False
+                case ast.Name(id=name):
+                    if name != argument and name not in numbers:
+                        return False
+                case ast.BinOp(op=op) if type(op) not in formula.ARITHMETIC:
+                    return False
+                case ast.expr() if not isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Constant):
+                    return False
+        return True
+
+    def _formula(self, value: ast.expr, argument: str) -> str:
+        """The canonical text of an elementwise function of the program's own."""
+        numbers = {name: n.rational for name, n in self._numbers().items() if n.rational is not None}
+
+        def blame(node: ast.expr, message: str, hint: str) -> MirageError:
+            return self._error(ProgramSyntaxError, message, hint, node)
+
+        try:
+            return formula.canonical(formula.of_node(value, argument, numbers, blame))
+        except MirageError as error:
+            raise type(error)(error.message, hint=error.hint, span=error.span or self.source.of(value)) from None
+
+    def _inlined(self, function: Inlined, given: dict[str, Result], call: ast.Call) -> Result:
+        """What a function of the program returns for these arguments."""
+        expressions, loops = self.expressions, self._loops
+        outer, read = expressions.bindings, expressions.reads
+        self._deeper(call, _FRAMES)
+        local = {name: Binding(name, term, function.place) for name, term in given.items()}
+        expressions.bindings = type(outer)(local, outer.maps[-1])
+        self._loops = 0
+        touched = set(read)
+        try:
+            for statement in function.body[:-1]:
+                self._statement(statement)
+                touched |= expressions.reads
+            expressions.reads = set()
+            last = function.body[-1]
+            assert isinstance(last, ast.Return) and last.value is not None
+            result = expressions.several(last.value)
+            touched |= expressions.reads
+        except MirageError as error:
+            if " calls" in error.hint:
+                raise
+            hint = f"{error.hint}; line {call.lineno} calls {function.name}".lstrip("; ")
+            raise type(error)(error.message, hint=hint, span=error.span) from None
+        finally:
+            expressions.bindings, self._loops = outer, loops
+            expressions.depth -= _FRAMES
+        expressions.reads = touched
+        return result
+
+    # -- the end of a program
+
+    def _return(self, value: ast.expr) -> None:
+        """`return Y` or `return Y, Z`; expressions are named O, or O0, O1, ..."""
+        nodes = value.elts if isinstance(value, ast.Tuple) else [value]
+        if not nodes:
+            raise self._error(ProgramSyntaxError, "return names nothing", "write return Y", value)
+        if len(nodes) > 1:
+            terms = tuple(self.expressions.term(node) for node in nodes)
+        else:
+            result = self.expressions.several(value)
+            terms = result if isinstance(result, tuple) else (result,)
+            nodes = nodes * len(terms)
+        found: dict[Value, str] = {}
+        for index, (node, term) in enumerate(zip(nodes, terms, strict=True)):
+            name = self._output_name(node, "O" if len(nodes) == 1 else f"O{index}")
+            shown = node.id if isinstance(node, ast.Name) else name
+            if isinstance(term, Number):
+                message = f"a program returns tensors, not the number {shorten(str(term))}"
+                raise self._error(ShapeError, message, "return a tensor", node)
+            if self.builder.definition(term) is None:
+                hint = "return what is computed from the inputs"
+                raise self._error(ProgramSyntaxError, f"{shown} is an input, unchanged", hint, node)
+            if term in found:
+                message = f"{name} is the same tensor as {found[term]}" if name != found[term] else f"{shown} again"
+                raise self._error(DuplicateNameError, message, "return every tensor once", node)
+            found[term] = name
+        self.outputs = tuple((name, term) for term, name in found.items())
+
+    def _output_name(self, node: ast.expr, made_up: str) -> str:
+        """That of the variable, but not that of an input which it was before; else a name that the text has not."""
+        bindings = self.expressions.bindings
+        if isinstance(node, ast.Name) and not isinstance(bindings[node.id].term, tuple):
+            name, taken = node.id, {binding.name for binding in self._made if binding.is_input}
+        else:
+            name, taken = made_up, set(bindings)
+        while name in taken:
+            name += "_"
+        return name
+
+    def _check_overrides(self) -> None:
+        """Every size from outside has changed a constant."""
+        for name in self.sizes:
+            binding = self.expressions.bindings.get(name)
+            if binding is None:
+                constants = list(self._numbers())
+                known = f"the sizes are {', '.join(constants)}" if constants else "the program has no sizes"
+                raise UnknownNameError(
+                    f"the program has no size {shorten(str(name))}", hint=suggestion(str(name), constants) or known
+                )
+            if name not in self._known_sizes:
+                raise OptionError(
+                    f"{name} is {'an input, not a size' if binding.is_input else 'not a size'}",
+                    hint="sizes are integer constants, such as B = 8",
+                    span=binding.place,
+                )
+
+    def _no_return(self) -> MirageError:
+        if not self.body:
+            return ProgramSyntaxError("the program is empty", hint=_DECLARE, span=self.source.span(1, 1, 1))
+        made = [binding.name for binding in self._made if not binding.is_input]
+        hint = f"end with: return {made[-1] if made else 'Y'}"
+        return self._error(ProgramSyntaxError, "the program returns nothing", hint, self.body[-1])
+
+    def _remarks(self) -> tuple[Remark, ...]:
+        """Names on which no output depends; what a loop assigns counts once."""
+        pending, live = list(self.expressions.reads), set[Binding]()
+        while pending:
+            binding = pending.pop()
+            if binding not in live:
+                live.add(binding)
+                pending.extend(binding.reads)
+        used = {binding.place for binding in live}
+        return tuple(
+            Remark(f"{b.name} is {'declared' if b.is_input else 'defined'} and no output needs it", b.place)
+            for b in {binding.place: binding for binding in self._made}.values()
+            if b.place not in used
+        )
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count} tensors"
+
+
+def _called(extent: ast.expr) -> str:
+    """What a text calls an extent: K for K, 2B for 2 * B; nothing for a number and for other expressions."""
+    match extent:
+        case ast.Name(id=name):
+            return name
+        case ast.BinOp(left=ast.Constant(value=int(number)), op=ast.Mult(), right=ast.Name(id=name)):
+            return f"{number}{name}"
+        case _:
+            return ""

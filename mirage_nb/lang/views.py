@@ -1,0 +1,216 @@
+"""Views: what moves, copies and picks elements becomes.
+
+In: tensors, axes and extents of the notation. Out: terms. Invariant: views that change nothing vanish, and a view of
+a view of the same kind is one view.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_nb.errors import ShapeError
+from mirage_nb.ir.ops import DimAttrs, OpKind, RepeatAttrs, ReshapeAttrs, Shape, SliceAttrs, TransposeAttrs, show_shape
+from mirage_nb.lang import constants
+from mirage_nb.lang.builder import Builder, Result, Term, Value
+
+
+def reshaped(b: Builder, x: Value, shape: Shape) -> Value:
+    """The same elements in row-major order under another shape; a reshape of a reshape is one reshape."""
+    op = b.definition(x)
+    if op is not None and op.kind is OpKind.RESHAPE:
+        x = Value(op.inputs[0])
+    return x if shape == b.shape(x) else b.emit(OpKind.RESHAPE, x, attrs=ReshapeAttrs(shape))
+
+
+def reshape(b: Builder, x: Value, extents: tuple[int, ...]) -> Term:
+    """reshape(x, d0, d1, ...); one extent may be -1 and follows from the others."""
+    shape, elements = list(extents), math.prod(b.shape(x))
+    if extents.count(-1) == 1:
+        others = math.prod(extent for extent in extents if extent != -1)
+        if others > 0 and elements % others == 0:
+            shape[extents.index(-1)] = elements // others
+    if any(extent < 1 for extent in shape):
+        raise ShapeError(
+            f"{show_shape(b.shape(x))} cannot become {show_shape(extents)}",
+            hint="extents are positive; one of them may be -1 if the others divide the number of elements",
+        )
+    if math.prod(shape) != elements:
+        raise ShapeError(
+            f"{show_shape(b.shape(x))} has {elements} elements, {show_shape(tuple(shape))} has not",
+            hint="the product of the extents stays the same",
+        )
+    return reshaped(b, x, tuple(shape))
+
+
+def transpose(b: Builder, x: Value, axes: tuple[int, ...]) -> Term:
+    """Dimension i of the result is dimension axes[i] of x; without axes the last two are swapped."""
+    rank = len(b.shape(x))
+    if not axes:
+        if rank < 2:
+            raise ShapeError(f"{show_shape(b.shape(x))} has no two dimensions to swap")
+        axes = (*range(rank - 2), rank - 1, rank - 2)
+    if sorted(axes) != list(range(rank)):
+        raise ShapeError(
+            f"transpose: {', '.join(map(str, axes))} does not name each dimension of {show_shape(b.shape(x))} once",
+            hint=f"for example transpose(x, {', '.join(map(str, reversed(range(rank))))})",
+        )
+    op = b.definition(x)
+    if op is not None and isinstance(op.attrs, TransposeAttrs):
+        x, axes = Value(op.inputs[0]), tuple(op.attrs.perm[axis] for axis in axes)
+    if axes == tuple(range(rank)):
+        return x
+    return b.emit(OpKind.TRANSPOSE, x, attrs=TransposeAttrs(axes))
+
+
+def swap_last(b: Builder, x: Term) -> Term:
+    """x.T"""
+    return transpose(b, b.tensor(x, ".T"), ())
+
+
+def repeat(b: Builder, x: Value, times: int, axis: int) -> Term:
+    """Whole copies of x behind each other along an axis."""
+    if times < 1:
+        raise ShapeError(f"repeat: {constants.shorten(str(times))} copies", hint="at least one")
+    return x if times == 1 else b.emit(OpKind.REPEAT, x, attrs=RepeatAttrs(axis, times))
+
+
+def concatenated(b: Builder, x: Result, y: Value | None, axis: int) -> Term:
+    """Tensors behind each other along an axis: concat(x, y, axis) or concat([x, y, ...], axis=axis)."""
+    parts: list[Value] = [*_several(b, x, "concat"), *(() if y is None else (y,))]
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = b.emit(OpKind.CONCAT, joined, part, attrs=DimAttrs(axis))
+    return joined
+
+
+def stacked(b: Builder, tensors: Result, axis: int) -> Term:
+    """Tensors of one shape behind each other along a new axis."""
+    parts = _several(b, tensors, "stack")
+    if len({b.shape(part) for part in parts}) > 1:
+        shapes = " and ".join(show_shape(b.shape(part)) for part in parts[:2])
+        raise ShapeError(f"stack: {shapes} differ", hint="stacked tensors have one shape")
+    shape = b.shape(parts[0])
+    wide = tuple(reshaped(b, part, (*shape[:axis], 1, *shape[axis:])) for part in parts)
+    return concatenated(b, wide, None, axis)
+
+
+def _several(b: Builder, x: Result, what: str) -> tuple[Value, ...]:
+    terms = x if isinstance(x, tuple) else (x,)
+    if not terms:
+        raise ShapeError(f"{what} of nothing", hint="name the tensors in [ ]")
+    return tuple(b.tensor(term, what) for term in terms)
+
+
+def expand(b: Builder, x: Value, extents: tuple[int, ...]) -> Term:
+    """x repeated along axes of extent 1, and along new ones in front; -1 leaves an axis as it is."""
+    shape = b.shape(x)
+    spare = len(extents) - len(shape)
+    padded = (*(1 for _ in range(spare)), *shape)
+    wanted = tuple(held if asked == -1 else asked for asked, held in zip(extents, padded, strict=False))
+    if spare < 0 or any(asked != held and (held != 1 or asked < 1) for asked, held in zip(wanted, padded, strict=True)):
+        raise ShapeError(
+            f"{show_shape(shape)} cannot be expanded to {show_shape(extents)}",
+            hint="extents align at the right; axes of extent 1 are repeated, -1 leaves one as it is",
+        )
+    x = reshaped(b, x, padded)
+    for axis, (asked, held) in enumerate(zip(wanted, padded, strict=True)):
+        if asked != held:
+            x = b.emit(OpKind.REPEAT, x, attrs=RepeatAttrs(axis, asked))
+    return x
+
+
+def sliced(b: Builder, x: Value, axis: int, start: int, extent: int, step: int = 1) -> Value:
+    """So many elements of one dimension; a slice of a slice is one slice."""
+    op = b.definition(x)
+    if op is not None and isinstance(op.attrs, SliceAttrs) and op.attrs.dim == axis:
+        x, start, step = Value(op.inputs[0]), op.attrs.start + start * op.attrs.step, step * op.attrs.step
+    whole = b.shape(x)[axis]
+    if extent == 1:
+        step = 1
+    if (start, extent, step) == (0, whole, 1):
+        return x
+    return b.emit(OpKind.SLICE, x, attrs=SliceAttrs(axis, start, extent, step))
+
+
+def flipped(b: Builder, x: Value, axes: tuple[int, ...]) -> Term:
+    """The elements along axes in the opposite order."""
+    for axis in axes:
+        x = sliced(b, x, axis, b.shape(x)[axis] - 1, b.shape(x)[axis], -1)
+    return x
+
+
+def split(b: Builder, x: Value, sections: int | tuple[int, ...], axis: int) -> Result:
+    """As many equal parts along an axis, or parts of these extents."""
+    whole = b.shape(x)[axis]
+    if isinstance(sections, int):
+        if sections < 1 or whole % sections:
+            raise ShapeError(
+                f"axis {axis} of {show_shape(b.shape(x))} has no {constants.shorten(str(sections))} equal parts",
+                hint="split(x, [2, 3]) makes parts of extents 2 and 3; chunk(x, n) a smaller last part",
+            )
+        sections = (whole // sections,) * sections
+    if sum(sections) != whole or min(sections, default=0) < 1:
+        raise ShapeError(
+            f"parts of extents {', '.join(map(str, sections))} are not axis {axis} of {show_shape(b.shape(x))}",
+            hint=f"positive extents that add up to {whole}",
+        )
+    return tuple(sliced(b, x, axis, sum(sections[:i]), extent) for i, extent in enumerate(sections))
+
+
+def chunk(b: Builder, x: Value, parts: int, axis: int) -> Result:
+    """At most so many parts of one extent along an axis, the last one perhaps smaller."""
+    whole = b.shape(x)[axis]
+    if parts < 1:
+        raise ShapeError(f"{constants.shorten(str(parts))} parts", hint="at least one")
+    size = -(-whole // parts)
+    return split(b, x, (*(size,) * (whole // size), *((whole % size,) if whole % size else ())), axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """start:stop:step as it is written, what is left out None."""
+
+    start: int | None
+    stop: int | None
+    step: int | None
+
+
+NEW_AXIS = None
+"""None in an index: a new dimension of extent 1."""
+
+Item = int | Range | None
+"""One dimension's part of an index."""
+
+
+def indexed(b: Builder, x: Value, items: Sequence[Item]) -> Term:
+    """x[items]: one item per dimension, new ones between; integers take their dimension away."""
+    shape: list[int] = []
+    dim = 0
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        whole = b.shape(x)[dim]
+        if isinstance(item, int):
+            if not -whole <= item < whole:
+                raise ShapeError(
+                    f"there is no element {constants.shorten(str(item))} of dimension {dim}, which has extent {whole}",
+                    hint=f"elements go from {-whole} to {whole - 1}",
+                )
+            x = sliced(b, x, dim, item % whole, 1)
+        else:
+            numbers = range(*slice(item.start, item.stop, item.step).indices(whole))
+            if not numbers:
+                raise ShapeError(
+                    f"this part of dimension {dim}, which has extent {whole}, has no element",
+                    hint="a tensor has at least one element",
+                )
+            x = sliced(b, x, dim, numbers[0], len(numbers), numbers.step)
+            shape.append(len(numbers))
+        dim += 1
+    whole_shape = (*shape, *b.shape(x)[dim:])
+    if not whole_shape:
+        raise ShapeError("this index leaves no dimension", hint="i:i + 1 keeps the dimension of element i")
+    return reshaped(b, x, whole_shape)
