@@ -31,9 +31,9 @@ Numbers are exact: 0.1 is one tenth, 64 ** -0.5 is one eighth, 128 ** -0.5 keeps
 Shapes, axes, indices and bounds of loops are integer expressions of constants. Equal subexpressions are computed once.
 
 Element types: an operator on two types gives the wider one, f16 with bf16 gives f32; numbers take the type of the
-tensor beside them. f32(x) changes the type of x. Sums, products of matrices and everything elementwise are computed in f32
-(in f64 for f64 operands) and rounded to the type of the result where it is stored; what stays inside a kernel may keep
-its digits. A cast rounds nothing else: f16(x) says what is stored, f32(x) that all that follows is f32."""
+tensor beside them. f32(x) changes the type of x. Sums, products of matrices and everything elementwise are computed in
+f32 (in f64 for f64 operands) and rounded to the type of the result where it is stored; what stays inside a kernel may
+keep its digits. So f16(x) says what is stored, and f32(x) that the results that follow are stored as f32."""
 
 
 def reference() -> str:
