@@ -15,6 +15,7 @@ from mirage_nb.targets import TARGETS, Target
 from mirage_nb.verify import Proof, Verdict, VerdictKind, prove, verify_and_prove
 
 if TYPE_CHECKING:
+    from mirage_nb.frontend import from_torch, model_report
     from mirage_nb.pipeline import Limits, Session, Winner, load_kernel, resume, superoptimize
     from mirage_nb.runtime.store import Store
 
@@ -22,13 +23,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "TARGETS", "KernelGraph", "Limits", "MirageError", "Proof", "Session", "Store", "Target", "TensorProgram",
-    "Verdict", "VerdictKind", "Winner", "load", "load_kernel", "parse", "parse_graph", "print_graph", "prove",
-    "resume", "superoptimize", "verify_and_prove",
+    "Verdict", "VerdictKind", "Winner", "from_torch", "load", "load_kernel", "model_report", "parse", "parse_graph",
+    "print_graph", "prove", "resume", "superoptimize", "verify_and_prove",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """The pipeline loads with its first use, so that `import mirage_nb` stays quick."""
+    """The pipeline and PyTorch load with their first use, so that `import mirage_nb` stays quick."""
+    if name in ("from_torch", "model_report"):
+        from mirage_nb import frontend
+
+        return getattr(frontend, name)
     if name not in ("Limits", "Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from mirage_nb import pipeline

@@ -81,6 +81,10 @@ class ShapeError(MirageError):
     """Shapes that do not fit the operator, or an axis that the tensor does not have."""
 
 
+class TraceError(MirageError):
+    """A module or function of PyTorch that is no tensor program, or that PyTorch cannot export."""
+
+
 class DTypeError(MirageError):
     """An unknown dtype, or dtypes that do not go together."""
 

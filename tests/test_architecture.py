@@ -29,6 +29,10 @@ RANKS: dict[str, int] = {
     "mirage_nb.targets": 0,
     "mirage_nb.ir": 1,
     "mirage_nb.lang": 2,
+    "mirage_nb.frontend.aten": 3,
+    "mirage_nb.frontend.program": 3,
+    "mirage_nb.frontend.recognise": 3,
+    "mirage_nb.frontend.translate": 3,
     "mirage_nb.algebra": 2,
     "mirage_nb.interp": 2,
     "mirage_nb.verify.verdict": 2,
@@ -39,6 +43,8 @@ RANKS: dict[str, int] = {
     "mirage_nb.codegen": 4,
     "mirage_nb.runtime": 5,
     "mirage_nb.pipeline": 6,
+    "mirage_nb.frontend.compiled": 7,
+    "mirage_nb.frontend": 8,
     "mirage_nb.bench": 7,
     "mirage_nb.report": 7,
     "mirage_nb.viz": 7,
@@ -50,7 +56,8 @@ RANKS: dict[str, int] = {
     "mirage_magics": 10,
 }
 LAZY_UPWARD = {("mirage_nb.ir", "mirage_nb.viz"), ("mirage_nb", "mirage_magics")}
-LAZY = LAZY_UPWARD | {("mirage_nb", "mirage_nb.pipeline")}  # the largest part waits for its first use
+LAZY = LAZY_UPWARD | {("mirage_nb", "mirage_nb.pipeline"), ("mirage_nb", "mirage_nb.frontend")}
+# The largest part, and PyTorch, wait for their first use.
 OPTIONAL = {
     "IPython", "anywidget", "cupy", "dask", "distributed",
     "egglog", "ipywidgets", "matplotlib", "torch", "z3",
@@ -66,7 +73,7 @@ class Place:
 
 
 PLACES = (
-    Place(("cupy", "torch"), ("mirage_nb.runtime", "mirage_nb.bench")),
+    Place(("cupy", "torch"), ("mirage_nb.runtime", "mirage_nb.bench", "mirage_nb.frontend")),
     Place(("IPython", "anywidget", "ipywidgets"), ("mirage_nb.widgets", "mirage_magics")),
     Place(
         ("threading", "_thread", "multiprocessing", "concurrent", "subprocess",

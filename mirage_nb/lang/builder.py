@@ -31,10 +31,11 @@ Result = Term | tuple[Term, ...]
 class Builder:
     """The program under construction.
 
-    `place` is where in the text the next operators come from.
+    `place` is where in the text the next operators come from; `operators`: how many there may be.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, operators: int = MAX_OPERATORS) -> None:
+        self._most = operators
         self.place: SourceSpan | None = None
         self._made: list[Input | Op] = []
         self._types: list[TensorType] = []
@@ -60,8 +61,8 @@ class Builder:
         op = Op(kind, operands, attrs)
         tensor = infer(op, tuple(self._types[v] for v in operands), Level.KERNEL, MemSpace.DEVICE)
         check_size(tensor.shape)
-        if len(self._known) >= MAX_OPERATORS:
-            raise ProgramSizeError(f"the program has more than {MAX_OPERATORS} operators")
+        if len(self._known) >= self._most:
+            raise ProgramSizeError(f"the program has more than {self._most} operators")
         made = self._append(op, tensor)
         self._known[kind, ordered, attrs] = made
         return made
@@ -105,6 +106,13 @@ class Builder:
 
         Every input stays, read or not: whoever calls the program passes all of them.
         """
+        graph, places, _ = self.numbered(outputs)
+        return graph, places
+
+    def numbered(
+        self, outputs: tuple[tuple[str, Value], ...]
+    ) -> tuple[KernelGraph, tuple[SourceSpan, ...], dict[Value, int]]:
+        """As `finish`, with the number in the graph of every value that is there."""
         needed = {value for _, value in outputs}
         for value in range(len(self._made) - 1, -1, -1):
             made = self._made[value]
@@ -123,7 +131,7 @@ class Builder:
                 places.append(place)
         names = tuple(name for name, _ in outputs)
         graph = graph.returning(tuple(renamed[value] for _, value in outputs), names)
-        return graph, tuple(places)
+        return graph, tuple(places), renamed
 
     def _append(self, made: Input | Op, tensor: TensorType) -> Value:
         self._made.append(made)

@@ -1,0 +1,17 @@
+"""The table of ATen operators: what each becomes in a tensor program.
+
+In: the name of an overload, as `aten.mm.default`. Out: its row. Invariant: the table is the whole of what the front
+end takes over from PyTorch; every row has a test against eager PyTorch, and what has no row stays PyTorch's.
+"""
+
+from __future__ import annotations
+
+from mirage_nb.frontend.aten import composites, folds, pointwise, products, views
+from mirage_nb.frontend.aten.terms import Row
+
+ROWS: dict[str, Row] = {
+    **pointwise.ROWS, **folds.ROWS, **views.ROWS, **products.ROWS, **composites.ROWS,
+}  # fmt: skip
+
+VIEWS = frozenset(views.ROWS)
+"""Rows that only move elements."""

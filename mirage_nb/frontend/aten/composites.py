@@ -1,0 +1,205 @@
+"""ATen's composite operators: softmax, norms, attention.
+
+In: an `At` and the arguments of a node. Out: a term, or several. Invariant: each becomes what the function of the
+language of the same name becomes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from mirage_nb.frontend.aten.folds import folded, variance
+from mirage_nb.frontend.aten.pointwise import apply
+from mirage_nb.frontend.aten.products import product, transposed
+from mirage_nb.frontend.aten.terms import At, Left, Result, Row, number
+from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.ops import OpKind
+from mirage_nb.lang import constants, lowering
+from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang.constants import Number
+
+
+def _epsilon(at: At, eps: float | None) -> Number:
+    """PyTorch takes the spacing of the type that it computes in for an epsilon that is not given."""
+    return number((2.0**-52 if at.dtype is DType.F64 else 2.0**-23) if eps is None else eps)
+
+
+def _softmax(at: At, x: Any, axis: int, *_: Any, **__: Any) -> Term:
+    value = at.tensor(x)
+    return lowering.softmax(at.b, value, at.axis(value, axis))
+
+
+def _log_sum(at: At, value: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+    """x less its maximum, and the logarithm of the sum of the exponentials of that."""
+    shifted = at.b.tensor(lowering.subtract(at.b, value, folded(at.b, OpKind.MAX, value, axes)), "softmax")
+    total = folded(at.b, OpKind.SUM, at.b.emit(OpKind.EXP, shifted), axes)
+    return shifted, apply(at.b, total, "log", "log(x)")
+
+
+def _log_softmax(at: At, x: Any, axis: int, *_: Any, **__: Any) -> Term:
+    value = at.tensor(x)
+    return lowering.subtract(at.b, *_log_sum(at, value, (at.axis(value, axis),)))
+
+
+def _logsumexp(at: At, x: Any, axes: Any, keepdim: bool = False) -> Term:
+    value = at.tensor(x)
+    along = at.axes(value, axes)
+    total = at.b.tensor(lowering.add(at.b, _log_sum(at, value, along)[1], folded(at.b, OpKind.MAX, value, along)), "")
+    return lowering.reshaped(at.b, total, at.shape)
+
+
+def _last(at: At, x: Value, shape: Sequence[int]) -> None:
+    if len(shape) != 1 or at.b.shape(x)[-1] != shape[0]:
+        raise Left("a norm over several axes")
+
+
+def _optional(at: At, x: Any) -> Value | None:
+    return None if x is None else at.tensor(x)
+
+
+def _layer_norm(
+    at: At, x: Any, shape: Sequence[int], gain: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> Term:
+    value = at.tensor(x)
+    _last(at, value, shape)
+    return lowering.layer_norm(at.b, value, _optional(at, gain), _optional(at, bias), number(eps))
+
+
+def _native_layer_norm(at: At, x: Any, shape: Sequence[int], gain: Any, bias: Any, eps: float) -> Result:
+    """Also the mean and the reciprocal deviation, for derivatives."""
+    value = at.tensor(x)
+    made = _layer_norm(at, x, shape, gain, bias, eps)
+    spread, middle = variance(at.b, value, (len(at.b.shape(value)) - 1,), 0)
+    return made, middle, lowering.rsqrt(at.b, lowering.add(at.b, spread, number(eps)))
+
+
+def _rms_norm(at: At, x: Any, shape: Sequence[int], gain: Any = None, eps: float | None = None) -> Term:
+    value = at.tensor(x)
+    _last(at, value, shape)
+    return lowering.rms_norm(at.b, value, _optional(at, gain), _epsilon(at, eps))
+
+
+def _group_norm(at: At, x: Any, groups: int, gain: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Term:
+    value = at.tensor(x)
+    shape = at.b.shape(value)
+    if len(shape) < 2:
+        raise Left("a group norm of a vector")
+    members = math.prod(shape) // (shape[0] * groups)
+    split = lowering.reshaped(at.b, value, (shape[0], groups, members))
+    normed = at.b.tensor(lowering.layer_norm(at.b, split, None, None, number(eps)), "group_norm")
+    return _along_channels(at, lowering.reshaped(at.b, normed, shape), gain, bias)
+
+
+def _native_group_norm(
+    at: At, x: Any, gain: Any, bias: Any, batch: int, channels: int, elements: int, groups: int, eps: float
+) -> Result:
+    return _group_norm(at, x, groups, gain, bias, eps), None, None
+
+
+def _channel(at: At, vector: Value) -> Value:
+    """A vector with one entry for each channel, which is axis 1."""
+    return lowering.reshaped(at.b, vector, (*at.b.shape(vector), *(1,) * (len(at.shape) - 2)))
+
+
+def _along_channels(at: At, x: Term, gain: Any, bias: Any) -> Term:
+    if gain is not None:
+        x = lowering.multiply(at.b, x, _channel(at, at.tensor(gain)))
+    return x if bias is None else lowering.add(at.b, x, _channel(at, at.tensor(bias)))
+
+
+def _batch_norm(at: At, x: Any, gain: Any, bias: Any, mean: Any, spread: Any, eps: float) -> Term:
+    """With the statistics that were kept."""
+    centred = lowering.subtract(at.b, at.tensor(x), _channel(at, at.tensor(mean)))
+    deviation = lowering.sqrt(at.b, lowering.add(at.b, _channel(at, at.tensor(spread)), number(eps)))
+    return _along_channels(at, lowering.divide(at.b, centred, deviation), gain, bias)
+
+
+def _batch_norm_eval(
+    at: At, x: Any, gain: Any, bias: Any, mean: Any, spread: Any, training: bool, momentum: float, eps: float, *_: Any
+) -> Term:
+    if training:
+        raise Left("a batch norm that keeps statistics")
+    return _batch_norm(at, x, gain, bias, mean, spread, eps)
+
+
+def attention(
+    at: At, q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0, causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Term:  # fmt: skip
+    """softmax(q @ k.T * scale + mask) @ v."""
+    if dropout:
+        raise Left("random numbers")
+    if causal:
+        raise Left("a causal mask")
+    b = at.b
+    query, key, value = at.tensor(q), at.tensor(k), at.tensor(v)
+    if enable_gqa and b.shape(query)[-3] != b.shape(key)[-3]:
+        query, key, value = _grouped(b, query, key, value)
+    factor = _root(b.shape(query)[-1]) if scale is None else number(scale)
+    scores = b.tensor(lowering.multiply(b, product(b, query, transposed(b, key)), factor), "attention")
+    if mask is not None:
+        if b.shape(query) != b.shape(at.tensor(q)):
+            raise Left("a mask of grouped heads")
+        scores = b.tensor(lowering.add(b, scores, at.tensor(mask)), "attention")
+    weights = b.tensor(lowering.softmax(b, scores, len(b.shape(scores)) - 1), "attention")
+    return lowering.reshaped(b, product(b, weights, value), at.shape)
+
+
+def _root(extent: int) -> Number:
+    """1 / sqrt(extent), exactly."""
+    return constants.power(Number.of(extent), Number.of(Fraction(-1, 2)))
+
+
+def _grouped(b: Builder, q: Value, k: Value, v: Value) -> tuple[Value, Value, Value]:
+    """Heads of queries side by side that share a head of keys: an axis of their own."""
+    *lead, heads, rows, depth = b.shape(q)
+    kept = b.shape(k)[-3]
+    split = lowering.reshaped(b, q, (*lead, kept, heads // kept, rows, depth))
+    key, value = (lowering.reshaped(b, x, (*b.shape(x)[:-2], 1, *b.shape(x)[-2:])) for x in (k, v))
+    return split, key, value
+
+
+def _flash(at: At, q: Any, k: Any, v: Any, dropout: float = 0, causal: bool = False, *_: Any, **more: Any) -> Result:
+    mask = more.get("attn_mask")
+    return _with_statistics(attention(at, q, k, v, mask, dropout, causal, scale=more.get("scale")))
+
+
+def _biased(
+    at: At, q: Any, k: Any, v: Any, bias: Any = None, logsumexp: bool = False, dropout: float = 0,
+    causal: bool = False, *_: Any, scale: float | None = None,
+) -> Result:  # fmt: skip
+    return _with_statistics(attention(at, q, k, v, bias, dropout, causal, scale=scale))
+
+
+def _with_statistics(made: Term) -> Result:
+    """Fused attention also returns what derivatives need: nothing of it has a term."""
+    return (made, *(None,) * 8)
+
+
+ROWS: dict[str, Row] = {
+    "aten.softmax.int": _softmax,
+    "aten._softmax.default": _softmax,
+    "aten.log_softmax.int": _log_softmax,
+    "aten._log_softmax.default": _log_softmax,
+    "aten.logsumexp.default": _logsumexp,
+    "aten.layer_norm.default": _layer_norm,
+    "aten.native_layer_norm.default": _native_layer_norm,
+    "aten.rms_norm.default": _rms_norm,
+    "aten._fused_rms_norm.default": lambda at, x, shape, gain, eps: (_rms_norm(at, x, shape, gain, eps), None),
+    "aten.group_norm.default": _group_norm,
+    "aten.native_group_norm.default": _native_group_norm,
+    "aten.batch_norm.default": _batch_norm_eval,
+    "aten._native_batch_norm_legit_no_training.default": (
+        lambda at, x, gain, bias, mean, spread, momentum, eps: (
+            _batch_norm(at, x, gain, bias, mean, spread, eps), None, None,
+        )
+    ),
+    "aten.scaled_dot_product_attention.default": attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash,
+    "aten._scaled_dot_product_flash_attention.default": _flash,
+    "aten._scaled_dot_product_efficient_attention.default": _biased,
+    "aten._scaled_dot_product_cudnn_attention.default": _biased,
+}  # fmt: skip

@@ -1,0 +1,144 @@
+"""What the rows of the ATen table work with: the place of a node, and terms of the language.
+
+In: the arguments of a node of an fx graph, tensors as terms. Out: terms. Invariant: rows build programs with
+`lang.lowering` alone, so that what PyTorch computes gets the canonical form that a cell would give it; what a row
+cannot say exactly it refuses with `Left`, and never says approximately.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.ops import OpKind, RepeatAttrs, Shape
+from mirage_nb.lang import constants, lowering
+from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang.constants import Number
+
+DTYPES = {
+    "torch.float16": DType.F16, "torch.bfloat16": DType.BF16, "torch.float32": DType.F32, "torch.float64": DType.F64,
+}  # fmt: skip
+"""The element types of torch that programs have, by name."""
+
+SHORT = 12
+"""Characters of a number that somebody wrote; longer ones are looked at as what was rounded."""
+
+Result = Term | tuple[Term | None, ...]
+"""What a node stands for; None for results of it that have no term, such as the indices of a maximum."""
+
+Row = Callable[..., Result]
+"""Takes an `At`, then the node's arguments: terms for tensors, plain values for the rest."""
+
+
+class Left(Exception):  # not a mistake of anybody: the node stays PyTorch's
+    """Why a node has no term here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor among a node's arguments: its term, apart from plain integers."""
+
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A node being translated: the program so far, and the shape and element type that PyTorch says it has.
+
+    Tensors of no dimension have one of extent 1 here. `dtype` is None for other types than `DTYPES`.
+    """
+
+    b: Builder
+    shape: Shape
+    dtype: DType | None
+
+    def term(self, argument: Any) -> Term:
+        """An argument that is a tensor or a number."""
+        match argument:
+            case Held(term):
+                return term
+            case bool() | None:
+                raise Left(f"an operand is {argument}")
+            case int() | float():
+                return number(argument)
+        raise Left(f"an operand of type {type(argument).__name__}")
+
+    def tensor(self, argument: Any) -> Value:
+        """An argument that has to be a tensor; one that is the same number everywhere is none."""
+        term = self.term(argument)
+        if isinstance(term, Number):
+            raise Left("an operand is one number everywhere")
+        return term
+
+    def shape_of(self, term: Term) -> Shape:
+        """The extents of a term; a number has none."""
+        return () if isinstance(term, Number) else self.b.shape(term)
+
+    def axis(self, x: Value, axis: int) -> int:
+        """An axis counted from 0."""
+        return axis + len(self.b.shape(x)) if axis < 0 else axis
+
+    def axes(self, x: Value, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+        """Axes counted from 0, in order; none given: all."""
+        if axes is None or (not isinstance(axes, int) and not axes):
+            return tuple(range(len(self.b.shape(x))))
+        return tuple(sorted(self.axis(x, axis) for axis in ([axes] if isinstance(axes, int) else axes)))
+
+
+def number(value: int | float) -> Number:
+    """The exact constant that a Python number was written as: 0.1 is one tenth, as in a cell, and so is what single
+    precision makes of it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Left("an infinite constant")
+    if isinstance(value, float) and len(repr(value)) > SHORT and math.frexp(value)[0] not in (0.5, -0.5):
+        single = np.float32(value)
+        value = float(str(single)) if float(single) == value else value
+    return constants.literal(repr(abs(value))) if value >= 0 else constants.negate(constants.literal(repr(abs(value))))
+
+
+def full(b: Builder, x: Value, shape: Shape) -> Value:
+    """x, repeated along what PyTorch broadcasts."""
+    held = b.shape(x)
+    if held == shape:
+        return x
+    x = lowering.reshaped(b, x, (1,) * (len(shape) - len(held)) + held)
+    for axis, (extent, wanted) in enumerate(zip(b.shape(x), shape, strict=True)):
+        if extent != wanted:
+            if extent != 1:
+                raise Left(f"{list(held)} does not become {list(shape)}")
+            x = b.emit(OpKind.REPEAT, x, attrs=RepeatAttrs(axis, wanted))
+    return x
+
+
+def narrowest(b: Builder, x: Value) -> Value:
+    """x before it was repeated from extent 1, for operators that broadcast by themselves."""
+    op = b.definition(x)
+    while op is not None and isinstance(op.attrs, RepeatAttrs) and b.shape(Value(op.inputs[0]))[op.attrs.dim] == 1:
+        x = Value(op.inputs[0])
+        op = b.definition(x)
+    return x
+
+
+def elementwise(at: At, *terms: Term) -> tuple[Term, ...]:
+    """Operands of an operator that broadcasts: as narrow as the result allows."""
+    slim = tuple(t if isinstance(t, Number) else narrowest(at.b, t) for t in terms)
+    shapes = [at.shape_of(t) for t in slim]
+    rank = max(map(len, shapes))
+    reached = [1] * rank
+    for shape in shapes:
+        for place, extent in enumerate(shape, start=rank - len(shape)):
+            reached[place] = max(reached[place], extent)
+    return slim if tuple(reached) == at.shape else terms
+
+
+def rational(value: float) -> Fraction:
+    """The fraction that a Python number is written as."""
+    found = number(value).rational
+    assert found is not None  # a decimal literal
+    return found

@@ -1,0 +1,220 @@
+"""Kernels for regions: found once for each program, in the background, compared with PyTorch before they are used.
+
+In: regions. Out: `Kernel`s, which say what they run, or why there is nothing to run. Invariant: what is handed out was
+run on inputs like the region's own and agreed there with what PyTorch computes for it; on a GPU it was also timed as
+faster than PyTorch's compiled code on that card.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.frontend.compiled.options import Options
+from mirage_nb.frontend.compiled.regions import Region
+from mirage_nb.ir import KernelGraph
+from mirage_nb.lang import TensorProgram
+from mirage_nb.pipeline import Session, superoptimize
+from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.runtime.later import Job, Later
+from mirage_nb.runtime.torch_operator import torch_operator
+
+TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
+"""How far a kernel may be from PyTorch's own result, over the largest magnitude: both round in their own ways."""
+SCALES = (1.0, 1000.0)
+"""Standard deviations of the inputs that both are tried on."""
+ROUNDINGS = 8.0
+"""So many times what one rounding of the inputs does to PyTorch's result is no mistake of a kernel."""
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found for a program: what runs it, and how long it takes beside PyTorch's code (microseconds;
+    None: not measured, as without a GPU)."""
+
+    run: Run
+    us: float | None = None
+    before_us: float | None = None
+    session: Session | None = None
+
+
+class Finder(Protocol):
+    """Who finds something to run for a program."""
+
+    def find(self, graph: KernelGraph, name: str, device: str, options: Options) -> Found:
+        """Takes as long as it needs. Raises MirageError where there is nothing to run."""
+
+
+class Searched:
+    """The search."""
+
+    def find(self, graph: KernelGraph, name: str, device: str, options: Options) -> Found:
+        """The winner of a session. Raises MirageError with the reason where there is none, or PyTorch is faster."""
+        on_gpu = device.startswith("cuda")
+        if not on_gpu and not options.emulate:
+            raise MissingPartError("kernels are for GPUs", hint='options={"emulate": True} runs them without one')
+        if on_gpu and attached_gpu() is None:
+            raise MissingPartError("there is no CuPy to run kernels with", hint="pip install 'mirage-nb[gpu]'")
+        session = superoptimize(
+            TensorProgram(name, "", graph, (), {}),
+            name=name,
+            effort=options.effort,
+            budget=options.seconds,
+            target=options.target,
+            store=options.store,
+        )
+        session.wait()
+        best = session.best
+        if best is None:
+            last = session.snapshot().messages[-1:]
+            raise LaunchError(f"the search found nothing to run{': ' + last[0] if last else ''}")
+        if not on_gpu:
+            return Found(best, session=session)
+        return _faster(session, best.candidate.time_us, best)
+
+
+def _faster(session: Session, us: float | None, best: Run) -> Found:
+    """What was found, if it was timed and everything of PyTorch's took longer."""
+    peers = [lap.timing.median_us for lap in session.baselines if lap.timing is not None]
+    if us is None or not peers:
+        raise LaunchError("it was not timed beside PyTorch")
+    if us >= min(peers):
+        raise LaunchError(f"PyTorch is as fast: {min(peers):.1f} us, the best kernel {us:.1f} us")
+    return Found(best, us, min(peers), session)
+
+
+@dataclass
+class Kernel:
+    """What became of a program. `operator`: of PyTorch, once there is one."""
+
+    digest: str
+    graph: KernelGraph
+    job: Job
+    found: Found | None = None
+    operator: Any = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether nobody knows yet."""
+        return not self.job.ended
+
+    @property
+    def why(self) -> str:
+        """Why there is nothing to run; empty where there is, or where nobody knows yet."""
+        return _told(self.job.error) if self.job.error is not None else ""
+
+
+class Kernels:
+    """The kernels of this process, by program, device and options. May be used from any thread."""
+
+    def __init__(self, finder: Finder) -> None:
+        self.finder = finder
+        self._later = Later("mirage_nb: kernels for torch.compile")
+        self._held: dict[tuple[str, str, Options], Kernel] = {}
+
+    def of(self, region: Region, options: Options) -> Kernel:
+        """The kernel for a region: searched for from now on, if nobody did before."""
+        device = str(region.writes[0].meta["val"].device)
+        key = (region.digest, device, replace(options, wait=False, remainder="inductor", mode=None))
+        if (known := self._held.get(key)) is not None:
+            return known
+        reference, inputs = reference_of(region), examples(region)
+        name = f"region_{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
+        job = Job(lambda: self._find(fresh, reference, inputs, name, device, options))
+        fresh = Kernel(region.digest, region.graph, job)
+        if (held := self._held.setdefault(key, fresh)) is fresh:
+            self._later.put(job)
+        return held
+
+    def _find(self, kernel: Kernel, reference: Run, inputs: Examples, name: str, device: str, options: Options) -> None:
+        found = self.finder.find(kernel.graph, f"region_{kernel.digest[:16]}", device, options)
+        compare(found.run, reference, inputs)
+        operator = torch_operator(kernel.graph, name, on_cpu=found.run, on_cuda=found.run)
+        kernel.found, kernel.operator = found, operator
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, MirageError):
+        return error.message
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+
+
+# -- beside PyTorch ------------------------------------------------------------------------------------
+
+Examples = Callable[[float], list[torch.Tensor]]
+"""Fresh random inputs of this standard deviation."""
+
+
+def reference_of(region: Region) -> Run:
+    """What PyTorch computes for a region: its own nodes as a function of what it reads."""
+    graph = torch.fx.Graph()
+    env = {node: graph.placeholder(f"r{n}") for n, node in enumerate(region.reads)}
+    for node in region.covers:
+        env[node] = graph.node_copy(node, env.__getitem__)
+        env[node].target = without_strides(node.target)
+    graph.output(tuple(env[node] for node in region.writes))
+    return torch.fx.GraphModule({}, graph)
+
+
+def without_strides(target: Any) -> Any:
+    """An operator as it may be called on tensors that lie otherwise than when they were traced: compilers give results
+    the strides that they like."""
+    return torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target
+
+
+def examples(region: Region) -> Examples:
+    """Inputs like a region's: of its shapes and types; matrices of parameters scaled as they are when trained."""
+    held = [(tuple(n.meta["val"].shape), n.meta["val"].dtype, n.meta["val"].device) for n in region.reads]
+
+    def drawn(scale: float) -> list[torch.Tensor]:
+        generator = torch.Generator(held[0][2]).manual_seed(0)
+        made = []
+        for (shape, dtype, device), fixed in zip(held, region.parameters, strict=True):
+            spread = shape[-1] ** -0.5 if fixed and len(shape) > 1 else 1.0 if fixed else scale
+            made.append((torch.randn(shape, generator=generator, device=device) * spread).to(dtype))
+        return made
+
+    return drawn
+
+
+def compare(run: Run, reference: Run, inputs: Examples) -> None:
+    """Raises LaunchError where a kernel is not what PyTorch computes, on ordinary inputs and on large ones.
+
+    Where PyTorch's own result moves with the rounding of its inputs, nobody can be nearer to it than that.
+    """
+    for scale in SCALES:
+        tensors = inputs(scale)
+        with torch.no_grad():
+            wanted, moved = reference(*tensors), reference(*map(_nudged, tensors))
+            made = run(*tensors)
+        outputs = made if isinstance(made, tuple) else (made,)
+        for ours, theirs, others in zip(outputs, wanted, moved, strict=True):
+            finite = theirs.isfinite()
+            if not bool(ours.isfinite()[finite].all()):
+                raise LaunchError(f"it overflows on inputs of magnitude {scale:g} where PyTorch does not")
+            off = _distance(ours, theirs, finite)
+            if off > TOLERANCE[theirs.dtype] + ROUNDINGS * _distance(others, theirs, finite & others.isfinite()):
+                raise LaunchError(f"it is {off:.1e} off PyTorch's own result on inputs of magnitude {scale:g}")
+
+
+def _nudged(tensor: torch.Tensor) -> torch.Tensor:
+    """About the next numbers of its type."""
+    step = torch.finfo(tensor.dtype).eps
+    signs = torch.ones_like(tensor)
+    signs.view(-1)[::2] = -1
+    return tensor * (1 + step * signs)
+
+
+def _distance(ours: torch.Tensor, theirs: torch.Tensor, where: torch.Tensor) -> float:
+    """The largest difference, over the largest magnitude."""
+    if not bool(where.any()):
+        return 0.0
+    here, there = ours[where].double(), theirs[where].double()
+    return float((here - there).abs().max() / there.abs().max().clamp_min(1e-30))

@@ -1,0 +1,41 @@
+"""A look at a model: its regions, before anything is searched.
+
+In: a model and inputs. Out: a `ModelReport`. Invariant: the model is traced as torch.compile traces it, and runs once,
+by PyTorch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._inductor.compile_fx import compile_fx
+
+from mirage_nb.frontend.compiled.backend import eager, reasons, target_of
+from mirage_nb.frontend.compiled.options import Options
+from mirage_nb.frontend.compiled.regions import find_regions
+from mirage_nb.frontend.compiled.report import Entry, GraphReport, ModelReport
+from mirage_nb.frontend.compiled.restore import restore_softmax
+
+
+def look(model: Any, example_inputs: Sequence[Any], target: str | None = None) -> ModelReport:
+    """The regions of a model for these inputs, with estimates."""
+    chosen = target_of(Options.of(options={"target": target}))
+    graphs: list[GraphReport] = []
+
+    def inner(gm: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any) -> Callable[[list[Any]], Any]:
+        restore_softmax(gm.graph)
+        found = find_regions(gm.graph, chosen, more.get("static_input_idxs", ()))
+        graphs.append(GraphReport([Entry.of(region, None, chosen) for region in found.found], reasons(found)))
+        return eager(gm, inputs, **more)
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        made: Any = inner
+        with torch._functorch.config.patch(enable_autograd_cache=False):
+            return compile_fx(gm, inputs, inner_compile=made)
+
+    with torch.no_grad():
+        compiled: Any = torch.compile(model, backend=backend, dynamic=False)
+        compiled(*example_inputs)
+    return ModelReport(graphs)

@@ -1,0 +1,73 @@
+"""The options of the backend, as torch.compile passes them.
+
+In: `mode=` and `options=` of torch.compile. Out: `Options`. Invariant: an unknown option, or a value that one cannot
+take, is an OptionError that names the ones there are; nothing is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mirage_nb.errors import OptionError
+from mirage_nb.search import EFFORTS
+
+REMAINDERS = ("inductor", "eager")
+MODES = {
+    None: "quick", "default": "quick", "reduce-overhead": "quick", "max-autotune": "standard",
+    "max-autotune-no-cudagraphs": "standard",
+}  # fmt: skip
+"""The effort of a search for each mode of torch.compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may say.
+
+    Attributes:
+        effort: of the search for each region; default: by the mode.
+        seconds: of search for each region, at most; None: no limit but the effort's.
+        wait: whether the first call waits for the search; else it runs PyTorch's code, and kernels come in later.
+        remainder: what computes everything else: `inductor`, or `eager` PyTorch.
+        emulate: without a GPU, run regions on the CPU edition of the device library: slow, for trying things out.
+        store: where sessions are kept and found again: a file, True for the user's own, False for none.
+        target: the GPU to search for; default: the attached one.
+        mode: of torch.compile, for what is PyTorch's.
+    """
+
+    effort: str = "quick"
+    seconds: float | None = 30.0
+    wait: bool = False
+    remainder: str = "inductor"
+    emulate: bool = False
+    store: str | Path | bool | None = None
+    target: str | None = None
+    mode: str | None = None
+
+    @classmethod
+    def of(cls, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Options:
+        """Read what torch.compile was given. Raises OptionError."""
+        if mode not in MODES:
+            raise OptionError(f"there is no mode {mode!r}", hint=f"modes are {', '.join(filter(None, MODES))}")
+        known = [f.name for f in fields(cls) if f.name != "mode"]
+        given = dict(options or {})
+        for name in given:
+            if name not in known:
+                raise OptionError(f"the backend has no option {name!r}", hint=f"options are {', '.join(known)}")
+        made = cls(**{"effort": MODES[mode], **given}, mode=None if mode == "default" else mode)
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        if self.effort not in EFFORTS:
+            raise OptionError(f"there is no effort {self.effort!r}", hint=f"efforts are {', '.join(EFFORTS)}")
+        if self.remainder not in REMAINDERS:
+            raise OptionError(f"there is no remainder {self.remainder!r}", hint=f"it is {' or '.join(REMAINDERS)}")
+        seconds = self.seconds
+        if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
+            raise OptionError(f"seconds of search are a positive number, not {seconds!r}", hint="seconds=30")
+        for name in ("wait", "emulate"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} is True or False, not {getattr(self, name)!r}")

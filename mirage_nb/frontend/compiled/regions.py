@@ -1,0 +1,243 @@
+"""Regions: the parts of a traced graph that kernels of the search could compute, and their replacement.
+
+In: an ATen graph without mutation, a target. Out: `Region`s and the reasons for the rest. Nodes that have rows are
+divided into levels: a level ends where a value passes through something that stays with PyTorch, so that all of one
+level is convex. Each level is one tensor program, which the partitioner of the search cuts into pieces that pay.
+Invariants: a region reads and writes tensors that the graph has, shape for shape and type for type; regions in order
+find what they read; equal regions (`digest`) are one program, searched once however often a layer repeats.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirage_nb.frontend.aten import VIEWS
+from mirage_nb.frontend.aten.terms import Left
+from mirage_nb.frontend.translate import Translation, names_of
+from mirage_nb.ir import KernelGraph
+from mirage_nb.lang.builder import Builder, Value
+from mirage_nb.search.partition import FREE, partition
+from mirage_nb.search.pieces import Piece
+from mirage_nb.targets import Target
+
+MAX_OPERATORS = 20_000
+"""Of a whole model; pieces are far smaller."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a graph: its program, and the nodes behind inputs and outputs.
+
+    `covers`: the ATen operators on the way from `reads` to `writes`, in order; `parameters`: inputs that are the
+    same in every call.
+    """
+
+    graph: KernelGraph
+    digest: str
+    reads: tuple[Any, ...]
+    writes: tuple[Any, ...]
+    covers: tuple[Any, ...]
+    parameters: tuple[bool, ...] = ()
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """What it covers, views left out, as `mm`."""
+        shown = [str(n.target) for n in self.covers if str(n.target) not in VIEWS and n.target is not operator.getitem]
+        return tuple(name.split(".")[1] if "." in name else name for name in shown)
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes that it has to read and write at least."""
+        return sum(i.type.nbytes for i in self.graph.inputs) + sum(t.nbytes for t in self.graph.output_types)
+
+    @property
+    def apart_bytes(self) -> int:
+        """Bytes that cross device memory when every operator is a kernel of its own."""
+        types = self.graph.types
+        moved = [(op, v) for op, (v, *_) in self.graph.definitions() if op.kind not in FREE]
+        return sum(types[v].nbytes + sum(types[i].nbytes for i in op.inputs) for op, v in moved)
+
+
+@dataclass
+class Regions:
+    """What was found in a graph: regions in order, and for nodes that are in none, why."""
+
+    found: list[Region] = field(default_factory=list)
+    left: dict[Any, str] = field(default_factory=dict)
+
+
+def find_regions(graph: Any, target: Target, parameters: Sequence[int] = ()) -> Regions:
+    """The regions of an fx graph.
+
+    Args:
+        graph: ATen, without mutation but for copies into inputs at its end; `meta["val"]` of all nodes set.
+        target: whose costs say what pays.
+        parameters: numbers of the placeholders that are the same in every call.
+    """
+    levels = _Levels(graph)
+    found = Regions(left=dict(levels.left))
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    fixed = {placeholders[number] for number in parameters if number < len(placeholders)}
+    for level in sorted(levels.translations):
+        for region in _regions(levels, level, target, fixed, found.left):
+            found.found.append(region)
+    return found
+
+
+class _Levels:
+    """The translations of a graph, level by level."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.translations: dict[int, Translation] = {}
+        self.level: dict[Any, int] = {}
+        self.left: dict[Any, str] = {}
+        self.home: dict[Any, int] = {}  # the level in which a node was translated
+        self.given: dict[int, list[Any]] = {}
+        self.needed: dict[int, dict[Any, None]] = {}
+        self.names = names_of(list(graph.nodes), {})
+        for node in graph.nodes:
+            self._visit(node)
+        self._find_needed()
+
+    def _visit(self, node: Any) -> None:
+        before = max((self.level[n] for n in node.all_input_nodes), default=0)
+        if node.op in ("placeholder", "output"):
+            self.level[node] = before
+            return
+        if node.op == "call_function" and self._translated(node, before):
+            self.level[node] = before
+            self.home[node] = before
+        else:
+            self.level[node] = before + 1
+            self.left.setdefault(node, f"a {node.op} stays with PyTorch")
+
+    def _translated(self, node: Any, level: int) -> bool:
+        translation = self.translations.get(level)
+        if translation is None:
+            translation = self.translations[level] = Translation(Builder(MAX_OPERATORS))
+        ready = all(self._brought(n, level, translation) for n in node.all_input_nodes)
+        if ready and translation.add(node):
+            return True
+        self.left[node] = translation.left.get(node) or self._missing(node, translation)
+        return False
+
+    def _missing(self, node: Any, translation: Translation) -> str:
+        reasons = [translation.left[n] for n in node.all_input_nodes if n in translation.left]
+        return reasons[0] if reasons else "an operand stays with PyTorch"
+
+    def _brought(self, node: Any, level: int, translation: Translation) -> bool:
+        """Make a node known in a level: views and constants again, anything else as an input."""
+        if node in translation.terms:
+            return True
+        home = self.home.get(node)
+        if home is not None:
+            term = self.translations[home].terms[node]
+            if str(node.target) in VIEWS or isinstance(term, tuple) or self.translations[home].value(node) is None:
+                if all(self._brought(n, level, translation) for n in node.all_input_nodes) and translation.add(node):
+                    return True
+        if not translation.declare(node, self.names[node]):
+            return False
+        self.given.setdefault(level, []).append(node)
+        return True
+
+    def _find_needed(self) -> None:
+        """The nodes whose values leave their level, views traced back to what they show."""
+        given = {node for nodes in self.given.values() for node in nodes}
+        for node, level in self.home.items():
+            outside = node in given or any(self.home.get(user) != level for user in node.users)
+            if outside:
+                for base in self._bases(node):
+                    self.needed.setdefault(level, {})[base] = None
+
+    def _bases(self, node: Any) -> Iterator[Any]:
+        """What a view shows; the node itself if it computes."""
+        if node not in self.home:
+            return
+        if str(node.target) in VIEWS or isinstance(self.translations[self.home[node]].terms[node], tuple):
+            for source in node.all_input_nodes:
+                yield from self._bases(source)
+        else:
+            yield node
+
+
+def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left: dict[Any, str]) -> Iterator[Region]:
+    translation = levels.translations[level]
+    nodes = _nodes_of_values(levels, level, translation, left)
+    outputs = {
+        value: nodes[value]
+        for node in levels.needed.get(level, ())
+        if (value := translation.value(node)) in nodes and translation.builder.definition(value) is not None
+    }
+    if not outputs:
+        return
+    graph, _, numbers = translation.builder.numbered(tuple((n.name, v) for v, n in outputs.items()))
+    known = {number: nodes[value] for value, number in numbers.items() if value in nodes}
+    for piece in partition(graph, target):
+        try:
+            yield _region(piece, known, fixed)
+        except Left as why:
+            left.update({known[v]: str(why) for v in piece.writes if v in known})
+
+
+def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left: dict[Any, str]) -> dict[Value, Any]:
+    """For values of a level, the node of the graph that is this very tensor."""
+    found: dict[Value, Any] = {}
+    own = [node for node, home in levels.home.items() if home == level]
+    for node in (*levels.given.get(level, ()), *own):
+        value = translation.value(node)
+        if value is None:
+            continue
+        if translation.narrow(node):
+            if node in levels.needed.get(level, ()):
+                left[node] = "PyTorch keeps it in a wider type"
+        elif _lies_well(node):
+            found.setdefault(value, node)
+    return found
+
+
+def _lies_well(node: Any) -> bool:
+    """Whether a contiguous tensor may stand for the node: nobody sees its strides."""
+    held = node.meta["val"]
+    if not hasattr(held, "is_contiguous") or held.is_contiguous() or node.op == "placeholder":
+        return True
+    front = [node]
+    for one in front:
+        for user in one.users:
+            if user.op == "output" or "as_strided" in str(user.target):
+                return False
+            if str(user.target) in VIEWS:
+                front.append(user)
+    return True
+
+
+def _region(piece: Piece, known: dict[int, Any], fixed: set[Any]) -> Region:
+    if any(value not in known for value in (*piece.reads, *piece.writes)):
+        raise Left("it is cut at a value that PyTorch's graph does not have")
+    kinds = [op.kind for op in piece.graph.ops if op.kind not in FREE]
+    if len(kinds) < 2:
+        raise Left("a single operator: there is nothing to fuse")
+    reads = tuple(known[value] for value in piece.reads)
+    writes = tuple(known[value] for value in piece.writes)
+    devices = {str(node.meta["val"].device) for node in (*reads, *writes)}
+    if len(devices) > 1:
+        raise Left(f"its tensors lie on {' and '.join(sorted(devices))}")
+    covers = _between(reads, writes)
+    return Region(piece.graph, piece.digest, reads, writes, covers, tuple(node in fixed for node in reads))
+
+
+def _between(reads: Sequence[Any], writes: Sequence[Any]) -> tuple[Any, ...]:
+    """The nodes that compute `writes` from `reads`, in order."""
+    found: dict[Any, None] = {}
+    stack: list[tuple[Any, bool]] = [(node, False) for node in reversed(writes)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            found[node] = None
+        elif node not in found and node not in reads and node.op != "placeholder":
+            stack.append((node, True))
+            stack.extend((n, False) for n in node.all_input_nodes)
+    return tuple(found)

@@ -1,0 +1,183 @@
+"""What became of a model: its regions, what replaced them or why nothing did, bytes and microseconds.
+
+In: regions and kernels. Out: text and HTML. Invariant: times that were not measured are marked as estimates of the
+cost model, and everything that stayed with PyTorch has its reason.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mirage_nb.frontend.compiled.kernels import Kernel
+from mirage_nb.frontend.compiled.regions import Region
+from mirage_nb.search.axes import prepare
+from mirage_nb.search.sizes.coarse import coarse_us
+from mirage_nb.search.sizes.library import library_us
+from mirage_nb.targets import Target
+
+
+@dataclass
+class Entry:
+    """One region: what it covers, and estimates of it as PyTorch's operators and as one piece (microseconds)."""
+
+    region: Region
+    kernel: Kernel | None
+    apart_us: float
+    fused_us: float
+    taken: bool = False
+
+    @classmethod
+    def of(cls, region: Region, kernel: Kernel | None, target: Target) -> Entry:
+        """With the estimates for a target."""
+        graph = region.graph
+        apart = sum(library_us(graph, op, target) for op in graph.ops)
+        prepared = prepare(graph)
+        return cls(region, kernel, apart, apart if prepared.refused else coarse_us(prepared, target))
+
+    @property
+    def state(self) -> str:
+        """In a few words."""
+        kernel = self.kernel
+        if self.taken:
+            return "replaced"
+        if kernel is None:
+            return "not searched"
+        if kernel.pending:
+            return "being searched"
+        if kernel.operator is not None:
+            return "found, not yet in place"
+        return f"left: {kernel.why}"
+
+    @property
+    def times(self) -> str:
+        """Before and after; `~` marks estimates."""
+        found = self.kernel.found if self.kernel is not None else None
+        if found is not None and found.us is not None and found.before_us is not None:
+            return f"{found.before_us:.1f} -> {found.us:.1f} us"
+        return f"~{self.apart_us:.1f} -> ~{self.fused_us:.1f} us"
+
+    @property
+    def moved(self) -> str:
+        """Bytes through device memory, every operator by itself and all as one."""
+        return f"{_bytes(self.region.apart_bytes)} -> {_bytes(self.region.least_bytes)}"
+
+
+@dataclass
+class GraphReport:
+    """One traced graph: its regions, and why other nodes are in none."""
+
+    entries: list[Entry]
+    left: Mapping[str, str] = field(default_factory=dict)
+    trouble: str = ""
+
+    def failed(self, why: str) -> None:
+        """The replacement did not compile."""
+        self.trouble = why
+
+    def taken(self, regions: Iterable[Region]) -> None:
+        """These regions run kernels from now on."""
+        done = set(map(id, regions))
+        for entry in self.entries:
+            entry.taken = entry.taken or id(entry.region) in done
+
+
+COLUMNS = ("region", "times", "operators", "bytes", "microseconds", "state")
+
+
+@dataclass
+class ModelReport:
+    """The graphs of a model. `print(report)` and `report.to_html()` show them."""
+
+    graphs: list[GraphReport]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All regions, in order."""
+        return tuple(entry for graph in self.graphs for entry in graph.entries)
+
+    @property
+    def replaced(self) -> int:
+        """How many regions run kernels of the search."""
+        return sum(entry.taken for entry in self.entries)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """One for each different region: digest, how often, what it covers, bytes, times, state."""
+        groups: dict[tuple[str, str], list[Entry]] = {}
+        for entry in self.entries:
+            groups.setdefault((entry.region.digest, entry.state), []).append(entry)
+        return [
+            (digest[:8], str(len(group)), _operators(group[0].region), group[0].moved, group[0].times, state)
+            for (digest, state), group in groups.items()
+        ]
+
+    def reasons(self) -> Counter[str]:
+        """Why nodes are in no region, and how many for each reason."""
+        return Counter(why for graph in self.graphs for why in graph.left.values())
+
+    def __str__(self) -> str:
+        rows = [COLUMNS, *self.rows()]
+        widths = [max(len(row[n]) for row in rows) for n in range(len(COLUMNS) - 1)]
+        lines = [self._headline()]
+        if len(rows) > 1:
+            lines += ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
+        lines += [f"with PyTorch, {count}x: {why}" for why, count in self.reasons().most_common()]
+        lines += [f"not replaced after all: {graph.trouble}" for graph in self.graphs if graph.trouble]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<ModelReport: {self._headline()}>"
+
+    def _headline(self) -> str:
+        different = len({entry.region.digest for entry in self.entries})
+        graphs = f"{len(self.graphs)} graph{'s' if len(self.graphs) != 1 else ''}"
+        return f"{graphs}, {len(self.entries)} regions ({different} different), {self.replaced} replaced"
+
+    def to_html(self) -> str:
+        """A table, without scripts."""
+        escape = html.escape
+        head = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows())
+        rest = "".join(f"<li>{count} &times; {escape(why)}</li>" for why, count in self.reasons().most_common())
+        left = f"<p>With PyTorch:</p><ul>{rest}</ul>" if rest else ""
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if body else ""
+        return f'<div class="mirage-model"><p>{escape(self._headline())}</p>{table}{left}</div>'
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.to_html()
+
+
+class Reports:
+    """The graphs that were compiled, the oldest first. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._graphs: list[GraphReport] = []
+
+    def add(self, graph: GraphReport) -> GraphReport:
+        """Keep what became of one more graph."""
+        self._graphs.append(graph)
+        return graph
+
+    def all(self) -> ModelReport:
+        """Everything so far."""
+        return ModelReport(list(self._graphs))
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._graphs.clear()
+
+
+def _operators(region: Region) -> str:
+    counted = Counter(region.operators)
+    return ", ".join(name if n == 1 else f"{n} {name}" for name, n in counted.items())
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError("the last unit takes everything")

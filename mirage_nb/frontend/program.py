@@ -1,0 +1,162 @@
+"""from_torch: a module or function of PyTorch as a tensor program.
+
+In: what is to be read, and examples of its inputs. Out: a `TorchProgram`. Invariant: the program computes what the
+module does in evaluation over the real numbers, on tensors of these shapes and types; what cannot be said is an
+error that names it, never left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mirage_nb.errors import TraceError
+from mirage_nb.frontend.aten import ROWS
+from mirage_nb.frontend.translate import Translation, names_of
+from mirage_nb.lang import TensorProgram
+from mirage_nb.lang.builder import Value
+
+
+@dataclass(frozen=True, slots=True)
+class TorchProgram(TensorProgram):
+    """A tensor program that was read from PyTorch.
+
+    `constants`: the module's parameters and buffers by the names of the inputs that they are. They come behind the
+    inputs that a call of the module has.
+    """
+
+    constants: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def arguments(self, *inputs: Any) -> tuple[Any, ...]:
+        """The tensors of a call, in input order: these, then the module's own; numbers as tensors of one element."""
+        own = (self.constants[name].detach() for name in self.input_names[len(inputs) :])
+        return tuple(x.reshape(1) if x.ndim == 0 else x for x in (*inputs, *own))
+
+
+class _Function(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def from_torch(module: Any, example_inputs: Sequence[Any], *, name: str = "") -> TorchProgram:
+    """Read a module or function of PyTorch as a tensor program.
+
+    Args:
+        module: a `torch.nn.Module`, or a function of tensors.
+        example_inputs: tensors of the shapes and types that it shall be read for; values do not count.
+        name: what to call the program; default: the module's class or the function's name.
+
+    Raises:
+        TraceError: PyTorch cannot export it, or it computes something that programs cannot say; the message names it.
+    """
+    inputs = tuple(example_inputs) if isinstance(example_inputs, list | tuple) else (example_inputs,)
+    called = name or (type(module).__name__ if isinstance(module, torch.nn.Module) else getattr(module, "__name__", ""))
+    exported = _exported(module, inputs)
+    translation = Translation()
+    signature = exported.graph_signature
+    lifted = signature.inputs_to_lifted_tensor_constants
+    kept = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **lifted}
+    placeholders = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    read = [node for node in placeholders if node.name not in kept or node.users]
+    read.sort(key=lambda node: node.name in kept)  # a call's own inputs first
+    own = iter(_parameters(module))
+    names = names_of(read, {n: kept[n.name] if n.name in kept else next(own, n.name) for n in read})
+    for node in read:
+        if not translation.declare(node, names[node]):
+            raise TraceError(f"input {names[node]}: {translation.left[node]}", hint=_REST)
+    for node in exported.graph.nodes:
+        if node.op == "call_function" and not translation.add(node) and node.users:
+            _check_dead(node, translation)
+    outputs = _outputs(exported, translation)
+    graph = translation.finish(outputs)
+    state = {**exported.state_dict, **exported.constants}
+    constants = {names[node]: state[kept[node.name]] for node in read if node.name in kept}
+    return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, (), constants)
+
+
+_REST = 'torch.compile(model, backend="mirage_nb") takes what it can and leaves the rest to PyTorch'
+
+
+def _parameters(module: Any) -> list[str]:
+    """What a function calls its arguments; nothing for a module, where export knows."""
+    if isinstance(module, torch.nn.Module):
+        return []
+    try:
+        found = inspect.signature(module).parameters.values()
+    except (TypeError, ValueError):  # a function that nobody can look into
+        return []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in found if p.kind in positional]
+
+
+def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
+    """The ATen graph, without mutation; what the table has a row for stays whole."""
+    wrapped = module if isinstance(module, torch.nn.Module) else _Function(module)
+    table = torch.export.default_decompositions()
+    for overload in [key for key in table if str(key) in ROWS]:
+        del table[overload]
+    training = wrapped.training
+    wrapped.eval()
+    try:
+        with torch.no_grad():
+            return torch.export.export(wrapped, inputs).run_decompositions(table)
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TraceError(f"PyTorch cannot export it: {first[:200]}", hint=_REST) from error
+    finally:
+        wrapped.train(training)
+
+
+def _check_dead(node: Any, translation: Translation) -> None:
+    """A node without a term is no matter as long as nothing reads it that has to be said."""
+    if any(user.op == "output" for user in node.users):
+        raise _untold(node, translation)
+
+
+def _outputs(exported: Any, translation: Translation) -> list[tuple[str, Value]]:
+    signature = exported.graph_signature
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+        raise TraceError(f"it changes {', '.join(changed)} in place", hint=_REST)
+    (output,) = (node for node in exported.graph.nodes if node.op == "output")
+    found: dict[Value, str] = {}
+    for index, node in enumerate(output.args[0]):
+        if node is None:
+            continue
+        value = translation.value(node) if hasattr(node, "op") else None
+        if value is None or translation.builder.definition(value) is None:
+            raise _untold(node, translation)
+        if value in found:
+            raise TraceError(f"outputs {found[value]} and {index} are the same tensor", hint="return it once")
+        found[value] = "O" if len(output.args[0]) == 1 else f"O{index}"
+    return [(name, value) for value, name in found.items()]
+
+
+def _untold(node: Any, translation: Translation) -> TraceError:
+    """Why an output has no value: the first operator on the way to it that has none."""
+    if not hasattr(node, "op"):
+        return TraceError(f"it returns {node!r}, which is no tensor", hint="return tensors")
+    seen = [node]
+    for one in seen:
+        seen.extend(n for n in one.all_input_nodes if n in translation.left and n not in seen)
+    cause = seen[-1]
+    if cause not in translation.left:
+        return TraceError(f"output {cause.name} is an input or a constant, unchanged", hint="return what is computed")
+    where = f" ({_source(cause)})" if _source(cause) else ""
+    return TraceError(f"{cause.name}{where}: {translation.left[cause]}", hint=_REST)
+
+
+def _source(node: Any) -> str:
+    """The line of the module that a node comes from."""
+    trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
+    return trace[-1] if trace else ""

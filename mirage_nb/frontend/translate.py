@@ -1,0 +1,162 @@
+"""From nodes of an fx graph to a tensor program.
+
+In: fx nodes in order, with the shapes and element types that tracing left in their `meta`. Out: a kernel graph, and
+for each node what it stands for there, or why it has none. Invariant: a node's value has its shape; where its
+element type is another one than PyTorch's, it is no narrower unless `narrow` names it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirage_nb.errors import MirageError, SourceSpan
+from mirage_nb.frontend.aten import ROWS
+from mirage_nb.frontend.aten.terms import DTYPES, At, Held, Left, Result, full
+from mirage_nb.ir.dtypes import DType, TensorType, promote
+from mirage_nb.ir.graph import KernelGraph
+from mirage_nb.ir.ops import Shape
+from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang.constants import Number
+
+
+@dataclass
+class Translation:
+    """The program that nodes become. `terms`: what each stands for; `left`: why others have no term."""
+
+    builder: Builder = field(default_factory=Builder)
+    terms: dict[Any, Result] = field(default_factory=dict)
+    left: dict[Any, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def declare(self, node: Any, name: str) -> bool:
+        """A node whose value comes from outside; False, and a reason in `left`, if programs have no such tensor."""
+        try:
+            shape, dtype = typed(node)
+            if dtype is None:
+                raise Left(f"a tensor of type {node.meta['val'].dtype}")
+            self.terms[node] = self.builder.declare(name, TensorType(shape, dtype))
+        except (Left, MirageError) as error:
+            self.left[node] = str(error).splitlines()[0]
+            return False
+        return True
+
+    def add(self, node: Any) -> bool:
+        """A node of the graph; False, and a reason in `left`, if it has no term."""
+        try:
+            self.terms[node] = self._term(node)
+        except (Left, MirageError) as error:
+            self.left[node] = str(error).splitlines()[0]
+            return False
+        return True
+
+    def _term(self, node: Any) -> Result:
+        if node.target is operator.getitem:
+            source, index = node.args
+            held = self._argument(source)
+            if not isinstance(held, tuple) or index >= len(held) or held[index] is None:
+                raise Left(f"result {index} of {source.name} has no term")
+            made: Result = held[index].term
+        else:
+            row = ROWS.get(str(node.target))
+            if row is None:
+                raise Left(f"{node.target} has no row")
+            shape, dtype = typed(node)
+            self._place(node)
+            at = At(self.builder, shape, dtype)
+            arguments = [self._argument(a) for a in node.args]
+            try:
+                made = row(at, *arguments, **{key: self._argument(a) for key, a in node.kwargs.items()})
+            except TypeError as error:
+                raise Left(f"{node.target} with these arguments: {error}") from None
+        if isinstance(made, tuple):
+            return made
+        return self._shaped(node, made)
+
+    def _shaped(self, node: Any, term: Term) -> Term:
+        if isinstance(term, Number):
+            return term
+        shape, _ = typed(node)
+        return full(self.builder, term, shape)
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, list | tuple):
+            return [self._argument(a) for a in argument]
+        if not hasattr(argument, "op"):
+            return argument
+        if argument not in self.terms:
+            raise Left(f"{argument.name} stays with PyTorch")
+        held = self.terms[argument]
+        if isinstance(held, tuple):
+            return tuple(None if term is None else Held(term) for term in held)
+        return Held(held)
+
+    def _place(self, node: Any) -> None:
+        line = f"{node.name} = {called(node)}"
+        self.lines.append(line)
+        self.builder.place = SourceSpan(len(self.lines), 1, len(line), line)
+
+    def value(self, node: Any) -> Value | None:
+        """The value that a node is, computed or given; None for others."""
+        term = self.terms.get(node)
+        return None if term is None or isinstance(term, Number | tuple) else term
+
+    def dtype(self, value: Value) -> DType:
+        """The element type of a value."""
+        return self.builder.dtype(value)
+
+    def narrow(self, node: Any) -> bool:
+        """Whether a node's value is of a type that holds less than PyTorch's."""
+        value = self.value(node)
+        _, wanted = typed(node)
+        if value is None or wanted is None:
+            return False
+        held = self.dtype(value)
+        return promote(held, wanted) is not held
+
+    def finish(self, outputs: Iterable[tuple[str, Value]]) -> KernelGraph:
+        """The program with these outputs."""
+        graph, _ = self.builder.finish(tuple(outputs))
+        return graph
+
+
+def typed(node: Any) -> tuple[Shape, DType | None]:
+    """The shape and element type of a node's result, or of its first one. Raises Left where they are not fixed."""
+    held = node.meta.get("val")
+    while isinstance(held, tuple | list) and held:
+        held = held[0]
+    if not hasattr(held, "shape"):
+        raise Left("no tensor")
+    shape = tuple(held.shape)
+    if not all(type(extent) is int for extent in shape):
+        raise Left("sizes that are not fixed")
+    if 0 in shape:
+        raise Left("a tensor without elements")
+    return shape or (1,), DTYPES.get(str(held.dtype))
+
+
+def called(node: Any) -> str:
+    """A call as people write it: `aten.mm(x, permute)`."""
+    shown = [*map(_shown, node.args), *(f"{key}={_shown(value)}" for key, value in node.kwargs.items())]
+    return f"{str(node.target).removesuffix('.default')}({', '.join(shown)})"
+
+
+def _shown(argument: Any) -> str:
+    if isinstance(argument, list | tuple):
+        return f"[{', '.join(map(_shown, argument))}]"
+    return argument.name if hasattr(argument, "op") else str(argument)
+
+
+def names_of(nodes: Sequence[Any], wanted: Mapping[Any, str]) -> dict[Any, str]:
+    """A name for each node that programs take: as wanted, made of letters and digits, each once."""
+    found: dict[Any, str] = {}
+    for node in nodes:
+        name = "".join(c if c.isascii() and c.isalnum() else "_" for c in wanted.get(node, node.name)).strip("_")
+        name = name if name[:1].isalpha() else f"x{name}"
+        name = name[-48:].lstrip("_0123456789") or "x"
+        while name in found.values():
+            name += "_"
+        found[node] = name
+    return found

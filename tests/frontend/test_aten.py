@@ -1,0 +1,236 @@
+"""Every row of the ATen table against eager PyTorch, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from mirage_nb.frontend.aten import ROWS
+from mirage_nb.frontend.aten.terms import Left
+from mirage_nb.frontend.translate import Translation
+from tests.frontend.aten_graphs import Node, positive, tensor
+
+Case = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def case(*args: Any, **kwargs: Any) -> Case:
+    return args, kwargs
+
+
+X, Y, ROW, IMAGE = tensor(3, 4), tensor(3, 4), tensor(4), tensor(2, 6, 5)
+HEADS = tensor(2, 3, 5, 8)
+ONE = [case(X)]
+POINTWISE = [case(X, Y), case(X, ROW), case(tensor(3, 1), tensor(1, 4)), case(X, tensor())]
+SCALED = [case(X, Y, alpha=0.5), case(X, 2.5)]
+F64 = {"dtype": torch.float64}
+
+CASES: dict[str, list[Case]] = {
+    "aten.add.Tensor": POINTWISE + SCALED,
+    "aten.add.Scalar": [case(X, 1e-5), case(X, 2, 3)],
+    "aten.sub.Tensor": POINTWISE + SCALED,
+    "aten.sub.Scalar": [case(X, 1.5)],
+    "aten.rsub.Scalar": [case(X, 1.5)],
+    "aten.rsub.Tensor": [case(X, Y)],
+    "aten.mul.Tensor": [*POINTWISE, case(X, 2), case(X, 0.1)],
+    "aten.mul.Scalar": [case(X, -0.5)],
+    "aten.div.Tensor": [case(X, positive(3, 4)), case(X, 3.0), case(X, positive(4))],
+    "aten.div.Scalar": [case(X, 4)],
+    "aten.neg.default": ONE,
+    "aten.reciprocal.default": [case(positive(3, 4))],
+    "aten.square.default": ONE,
+    "aten.pow.Tensor_Scalar": [case(X, 2), case(X, 3), case(X, 1), case(positive(3, 4), 0.5),
+                               case(positive(3, 4), -0.5), case(positive(3, 4), 1.7), case(positive(3, 4), -2)],
+    "aten.sqrt.default": [case(positive(3, 4))],
+    "aten.rsqrt.default": [case(positive(3, 4))],
+    "aten.exp.default": ONE,
+    "aten.expm1.default": ONE,
+    "aten.log.default": [case(positive(3, 4))],
+    "aten.log1p.default": [case(positive(3, 4))],
+    "aten.tanh.default": ONE,
+    "aten.erf.default": ONE,
+    "aten.abs.default": ONE,
+    "aten.sin.default": ONE,
+    "aten.cos.default": ONE,
+    "aten.sigmoid.default": ONE,
+    "aten.relu.default": ONE,
+    "aten.silu.default": ONE,
+    "aten.gelu.default": [case(X), case(X, approximate="none"), case(X, approximate="tanh")],
+    "aten.leaky_relu.default": [case(X), case(X, 0.2), case(X, 1.5)],
+    "aten.elu.default": [case(X), case(X, 0.5), case(X, 1.0, 1.5, 0.3)],
+    "aten.selu.default": ONE,
+    "aten.celu.default": [case(X), case(X, 0.7)],
+    "aten.softplus.default": [case(X), case(X, 2.0, 20)],
+    "aten.mish.default": ONE,
+    "aten.hardswish.default": [case(tensor(5, 40))],
+    "aten.hardsigmoid.default": [case(tensor(5, 40))],
+    "aten.log_sigmoid.default": ONE,
+    "aten.log_sigmoid_forward.default": ONE,
+    "aten.clamp.default": [case(X, -0.5, 0.5), case(X, None, 0.1), case(X, min=0.2)],
+    "aten.clamp_min.default": [case(X, 0.1)],
+    "aten.clamp_max.default": [case(X, 0.1)],
+    "aten.hardtanh.default": [case(X), case(X, -0.3, 0.2)],
+    "aten.relu6.default": ONE,
+    "aten.clone.default": [case(X), case(X, memory_format=torch.contiguous_format)],
+    "aten.contiguous.default": ONE,
+    "aten.detach.default": ONE,
+    "aten.alias.default": ONE,
+    "aten.lift_fresh_copy.default": ONE,
+    "aten.dropout.default": [case(X, 0.5, False), case(X, 0.0, True)],
+    "aten._to_copy.default": [case(X, **F64)],
+    "aten.to.dtype": [case(X, torch.float64)],
+    "prims.convert_element_type.default": [case(X, torch.float64)],
+    "aten.full.default": [case([2, 3], 1.5, **F64)],
+    "aten.full_like.default": [case(X, -2)],
+    "aten.scalar_tensor.default": [case(0.25, **F64)],
+    "aten.ones.default": [case([2], **F64)],
+    "aten.zeros.default": [case([2], **F64)],
+    "aten.ones_like.default": ONE,
+    "aten.zeros_like.default": ONE,
+    "aten.view.default": [case(X, [2, 6]), case(X, [-1])],
+    "aten._unsafe_view.default": [case(X, [2, 6])],
+    "aten.reshape.default": [case(X, [12])],
+    "aten.flatten.using_ints": [case(IMAGE, 1)],
+    "aten.unflatten.int": [case(IMAGE, 1, [2, 3])],
+    "aten.unsqueeze.default": [case(X, 1), case(X, -1)],
+    "aten.squeeze.default": [case(tensor(1, 3, 1))],
+    "aten.squeeze.dim": [case(tensor(1, 3), 0), case(tensor(1, 3), 1)],
+    "aten.squeeze.dims": [case(tensor(1, 3, 1), [0, 2])],
+    "aten.view_as.default": [case(X, tensor(4, 3))],
+    "aten.permute.default": [case(IMAGE, [2, 0, 1]), case(IMAGE, [0, -1, 1])],
+    "aten.transpose.int": [case(IMAGE, 0, 2), case(IMAGE, -1, -2)],
+    "aten.t.default": [case(X), case(ROW)],
+    "aten.numpy_T.default": ONE,
+    "aten.mT.default": [case(IMAGE)],
+    "aten.expand.default": [case(tensor(3, 1), [3, 5]), case(ROW, [2, 3, 4]), case(ROW, [3, -1])],
+    "aten.expand_as.default": [case(tensor(3, 1), X)],
+    "aten.repeat.default": [case(X, [2, 1]), case(ROW, [2, 3])],
+    "aten.cat.default": [case([X, Y]), case([X, tensor(3, 2), Y], -1)],
+    "aten.concat.default": [case([X, Y], 1)],
+    "aten.stack.default": [case([X, Y]), case([X, Y, X], -1)],
+    "aten.sum.default": ONE,
+    "aten.sum.dim_IntList": [case(IMAGE, [1]), case(IMAGE, [0, -1], True), case(IMAGE, None)],
+    "aten.mean.default": ONE,
+    "aten.mean.dim": [case(IMAGE, [-1], True), case(IMAGE, [0, 1])],
+    "aten.amax.default": [case(IMAGE, [1]), case(IMAGE, [-1], True)],
+    "aten.max.default": ONE,
+    "aten.max.dim": [case(IMAGE, 1), case(IMAGE, -1, True)],
+    "aten.amin.default": [case(IMAGE, [1])],
+    "aten.min.default": ONE,
+    "aten.min.dim": [case(IMAGE, 1)],
+    "aten.var.correction": [case(IMAGE, [1]), case(IMAGE, [1, 2], correction=0, keepdim=True)],
+    "aten.var_mean.correction": [case(IMAGE, [2], correction=0, keepdim=True), case(IMAGE, [1])],
+    "aten.std.correction": [case(IMAGE, [1], correction=1)],
+    "aten.linalg_vector_norm.default": [case(IMAGE, 2, [1], True), case(IMAGE, 1, [-1]), case(X)],
+    "aten.norm.ScalarOpt_dim": [case(IMAGE, 2, [1], True), case(IMAGE, None, [0])],
+    "aten.norm.Scalar": [case(X), case(X, 1)],
+    "aten.mm.default": [case(X, tensor(4, 5))],
+    "aten.bmm.default": [case(tensor(2, 3, 4), tensor(2, 4, 5))],
+    "aten.matmul.default": [case(HEADS, tensor(8, 4)), case(HEADS, tensor(2, 3, 8, 4)), case(ROW, tensor(4, 3)),
+                            case(X, ROW), case(ROW, tensor(4)), case(tensor(2, 1, 3, 4), tensor(5, 4, 2))],
+    "aten.mv.default": [case(X, ROW)],
+    "aten.dot.default": [case(ROW, tensor(4))],
+    "aten.linear.default": [case(IMAGE, tensor(3, 5)), case(IMAGE, tensor(3, 5), tensor(3)), case(ROW, tensor(3, 4))],
+    "aten.addmm.default": [case(tensor(5), X, tensor(4, 5)), case(tensor(3, 5), X, tensor(4, 5), beta=0.5, alpha=2)],
+    "aten.baddbmm.default": [case(tensor(2, 3, 5), tensor(2, 3, 4), tensor(2, 4, 5), alpha=0.5)],
+    "aten.einsum.default": [case("bhqd,bhkd->bhqk", [HEADS, tensor(2, 3, 7, 8)]), case("ij,jk", [X, tensor(4, 2)]),
+                            case("ij,kj->ki", [X, tensor(2, 4)]), case("ij->j", [X]), case("ij,ij->", [X, Y]),
+                            case("i,j->ji", [ROW, tensor(3)]), case("ab,bc,cd->ad", [X, tensor(4, 2), tensor(2, 3)]),
+                            case("abc,dca->bd", [tensor(2, 3, 4), tensor(5, 4, 2)]),
+                            case("ij,jk->k", [X, tensor(4, 5)])],
+    "aten.softmax.int": [case(X, -1), case(X, 0)],
+    "aten._softmax.default": [case(X, 1, False)],
+    "aten.log_softmax.int": [case(X, -1)],
+    "aten._log_softmax.default": [case(X, 0, False)],
+    "aten.logsumexp.default": [case(IMAGE, [-1]), case(IMAGE, [1], True), case(IMAGE, [0, 2])],
+    "aten.layer_norm.default": [case(X, [4]), case(X, [4], ROW, tensor(4), 1e-3)],
+    "aten.native_layer_norm.default": [case(X, [4], ROW, tensor(4), 1e-3), case(IMAGE, [5], None, None, 1e-5)],
+    "aten.rms_norm.default": [case(X, [4]), case(X, [4], ROW, 1e-3)],
+    "aten._fused_rms_norm.default": [case(X, [4], ROW, 1e-3)],
+    "aten.group_norm.default": [case(IMAGE, 3), case(IMAGE, 2, tensor(6), tensor(6), 1e-3), case(tensor(2, 6), 3)],
+    "aten.native_group_norm.default": [case(IMAGE, tensor(6), tensor(6), 2, 6, 5, 3, 1e-5)],
+    "aten.batch_norm.default": [case(IMAGE, tensor(6), tensor(6), tensor(6), positive(6), False, 0.1, 1e-5, False),
+                                case(IMAGE, None, None, tensor(6), positive(6), False, 0.1, 1e-5, False)],
+    "aten._native_batch_norm_legit_no_training.default":
+        [case(IMAGE, tensor(6), tensor(6), tensor(6), positive(6), 0.1, 1e-5)],
+    "aten.scaled_dot_product_attention.default": [
+        case(HEADS, tensor(2, 3, 7, 8), tensor(2, 3, 7, 6)), case(HEADS, HEADS, HEADS, tensor(5, 5), scale=0.3),
+        case(tensor(2, 6, 5, 8), tensor(2, 3, 7, 8), tensor(2, 3, 7, 8), enable_gqa=True)],
+    "aten._scaled_dot_product_flash_attention_for_cpu.default":
+        [case(HEADS, HEADS, HEADS), case(HEADS, HEADS, HEADS, attn_mask=tensor(2, 3, 5, 5), scale=0.3)],
+}  # fmt: skip
+
+GPU_ONLY = {
+    "aten._scaled_dot_product_flash_attention.default",
+    "aten._scaled_dot_product_efficient_attention.default",
+    "aten._scaled_dot_product_cudnn_attention.default",
+}
+
+
+def test_every_row_has_a_case() -> None:
+    assert set(ROWS) == set(CASES) | GPU_ONLY
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_say_what_pytorch_computes(name: str) -> None:
+    for args, kwargs in CASES[name]:
+        Node(name, args, kwargs, torch.float64).check()
+
+
+@pytest.mark.parametrize("name", sorted(GPU_ONLY))
+def test_fused_attention_of_gpus_has_the_arguments_that_rows_expect(name: str) -> None:
+    """They run on GPUs only: their schemas are compared, and the row itself is that of the other ones."""
+    packet, overload = name.removeprefix("aten.").split(".")
+    arguments = [a.name for a in getattr(getattr(torch.ops.aten, packet), overload)._schema.arguments]
+    expected = {
+        "_scaled_dot_product_flash_attention": ["query", "key", "value", "dropout_p", "is_causal", "return_debug_mask",
+                                                "scale"],
+        "_scaled_dot_product_efficient_attention": ["query", "key", "value", "attn_bias", "compute_log_sumexp",
+                                                    "dropout_p", "is_causal", "scale"],
+        "_scaled_dot_product_cudnn_attention": ["query", "key", "value", "attn_bias", "compute_log_sumexp",
+                                                "dropout_p", "is_causal", "return_debug_mask", "scale"],
+    }  # fmt: skip
+    assert arguments == expected[packet]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs"),
+    [
+        ("aten.dropout.default", (X, 0.5, True), {}),
+        ("aten.add.Tensor", (X, float("inf")), {}),
+        ("aten.softplus.default", (X, 1.0, 1.0), {}),
+        ("aten.linalg_vector_norm.default", (X, 3), {}),
+        ("aten.einsum.default", ("ii->i", [tensor(3, 3)]), {}),
+        ("aten.layer_norm.default", (IMAGE, [6, 5]), {}),
+        ("aten.scaled_dot_product_attention.default", (HEADS, HEADS, HEADS, None, 0.5), {}),
+        ("aten.cumprod.default", (X, 0), {}),
+        ("aten.to.dtype", (X, torch.int64), {}),
+        ("aten.var.correction", (tensor(3, 1), [1]), {}),
+    ],
+)
+def test_what_rows_cannot_say_is_left(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    node = Node(name, args, kwargs, torch.float64)
+    made = Translation()
+    for number, place in enumerate(node.places):
+        made.declare(place, f"x{number}")
+    assert not made.add(node.node)
+    assert made.left[node.node]
+
+
+def test_sizes_that_are_not_fixed_are_left() -> None:
+    node = Node("aten.neg.default", (X,), {}, torch.float64)
+    made = Translation()
+    made.declare(node.places[0], "x")
+
+    class Symbolic:
+        shape = (torch.SymInt, 3)
+        dtype = torch.float64
+
+    node.node.meta["val"] = Symbolic()
+    assert not made.add(node.node)
+    assert made.left[node.node] == "sizes that are not fixed"
+    assert issubclass(Left, Exception)

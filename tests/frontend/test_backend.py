@@ -1,0 +1,291 @@
+"""torch.compile with our backend: right outputs whatever comes, regions where they may be, reasons where not."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mirage_nb.errors import OptionError
+from mirage_nb.frontend.compiled.options import Options
+from tests.frontend.traced import Backend, Composed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Block(nn.Module):
+    """A norm, a gated layer and a residual."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width)
+        self.gate, self.up = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Blocks(nn.Module):
+    def __init__(self, count: int = 3) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def close(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+
+
+@torch.no_grad()
+def test_layers_that_repeat_are_found_once() -> None:
+    backend, model, x = Backend(), Blocks(), torch.randn(4, 32)
+    close(torch.compile(model, backend=backend)(x), model(x))
+    entries = backend.reports.all().entries
+    assert backend.replaced == len(entries) >= 3
+    digests = {entry.region.digest for entry in entries}
+    assert len(digests) == len(backend.finder.asked) < len(entries)
+
+
+@torch.no_grad()
+def test_other_sizes_are_right_and_compile_no_further() -> None:
+    backend, model = Backend(), Block()
+    compiled = torch.compile(model, backend=backend)
+    for rows in (4, 5, 6, 7, 8, 9, 1):
+        x = torch.randn(rows, 32)
+        close(compiled(x), model(x))
+    assert len(backend.reports.all().graphs) <= 3
+    assert "sizes that are not fixed" in str(backend.reports.all())
+
+
+@torch.no_grad()
+def test_a_region_without_a_kernel_stays_and_says_why() -> None:
+    backend, model, x = Backend(Composed(broken=lambda graph: True)), Block(), torch.randn(4, 32)
+    close(torch.compile(model, backend=backend)(x), model(x))
+    assert backend.replaced == 0
+    assert "left: there is no kernel" in str(backend.reports.all())
+
+
+@torch.no_grad()
+def test_a_wrong_kernel_is_never_used() -> None:
+    class Wrong(Composed):
+        def find(self, *args: Any) -> Any:
+            found = super().find(*args)
+            return type(found)(lambda *tensors: found.run(*tensors) * 1.1)
+
+    backend, model, x = Backend(Wrong()), Block(), torch.randn(4, 32)
+    close(torch.compile(model, backend=backend)(x), model(x))
+    assert backend.replaced == 0
+    assert "off PyTorch's own result" in str(backend.reports.all())
+
+
+@torch.no_grad()
+def test_a_kernel_that_overflows_where_pytorch_does_not_is_never_used() -> None:
+    class Overflowing(Composed):
+        def find(self, *args: Any) -> Any:
+            found = super().find(*args)
+
+            def run(*tensors: torch.Tensor) -> Any:
+                made = found.run(*tensors)
+                return torch.where(made.abs() > 50, torch.inf, made)
+
+            return type(found)(run)
+
+    backend, x = Backend(Overflowing()), torch.randn(4, 32)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x * 3 + 1) * x.sigmoid()
+
+    close(torch.compile(model, backend=backend)(x), model(x))
+    assert backend.replaced == 0
+    assert "overflows" in str(backend.reports.all())
+
+
+@torch.no_grad()
+def test_kernels_come_in_between_calls_when_nobody_waits() -> None:
+    backend, model, x = Backend(), Block(), torch.randn(4, 32)
+    compiled = torch.compile(model, backend=backend, options={"wait": False})
+    close(compiled(x), model(x))
+    for graph in backend.reports.all().entries:
+        assert graph.kernel is not None
+        graph.kernel.job.wait(60)
+    close(compiled(x), model(x))
+    assert backend.replaced > 0
+
+
+def test_derivatives_are_pytorchs() -> None:
+    backend, model, x = Backend(), Block(), torch.randn(4, 32, requires_grad=True)
+    torch.compile(model, backend=backend)(x).square().sum().backward()
+    assert x.grad is not None
+    found, x.grad = x.grad, None
+    gradients = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    model(x).square().sum().backward()
+    close(found, x.grad)
+    for ours, parameter in zip(gradients, model.parameters(), strict=True):
+        close(ours, parameter.grad)
+
+
+@torch.no_grad()
+def test_inputs_that_are_not_contiguous_or_the_same_tensor() -> None:
+    model = Block()
+    compiled = torch.compile(model, backend=Backend())
+    x = torch.randn(32, 4)
+    close(compiled(x.T), model(x.T))
+
+    def twice(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(a @ b + a) * b.sigmoid()
+
+    y = torch.randn(8, 8)
+    close(torch.compile(twice, backend=Backend())(y, y), twice(y, y))
+    close(torch.compile(twice, backend=Backend())(y, y.T), twice(y, y.T))
+    wide = torch.randn(8, 16)
+    close(torch.compile(twice, backend=Backend())(wide[:, ::2], wide[:, 8:]), twice(wide[:, ::2], wide[:, 8:]))
+
+
+@torch.no_grad()
+def test_mutation_in_place_stays_what_it_is() -> None:
+    def step(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        state.mul_(0.5).add_(x.sigmoid() * x)
+        x += 1
+        return torch.relu(state @ x) * 2 + state
+
+    x, state = torch.randn(6, 6), torch.randn(6, 6)
+    ours, theirs = (x.clone(), state.clone()), (x.clone(), state.clone())
+    backend = Backend()
+    close(torch.compile(step, backend=backend)(*ours), step(*theirs))
+    close(ours, theirs)
+    assert backend.replaced > 0
+
+
+@torch.no_grad()
+def test_control_flow_that_depends_on_data() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x @ x) * x.sigmoid()
+        if y.sum() > 0:
+            return y * 2 + x
+        return y - x * 3
+
+    compiled = torch.compile(model, backend=Backend())
+    for sign in (1, -1):
+        x = sign * torch.rand(8, 8)
+        close(compiled(x), model(x))
+
+
+@torch.no_grad()
+def test_autocast_and_half_precision() -> None:
+    model, x = Block(), torch.randn(4, 32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, wanted = torch.compile(model, backend=Backend())(x), model(x)
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted, rtol=5e-2, atol=5e-2)
+    half = model.half()
+    backend = Backend()
+    found, wanted = torch.compile(half, backend=backend)(x.half()), half(x.half())
+    assert found.dtype == torch.float16 and backend.replaced > 0
+    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
+
+
+@torch.no_grad()
+def test_half_precision_that_pytorch_keeps_from_overflowing() -> None:
+    """A norm is taken in single precision: its squares pass the largest half."""
+    model = nn.Sequential(nn.RMSNorm(32), nn.Linear(32, 16)).half()
+    x = (torch.randn(4, 32) * 2000).half()
+    found = torch.compile(model, backend=Backend())(x)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, model(x), rtol=1e-2, atol=1e-2)
+
+
+@torch.no_grad()
+def test_integers_booleans_and_what_has_no_row() -> None:
+    table = torch.randn(10, 16)
+
+    def model(x: torch.Tensor, index: torch.Tensor) -> Any:
+        held = table[index] * x.sigmoid() + x
+        order = torch.argsort(held, -1)
+        return torch.relu(held @ held.T) + 1, order, held > 0
+
+    x, index = torch.randn(5, 16), torch.tensor([1, 9, 3, 3, 0])
+    for found, wanted in zip(torch.compile(model, backend=Backend())(x, index), model(x, index), strict=True):
+        assert found.dtype == wanted.dtype
+        close(found, wanted)
+
+
+@torch.no_grad()
+def test_another_type_of_input_compiles_anew() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x * 2 + 1) * x.sigmoid()
+
+    compiled = torch.compile(model, backend=Backend())
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        x = torch.randn(4, 8).to(dtype)
+        found = compiled(x)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, model(x), rtol=2e-2, atol=2e-2)
+
+
+@torch.no_grad()
+def test_the_entry_point_is_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name, as users say it; without a GPU everything stays with PyTorch, and the report says so."""
+    from torch._dynamo.backends import registry
+
+    import mirage_nb
+    from mirage_nb.frontend.compiled.backend import REPORTS
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (name, value), *more = project["entry-points"]["torch_dynamo_backends"].items()
+    assert not more
+    point = EntryPoint(name, value, "torch_dynamo_backends")
+    registry._lazy_import()
+    monkeypatch.setitem(registry._BACKENDS, name, point)
+    monkeypatch.delitem(registry._COMPILER_FNS, name, raising=False)
+    REPORTS.forget()
+    model, x = Block(), torch.randn(4, 32)
+    options = {"remainder": "eager", "wait": True}
+    close(torch.compile(model, backend="mirage_nb", options=options)(x), model(x))
+    report = mirage_nb.frontend.explain()
+    if not torch.cuda.is_available():
+        assert report.replaced == 0 and "left: kernels are for GPUs" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "said"),
+    [
+        ("fastest", {}, "no mode 'fastest'"),
+        (None, {"efort": "quick"}, "no option 'efort'"),
+        (None, {"effort": "some"}, "no effort 'some'"),
+        (None, {"seconds": -1}, "positive number"),
+        (None, {"seconds": "soon"}, "positive number"),
+        (None, {"wait": 1}, "True or False"),
+        (None, {"remainder": "jax"}, "no remainder"),
+    ],
+)
+def test_options_that_there_are_not(mode: str | None, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Options.of(mode, options)
+
+
+def test_modes_say_how_much_is_searched() -> None:
+    assert Options.of("max-autotune").effort == "standard"
+    assert Options.of("max-autotune", {"effort": "exhaustive"}).effort == "exhaustive"
+    assert Options.of(None, {"seconds": 5}).seconds == 5

@@ -1,0 +1,97 @@
+"""from_torch: modules and functions as tensor programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import mirage_nb
+from mirage_nb.errors import TraceError
+from mirage_nb.interp import evaluate
+
+
+class Attention(nn.Module):
+    """Two projections and a bias, a norm, and attention over heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.qkv = nn.Linear(16, 48)
+        self.register_buffer("scale", torch.tensor(0.7, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (self.qkv(self.norm(x))[None].expand(3, -1, -1, -1) * self.scale).unbind(0)
+        return F.scaled_dot_product_attention(q, k, v).mean(-1)
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(16, 32, bias=False), nn.Linear(16, 32)
+        self.factor = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return F.silu(self.gate(x)) * self.up(x) * self.factor, F.gelu(x, approximate="tanh").sum()
+
+
+def test_a_module_is_the_program_that_it_computes() -> None:
+    torch.manual_seed(0)
+    model, x = Gated().double(), torch.randn(4, 3, 16, dtype=torch.float64)
+    program = mirage_nb.from_torch(model, (x,))
+    assert program.name == "Gated"
+    assert program.input_names == ("x", "factor", "gate_weight", "up_weight", "up_bias")
+    assert program.output_names == ("O0", "O1")
+    found = evaluate(program.graph, [t.numpy() for t in program.arguments(x)])
+    for ours, theirs in zip(found, model(x), strict=True):
+        np.testing.assert_allclose(ours.reshape(theirs.shape), theirs.detach().numpy(), rtol=1e-9)
+
+
+def test_a_function_is_one_too() -> None:
+    inputs = torch.randn(4, 8), torch.randn(8, 2)
+    program = mirage_nb.from_torch(lambda x, w: torch.softmax(x @ w, -1), inputs, name="p")
+    cell = mirage_nb.parse("x: f32[4, 8]\nw: f32[8, 2]\nreturn softmax(x @ w)")
+    assert program.graph.ops == cell.graph.ops and program.name == "p"
+
+
+def test_a_module_stays_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
+    program = mirage_nb.from_torch(model, (torch.randn(2, 4),))
+    assert model.training and len(program.graph.ops) == 3  # read as it is in evaluation
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: torch.cumprod(x, 0) + 1, "aten.cumprod.default has no row"),
+        (lambda x: x, "is an input or a constant"),
+        (lambda x: (x.relu(), x.relu()), "are the same tensor"),
+        (lambda x: x.add_(1), "in place"),
+        (lambda x: x.relu() if x.sum() > 0 else x, "cannot export"),
+        (lambda x: (x.relu(), 3), "no tensor"),
+        (lambda x: x.long(), "has no row|not a floating-point"),
+    ],
+)
+def test_what_is_no_program_says_why(function: Callable[..., Any], said: str) -> None:
+    with pytest.raises(TraceError, match=said):
+        mirage_nb.from_torch(function, (torch.randn(4, 4),))
+
+
+def test_integers_are_no_inputs() -> None:
+    with pytest.raises(TraceError, match=r"input x: a tensor of type torch\.int64"):
+        mirage_nb.from_torch(lambda x: x * 2.0, (torch.arange(4),))
+
+
+def test_nothing_loads_pytorch_before_it_is_asked_for() -> None:
+    code = "import sys, mirage_nb.frontend; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

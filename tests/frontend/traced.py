@@ -1,0 +1,89 @@
+"""Graphs as the inner compiler of torch.compile gets them, and kernels that need no search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._inductor.compile_fx import compile_fx
+
+from mirage_nb.errors import LaunchError
+from mirage_nb.frontend.compiled.backend import compile_with
+from mirage_nb.frontend.compiled.kernels import Found, Kernels
+from mirage_nb.frontend.compiled.options import Options
+from mirage_nb.frontend.compiled.regions import Regions, find_regions
+from mirage_nb.frontend.compiled.report import Reports
+from mirage_nb.frontend.compiled.restore import restore_softmax
+from mirage_nb.ir import KernelGraph
+from mirage_nb.runtime.torch_program import as_torch
+from mirage_nb.targets import find_target
+
+
+def regions_of(model: Any, *inputs: Any) -> Regions:
+    """The regions of the first graph that torch.compile makes of a model."""
+    found: list[Regions] = []
+
+    def inner(gm: torch.fx.GraphModule, example_inputs: Any, **more: Any) -> Callable[[list[Any]], Any]:
+        restore_softmax(gm.graph)
+        found.append(find_regions(gm.graph, find_target("h200"), more["static_input_idxs"]))
+
+        def run(arguments: list[Any]) -> Any:
+            raise Seen
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        made: Any = inner
+        with torch._functorch.config.patch(enable_autograd_cache=False):
+            return compile_fx(gm, example_inputs, inner_compile=made)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        try:
+            torch.compile(model, backend=backend, dynamic=False)(*inputs)
+        except Seen:
+            pass
+    return found[0]
+
+
+class Seen(Exception):
+    """The graph was seen; nothing more is wanted of it."""
+
+
+class Composed:
+    """Finds for every program its operators in PyTorch: what a region computes is tested without a search."""
+
+    def __init__(self, broken: Callable[[KernelGraph], bool] = lambda graph: False) -> None:
+        self.broken = broken
+        self.asked: list[KernelGraph] = []
+
+    def find(self, graph: KernelGraph, name: str, device: str, options: Options) -> Found:
+        self.asked.append(graph)
+        if self.broken(graph):
+            raise LaunchError("there is no kernel")
+        eager = as_torch(graph, torch)
+
+        def run(*tensors: torch.Tensor) -> Any:
+            made = tuple(out.clone(memory_format=torch.contiguous_format) for out in eager(*tensors))
+            return made[0] if len(made) == 1 else made
+
+        return Found(run)
+
+
+class Backend:
+    """The backend with kernels and reports of its own, and with eager PyTorch for what is left."""
+
+    def __init__(self, finder: Any = None) -> None:
+        self.finder = Composed() if finder is None else finder
+        self.kernels = Kernels(self.finder)
+        self.reports = Reports()
+
+    def __call__(self, gm: Any, example_inputs: Any, *, mode: Any = None, options: Any = None) -> Any:
+        chosen = {"remainder": "eager", "wait": True, **(options or {})}
+        return compile_with(self.kernels, self.reports, gm, example_inputs, mode=mode, options=chosen)
+
+    @property
+    def replaced(self) -> int:
+        return self.reports.all().replaced
