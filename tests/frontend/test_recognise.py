@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import mirage_nb
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.ops import OPS, Trait
 from tests.frontend.traced import regions_of
 
@@ -41,12 +41,13 @@ PAIRS: list[tuple[str, Callable[..., Any], str]] = [
 
 
 def formulas(graph: KernelGraph) -> list[Any]:
-    """The outputs as nested operators, inputs by their types: what is computed, in whatever order."""
+    """The outputs as nested operators, inputs by their types: what is computed, in whatever order. The search takes
+    casts for nothing, too."""
     made: list[Any] = [str(i.type) for i in graph.inputs]
     for op, _ in graph.definitions():
         operands = [made[v] for v in op.inputs]
         ordered = sorted(operands, key=repr) if Trait.COMMUTATIVE in OPS[op.kind].traits else operands
-        made.append((op.kind.value, op.attrs, *ordered))
+        made.append(operands[0] if op.kind is OpKind.CAST else (op.kind.value, op.attrs, *ordered))
     return [made[v] for v in graph.outputs]
 
 

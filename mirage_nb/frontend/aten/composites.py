@@ -6,18 +6,15 @@ language of the same name becomes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.frontend.aten.folds import folded, variance
-from mirage_nb.frontend.aten.pointwise import apply
+from mirage_nb.frontend.aten.folds import variance
 from mirage_nb.frontend.aten.products import product, transposed
 from mirage_nb.frontend.aten.terms import At, Left, Result, Row, number
 from mirage_nb.ir.dtypes import DType
-from mirage_nb.ir.ops import OpKind
-from mirage_nb.lang import constants, lowering
+from mirage_nb.lang import constants, lowering, norms, reductions, views
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
 
@@ -29,26 +26,12 @@ def _epsilon(at: At, eps: float | None) -> Number:
 
 def _softmax(at: At, x: Any, axis: int, *_: Any, **__: Any) -> Term:
     value = at.tensor(x)
-    return lowering.softmax(at.b, value, at.axis(value, axis))
-
-
-def _log_sum(at: At, value: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
-    """x less its maximum, and the logarithm of the sum of the exponentials of that."""
-    shifted = at.b.tensor(lowering.subtract(at.b, value, folded(at.b, OpKind.MAX, value, axes)), "softmax")
-    total = folded(at.b, OpKind.SUM, at.b.emit(OpKind.EXP, shifted), axes)
-    return shifted, apply(at.b, total, "log", "log(x)")
+    return norms.softmax(at.b, value, at.axis(value, axis))
 
 
 def _log_softmax(at: At, x: Any, axis: int, *_: Any, **__: Any) -> Term:
     value = at.tensor(x)
-    return lowering.subtract(at.b, *_log_sum(at, value, (at.axis(value, axis),)))
-
-
-def _logsumexp(at: At, x: Any, axes: Any, keepdim: bool = False) -> Term:
-    value = at.tensor(x)
-    along = at.axes(value, axes)
-    total = at.b.tensor(lowering.add(at.b, _log_sum(at, value, along)[1], folded(at.b, OpKind.MAX, value, along)), "")
-    return lowering.reshaped(at.b, total, at.shape)
+    return norms.log_softmax(at.b, value, at.axis(value, axis))
 
 
 def _last(at: At, x: Value, shape: Sequence[int]) -> None:
@@ -65,32 +48,27 @@ def _layer_norm(
 ) -> Term:
     value = at.tensor(x)
     _last(at, value, shape)
-    return lowering.layer_norm(at.b, value, _optional(at, gain), _optional(at, bias), number(eps))
+    return norms.layer_norm(at.b, value, _optional(at, gain), _optional(at, bias), number(eps))
 
 
 def _native_layer_norm(at: At, x: Any, shape: Sequence[int], gain: Any, bias: Any, eps: float) -> Result:
     """Also the mean and the reciprocal deviation, for derivatives."""
     value = at.tensor(x)
     made = _layer_norm(at, x, shape, gain, bias, eps)
-    spread, middle = variance(at.b, value, (len(at.b.shape(value)) - 1,), 0)
+    last = (len(at.b.shape(value)) - 1,)
+    spread, middle = variance(at, value, last, 0), reductions.mean(at.b, value, last, True)
     return made, middle, lowering.rsqrt(at.b, lowering.add(at.b, spread, number(eps)))
 
 
 def _rms_norm(at: At, x: Any, shape: Sequence[int], gain: Any = None, eps: float | None = None) -> Term:
     value = at.tensor(x)
     _last(at, value, shape)
-    return lowering.rms_norm(at.b, value, _optional(at, gain), _epsilon(at, eps))
+    return norms.rms_norm(at.b, value, _optional(at, gain), _epsilon(at, eps))
 
 
 def _group_norm(at: At, x: Any, groups: int, gain: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Term:
     value = at.tensor(x)
-    shape = at.b.shape(value)
-    if len(shape) < 2:
-        raise Left("a group norm of a vector")
-    members = math.prod(shape) // (shape[0] * groups)
-    split = lowering.reshaped(at.b, value, (shape[0], groups, members))
-    normed = at.b.tensor(lowering.layer_norm(at.b, split, None, None, number(eps)), "group_norm")
-    return _along_channels(at, lowering.reshaped(at.b, normed, shape), gain, bias)
+    return norms.group_norm(at.b, value, groups, _optional(at, gain), _optional(at, bias), number(eps))
 
 
 def _native_group_norm(
@@ -101,7 +79,7 @@ def _native_group_norm(
 
 def _channel(at: At, vector: Value) -> Value:
     """A vector with one entry for each channel, which is axis 1."""
-    return lowering.reshaped(at.b, vector, (*at.b.shape(vector), *(1,) * (len(at.shape) - 2)))
+    return views.reshaped(at.b, vector, (*at.b.shape(vector), *(1,) * (len(at.shape) - 2)))
 
 
 def _along_channels(at: At, x: Term, gain: Any, bias: Any) -> Term:
@@ -144,8 +122,8 @@ def attention(
         if b.shape(query) != b.shape(at.tensor(q)):
             raise Left("a mask of grouped heads")
         scores = b.tensor(lowering.add(b, scores, at.tensor(mask)), "attention")
-    weights = b.tensor(lowering.softmax(b, scores, len(b.shape(scores)) - 1), "attention")
-    return lowering.reshaped(b, product(b, weights, value), at.shape)
+    weights = b.tensor(norms.softmax(b, scores, len(b.shape(scores)) - 1), "attention")
+    return views.reshaped(b, product(b, weights, value), at.shape)
 
 
 def _root(extent: int) -> Number:
@@ -157,8 +135,8 @@ def _grouped(b: Builder, q: Value, k: Value, v: Value) -> tuple[Value, Value, Va
     """Heads of queries side by side that share a head of keys: an axis of their own."""
     *lead, heads, rows, depth = b.shape(q)
     kept = b.shape(k)[-3]
-    split = lowering.reshaped(b, q, (*lead, kept, heads // kept, rows, depth))
-    key, value = (lowering.reshaped(b, x, (*b.shape(x)[:-2], 1, *b.shape(x)[-2:])) for x in (k, v))
+    split = views.reshaped(b, q, (*lead, kept, heads // kept, rows, depth))
+    key, value = (views.reshaped(b, x, (*b.shape(x)[:-2], 1, *b.shape(x)[-2:])) for x in (k, v))
     return split, key, value
 
 
@@ -184,7 +162,6 @@ ROWS: dict[str, Row] = {
     "aten._softmax.default": _softmax,
     "aten.log_softmax.int": _log_softmax,
     "aten._log_softmax.default": _log_softmax,
-    "aten.logsumexp.default": _logsumexp,
     "aten.layer_norm.default": _layer_norm,
     "aten.native_layer_norm.default": _native_layer_norm,
     "aten.rms_norm.default": _rms_norm,

@@ -8,69 +8,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
-from mirage_nb.frontend.aten.pointwise import apply
-from mirage_nb.frontend.aten.terms import At, Left, Result, Row
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, named
 from mirage_nb.ir.ops import OpKind
-from mirage_nb.lang import lowering
-from mirage_nb.lang.builder import Builder, Term, Value
-from mirage_nb.lang.constants import Number
+from mirage_nb.lang import lowering, reductions, views
+from mirage_nb.lang.builder import Term, Value
 
 Axes = int | Sequence[int] | None
 Fold = Callable[..., Term]
 """A row with one result."""
 
 
-def folded(b: Builder, kind: OpKind, x: Value, axes: tuple[int, ...]) -> Value:
-    """The reduction over axes, which stay with extent 1."""
-    made = lowering.reduction(kind)(b, x, axes, True)
-    assert not isinstance(made, Number)  # a reduction of a tensor
-    return made
-
-
-def mean(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
-    """The mean over axes, which stay with extent 1."""
-    made = lowering.mean(b, x, axes, True)
-    assert not isinstance(made, Number)  # a reduction of a tensor
-    return made
-
-
-def variance(b: Builder, x: Value, axes: tuple[int, ...], correction: float | None) -> tuple[Value, Value]:
-    """The variance and the mean over axes; by default divided by one less than there are elements."""
-    count = math.prod(b.shape(x)[axis] for axis in axes)
-    left = Fraction(count) - Fraction(1 if correction is None else correction)
-    if left <= 0:
-        raise Left("a variance of too few elements")
-    middle = mean(b, x, axes)
-    spread = mean(b, b.tensor(lowering.square(b, lowering.subtract(b, x, middle)), "variance"), axes)
-    scaled = lowering.scale(b, spread, Number.of(count / left))
-    return b.tensor(scaled, "variance"), middle
-
-
-def _shaped(at: At, x: Value) -> Value:
+def _shaped(at: At, x: Term) -> Term:
     """Without the axes that PyTorch says are gone."""
-    return lowering.reshaped(at.b, x, at.shape)
+    return views.reshaped(at.b, at.b.tensor(x, "a reduction"), at.shape)
 
 
-def _fold(kind: OpKind) -> Fold:
-    def lower(at: At, x: Any, axes: Axes = None, keepdim: bool = False, **_: Any) -> Term:
+def _named(lower: Callable[..., Term]) -> Fold:
+    """The reduction of the language that this is."""
+
+    def row(at: At, x: Any, axes: Axes = None, keepdim: bool = False, **_: Any) -> Term:
         value = at.tensor(x)
-        return _shaped(at, folded(at.b, kind, value, at.axes(value, axes)))
+        return _shaped(at, lower(at.b, value, at.axes(value, axes), True))
 
-    return lower
-
-
-def _mean(at: At, x: Any, axes: Axes = None, keepdim: bool = False, **_: Any) -> Term:
-    value = at.tensor(x)
-    return _shaped(at, mean(at.b, value, at.axes(value, axes)))
+    return row
 
 
-def _minimum(at: At, x: Any, axes: Axes = None, keepdim: bool = False) -> Term:
-    negative = at.b.tensor(lowering.negate(at.b, at.tensor(x)), "minimum")
-    most = folded(at.b, OpKind.MAX, negative, at.axes(negative, axes))
-    return lowering.negate(at.b, _shaped(at, most))
+_sum, _max = _named(reductions.reduction(OpKind.SUM)), _named(reductions.reduction(OpKind.MAX))
+_mean, _min, _logsumexp = _named(reductions.mean), _named(reductions.minimum), _named(reductions.logsumexp)
 
 
 def _with_indices(row: Fold) -> Row:
@@ -78,15 +44,22 @@ def _with_indices(row: Fold) -> Row:
     return lambda at, x, axis, keepdim=False: (row(at, x, axis, keepdim), None)
 
 
+def variance(at: At, x: Value, axes: tuple[int, ...], correction: float | None) -> Term:
+    """The variance over axes, which stay; by default divided by one less than there are elements."""
+    less = 1 if correction is None else int(correction)
+    if less != (1 if correction is None else correction) or less >= math.prod(at.b.shape(x)[axis] for axis in axes):
+        raise Left("a variance of too few elements")
+    return reductions.variance(at.b, x, axes, less, True)
+
+
 def _var(at: At, x: Any, axes: Axes = None, *, correction: float | None = None, keepdim: bool = False) -> Term:
     value = at.tensor(x)
-    return _shaped(at, variance(at.b, value, at.axes(value, axes), correction)[0])
+    return _shaped(at, variance(at, value, at.axes(value, axes), correction))
 
 
 def _var_mean(at: At, x: Any, axes: Axes = None, *, correction: float | None = None, keepdim: bool = False) -> Result:
-    value = at.tensor(x)
-    spread, middle = variance(at.b, value, at.axes(value, axes), correction)
-    return _shaped(at, spread), _shaped(at, middle)
+    middle = _mean(at, x, axes)
+    return _var(at, x, axes, correction=correction), middle
 
 
 def _std(at: At, x: Any, axes: Axes = None, *, correction: float | None = None, keepdim: bool = False) -> Term:
@@ -95,13 +68,12 @@ def _std(at: At, x: Any, axes: Axes = None, *, correction: float | None = None, 
 
 def _vector_norm(at: At, x: Any, order: float = 2, axes: Axes = None, keepdim: bool = False, **_: Any) -> Term:
     value = at.tensor(x)
-    along = at.axes(value, axes)
     match order:
         case 2:
             squared = at.b.tensor(lowering.square(at.b, value), "norm")
-            return lowering.sqrt(at.b, _shaped(at, folded(at.b, OpKind.SUM, squared, along)))
+            return lowering.sqrt(at.b, _sum(at, Held(squared), axes))
         case 1:
-            return _shaped(at, folded(at.b, OpKind.SUM, apply(at.b, value, "abs", "abs(x)"), along))
+            return _sum(at, Held(named(at.b, "abs", value)), axes)
         case _:
             raise Left(f"a norm of order {order}")
 
@@ -111,16 +83,19 @@ def _frobenius(at: At, x: Any, order: float | None = 2, axes: Axes = None, keepd
 
 
 ROWS: dict[str, Row] = {
-    "aten.sum.default": _fold(OpKind.SUM),
-    "aten.sum.dim_IntList": _fold(OpKind.SUM),
+    "aten.sum.default": _sum,
+    "aten.sum.dim_IntList": _sum,
     "aten.mean.default": _mean,
     "aten.mean.dim": _mean,
-    "aten.amax.default": _fold(OpKind.MAX),
-    "aten.max.default": _fold(OpKind.MAX),
-    "aten.max.dim": _with_indices(_fold(OpKind.MAX)),
-    "aten.amin.default": _minimum,
-    "aten.min.default": _minimum,
-    "aten.min.dim": _with_indices(_minimum),
+    "aten.prod.default": _named(reductions.product),
+    "aten.prod.dim_int": _named(reductions.product),
+    "aten.logsumexp.default": _logsumexp,
+    "aten.amax.default": _max,
+    "aten.max.default": _max,
+    "aten.max.dim": _with_indices(_max),
+    "aten.amin.default": _min,
+    "aten.min.default": _min,
+    "aten.min.dim": _with_indices(_min),
     "aten.var.correction": _var,
     "aten.var_mean.correction": _var_mean,
     "aten.std.correction": _std,

@@ -1,40 +1,32 @@
 """ATen's pointwise operators: arithmetic, roots and powers, activations.
 
-In: an `At` and the arguments of a node. Out: a term. Invariant: activations that the language has no operator for
-are formulas (`ir.formula`), written so that they neither overflow nor cancel where the function itself does not.
+In: an `At` and the arguments of a node. Out: a term. Invariant: what the language has a function for is that function;
+other activations are formulas that neither overflow nor cancel where the function itself does not.
 """
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Callable
 from typing import Any
 
-from mirage_nb.errors import MirageError
 from mirage_nb.frontend import recognise
-from mirage_nb.frontend.aten.terms import At, Left, Row, elementwise, number, rational
-from mirage_nb.ir import formula
-from mirage_nb.ir.ops import ApplyAttrs, OpKind
+from mirage_nb.frontend.aten.terms import At, Left, Row, elementwise, named, number
 from mirage_nb.lang import lowering
-from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang.builder import Term
 
 
-def apply(b: Builder, x: Value, name: str, text: str, **numbers: float) -> Value:
-    """A function of one element, by its formula; `numbers` are constants that the text names."""
-
-    def blame(_: ast.expr, message: str, hint: str) -> MirageError:
-        raise Left(message)
-
-    constants = {key: rational(value) for key, value in numbers.items()}
-    read = formula.of_node(ast.parse(text, mode="eval").body, "x", constants, blame)
-    return b.emit(OpKind.APPLY, x, attrs=ApplyAttrs(name, formula.canonical(read)))
+def _named(name: str) -> Row:
+    """The function of the language that this is."""
+    return lambda at, x: named(at.b, name, at.tensor(x))
 
 
-def _unary(kind: OpKind) -> Row:
-    return lambda at, x: at.b.emit(kind, at.tensor(x))
+def _with_numbers(name: str, *defaults: float) -> Row:
+    """The same for a function with constants."""
 
+    def row(at: At, x: Any, *given: float) -> Term:
+        return named(at.b, name, at.tensor(x), *given, *defaults[len(given) :])
 
-def _formula(name: str, text: str) -> Row:
-    return lambda at, x: apply(at.b, at.tensor(x), name, text)
+    return row
 
 
 def _add(at: At, x: Any, y: Any, *, alpha: float = 1) -> Term:
@@ -70,35 +62,31 @@ def _clamp(at: At, x: Any, min: Any = None, max: Any = None) -> Term:
     return lowering.clamp(at.b, at.tensor(x), *limits)
 
 
-def _gelu(at: At, x: Any, approximate: str = "none", *, _: None = None) -> Term:
-    if approximate == "none":
-        return at.b.emit(OpKind.GELU, at.tensor(x))
-    return apply(at.b, at.tensor(x), "gelu_tanh", TANH_GELU)
+def _gelu(at: At, x: Any, approximate: str = "none") -> Term:
+    return named(at.b, "gelu" if approximate == "none" else "gelu_tanh", at.tensor(x))
 
 
-TANH_GELU = "x / 2 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x ** 3)))"
-SOFTPLUS = "maximum(x, 0) + log(1 + exp(-abs(x)))"
-
-
-def _leaky_relu(at: At, x: Any, slope: float = 0.01) -> Term:
-    return apply(at.b, at.tensor(x), "leaky_relu", "maximum(x, 0) + slope * minimum(x, 0)", slope=slope)
+_ELU = lowering.formula_of(
+    "elu", "scale * (maximum(x, 0) + alpha * expm1(within * minimum(x, 0)))", "alpha", "scale", "within"
+)
+_SOFTPLUS = lowering.formula_of("softplus", "maximum(x, 0) + log1p(exp(-abs(beta * x))) / beta", "beta")
 
 
 def _elu(at: At, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Term:
-    text = "scale * (maximum(x, 0) + alpha * (exp(within * minimum(x, 0)) - 1))"
-    return apply(at.b, at.tensor(x), "elu", text, alpha=alpha, scale=scale, within=input_scale)
+    if (scale, input_scale) == (1, 1):
+        return named(at.b, "elu", at.tensor(x), alpha)
+    return _ELU(at.b, at.tensor(x), number(alpha), number(scale), number(input_scale))
 
 
 def _softplus(at: At, x: Any, beta: float = 1, threshold: float = 20) -> Term:
     """Beyond the threshold PyTorch returns x itself, which the formula is, too, up to its rounding there."""
     if beta * threshold < 15:
         raise Left("a softplus with a threshold that shows")
-    text = "maximum(x, 0) + log(1 + exp(-abs(beta * x))) / beta"
-    return apply(at.b, at.tensor(x), "softplus", text, beta=beta)
+    return named(at.b, "softplus", at.tensor(x)) if beta == 1 else _SOFTPLUS(at.b, at.tensor(x), number(beta))
 
 
-def _log_sigmoid(at: At, x: Any) -> Term:
-    return apply(at.b, at.tensor(x), "log_sigmoid", "minimum(x, 0) - log(1 + exp(-abs(x)))")
+def _extreme(lower: Callable[..., Term]) -> Row:
+    return lambda at, x, y: lower(at.b, *elementwise(at, at.term(x), at.term(y)))
 
 
 def _same(at: At, x: Any, *_: Any, **__: Any) -> Term:
@@ -107,10 +95,10 @@ def _same(at: At, x: Any, *_: Any, **__: Any) -> Term:
 
 
 def _cast(at: At, x: Any, *_: Any, **__: Any) -> Term:
-    """Between element types of floating-point numbers; who translates watches what is rounded where."""
+    """Between element types of floating-point numbers."""
     if at.dtype is None:
         raise Left("a cast to a type that is not a floating-point type of programs")
-    return at.term(x)
+    return lowering.cast(at.dtype)(at.b, at.term(x))
 
 
 def _filled(at: At, *arguments: Any, value: float) -> Term:
@@ -144,29 +132,34 @@ ROWS: dict[str, Row] = {
     "aten.pow.Tensor_Scalar": _pow,
     "aten.sqrt.default": lambda at, x: lowering.sqrt(at.b, at.tensor(x)),
     "aten.rsqrt.default": lambda at, x: lowering.rsqrt(at.b, at.tensor(x)),
-    "aten.exp.default": _unary(OpKind.EXP),
-    "aten.expm1.default": _formula("expm1", "exp(x) - 1"),
-    "aten.log.default": _formula("log", "log(x)"),
-    "aten.log1p.default": _formula("log1p", "log(1 + x)"),
-    "aten.tanh.default": _formula("tanh", "tanh(x)"),
-    "aten.erf.default": _formula("erf", "erf(x)"),
-    "aten.abs.default": _formula("abs", "abs(x)"),
-    "aten.sin.default": _formula("sin", "sin(x)"),
-    "aten.cos.default": _formula("cos", "cos(x)"),
-    "aten.sigmoid.default": _unary(OpKind.SIGMOID),
-    "aten.relu.default": _unary(OpKind.RELU),
-    "aten.silu.default": _unary(OpKind.SILU),
+    "aten.exp.default": _named("exp"),
+    "aten.expm1.default": _named("expm1"),
+    "aten.log.default": _named("log"),
+    "aten.log1p.default": _named("log1p"),
+    "aten.tanh.default": _named("tanh"),
+    "aten.erf.default": _named("erf"),
+    "aten.abs.default": _named("abs"),
+    "aten.sin.default": _named("sin"),
+    "aten.cos.default": _named("cos"),
+    "aten.sigmoid.default": _named("sigmoid"),
+    "aten.relu.default": _named("relu"),
+    "aten.silu.default": _named("silu"),
+    "aten.sign.default": _named("sign"),
+    "aten.sgn.default": _named("sign"),
+    "aten.floor.default": _named("floor"),
+    "aten.maximum.default": _extreme(lowering.maximum),
+    "aten.minimum.default": _extreme(lowering.minimum),
     "aten.gelu.default": _gelu,
-    "aten.leaky_relu.default": _leaky_relu,
+    "aten.leaky_relu.default": _with_numbers("leaky_relu", 0.01),
     "aten.elu.default": _elu,
     "aten.selu.default": lambda at, x: _elu(at, x, 1.6732632423543772, 1.0507009873554805),
     "aten.celu.default": lambda at, x, alpha=1.0: _elu(at, x, alpha, 1.0, 1.0 / alpha),
     "aten.softplus.default": _softplus,
-    "aten.mish.default": _formula("mish", f"x * tanh({SOFTPLUS})"),
-    "aten.hardswish.default": _formula("hardswish", "x * minimum(maximum(x + 3, 0), 6) / 6"),
-    "aten.hardsigmoid.default": _formula("hardsigmoid", "minimum(maximum(x + 3, 0), 6) / 6"),
-    "aten.log_sigmoid.default": _log_sigmoid,
-    "aten.log_sigmoid_forward.default": lambda at, x: (_log_sigmoid(at, x), None),
+    "aten.mish.default": _named("mish"),
+    "aten.hardswish.default": _named("hardswish"),
+    "aten.hardsigmoid.default": _named("hardsigmoid"),
+    "aten.log_sigmoid.default": _named("logsigmoid"),
+    "aten.log_sigmoid_forward.default": lambda at, x: (named(at.b, "logsigmoid", at.tensor(x)), None),
     "aten.clamp.default": _clamp,
     "aten.clamp_min.default": _clamp,
     "aten.clamp_max.default": lambda at, x, high: _clamp(at, x, None, high),

@@ -6,16 +6,14 @@ with transposes where the operands lie otherwise, and reshapes only where severa
 
 from __future__ import annotations
 
-import math
-import string
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_nb.frontend.aten.folds import folded
 from mirage_nb.frontend.aten.terms import At, Left, Row, full, narrowest, number
 from mirage_nb.ir.ops import OpKind
-from mirage_nb.lang import lowering
+from mirage_nb.lang import einsum, lowering, views
 from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang.reductions import folded
 
 
 def product(b: Builder, x: Value, y: Value) -> Value:
@@ -31,7 +29,7 @@ def _slim(b: Builder, x: Value) -> Value:
 
 def transposed(b: Builder, x: Value) -> Value:
     """The last two axes swapped."""
-    return b.tensor(lowering.swap_last(b, x), ".T")
+    return b.tensor(views.swap_last(b, x), ".T")
 
 
 def _mm(at: At, x: Any, y: Any) -> Term:
@@ -60,66 +58,29 @@ def _matrix(at: At, x: Value, y: Value) -> Value:
     """x @ y as NumPy has it: vectors are rows on the left and columns on the right."""
     left, right = at.b.shape(x), at.b.shape(y)
     if len(left) == 1:
-        x = lowering.reshaped(at.b, x, (1, *left))
+        x = views.reshaped(at.b, x, (1, *left))
     if len(right) == 1:
-        y = lowering.reshaped(at.b, y, (*right, 1))
+        y = views.reshaped(at.b, y, (*right, 1))
     made = product(at.b, x, y)
-    return lowering.reshaped(at.b, made, at.shape) if 1 in (len(left), len(right)) else full(at.b, made, at.shape)
+    return views.reshaped(at.b, made, at.shape) if 1 in (len(left), len(right)) else full(at.b, made, at.shape)
 
 
 def _einsum(at: At, equation: str, operands: Sequence[Any], **_: Any) -> Term:
     inputs, arrow, output = equation.replace(" ", "").partition("->")
-    labels = inputs.split(",")
-    if "." in equation or any(len(set(names)) < len(names) for names in (*labels, output)):
-        raise Left("an einsum with an ellipsis or a diagonal")
     if not arrow:
-        every = "".join(labels)
+        every = inputs.replace(",", "")
         output = "".join(sorted(name for name in set(every) if every.count(name) == 1))
-    tensors = [at.tensor(x) for x in operands]
-    held, names = tensors[0], labels[0]
-    for count, (other, theirs) in enumerate(zip(tensors[1:], labels[1:], strict=True), start=2):
-        wanted = set(output).union(*labels[count:])
-        held, names = _contract(at.b, (held, names), (other, theirs), wanted)
-    held, names = _summed(at.b, held, names, set(output))
-    held = at.b.tensor(lowering.transpose(at.b, held, tuple(map(names.index, output))), "einsum") if output else held
-    return lowering.reshaped(at.b, held, at.shape)
+    tensors = tuple(at.tensor(x) for x in operands)
+    made = einsum.einsum(at.b, f"{inputs}->{output or _sum_of(inputs)}", tensors)
+    value = at.b.tensor(made, "einsum")
+    if not output:
+        value = folded(at.b, OpKind.SUM, value, (0,))
+    return views.reshaped(at.b, value, at.shape)
 
 
-def _summed(b: Builder, x: Value, names: str, wanted: set[str]) -> tuple[Value, str]:
-    """The sum over all axes that nobody wants."""
-    gone = tuple(axis for axis, name in enumerate(names) if name not in wanted)
-    if not gone:
-        return x, names
-    kept = "".join(name for name in names if name in wanted)
-    left = tuple(e for axis, e in enumerate(b.shape(x)) if axis not in gone) or (1,)
-    return lowering.reshaped(b, folded(b, OpKind.SUM, x, gone), left), kept
-
-
-def _contract(b: Builder, x: tuple[Value, str], y: tuple[Value, str], wanted: set[str]) -> tuple[Value, str]:
-    """One product of two tensors with named axes: summed over the names that both have and nobody wants."""
-    left, ours = _summed(b, *x, wanted | set(y[1]))
-    right, theirs = _summed(b, *y, wanted | set(ours))
-    extent = dict(zip(ours + theirs, b.shape(left) + b.shape(right), strict=True))
-    both = [name for name in ours if name in theirs]
-    batch = [name for name in both if name in wanted]
-    inner = [name for name in both if name not in wanted]
-    rows = [name for name in ours if name not in theirs]
-    columns = [name for name in theirs if name not in ours]
-
-    def matrix(value: Value, names: str, first: list[str], second: list[str]) -> Value:
-        order = [*batch, *first, *second]
-        moved = b.tensor(lowering.transpose(b, value, tuple(map(names.index, order))), "einsum") if order else value
-        sizes = (math.prod(extent[n] for n in first), math.prod(extent[n] for n in second))
-        return lowering.reshaped(b, moved, (*(extent[n] for n in batch), *sizes))
-
-    if len(theirs) == len([*batch, *columns, *inner]) and theirs == "".join([*batch, *columns, *inner]):
-        right_matrix = transposed(b, matrix(right, theirs, columns, inner))  # Q @ K.T reads like it
-    else:
-        right_matrix = matrix(right, theirs, inner, columns)
-    made = product(b, matrix(left, ours, rows, inner), right_matrix)
-    names = "".join([*batch, *rows, *columns])
-    assert set(names) <= set(string.ascii_letters)  # what an equation is made of
-    return lowering.reshaped(b, made, tuple(extent[n] for n in names) or (1,)), names
+def _sum_of(inputs: str) -> str:
+    """One letter to keep where all are summed: the language has no tensor without axes."""
+    return inputs[0]
 
 
 ROWS: dict[str, Row] = {

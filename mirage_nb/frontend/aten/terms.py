@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from mirage_nb.ir.dtypes import DType
-from mirage_nb.ir.ops import OpKind, RepeatAttrs, Shape
-from mirage_nb.lang import constants, lowering
+from mirage_nb.ir.ops import RepeatAttrs, Shape
+from mirage_nb.lang import constants, views
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
+from mirage_nb.lang.functions import FUNCTIONS
 
 DTYPES = {
     "torch.float16": DType.F16, "torch.bfloat16": DType.BF16, "torch.float32": DType.F32, "torch.float64": DType.F64,
@@ -102,18 +102,16 @@ def number(value: int | float) -> Number:
     return constants.literal(repr(abs(value))) if value >= 0 else constants.negate(constants.literal(repr(abs(value))))
 
 
+def named(b: Builder, name: str, x: Value, *numbers: float) -> Term:
+    """The function of the language that is called so, of a tensor and numbers."""
+    made = FUNCTIONS[name].lower(b, x, *map(number, numbers))
+    assert not isinstance(made, tuple)  # of one tensor, one tensor
+    return made
+
+
 def full(b: Builder, x: Value, shape: Shape) -> Value:
     """x, repeated along what PyTorch broadcasts."""
-    held = b.shape(x)
-    if held == shape:
-        return x
-    x = lowering.reshaped(b, x, (1,) * (len(shape) - len(held)) + held)
-    for axis, (extent, wanted) in enumerate(zip(b.shape(x), shape, strict=True)):
-        if extent != wanted:
-            if extent != 1:
-                raise Left(f"{list(held)} does not become {list(shape)}")
-            x = b.emit(OpKind.REPEAT, x, attrs=RepeatAttrs(axis, wanted))
-    return x
+    return x if b.shape(x) == shape else b.tensor(views.expand(b, x, shape), "expand")
 
 
 def narrowest(b: Builder, x: Value) -> Value:
@@ -135,10 +133,3 @@ def elementwise(at: At, *terms: Term) -> tuple[Term, ...]:
         for place, extent in enumerate(shape, start=rank - len(shape)):
             reached[place] = max(reached[place], extent)
     return slim if tuple(reached) == at.shape else terms
-
-
-def rational(value: float) -> Fraction:
-    """The fraction that a Python number is written as."""
-    found = number(value).rational
-    assert found is not None  # a decimal literal
-    return found

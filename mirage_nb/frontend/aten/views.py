@@ -7,12 +7,10 @@ memory between a view and its base does not show, since programs are functional.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
-from mirage_nb.frontend.aten.terms import At, Row, full
-from mirage_nb.ir.ops import DimAttrs, OpKind, RepeatAttrs
-from mirage_nb.lang import lowering
+from mirage_nb.frontend.aten.terms import At, Result, Row, full
+from mirage_nb.lang import views
 from mirage_nb.lang.builder import Term
 from mirage_nb.lang.constants import Number
 
@@ -20,12 +18,12 @@ from mirage_nb.lang.constants import Number
 def _reshape(at: At, x: Any, *_: Any, **__: Any) -> Term:
     """view, reshape, flatten, squeeze, unsqueeze: the elements in row-major order under the shape that PyTorch says."""
     term = at.term(x)
-    return term if isinstance(term, Number) else lowering.reshaped(at.b, term, at.shape)
+    return term if isinstance(term, Number) else views.reshaped(at.b, term, at.shape)
 
 
 def _permute(at: At, x: Any, axes: Sequence[int]) -> Term:
     term = at.term(x)
-    return term if isinstance(term, Number) else lowering.transpose(at.b, term, tuple(at.axis(term, a) for a in axes))
+    return term if isinstance(term, Number) else views.transpose(at.b, term, tuple(at.axis(term, a) for a in axes))
 
 
 def _swap(at: At, x: Any, one: int = 0, other: int = 1) -> Term:
@@ -36,7 +34,7 @@ def _swap(at: At, x: Any, one: int = 0, other: int = 1) -> Term:
     if len(axes) < 2:
         return term
     axes[one], axes[other] = axes[other], axes[one]
-    return lowering.transpose(at.b, term, tuple(at.axis(term, a) for a in axes))
+    return views.transpose(at.b, term, tuple(at.axis(term, a) for a in axes))
 
 
 def _expand(at: At, x: Any, *_: Any, **__: Any) -> Term:
@@ -47,30 +45,75 @@ def _expand(at: At, x: Any, *_: Any, **__: Any) -> Term:
 def _repeat(at: At, x: Any, times: Sequence[int]) -> Term:
     value = at.tensor(x)
     held = at.b.shape(value)
-    value = lowering.reshaped(at.b, value, (1,) * (len(times) - len(held)) + held)
+    value = views.reshaped(at.b, value, (1,) * (len(times) - len(held)) + held)
     for axis, count in enumerate(times):
-        if count != 1:
-            value = at.b.emit(OpKind.REPEAT, value, attrs=RepeatAttrs(axis, count))
+        value = at.b.tensor(views.repeat(at.b, value, count, axis), "repeat")
     return value
 
 
 def _cat(at: At, tensors: Sequence[Any], axis: int = 0) -> Term:
-    values = [at.tensor(x) for x in tensors]
-    along = DimAttrs(at.axis(values[0], axis))
-    return reduce(lambda x, y: at.b.emit(OpKind.CONCAT, x, y, attrs=along), values)
+    values = tuple(at.tensor(x) for x in tensors)
+    return views.concatenated(at.b, values, None, at.axis(values[0], axis))
 
 
 def _stack(at: At, tensors: Sequence[Any], axis: int = 0) -> Term:
-    where = axis + len(at.shape) if axis < 0 else axis
-    values = []
-    for x in tensors:
-        value = full(at.b, at.tensor(x), (*at.shape[:where], *at.shape[where + 1 :]))
-        held = at.b.shape(value)
-        values.append(lowering.reshaped(at.b, value, (*held[:where], 1, *held[where:])))
-    return reduce(lambda x, y: at.b.emit(OpKind.CONCAT, x, y, attrs=DimAttrs(where)), values)
+    values = tuple(at.tensor(x) for x in tensors)
+    return views.stacked(at.b, values, axis + len(at.shape) if axis < 0 else axis)
+
+
+def _slice(at: At, x: Any, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Term:
+    value = at.tensor(x)
+    along = at.axis(value, axis)
+    numbers = range(*slice(start, end, step).indices(at.b.shape(value)[along]))
+    return views.sliced(at.b, value, along, numbers[0], len(numbers), step)
+
+
+def _select(at: At, x: Any, axis: int, index: int) -> Term:
+    value = at.tensor(x)
+    along = at.axis(value, axis)
+    chosen = views.sliced(at.b, value, along, index % at.b.shape(value)[along], 1)
+    return views.reshaped(at.b, chosen, at.shape)
+
+
+def _split(at: At, x: Any, sizes: int | Sequence[int], axis: int = 0) -> Result:
+    """Parts of one extent, the last one perhaps smaller, or of these extents."""
+    value = at.tensor(x)
+    along = at.axis(value, axis)
+    whole = at.b.shape(value)[along]
+    extents = [min(sizes, whole - at_) for at_ in range(0, whole, sizes)] if isinstance(sizes, int) else list(sizes)
+    return _parts(views.split(at.b, value, tuple(extents), along))
+
+
+def _chunk(at: At, x: Any, parts: int, axis: int = 0) -> Result:
+    value = at.tensor(x)
+    return _parts(views.chunk(at.b, value, parts, at.axis(value, axis)))
+
+
+def _parts(made: Any) -> Result:
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _unbind(at: At, x: Any, axis: int = 0) -> Result:
+    value = at.tensor(x)
+    along = at.axis(value, axis)
+    return tuple(_select(at, x, along, index) for index in range(at.b.shape(value)[along]))
+
+
+def _flip(at: At, x: Any, axes: Sequence[int]) -> Term:
+    value = at.tensor(x)
+    return views.flipped(at.b, value, at.axes(value, axes)) if axes else value
 
 
 ROWS: dict[str, Row] = {
+    "aten.slice.Tensor": _slice,
+    "aten.select.int": _select,
+    "aten.split.Tensor": _split,
+    "aten.split.sizes": _split,
+    "aten.split_with_sizes.default": _split,
+    "aten.chunk.default": _chunk,
+    "aten.unbind.int": _unbind,
+    "aten.flip.default": _flip,
+    "aten.narrow.default": lambda at, x, axis, start, length: _slice(at, x, axis, start, start + length),
     "aten.view.default": _reshape,
     "aten._unsafe_view.default": _reshape,
     "aten.reshape.default": _reshape,

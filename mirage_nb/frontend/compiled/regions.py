@@ -17,7 +17,7 @@ from typing import Any
 from mirage_nb.frontend.aten import VIEWS
 from mirage_nb.frontend.aten.terms import Left
 from mirage_nb.frontend.translate import Translation, names_of
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import Piece
@@ -217,7 +217,7 @@ def _lies_well(node: Any) -> bool:
 def _region(piece: Piece, known: dict[int, Any], fixed: set[Any]) -> Region:
     if any(value not in known for value in (*piece.reads, *piece.writes)):
         raise Left("it is cut at a value that PyTorch's graph does not have")
-    kinds = [op.kind for op in piece.graph.ops if op.kind not in FREE]
+    kinds = [op.kind for op in piece.graph.ops if op.kind not in FREE and op.kind is not OpKind.CAST]
     if len(kinds) < 2:
         raise Left("a single operator: there is nothing to fuse")
     reads = tuple(known[value] for value in piece.reads)
