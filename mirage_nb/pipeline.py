@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_nb.codegen import emit
 from mirage_nb.errors import LaunchError, MirageError, OptionError, StoreError
+from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.runtime.passes import FINALISTS_CPU, Pass, Passes
@@ -456,14 +457,14 @@ def _runs(gpu: Gpu | None, target: Target) -> Gpu | None:
 
 
 def _written(header: Header) -> TensorProgram:
-    """The program of a stored session, with its text where that still says the same."""
+    """The program of a stored session, with its text where that says the same, else with the text of its graph."""
     try:
         program = parse(header.text, name=header.title, sizes=header.sizes)
     except MirageError:
         program = None
     if program is not None and program.graph == header.graph:
         return program
-    return TensorProgram(header.title, header.text, header.graph, (), header.sizes)
+    return TensorProgram(header.title, print_graph(header.graph), header.graph, (), header.sizes)
 
 
 def _parsed(program: str | Path | TensorProgram, name: str, sizes: Mapping[str, int] | None) -> TensorProgram:

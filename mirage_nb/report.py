@@ -54,7 +54,8 @@ def _table(snapshot: Snapshot) -> list[str]:
     rows = [f"{'muGraph':<10}{'kernels':>8}{'operators':>10}{'estimate us':>13}{'time us':>9}  verdict"]
     for c in snapshot.candidates[:SHOWN_CANDIDATES]:
         timed = f"{c.time_us:.2f}" if c.time_us is not None else "-"
-        what = f"{c.verdict.kind.value}, {c.verdict.trials} trials" + (f"; {c.note}" if c.note else "")
+        trials = f", {c.verdict.trials} trials" if c.verdict.trials else ""
+        what = f"{c.verdict.kind.value}{trials}" + (f"; {c.note}" if c.note else "")
         rows.append(f"{c.digest[:8]:<10}{c.kernels:>8}{c.operators:>10}{c.estimate_us:>13.2f}{timed:>9}  {what}")
     left = len(snapshot.candidates) - SHOWN_CANDIDATES
     if left > 0:

@@ -175,7 +175,7 @@ def test_times_of_an_earlier_life_come_first_and_say_so(no_passes: None, tmp_pat
         found = resume("s", store=path).result(60)
         assert found.candidates[0].digest == last.digest and found.candidates[0].before == Timed(4.5, "a card")
         assert all(c.time_us is None for c in found.candidates)
-        assert "4.50 µs measured before on a card" in snapshot_text(found)
+        assert "4.50 µs as stored, of a card" in snapshot_text(found)
 
 
 def test_another_target_begins_anew_under_the_same_name(no_passes: None, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import sqlite3
 import time
@@ -27,8 +28,10 @@ from mirage_nb.search.session.findings import Bounds, Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.plain import MAX_TEXT, Memo, read, write
 from mirage_nb.search.session.progress import Candidate, Rejected
-from mirage_nb.search.space import Configuration
+from mirage_nb.search.space import EFFORTS, Configuration
 from mirage_nb.settings import read_settings
+from mirage_nb.targets import TARGETS
+from mirage_nb.verify.verdict import VerdictKind
 
 T = TypeVar("T")
 
@@ -140,8 +143,20 @@ class Store:
         saved, header_text, facts_text = row
         header = self._read(Header, header_text, name)
         facts = self._read(Facts, facts_text, name)
+        self._check_numbers(header, facts, name)
         self._check_candidates((*facts.known, *facts.offered), header.graph, name)
         return float(saved) if isinstance(saved, float) else 0.0, header, facts
+
+    def _check_numbers(self, header: Header, facts: Facts, name: str) -> None:
+        """A search within these bounds can be begun, and the clock goes on."""
+        budget, seconds = header.bounds.budget, header.seconds
+        limits = budget.seconds, budget.max_values, budget.max_block_ops, 1.0 if seconds is None else seconds
+        if not all(0 < number < math.inf for number in limits) or not 0 <= header.seed < 2**62:
+            raise self._damaged(name, "its bounds are none")
+        if header.bounds.effort not in EFFORTS or header.target not in TARGETS:
+            raise self._damaged(name, "this version has no such effort, or no such target")
+        if not all(0 <= number < math.inf for number in (facts.seconds, facts.first_seconds or 0.0)):
+            raise self._damaged(name, "its clock is none")
 
     def _ended(self, db: sqlite3.Connection, name: str, header: Header) -> Iterator[Explored]:
         """What was done of exactly this search, oldest first; graphs that entries share are read once."""
@@ -165,12 +180,15 @@ class Store:
             raise self._damaged(name, error.message) from error
 
     def _check_candidates(self, candidates: Sequence[Candidate], program: KernelGraph, name: str) -> None:
-        """A muGraph is what its digest says, has the program's inputs, and is legal. Winners are verified and
-        compared with the program again before anybody gets them, so a forged verdict wins nothing."""
-        for candidate in candidates:
-            if candidate.graph.inputs != program.inputs or not candidate.verdict.accepted:
-                raise self._damaged(name, f"muGraph {candidate.digest[:8]} is not one of this program")
+        """A muGraph is what its digest says, has the program's inputs and outputs, is legal, and its numbers are
+        numbers. What its verdict says is looked at again by the session that goes on (`search.session.restored`)."""
         self._check_legal(candidates, name)
+        for candidate in candidates:
+            kind = candidate.verdict.kind
+            if not _fits(candidate.graph, program) or not (candidate.verdict.accepted or kind is VerdictKind.STORED):
+                raise self._damaged(name, f"muGraph {candidate.digest[:8]} is not one of this program")
+            if not all(number >= 0 for number in _numbers(candidate)):
+                raise self._damaged(name, f"muGraph {candidate.digest[:8]} has times that are none")
 
     def _check_legal(self, found: Sequence[Candidate | Rejected], name: str) -> None:
         for one in found:
@@ -363,6 +381,21 @@ def _create(db: sqlite3.Connection) -> None:
     db.executescript(
         f"BEGIN IMMEDIATE; {made}; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA}; COMMIT"
     )
+
+
+def _fits(graph: KernelGraph, program: KernelGraph) -> bool:
+    """Whether a graph takes and gives what the program does, under the same names, in the same order."""
+    given = graph.inputs, graph.output_names, [(t.shape, t.dtype) for t in graph.output_types]
+    return given == (program.inputs, program.output_names, [(t.shape, t.dtype) for t in program.output_types])
+
+
+def _numbers(candidate: Candidate) -> Iterator[float]:
+    """What candidates are ranked by, microseconds."""
+    yield candidate.estimate_us
+    if candidate.time_us is not None:
+        yield candidate.time_us
+    if candidate.before is not None:
+        yield candidate.before.us
 
 
 def _slot(configuration: Configuration, bounds: Bounds) -> str:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 
 class VerdictKind(enum.Enum):
-    """The rungs. A higher rung says more; OUTSIDE_LAX and UNDECIDED say that field trials do not apply."""
+    """The rungs. A higher rung says more; OUTSIDE_LAX and UNDECIDED say that field trials do not apply, STORED that a
+    file says so and nobody has looked since."""
 
     REFUTED = "refuted"
+    STORED = "as stored"
     UNDECIDED = "undecided"
     OUTSIDE_LAX = "outside LAX"
     FIELD = "field"

@@ -185,12 +185,12 @@ def _row(rank: int, candidate: Candidate, chosen: bool, peer_us: float | None, p
 
 
 def _time(candidate: Candidate) -> tuple[float, str]:
-    """What to sort by, and what to show: the time, one that was measured before, or none."""
+    """What to sort by, and what to show: the time, one that a store has, or none."""
     if candidate.time_us is not None:
         return candidate.time_us, f"{candidate.time_us:.2f} µs"
     if candidate.before is not None:
-        on = escape(candidate.before.on)
-        return candidate.before.us, f"<i title='measured before on {on}'>{candidate.before.us:.2f} µs before</i>"
+        us, on = candidate.before.us, escape(candidate.before.on)
+        return us, f"<i title='as stored: measured before on {on}'>{us:.2f} µs stored</i>"
     return 1e9, "–"
 
 

@@ -69,9 +69,9 @@ def _line(group: Group) -> str:
 
 
 def duration(candidate: Candidate) -> str:
-    """The measured time, one that was measured before, or the estimate, marked as what they are."""
+    """The measured time, one that a store has, or the estimate, marked as what they are."""
     if candidate.time_us is not None:
         return f"{candidate.time_us:.2f} µs"
     if candidate.before is not None:
-        return f"{candidate.before.us:.2f} µs measured before on {candidate.before.on}"
+        return f"{candidate.before.us:.2f} µs as stored, of {candidate.before.on}"
     return f"≈{candidate.estimate_us:.2f} µs estimated"

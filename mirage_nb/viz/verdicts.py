@@ -21,7 +21,8 @@ def badge(verdict: Verdict) -> str:
 
 def outcome(one: Rejected) -> str:
     """What became of a muGraph that was not accepted, in a word or two."""
-    return WRONG if one.verdict.accepted else one.verdict.kind.value
+    believed = one.verdict.accepted or one.verdict.kind is VerdictKind.STORED
+    return WRONG if believed else one.verdict.kind.value
 
 
 def verdict_html(verdict: Verdict) -> str:

@@ -103,9 +103,9 @@ def test_a_measured_time_is_told_from_an_estimate() -> None:
 def test_a_time_that_was_measured_before_says_so_and_is_no_speed_up() -> None:
     one = replace(candidates(1)[0], before=Timed(5.25, "NVIDIA <H200>"))
     html = candidates_html(replace(snapshot(), candidates=(one,)), "", 10.5)
-    assert "5.25 µs before" in html and "measured before on NVIDIA &lt;H200&gt;" in html and "×" not in html
-    assert "5.25 µs measured before on NVIDIA <H200>" in snapshot_text(replace(snapshot(), candidates=(one,)))
-    assert "µs before" not in candidates_html(replace(snapshot(), candidates=(replace(one, time_us=6.0),)))
+    assert "5.25 µs stored" in html and "measured before on NVIDIA &lt;H200&gt;" in html and "×" not in html
+    assert "5.25 µs as stored, of NVIDIA <H200>" in snapshot_text(replace(snapshot(), candidates=(one,)))
+    assert "µs stored" not in candidates_html(replace(snapshot(), candidates=(replace(one, time_us=6.0),)))
 
 
 def test_messages_that_say_the_same_are_one_line_that_opens() -> None:

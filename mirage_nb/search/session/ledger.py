@@ -17,6 +17,7 @@ from mirage_nb.search.saturation.events import Prefix
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State, Timed
 from mirage_nb.search.space import Configuration
+from mirage_nb.verify.verdict import Verdict
 
 T = TypeVar("T")
 
@@ -68,6 +69,7 @@ class Ledger:
         self._left_out: dict[Configuration | None, tuple[str, ...]] = {}
         self._known: dict[str, Candidate] = {}
         self._offered: dict[str, Candidate] = {}
+        self._judged: dict[str, Verdict] = {}
         self._dropped: dict[str, str] = {}
         self._excluded: set[str] = set()
         self._pinned: set[str] = set()
@@ -154,6 +156,27 @@ class Ledger:
         """Add a verified muGraph that no configuration found, unless it is known."""
         if candidate.digest not in self._known and candidate.digest not in self.all:
             self._offered[candidate.digest] = candidate
+        elif not candidate.is_as_stored:
+            self.judge(candidate.digest, candidate.verdict)
+
+    def judge(self, digest: str, verdict: Verdict) -> None:
+        """What this session found of a candidate that was as stored."""
+        self._judged[digest] = verdict
+
+    @property
+    def unjudged(self) -> tuple[Candidate, ...]:
+        """The candidates that are as stored, and that nobody has looked at, best first, with their small pairs."""
+        first = {c.digest: c for c in reversed([*self._all()])}
+        left = [c for c in self.ranked() if c.is_as_stored and c.digest not in self._judged]
+        return tuple(replace(c, small=first[c.digest].small) for c in left)
+
+    def _as_known(self, candidate: Candidate) -> Candidate:
+        """A candidate with all that is known of it; a small pair stands for a muGraph only if that was verified."""
+        known = self._known.get(candidate.digest, candidate)
+        if not known.is_as_stored:
+            return known
+        verdict = self._judged.get(candidate.digest, known.verdict)
+        return replace(known, verdict=verdict, small=candidate.small if verdict.accepted else None)
 
     def drop(self, digest: str, why: str) -> None:
         """Take a wrong candidate out for good."""
@@ -179,7 +202,7 @@ class Ledger:
     def all(self) -> dict[str, Candidate]:
         """All candidates by their digests, excluded ones too, as they are known now."""
         first = {c.digest: c for c in reversed([*self._all()]) if c.digest not in self._dropped}
-        return {digest: self._known.get(digest, candidate) for digest, candidate in first.items()}
+        return {digest: self._as_known(candidate) for digest, candidate in first.items()}
 
     def _all(self) -> Iterator[Candidate]:
         """In the order of configurations; then what smaller bounds found, and what was offered."""
@@ -196,7 +219,7 @@ class Ledger:
         for candidate in self._all():
             if candidate.digest not in seen:
                 seen.add(candidate.digest)
-                yield self._known.get(candidate.digest, candidate)
+                yield self._as_known(candidate)
 
     # -- what is handed out ---------------------------------------------------------------------------
 
@@ -209,11 +232,11 @@ class Ledger:
         return Facts(
             seconds=seconds,
             first_seconds=first_seconds,
-            known=tuple(self._known[digest] for digest in sorted(self._known)),
+            known=tuple(self._as_known(self._known[digest]) for digest in sorted(self._known)),
             dropped=dict(self._dropped),
             excluded=tuple(sorted(self._excluded)),
             pinned=tuple(sorted(self._pinned)),
-            offered=tuple(self._offered.values()),
+            offered=tuple(map(self._as_known, self._offered.values())),
         )
 
     def restore(self, facts: Facts) -> None:
@@ -275,7 +298,7 @@ class Ledger:
                     graph=candidate.graph,
                     configuration=candidate.configuration,
                     operators=candidate.operators,
-                    verdict=candidate.verdict,
+                    verdict=self._as_known(candidate).verdict,
                     why=why,
                 )
         for one in _sample([one.findings.rejected for one in held if one.findings.rejected], KEPT_REJECTED):

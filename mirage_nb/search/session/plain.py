@@ -29,6 +29,7 @@ SCHEMA = "mirage_nb"
 VERSION = 1
 MAX_TEXT = 64_000_000
 """Characters; a configuration's whole result takes about half a million."""
+MAX_WHOLE = 2**64
 ODD_NUMBERS = ("inf", "-inf", "nan")
 
 Memo = MutableMapping[str, KernelGraph]
@@ -128,6 +129,8 @@ class _Reader:
         if kind in (int, str, bool, type(None)):
             if type(plain) is not kind:
                 raise FormatError(f"{where}: {shown(plain)} is not of type {kind.__name__}")
+            if kind is int and abs(plain) > MAX_WHOLE:
+                raise FormatError(f"{where}: a number beyond 2^64")
             return plain
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if origin is types.UnionType:

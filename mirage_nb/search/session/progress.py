@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
-from mirage_nb.verify.verdict import Verdict
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 
 class State(enum.Enum):
@@ -24,7 +24,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A time that was measured in an earlier life of the session: microseconds, and the card's name."""
+    """A time that a store has, measured in an earlier life of the session: microseconds, and the card's name."""
 
     us: float
     on: str
@@ -72,11 +72,17 @@ class Candidate:
     before: Timed | None = None
 
     @property
-    def rank(self) -> tuple[bool, float, bool, float, bool, bool, float, int, str]:
+    def is_as_stored(self) -> bool:
+        """Whether nothing but a file says that it is right."""
+        return self.verdict.kind is VerdictKind.STORED
+
+    @property
+    def rank(self) -> tuple[bool, bool, float, bool, float, bool, bool, float, int, str]:
         """Candidates in this order are best first: measured, measured before, executed, not yet tried, tried in
-        vain."""
+        vain; what is as stored comes after all that this session has verified."""
         measured = self.time_us is not None
         return (
+            self.is_as_stored,
             not measured,
             self.time_us if self.time_us is not None else 0.0,
             self.before is None,
@@ -133,5 +139,7 @@ class Snapshot:
 
     @property
     def best(self) -> Candidate | None:
-        """The candidate to run: fastest measured, else best estimate among those that were executed, else of all."""
-        return min(self.candidates, key=lambda candidate: candidate.rank, default=None)
+        """The candidate to run: fastest measured, else best estimate among those that were executed, else of all; none
+        that is as stored."""
+        verified = (candidate for candidate in self.candidates if not candidate.is_as_stored)
+        return min(verified, key=lambda candidate: candidate.rank, default=None)

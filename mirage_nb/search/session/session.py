@@ -32,9 +32,11 @@ from mirage_nb.search.session.findings import BOUND_NAMES, Bounds, Explored, Fin
 from mirage_nb.search.session.ledger import Facts, Ledger
 from mirage_nb.search.session.mailbox import Moment
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
+from mirage_nb.search.session.restored import as_stored, look_again
 from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.search.switches import Switches
 from mirage_nb.targets import Target
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 NOTHING_SWITCHED = Switches()
 TICK_SECONDS = 0.05
@@ -207,6 +209,18 @@ class SearchSession(Background):
         with self._turn:
             self._ledger.update(candidate)
 
+    def unjudged(self) -> tuple[Candidate, ...]:
+        """The candidates that are as stored, and that this session has not looked at, best first."""
+        with self._turn:
+            return self._ledger.unjudged
+
+    def judge(self, candidate: Candidate, verdict: Verdict) -> None:
+        """What this session found of a candidate that was as stored; a wrong one is dropped."""
+        with self._turn:
+            self._ledger.judge(candidate.digest, verdict)
+            if verdict.kind is VerdictKind.REFUTED:
+                self._ledger.drop(candidate.digest, f"{candidate.digest[:8]}: what the store says is wrong: {verdict}")
+
     def drop(self, digest: str, why: str) -> None:
         """Take a candidate out of the results and say why."""
         with self._turn:
@@ -268,12 +282,15 @@ class SearchSession(Background):
 
     def _search(self) -> None:
         self._restore()
+        look_again(self, HEAD_START_SECONDS)
         prepared = prepare(self.program, seed=self.seed)
         tasks = self._head_start(self._agenda(prepared))
         if tasks and not self._is_over():
             crew = Crew(self._executor(), self)
             crew.begin(tasks)
             self._oversee(crew, prepared)
+        if self.proceed():
+            self._follow(partial(look_again, self))
         with self._turn:
             if self._is_over():
                 self._ledger.leave_out(None, "stopped by the user")
@@ -309,7 +326,7 @@ class SearchSession(Background):
         if self._restored:
             return
         self._restored = True
-        facts, ended = self._recorder.restore()
+        facts, ended = as_stored(*self._recorder.restore())
         with self._turn:
             self._ledger.restore(facts)
             for found in ended:

@@ -1,0 +1,131 @@
+"""What a checkpoint says of muGraphs, until this session has verified them itself.
+
+In: facts and findings of an earlier life, from a file that anybody may have written. Out: the same, with candidates
+that are `as stored`; then, one by one, what this session makes of them. Invariants: no verdict and no time of a
+checkpoint is ever shown as one of this session's; a muGraph is accepted again only by a proof for all sizes, or by
+trials at its own shape, never on the word of the small pair that lies beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from mirage_nb.errors import MirageError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.search.session.findings import Explored
+from mirage_nb.search.session.ledger import Facts
+from mirage_nb.search.session.progress import Candidate, Timed
+from mirage_nb.verify.proof import Proof, lifted, prove
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+from mirage_nb.verify.work import work
+
+PROOF_SECONDS = 5.0
+MAX_STEPS, MAX_ELEMENTS = 20_000, 2**24
+"""What a trial may take here (see `verify.work`): a file may hold graphs that take minutes each."""
+LIMIT_SECONDS = 60.0
+"""What a worker may take for one muGraph."""
+
+
+class Doubting(Protocol):
+    """A session that has something in it that is as stored."""
+
+    program: KernelGraph
+    seed: int
+
+    def unjudged(self) -> tuple[Candidate, ...]:
+        """The candidates that nobody has looked at, best first."""
+
+    def judge(self, candidate: Candidate, verdict: Verdict) -> None:
+        """Note what came of one of them."""
+
+    def proceed(self) -> bool:
+        """Whether to go on."""
+
+    def call_all(
+        self, function: Callable[..., Verdict], arguments: Sequence[tuple[Any, ...]], *, seconds: float
+    ) -> Iterator[tuple[int, Future[Verdict]]]:
+        """Many calls by workers, and how they ended."""
+
+
+def look_again(session: Doubting, seconds: float | None = None) -> None:
+    """Verify what is as stored, the best first: for so many seconds in this thread, or all of it by workers.
+
+    Raises Stopped as `call_all` does.
+    """
+    left = session.unjudged()
+    arguments = [(session.program, candidate, session.seed) for candidate in left]
+    if seconds is None:
+        for number, future in session.call_all(verified_again, arguments, seconds=LIMIT_SECONDS) if left else ():
+            session.judge(left[number], _outcome(left[number], future.result))
+        return
+    until = time.monotonic() + seconds
+    for candidate, asked in zip(left, arguments, strict=True):
+        if time.monotonic() > until or not session.proceed():
+            return
+        session.judge(candidate, _outcome(candidate, partial(verified_again, *asked)))
+
+
+def _outcome(candidate: Candidate, found: Callable[[], Verdict]) -> Verdict:
+    try:
+        return found()
+    except (MirageError, MemoryError) as error:
+        return replace(candidate.verdict, note=f"{candidate.verdict.note}: {error}")
+
+
+def as_stored(facts: Facts, ended: Sequence[Explored]) -> tuple[Facts, tuple[Explored, ...]]:
+    """What a checkpoint has, with nothing in it that only this session can say."""
+
+    def doubted(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        return tuple(map(_doubted, candidates))
+
+    return replace(facts, known=doubted(facts.known), offered=doubted(facts.offered)), tuple(
+        replace(found, findings=replace(found.findings, candidates=doubted(found.findings.candidates)))
+        for found in ended
+    )
+
+
+def _doubted(candidate: Candidate) -> Candidate:
+    timed = candidate.before if candidate.time_us is None else Timed(candidate.time_us, candidate.executed_on)
+    note = f"{candidate.verdict.kind.value} when it was stored, not verified since"
+    return replace(
+        candidate, verdict=Verdict(VerdictKind.STORED, note=note), before=timed,
+        time_us=None, error=None, executed_on="", note="",
+    )  # fmt: skip
+
+
+def verified_again(program: KernelGraph, candidate: Candidate, seed: int) -> Verdict:
+    """What this session makes of a candidate that was stored.
+
+    The verdict is the one that a search would have found; `STORED` where there is neither a proof nor a shape that is
+    small enough to try. Raises as `verify` and `prove`.
+    """
+    graph = candidate.graph
+    order = tuple(range(len(program.outputs)))  # a kernel writes its outputs in the program's order
+    proof = prove(program, graph, seconds=PROOF_SECONDS, outputs=order)
+    pair = candidate.small or (program, graph)
+    tried = verify(*pair, seed=seed + 1) if _is_quick(*pair) else candidate.verdict
+    if isinstance(proof, Proof):
+        return tried if candidate.small and tried.kind is VerdictKind.FIELD else lifted(_unless_wrong(tried), proof)
+    if not _is_quick(program, graph):
+        return replace(candidate.verdict, note=f"{candidate.verdict.note}: {proof}, and too large to be tried")
+    real = verify(program, graph, seed=seed + 1) if candidate.small else tried
+    if real.accepted and real.outputs not in ((), order):
+        return replace(real, kind=VerdictKind.REFUTED, note="its outputs are in another order")
+    return tried if real.accepted and tried.kind is VerdictKind.FIELD else real
+
+
+def _unless_wrong(tried: Verdict) -> Verdict:
+    """Trials of a small pair that is none of what was proved say nothing about it."""
+    return Verdict(VerdictKind.UNDECIDED) if tried.kind is VerdictKind.REFUTED else tried
+
+
+def _is_quick(*graphs: KernelGraph) -> bool:
+    """Whether trials take no more than a second."""
+    found = [work(graph) for graph in graphs]
+    return all(one.steps <= MAX_STEPS and one.elements <= MAX_ELEMENTS for one in found)
