@@ -436,10 +436,23 @@ def wgmma_case(columns: int, a_order: str, b_order: str, *, element: str = "f16"
     return Case(name, "wgmma.cu", "matmul", (1, 1, 1), (128, 1, 1), shared, args, options)
 
 
+def _quads() -> Case:
+    """Words that the four lanes of a row exchange: lane q's word i becomes word q of lane i."""
+    w = np.arange(128, dtype=np.uint32).reshape(8, 4, 4)
+    return Case("quads", "functions.cu", "quads", (1, 1, 1), (32, 1, 1), 0, (In(w), Out(w.transpose(0, 2, 1).copy())))
+
+
+def _roles() -> Case:
+    """A warpgroup hands registers over to two others."""
+    x = _normal(384)
+    expected = Out((x * 3 + 1).astype(np.float32), 1e-5, 1e-6)
+    return Case("roles", "roles.cu", "roles", (1, 1, 1), (384, 1, 1), 0, (In(x), expected))
+
+
 AMPERE: tuple[Case, ...] = (
     _convert(), _all_halves(), _pack(), _math(), _waves(), _vectors(), _exchanges(), _reductions(), _hand_over(),
     _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_f32", 8), _ldmatrix(), _copies(), _atomics(),
-    _places(), _row_sum(), _softmax(), _matmul_cp_async("f16"), _matmul_cp_async("bf16"),
+    _places(), _quads(), _row_sum(), _softmax(), _matmul_cp_async("f16"), _matmul_cp_async("bf16"),
 )  # fmt: skip
 """Kernels for sm_80 and newer."""
 
@@ -448,6 +461,7 @@ HOPPER: tuple[Case, ...] = (
     _box_2d(32, 32, 96, 30), _box_2d(0, 128, 48, 8), _box_3d(), _bulk(), _matmul_tma(),
     wgmma_case(8, "K", "MN"), wgmma_case(16, "MN", "K"), wgmma_case(32, "K", "K"), wgmma_case(64, "MN", "MN"),
     wgmma_case(64, "K", "K", element="bf16"), wgmma_case(128, "K", "MN", registers=True),
-    wgmma_case(256, "MN", "MN", element="bf16"),
+    wgmma_case(256, "MN", "MN", element="bf16"), wgmma_case(80, "K", "K"), wgmma_case(192, "K", "MN", element="bf16"),
+    wgmma_case(224, "K", "K"), wgmma_case(112, "MN", "K", element="bf16"), _roles(),
 )  # fmt: skip
 """Kernels for sm_90a."""

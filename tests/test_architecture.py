@@ -35,6 +35,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.frontend.translate": 3,
     "mirage_nb.algebra": 2,
     "mirage_nb.interp": 2,
+    "mirage_nb.tile": 2,
     "mirage_nb.verify.verdict": 2,
     "mirage_nb.verify": 3,
     "mirage_nb.search": 3,

@@ -10,12 +10,17 @@ from fractions import Fraction
 
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
+from mirage_nb.codegen.tile_program import LINE_BYTES, ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, Options, Plan, default_options
 from mirage_nb.optimize import plan as plan_graph
+from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.targets import Target
+from mirage_nb.tile.program import Program
 
+INDEX_LIMIT = 2**31
+"""Element offsets are 32-bit."""
 HEADER = '#include "mirage_device.cuh"\n\nusing namespace mirage;\n'
 
 
@@ -93,6 +98,11 @@ def _kernel(
 ) -> tuple[Launch, str]:
     graph, overlap = plan.graph, plan.overlaps[index]
     operands = graph.ops[index].inputs
+    for type_ in (*(graph.types[v] for v in values), *block_plan.block.args):
+        if type_.elements >= INDEX_LIMIT:
+            raise EmitError(f"a tensor of {type_} has more than 2^31 elements", hint="split it over several calls")
+    if block_plan.program is not None:
+        return _program(index, block_plan.program, overlap, operands, values)
     text = KernelText(f"kernel{index}", block_plan, literals, tuple(graph.types[v] for v in values), overlap)
     grid = (*block_plan.block.grid, 1, 1)[:3]
     args: tuple[TensorArg | MapArg, ...] = (
@@ -111,3 +121,18 @@ def _kernel(
         overlap.behind,
     )
     return launch, source
+
+
+def _program(
+    index: int, program: Program, overlap: Overlap, operands: tuple[int, ...], values: tuple[int, ...]
+) -> tuple[Launch, str]:
+    """A kernel that was planned as a tile program."""
+    text = ProgramText(f"kernel{index}", program, overlap)
+    args: tuple[TensorArg | MapArg, ...] = (
+        *(TensorArg(operands[i]) for i in text.params()),
+        *(TensorArg(v) for v in values),
+        *(MapArg(operands[b.operand], b.rows, b.columns, b.box, LINE_BYTES) for b in text.tensor_maps()),
+    )
+    shared = max(program.shared_bytes, overlap.least_shared)
+    grid = (program.blocks, 1, 1)
+    return Launch(f"kernel{index}", grid, program.threads, shared, args, index, overlap.behind), text.text()

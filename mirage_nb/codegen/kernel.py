@@ -27,16 +27,12 @@ from mirage_nb.codegen.reader import Scope
 from mirage_nb.codegen.reduce import emit_finish_reduce, emit_reduce, share
 from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.errors import EmitError
 from mirage_nb.ir import AccumAttrs, InIterAttrs, OpKind, TensorType
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.placement import MATMULS, Phase, Step, StepKind
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.transfer import Boxes
 from mirage_nb.optimize.wide import right_leaves
-
-INDEX_LIMIT = 2**31
-"""Element offsets are 32-bit."""
 
 
 class KernelText:
@@ -64,9 +60,6 @@ class KernelText:
         self.wide_tiles = right_leaves(plan.block, plan.region) if wide and plan.region else frozenset[int]()
         self.awaited = True
         self.looped = False
-        for shape in (*self.block.args, *self.outputs):
-            if shape.elements >= INDEX_LIMIT:
-                raise EmitError(f"a tensor of {shape} has more than 2^31 elements", hint="split it over several calls")
 
     def text(self) -> str:
         """The whole function."""

@@ -24,7 +24,9 @@ class Options:
     warps on tiles as the copy engine leaves them (wgmma, sm_90a), where each warp has 16 rows and all keys of them.
     chained: the first kernel starts while the launch in front of the muGraph still runs, and waits by itself; what is
     launched behind the muGraph may start while its last kernel runs (sm_90 and later). spread: kernels that start
-    early ask for so much shared memory that no multiprocessor takes more of their blocks than its share.
+    early ask for so much shared memory that no multiprocessor takes more of their blocks than its share. specialised:
+    products of many rows by persistent blocks whose warps have roles (`optimize.product_program`, sm_90a); `warps` and
+    `stages` follow from the tiles then.
     """
 
     warps: int = 8
@@ -33,6 +35,7 @@ class Options:
     wide: bool = False
     chained: bool = False
     spread: bool = False
+    specialised: bool = False
 
     @property
     def compute_threads(self) -> int:
@@ -47,12 +50,13 @@ class Options:
 
 def default_options(target: Target) -> Options:
     """What is tried first on a target."""
-    return Options(bulk=target.tma)
+    return Options(bulk=target.tma, specialised=target.capability == WARPGROUPS)
 
 
 def all_options(target: Target) -> tuple[Options, ...]:
     """Everything that a tuner may try on a target, the default first."""
     first = default_options(target)
+    plain = replace(first, specialised=False)
     others = (
         Options(warps, stages, bulk)
         for bulk in ((True, False) if target.tma else (False,))
@@ -61,5 +65,6 @@ def all_options(target: Target) -> tuple[Options, ...]:
     )
     wide = [Options(w, s, True, True) for w in (4, 8) for s in (4, 2)] if target.capability == WARPGROUPS else []
     near = [Options(w, s, target.tma, wide) for w, s, wide in CHAINED if target.capability >= DEPENDENT_LAUNCH]
+    near += [first] if first.specialised else []
     chained = [replace(o, chained=True, spread=spread) for o in near for spread in (False, True)]
-    return tuple(dict.fromkeys((first, *others, Options(16, 4, target.tma), *wide, *chained)))
+    return tuple(dict.fromkeys((first, plain, *others, Options(16, 4, target.tma), *wide, *chained)))

@@ -7,16 +7,20 @@ its elementwise chains fused, nothing else is changed. Invariant: emitting a pla
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from mirage_nb.errors import TargetError
-from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind
+from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind, TensorType
 from mirage_nb.optimize.held import Held, find_held
 from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
 from mirage_nb.optimize.options import WARPGROUPS, Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.placement import MATMULS, Phase, Place, Placement, Step, StepKind, pairs, place
+from mirage_nb.optimize.product import find_product
+from mirage_nb.optimize.product_program import Given, product_program
 from mirage_nb.optimize.region import Region, find_region
 from mirage_nb.optimize.scales import move_scales
 from mirage_nb.optimize.schedule import Access, barriers, order, overlapping
@@ -27,6 +31,7 @@ from mirage_nb.optimize.transfer import boxes
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.optimize.widen import widen
 from mirage_nb.targets import Target
+from mirage_nb.tile.program import Copy, Program, flat
 
 RESERVED_BYTES = 1024
 """Shared memory kept for small static arrays (barriers, reduction scratch)."""
@@ -54,8 +59,8 @@ class Buffer:
 class BlockPlan:
     """Everything that was decided for one graph-defined operator.
 
-    held: tiles in registers; steps and shared tensors there are none then. region: the warp-private loop body,
-    if there is one. tilings: operator index -> Tiling, for Matmuls on
+    held: tiles in registers; program: the block as a tile program; steps and shared tensors there are none then.
+    region: the warp-private loop body, if there is one. tilings: operator index -> Tiling, for Matmuls on
     tensor cores and the accumulators of a region. barriers: positions in `steps` before which a block-wide
     barrier stands; entry_barrier, loop_barrier: one stands before the loop, at the top of every iteration,
     whatever the ring needs.
@@ -74,6 +79,7 @@ class BlockPlan:
     barriers: frozenset[int]
     entry_barrier: bool
     loop_barrier: bool
+    program: Program | None = None
 
     def tiling(self, op: int) -> Tiling | None:
         """How warps share Matmul `op`; None: it runs on scalar units."""
@@ -82,6 +88,9 @@ class BlockPlan:
     @property
     def bulk_operands(self) -> frozenset[int]:
         """The operands whose tiles the copy engine brings: those that are streamed, where the block is bulk."""
+        if self.program is not None:
+            copied = (s.source for _, code in self.program.code for s in flat(code) if isinstance(s, Copy))
+            return frozenset(self.program.operand(name) for name in copied)
         if not self.options.bulk:
             return frozenset()
         loops = (s for s in self.steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
@@ -130,11 +139,14 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
     """
     literals = graph.uniform()
     kernels = tuple(
-        plan_block(op.body, target, options, frozenset(i for i, v in enumerate(op.inputs) if v in literals), private)
+        plan_block(
+            op.body, target, options, {i: literals[v] for i, v in enumerate(op.inputs) if v in literals}, private,
+            tuple(graph.types[v] for v in values),
+        )
         if isinstance(op.body, BlockGraph)
         else None
-        for op in graph.ops
-    )
+        for op, values in graph.definitions()
+    )  # fmt: skip
     bulk = [kernel.bulk_operands if kernel is not None else frozenset[int]() for kernel in kernels]
     return Plan(graph, kernels, overlaps(graph, target, bulk, options), *plan_device(graph))
 
@@ -189,11 +201,21 @@ def plan_block(
     block: BlockGraph,
     target: Target,
     options: Options,
-    literal_args: frozenset[int] = frozenset(),
+    literals: Mapping[int, Fraction] | None = None,
     private: bool = True,
+    outputs: tuple[TensorType, ...] = (),
 ) -> BlockPlan:
-    """Plan one block graph whose chains are as they shall be; the ring gets shallower until it fits. `private`: see
-    `plan_chains`. Raises TargetError."""
+    """Plan one block graph whose chains are as they shall be; the ring gets shallower until it fits. `literals`:
+    operands that are one number; `private`: see `plan_chains`; `outputs`: the types of its outputs, if they are not
+    those of the block graph. Raises TargetError."""
+    literal_args = frozenset(literals or ())
+    if options.specialised and private:
+        found = find_product(block, literal_args)
+        given = Given(outputs or block.output_types, literals or {})
+        program = product_program(found, target, given) if found is not None else None
+        if program is not None:
+            return _plan_program(block, program, options)
+    options = replace(options, specialised=False)
     held = find_held(block, literal_args, options.warps) if private else None
     if held is not None:
         return _plan_held(block, held, options, literal_args)
@@ -219,6 +241,15 @@ def plan_block(
         f"a block needs {planned.shared_bytes} bytes of shared memory; {target.name} has {available}",
         hint="use a larger grid or a larger for-loop range",
     )
+
+
+def _plan_program(block: BlockGraph, program: Program, options: Options) -> BlockPlan:
+    """The tile program says everything."""
+    chosen = replace(options, warps=program.roles[0].warps, stages=program.pipelines[0].stages, bulk=True)
+    return BlockPlan(
+        block, chosen, None, None, (), (), (), (), (), program.shared_bytes, frozenset(), entry_barrier=False,
+        loop_barrier=False, program=program,
+    )  # fmt: skip
 
 
 def _plan_held(block: BlockGraph, held: Held, options: Options, literal_args: frozenset[int]) -> BlockPlan:

@@ -201,3 +201,65 @@ def chain(m: int = 8, k: int = 64, n: int = 64) -> KernelGraph:
     c.save(c.accum(c.op(OpKind.MATMUL, c.read(0, (None,), 1), c.read(1, (None,), 0))), (None,))
     graph = graph.append(Op(OpKind.GRAPH, (3, 2), body=c.graph))
     return graph.returning((4,))
+
+
+def linear(
+    m: int = 256, k: int = 256, n: int = 256, rows: int = 128, columns: int = 128, *, dtype: DType = DType.F16,
+    activation: OpKind = OpKind.RELU, turned: tuple[bool, bool] = (False, False), residual: bool = False,
+    gated: bool = False, batch: int = 1, step: int = 64,
+) -> KernelGraph:  # fmt: skip
+    """act(X @ W + b) in one kernel of many rows, tiles of `rows` x `columns`, which may hang over the ends.
+
+    turned: X, W are stored transposed. residual: + R. gated: act(X @ W) * (X @ V) + b. batch: of X and R.
+    """
+    lead = (batch,) if batch > 1 else ()
+    x_shape, w_shape = ((k, m) if turned[0] else (m, k)), ((n, k) if turned[1] else (k, n))
+    args = [tensor((*lead, *x_shape), dtype), tensor(w_shape, dtype), tensor((n,), dtype)]
+    args += [tensor((*lead, m, n), dtype)] if residual else []
+    args += [tensor(w_shape, dtype)] if gated else []
+    grid = (*lead, -(-m // rows), -(-n // columns))
+    b = Block(tuple(args), grid, -(-k // step))
+    at = len(lead)
+    free = (0,) * at
+
+    def matrix(arg: int, cut: tuple[int | None, ...], shape: tuple[int, int], swap: bool, first: int) -> int:
+        """An operand as a product has it: `shape` of its tile, the summed dimension last (left) or first (right)."""
+        tile = shape[::-1] if swap else shape
+        summed = (0 if first else 1) if not swap else (1 if first else 0)
+        size = len(args[arg].shape)
+        value = b.read(arg, cut, size - 2 + summed, (*(1,) * (size - 2), *tile))
+        return b.transpose(value, *range(size - 2), size - 1, size - 2) if swap else value
+
+    x_rows, w_columns = (1 if turned[0] else 0) + at, 0 if turned[1] else 1
+    x = matrix(0, (*free, x_rows, None), (rows, step), turned[0], 0)
+    w = matrix(1, (*(None,) * at, None, w_columns), (step, columns), turned[1], 1)
+    bias = b.accum(b.read(2, (*(None,) * at, None, 0), None, (columns,)), kind=AccumKind.HOLD)
+    product = b.accum(b.op(OpKind.MATMUL, x, w))
+    out = b.op(OpKind.ADD, product, bias)
+    if gated:
+        v = matrix(len(args) - 1, (*(None,) * at, None, w_columns), (step, columns), turned[1], 1)
+        other = b.accum(b.op(OpKind.MATMUL, x, v))
+        out = b.op(OpKind.ADD, b.op(OpKind.MUL, b.op(activation, product), other), bias)
+    else:
+        out = b.op(activation, out)
+    if residual:
+        shape = (*(1,) * at, rows, columns)
+        held = b.read(3, (*free, at, at + 1), None, shape)
+        out = b.op(OpKind.ADD, out, b.accum(held, kind=AccumKind.HOLD))
+    b.save(out, (*free, at, at + 1), (*lead, m, n))
+    return one_kernel("X W B R V"[: 2 * len(args) - 1] if not gated or residual else "X W B V", b)
+
+
+def split_linear(
+    m: int = 128, k: int = 512, n: int = 128, rows: int = 64, columns: int = 64, splits: int = 2
+) -> KernelGraph:
+    """relu(X @ W + b) in two kernels: sums over parts of k, then their sum."""
+    inputs = [Input(name, tensor(shape)) for name, shape in (("X", (m, k)), ("W", (k, n)), ("B", (n,)))]
+    b = Block(tuple(i.type for i in inputs[:2]), (m // rows, n // columns, splits), k // splits // 64)
+    product = b.accum(b.op(OpKind.MATMUL, b.read(0, (0, None, 1), 1), b.read(1, (None, 1, 0), 0)))
+    b.save(b.reshape(product, 1, rows, columns), (1, 2, 0))
+    graph = KernelGraph.start(*inputs).append(Op(OpKind.GRAPH, (0, 1), body=b.graph))
+    c = Block((graph.types[3], inputs[2].type), (m // 16, 1))
+    whole = c.reshape(c.sum(c.read(0, (1, None)), 0), 16, n)
+    c.save(c.op(OpKind.RELU, c.op(OpKind.ADD, whole, c.read(1, (None, None)))), (0, None))
+    return graph.append(Op(OpKind.GRAPH, (3, 2), body=c.graph)).returning((4,))

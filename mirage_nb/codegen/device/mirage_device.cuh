@@ -24,6 +24,7 @@
 #include "cuda/shared_cp_async.cuh"
 #include "cuda/shared_mbarrier.cuh"
 #include "cuda/shared_tma.cuh"
+#include "cuda/warpgroup_registers.cuh"
 #include "cuda/warpgroup_wgmma.cuh"
 #include "cuda/grid_dependency.cuh"
 #else
@@ -45,6 +46,7 @@
 #include "cpu/shared_cp_async.cuh"
 #include "cpu/shared_mbarrier.cuh"
 #include "cpu/shared_tma.cuh"
+#include "cpu/warpgroup_registers.cuh"
 #include "cpu/warpgroup_wgmma.cuh"
 #include "cpu/grid_dependency.cuh"
 #include "cpu/kernel_entry.cuh"

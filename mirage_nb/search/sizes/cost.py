@@ -37,6 +37,7 @@ from mirage_nb.search.sizes.occupancy import (
     registers_of,
     resident,
 )
+from mirage_nb.search.sizes.specialised import specialised
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import Copies, Traffic, copies, traffic
 from mirage_nb.search.sizes.work import Work, held_work, work
@@ -225,7 +226,11 @@ def estimate(
         chosen = np.flatnonzero(able.any(axis=0))
         others = run(block.at(chosen), ways, target, constants).us
         us[chosen] = np.minimum(us[chosen], np.where(able[:, chosen], others, np.inf).min(axis=0))
-    us = start_us(kernel, target, constants) + us
     least = np.where(block.staged, needed(tiles, block.copies.bulk), 0.0)
     moved, memory = block.traffic, running.memory[0]
+    roles = specialised(tiles, target, constants, moved.device)
+    if roles is not None:
+        us = np.where(roles.able, roles.us, us)
+        memory, least = (np.where(roles.able, roles.memory, nbytes) for nbytes in (memory, least))
+    us = start_us(kernel, target, constants) + us
     return Estimates(us, moved.device, moved.block * block.blocks, memory, live(tiles), least, block.blocks)

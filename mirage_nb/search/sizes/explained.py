@@ -22,11 +22,13 @@ from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import Block, Running, block_of, run, start_us
 from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits
+from mirage_nb.search.sizes.specialised import Specialised, specialised
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import Work, work
 from mirage_nb.search.space import EFFORTS, configurations
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
+from mirage_nb.tile.program import GROUP
 
 FREE_BARRIERS = {"barrier_us": 0.0, "loop_barrier_us": 0.0}
 FREE_PRODUCTS = {"product_us": 0.0, "scalar_us": 0.0, "tensor_share": np.inf}
@@ -173,6 +175,9 @@ def _kernel(
 ) -> KernelEstimate:
     tiles = Tiles.of(prepared, kernel, sizes)
     block = block_of(tiles, target, constants)
+    roles = specialised(tiles, target, constants, block.traffic.device)
+    if roles is not None and roles.able[0]:
+        return _with_roles(roles, block, kernel, target, constants)
     way, running = _best(block, target, constants)
     start = start_us(kernel, target, constants)
     blocks, loop, copied = float(block.blocks[0]), float(block.loop[0]), block.copies
@@ -201,6 +206,33 @@ def _kernel(
         stages=int(running.stages[0, 0]),
         iterations=int(loop),
         shared_memory=int(running.memory[0, 0]),
+        bytes_device=round(float(block.traffic.device[0])),
+        bytes_moved=round(float(block.traffic.block[0]) * blocks),
+    )
+
+
+def _with_roles(
+    roles: Specialised, block: Block, kernel: KernelStructure, target: Target, constants: Constants
+) -> KernelEstimate:
+    """A kernel whose warps have roles: blocks take points in turns."""
+    start = start_us(kernel, target, constants)
+    blocks = float(block.blocks[0])
+    return KernelEstimate(
+        us=start + float(roles.us[0]),
+        start=start + constants.latency_us,
+        device=float(roles.device[0]),
+        copies=float(roles.copies[0]),
+        products=float(roles.products[0]),
+        vectors=0.0,
+        barriers=0.0,
+        waits=0.0,
+        blocks=int(min(blocks, target.multiprocessors)),
+        waves=int(roles.turns[0]),
+        resident=1,
+        warps=GROUP * int(roles.parts[0]),
+        stages=int(roles.stages[0]),
+        iterations=int(block.loop[0]),
+        shared_memory=int(roles.memory[0]),
         bytes_device=round(float(block.traffic.device[0])),
         bytes_moved=round(float(block.traffic.block[0]) * blocks),
     )

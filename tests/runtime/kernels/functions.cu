@@ -251,3 +251,11 @@ extern "C" __global__ void places(int* out) {
   mine[6] = blockDim.x + 10 * blockDim.y + 100 * blockDim.z;
   mine[7] = blockIdx.x + 10 * blockIdx.y + 100 * blockIdx.z;
 }
+
+// Four words of every lane, exchanged among the four lanes of a row, through whole vectors.
+extern "C" __global__ void quads(const uint32_t* in, uint32_t* out) {
+  alignas(16) uint32_t w[4];
+  load_words(w, in + 4 * lane_index());
+  quad_transpose(w);
+  store_words(out + 4 * lane_index(), w);
+}

@@ -16,7 +16,14 @@ MIRAGE_DEVICE float fast_tanh(float x) {
   float quotient = 1.0f - 2.0f * fast_reciprocal(fast_exp(2.0f * x) + 1.0f);
   return s < 0.0625f ? series : quotient;
 }
-MIRAGE_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erf_value(x * 0.70710678118654752f)); }
+// x * erfc(-x / sqrt(2)) / 2 without cancellation on either side. erfc as in Abramowitz and Stegun 7.1.26, error 1.5e-7.
+MIRAGE_DEVICE float gelu(float x) {
+  const float z = absolute(x) * 0.70710678118654752f;
+  const float t = fast_reciprocal(1.0f + 0.3275911f * z);
+  const float series = 0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)));
+  const float tail = 0.5f * t * series * fast_exp2(-LOG2_E * z * z);
+  return x * (x < 0.0f ? tail : 1.0f - tail);
+}
 MIRAGE_DEVICE float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + fast_tanh(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }

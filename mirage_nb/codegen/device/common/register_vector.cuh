@@ -85,4 +85,14 @@ MIRAGE_DEVICE Vec<T, N> from_floats(const Vec<float, N>& v) {
   return r;
 }
 
+// 16 bytes as four words; `p` is aligned to 16 bytes.
+template <class T>
+MIRAGE_DEVICE void load_words(uint32_t (&w)[4], const T* p MIRAGE_SITE) {
+  detail::copy<16>(w, p MIRAGE_PASS);
+}
+template <class T>
+MIRAGE_DEVICE void store_words(T* p, const uint32_t (&w)[4] MIRAGE_SITE) {
+  detail::copy<16>(p, w MIRAGE_PASS);
+}
+
 }  // namespace mirage

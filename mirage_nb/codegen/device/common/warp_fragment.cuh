@@ -30,4 +30,28 @@ MIRAGE_DEVICE void mma_m16n8k8_f32(float (&d)[4], const float (&a)[4], const flo
   }
 }
 
+// The four lanes of a row exchange words: what lane q has in w[i] goes to w[q] of lane i. Pairs of four fragments side
+// by side become eight neighbours in a row for each lane, and the other way round.
+MIRAGE_DEVICE void quad_transpose(uint32_t (&w)[4] MIRAGE_SITE) {
+  const bool odd = lane_index() & 1, upper = lane_index() & 2;
+  MIRAGE_UNROLL
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t other = shuffle_xor(odd ? w[i] : w[i + 1], 1 MIRAGE_PASS);
+    if (odd) {
+      w[i] = other;
+    } else {
+      w[i + 1] = other;
+    }
+  }
+  MIRAGE_UNROLL
+  for (int i = 0; i < 2; i++) {
+    const uint32_t other = shuffle_xor(upper ? w[i] : w[i + 2], 2 MIRAGE_PASS);
+    if (upper) {
+      w[i] = other;
+    } else {
+      w[i + 2] = other;
+    }
+  }
+}
+
 }  // namespace mirage

@@ -43,4 +43,7 @@ MIRAGE_DEVICE uint32_t warp_ballot(bool p MIRAGE_SITE) {
 MIRAGE_DEVICE bool warp_any(bool p MIRAGE_SITE) { return warp_ballot(p, line) != 0; }
 MIRAGE_DEVICE bool warp_all(bool p MIRAGE_SITE) { return warp_ballot(!p, line) == 0; }
 
+// What all lanes hand in alike, known to the compiler to be alike: addresses computed from it are computed once.
+MIRAGE_DEVICE int warp_uniform(int v MIRAGE_SITE) { return shuffle(v, 0, line); }
+
 }  // namespace mirage

@@ -1,4 +1,4 @@
-// Tensor core products of one warpgroup: d[64 x N] += a[64 x 16] * b[16 x N], N = 8, 16, 32, 64, 128 or 256, float
+// Tensor core products of one warpgroup: d[64 x N] += a[64 x 16] * b[16 x N], N = 8 or a multiple of 16 up to 256, float
 // accumulators in registers, b (and a, if wanted) in shared memory as 128-byte swizzled tiles.
 //
 // All 128 threads of warps 4g .. 4g + 3 call each function. Order: wgmma_fence(d), products, wgmma_commit(),

@@ -31,4 +31,7 @@ MIRAGE_DEVICE bool warp_any(bool p) { return __any_sync(0xffffffffu, p); }
 MIRAGE_DEVICE bool warp_all(bool p) { return __all_sync(0xffffffffu, p); }
 MIRAGE_DEVICE uint32_t warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 
+// What all lanes hand in alike, known to the compiler to be alike: addresses computed from it are computed once.
+MIRAGE_DEVICE int warp_uniform(int v) { return shuffle(v, 0); }
+
 }  // namespace mirage

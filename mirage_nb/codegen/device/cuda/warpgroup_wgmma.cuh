@@ -1,4 +1,4 @@
-// Tensor core products of one warpgroup: d[64 x N] += a[64 x 16] * b[16 x N], N = 8, 16, 32, 64, 128 or 256, float
+// Tensor core products of one warpgroup: d[64 x N] += a[64 x 16] * b[16 x N], N = 8 or a multiple of 16 up to 256, float
 // accumulators in registers, b (and a, if wanted) in shared memory as 128-byte swizzled tiles. From sm_90a on.
 //
 // All 128 threads of warps 4g .. 4g + 3 call each function. Order: wgmma_fence(d), products, wgmma_commit(),
@@ -44,33 +44,24 @@ constexpr bool IS_F16<f16> = true;
 template <int N>
 struct Wgmma;
 
-#define MIRAGE_R0                    \
-  "%0, %1, %2, %3, %4, %5, %6, %7, " \
-  "%8, %9, %10, %11, %12, %13, %14, %15"
-#define MIRAGE_R16                           \
-  "%16, %17, %18, %19, %20, %21, %22, %23, " \
-  "%24, %25, %26, %27, %28, %29, %30, %31"
-#define MIRAGE_R32                           \
-  "%32, %33, %34, %35, %36, %37, %38, %39, " \
-  "%40, %41, %42, %43, %44, %45, %46, %47"
-#define MIRAGE_R48                           \
-  "%48, %49, %50, %51, %52, %53, %54, %55, " \
-  "%56, %57, %58, %59, %60, %61, %62, %63"
-#define MIRAGE_R64                           \
-  "%64, %65, %66, %67, %68, %69, %70, %71, " \
-  "%72, %73, %74, %75, %76, %77, %78, %79"
-#define MIRAGE_R80                           \
-  "%80, %81, %82, %83, %84, %85, %86, %87, " \
-  "%88, %89, %90, %91, %92, %93, %94, %95"
-#define MIRAGE_R96                               \
-  "%96, %97, %98, %99, %100, %101, %102, %103, " \
-  "%104, %105, %106, %107, %108, %109, %110, %111"
-#define MIRAGE_R112                                  \
-  "%112, %113, %114, %115, %116, %117, %118, %119, " \
-  "%120, %121, %122, %123, %124, %125, %126, %127"
+#define MIRAGE_R0 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define MIRAGE_R8 "%8, %9, %10, %11, %12, %13, %14, %15"
+#define MIRAGE_R16 "%16, %17, %18, %19, %20, %21, %22, %23"
+#define MIRAGE_R24 "%24, %25, %26, %27, %28, %29, %30, %31"
+#define MIRAGE_R32 "%32, %33, %34, %35, %36, %37, %38, %39"
+#define MIRAGE_R40 "%40, %41, %42, %43, %44, %45, %46, %47"
+#define MIRAGE_R48 "%48, %49, %50, %51, %52, %53, %54, %55"
+#define MIRAGE_R56 "%56, %57, %58, %59, %60, %61, %62, %63"
+#define MIRAGE_R64 "%64, %65, %66, %67, %68, %69, %70, %71"
+#define MIRAGE_R72 "%72, %73, %74, %75, %76, %77, %78, %79"
+#define MIRAGE_R80 "%80, %81, %82, %83, %84, %85, %86, %87"
+#define MIRAGE_R88 "%88, %89, %90, %91, %92, %93, %94, %95"
+#define MIRAGE_R96 "%96, %97, %98, %99, %100, %101, %102, %103"
+#define MIRAGE_R104 "%104, %105, %106, %107, %108, %109, %110, %111"
+#define MIRAGE_R112 "%112, %113, %114, %115, %116, %117, %118, %119"
+#define MIRAGE_R120 "%120, %121, %122, %123, %124, %125, %126, %127"
 #define MIRAGE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define MIRAGE_D16(i) MIRAGE_D4(i), MIRAGE_D4(i + 4), MIRAGE_D4(i + 8), MIRAGE_D4(i + 12)
-#define MIRAGE_D64(i) MIRAGE_D16(i), MIRAGE_D16(i + 16), MIRAGE_D16(i + 32), MIRAGE_D16(i + 48)
+#define MIRAGE_D8(i) MIRAGE_D4(i), MIRAGE_D4(i + 4)
 
 #define MIRAGE_WGMMA_SHARED(N, TYPE, REGISTERS, OUTPUTS, A, B, TRANS_A, TRANS_B)                                 \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #A ", %" #B \
@@ -107,16 +98,57 @@ struct Wgmma;
 #define MIRAGE_LIST(list) MIRAGE_UNWRAP list
 #define MIRAGE_UNWRAP(...) __VA_ARGS__
 
+// Every shape has the registers of the one before it and eight more.
+#define MIRAGE_TEXT16 MIRAGE_R0
+#define MIRAGE_OUT16 MIRAGE_D8(0)
+#define MIRAGE_TEXT32 MIRAGE_TEXT16 ", " MIRAGE_R8
+#define MIRAGE_OUT32 MIRAGE_OUT16, MIRAGE_D8(8)
+#define MIRAGE_TEXT48 MIRAGE_TEXT32 ", " MIRAGE_R16
+#define MIRAGE_OUT48 MIRAGE_OUT32, MIRAGE_D8(16)
+#define MIRAGE_TEXT64 MIRAGE_TEXT48 ", " MIRAGE_R24
+#define MIRAGE_OUT64 MIRAGE_OUT48, MIRAGE_D8(24)
+#define MIRAGE_TEXT80 MIRAGE_TEXT64 ", " MIRAGE_R32
+#define MIRAGE_OUT80 MIRAGE_OUT64, MIRAGE_D8(32)
+#define MIRAGE_TEXT96 MIRAGE_TEXT80 ", " MIRAGE_R40
+#define MIRAGE_OUT96 MIRAGE_OUT80, MIRAGE_D8(40)
+#define MIRAGE_TEXT112 MIRAGE_TEXT96 ", " MIRAGE_R48
+#define MIRAGE_OUT112 MIRAGE_OUT96, MIRAGE_D8(48)
+#define MIRAGE_TEXT128 MIRAGE_TEXT112 ", " MIRAGE_R56
+#define MIRAGE_OUT128 MIRAGE_OUT112, MIRAGE_D8(56)
+#define MIRAGE_TEXT144 MIRAGE_TEXT128 ", " MIRAGE_R64
+#define MIRAGE_OUT144 MIRAGE_OUT128, MIRAGE_D8(64)
+#define MIRAGE_TEXT160 MIRAGE_TEXT144 ", " MIRAGE_R72
+#define MIRAGE_OUT160 MIRAGE_OUT144, MIRAGE_D8(72)
+#define MIRAGE_TEXT176 MIRAGE_TEXT160 ", " MIRAGE_R80
+#define MIRAGE_OUT176 MIRAGE_OUT160, MIRAGE_D8(80)
+#define MIRAGE_TEXT192 MIRAGE_TEXT176 ", " MIRAGE_R88
+#define MIRAGE_OUT192 MIRAGE_OUT176, MIRAGE_D8(88)
+#define MIRAGE_TEXT208 MIRAGE_TEXT192 ", " MIRAGE_R96
+#define MIRAGE_OUT208 MIRAGE_OUT192, MIRAGE_D8(96)
+#define MIRAGE_TEXT224 MIRAGE_TEXT208 ", " MIRAGE_R104
+#define MIRAGE_OUT224 MIRAGE_OUT208, MIRAGE_D8(104)
+#define MIRAGE_TEXT240 MIRAGE_TEXT224 ", " MIRAGE_R112
+#define MIRAGE_OUT240 MIRAGE_OUT224, MIRAGE_D8(112)
+#define MIRAGE_TEXT256 MIRAGE_TEXT240 ", " MIRAGE_R120
+#define MIRAGE_OUT256 MIRAGE_OUT240, MIRAGE_D8(120)
+
 MIRAGE_WGMMA_SHAPE(8, "%0, %1, %2, %3", (MIRAGE_D4(0)), 4, 5, 6, 7, 8, 9)
-MIRAGE_WGMMA_SHAPE(16, "%0, %1, %2, %3, %4, %5, %6, %7", (MIRAGE_D4(0), MIRAGE_D4(4)), 8, 9, 10, 11, 12, 13)
-MIRAGE_WGMMA_SHAPE(32, MIRAGE_R0, (MIRAGE_D16(0)), 16, 17, 18, 19, 20, 21)
-MIRAGE_WGMMA_SHAPE(64, MIRAGE_R0 ", " MIRAGE_R16, (MIRAGE_D16(0), MIRAGE_D16(16)), 32, 33, 34, 35, 36, 37)
-MIRAGE_WGMMA_SHAPE(128, MIRAGE_R0 ", " MIRAGE_R16 ", " MIRAGE_R32 ", " MIRAGE_R48, (MIRAGE_D64(0)), 64, 65, 66, 67, 68,
-                   69)
-MIRAGE_WGMMA_SHAPE(256,
-                   MIRAGE_R0 ", " MIRAGE_R16 ", " MIRAGE_R32 ", " MIRAGE_R48 ", " MIRAGE_R64 ", " MIRAGE_R80
-                             ", " MIRAGE_R96 ", " MIRAGE_R112,
-                   (MIRAGE_D64(0), MIRAGE_D64(64)), 128, 129, 130, 131, 132, 133)
+MIRAGE_WGMMA_SHAPE(16, MIRAGE_TEXT16, (MIRAGE_OUT16), 8, 9, 10, 11, 12, 13)
+MIRAGE_WGMMA_SHAPE(32, MIRAGE_TEXT32, (MIRAGE_OUT32), 16, 17, 18, 19, 20, 21)
+MIRAGE_WGMMA_SHAPE(48, MIRAGE_TEXT48, (MIRAGE_OUT48), 24, 25, 26, 27, 28, 29)
+MIRAGE_WGMMA_SHAPE(64, MIRAGE_TEXT64, (MIRAGE_OUT64), 32, 33, 34, 35, 36, 37)
+MIRAGE_WGMMA_SHAPE(80, MIRAGE_TEXT80, (MIRAGE_OUT80), 40, 41, 42, 43, 44, 45)
+MIRAGE_WGMMA_SHAPE(96, MIRAGE_TEXT96, (MIRAGE_OUT96), 48, 49, 50, 51, 52, 53)
+MIRAGE_WGMMA_SHAPE(112, MIRAGE_TEXT112, (MIRAGE_OUT112), 56, 57, 58, 59, 60, 61)
+MIRAGE_WGMMA_SHAPE(128, MIRAGE_TEXT128, (MIRAGE_OUT128), 64, 65, 66, 67, 68, 69)
+MIRAGE_WGMMA_SHAPE(144, MIRAGE_TEXT144, (MIRAGE_OUT144), 72, 73, 74, 75, 76, 77)
+MIRAGE_WGMMA_SHAPE(160, MIRAGE_TEXT160, (MIRAGE_OUT160), 80, 81, 82, 83, 84, 85)
+MIRAGE_WGMMA_SHAPE(176, MIRAGE_TEXT176, (MIRAGE_OUT176), 88, 89, 90, 91, 92, 93)
+MIRAGE_WGMMA_SHAPE(192, MIRAGE_TEXT192, (MIRAGE_OUT192), 96, 97, 98, 99, 100, 101)
+MIRAGE_WGMMA_SHAPE(208, MIRAGE_TEXT208, (MIRAGE_OUT208), 104, 105, 106, 107, 108, 109)
+MIRAGE_WGMMA_SHAPE(224, MIRAGE_TEXT224, (MIRAGE_OUT224), 112, 113, 114, 115, 116, 117)
+MIRAGE_WGMMA_SHAPE(240, MIRAGE_TEXT240, (MIRAGE_OUT240), 120, 121, 122, 123, 124, 125)
+MIRAGE_WGMMA_SHAPE(256, MIRAGE_TEXT256, (MIRAGE_OUT256), 128, 129, 130, 131, 132, 133)
 
 #undef MIRAGE_WGMMA_SHAPE
 #undef MIRAGE_WGMMA_SHARED
@@ -124,16 +156,55 @@ MIRAGE_WGMMA_SHAPE(256,
 #undef MIRAGE_LIST
 #undef MIRAGE_UNWRAP
 #undef MIRAGE_D4
-#undef MIRAGE_D16
-#undef MIRAGE_D64
+#undef MIRAGE_D8
+#undef MIRAGE_TEXT16
+#undef MIRAGE_OUT16
 #undef MIRAGE_R0
+#undef MIRAGE_TEXT32
+#undef MIRAGE_OUT32
+#undef MIRAGE_R8
+#undef MIRAGE_TEXT48
+#undef MIRAGE_OUT48
 #undef MIRAGE_R16
+#undef MIRAGE_TEXT64
+#undef MIRAGE_OUT64
+#undef MIRAGE_R24
+#undef MIRAGE_TEXT80
+#undef MIRAGE_OUT80
 #undef MIRAGE_R32
+#undef MIRAGE_TEXT96
+#undef MIRAGE_OUT96
+#undef MIRAGE_R40
+#undef MIRAGE_TEXT112
+#undef MIRAGE_OUT112
 #undef MIRAGE_R48
+#undef MIRAGE_TEXT128
+#undef MIRAGE_OUT128
+#undef MIRAGE_R56
+#undef MIRAGE_TEXT144
+#undef MIRAGE_OUT144
 #undef MIRAGE_R64
+#undef MIRAGE_TEXT160
+#undef MIRAGE_OUT160
+#undef MIRAGE_R72
+#undef MIRAGE_TEXT176
+#undef MIRAGE_OUT176
 #undef MIRAGE_R80
+#undef MIRAGE_TEXT192
+#undef MIRAGE_OUT192
+#undef MIRAGE_R88
+#undef MIRAGE_TEXT208
+#undef MIRAGE_OUT208
 #undef MIRAGE_R96
+#undef MIRAGE_TEXT224
+#undef MIRAGE_OUT224
+#undef MIRAGE_R104
+#undef MIRAGE_TEXT240
+#undef MIRAGE_OUT240
 #undef MIRAGE_R112
+#undef MIRAGE_TEXT256
+#undef MIRAGE_OUT256
+#undef MIRAGE_R120
 
 }  // namespace detail
 

@@ -110,7 +110,7 @@ void ldmatrix(Warp& warp, bool trans) {
 
 // wgmma ------------------------------------------------------------------------------------------------------
 
-// Reads one element of a 128-byte swizzled tile: `mn` along M or N, `k` along K.
+// Reads a 128-byte swizzled tile, eight neighbours at a time: `mn` along M or N, `k` along K.
 class Tile {
  public:
   Tile(uint64_t descriptor, bool mn_major, const Warp& warp, int line)
@@ -124,17 +124,34 @@ class Tile {
                              place(warp.lanes[0], line).c_str()));
     }
   }
-  template <class T>
-  float at(int mn, int k) const {
-    const int offset = mn_major_ ? mn / 64 * leading_ + k / 8 * 1024 + k % 8 * 128 + mn % 64 * 2 : mn * 128 + k * 2;
-    const auto address = reinterpret_cast<uintptr_t>(base_ + offset);
-    const auto p = reinterpret_cast<const T*>(address ^ ((address >> 7 & 7) << 4));
-    check_shared(p, 2, 2, "wgmma_m64k16", line_);
-    if (mode.checked) race_proxy_read(warp_.index, p, 2, line_);
-    return to_float(*p);
+  // The elements [first, first + count) x [0, 16) in mn and k, by `put(mn - first, k, value)`.
+  template <class T, class Put>
+  void each(int first, int count, Put put) const {
+    if (mn_major_) {
+      for (int k = 0; k < 16; k++)
+        for (int mn = first; mn < first + count; mn += 8) {
+          const T* p = chunk<T>(mn / 64 * leading_ + k / 8 * 1024 + k % 8 * 128 + mn % 64 * 2);
+          for (int i = 0; i < 8; i++) put(mn - first + i, k, to_float(p[i]));
+        }
+    } else {
+      for (int mn = first; mn < first + count; mn++)
+        for (int k = 0; k < 16; k += 8) {
+          const T* p = chunk<T>(mn * 128 + k * 2);
+          for (int i = 0; i < 8; i++) put(mn - first, k + i, to_float(p[i]));
+        }
+    }
   }
 
  private:
+  template <class T>
+  const T* chunk(int offset) const {
+    const auto address = reinterpret_cast<uintptr_t>(base_ + offset);
+    const auto p = reinterpret_cast<const T*>(address ^ ((address >> 7 & 7) << 4));
+    check_shared(p, 16, 16, "wgmma_m64k16", line_);
+    if (mode.checked) race_proxy_read(warp_.index, p, 16, line_);
+    return p;
+  }
+
   unsigned char* base_;
   int leading_;
   bool mn_major_;
@@ -153,13 +170,11 @@ void multiply(const Warp& warp, const Product& product) {
     to_floats<T>(a, bits.bits);
   } else {
     const Tile tile(shape.a, shape.a_mn, warp, product.line);
-    for (int m = 0; m < 16; m++)
-      for (int k = 0; k < 16; k++) a[m][k] = tile.at<T>(warp.index % 4 * 16 + m, k);
+    tile.each<T>(warp.index % 4 * 16, 16, [&](int m, int k, float v) { a[m][k] = v; });
   }
   const Tile tile(shape.b, shape.b_mn, warp, product.line);
   static float b[16][256], d[16][256];
-  for (int k = 0; k < 16; k++)
-    for (int n = 0; n < shape.n; n++) b[k][n] = tile.at<T>(n, k);
+  tile.each<T>(0, shape.n, [](int n, int k, float v) { b[k][n] = v; });
   memset(d, 0, sizeof d);
   for (int m = 0; m < 16; m++)
     for (int k = 0; k < 16; k++)

@@ -1,0 +1,225 @@
+"""What stands behind the products: elementwise operators on accumulators as they lie in registers, then stores.
+
+In: the values and stores of a tile program, in order. Out: statements that compute them for two neighbouring columns
+at a time. Four lanes that hold eight columns of a row each pass words among themselves, so that each loads and stores
+16 bytes of it, where the tensor's rows allow it. Invariant: a lane takes part in every exchange; only loads and stores
+ask whether an element exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mirage_nb.codegen.operators import CUDA, number
+from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.ir import DType
+from mirage_nb.tile.instructions import Place
+from mirage_nb.tile.program import PART, Index, Map, Number, Program, Read, Store, Tile, Walk, flat
+
+SUBTILE = 64
+"""Rows of a warpgroup's product."""
+FRAGMENT = 8
+"""Columns that the four lanes of a row hold between them in one fragment."""
+TOGETHER = 4
+"""Fragments whose words lanes exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Elements of a global tensor at a row and a column of the part's tile: the offset of the first, and whether it
+    exists ("": always). wide: lanes may move 16 bytes of it, paired: two elements."""
+
+    tile: Tile
+    offset: str
+    inside: str
+    wide: bool
+    paired: bool
+
+
+class ValueText:
+    """Writes them."""
+
+    def __init__(self, out: Writer, program: Program, statements: tuple[Number | Read | Map | Store, ...]) -> None:
+        self.out, self.program, self.statements = out, program, statements
+        self.stores = [s for s in statements if isinstance(s, Store)]
+        self.reads = [s for s in statements if isinstance(s, Read)]
+        held = [t for t in program.tiles if t.place is Place.REGISTER]
+        self.rows, self.columns = held[0].shape
+        self.row_axis, self.column_axis = held[0].axes
+        self.registers = {t.name for t in held}
+        self.group = TOGETHER if self.columns % (TOGETHER * FRAGMENT) == 0 else 2
+        self.most = self._counters()
+
+    def _counters(self) -> dict[str, int]:
+        """The largest value of every counter."""
+        found = {PART: max(role.parts for role in self.program.roles) - 1}
+        for _, statements in self.program.code:
+            for walk in (s for s in flat(statements) if isinstance(s, Walk)):
+                found |= {name: count - 1 for name, count in walk.counters}
+        return found
+
+    def emit(self) -> None:
+        """All of them."""
+        out = self.out
+        for read in self.reads:
+            if not self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
+                self._scalar(read)
+        with out.unrolled("i", self.rows // SUBTILE) as i, out.unrolled("h", 2) as h:
+            base = f"{SUBTILE} * {i} + " if self.rows > SUBTILE else ""
+            out.line(f"const int row = {base}16 * (warp % 4) + lane / 4 + 8 * {h};")
+            for read in self.reads:
+                if self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
+                    self._scalar(read)
+            with out.unrolled("j", self.columns // FRAGMENT // self.group) as j:
+                self._group(i, h, j)
+
+    def _group(self, i: str, h: str, j: str) -> None:
+        """Fragments side by side."""
+        out = self.out
+        first = f"{FRAGMENT * self.group} * {j}"
+        matrices = [r for r in self.reads if self._varies(r, self.row_axis) and self._varies(r, self.column_axis)]
+        moved: dict[Read | Store, Access] = {read: self._access(read.source, read.at) for read in matrices}
+        moved |= {store: self._access(store.target, store.at) for store in self.stores}
+        if any(access.wide for access in moved.values()):
+            out.line(f"const int wide = {first} + {FRAGMENT} * (lane % 4);  // the column that this lane moves")
+        for read in matrices:
+            if moved[read].wide:
+                access = self._access(read.source, read.at, "wide")
+                out.line(f"alignas(16) uint32_t w_{read.name}[4] = {{}};")
+                with self._when(access.inside):
+                    out.line(f"load_words(w_{read.name}, {access.tile.name} + {access.offset});")
+                out.line(f"quad_transpose(w_{read.name});")
+        for store in self.stores:
+            if moved[store].wide:
+                out.line(f"alignas(16) uint32_t w_{store.target}[4];")
+        narrow = any(not moved[s].wide for s in self.stores)
+        narrow |= any(self._varies(r, self.column_axis) and not (r in matrices and moved[r].wide) for r in self.reads)
+        with out.unrolled("q", self.group) as q:
+            if narrow:
+                out.line(f"const int column = {first} + {FRAGMENT} * {q} + 2 * (lane % 4);")
+            for read in self.reads:
+                if self._varies(read, self.column_axis):
+                    self._pair(read, q, read in matrices and moved[read].wide)
+            for store in self.stores:
+                out.line(f"float y_{store.target}[2];")
+            with out.unrolled("e", 2) as e:
+                place = f"[{i}][4 * ({self.group} * {j} + {q}) + 2 * {h} + {e}]"
+                self._elements(place, e)
+            for store in self.stores:
+                element = c_type(self.program.tile(store.target).dtype)
+                if moved[store].wide:
+                    y = f"y_{store.target}"
+                    out.line(f"w_{store.target}[{q}] = pack2<{element}>({y}[0], {y}[1]);")
+                else:
+                    self._store_pair(store)
+        for store in self.stores:
+            if moved[store].wide:
+                access = self._access(store.target, store.at, "wide")
+                out.line(f"quad_transpose(w_{store.target});")
+                with self._when(access.inside):
+                    out.line(f"store_words({access.tile.name} + {access.offset}, w_{store.target});")
+
+    def _elements(self, place: str, e: str) -> None:
+        """One column: every value once."""
+        out = self.out
+        text: dict[str, str] = {name: f"{name}{place}" for name in self.registers}
+        for statement in self.statements:
+            match statement:
+                case Number(name, value):
+                    text[name] = number(value)
+                case Read(name):
+                    text[name] = f"{name}[{e}]" if self._varies(statement, self.column_axis) else name
+                case Map(name, kind, attrs, operands):
+                    out.line(f"const float {name} = {CUDA[kind]([text[o] for o in operands], attrs)};")
+                    text[name] = name
+                case Store(value, target):
+                    out.line(f"y_{target}[{e}] = {text[value]};")
+
+    def _varies(self, read: Read, axis: str) -> bool:
+        return axis in self.program.tile(read.source).axes
+
+    def _scalar(self, read: Read) -> None:
+        access = self._access(read.source, read.at, "0")
+        value = f"to_float({access.tile.name}[{access.offset}])"
+        text = f"{access.inside} ? {value} : 0.0f" if access.inside else value
+        self.out.line(f"const float {read.name} = {text};")
+
+    def _pair(self, read: Read, q: str, wide: bool) -> None:
+        """Two neighbours of a row."""
+        out, access = self.out, self._access(read.source, read.at)
+        element = c_type(access.tile.dtype)
+        if wide:
+            out.line(f"const float2 p_{read.name} = unpack2<{element}>(w_{read.name}[{q}]);")
+            out.line(f"const float {read.name}[2] = {{p_{read.name}.x, p_{read.name}.y}};")
+            return
+        if access.paired:
+            at = f"{access.tile.name} + {access.offset}"
+            loaded = f"load_inside<2>({at}, {access.inside})" if access.inside else f"load<2>({at})"
+            out.line(f"const auto {read.name} = to_floats({loaded});")
+            return
+        out.line(f"float {read.name}[2];")
+        with out.unrolled("e", 2) as e:
+            single = self._access(read.source, read.at, f"column + {e}")
+            value = f"to_float({access.tile.name}[{single.offset}])"
+            out.line(f"{read.name}[{e}] = {f'{single.inside} ? {value} : 0.0f' if single.inside else value};")
+
+    def _store_pair(self, store: Store) -> None:
+        out, access = self.out, self._access(store.target, store.at)
+        element = c_type(access.tile.dtype)
+        if access.paired:
+            out.line(f"Vec<float, 2> z_{store.target};")
+            out.line(f"z_{store.target}[0] = y_{store.target}[0], z_{store.target}[1] = y_{store.target}[1];")
+            with self._when(access.inside):
+                at = f"{access.tile.name} + {access.offset}"
+                out.line(f"store({at}, from_floats<{element}>(z_{store.target}));")
+            return
+        with out.unrolled("e", 2) as e:
+            single = self._access(store.target, store.at, f"column + {e}")
+            with self._when(single.inside):
+                out.line(f"{access.tile.name}[{single.offset}] = from_float<{element}>(y_{store.target}[{e}]);")
+
+    def _access(self, name: str, at: tuple[Index, ...], column: str = "column") -> Access:
+        """The element of a global tensor at `row` and `column` of this part's tile."""
+        tile = self.program.tile(name)
+        terms: dict[str, int] = {}
+        checks: list[str] = []
+        stride, const = tile.elements, 0
+        for axis, extent, place in zip(tile.axes, tile.shape, at, strict=True):
+            stride //= extent
+            const += place.const * stride
+            inner = {self.row_axis: "row", self.column_axis: column}.get(axis, "0") if axis else "0"
+            size = {self.row_axis: self.rows, self.column_axis: self.columns}.get(axis, 1) if axis else 1
+            for counter, factor in (*place.terms, *(((inner, 1),) if inner != "0" else ())):
+                terms[counter] = terms.get(counter, 0) + factor * stride
+            last = place.const + sum(f * self.most.get(c, 0) for c, f in place.terms) + size
+            if last > extent:
+                here = {**dict(place.terms), **({inner: 1} if inner != "0" else {})}
+                checks.append(f"{_sum(here, place.const)} < {extent}")
+        matrix = {self.row_axis, self.column_axis} <= set(tile.axes)
+        contiguous = bool(tile.axes) and tile.axes[-1] == self.column_axis
+        width = tile.shape[-1] if tile.shape else 1
+        starts = all(f % FRAGMENT == 0 for _, f in at[-1].terms) and at[-1].const % FRAGMENT == 0 if at else False
+        full = self.group == TOGETHER and width % FRAGMENT == 0 and starts
+        return Access(
+            tile,
+            _sum(terms, const),
+            " && ".join(checks),
+            matrix and contiguous and full and tile.dtype in (DType.F16, DType.BF16),
+            contiguous and width % 2 == 0 and starts,
+        )
+
+    @contextmanager
+    def _when(self, condition: str) -> Iterator[None]:
+        with self.out.block(f"if ({condition})" if condition else ""):
+            yield
+
+
+def _sum(terms: dict[str, int], const: int) -> str:
+    """A C expression for a sum of multiples."""
+    parts = [
+        name if factor == 1 else f"({name}) * {factor}" if " " in name else f"{name} * {factor}"
+        for name, factor in terms.items()
+    ]
+    return " + ".join([*parts, *([str(const)] if const or not parts else [])])

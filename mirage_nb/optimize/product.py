@@ -1,0 +1,192 @@
+"""Blocks that are products with something elementwise behind them, seen as such.
+
+In: a block graph. Out: a `ProductBlock`: its accumulated products, each a sum of `Factors`, and what the savers leave.
+Nothing is decided here but that the block is one: a for-loop over the summed axis in which nothing is computed but
+products of two streamed operands (seen through transposes), sums of those, and held operands; after it elementwise
+operators only. Invariant: rows and columns of every accumulator are the last two dimensions of a tile, all others
+are of extent 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mirage_nb.ir import (
+    OPS,
+    AccumAttrs,
+    AccumKind,
+    BlockGraph,
+    DType,
+    InIterAttrs,
+    Op,
+    OpKind,
+    OutSaverAttrs,
+    ThreadGraph,
+    Trait,
+    TransposeAttrs,
+)
+from mirage_nb.optimize.placement import MATMULS, pairs
+
+ROWS, COLUMNS, SUMMED = "m", "n", "k"
+"""The axes of a product."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A streamed operand: its iterator, and the axis of each of its dimensions ("" for leading ones)."""
+
+    attrs: InIterAttrs
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """One product."""
+
+    left: Operand
+    right: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class ProductBlock:
+    """A block of products.
+
+    rows, columns: of the tile that the block makes; depth: of the summed axis, all iterations of a block. sums: value
+    of each accumulator -> its products. held: value -> the iterator behind it, of operands that the loop does not
+    change. defined: value -> its operator and which of the operator's results it is. saved: for every output its value.
+    """
+
+    block: BlockGraph
+    dtype: DType
+    rows: int
+    columns: int
+    depth: int
+    sums: dict[int, tuple[Factors, ...]]
+    held: dict[int, InIterAttrs]
+    defined: dict[int, tuple[Op, int]]
+    saved: tuple[tuple[int, OutSaverAttrs], ...]
+
+
+def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBlock | None:
+    """The block as products, or None if it is more than that. literal_args: operands that are constants."""
+    if not block.has_loop:
+        return None
+    defined = {v: (op, i) for op, values in block.definitions() for i, v in enumerate(values)}
+    sums: dict[int, tuple[Factors, ...]] = {}
+    held: dict[int, InIterAttrs] = {}
+    for value, (op, _) in defined.items():
+        if not isinstance(op.attrs, AccumAttrs):
+            continue
+        source = defined[op.inputs[0]][0]
+        if op.attrs.kind is AccumKind.SUM:
+            found = _factors(block, defined, op.inputs[0], literal_args)
+            if not found:
+                return None
+            sums[value] = found
+        elif op.attrs.kind is AccumKind.HOLD and isinstance(source.attrs, InIterAttrs) and source.attrs.fmap is None:
+            held[value] = source.attrs
+        else:
+            return None
+    saved = tuple((op.inputs[0], op.attrs) for op in block.savers if isinstance(op.attrs, OutSaverAttrs))
+    shapes = {block.types[v].shape[-2:] for v in sums}
+    dtypes = {block.args[f.left.attrs.arg].dtype for factors in sums.values() for f in factors}
+    depths = {_depth(block, f) for factors in sums.values() for f in factors}
+    if len(shapes) != 1 or len(dtypes) != 1 or len(depths) != 1:
+        return None
+    ((rows, columns),) = shapes
+    made = ProductBlock(block, dtypes.pop(), rows, columns, depths.pop(), sums, held, defined, saved)
+    return made if all(_plain(made, value, _axes(made, value)) for value, _ in saved) else None
+
+
+def _depth(block: BlockGraph, factors: Factors) -> int:
+    """The summed extent of one block."""
+    shape = block.tile_shape(factors.left.attrs)
+    return shape[factors.left.axes.index(SUMMED)] * block.loop
+
+
+def _factors(
+    block: BlockGraph, defined: dict[int, tuple[Op, int]], value: int, literal_args: frozenset[int]
+) -> tuple[Factors, ...]:
+    """The products that a value of the loop adds up; none if it is something else."""
+    op = defined[value][0]
+    if op.kind is OpKind.ADD:
+        first, second = (_factors(block, defined, v, literal_args) for v in op.inputs)
+        same = block.types[op.inputs[0]].shape == block.types[op.inputs[1]].shape
+        return (*first, *second) if first and second and same else ()
+    if op.kind not in MATMULS:
+        return ()
+    found = []
+    for left_value, right_value in pairs(op):
+        left = _streamed(block, defined, left_value, (ROWS, SUMMED))
+        right = _streamed(block, defined, right_value, (SUMMED, COLUMNS))
+        if left is None or right is None or {left.attrs.arg, right.attrs.arg} & literal_args:
+            return ()
+        types = {block.args[operand.attrs.arg].dtype for operand in (left, right)}
+        if len(types) > 1 or not types <= {DType.F16, DType.BF16}:
+            return ()
+        found.append(Factors(left, right))
+    return tuple(found)
+
+
+def _streamed(
+    block: BlockGraph, defined: dict[int, tuple[Op, int]], value: int, axes: tuple[str, str]
+) -> Operand | None:
+    """The matrix with these axes behind a value, if the loop cuts it along the summed axis only."""
+    op = defined[value][0]
+    while isinstance(op.attrs, TransposeAttrs):
+        rank = len(op.attrs.perm)
+        if op.attrs.perm != (*range(rank - 2), rank - 1, rank - 2):
+            return None
+        axes = axes[::-1]
+        op = defined[op.inputs[0]][0]
+    if not isinstance(op.attrs, InIterAttrs):
+        return None
+    tile = block.tile_shape(op.attrs)
+    named = (*("",) * (len(tile) - 2), *axes)
+    if len(tile) < 2 or math.prod(tile[:-2]) != 1 or (block.loop > 1 and op.attrs.fmap != named.index(SUMMED)):
+        return None
+    return Operand(op.attrs, named)
+
+
+def _axes(made: ProductBlock, value: int) -> tuple[str, ...]:
+    """What the dimensions of a saved value are: its two that are not of extent 1, in this order."""
+    shape = made.block.types[value].shape
+    long = [extent for extent in shape if extent > 1]
+    if long != [made.rows, made.columns]:
+        return ()
+    names = iter((ROWS, COLUMNS))
+    return tuple(next(names) if extent > 1 else "" for extent in shape)
+
+
+def _plain(made: ProductBlock, value: int, axes: tuple[str, ...]) -> bool:
+    """Whether a value with these axes comes from accumulators and held operands through elementwise operators."""
+    if not axes:
+        return False
+    op = made.defined[value][0]
+    if value in made.sums:
+        return tuple(a for a in axes if a) == (ROWS, COLUMNS)
+    if value in made.held or op.kind is OpKind.CONST:
+        return True
+    if op.kind is OpKind.RESHAPE:
+        inside = reshaped(axes, made.block.types[value].shape, made.block.types[op.inputs[0]].shape)
+        return inside is not None and _plain(made, op.inputs[0], inside)
+    if isinstance(op.body, ThreadGraph) or Trait.ELEMENTWISE in OPS[op.kind].traits:
+        return all(_plain(made, v, broadcast_axes(axes, made.block.types[v].shape)) for v in op.inputs)
+    return False
+
+
+def reshaped(axes: tuple[str, ...], shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[str, ...] | None:
+    """The axes of what is reshaped, where nothing but dimensions of extent 1 come and go; else None."""
+    if [e for e in shape if e > 1] != [e for e in source if e > 1]:
+        return None
+    long = iter([axis for axis, extent in zip(axes, shape, strict=True) if extent > 1])
+    return tuple(next(long) if extent > 1 else "" for extent in source)
+
+
+def broadcast_axes(axes: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str, ...]:
+    """The axes of an operand of `shape` that is broadcast to a result with these axes."""
+    if not shape:
+        return ("",)  # a number has no axes, which says nothing against it
+    tail = axes[len(axes) - len(shape) :]
+    return tuple(axis if extent > 1 else "" for axis, extent in zip(tail, shape, strict=True))

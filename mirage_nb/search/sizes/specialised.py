@@ -1,0 +1,176 @@
+"""Products of many rows as persistent blocks with roles: where a kernel can be emitted so, and what it takes.
+
+In: the tiles of a kernel at many sizes. Out: a `Specialised`. What makes a block one of
+products is said over axes here and over dimensions in `optimize.product`; how it is cut then are the rules of
+`tile.rules`, for both.
+One block runs on each multiprocessor and takes points of the grid in turns. A turn is its steps of 64 summed elements
+and what is computed behind them; a step takes the products at the rate that the card keeps up when so many
+multiprocessors multiply, or its copies, if these take longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.search.axes import Layout
+from mirage_nb.search.saturation.values import BODY, ITER, TILE
+from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths, layout_of
+from mirage_nb.search.sizes.constants import Constants
+from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.structure import KernelStructure
+from mirage_nb.targets import Target
+from mirage_nb.tile import rules
+
+
+@dataclass(frozen=True, slots=True)
+class Specialised:
+    """A kernel emitted so, one number for each choice of sizes.
+
+    able: where it can be. parts: warpgroups that multiply. turns: points of the block that has most. Microseconds:
+    `us` from the first request of a tile on; of all turns, `products` and `copies`, of which the longer counts, and
+    `values`, what stands behind the products; `device`, in which all bytes cross device memory once. memory: bytes of
+    shared memory; stages: of the ring.
+    """
+
+    able: Truths
+    parts: Numbers
+    us: Numbers
+    turns: Numbers
+    products: Numbers
+    copies: Numbers
+    values: Numbers
+    device: Numbers
+    memory: Numbers
+    stages: Numbers
+
+
+@lru_cache(maxsize=1024)
+def products_of(kernel: KernelStructure) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The products of a loop body that does nothing else, and the accumulators of their sums; None if it does."""
+    if kernel.loop is None:
+        return None
+    steps, products, sums = kernel.steps, [], []
+    for index, step in enumerate(steps):
+        kind = step.operator.kind
+        read = [steps[i].operator.kind for i in step.reads]
+        if step.operator.is_leaf:
+            continue
+        if kind is OpKind.ACCUM:
+            summed = step.operator.accum is AccumKind.SUM and read[0] in (OpKind.MATMUL, OpKind.ADD)
+            if not summed and (step.operator.accum is not AccumKind.HOLD or read != [OpKind.IN_ITER]):
+                return None
+            sums += [index] * summed
+        elif step.stage == BODY and kind is OpKind.MATMUL and step.operator.axis == kernel.loop:
+            streamed = all(steps[i].type[kernel.loop] & ITER for i in step.reads)
+            if not streamed or read != [OpKind.IN_ITER, OpKind.IN_ITER]:
+                return None
+            products.append(index)
+        elif step.stage == BODY and (kind is not OpKind.ADD or not set(read) <= {OpKind.MATMUL, OpKind.ADD}):
+            return None
+        elif step.stage != BODY and kind not in ELEMENTWISE:
+            return None
+    return (tuple(products), tuple(sums)) if products and sums else None
+
+
+def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
+    """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
+    found = products_of(tiles.kernel)
+    if found is None or target.capability != rules.CAPABILITY or tiles.width != 2:
+        return None
+    products, sums = found
+    if any(tiles.made.wide[read] for index in products for read in tiles.steps[index].reads):
+        return None
+    able = np.ones(tiles.shape, bool)
+    streamed: dict[object, Numbers] = {}
+    rows = columns = depth = np.ones(tiles.shape)
+    for index in products:
+        made = _product(tiles, index)
+        if made is None:
+            return None
+        fits, rows, columns, depth = made
+        able = able & fits
+        for read in tiles.steps[index].reads:
+            step = tiles.steps[read]
+            lines = tiles.elements[read] / (depth / tiles.sizes.loop)
+            streamed[step.source, step.type] = lines * rules.STEP * tiles.width
+    able &= rules.fits(rows, columns, depth, len(sums))
+    able &= depth == rules.STEP * tiles.sizes.loop  # whatever the loop, stages are alike: one of them says it all
+    stage = sum(streamed.values(), np.zeros(tiles.shape))
+    stages = rules.stages(stage, target.shared_per_block)
+    able &= stages >= rules.SHALLOWEST
+    if not able.any():
+        return None
+    return _timed(tiles, target, constants, able, rows, columns * len(products), depth, stage, stages, device)
+
+
+def _timed(
+    tiles: Tiles, target: Target, constants: Constants, able: Truths, rows: Numbers, columns: Numbers,
+    depth: Numbers, stage: Numbers, stages: Numbers, device: Numbers,
+) -> Specialised:  # fmt: skip
+    """What it takes; `columns`: of all products of a point together, `stage`: bytes of a step."""
+    points, steps = tiles.sizes.total_blocks(), depth / rules.STEP
+    turns = np.ceil(points / target.multiprocessors)
+    last = points - (turns - 1) * target.multiprocessors
+    work = 2.0 * rows * columns * rules.STEP
+    kept = constants.sustained_share * target.tensor_rate * 1e6
+    alone = constants.alone_share * target.tensor_rate * 1e6 / target.multiprocessors
+    full = work / np.minimum(alone, kept / target.multiprocessors)
+    rest = work / np.minimum(alone, kept / last)
+    copied = stage / constants.stream_bytes_us
+    step = constants.step_us
+    looped = steps * ((turns - 1) * (np.maximum(full, copied) + step) + np.maximum(rest, copied) + step)
+    operation = target.multiprocessors / (target.vector_rate * 1e6)
+    count = sum(tiles.elements[i] for i, s in enumerate(tiles.steps) if s.stage != BODY and not s.operator.is_leaf)
+    values = turns * count * constants.behind_operations * operation
+    moved = device / (target.device_bandwidth * 1e3)
+    us = constants.latency_us + np.maximum(looped, moved) + values
+    return Specialised(
+        able, rules.parts(rows), us, turns, steps * ((turns - 1) * full + rest), turns * steps * copied, values, moved,
+        stage * stages, stages,
+    )  # fmt: skip
+
+
+def _product(tiles: Tiles, index: int) -> tuple[Truths, Numbers, Numbers, Numbers] | None:
+    """Where a product's operands come in whole boxes; its rows, columns and summed elements. None: nowhere."""
+    step, sizes, kernel = tiles.steps[index], tiles.sizes, tiles.kernel
+    axis = step.operator.axis
+    types = [tiles.steps[read].type for read in step.reads]
+    layouts: list[Layout] = []
+    for read in step.reads:
+        source = tiles.steps[read].source
+        assert source is not None
+        layouts.append(layout_of(tiles.prepared, kernel, read, source))
+    own = [
+        [a for a in layout if a is not None and a != axis and not types[1 - side][a]]
+        for side, layout in enumerate(layouts)
+    ]
+    if not all(own) or any(axis not in layout[-2:] for layout in layouts):
+        return None
+    row, column = own[0][-1], own[1][-1]
+    if (layouts[0][-2:], layouts[1][-2:]) == ((axis, row), (column, axis)) or _turned(tiles, row, column):
+        return None
+    fits = np.ones(tiles.shape, bool)
+    for side, (layout, type_, inner) in enumerate(zip(layouts, types, (row, column), strict=True)):
+        if set(layout[-2:]) != {axis, inner}:
+            return None
+        last = layout[-1]
+        assert last is not None
+        if sizes.extents[last] * tiles.width % rules.CHUNK_BYTES:
+            return None
+        for other in (a for a in layout[:-2] if a is not None):
+            fits &= sizes.extent(kernel, other, type_[other]) == 1
+            fits &= ~tiles.hanging(inner, type_[inner]) & ~tiles.hanging(axis, type_[axis])
+        if last == inner:
+            fits &= sizes.extent(kernel, inner, type_[inner]) % (rules.STEP if side else rules.HEIGHT) == 0
+    rows, columns = (sizes.extent(kernel, a, t[a]) for a, t in zip((row, column), types, strict=True))
+    return fits, rows, columns, sizes.extent(kernel, axis, types[0][axis] & TILE) * sizes.loop
+
+
+def _turned(tiles: Tiles, row: int, column: int) -> bool:
+    """Whether some output of the program has its columns before its rows: it leaves a block turned round."""
+    layouts = tiles.prepared.output_axes
+    return any({row, column} <= set(o) and o.index(column) < o.index(row) for o in layouts)

@@ -1,0 +1,314 @@
+"""Tile programs: what every role of a block does with tiles, the level between a plan and its CUDA.
+
+A tile program is data: axes with extents, roles (groups of warps), tiles (axes, place, layout, stages), pipelines
+between roles, and statements. The planner makes it (`optimize`), `validate` finds what is wrong with it without
+running it, `run` runs it on NumPy arrays, `price` says what it takes, `text` writes and reads it, and the printer
+(`codegen`) says it with the device library and decides nothing.
+
+How roles work together. A pipeline is a ring of stages, each with one slot of every tile that it fills. One role
+acquires the next stage once it is empty, which announces its bytes, and copies into it; the stage is full once all of
+these bytes have landed. The other role awaits the next full stage, multiplies from it, and releases stages once the
+products that read them are done. Invariant of a valid program: a slot is read only between Await and Release, and
+written only between Acquire and the landing of its copies; every element of every output is stored exactly once.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from mirage_nb.ir import DType, OpKind
+from mirage_nb.ir.ops import Attrs
+from mirage_nb.tile.instructions import InstructionTile, Place
+
+LANES = 32
+GROUP = 4
+"""Warps that multiply together, and hand registers over together."""
+PART = "part"
+"""The counter of a role's groups of four warps, where it has several."""
+
+
+class Layout(enum.Enum):
+    """How a tile lies in its place.
+
+    ROWS: row-major. PANELS: columns in panels of 128 bytes, the rows of a panel behind each other in the copy
+    engine's swizzle of 128 bytes. FRAGMENT: spread over the registers of the warps as their instruction has it.
+    """
+
+    ROWS = "rows"
+    PANELS = "panels"
+    FRAGMENT = "fragment"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A dimension of the program, with its extent."""
+
+    name: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Warps that run the same statements. registers: of a thread, after it has claimed or released some; 0: as the
+    compiler has it. Roles begin at multiples of four warps, in their order in the program."""
+
+    name: str
+    warps: int
+    registers: int = 0
+
+    @property
+    def parts(self) -> int:
+        """Groups of four warps, which count themselves as `PART`."""
+        return max(1, self.warps // GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Elements with axes. Of a global tensor the whole of it; of a register tile what one group of four warps holds.
+
+    axes: a name per dimension, "" for one of extent 1 that belongs to no axis. stages: slots of a pipeline.
+    """
+
+    name: str
+    place: Place
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: DType
+    layout: Layout = Layout.ROWS
+    stages: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Of one slot."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        """Of one slot."""
+        return self.elements * self.dtype.size
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A ring of stages. nbytes: that land in one of them. arrivals: of warps, which make it empty again."""
+
+    name: str
+    tiles: tuple[str, ...]
+    stages: int
+    nbytes: int
+    arrivals: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """`const` plus the sum of factor * counter."""
+
+    terms: tuple[tuple[str, int], ...] = ()
+    const: int = 0
+
+    def __add__(self, other: Index) -> Index:
+        merged = dict(self.terms)
+        for counter, factor in other.terms:
+            merged[counter] = merged.get(counter, 0) + factor
+        return Index(tuple((c, f) for c, f in merged.items() if f), self.const + other.const)
+
+    def __mul__(self, factor: int) -> Index:
+        return Index(tuple((c, f * factor) for c, f in self.terms if factor), self.const * factor)
+
+
+def counted(counter: str, factor: int = 1) -> Index:
+    """factor * counter."""
+    return Index(((counter, factor),))
+
+
+# -- statements
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The blocks take the points of the counters' product, block b the points b, b + blocks, and so on.
+
+    The last counter runs fastest, but for the last two: `group` steps of the last but one belong together, and go by
+    before the last one's next step, so that what runs at the same time reads few rows and columns.
+    """
+
+    counters: tuple[tuple[str, int], ...]
+    group: int
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The body for counter = 0, 1, ..., count - 1."""
+
+    counter: str
+    count: int
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Wait until the next stage is empty; announce the bytes that will land there."""
+
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The copy engine brings the box of a global tensor that begins at `at` into the stage that was acquired; what lies
+    beyond the tensor's end arrives as zeros."""
+
+    source: str
+    target: str
+    at: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Wait until the next stage is full."""
+
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """result += left @ right over all of the slots' summed extent, of the stage that was awaited. `row` and `column`:
+    where in the left tile's rows and the right tile's columns this group's part begins."""
+
+    instruction: str
+    result: str
+    left: str
+    right: str
+    row: Index = Index()
+    column: Index = Index()
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Wait until the products of all awaited stages but the newest `behind` are done, and hand these stages back."""
+
+    pipeline: str
+    behind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Zeros in a register tile."""
+
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A value that is one number."""
+
+    name: str
+    value: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A value read from a global tensor, element by element where a fragment needs it; zero beyond the tensor's end."""
+
+    name: str
+    source: str
+    at: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """An elementwise operator on values and register tiles, which broadcast along their axes."""
+
+    name: str
+    kind: OpKind
+    attrs: Attrs | None
+    operands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A value goes to a global tensor, from `at` on; what lies beyond the tensor's end is dropped."""
+
+    value: str
+    target: str
+    at: tuple[Index, ...]
+
+
+Statement: TypeAlias = Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Map | Store
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A kernel as a tile program. capability: of the card it is made for. blocks: that are launched. axes: extents.
+    outputs: the global tiles that are stored to, o0, o1, ...; the others are operands x<number>, which are read."""
+
+    capability: int
+    blocks: int
+    axes: tuple[Axis, ...]
+    roles: tuple[Role, ...]
+    tiles: tuple[Tile, ...]
+    pipelines: tuple[Pipeline, ...]
+    outputs: tuple[str, ...]
+    code: tuple[tuple[str, tuple[Statement, ...]], ...]
+
+    def tile(self, name: str) -> Tile:
+        """The tile of this name. Raises KeyError."""
+        for tile in self.tiles:
+            if tile.name == name:
+                return tile
+        raise KeyError(name)
+
+    def pipeline(self, name: str) -> Pipeline:
+        """The pipeline of this name. Raises KeyError."""
+        for pipeline in self.pipelines:
+            if pipeline.name == name:
+                return pipeline
+        raise KeyError(name)
+
+    def operand(self, name: str) -> int:
+        """Which of the kernel's operands, or of its outputs, a global tile is: the number in its name."""
+        return int(name[1:])
+
+    def statements(self, role: str) -> tuple[Statement, ...]:
+        """What a role does."""
+        return dict(self.code)[role]
+
+    @property
+    def threads(self) -> int:
+        """Of a block: every role but the last has whole groups of four warps."""
+        return LANES * sum(role.warps for role in self.roles)
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Of all axes."""
+        return {axis.name: axis.extent for axis in self.axes}
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of all slots of the tiles in shared memory."""
+        return sum(t.nbytes * t.stages for t in self.tiles if t.place is Place.SHARED)
+
+
+def inner(statement: Statement) -> tuple[Statement, ...]:
+    """The body of a loop or walk."""
+    return statement.body if isinstance(statement, Walk | Loop) else ()
+
+
+def flat(statements: tuple[Statement, ...]) -> Iterator[Statement]:
+    """All statements, those inside loops behind them."""
+    for statement in statements:
+        yield statement
+        yield from flat(inner(statement))
+
+
+def registers(program: Program, role: Role, table: dict[str, InstructionTile]) -> int:
+    """Of a thread of the role, for the register tiles that its products add to."""
+    held = {s.result: table[s.instruction].warps for s in flat(program.statements(role.name)) if isinstance(s, Product)}
+    return sum(-(-program.tile(name).elements // (LANES * warps)) for name, warps in held.items())

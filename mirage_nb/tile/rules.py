@@ -1,0 +1,73 @@
+"""The rules by which products of many rows are cut into roles, stages and instructions: one set for all who ask.
+
+In: extents, as numbers (the planner of one block) or as arrays of them (the ranking of thousands of sizes at once).
+Out: the same kind. Nothing else decides what a warp-specialised product looks like.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirage_nb.tile.instructions import WGMMA_COLUMNS
+from mirage_nb.tile.program import GROUP, LANES
+
+Extent = int | npt.NDArray[np.float64]
+
+CAPABILITY = 90
+"""The compute capability whose warpgroups multiply, and hand registers over."""
+STEP = 64
+"""Summed 16-bit elements of a stage: a line of shared memory, and the width of a panel."""
+HEIGHT = 64
+"""Rows of an instruction."""
+LEAST_COLUMNS = 16
+DEEPEST = 12
+"""Stages at most: about what is on its way in the time of one trip to memory."""
+SHALLOWEST = 3
+ACCUMULATOR_REGISTERS = 128
+"""Of a thread, for all sums."""
+CHUNK_BYTES = 16
+"""Rows of operands begin on multiples of so many bytes."""
+BARRIER_BYTES = 1024
+"""Shared memory kept for barriers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """How many warpgroups multiply, and the registers of their threads and of those that load (0: the compiler's)."""
+
+    parts: int
+    math_registers: int
+    load_registers: int
+    load_warps: int
+
+
+TEAMS: dict[int, Team] = {
+    64: Team(1, 0, 0, 1),
+    128: Team(2, 240, 24, GROUP),
+    192: Team(3, 160, 32, GROUP),
+    256: Team(2, 240, 24, GROUP),
+}
+"""By the rows of a block's tile."""
+
+
+def parts(rows: Extent) -> Any:
+    """Warpgroups that multiply; 0 where no team is for so many rows."""
+    return sum(np.where(np.equal(rows, height), team.parts, 0) for height, team in TEAMS.items())
+
+
+def fits(rows: Extent, columns: Extent, depth: Extent, sums: int) -> Any:
+    """Whether a tile of `sums` accumulators, each of rows x columns, is one for a team; depth: summed elements."""
+    many = parts(rows)
+    each = np.multiply(rows, columns) * sums / np.maximum(many, 1) / (LANES * GROUP)
+    known = np.isin(columns, WGMMA_COLUMNS) & np.greater_equal(columns, LEAST_COLUMNS)
+    return (many > 0) & known & (each <= ACCUMULATOR_REGISTERS) & np.equal(np.mod(depth, STEP), 0)
+
+
+def stages(nbytes: Extent, memory: int) -> Any:
+    """Stages of the ring: nbytes that land in one of them, of `memory` bytes that a block may take. Fewer than
+    `SHALLOWEST` are too few."""
+    return np.minimum(DEEPEST, np.floor_divide(memory - BARRIER_BYTES, nbytes))

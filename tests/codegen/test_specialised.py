@@ -1,0 +1,80 @@
+"""Products of many rows as tile programs: right on the CPU edition, eager and deferred, and free of races."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_nb.codegen import emit
+from mirage_nb.ir import DType, KernelGraph, OpKind
+from mirage_nb.optimize import default_options, plan
+from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.targets import TARGETS, Target
+from tests.codegen.mugraphs import linear, rmsnorm, split_linear
+from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
+
+H200 = TARGETS["h200"]
+FEW = replace(H200, multiprocessors=3)
+"""Three blocks walk over all points: rings go on from one to the next."""
+
+NAMED: dict[str, KernelGraph] = {
+    "64 x 64 over every end": linear(150, 136, 104, 64, 64, residual=True),
+    "64 x 48, rows that are no vectors": linear(70, 136, 83, 64, 48, turned=(False, True), residual=True),
+    "64 x 256, bf16, left turned": linear(64, 128, 256, 64, 256, dtype=DType.BF16, turned=(True, False)),
+    "128 x 64, gated": linear(256, 192, 64, 128, 64, gated=True, activation=OpKind.SILU),
+    "128 x 256, right turned": linear(128, 128, 256, 128, 256, turned=(False, True)),
+    "192 x 64, batch": linear(192, 128, 64, 192, 64, batch=4, residual=True),
+    "256 x 80, both turned": linear(256, 128, 80, 256, 80, turned=(True, True)),
+    "split": split_linear(),
+}
+
+
+def check(graph: KernelGraph, target: Target, *, checked: bool = False) -> None:
+    """Specialised in its first kernel, and right."""
+    emitted = emit(graph, target)
+    assert "registers_claim" in emitted.source or "ring_full" in emitted.source
+    inputs = draw(graph)
+    for how in WAYS:
+        outputs = run(emitted, inputs, checked=checked, **how)
+        for error, type_ in zip(errors(graph, emitted, inputs, outputs), graph.output_types, strict=True):
+            assert error < TOLERANCE[type_.dtype], how
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named(name: str) -> None:
+    assert plan(NAMED[name], FEW).kernels[0].program is not None  # type: ignore[union-attr]
+    check(NAMED[name], FEW, checked=name in ("64 x 64 over every end", "128 x 64, gated"))
+
+
+@pytest.mark.parametrize("graph", [
+    linear(4096, 4096, 4096, 128, 256, activation=OpKind.GELU, residual=True),
+    linear(4096, 4096, 4096, 256, 128, activation=OpKind.GELU, residual=True),
+    linear(512, 4096, 4096, 128, 128, activation=OpKind.SILU, gated=True, dtype=DType.BF16),
+    linear(1000, 4096, 5000, 192, 128),
+])  # fmt: skip
+def test_no_spills_and_no_warnings(graph: KernelGraph) -> None:
+    emitted = emit(graph, H200)
+    cubin = compile_cubin(emitted.source, "sm_90a")
+    (usage,) = cubin.usage.values()
+    assert usage.spill_store_bytes == usage.spill_load_bytes == usage.stack_bytes == 0
+    assert "warning" not in cubin.log and "serialized" not in cubin.log, cubin.log
+
+
+def test_in_chains_it_waits_for_the_launch_in_front() -> None:
+    options = replace(default_options(H200), chained=True)
+    graph = linear(128, 128, 128, 64, 64)
+    emitted = emit(graph, H200, options)
+    assert "grid_dependency_wait();" in emitted.source and emitted.launches[0].overlaps  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("graph", "target"), [
+    (rmsnorm(64, 256, 128, 64, 4), H200),  # something else in the loop
+    (linear(128, 128, 128, 64, 64), TARGETS["a100"]),  # no warpgroups
+    (linear(128, 128, 128, 32, 64), H200),  # few rows
+    (linear(128, 96, 128, 64, 64, step=32), H200),  # short steps
+    (linear(128, 128, 128, 64, 64, dtype=DType.F32), H200),
+])  # fmt: skip
+def test_other_blocks_are_emitted_as_before(graph: KernelGraph, target: Target) -> None:
+    assert all(kernel is None or kernel.program is None for kernel in plan(graph, target).kernels)
+    emit(graph, target)
