@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from mirage_nb.ir import ApplyAttrs, Attrs, ClampAttrs, OpKind, PowAttrs, formula
+from mirage_nb.ir import ApplyAttrs, Attrs, ClampAttrs, OpKind, PowAttrs, WhereAttrs, formula
 
 
 def number(value: Fraction) -> str:
@@ -93,6 +93,12 @@ def _applied(operands: list[str], attrs: Attrs | None) -> str:
     return formula.fold(formula.read(attrs.formula), operands[0], lambda value: f"({number(value)})", SCALARS)
 
 
+def _where(operands: list[str], attrs: Attrs | None) -> str:
+    assert isinstance(attrs, WhereAttrs)
+    signs = {0: number(attrs.other), 1: "-NEGATIVE_INFINITY", -1: "NEGATIVE_INFINITY"}
+    return f"({operands[0]} != 0.0f ? {operands[1]} : {signs[attrs.infinite]})"
+
+
 CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {
     OpKind.ADD: _infix("+"),
     OpKind.SUB: _infix("-"),
@@ -107,6 +113,7 @@ CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {
     OpKind.RELU: _call("relu"),
     OpKind.CLAMP: lambda operands, attrs: _clamp(operands[0], attrs),
     OpKind.MAXIMUM: _call("maximum"),
+    OpKind.WHERE: _where,
     OpKind.CAST: lambda operands, attrs: operands[0],
     OpKind.POW: _raised,
     OpKind.APPLY: _applied,

@@ -17,7 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import GraphError
-from mirage_nb.ir import ConstAttrs, DimAttrs, RepeatAttrs, ReshapeAttrs, SliceAttrs, TransposeAttrs
+from mirage_nb.ir import (
+    ArangeAttrs,
+    ConstAttrs,
+    DimAttrs,
+    PadAttrs,
+    RepeatAttrs,
+    ReshapeAttrs,
+    SliceAttrs,
+    TransposeAttrs,
+)
 from mirage_nb.ir.ops import Attrs, Shape
 
 Array = NDArray[Any]
@@ -173,6 +182,20 @@ def sliced(array: Array, attrs: Attrs | None, batch: int) -> Array:
     stop = attrs.start + attrs.extent * attrs.step
     part = slice(attrs.start, None if stop < 0 else stop, attrs.step)
     return array[(slice(None),) * (batch + attrs.dim) + (part,)]
+
+
+def padded(array: Array, attrs: Attrs | None, batch: int) -> Array:
+    """Zeros before and after the elements of one tile dimension."""
+    assert isinstance(attrs, PadAttrs)
+    edges = [(0, 0)] * array.ndim
+    edges[batch + attrs.dim] = (attrs.before, attrs.after)
+    return np.pad(array, edges)
+
+
+def counted(attrs: Attrs | None, batch: int) -> Array:
+    """0, 1, ... along a tile dimension."""
+    assert isinstance(attrs, ArangeAttrs)
+    return np.arange(attrs.extent).reshape((1,) * batch + (-1,))
 
 
 def reduced_axis(attrs: Attrs | None, batch: int) -> int:

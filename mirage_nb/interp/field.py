@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from mirage_nb.interp.instance import FieldInstance, Fields, FieldTensor, Mask, 
 from mirage_nb.interp.modular import WORD, Arithmetic, Residues
 from mirage_nb.interp.reference import ordered
 from mirage_nb.interp.run import run_kernel, run_outputs
-from mirage_nb.ir import AccumKind, ApplyAttrs, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs
+from mirage_nb.ir import AccumKind, ApplyAttrs, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
 
 __all__ = ["FieldAlgebra", "FieldInstance", "FieldTensor", "Noted", "evaluate", "evaluate_all", "random_inputs"]
@@ -177,6 +178,17 @@ class FieldAlgebra:
         """A random function of each element, one for every label."""
         return self._scattered(label, _word(x), x, x.undefined, None)
 
+    def truth(self, x: FieldTensor) -> FieldTensor:
+        """Whether elements are not 0: 0 and 1 stay what they are, a random function makes something of others."""
+        made = self.uninterpreted("truth", x)
+        parts = [part for part in (x.p, x.q) if part is not None]
+        known = _both([part == 0 for part in parts]) | _both([part == 1 for part in parts])
+        p, q = (
+            None if old is None or new is None else np.where(known, old, new)
+            for old, new in ((x.p, made.p), (x.q, made.q))
+        )
+        return FieldTensor(p, q, x.undefined)
+
     def _scattered(
         self, label: str, words: Words, like: FieldTensor, undefined: Mask | None, sets: Words | None
     ) -> FieldTensor:
@@ -198,6 +210,10 @@ def _either(*masks: Mask | None) -> Mask | None:
         if mask is not None:
             found = mask if found is None else found | mask
     return found
+
+
+def _both(masks: Sequence[Mask]) -> Mask:
+    return masks[0] if len(masks) == 1 else masks[0] & masks[1]
 
 
 def _where_any(mask: Mask | None) -> Mask | None:
@@ -362,6 +378,33 @@ def _apply(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs 
     return algebra.uninterpreted(f"{OpKind.APPLY.value} {attrs.formula}", operands[0])
 
 
+def _where(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
+    """c * x + (1 - c) * other, which is what it means where the condition c is 0 or 1; a random function makes c of
+    any other element. An infinity is a random element."""
+    assert isinstance(attrs, WhereAttrs)
+    condition, x = aligned(operands, batch)
+    truth, rank = algebra.truth(condition), x.any_part.ndim
+    one = algebra.instance.number(Fraction(1), rank)
+    other = (
+        algebra.instance.symbol(f"infinity {attrs.infinite}", rank)
+        if attrs.infinite
+        else algebra.instance.number(attrs.other, rank)
+    )
+    rest = algebra.each(Arithmetic.mul, algebra.each(Arithmetic.sub, one, truth), other)
+    return algebra.each(Arithmetic.add, algebra.each(Arithmetic.mul, truth, x), rest)
+
+
+def _arange(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
+    numbers = algebra.instance.placed(arrays.counted(attrs, batch).astype(WORD))
+    one = algebra.instance.number(Fraction(1), batch + 1)
+    return algebra.each(Arithmetic.mul, one, FieldTensor(numbers, numbers))
+
+
+def _pad(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
+    x = replace(operands[0], sets=None)  # zeros are maxima of nothing: what they meet is a new element
+    return x.moved(lambda array: arrays.padded(array, attrs, batch))
+
+
 def _moving(move: Callable[[Array, Attrs | None, int], Array]) -> Rule:
     return lambda algebra, operands, attrs, batch: operands[0].moved(lambda array: move(array, attrs, batch))
 
@@ -393,6 +436,8 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.SIGMOID: _sigmoid,
     OpKind.RELU: _outside(OpKind.RELU),
     OpKind.CLAMP: _outside(OpKind.CLAMP),
+    OpKind.ARANGE: _arange,
+    OpKind.WHERE: _where,
     OpKind.MAXIMUM: lambda algebra, operands, attrs, batch: algebra.union(*aligned(operands, batch)),
     OpKind.CAST: lambda algebra, operands, attrs, batch: operands[0],
     OpKind.APPLY: _apply,
@@ -402,5 +447,6 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.TRANSPOSE: _moving(arrays.transpose),
     OpKind.CONCAT: _concat,
     OpKind.SLICE: _moving(arrays.sliced),
+    OpKind.PAD: _pad,
 }
 """What every operator computes; the operators of `run.STRUCTURE` are the walk's."""

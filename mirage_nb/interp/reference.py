@@ -19,7 +19,18 @@ from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.run import run_block, run_outputs
-from mirage_nb.ir import AccumKind, ApplyAttrs, BlockGraph, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, formula
+from mirage_nb.ir import (
+    AccumKind,
+    ApplyAttrs,
+    BlockGraph,
+    ClampAttrs,
+    DimAttrs,
+    KernelGraph,
+    OpKind,
+    PowAttrs,
+    WhereAttrs,
+    formula,
+)
 from mirage_nb.ir.ops import Attrs, Shape, show_shape
 
 Inputs = Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]
@@ -203,6 +214,12 @@ def _concat(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array
     return arrays.concat(operands, attrs.dim, batch)
 
 
+def _where(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+    assert isinstance(attrs, WhereAttrs)
+    condition, x = _aligned(operands, batch)
+    return np.where(condition != 0, x, attrs.value)
+
+
 TABLE: dict[OpKind, Rule] = {
     OpKind.CONST: _const,
     OpKind.MATMUL: _matmul,
@@ -222,6 +239,8 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.SIGMOID: _elementwise(_sigmoid),
     OpKind.RELU: _elementwise(lambda x: np.maximum(x, 0)),
     OpKind.CLAMP: _clamp,
+    OpKind.ARANGE: lambda operands, attrs, batch: arrays.counted(attrs, batch),
+    OpKind.WHERE: _where,
     OpKind.MAXIMUM: _elementwise(np.maximum),
     OpKind.CAST: lambda operands, attrs, batch: operands[0],
     OpKind.POW: _pow,
@@ -231,5 +250,6 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),
     OpKind.CONCAT: _concat,
     OpKind.SLICE: lambda operands, attrs, batch: arrays.sliced(operands[0], attrs, batch),
+    OpKind.PAD: lambda operands, attrs, batch: arrays.padded(operands[0], attrs, batch),
 }
 """What every operator computes; the operators of `run.STRUCTURE` are the walk's."""

@@ -7,6 +7,7 @@ from mirage_nb.ir.ops import (
     AccumAttrs,
     AccumKind,
     ApplyAttrs,
+    ArangeAttrs,
     Attrs,
     CastAttrs,
     ClampAttrs,
@@ -17,17 +18,19 @@ from mirage_nb.ir.ops import (
     OpKind,
     OpSpec,
     OutSaverAttrs,
+    PadAttrs,
     PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
     SliceAttrs,
     Trait,
     TransposeAttrs,
+    WhereAttrs,
 )
 
 __all__ = [
-    "DTYPE_NAMES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "Attrs", "BlockGraph", "CastAttrs", "ClampAttrs",
-    "ConstAttrs", "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level", "MemSpace", "Op", "OpKind",
-    "OpSpec", "OutSaverAttrs", "PowAttrs", "RepeatAttrs", "ReshapeAttrs", "SliceAttrs", "TensorType", "ThreadGraph",
-    "Trait", "TransposeAttrs", "promote",
+    "DTYPE_NAMES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "ArangeAttrs", "Attrs", "BlockGraph",
+    "CastAttrs", "ClampAttrs", "ConstAttrs", "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level",
+    "MemSpace", "Op", "OpKind", "OpSpec", "OutSaverAttrs", "PadAttrs", "PowAttrs", "RepeatAttrs", "ReshapeAttrs",
+    "SliceAttrs", "TensorType", "ThreadGraph", "Trait", "TransposeAttrs", "WhereAttrs", "promote",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from mirage_nb.ir.ops import (
     AccumAttrs,
     AccumKind,
     ApplyAttrs,
+    ArangeAttrs,
     Attrs,
     CastAttrs,
     ClampAttrs,
@@ -30,12 +31,14 @@ from mirage_nb.ir.ops import (
     InIterAttrs,
     OpKind,
     OutSaverAttrs,
+    PadAttrs,
     PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
     Shape,
     SliceAttrs,
     TransposeAttrs,
+    WhereAttrs,
 )
 
 Plain = int | str | Fraction | list[Any] | None
@@ -163,6 +166,12 @@ def _dtype(value: Plain) -> DType:
     return found
 
 
+def _sign(value: Plain) -> int:
+    if value not in (-1, 0, 1):
+        raise FormatError(f"{shown(value)} is no sign", hint="1, -1, or 0 for none")
+    return whole(value)
+
+
 def _accumulator(value: Plain) -> AccumKind:
     try:
         return AccumKind(value)
@@ -172,6 +181,7 @@ def _accumulator(value: Plain) -> AccumKind:
 
 
 INT = Codec(int, whole)
+SIGN = Codec(int, _sign)
 NAME = Codec(str, name)
 FRACTION = Codec(_write_fraction, fraction)
 DIM = optional(INT)
@@ -189,6 +199,9 @@ FIELDS: dict[type, dict[str, Codec]] = {
     ReshapeAttrs: {"shape": several(INT)},
     TransposeAttrs: {"perm": several(INT)},
     SliceAttrs: {"dim": INT, "start": INT, "extent": INT, "step": INT},
+    PadAttrs: {"dim": INT, "before": INT, "after": INT},
+    ArangeAttrs: {"extent": INT, "dtype": DTYPE},
+    WhereAttrs: {"other": FRACTION, "infinite": SIGN},
     CastAttrs: {"dtype": DTYPE},
     ClampAttrs: {"low": optional(FRACTION), "high": optional(FRACTION)},
     PowAttrs: {"exponent": FRACTION},
@@ -201,6 +214,8 @@ DEFAULTS: dict[type, dict[str, Plain]] = {
     AccumAttrs: {"dim": None},
     ConstAttrs: {"symbol": "", "dtype": "f32"},
     SliceAttrs: {"step": 1},
+    ArangeAttrs: {"dtype": "f32"},
+    WhereAttrs: {"other": 0, "infinite": 0},
     ClampAttrs: {"low": None, "high": None},
 }
 """Fields that are left out when they have this value."""

@@ -21,6 +21,7 @@ from mirage_nb.ir.ops import (
     OPS,
     AccumAttrs,
     AccumKind,
+    ArangeAttrs,
     Attrs,
     CastAttrs,
     ConstAttrs,
@@ -123,7 +124,9 @@ def infer(op: Op, operands: tuple[TensorType, ...], level: Level, space: MemSpac
     if spec.attrs is not None and not isinstance(op.attrs, spec.attrs):
         raise GraphError(f"{op.kind.value} needs {spec.attrs.__name__}")
     shape = spec.shape(tuple(t.shape for t in operands), op.attrs)
-    dtype = op.attrs.dtype if isinstance(op.attrs, ConstAttrs | CastAttrs) else result_dtype(operands)
+    if isinstance(op.attrs, ConstAttrs | ArangeAttrs | CastAttrs):
+        return TensorType(shape, op.attrs.dtype, space)
+    dtype = result_dtype(operands[1:] if op.kind is OpKind.WHERE else operands)  # a condition has no part in it
     return TensorType(shape, dtype, space)
 
 

@@ -37,6 +37,7 @@ class OpKind(enum.Enum):
     GRAPH = "Graph"
     FUSED = "Fused"
     CONST = "Const"
+    ARANGE = "Arange"
     MATMUL = "Matmul"
     CONCAT_MATMUL = "ConcatMatmul"
     SUM = "Sum"
@@ -55,6 +56,7 @@ class OpKind(enum.Enum):
     RELU = "ReLU"
     CLAMP = "Clamp"
     MAXIMUM = "EwMax"
+    WHERE = "Where"
     CAST = "Cast"
     POW = "Pow"
     APPLY = "Apply"
@@ -63,6 +65,7 @@ class OpKind(enum.Enum):
     TRANSPOSE = "Transpose"
     CONCAT = "Concat"
     SLICE = "Slice"
+    PAD = "Pad"
 
 
 KINDS = {kind.value: kind for kind in OpKind}
@@ -187,6 +190,36 @@ class SliceAttrs:
 
 
 @dataclass(frozen=True, slots=True)
+class PadAttrs:
+    """So many zeros before and after the elements of dimension `dim`."""
+
+    dim: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArangeAttrs:
+    """The numbers 0, 1, ..., extent - 1, in an element type that holds them."""
+
+    extent: int
+    dtype: DType = DType.F32
+
+
+@dataclass(frozen=True, slots=True)
+class WhereAttrs:
+    """What stands where the condition is 0: a number, or with `infinite` 1 or -1 the infinity of that sign."""
+
+    other: Fraction = Fraction(0)
+    infinite: int = 0
+
+    @property
+    def value(self) -> float:
+        """The number in float64."""
+        return self.infinite * math.inf if self.infinite else float(self.other)
+
+
+@dataclass(frozen=True, slots=True)
 class CastAttrs:
     """The element type of the result."""
 
@@ -218,7 +251,7 @@ class ApplyAttrs:
 
 Attrs = (
     InIterAttrs | OutSaverAttrs | AccumAttrs | ConstAttrs | DimAttrs | RepeatAttrs | ReshapeAttrs
-    | TransposeAttrs | SliceAttrs | CastAttrs | ClampAttrs | PowAttrs | ApplyAttrs
+    | TransposeAttrs | SliceAttrs | PadAttrs | ArangeAttrs | WhereAttrs | CastAttrs | ClampAttrs | PowAttrs | ApplyAttrs
 )  # fmt: skip
 
 ShapeRule = Callable[[tuple[Shape, ...], Attrs | None], Shape]
@@ -361,9 +394,28 @@ def _slice(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
     return (*shape[: attrs.dim], attrs.extent, *shape[attrs.dim + 1 :])
 
 
+def _pad(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    assert isinstance(attrs, PadAttrs)
+    (shape,) = shapes
+    check_dim(shape, attrs.dim, "Pad")
+    if min(attrs.before, attrs.after) < 0:
+        raise ShapeError(f"Pad: {attrs.before} zeros before and {attrs.after} after")
+    return (*shape[: attrs.dim], attrs.before + shape[attrs.dim] + attrs.after, *shape[attrs.dim + 1 :])
+
+
+def _arange(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
+    assert isinstance(attrs, ArangeAttrs)
+    if not 1 <= attrs.extent <= EXACT[attrs.dtype]:
+        raise ShapeError(f"Arange: {attrs.dtype.value} does not hold the numbers below {attrs.extent}")
+    return (attrs.extent,)
+
+
 def _scalar(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
     return ()
 
+
+EXACT = {DType.F16: 2**11, DType.BF16: 2**8, DType.F32: 2**24, DType.F64: 2**53}
+"""Up to which magnitude an element type holds every integer."""
 
 _KBT = frozenset(Level)
 _KB = frozenset({Level.KERNEL, Level.BLOCK})
@@ -388,6 +440,7 @@ OPS: dict[OpKind, OpSpec] = {
         _row(OpKind.GRAPH, None, None, _K, None, _T.STRUCTURAL, _T.LAX),
         _row(OpKind.FUSED, None, None, _B, None, _T.STRUCTURAL, _T.LAX),
         _row(OpKind.CONST, 0, ConstAttrs, _KBT, _scalar, _T.LAX),
+        _row(OpKind.ARANGE, 0, ArangeAttrs, _K, _arange, _T.LAX),
         _row(OpKind.MATMUL, 2, None, _KBT, _matmul, _T.LAX),
         _row(OpKind.CONCAT_MATMUL, 4, None, _KB, _concat_matmul, _T.LAX),
         _row(OpKind.SUM, 1, DimAttrs, _KBT, _reduce, _T.REDUCTION, _T.LAX),
@@ -406,6 +459,7 @@ OPS: dict[OpKind, OpSpec] = {
         _row(OpKind.RELU, 1, None, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.CLAMP, 1, ClampAttrs, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.MAXIMUM, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.COMMUTATIVE),
+        _row(OpKind.WHERE, 2, WhereAttrs, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.CAST, 1, CastAttrs, _KBT, broadcast, _T.ELEMENTWISE, _T.VIEW, _T.LAX),
         _row(OpKind.POW, 1, PowAttrs, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.APPLY, 1, ApplyAttrs, _KBT, broadcast, _T.ELEMENTWISE),
@@ -414,5 +468,6 @@ OPS: dict[OpKind, OpSpec] = {
         _row(OpKind.TRANSPOSE, 1, TransposeAttrs, _KB, _transpose, _T.VIEW, _T.LAX),
         _row(OpKind.CONCAT, 2, DimAttrs, _KB, _concat, _T.VIEW, _T.LAX),
         _row(OpKind.SLICE, 1, SliceAttrs, _K, _slice, _T.VIEW, _T.LAX),
+        _row(OpKind.PAD, 1, PadAttrs, _K, _pad, _T.VIEW, _T.LAX),
     )
 }

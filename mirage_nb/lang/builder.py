@@ -8,7 +8,7 @@ kernel graph of pre-defined operators).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NewType
 
 from mirage_nb.errors import ProgramSizeError, ProgramSyntaxError, SourceSpan
@@ -23,6 +23,14 @@ Value = NewType("Value", int)
 
 Term = Value | Number
 """What an expression stands for: a tensor, or an exact constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Infinity:
+    """inf, or -inf: what `where` may put in the place of elements."""
+
+    sign: int
+
 
 Result = Term | tuple[Term, ...]
 """What a function gives: a term, or several."""

@@ -14,13 +14,16 @@ from dataclasses import dataclass
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, SourceSpan, UnknownNameError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
-from mirage_nb.lang.builder import Builder, Result, Term, Value
+from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number, literal, shorten
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
 from mirage_nb.lang.limits import MAX_NESTING
 from mirage_nb.lang.signature import REST, Function, Kind, Parameter
 from mirage_nb.lang.source import Source, nested
 from mirage_nb.lang.views import NEW_AXIS, Item, Range
+
+INF = "inf"
+"""The name of infinity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,6 +129,9 @@ class Expressions:
             case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
                 row = OPERATORS[type(op)]
                 return self._lowered(node, row.shape, row.lower, self.term(operand))
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
+                row = OPERATORS[type(op)]
+                return self._lowered(node, row.shape, row.lower, self.term(left), self.term(right))
             case ast.Attribute(value=inner, attr="T"):
                 row = OPERATORS[ast.Attribute]
                 return self._lowered(node, row.shape, row.lower, self.term(inner))
@@ -218,6 +224,8 @@ class Expressions:
             return binding.term
         if name in self.functions:
             message, hint = f"{name} is a function", f"call it: {self.functions[name].signature}"
+        elif name == INF:
+            message, hint = "inf stands as a choice of where only", "where(X > 0, X, -inf); clamp(x, low=0) has no high"
         elif name in self._defined_in:
             message = f"{name} is used before it is defined"
             hint = f"its definition is in line {self._defined_in[name]}"
@@ -262,6 +270,10 @@ class Expressions:
                 message, hint = "a sequence is not a tensor", "stack([A, B]) and concat([A, B], axis=0) make one"
             case ast.Constant(value=value):
                 message, hint = f"{value!r} is neither a tensor nor a number", "only options are True, False or None"
+            case ast.Compare(ops=[_, _, *_]):
+                message, hint = "one comparison at a time", "(0 < X) & (X < 1) is true where both are"
+            case ast.Compare():
+                message, hint = "this is no comparison of tensors", "comparisons are == != >= > <= <"
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
                 message, hint = "programs have no comprehensions", "a loop is written for w in (A, B):"
             case ast.UnaryOp(op=ast.UAdd()):
@@ -372,6 +384,8 @@ class Expressions:
                 return self.term(node)
             case Kind.TENSOR:
                 return self._tensor(function, node)
+            case Kind.CHOICE:
+                return self._infinity(node) or self.term(node)
             case Kind.TENSORS if isinstance(node, ast.Tuple | ast.List):
                 return tuple(self._tensor(function, element) for element in node.elts)
             case Kind.TENSORS:
@@ -408,6 +422,13 @@ class Expressions:
                     f"{what} is True or False", hint=f"write {parameter.name}=True", span=self.source.of(node)
                 )
         raise AssertionError(parameter.kind)  # the rest kinds returned above
+
+    def _infinity(self, node: ast.expr) -> Infinity | None:
+        """inf or -inf, if that is what is written."""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            found = self._infinity(node.operand)
+            return None if found is None else Infinity(-found.sign)
+        return Infinity(1) if isinstance(node, ast.Name) and node.id == INF and INF not in self.bindings else None
 
     def _tensor(self, function: Function, node: ast.expr) -> Term:
         lowered = self._lowered(node, "", Builder.tensor, self.term(node), function.name)
@@ -449,7 +470,7 @@ def _default(parameter: Parameter, rank: int) -> object:
             return tuple(range(rank))
         case Kind.AXIS, str(text) if text != "None":
             return int(text) % rank
-        case (Kind.NEW_AXIS | Kind.COUNT), str(text):
+        case (Kind.NEW_AXIS | Kind.COUNT), str(text) if text != "None":
             return int(text)
         case Kind.NUMBER, str(text) if text != "None":
             return literal(text)

@@ -11,7 +11,7 @@ import ast
 
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import ApplyAttrs, OpKind
-from mirage_nb.lang import lowering, norms, reductions, views
+from mirage_nb.lang import lowering, masks, norms, reductions, views
 from mirage_nb.lang.einsum import einsum
 from mirage_nb.lang.signature import Function, Kind, Operator, Parameter
 
@@ -142,6 +142,22 @@ FUNCTIONS: dict[str, Function] = {
                  "several tensors", views.chunk, "chunk(X, 2, axis=1)", "split(X, [2, 1], axis=1)"),
         Function("flip", (_X, _ALL), "the elements along axes in the opposite order", _SAME, views.flipped,
                  "flip(X, axis=1)", "X[:, ::-1]"),
+        Function("where", (Parameter("condition", Kind.TENSOR), *(Parameter(name, Kind.CHOICE) for name in "xy")),
+                 "x where the condition holds, else y; inf and -inf are choices", _BROADCAST, masks.where,
+                 "where(X > Y, X, -inf)"),
+        Function("arange", (Parameter("start", Kind.COUNT), Parameter("stop", Kind.COUNT, "None"),
+                            Parameter("step", Kind.COUNT, "1")),
+                 "the numbers from start up to but without stop, in f32; arange(n) counts from 0", "[n]", masks.arange,
+                 "X + arange(3)"),
+        Function("pad", (_X, Parameter("before", Kind.COUNT), Parameter("after", Kind.COUNT), _AXIS),
+                 "zeros before and after the elements of the axis", "the axis is so much longer", masks.pad,
+                 "pad(X, 1, 0, axis=1)"),
+        Function("cumsum", (_X, _AXIS), "the sums over all elements up to each one along the axis", _SAME,
+                 masks.cumsum, "cumsum(X, axis=1)"),
+        Function("rope", (_X, Parameter("cos", Kind.TENSOR), Parameter("sin", Kind.TENSOR)),
+                 "rotary embedding: x * cos + concat(-x2, x1) * sin, where x1 and x2 are the halves of the last axis",
+                 _SAME + "; the last axis of cos and sin is as long, or half as long", masks.rope,
+                 "rope(W, W + 1, W - 1)"),
         Function("einsum", (Parameter("text", Kind.TEXT), Parameter("x", Kind.REST_TENSORS)),
                  "the sum over the letters that are not behind the arrow of the products of the elements",
                  "the extents of the letters behind the arrow", einsum, 'einsum("ij,jk->ik", X, W)', "X @ W"),
@@ -184,6 +200,15 @@ OPERATORS: dict[type[ast.AST], Operator] = {
         Operator(ast.FloorDiv, "c // d", "the integer quotient of constants", "a constant", lowering.floor_divide,
                  "X * (7 // 2)", "X * 3"),
         Operator(ast.USub, "-x", "the negative", _SAME, lowering.negate, "-X", "X * -1"),
+        *(Operator(kind, f"x {sign} y", f"1 where x {sign} y, else 0: a mask", _BROADCAST, masks.comparison(kind),
+                   f"where(X {sign} Y, X, 2)")
+          for kind, sign in ((ast.Eq, "=="), (ast.NotEq, "!="), (ast.GtE, ">="), (ast.Gt, ">"), (ast.LtE, "<="),
+                             (ast.Lt, "<"))),
+        Operator(ast.BitAnd, "m & n", "1 where both masks are", _BROADCAST, masks.both,
+                 "where((X > 1) & (Y > 1), X, 0)"),
+        Operator(ast.BitOr, "m | n", "1 where one of two masks is", _BROADCAST, masks.either,
+                 "where((X > 1) | (Y > 1), X, Y)"),
+        Operator(ast.Invert, "~m", "1 where the mask is 0", _SAME, masks.opposite, "where(~(X > 1), X, 0)"),
         Operator(ast.Subscript, "x[i, 1:3, ::2, None, ...]",
                  "elements and parts as in NumPy; indices and bounds are integer constants, None is a new axis",
                  "integers take their dimension away", views.indexed, "X[1, None, ::-2]"),

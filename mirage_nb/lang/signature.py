@@ -23,6 +23,7 @@ class Kind(enum.Enum):
     TENSOR = "a tensor"
     TENSORS = "a tensor, or several in [ ]"
     TERM = "a tensor or a constant"
+    CHOICE = "a tensor, a constant, inf or -inf"
     NUMBER = "a constant"
     COUNT = "an integer constant"
     COUNTS = "an integer constant, or several in [ ]"

@@ -17,14 +17,11 @@ from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, 
 from mirage_nb.lang.limits import MAX_NAME, MAX_NESTING, MAX_TEXT
 
 _STRINGS = ("programs have no strings", 'but letters for axes: einsum("ij,jk->ik", X, W); comments start with #')
-_COMPARE = ("programs have no comparisons", "use relu, clamp, maximum or step")
-_BITS = ("programs have no bit operators", "the operators are + - * / @ **")
+_IDENTITY = ("tensors are compared with == and !=, or >= > <= <", "where(X > 0, X, Y)")
 _ASSIGN = ("programs have no assignment inside an expression", "assign on a line of its own, with =")
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "==": _COMPARE, "!=": _COMPARE, "<=": _COMPARE, ">=": _COMPARE, "<": _COMPARE, ">": _COMPARE,
     '"': _STRINGS, "'": _STRINGS, ":=": _ASSIGN,
-    "&": _BITS, "|": _BITS, "~": _BITS,
     "^": ("programs have no operator ^", "a power is written **"),
     "->": ("functions have no types", "def softplus(x): return log(1 + exp(x))"),
     "%": ("programs have no operator %", "integer division is written //"),
@@ -39,7 +36,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 _LOOPS = ("the only loop is for i in range(3):, or over tensors: for w in (A, B):", "whole tensors are combined: + * @")
-_CHOICE = ("programs have no conditions", "use relu, clamp, maximum or step")
+_CHOICE = ("programs have no conditions", "where(X > 0, X, Y) chooses between elements; masks are joined with & | ~")
 _DEFINE = ("this is not how a function is defined", "write def block(x, w): and return its result, as in Python")
 _IMPORT = ("programs import nothing", "all functions are built in; %mirage help lists them")
 _OTHER = ("this Python statement is not part of the language", "statements are X: f16[2, 3], Y = ..., return Y")
@@ -47,7 +44,7 @@ _OTHER = ("this Python statement is not part of the language", "statements are X
 KEYWORDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("while", "break", "continue"), _LOOPS),
     **dict.fromkeys(("if", "elif", "else", "and", "or", "not"), _CHOICE),
-    "is": _COMPARE,
+    "is": _IDENTITY,
     **dict.fromkeys(("class", "lambda", "yield", "async", "await"), _DEFINE),
     **dict.fromkeys(("import", "from"), _IMPORT),
     **dict.fromkeys(
@@ -62,8 +59,9 @@ _TOKEN = re.compile(
     r"|(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<letters>\"[A-Za-z, ]*->[A-Za-z ]*\"|'[A-Za-z, ]*->[A-Za-z ]*')"
+    r"|(?P<comparison>[<>=!]=)"
     r"|(?P<refused>" + "|".join(map(re.escape, sorted(REFUSED, key=len, reverse=True))) + ")"
-    r"|(?P<operator>\.\.\.|\*\*=?|//=?|[-+*/@]=?|[(),:=.\[\]])",
+    r"|(?P<operator>\.\.\.|\*\*=?|//=?|[-+*/@]=|[-+*/@(),:=.\[\]<>&|~])",
     re.ASCII,
 )
 _WORD = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)

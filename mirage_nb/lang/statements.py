@@ -27,7 +27,7 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, TensorType
 from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.lang.builder import Builder, Result, Value
 from mirage_nb.lang.constants import Number, shorten
-from mirage_nb.lang.expressions import Binding, Expressions, Inlined, suggestion
+from mirage_nb.lang.expressions import INF, Binding, Expressions, Inlined, suggestion
 from mirage_nb.lang.functions import defined
 from mirage_nb.lang.limits import MAX_STATEMENTS
 from mirage_nb.lang.source import Source
@@ -315,7 +315,7 @@ class Statements:
         """Refuse a function that reads what nobody has defined, also where nothing calls it."""
         names = [node for line in statement.body for node in ast.walk(line) if isinstance(node, ast.Name)]
         known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
-        known |= {statement.name, "range", *self.expressions.functions, *self.expressions.bindings, *DTYPE_NAMES}
+        known |= {statement.name, "range", INF, *self.expressions.functions, *self.expressions.bindings, *DTYPE_NAMES}
         for node in names:
             if node.id not in known:
                 self.expressions.result(node)

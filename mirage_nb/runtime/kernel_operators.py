@@ -40,6 +40,17 @@ def _slice(xp: Any, attrs: Mapping[str, Any], x: Any) -> Any:
     return x[(slice(None),) * int(attrs["dim"]) + (slice(start, None if stop < 0 else stop, step),)]
 
 
+def _pad(xp: Any, attrs: Mapping[str, Any], x: Any) -> Any:
+    edges = [(0, 0)] * x.ndim
+    edges[int(attrs["dim"])] = (int(attrs["before"]), int(attrs["after"]))
+    return xp.pad(x, edges)
+
+
+def _other(attrs: Mapping[str, Any]) -> float:
+    sign = int(attrs.get("infinite", 0))
+    return sign * math.inf if sign else _number(attrs.get("other", 0))
+
+
 def _erf(xp: Any, x: Any) -> Any:
     if xp is np:
         return np.vectorize(math.erf, otypes=[np.float64])(x)
@@ -90,6 +101,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Sigmoid": lambda xp, attrs, x: _sigmoid(xp, x),
     "ReLU": lambda xp, attrs, x: xp.maximum(x, 0),
     "Clamp": _clamp,
+    "Arange": lambda xp, attrs: xp.arange(int(attrs["extent"]), dtype="float64"),
+    "Where": lambda xp, attrs, condition, x: xp.where(condition != 0, x, x.dtype.type(_other(attrs))),
     "EwMax": lambda xp, attrs, a, b: xp.maximum(a, b),
     "Cast": lambda xp, attrs, x: x,
     "Pow": lambda xp, attrs, x: x ** _number(attrs["exponent"]),
@@ -99,6 +112,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Transpose": lambda xp, attrs, x: x.transpose(attrs["perm"]),
     "Concat": lambda xp, attrs, *parts: xp.concatenate(parts, axis=attrs["dim"]),
     "Slice": _slice,
+    "Pad": _pad,
 }
 """What each pre-defined operator computes, of a module (NumPy or CuPy), attributes and arrays."""
 

@@ -346,8 +346,8 @@ def _is_formula(value: Any, depth: int = 0) -> bool:
 ATTRS: dict[Any, Callable[[Any], bool]] = {
     "dim": _is_whole, "times": lambda value: _is_whole(value, MAX_TIMES) and value > 0, "shape": _is_wholes,
     "perm": _is_wholes, "value": _is_rational, "exponent": _is_rational, "low": _is_rational, "high": _is_rational,
-    "start": _is_whole, "extent": _is_whole, "step": _is_whole, "symbol": _is_text, "dtype": _is_text,
-    "name": _is_text, "formula": _is_formula,
+    **dict.fromkeys(("start", "extent", "step", "before", "after", "infinite"), _is_whole), "other": _is_rational,
+    "symbol": _is_text, "dtype": _is_text, "name": _is_text, "formula": _is_formula,
 }  # fmt: skip
 """Attributes of operators: what each has to be, unless it is null."""
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 from mirage_nb.errors import DTypeError, GraphError
 from mirage_nb.ir import (
     ApplyAttrs,
+    ArangeAttrs,
     CastAttrs,
     ClampAttrs,
     ConstAttrs,
@@ -21,11 +22,13 @@ from mirage_nb.ir import (
     KernelGraph,
     Op,
     OpKind,
+    PadAttrs,
     PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
     SliceAttrs,
     TransposeAttrs,
+    WhereAttrs,
     formula,
 )
 
@@ -113,6 +116,23 @@ def _cast(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
     return args[0].to(torch_dtype(torch, op.attrs.dtype))
 
 
+def _pad(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    assert isinstance(op.attrs, PadAttrs)
+    behind = args[0].ndim - 1 - op.attrs.dim
+    return torch.nn.functional.pad(args[0], (0, 0) * behind + (op.attrs.before, op.attrs.after))
+
+
+def _arange(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    """On the device of the first input, which is what stands for operands."""
+    assert isinstance(op.attrs, ArangeAttrs)
+    return torch.arange(op.attrs.extent, dtype=torch_dtype(torch, op.attrs.dtype), device=args[0] if args else None)
+
+
+def _where(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+    assert isinstance(op.attrs, WhereAttrs)
+    return torch.where(args[0] != 0, args[1], op.attrs.value)
+
+
 TORCH: dict[OpKind, Rule] = {
     OpKind.CONST: _const,
     OpKind.MATMUL: lambda torch, op, a: a[0] @ a[1],
@@ -132,6 +152,8 @@ TORCH: dict[OpKind, Rule] = {
     OpKind.SIGMOID: lambda torch, op, a: torch.sigmoid(a[0]),
     OpKind.RELU: lambda torch, op, a: torch.relu(a[0]),
     OpKind.CLAMP: _clamp,
+    OpKind.ARANGE: _arange,
+    OpKind.WHERE: _where,
     OpKind.MAXIMUM: lambda torch, op, a: torch.maximum(a[0], a[1]),
     OpKind.CAST: _cast,
     OpKind.POW: _pow,
@@ -141,6 +163,7 @@ TORCH: dict[OpKind, Rule] = {
     OpKind.TRANSPOSE: _transpose,
     OpKind.CONCAT: lambda torch, op, a: torch.cat(a, _dim(op)),
     OpKind.SLICE: _slice,
+    OpKind.PAD: _pad,
 }
 
 
@@ -192,6 +215,8 @@ def as_torch(graph: KernelGraph, torch: Any) -> Callable[..., tuple[Any, ...]]:
             scalars[result] = float(rule(torch, op, operands))
             continue
         operands = tuple(scalars[v] if v in scalars else values[v] for v in op.inputs)
+        if op.kind is OpKind.ARANGE:
+            operands = tuple(values[v].device for v in values if v == 0)
         if op.kind not in ARITHMETIC:
             operands = tuple(values[0].new_tensor(x) if isinstance(x, float) else x for x in operands)
         values[result] = rule(torch, op, operands)

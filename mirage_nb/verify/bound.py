@@ -29,6 +29,7 @@ from mirage_nb.ir import (
     Op,
     OpKind,
     OutSaverAttrs,
+    PadAttrs,
     PowAttrs,
     TensorType,
     ThreadGraph,
@@ -254,6 +255,17 @@ def _const(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> 
     return Form(Side(bits=_bits(value.numerator)), Side(bits=_bits(value.denominator)), frozenset(), frozenset())
 
 
+def _arange(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    return Form(Side(bits=_bits(result[0])), ONE, _wide(result), frozenset())
+
+
+def _pad(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    """Zeros are quotients of zero by one: both sides vary where they begin."""
+    assert isinstance(op.attrs, PadAttrs)
+    (x,), axis = operands, op.attrs.dim - len(result)
+    return replace(x, varies=x.varies | {axis}, bottom_varies=x.bottom_varies | {axis})
+
+
 def _bits(number: int) -> float:
     return math.log2(abs(number)) if number else 0.0
 
@@ -434,7 +446,9 @@ RULES: dict[OpKind, Rule] = {
     OpKind.RESHAPE: _reshape,
     OpKind.TRANSPOSE: _transpose,
     OpKind.CONCAT: _concat,
+    OpKind.ARANGE: _arange,
     OpKind.SLICE: _same,
+    OpKind.PAD: _pad,
     OpKind.CAST: _same,
     OpKind.MAXIMUM: _larger,
 }

@@ -71,7 +71,7 @@ class LaxReport:
 
 
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
-OPAQUE = frozenset({OpKind.RELU, OpKind.GELU, OpKind.CLAMP, OpKind.APPLY})
+OPAQUE = frozenset({OpKind.RELU, OpKind.GELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE})
 MARKED = EXPONENTIALS | OPAQUE | {
     OpKind.POW, OpKind.SQRT, OpKind.MAX, OpKind.MAXIMUM, OpKind.RESCALED_SUM, OpKind.ACCUM, OpKind.CONST,
 }  # fmt: skip

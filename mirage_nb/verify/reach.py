@@ -144,5 +144,7 @@ RULES: dict[OpKind, Callable[[Sequence[Words], Attrs | None, int], Words]] = {
     OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),
     OpKind.CONCAT: _concat,
     OpKind.SLICE: lambda operands, attrs, batch: arrays.sliced(operands[0], attrs, batch),
+    OpKind.PAD: lambda operands, attrs, batch: arrays.padded(operands[0], attrs, batch),
+    OpKind.ARANGE: lambda operands, attrs, batch: np.zeros_like(arrays.counted(attrs, batch), np.uint64),
 }
 """How marks go forward; elementwise operators have one rule."""

@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 
 from mirage_nb.interp.arrays import sliced
 from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate_all
-from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, SliceAttrs, Trait, TransposeAttrs
+from mirage_nb.ir import (
+    OPS,
+    DimAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    PadAttrs,
+    RepeatAttrs,
+    SliceAttrs,
+    Trait,
+    TransposeAttrs,
+)
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.lax import is_root
 
@@ -166,6 +177,12 @@ def _slice(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
     return [whole]
 
 
+def _pad(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+    assert isinstance(op.attrs, PadAttrs)
+    extent = shapes[0][op.attrs.dim]
+    return [sliced(mask, SliceAttrs(op.attrs.dim, op.attrs.before, extent), 0)]
+
+
 RULES: dict[OpKind, Callable[[Op, Mask, Sequence[Shape]], list[Mask]]] = {
     OpKind.CONST: lambda op, mask, shapes: [],
     OpKind.MATMUL: lambda op, mask, shapes: _matmul(mask, *shapes),
@@ -178,5 +195,7 @@ RULES: dict[OpKind, Callable[[Op, Mask, Sequence[Shape]], list[Mask]]] = {
     OpKind.TRANSPOSE: _transpose,
     OpKind.CONCAT: _concat,
     OpKind.SLICE: _slice,
+    OpKind.PAD: _pad,
+    OpKind.ARANGE: lambda op, mask, shapes: [],
 }
 """How marks go backward; elementwise operators have one rule, everything else blames its operands whole."""

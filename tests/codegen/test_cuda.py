@@ -26,6 +26,7 @@ from mirage_nb.ir import (
     PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
+    WhereAttrs,
 )
 from mirage_nb.lang import parse
 from mirage_nb.targets import TARGETS
@@ -119,6 +120,8 @@ def elementwise(
     positive = b.op(OpKind.ADD, b.op(OpKind.SQR, x), b.const(Fraction(1, 2)))
     other = b.op(OpKind.ADD, b.op(OpKind.SQR, row), b.const(1))
     result = b.op(kind, positive, other) if binary else b.op(kind, b.op(OpKind.SUB, positive, other), attrs=attrs)
+    if kind is OpKind.WHERE:
+        result = b.op(kind, b.op(OpKind.RELU, b.op(OpKind.SUB, positive, other)), positive, attrs=attrs)
     if kind in (OpKind.SQRT, OpKind.POW):
         result = b.op(kind, positive, attrs=attrs)
     b.save(b.op(OpKind.ADD, result, other), (None,))
@@ -134,6 +137,7 @@ FORMULAS = (
 ATTRIBUTES: list[tuple[OpKind, Attrs | None]] = [
     *((k, None) for k in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.EXP, OpKind.SQR, OpKind.SQRT)),
     (OpKind.MAXIMUM, None),
+    *((OpKind.WHERE, WhereAttrs(Fraction(other))) for other in (0, "-7/2")),
     *((OpKind.CAST, CastAttrs(dtype)) for dtype in (DType.F16, DType.BF16)),
     *((k, None) for k in (OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.RELU)),
     (OpKind.CLAMP, ClampAttrs(Fraction(-1, 2), Fraction(1, 4))),

@@ -271,8 +271,8 @@ def _plain_result(op: Op, operands: list[Dims], types: list[TensorType], result:
             return _regrouped(operands[0], shape)
         case OpKind.CONCAT, DimAttrs(dim):
             return _concatenated(operands, types, dim)
-        case OpKind.SLICE, _:
-            raise ProofError("slices take elements by their number, which terms have no word for")
+        case (OpKind.SLICE | OpKind.PAD | OpKind.ARANGE), _:
+            raise ProofError(f"{op.kind.value} knows elements by their number, which terms have no word for")
         case _:
             return _broadcast(operands, result)
 

@@ -1,0 +1,173 @@
+"""Comparisons and what is made of them: masks, choices between elements, numbers along an axis.
+
+In: terms. Out: terms; a mask is a tensor of ones and zeros. Invariant: a comparison is a step of a difference, so that
+`i >= j` and `i - j >= 0` are one operator; differences of infinities are no numbers, and compare as false.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from fractions import Fraction
+
+from mirage_nb.errors import ProgramSyntaxError, ShapeError
+from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.ops import EXACT, OPS, ApplyAttrs, ArangeAttrs, OpKind, PadAttrs, Trait, WhereAttrs
+from mirage_nb.lang import constants
+from mirage_nb.lang.builder import Builder, Infinity, Term, Value
+from mirage_nb.lang.constants import Number
+from mirage_nb.lang.lowering import ONE, ZERO, add, cast, formula_of, multiply, negate, scale, subtract
+from mirage_nb.lang.views import reshaped, transpose
+
+STEPS: dict[type[ast.cmpop], str] = {
+    ast.GtE: "step(x)",
+    ast.Gt: "1 - step(-x)",
+    ast.Eq: "step(x) * step(-x)",
+    ast.NotEq: "1 - step(x) * step(-x)",
+}
+"""Comparisons of a difference with zero, as formulas."""
+_SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
+_STEP = {kind: formula_of("compared", text) for kind, text in STEPS.items()}
+_LOG = formula_of("log", "log(x)")
+
+
+def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Term, Term], Term]:
+    """The function that is 1 where two terms compare so, and 0 elsewhere."""
+
+    def lower(b: Builder, x: Term, y: Term) -> Term:
+        if isinstance(x, Number) and isinstance(y, Number):
+            raise ProgramSyntaxError("two constants are compared", hint="write the number that it gives")
+        wanted = _SWAPPED.get(kind, kind)
+        if wanted is not kind or (wanted in (ast.Eq, ast.NotEq) and isinstance(y, int) and (x, y) > (y, x)):
+            x, y = y, x
+        return _STEP[wanted](b, b.tensor(subtract(b, x, y), "a comparison"))
+
+    return lower
+
+
+def is_mask(b: Builder, x: Term) -> bool:
+    """Whether a tensor is known to hold ones and zeros only."""
+    op = b.definition(x) if not isinstance(x, Number) else None
+    if op is None:
+        return False
+    if isinstance(op.attrs, ApplyAttrs):
+        return op.attrs.formula in STEPS.values()
+    if op.kind is OpKind.SUB:
+        return b.number(Value(op.inputs[0])) == ONE and is_mask(b, Value(op.inputs[1]))
+    if op.kind is OpKind.SQR or op.kind in (OpKind.MUL, OpKind.MAXIMUM) or Trait.VIEW in OPS[op.kind].traits:
+        return all(is_mask(b, Value(v)) for v in op.inputs)
+    return False
+
+
+def _mask(b: Builder, x: Term, what: str) -> Value:
+    if isinstance(x, Number) or not is_mask(b, x):
+        raise ProgramSyntaxError(f"{what} takes masks", hint="masks are comparisons: (X > 0) & (X < Y)")
+    return x
+
+
+def both(b: Builder, x: Term, y: Term) -> Term:
+    """x & y: the product of two masks."""
+    one, other = _mask(b, x, "&"), _mask(b, y, "&")
+    return one if one == other else multiply(b, one, other)
+
+
+def either(b: Builder, x: Term, y: Term) -> Term:
+    """x | y: the maximum of two masks."""
+    one, other = _mask(b, x, "|"), _mask(b, y, "|")
+    return one if one == other else b.emit(OpKind.MAXIMUM, one, other)
+
+
+def opposite(b: Builder, x: Term) -> Term:
+    """~x: one less the mask; a mask that was turned so turns back."""
+    mask = _mask(b, x, "~")
+    op = b.definition(mask)
+    if op is not None and op.kind is OpKind.SUB:
+        return Value(op.inputs[1])
+    return subtract(b, ONE, mask)
+
+
+Choice = Term | Infinity
+
+
+def where(b: Builder, condition: Value, x: Choice, y: Choice) -> Term:
+    """x where the condition holds (is not 0), else y."""
+    mask = condition if is_mask(b, condition) else b.tensor(comparison(ast.NotEq)(b, condition, ZERO), "where")
+    if not isinstance(x, int):
+        if not isinstance(y, int):
+            return _constants(b, mask, x, y)
+        x, y, mask = y, x, b.tensor(opposite(b, mask), "where")
+    if isinstance(y, int):
+        other = b.tensor(opposite(b, mask), "where")
+        chosen = (b.emit(OpKind.WHERE, m, v, attrs=WhereAttrs()) for m, v in ((mask, x), (other, y)))
+        return add(b, *chosen)
+    if isinstance(y, Infinity):
+        return b.emit(OpKind.WHERE, mask, x, attrs=WhereAttrs(infinite=y.sign))
+    return b.emit(OpKind.WHERE, mask, x, attrs=WhereAttrs(y.attrs().value))
+
+
+def _constants(b: Builder, mask: Value, x: Number | Infinity, y: Number | Infinity) -> Term:
+    """One of two constants: an infinity is a logarithm of zero."""
+    if isinstance(x, Infinity):
+        if isinstance(y, Infinity):
+            raise ProgramSyntaxError("where chooses between two infinities", hint="one of them may be inf or -inf")
+        x, y, mask = y, x, b.tensor(opposite(b, mask), "where")
+    if isinstance(y, Infinity):
+        edge = _LOG(b, mask)
+        return add(b, edge if y.sign < 0 else negate(b, edge), x)
+    return add(b, scale(b, mask, constants.subtract(x, y)), y)
+
+
+def arange(b: Builder, start: int, stop: int | None, step: int) -> Term:
+    """start, start + step, ... up to but without stop; arange(n) counts from 0."""
+    numbers = range(0, start, step) if stop is None else range(start, stop, step)
+    if not numbers:
+        raise ShapeError("this arange has no element", hint="arange(n) has the numbers 0 to n - 1")
+    if max(abs(numbers[0]), abs(numbers[-1]), len(numbers)) > EXACT[DType.F32]:
+        raise ShapeError("f32 does not hold these numbers", hint=f"magnitudes up to {EXACT[DType.F32]:,}")
+    counted = b.emit(OpKind.ARANGE, attrs=ArangeAttrs(len(numbers)))
+    return add(b, scale(b, counted, Number.of(Fraction(numbers.step))), Number.of(numbers[0]))
+
+
+def pad(b: Builder, x: Value, before: int, after: int, axis: int) -> Term:
+    """Zeros before and after the elements of an axis."""
+    if min(before, after) < 0:
+        raise ShapeError(f"pad: {before} zeros before and {after} after", hint="x[:, 1:-1] leaves elements out")
+    return x if before == after == 0 else b.emit(OpKind.PAD, x, attrs=PadAttrs(axis, before, after))
+
+
+def cumsum(b: Builder, x: Value, axis: int) -> Term:
+    """Sums over all elements up to each one: a product with a triangle of ones."""
+    rank, shape = len(b.shape(x)), b.shape(x)
+    numbers = b.tensor(arange(b, shape[axis], None, 1), "cumsum")
+    below = comparison(ast.LtE)(b, reshaped(b, numbers, (shape[axis], 1)), numbers)
+    triangle = b.tensor(cast(b.dtype(x))(b, below), "cumsum")
+    order = list(range(rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    turned = b.tensor(transpose(b, x, tuple(order)), "cumsum")
+    rows = reshaped(b, turned, (1, *shape)) if rank == 1 else turned
+    summed = b.emit(OpKind.MATMUL, rows, triangle)
+    return transpose(b, reshaped(b, summed, b.shape(turned)), tuple(order))
+
+
+def rope(b: Builder, x: Value, cos: Value, sin: Value) -> Term:
+    """x * cos + turned(x) * sin, where turned(x) is minus the second half of the last axis, then the first.
+
+    The halves are turned by a product with [[0, -1], [1, 0]], whose elements are differences of 0 and 1.
+    """
+    *lead, extent = b.shape(x)
+    widths = {b.shape(angles)[-1] for angles in (cos, sin)}
+    if extent % 2 or len(widths) > 1 or not widths <= {extent, extent // 2}:
+        raise ShapeError(
+            f"rope: the last axis has extent {extent}, those of cos and sin {' and '.join(map(str, sorted(widths)))}",
+            hint="the last axis is even; cos and sin are as long, or half as long",
+        )
+    halves = reshaped(b, x, (*lead, 2, extent // 2))
+    sides = b.emit(OpKind.ARANGE, attrs=ArangeAttrs(2))
+    turn = b.tensor(subtract(b, reshaped(b, sides, (2, 1)), sides), "rope")
+    turned = b.emit(OpKind.MATMUL, b.tensor(cast(b.dtype(x))(b, turn), "rope"), halves)
+    of_cos, of_sin = (
+        reshaped(b, angles, (*b.shape(angles)[:-1], b.shape(angles)[-1] * 2 // extent, extent // 2))
+        for angles in (cos, sin)
+    )
+    made = b.tensor(add(b, multiply(b, halves, of_cos), multiply(b, turned, of_sin)), "rope")
+    return reshaped(b, made, (*b.shape(made)[:-2], extent))
