@@ -29,6 +29,7 @@ from mirage_nb.ir import (
     ThreadGraph,
     TransposeAttrs,
 )
+from mirage_nb.ir.fields import write_attrs
 from mirage_nb.ir.ops import Shape
 
 
@@ -126,6 +127,10 @@ class Scope:
     inner: dict[int, Scope] = field(default_factory=dict)
     grid: list[Parts] = field(default_factory=list)
     loop: Parts = field(default_factory=list)
+    numbered: dict[int, str] = field(default_factory=dict)
+    """Inputs and what operators of BY_NUMBER make of them: tensors of which terms know names and no more."""
+    shared: dict[str, Dims] = field(default_factory=dict)
+    """The parts of the latter, the same in both graphs."""
 
     def shape(self, value: int) -> Shape:
         return self.graph.types[value].shape
@@ -137,9 +142,10 @@ def scoped(program: KernelGraph, mugraph: KernelGraph, outputs: Sequence[int]) -
     A graph beside itself is read once, so that ranges that no dimension tells (a loop over replicas) are the same.
     """
     inputs = {i.name: [new(extent) for extent in i.type.shape] for i in program.inputs}
-    found = []
+    found, shared = [], dict[str, Dims]()
     for graph in (program, mugraph)[: 2 - (program == mugraph)]:
-        scope = Scope(graph, dims=[inputs[i.name] for i in graph.inputs])
+        numbered = {value: repr(i.name) for value, i in enumerate(graph.inputs)}
+        scope = Scope(graph, dims=[inputs[i.name] for i in graph.inputs], numbered=numbered, shared=shared)
         _fill(scope)
         found.append(scope)
     first, second = found[0], found[-1]
@@ -219,7 +225,28 @@ def _results(scope: Scope, number: int, op: Op, operands: list[Dims]) -> list[Di
         case AccumAttrs():
             return [_broadcast(operands, scope.graph.types[op.inputs[0]])]
     value = len(scope.defined)
+    if op.kind in BY_NUMBER:
+        return [_numbered(scope, op, operands, value)]
     return [_plain_result(op, operands, [scope.graph.types[v] for v in op.inputs], scope.graph.types[value])]
+
+
+def _numbered(scope: Scope, op: Op, operands: list[Dims], value: int) -> Dims:
+    """What is picked by the numbers of elements from an input: a tensor of its own, with a name that says all of it."""
+    if any(v not in scope.numbered for v in op.inputs):
+        raise ProofError(f"{op.kind.value} of a computed tensor knows elements by their number, as no term does")
+    attrs = " ".join(f"{field}={part}" for field, part in write_attrs(op.attrs).items())
+    name = f"{op.kind.value} {attrs}" + "".join(f" of {scope.numbered[v]}" for v in op.inputs)
+    if isinstance(scope.graph, KernelGraph) and any(i.name == name for i in scope.graph.inputs):
+        raise ProofError(f"an input has the name of what is made by {op.kind.value}")
+    own = getattr(op.attrs, "dim", 0)
+    shape = scope.shape(value)
+    made: Dims = [new(extent) if dim == own else operands[0][dim] for dim, extent in enumerate(shape)]
+    scope.numbered[value] = name
+    return scope.shared.setdefault(name, made)
+
+
+BY_NUMBER = frozenset({OpKind.ARANGE, OpKind.SLICE, OpKind.PAD})
+"""Operators whose elements are told by their numbers along an axis."""
 
 
 def _refuse(given: Shape | None) -> None:
@@ -271,8 +298,6 @@ def _plain_result(op: Op, operands: list[Dims], types: list[TensorType], result:
             return _regrouped(operands[0], shape)
         case OpKind.CONCAT, DimAttrs(dim):
             return _concatenated(operands, types, dim)
-        case (OpKind.SLICE | OpKind.PAD | OpKind.ARANGE), _:
-            raise ProofError(f"{op.kind.value} knows elements by their number, which terms have no word for")
         case _:
             return _broadcast(operands, result)
 

@@ -239,6 +239,8 @@ class _Reader:
         return self.at(scope, value, own, env)
 
     def _plain(self, scope: Scope, op: Op, value: int, index: Index, env: Env) -> Term:
+        if value in scope.numbered:
+            return entry(scope.numbered[value], index)
         match op.kind, op.attrs:
             case _, ConstAttrs(number, symbol):
                 return self._constant(number, symbol)
