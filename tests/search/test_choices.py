@@ -1,0 +1,92 @@
+"""Programs that choose between elements: masks, maxima of two tensors and casts, in one verified kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_nb.codegen import Options, emit
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import DType, KernelGraph
+from mirage_nb.lang import parse
+from mirage_nb.runtime.buffers import decode
+from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.search import (
+    EFFORTS,
+    Budget,
+    configurations,
+    instances,
+    prepare,
+    run_configuration,
+    tiny,
+)
+from mirage_nb.targets import TARGETS
+from mirage_nb.verify.trials import verify
+from tests.search.test_foreign_programs import error, stored
+
+QUICK, H200 = EFFORTS["quick"], TARGETS["h200"]
+
+PROGRAMS = {
+    "masked": "X: f16[32, 64]\nI: f32[32]\nJ: f32[64]\nreturn softmax(where(I[:, None] >= J, X, -inf))",
+    "windowed": "X: f16[32, 64]\nI: f32[32, 1]\nJ: f32[64]\nreturn sum(where((I >= J) & (I - J < 8), X, 0.5), 1)",
+    "larger": "X: f16[32, 64]\nY: f16[32, 64]\nW: f16[64, 32]\nreturn maximum(X, Y * 2) @ W",
+    "smaller": "X: f32[32, 64]\nY: f32[64]\nreturn minimum(X, Y) - min(X, 1, keepdims=True)",
+    "cast": "X: f16[32, 64]\nG: f32[64]\nreturn f16(rms_norm(f32(X), G, eps=1e-5)), bf16(X * 2)",
+    "leaky": "X: f16[32, 64]\nY: f16[64]\nreturn where(X > Y, X, tanh(X) * 0.1)",
+}
+
+
+def found(graph: KernelGraph) -> list[KernelGraph]:
+    """muGraphs of one kernel, each verified at a small size."""
+    prepared = prepare(graph)
+    assert not prepared.refused
+    made = []
+    for configuration in configurations(prepared, QUICK):
+        if configuration.cut is None and configuration.kernels == 1:
+            result = run_configuration(prepared, configuration, QUICK, Budget(), lambda _: None, lambda: False)
+            for structure in result.structures[:2]:
+                assert verify(*tiny(prepared, structure), seed=3).accepted
+                made += [instance.graph for instance in instances(structure, prepared, H200, 2)]
+    return made
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_verified_kernel_computes_it(name: str) -> None:
+    graph = parse(PROGRAMS[name]).graph
+    candidates = found(graph)
+    assert candidates and all(c.output_types == graph.output_types for c in candidates)
+    inputs = stored(graph)
+    wanted = evaluate(graph, [decode(a, i.type.dtype) for a, i in zip(inputs, graph.inputs, strict=True)])
+    outputs = CpuExecutable(emit(candidates[-1], H200, Options(2))).run(inputs, deferred=True)
+    mine = [decode(o, t.dtype) for o, t in zip(outputs, graph.output_types, strict=True)]
+    assert error(mine, wanted) < (1e-2 if DType.BF16 in {t.dtype for t in graph.output_types} else 3e-3)
+
+
+def test_a_mask_is_computed_where_it_is_used() -> None:
+    """The kernel reads rows and columns of indices, and no mask as large as the scores."""
+    graph = parse(PROGRAMS["masked"]).graph
+    kernels = [op for candidate in found(graph) for op in candidate.ops if op.body is not None]
+    assert kernels and all(len(op.inputs) == 3 for op in kernels)
+
+
+def test_masks_of_other_conditions_are_told_apart() -> None:
+    head = "X: f32[4, 4]\nI: f32[4, 1]\nJ: f32[4]\n"
+    left = parse(head + "return where(I >= J, X, -inf) * 2").graph
+    same = parse(head + "return where(J <= I, X, -inf) * 2").graph
+    assert left == same
+    for other in ("where(I > J, X, -inf) * 2", "where(J >= I, X, -inf) * 2", "where(I >= J, X, 0) * 2"):
+        assert not verify(left, parse(f"{head}return {other}").graph).accepted
+    ones = parse("X: f32[4]\nY: f32[4]\nreturn where(X, Y, 0)").graph
+    times = parse("X: f32[4]\nY: f32[4]\nreturn X * Y").graph
+    assert not verify(ones, times).accepted
+
+
+def test_arange_is_exact_in_the_field() -> None:
+    def graph(text: str) -> KernelGraph:
+        return parse(f"X: f32[6]\nreturn X * ({text})").graph
+
+    assert verify(graph("arange(6) * 2 + 1"), graph("arange(1, 13, 2)")).accepted
+    assert not verify(graph("arange(6) * 2 + 1"), graph("arange(0, 12, 2)")).accepted
+    assert verify(graph("cumsum(arange(6) * 0 + 1, 0)"), graph("cumsum(arange(6) * 0 + 1, 0) * 1")).accepted
+    (value,) = evaluate(graph("arange(6) - 1"), [np.ones(6)])
+    np.testing.assert_array_equal(value, np.arange(6) - 1)
