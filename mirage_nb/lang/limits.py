@@ -13,7 +13,7 @@ MAX_NESTING: Final = 100
 MAX_OPERATORS: Final = 512
 """Operators of a program after lowering."""
 
-MAX_STATEMENTS: Final = 10_000
+MAX_STATEMENTS: Final = 4_000
 """Statements that are read, those of loops and functions every time."""
 
 MAX_NAME: Final = 64

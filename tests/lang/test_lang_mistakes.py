@@ -390,8 +390,8 @@ HUGE: dict[str, tuple[str, type[MirageError] | None]] = {
     "axes": (HEAD + "Y = sum(X, axis=(" + "0, " * 20_000 + "))", SHAPE),
     "arguments": (HEAD + "Y = exp(" + "X, " * 20_000 + ")", SYNTAX),
     "operators": (HEAD + "\n".join(f"Y{i} = {i + 2} - X" for i in range(3_000)), SIZE),
-    "statements": (HEAD + "a = 2\n" * 10_001, SIZE),
-    "turns": (HEAD + "for i in range(5000):\n    for k in range(5000):\n        a = i", SIZE),
+    "statements": (HEAD + "a = 2\n" * 4_001, SIZE),
+    "turns": (HEAD + "for i in range(3000):\n    for k in range(3000):\n        a = i", SIZE),
     "loops": (HEAD + "".join(f"{' ' * n}for i in range(2):\n" for n in range(90)) + " " * 90 + "a = 2", SIZE),
     "calls of functions": (HEAD + "\n".join(
         ["def f0(x, y): return x", *(f"def f{i + 1}(x, y): return f{i}(x, f{i}(x, y))" for i in range(60))]
