@@ -72,7 +72,7 @@ def _winner_lines(session: Session, winner: Winner) -> list[str]:
                 f"{usage.spill_store_bytes + usage.spill_load_bytes} bytes spilled"
             )
     lines.append(
-        f"executed on {winner.executable.device}: relative error {winner.report.relative_error:.1e} against float64"
+        f"executed on {winner.executable.device}: relative error {winner.report.measured} against float64"
     )
     if winner.candidate.time_us is not None:
         lines.append(f"time: {winner.candidate.time_us:.2f} us (median, behind a foreign kernel, nothing in L2)")

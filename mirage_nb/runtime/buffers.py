@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import DTypeError, LaunchError, ShapeError
-from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
 from mirage_nb.ir.ops import show_shape
+from mirage_nb.verify.conditioning import ROUNDING
+from mirage_nb.verify.float_gate import Reference, reference
 
 Array = NDArray[Any]
 
@@ -26,11 +27,13 @@ STORED: dict[DType, type[np.generic]] = {
     DType.F32: np.float32,
     DType.F64: np.float64,
 }
-LARGEST: dict[DType, float] = {DType.F16: 65504.0, DType.BF16: 3e38, DType.F32: 3e38, DType.F64: 1e300}
 SMALLEST_SCALE = 2.0**-5
 """Programs that overflow even with inputs this small overflow by themselves."""
 HEADROOM = 0.5
 """Values of a check stay below this share of the largest number of their type."""
+TELLING = 64.0
+"""Inputs tell little of a kernel where the program's own rounding moves it by more than so many roundings of its
+type: an exponential of large scores does."""
 
 
 def encode(values: Array, dtype: DType) -> Array:
@@ -87,14 +90,14 @@ def check_shape(shape: Sequence[int], into: Input) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Random inputs of a program, as stored, its float64 outputs on exactly these, and their scale.
+    """Random inputs of a program, as stored, what is right for exactly these, and their scale.
 
     `safe`: every value on the way fits its type, so a kernel that overflows is wrong. Otherwise the program
     itself overflows in its own types, on inputs of any scale.
     """
 
     inputs: tuple[Array, ...]
-    outputs: tuple[Array, ...]
+    reference: Reference
     scale: float
     safe: bool = True
 
@@ -102,28 +105,35 @@ class Sample:
 def draw_sample(graph: KernelGraph, seed: int) -> Sample:
     """Normally distributed inputs with the program's outputs.
 
-    The scale starts at 1 and is halved while some value on the way comes near the end of its type's range,
-    as long as that helps.
+    The scale starts at 1 and is halved while some value on the way comes near the end of its type's range, or the
+    program's own rounding moves what it computes by much, as long as that helps.
     """
-    whole = graph.returning((*range(len(graph.inputs), len(graph.types)), *graph.outputs))
-    first, excess = _attempt(whole, graph, seed, 1.0)
-    sample, least = first, excess
-    while excess > 1 and sample.scale > SMALLEST_SCALE:
-        sample, excess = _attempt(whole, graph, seed, sample.scale / 2)
-        if least <= excess < float("inf"):
+    first, least = _attempt(graph, seed, 1.0)
+    best = first
+    while max(least) > 1 and best.scale > SMALLEST_SCALE:
+        sample, excess = _attempt(graph, seed, best.scale / 2)
+        if not excess < least:
             break
-        least = excess
-    return sample if excess <= 1 else replace(first, safe=False)
+        best, least = sample, excess
+    return best if least[0] <= 1 else replace(first, safe=False)
 
 
-def _attempt(whole: KernelGraph, graph: KernelGraph, seed: int, scale: float) -> tuple[Sample, float]:
-    """A sample of this scale, and by how much its largest value exceeds what its type may hold."""
-    stored = draw(graph, seed, scale)
-    values = evaluate(whole, [decode(a, i.type.dtype) for a, i in zip(stored, graph.inputs, strict=True)])
-    largest = (float(np.max(np.abs(a), initial=0.0)) for a in values)
-    excess = max(a / (HEADROOM * LARGEST[t.dtype]) for a, t in zip(largest, whole.output_types, strict=True))
-    outputs = values[-len(graph.outputs) :]
-    return Sample(tuple(stored), outputs, scale), excess if excess == excess else float("inf")
+def _attempt(graph: KernelGraph, seed: int, scale: float) -> tuple[Sample, tuple[float, float]]:
+    """A sample of this scale; by how much its largest value exceeds what its type may hold, and by how much its
+    outputs are moved beyond what tells of a kernel. Neither counts below 1."""
+    stored = tuple(draw(graph, seed, scale))
+    named = {i.name: decode(a, i.type.dtype) for a, i in zip(stored, graph.inputs, strict=True)}
+    right = reference(graph, named)
+    rows = zip(right.outputs, right.deviations, right.dtypes, strict=True)
+    moved = max((_moved(want, deviation) / (TELLING * ROUNDING[dtype]) for want, deviation, dtype in rows), default=0.0)
+    return Sample(stored, right, scale), (max(right.fullest / HEADROOM, 1.0), max(moved, 1.0))
+
+
+def _moved(want: Array, deviation: Array) -> float:
+    """By how much rounding moves an output, relative to it, all elements together."""
+    asked = ~np.isnan(deviation)
+    size = float(np.linalg.norm(want[asked]))
+    return float(np.linalg.norm(deviation[asked])) / size if size else 0.0
 
 
 def draw(graph: KernelGraph, seed: int, scale: float) -> list[Array]:

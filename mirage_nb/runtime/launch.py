@@ -207,11 +207,12 @@ class GpuExecutable:
             cupy.cuda.get_current_stream().synchronize()
             return [cupy.asnumpy(a) for a in outputs]
 
-    def check(self, sample: Sample) -> FloatReport:
-        """Run on the sample's inputs with poisoned outputs and compare with its float64 outputs. Raises as `run`."""
+    def check(self, sample: Sample, tolerance: float = 1.0) -> FloatReport:
+        """Run on the sample's inputs with poisoned outputs and compare; `tolerance` as of `float_gate.compare`.
+        Raises as `run`."""
         types = self._emitted.graph.output_types
         found = [decode(a, t.dtype) for a, t in zip(self.run(sample.inputs), types, strict=True)]
-        return compare(found, sample.outputs, types[0].dtype)
+        return compare(found, sample.reference, tolerance)
 
 
 def usable() -> bool:

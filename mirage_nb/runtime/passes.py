@@ -88,12 +88,14 @@ class Passes:
     """The later passes of one session, and what they made. May be used from any thread.
 
     `stage` says what is being done, for a reader; `trace` which passes were run; `baselines` how PyTorch
-    fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted.
+    fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted. `tolerance`:
+    how many times the program's own rounding kernels may be off, 1 for what that explains.
     """
 
-    def __init__(self, search: SearchSession, gpu: Gpu | None) -> None:
+    def __init__(self, search: SearchSession, gpu: Gpu | None, tolerance: float = 1.0) -> None:
         self.search = search
         self.gpu = gpu
+        self.tolerance = tolerance
         self.stage = ""
         self.trace: tuple[Pass, ...] = ()
         self.baselines: tuple[Lap, ...] = ()
@@ -186,7 +188,7 @@ class Passes:
             with Trials(lambda: True) as trials:  # called for by the user, whatever became of the session
                 ((_, outcome),) = self.first_runs([(candidate, emitted, cubin)], trials)
                 return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome))
-        trying = (try_on_cpu, self.search.program, emitted, self._sample_seed)
+        trying = (try_on_cpu, self.search.program, emitted, self._sample_seed, self.tolerance)
         outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=EXECUTE_SECONDS))
         return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
 
@@ -269,7 +271,7 @@ class Passes:
         if not self._drawn_file.exists():
             drawing, self._drawing = self._drawing or self._draw(trials), None
             drawing(DRAW_SECONDS)
-        arguments = [(self._drawn_file, emitted, cubin) for _, emitted, cubin in entries]
+        arguments = [(self._drawn_file, emitted, cubin, self.tolerance) for _, emitted, cubin in entries]
         if exclusive():
             for number, trying in enumerate(arguments):
                 yield number, partial(try_on_gpu, *trying, alone=False)

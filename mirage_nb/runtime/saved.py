@@ -27,7 +27,6 @@ from mirage_nb.runtime.compile import CUDA_PARTS, DEVICE_FOLDER
 from mirage_nb.runtime.kernel import Kernel
 from mirage_nb.runtime.kernel_operators import OPERATORS
 from mirage_nb.runtime.kernel_plan import Apply, Argument, KernelError, Launch, Plan, Tensor, read_plan, write_plan
-from mirage_nb.verify.float_gate import TOLERANCES
 
 COPIED = ("kernel_operators", "kernel_plan", "kernel_library", "kernel_driver", "kernel")
 """The modules that a saved file is made of, in the order of their imports."""
@@ -46,6 +45,7 @@ def lower(
     cubin: bytes = b"",
     about: Mapping[str, str] | None = None,
     scale: float = 1.0,
+    tolerance: float = 5e-3,
 ) -> Plan:
     """The plan of an emitted muGraph.
 
@@ -55,6 +55,7 @@ def lower(
         cubin: may be empty; the source is then compiled at the first call.
         about: texts for a reader.
         scale: standard deviation of the inputs of a self-check.
+        tolerance: the largest relative error that it lets through.
 
     Raises:
         FormatError: an input is an output, or an operator has no plain form.
@@ -80,7 +81,7 @@ def lower(
         program=tuple(_operators(program)) if program is not None else (),
         results=program.outputs if program is not None else (),
         scale=scale,
-        tolerance=TOLERANCES[graph.output_types[0].dtype],
+        tolerance=tolerance,
         source=flattened(emitted.source),
         cubin=cubin,
     )

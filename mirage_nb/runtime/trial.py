@@ -28,13 +28,14 @@ from mirage_nb.runtime.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.session import Stopped
-from mirage_nb.verify.float_gate import DRAWS, FloatReport, GateReport, HardSample, judge, sample_names, samples
+from mirage_nb.verify.float_gate import FloatReport, GateReport, HardSample, judge, samples
+from mirage_nb.verify.hard_inputs import finite_names
 
 T = TypeVar("T")
 
 HARD_ELEMENTS = 2**27
 """Elements of all hard inputs together: drawing them and computing what is right takes about 0.1 us for each."""
-HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 4
+HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 6
 """The same without a GPU, and the largest number of hard inputs there: kernels take long on the CPU edition."""
 POLL_SECONDS = 0.05
 FAULTED = 3
@@ -54,31 +55,33 @@ class Outcome:
 
 def hard_names(program: KernelGraph, elements: int) -> tuple[str, ...]:
     """Names of hard finite inputs, the most telling first, as many as these elements allow, one at least."""
-    names = [name for name in sample_names(program) if name in DRAWS and name != "normal"]
+    names = [name for name in finite_names(program) if name != "normal"]
     return tuple(names[: max(1, elements // max(1, sum(t.elements for t in program.types)))])
 
 
-def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int) -> Outcome:
-    """Build emitted kernels on the CPU edition and run them on samples of the program.
+def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int, tolerance: float = 1.0) -> Outcome:
+    """Build emitted kernels on the CPU edition and run them on samples of the program; `tolerance` as of `tried`.
 
     Raises:
         MissingPartError: there is no C++ compiler.
         CompileError, LaunchError: the kernels do not compile or do not run.
     """
     sample, hard = draw(program, seed, HARD_ELEMENTS_CPU, HARD_CPU)
-    return tried(CpuExecutable(emitted), emitted, sample, hard)
+    return tried(CpuExecutable(emitted), emitted, sample, hard, tolerance)
 
 
-def tried(executable: Executable, emitted: Emitted, sample: Sample, hard: Sequence[Hard]) -> Outcome:
-    """Run on random inputs, and if these come out right on hard ones."""
-    report = executable.check(sample)
+def tried(
+    executable: Executable, emitted: Emitted, sample: Sample, hard: Sequence[Hard], tolerance: float = 1.0
+) -> Outcome:
+    """Run on random inputs, and if these come out right on hard ones; `tolerance` as of `float_gate.compare`."""
+    report = executable.check(sample, tolerance)
     if not report.ok:
         return Outcome(report, sample.safe)
     types = emitted.graph.output_types
     results = []
     for inputs, wanted in hard:
         outputs = [decode(a, t.dtype) for a, t in zip(executable.run(inputs), types, strict=True)]
-        results.append(judge(wanted, outputs))
+        results.append(judge(wanted, outputs, tolerance))
     return Outcome(report, sample.safe, GateReport(tuple(results)))
 
 
@@ -86,9 +89,9 @@ Hard = tuple[list[Array], HardSample]
 """The stored inputs of a hard sample, and what is right for them."""
 
 
-def draw(program: KernelGraph, seed: int, elements: int, most: int = len(DRAWS)) -> tuple[Sample, list[Hard]]:
+def draw(program: KernelGraph, seed: int, elements: int, most: int | None = None) -> tuple[Sample, list[Hard]]:
     """Random inputs of a program, and at most so many hard ones of about so many elements in all."""
-    hard = []
+    hard: list[Hard] = []
     for name in hard_names(program, elements)[:most]:
         for found in samples(program, seed, names=(name,)):  # one by one: in float64 they are large
             inputs = [encode(found.inputs[i.name], i.type.dtype) for i in program.inputs]
@@ -103,11 +106,12 @@ def draw_into(drawn: Path, program: KernelGraph, seed: int) -> None:
     Path(file.name).replace(drawn)  # whoever finds the file finds all of it
 
 
-def try_on_gpu(drawn: Path, emitted: Emitted, cubin: Cubin, alone: bool = True) -> Outcome:
+def try_on_gpu(drawn: Path, emitted: Emitted, cubin: Cubin, tolerance: float = 1.0, alone: bool = True) -> Outcome:
     """The same on the attached GPU.
 
     Args:
         drawn: what `draw_into` wrote for the program.
+        tolerance: as of `tried`.
         alone: this process is there for trials; it ends when the kernel has spoiled its CUDA context.
 
     Raises:
@@ -122,7 +126,7 @@ def try_on_gpu(drawn: Path, emitted: Emitted, cubin: Cubin, alone: bool = True) 
         card = _on_card(drawn)
     started = time.monotonic()
     try:
-        outcome = tried(GpuExecutable(emitted, cubin, gpu), emitted, card.sample, card.hard)
+        outcome = tried(GpuExecutable(emitted, cubin, gpu), emitted, card.sample, card.hard, tolerance)
         if card.sums() != card.expected:
             _on_card.cache_clear()
             raise LaunchError("the kernel wrote where it may not: its inputs have changed")

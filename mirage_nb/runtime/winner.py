@@ -124,12 +124,15 @@ class Winner:
             "program": print_graph(origin.program),
             "muGraph": print_graph(self.graph),
             "verdict": str(candidate.verdict),
-            "checked": f"on {self.executable.device}, relative error {self.report.relative_error:.1e} against float64",
+            "checked": f"on {self.executable.device}, relative error {self.report.measured} against float64",
             "time": f"{timed}, {origin.target.name}",
             "emitted": str(self.emitted.options),
         }
         arch, cubin = (self.cubin.arch, self.cubin.data) if self.cubin is not None else (origin.target.arch, b"")
-        return lower(self.emitted, origin.program, arch=arch, cubin=cubin, about=about, scale=origin.scale)
+        return lower(
+            self.emitted, origin.program, arch=arch, cubin=cubin, about=about, scale=origin.scale,
+            tolerance=min(1.0, self.report.allowed) or 5e-3,
+        )  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
         """Write one Python file that runs without this package, with CuPy and NumPy alone; returns its path.

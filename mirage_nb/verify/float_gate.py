@@ -1,9 +1,9 @@
 """The floating-point gate: what a kernel returned, against float64 (paper section 5.2, numerical stability).
 
-In: outputs of an executed kernel, the float64 reference, the element type of the outputs. Out: a
-`FloatReport`. Every kernel that is timed or handed out passes here first, on fresh random inputs and on
-hard ones. Outputs are poisoned before the launch: every element is NaN, so that one that the kernel does
-not write, or writes from what nobody wrote, cannot look right by chance or by an earlier run.
+In: outputs of an executed kernel, and the `Reference` of the program on the same inputs. Out: a `FloatReport`. Every
+kernel that is timed or handed out passes here first, on fresh random inputs and on hard ones. Outputs are poisoned
+before the launch: every element is NaN, so that one that the kernel does not write, or writes from what nobody wrote,
+cannot look right by chance or by an earlier run.
 
 How a pass uses it, with a kernel behind `run(inputs by name) -> outputs`:
 
@@ -16,10 +16,13 @@ With several kernels, or little time, it goes through the samples itself:
     for sample in samples(program):          # a large program takes seconds for each; stop when time is up
         result = judge(sample, run(sample.inputs))      # for every kernel; GateReport((result, ...)) at the end
 
-The tolerance is the program's own: an element counts only where the program, each of its operators rounded
-to the type of its result, is right itself. A program that overflows in its types may overflow in its
-kernels; kernels may do better. With an infinite or undefined input, what the reference shows as not finite
-has to stay so, and what it does not reach has to stay right.
+The tolerance is the program's own and knows nothing of the kernel: `conditioning` says by how much rounding moves
+each element of the program, evaluated in its types. No element may be off by more than `SINGLE` times that, and all
+of an output together, each relative to its own, by no more than `OVERALL` times. What they are off by in common, as
+a factor, tells more still: a wrong scale may be within what any one element may be off by. Where the program leaves
+the range of its types nothing is asked. With an infinite or undefined input, what the reference shows as not finite
+has to stay so, and what it does not reach has to stay right; under a mask of minus infinity, what is infinite has to
+be so, and what is no number too.
 """
 
 from __future__ import annotations
@@ -32,54 +35,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import OptionError, ShapeError
-from mirage_nb.interp.reference import FloatAlgebra, evaluate
+from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import BlockGraph, DType, Input, KernelGraph
-from mirage_nb.ir.ops import Shape, show_shape
+from mirage_nb.ir import BlockGraph, DType, KernelGraph
+from mirage_nb.ir.ops import show_shape
+from mirage_nb.verify.conditioning import ROUNDING, analyse
+from mirage_nb.verify.hard_inputs import MASKS, hard_inputs, sample_names
+from mirage_nb.verify.rounding import LARGEST, SMALLEST, rounded
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
 
-TOLERANCES: dict[DType, float] = {
-    DType.F16: 5e-3,
-    DType.BF16: 3e-2,
-    DType.F32: 1e-4,
-    DType.F64: 1e-9,
-}
-"""Largest error, relative to the largest value of an output, that a kernel with outputs of this type may make:
-a few units in the last place of what it stores and of the tiles that it rounds on the way."""
-
-OWN_ERRORS = 2.0
-"""How many times its program's own error a kernel may make, beyond the tolerance."""
+SINGLE = 12.0
+"""Deviations that one element may be off by."""
+OVERALL = 2.0
+"""Deviations that many elements of an output may be off by, as the root of the mean of squares; few of them more."""
+COMMON = 6.0
+"""Roundings of its type by which an output may be too large throughout: those of a factor that all of it shares."""
+FLOOR = 1 / 64
+"""What lies that far below the largest value of an output, in roundings of that, need not be more exact: a kernel may
+lose there what its type can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class FloatReport:
     """`relative_error`: the largest absolute error over the largest absolute reference value, worst output
-    (infinite when an element is missing or not a number); `ok`: within the tolerance; `note`: where and why."""
+    (infinite when an element is missing or not a number); `ok`: within what the program's own rounding allows;
+    `note`: where and why not; `allowed`: the largest error that an element might have had, relative likewise."""
 
     relative_error: float
     ok: bool
     note: str = ""
+    allowed: float = 0.0
+
+    @property
+    def measured(self) -> str:
+        """`1.2e-03, at most 7.0e-03`: the error beside what is allowed."""
+        return f"{self.relative_error:.1e}" + (f", at most {self.allowed:.1e}" if self.allowed else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What is right for a program on some inputs: its outputs in float64; by how much its own rounding moves every
+    element (NaN: it is not asked for); the types of the outputs. `kinds`: of what is not finite the kind counts.
+    `fullest`: the largest share of its type's range that a value on the way takes."""
+
+    outputs: tuple[Floats, ...]
+    deviations: tuple[Floats, ...]
+    dtypes: tuple[DType, ...]
+    kinds: bool = False
+    fullest: float = 0.0
+
+    @property
+    def asked(self) -> int:
+        """Number of output elements that count."""
+        return sum(int((~np.isnan(deviation)).sum()) for deviation in self.deviations)
 
 
 @dataclass(frozen=True, slots=True)
 class HardSample:
     """Inputs that strain numerical safety, by input name: float32 or float64 arrays of numbers that the input's
-    type holds exactly; the reference outputs; for every output element, by how much a kernel may be off (NaN: it
-    is not asked for); and the types of the outputs."""
+    type holds exactly; and what is right for them."""
 
     name: str
     inputs: Mapping[str, Array]
-    outputs: tuple[Floats, ...]
-    allowed: tuple[Floats, ...]
-    dtypes: tuple[DType, ...]
-
-    @property
-    def asked(self) -> int:
-        """Number of output elements that count."""
-        return sum(int((~np.isnan(allowed)).sum()) for allowed in self.allowed)
+    reference: Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,89 +140,105 @@ class GateReport:
         return "\n".join(lines)
 
 
-def gate(run: Run, hard: Iterable[HardSample]) -> GateReport:
+def gate(run: Run, hard: Iterable[HardSample], tolerance: float = 1.0) -> GateReport:
     """Run a kernel on every sample and judge it. Raises what `run` raises, and ShapeError as `judge`."""
-    return GateReport(tuple(judge(sample, run(sample.inputs)) for sample in hard))
+    return GateReport(tuple(judge(sample, run(sample.inputs), tolerance) for sample in hard))
 
 
-def judge(sample: HardSample, outputs: Sequence[Array]) -> SampleReport:
-    """What these outputs, real numbers of any NumPy type, say about the kernel that made them from the sample.
+def judge(sample: HardSample, outputs: Sequence[Array], tolerance: float = 1.0) -> SampleReport:
+    """What these outputs say about the kernel that made them from the sample; arguments as of `compare`."""
+    report = compare(outputs, sample.reference, tolerance)
+    return SampleReport(sample.name, report.ok, report.relative_error, report.note)
+
+
+def compare(outputs: Sequence[Array], reference: Reference, tolerance: float = 1.0) -> FloatReport:
+    """Compare all outputs, real numbers of any NumPy type, with what is right.
+
+    Args:
+        tolerance: how many times the program's own rounding allows may be off.
 
     Raises:
         ShapeError: other shapes, or another number of outputs.
     """
-    _check_count(outputs, sample.outputs)
-    worst = SampleReport(sample.name, True, 0.0)
-    rows = zip(outputs, sample.outputs, sample.allowed, sample.dtypes, strict=True)
-    for number, (given, want, allowed, dtype) in enumerate(rows):
-        got = _shaped(number, given, want)
-        asked = ~np.isnan(allowed)
-        lost = asked & _lost(got, want, dtype, allowed)
-        kept = asked & _kept(got, want, dtype, allowed)
-        compared = asked & np.isfinite(got) & _holdable(want, dtype)
-        error = np.where(compared, np.abs(np.where(compared, got, 0) - np.where(compared, want, 0)), 0)
-        wrong = lost | kept | (error > np.where(asked, allowed, np.inf))
-        relative = float("inf") if (lost | kept).any() else float(error.max(initial=0.0)) / _scale(want, dtype)
-        note = worst.note or (f"{_place(number, got, want, wrong)}; {int(wrong.sum())} such" if wrong.any() else "")
-        worst = SampleReport(sample.name, not note, max(worst.error, relative), note)
+    wanted = reference.outputs
+    if len(outputs) != len(wanted):
+        raise ShapeError(f"{len(outputs)} outputs for {len(wanted)} in the reference")
+    worst = FloatReport(0.0, True)
+    rows = zip(outputs, wanted, reference.deviations, reference.dtypes, strict=True)
+    for number, (given, want, deviation, dtype) in enumerate(rows):
+        if np.shape(given) != np.shape(want):
+            raise ShapeError(f"output {number} is {show_shape(np.shape(given))}, not {show_shape(np.shape(want))}")
+        got = np.asarray(given, np.float64)
+        with np.errstate(all="ignore"):
+            found = _compare(number, got, want, deviation, dtype, tolerance, reference.kinds)
+        worst = FloatReport(
+            max(worst.relative_error, found.relative_error),
+            worst.ok and found.ok,
+            worst.note or found.note,
+            max(worst.allowed, found.allowed),
+        )
     return worst
+
+
+def _compare(
+    number: int, got: Floats, want: Floats, deviation: Floats, dtype: DType, tolerance: float, kinds: bool
+) -> FloatReport:
+    """One output."""
+    asked, allowed = ~np.isnan(deviation), SINGLE * tolerance * deviation
+    lost = asked & _lost(got, want, dtype, allowed)
+    kept = asked & _kept(got, want, dtype, allowed)
+    if kinds:
+        kept |= asked & ~np.isfinite(want) & (np.isnan(want) != np.isnan(got))
+        kept |= asked & np.isinf(want) & np.isinf(got) & (want != got)
+    compared = asked & np.isfinite(got) & _holdable(want, dtype)
+    error = np.where(compared, np.abs(np.where(compared, got, 0.0) - np.where(compared, want, 0.0)), 0.0)
+    wrong = lost | kept | (compared & (error > allowed))
+    scale = _scale(want, dtype)
+    largest = float(allowed[compared].max(initial=0.0)) / scale
+    relative = float("inf") if (lost | kept).any() else float(error.max(initial=0.0)) / scale
+    if wrong.any():
+        note = f"{_place(number, got, want, wrong)}; {int(wrong.sum())} such elements"
+        return FloatReport(relative, False, note, largest)
+    telling = compared & (deviation > 0)
+    note = _together((got - want)[telling] / deviation[telling], (want / deviation)[telling], dtype, tolerance)
+    return FloatReport(relative, not note, f"output {number} {note}" if note else "", largest)
+
+
+def _together(off: Floats, size: Floats, dtype: DType, tolerance: float) -> str:
+    """What is wrong with an output as a whole; `off`, `size`: errors and values of its elements, in deviations."""
+    if not off.size:
+        return ""
+    overall = float(np.sqrt(np.mean(off**2)))
+    if overall > tolerance * OVERALL * (1 + 3 / off.size**0.5):
+        return f"is off by {overall:.1f} times what its rounding explains, all elements together"
+    weight = float(np.sum(size**2))
+    factor = float(np.sum(off * size)) / weight if weight else 0.0
+    typical = (off.size / weight) ** 0.5 if weight else 0.0  # what rounding moves an element by, relative to it
+    limit = tolerance * (max(COMMON * ROUNDING[dtype], typical) + 4 * typical / off.size**0.5)
+    if abs(factor) > limit:
+        size_ = "large" if factor > 0 else "small"
+        return f"is too {size_} throughout, by {abs(factor):.2%}; rounding explains {limit:.2%}"
+    return ""
 
 
 def _place(number: int, got: Array, want: Array, wrong: NDArray[np.bool_]) -> str:
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return f"output {number}{list(at)} is {got[at]:.6g}, the reference is {want[at]:.6g}"
-
-
-def compare(
-    outputs: Sequence[Array], reference: Sequence[Array], dtype: DType, tolerance: float | None = None
-) -> FloatReport:
-    """Compare all outputs with the float64 reference; `tolerance` overrides that of the element type.
-
-    Elements whose reference is not finite, or beyond the largest number of the element type, have to be
-    not finite as well; they count nothing otherwise.
-
-    Raises:
-        ShapeError: other shapes, or another number of outputs.
-    """
-    _check_count(outputs, reference)
-    limit = TOLERANCES[dtype] if tolerance is None else tolerance
-    worst = FloatReport(0.0, True)
-    for number, (given, wanted) in enumerate(zip(outputs, reference, strict=True)):
-        want = np.asarray(wanted, np.float64)
-        report = _compare(number, _shaped(number, given, want), want, dtype, limit)
-        if report.relative_error >= worst.relative_error:
-            worst = FloatReport(report.relative_error, worst.ok and report.ok, report.note or worst.note)
-    return worst
-
-
-def _check_count(outputs: Sequence[Array], reference: Sequence[Array]) -> None:
-    if len(outputs) != len(reference):
-        raise ShapeError(f"{len(outputs)} outputs for {len(reference)} in the reference")
-
-
-def _shaped(number: int, got: Array, want: Array) -> Floats:
-    if np.shape(got) != np.shape(want):
-        raise ShapeError(f"output {number} is {show_shape(np.shape(got))}, not {show_shape(np.shape(want))}")
-    return np.asarray(got, np.float64)
-
-
-LARGEST: dict[DType, float] = {DType.F16: 65504.0, DType.BF16: 3.38e38, DType.F32: 3.4e38, DType.F64: 1.79e308}
-SMALLEST: dict[DType, float] = {DType.F16: 6.104e-5, DType.BF16: 1.176e-38, DType.F32: 1.176e-38, DType.F64: 2.3e-308}
-"""The smallest normal numbers; what lies below is a denormal."""
+    what = "not written, or not a number" if np.isnan(got[at]) else f"{got[at]:.6g}"
+    return f"output {number}{list(at)} is {what}, the reference is {want[at]:.6g}"
 
 
 def _holdable(want: Array, dtype: DType) -> NDArray[np.bool_]:
     return np.isfinite(want) & (np.abs(want) <= LARGEST[dtype])
 
 
-def _lost(got: Array, want: Array, dtype: DType, allowed: Array | float) -> NDArray[np.bool_]:
+def _lost(got: Array, want: Array, dtype: DType, allowed: Array) -> NDArray[np.bool_]:
     """Where a number that the type holds is not finite; at the end of its range a permitted error may lead out."""
     overflowed = np.isinf(got) & (np.sign(got) == np.sign(want)) & (np.abs(want) + allowed > LARGEST[dtype])
     found: NDArray[np.bool_] = _holdable(want, dtype) & ~np.isfinite(got) & ~overflowed
     return found
 
 
-def _kept(got: Array, want: Array, dtype: DType, allowed: Array | float) -> NDArray[np.bool_]:
+def _kept(got: Array, want: Array, dtype: DType, allowed: Array) -> NDArray[np.bool_]:
     """Where what the type does not hold is a number all the same; just beyond its range, a large one may be."""
     found: NDArray[np.bool_] = ~_holdable(want, dtype) & np.isfinite(got) & (np.abs(got) + allowed < LARGEST[dtype])
     return found
@@ -210,28 +247,6 @@ def _kept(got: Array, want: Array, dtype: DType, allowed: Array | float) -> NDAr
 def _scale(want: Array, dtype: DType) -> float:
     """The largest value of an output that its type holds; 1 for zeros."""
     return float(np.abs(want[_holdable(want, dtype)]).max(initial=0.0)) or 1.0
-
-
-def _compare(number: int, got: Array, want: Array, dtype: DType, limit: float) -> FloatReport:
-    holdable = _holdable(want, dtype)
-    allowed = limit * _scale(want, dtype)
-    lost = np.argwhere(_lost(got, want, dtype, allowed))
-    if len(lost):
-        at = tuple(int(i) for i in lost[0])
-        what = "not written, or not a number" if np.isnan(got[at]) else "infinite"
-        note = f"output {number}{list(at)} is {what}, the reference is {want[at]:.6g}; {len(lost)} such elements"
-        return FloatReport(float("inf"), False, note)
-    kept = _kept(got, want, dtype, allowed)
-    if kept.any():
-        return FloatReport(float("inf"), False, _place(number, got, want, kept))
-    if not holdable.any():
-        return FloatReport(0.0, True)
-    compared = holdable & np.isfinite(got)
-    error = np.where(compared, np.abs(np.where(compared, got, 0) - np.where(compared, want, 0)), 0)
-    relative = float(error.max()) / _scale(want, dtype)
-    if relative <= limit:
-        return FloatReport(relative, True)
-    return FloatReport(relative, False, _place(number, got, want, error == error.max()))
 
 
 def samples(program: KernelGraph, seed: int = 0, *, names: Collection[str] | None = None) -> Iterator[HardSample]:
@@ -248,47 +263,38 @@ def samples(program: KernelGraph, seed: int = 0, *, names: Collection[str] | Non
     unknown = set(names or ()) - set(known)
     if unknown:
         raise OptionError(f"no hard inputs are named {min(unknown)!r}", hint=", ".join(known))
-    made = (_sample(program, name, _inputs(program, name, seed)) for name in known if names is None or name in names)
-    return (sample for sample in made if sample.asked)
+    made = (_sample(program, name, seed) for name in known if names is None or name in names)
+    return (sample for sample in made if sample.reference.asked)
 
 
-def sample_names(program: KernelGraph) -> tuple[str, ...]:
-    """The names of all hard inputs, the most telling ones first: the ways to fill, then what spoils one element."""
-    return (*DRAWS, *(f"{what} element of {i.name}" for what in SPOILED for i in program.inputs))
+def _sample(program: KernelGraph, name: str, seed: int) -> HardSample:
+    inputs = hard_inputs(program, name, seed)
+    return HardSample(name, inputs, reference(program, inputs, kinds=name in MASKS))
 
 
-SPOILED = {"infinite": np.inf, "undefined": np.nan}
-
-
-def _inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
-    rng = np.random.default_rng([seed, *name.encode()])
-    draw = DRAWS.get(name, DRAWS["normal"])
-    inputs = {i.name: rounded(draw(rng, i), i.type.dtype) for i in program.inputs}
-    if name not in DRAWS:
-        what, _, _, given = name.split(" ", 3)
-        inputs[given].flat[rng.integers(inputs[given].size)] = SPOILED[what]
-    return inputs
-
-
-def _sample(program: KernelGraph, name: str, inputs: dict[str, Array]) -> HardSample:
-    outputs = evaluate(program, inputs)
+def reference(program: KernelGraph, inputs: Mapping[str, Array], *, kinds: bool = False) -> Reference:
+    """What is right for a program on inputs by name, numbers that their types hold."""
+    analysis = analyse(program, inputs)
     written = as_written(program, inputs)
     dtypes = tuple(t.dtype for t in program.output_types)
     finite = all(np.isfinite(array).all() for array in inputs.values())
-    allowed = tuple(_allowed(*row, finite) for row in zip(outputs, written, dtypes, strict=True))
-    return HardSample(name, inputs, outputs, allowed, dtypes)
+    rows = zip(analysis.outputs, analysis.deviations, written, dtypes, strict=True)
+    with np.errstate(all="ignore"):
+        moved = tuple(_moved(*row, finite, kinds) for row in rows)
+    return Reference(analysis.outputs, moved, dtypes, kinds, analysis.fullest)
 
 
-def _allowed(want: Floats, written: Floats, dtype: DType, finite: bool) -> Floats:
-    """By how much every element may be off: the tolerance, and twice what the program is off by; NaN where the
-    program is off by more than the tolerance, and where only an overflow of the reference could be compared."""
-    tolerance = TOLERANCES[dtype] * _scale(want, dtype)
-    with np.errstate(invalid="ignore"):
-        own = np.abs(written - want)
-    right = _holdable(want, dtype) & (own <= tolerance)
-    spread = np.where(right, tolerance + OWN_ERRORS * own, np.nan)
-    lost = ~np.isfinite(want) & ~np.isfinite(written)
-    return spread if finite else np.where(lost, 0.0, spread)
+def _moved(want: Floats, deviation: Floats, written: Floats, dtype: DType, finite: bool, kinds: bool) -> Floats:
+    """By how much rounding moves every element: as the analysis says, and as it does here; NaN where the program
+    leaves the range of its types, and where only an overflow of the reference could be compared."""
+    least = ROUNDING[dtype] * np.maximum(np.maximum(np.abs(want), FLOOR * _scale(want, dtype)), SMALLEST[dtype])
+    here = np.where(_holdable(want, dtype), np.abs(written - want), 0.0)
+    total = np.sqrt(deviation**2 + here**2 + least**2)
+    known: Floats = np.where(np.isfinite(total) & np.isfinite(want), total, np.nan)
+    if finite:
+        return known
+    alike = np.isnan(want) == np.isnan(written) if kinds else True
+    return np.where(~np.isfinite(want) & ~np.isfinite(written) & alike, 0.0, known)
 
 
 def as_written(program: KernelGraph, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
@@ -306,79 +312,3 @@ def as_written(program: KernelGraph, inputs: Mapping[str, Array]) -> tuple[Array
                 made = [algebra.apply(op.kind, operands, op.attrs, 0)]
             values += [rounded(x, dtype) for x, dtype in zip(made, types, strict=True)]
     return tuple(np.broadcast_to(values[v], program.types[v].shape) for v in program.outputs)
-
-
-def rounded(values: Array, dtype: DType) -> Array:
-    """A new array of the numbers as the element type holds them: float64 for it, else float32."""
-    if dtype is DType.F64:
-        return np.array(values, np.float64)
-    with np.errstate(all="ignore"):
-        single = np.array(values, np.float32)
-        if dtype is DType.F16:
-            return single.astype(np.float16).astype(np.float32)
-        if dtype is DType.BF16:
-            bits = single.view(np.uint32)
-            even = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
-            return np.where(np.isfinite(single), even.view(np.float32), single)
-    return single
-
-
-Draw = Callable[[np.random.Generator, Input], Array]
-
-
-def _normal(rng: np.random.Generator, shape: Shape) -> Array:
-    return rng.standard_normal(shape, np.float32)
-
-
-def _scaled(scale: float) -> Draw:
-    return lambda rng, given: np.float32(scale) * _normal(rng, given.type.shape)
-
-
-def _uniform(rng: np.random.Generator, shape: Shape) -> Array:
-    return rng.random(shape, np.float32)
-
-
-def _one_hot_rows(rng: np.random.Generator, given: Input) -> Array:
-    """One large element per row, the rest tiny."""
-    shape: Shape = given.type.shape
-    values = np.float32(1e-3) * _normal(rng, shape)
-    if shape:
-        at = rng.integers(0, shape[-1], (*shape[:-1], 1))
-        np.put_along_axis(values, at, 8.0, axis=-1)
-    return values
-
-
-def _zero_rows(rng: np.random.Generator, given: Input) -> Array:
-    """Every third row is zero."""
-    shape = given.type.shape
-    rows = np.asarray(rng.integers(0, 3, (*shape[:-1], 1) if shape else ()) > 0)
-    return np.where(rows, _normal(rng, shape), np.float32(0))
-
-
-def _constant_rows(rng: np.random.Generator, given: Input) -> Array:
-    """All elements of a row are equal."""
-    shape = given.type.shape
-    return np.broadcast_to(_normal(rng, (*shape[:-1], 1) if shape else ()), shape)
-
-
-def _wide_range(rng: np.random.Generator, given: Input) -> Array:
-    """Magnitudes from a thousandth to thirty, evenly on a logarithmic scale."""
-    shape = given.type.shape
-    size = np.float32(10) ** (np.float32(4.5) * _uniform(rng, shape) - 3)
-    return np.asarray(np.copysign(size, _uniform(rng, shape) - np.float32(0.5)))
-
-
-DRAWS: dict[str, Draw] = {
-    "normal": _scaled(1.0),
-    "large logits": _scaled(12.0),
-    "one large element per row": _one_hot_rows,
-    "near-zero norms": _scaled(1e-3),
-    "large norms": _scaled(100.0),
-    "constant rows": _constant_rows,
-    "all positive": lambda rng, given: _uniform(rng, given.type.shape) + np.float32(0.5),
-    "all negative": lambda rng, given: -_uniform(rng, given.type.shape) - np.float32(0.5),
-    "wide range": _wide_range,
-    "zero rows": _zero_rows,
-    "denormals": lambda rng, given: SMALLEST[given.type.dtype] * (2 * _uniform(rng, given.type.shape) - 1),
-}
-"""Ways to fill an input; values are rounded to the input's type."""

@@ -146,7 +146,7 @@ class Actions:
         if self.able("build") and self.session.snapshot().state not in LIVE:
             try:
                 winner = self.session.build(candidate)
-                report = f"executed on {winner.executable.device}, error {winner.report.relative_error:.1e}"
+                report = f"executed on {winner.executable.device}, error {winner.report.measured}"
                 shown += f"<p role='status'>{escape(report)}; {escape(duration(winner.candidate))}</p>"
             except MirageError as error:
                 shown += f"<p class='mir-complaint' role='note'>not built: {escape(str(error))}</p>"

@@ -113,7 +113,8 @@ def test_a_check_catches_what_is_wrong() -> None:
     unwritten = replace(emitted, source=sabotaged(emitted.source))
     report = CpuExecutable(unwritten).check(sample)
     assert not report.ok and "not written" in report.note
-    other = replace(sample, outputs=tuple(o + 0.1 * np.abs(o).max() for o in sample.outputs))
+    outputs = tuple(o + 0.1 * np.abs(o).max() for o in sample.reference.outputs)
+    other = replace(sample, reference=replace(sample.reference, outputs=outputs))
     assert not CpuExecutable(emitted).check(other).ok
 
 

@@ -223,7 +223,7 @@ def test_prepared_calls_of_two_kernels_cost_no_more(gpu: Gpu, torch: Any, cupy: 
         with torch.cuda.graph(captured, stream=side):
             call()
     side.synchronize()
-    exact = 2 * sample.outputs[0]
+    exact = 2 * sample.reference.outputs[0]
     for run in (call, captured.replay, call):
         found[...] = 0
         torch.cuda.synchronize()
@@ -260,7 +260,7 @@ def test_a_check_compares_with_float64(rmsnorm: Any) -> None:
     report = rmsnorm.check(sample)
     assert report.ok and 0 < report.relative_error < 5e-3
     (exact,) = evaluate(mugraph(), [a.astype(np.float64) for a in sample.inputs])
-    np.testing.assert_allclose(sample.outputs[0], exact, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(sample.reference.outputs[0], exact, rtol=1e-9, atol=1e-9)
 
 
 def test_a_cubin_of_another_card_is_refused(gpu: Gpu) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from mirage_nb.codegen import emit
 from mirage_nb.errors import LaunchError
-from mirage_nb.interp import evaluate
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.trial import HARD_CPU, Trials, draw, draw_into, hard_names, tried, try_on_cpu
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.targets import find_target
-from mirage_nb.verify.float_gate import DRAWS
+from mirage_nb.verify.float_gate import reference
+from mirage_nb.verify.hard_inputs import DRAWS
 from tests.codegen import mugraphs
 
 H200 = find_target("h200")
@@ -28,7 +28,8 @@ def test_a_safe_kernel_survives_hard_inputs() -> None:
     program = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
     outcome = try_on_cpu(program, emit(mugraphs.rmsnorm(8, 64, 32, 16, 2), H200), 3)
     assert outcome.report.ok and outcome.safe and outcome.hard.ok
-    assert len(outcome.hard.results) == HARD_CPU
+    # Squares of large numbers add up to more than f16 holds: nothing is asked of the kernel there.
+    assert outcome.hard.survived == tuple(n for n in hard_names(program, 10**9)[:HARD_CPU] if n != "large norms")
 
 
 def test_softmax_without_its_maximum_is_told_by_large_logits() -> None:
@@ -39,7 +40,7 @@ def test_softmax_without_its_maximum_is_told_by_large_logits() -> None:
     safe = parse("\n".join([*lines, "return softmax(Q @ K) @ V"])).graph
     sample, hard = draw(safe, 3, 10**7)
     inputs = tuple((a * 0.25).astype(np.float16) for a in sample.inputs)
-    tame = replace(sample, inputs=inputs, outputs=evaluate(safe, inputs))
+    tame = replace(sample, inputs=inputs, reference=reference(safe, dict(zip("QKV", inputs, strict=True))))
     emitted = emit(unsafe, H200)
     outcome = tried(CpuExecutable(emitted), emitted, tame, hard)
     assert outcome.report.ok and "large logits" in outcome.hard.broken
@@ -115,4 +116,4 @@ def test_inputs_are_drawn_anew_from_the_seed() -> None:
     assert [h.name for _, h in hard_a] == [h.name for _, h in hard_b] and len(hard_a) > 3
     for (stored, sample), (again, _) in zip(hard_a, hard_b, strict=True):
         assert all(np.array_equal(x, y) for x, y in zip(stored, again, strict=True))
-        assert stored[0].dtype == np.float16 and sample.outputs[0].shape == (8, 32)
+        assert stored[0].dtype == np.float16 and sample.reference.outputs[0].shape == (8, 32)

@@ -1,0 +1,72 @@
+"""What rounding does to a program, foretold: about as much as it then does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import KernelGraph
+from mirage_nb.lang import parse
+from mirage_nb.verify.conditioning import ROUNDING, analyse
+from mirage_nb.verify.float_gate import as_written
+from mirage_nb.verify.rounding import rounded
+from tests.strategies import arrays_for, programs
+
+PROGRAMS = {
+    "product": "X: {t}[16, 512]\nW: {t}[512, 32]\nreturn X @ W",
+    "chain": "X: {t}[16, 64]\nW: {t}[64, 64]\nV: {t}[64, 16]\nreturn (X @ W) @ V",
+    "norm": "X: {t}[32, 256]\nreturn X / sqrt(mean(X * X, axis=-1, keepdims=True))",
+    "softmax": "X: {t}[32, 256]\nreturn softmax(4 * X)",
+    "quotient": "X: {t}[32, 64]\nY: {t}[32, 64]\nreturn silu(X) / (1 + square(Y))",
+    "sum of many": "X: {t}[8, 4096]\nreturn sum(X, axis=-1)",
+    "cancelling": "X: {t}[32, 64]\nY: {t}[32, 64]\nreturn (X * 64 + Y) - X * 64",
+    "views": "X: {t}[8, 32, 4]\nreturn concat(transpose(exp(X), 0, 2, 1), X.T, axis=1)",
+}
+
+
+def drawn(graph: KernelGraph, seed: int = 0) -> dict[str, np.ndarray]:
+    return {
+        n: rounded(a, t.type.dtype) for (n, a), t in zip(arrays_for(graph, seed).items(), graph.inputs, strict=True)
+    }
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_much_as_it_does(name: str, dtype: str) -> None:
+    graph = parse(PROGRAMS[name].format(t=dtype)).graph
+    inputs = drawn(graph)
+    found = analyse(graph, inputs)
+    np.testing.assert_array_equal(found.outputs[0], evaluate(graph, inputs)[0])
+    (written,) = as_written(graph, inputs)
+    moved, deviation = np.abs(written - found.outputs[0]), found.deviations[0]
+    assert (moved <= 8 * deviation).all()
+    assert 0.1 < np.sqrt(np.mean(moved**2) / np.mean(deviation**2)) < 2.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(programs(), st.integers(0, 3))
+def test_no_program_is_off_by_more_than_foretold(graph: KernelGraph, seed: int) -> None:
+    inputs = drawn(graph, seed)
+    found = analyse(graph, inputs)
+    rows = zip(found.outputs, found.deviations, as_written(graph, inputs), graph.output_types, strict=True)
+    for want, deviation, written, type_ in rows:
+        known = np.isfinite(want) & np.isfinite(deviation) & np.isfinite(written)
+        off, allowed = np.abs(written - want)[known], 30 * deviation + 4 * ROUNDING[type_.dtype] * np.abs(want)
+        assert (off <= allowed[known]).all()
+
+
+def test_what_is_beyond_a_type_is_known_no_more() -> None:
+    graph = parse("X: f16[4]\nY: f16[4]\nreturn 1 / (X * X), X + Y").graph
+    found = analyse(graph, {"X": np.array([1.0, 10, 300, -300]), "Y": np.zeros(4)})
+    assert np.isfinite(found.deviations[0]).tolist() == [True, True, False, False]
+    assert np.isfinite(found.deviations[1]).all() and found.fullest == pytest.approx(90000 / 65504)
+
+
+def test_numbers_that_a_type_has_are_exact() -> None:
+    """So that what compares them does not waver: a mask of places is no matter of rounding."""
+    graph = parse("X: f32[4]\nreturn step(2 * X - 4) * X").graph
+    found = analyse(graph, {"X": np.arange(4.0)})
+    assert found.outputs[0].tolist() == [0, 0, 2, 3] and (found.deviations[0] < 1e-6).all()
