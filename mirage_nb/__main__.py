@@ -21,7 +21,7 @@ from typing import Any
 
 from mirage_nb.arguments import PROGRAM, WRONG, parser
 from mirage_nb.bench.workloads import WORKLOADS, workload
-from mirage_nb.errors import MirageError, MissingPartError, OptionError, StoreError, printable
+from mirage_nb.errors import AssumptionError, MirageError, MissingPartError, OptionError, StoreError, printable
 from mirage_nb.interp.instance import CPU
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.lang.constants import shorten
@@ -269,8 +269,13 @@ def _follow(session: Session, interrupt: _Interrupt, *, quiet: bool) -> None:
 
 def _verify(options: argparse.Namespace) -> int:
     left, right = _read_graph(options.left), _read_graph(options.right)
+    assumed = dict(_property(text) for text in options.assume)
     if options.check:
-        print(check_files(left, right, _read(options.check)))
+        try:
+            print(check_files(left, right, _read(options.check), assume=assumed))
+        except AssumptionError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
         return 0
     common: dict[str, Any] = {
         "trials": options.trials,
@@ -287,7 +292,7 @@ def _verify(options: argparse.Namespace) -> int:
         left,
         right,
         **common,
-        properties=dict(_property(text) for text in options.property),
+        properties=assumed,
     )
     print(text)
     if proof is not None and options.prove:
@@ -306,7 +311,7 @@ def _show_trials(done: int, wanted: int) -> None:
 def _property(text: str) -> tuple[str, tuple[str, ...]]:
     function, equals, names = text.rpartition("=")
     if not function or not equals or not names:
-        raise OptionError(f"--property {text!r}: not of the form NAME=LIST", hint="for example --property f=linear,odd")
+        raise OptionError(f"--assume {text!r}: not of the form NAME=LIST", hint="for example --assume f=linear,odd")
     return function, tuple(names.split(","))
 
 

@@ -163,8 +163,8 @@ def _add_verify(commands: argparse._SubParsersAction[_Parser]) -> None:
     sub.add_argument("--prove", action="store_true", help="look for a proof for all sizes, and print it")
     sub.add_argument("--proof", metavar="FILE", help="look for a proof for all sizes, and write it as JSON")
     sub.add_argument(
-        "--property", action="append", default=[], metavar="NAME=LIST",
-        help="for --prove and --proof: what is known of a function, such as scaled=linear,odd",
+        "--assume", action="append", default=[], metavar="NAME=LIST",
+        help="for --prove, --proof and --check: what is taken for granted of a function, such as scaled=linear,odd",
     )  # fmt: skip
     sub.add_argument("--check", metavar="FILE", help="only check a proof that was written before")
 

@@ -117,6 +117,10 @@ class ProofError(MirageError):
     """A proof that does not hold, or a step that no axiom allows."""
 
 
+class AssumptionError(ProofError):
+    """A proof that rests on what its reader did not say."""
+
+
 class SearchError(MirageError):
     """The search cannot start, or it lost all its workers."""
 

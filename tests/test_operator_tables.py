@@ -11,7 +11,7 @@ from mirage_nb.interp import field, reference
 from mirage_nb.ir import OPS, OpKind, Trait
 from mirage_nb.runtime import torch_program
 from mirage_nb.search.saturation import semantics
-from mirage_nb.verify import roots
+from mirage_nb.verify import domain, roots
 from tests.codegen.test_cuda import ATTRIBUTES
 
 ELEMENTWISE = {kind for kind, spec in OPS.items() if Trait.ELEMENTWISE in spec.traits}
@@ -25,6 +25,7 @@ TABLES: dict[str, tuple[Collection[OpKind], set[OpKind]]] = {
     "the search, one operand or two": ([*semantics.UNARY, *semantics.BINARY], MIXING),
     "the emitted expressions": (operators.CUDA, ELEMENTWISE),
     "the kernels that tests run": ([kind for kind, _ in ATTRIBUTES], ELEMENTWISE),
+    "where operators are defined": ([*domain.TOTAL, *domain.NEEDS, OpKind.POW, OpKind.APPLY], ELEMENTWISE),
     "the operands behind a wrong element": (roots.RULES, COMPUTING - ELEMENTWISE),
 }
 

@@ -80,13 +80,16 @@ def prove_files(
     return exit_code(verdict), describe(verdict), proof
 
 
-def check_files(a_text: str, b_text: str, proof_text: str) -> str:
-    """What the proof in the third text says of the graphs in the others.
+def check_files(
+    a_text: str, b_text: str, proof_text: str, *, assume: Mapping[str, Iterable[str]] = MappingProxyType({})
+) -> str:
+    """What the proof in the third text says of the graphs in the others; `assume` as in `check`.
 
-    Raises ProofError where it says nothing, and as `verify_files` and `Proof.from_json`.
+    Raises ProofError where it says nothing, AssumptionError where it assumes more, and as `verify_files` and
+    `Proof.from_json`.
     """
     proof = Proof.from_json(proof_text)
-    check(proof, read_graph(a_text), read_graph(b_text))
+    check(proof, read_graph(a_text), read_graph(b_text), assume=assume)
     return str(proof)
 
 

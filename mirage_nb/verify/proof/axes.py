@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirage_nb.errors import ProofError
@@ -163,12 +163,22 @@ def _name(inputs: list[tuple[str, Dims]], scopes: list[Scope]) -> None:
     for name, dims in inputs:
         for dim, parts in enumerate(dims):
             _call(parts, f"{name}.{dim}", used)
-    waiting = list(scopes)
+    for parts in _everywhere(scopes):
+        _call(parts, "r", used)
+
+
+def _everywhere(scopes: Iterable[Scope]) -> Iterator[Parts]:
+    """The parts of all grid dims, loops and dimensions, outer graphs first."""
+    waiting = deque(scopes)
     while waiting:
-        scope = waiting.pop(0)
-        for parts in (*scope.grid, scope.loop, *(parts for dims in scope.dims for parts in dims)):
-            _call(parts, "r", used)
+        scope = waiting.popleft()
+        yield from (*scope.grid, scope.loop, *(parts for dims in scope.dims for parts in dims))
         waiting += scope.inner.values()
+
+
+def plain_parts(scopes: Iterable[Scope]) -> dict[str, Part]:
+    """All plain parts of two graphs by their names."""
+    return {leaf.name: leaf for parts in _everywhere(scopes) for leaf in _plain(parts)}
 
 
 def _call(parts: Parts, axis: str, used: set[str]) -> None:

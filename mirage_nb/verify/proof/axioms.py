@@ -1,10 +1,10 @@
-"""The axioms of proofs, as data: equations between patterns, what has to hold of their parts, and what they assume.
+"""The axioms of proofs, as data: equations between patterns, and what has to hold of their parts.
 
 A pattern is written as a Python expression. Small letters stand for terms, capitals for lists of indices, `g` for a
-function known by name; `Sum(V, f)` binds the indices V in f, where f may use them. An instance is read from left to
-right; only axioms marked `reversible` may be read from right to left: they hold for all reals, so that reading them
-either way brings in nothing that may be undefined. `inv` is one over its argument; every other axiom holds wherever
-its left side is defined, or under the assumption that it names. Tests hold each one against float64 numbers.
+function known by name; `Sum(V, f)` binds the indices V in f, where f may use them. Terms are total functions of real
+numbers (`terms`: one over 0 is 0, and so is the root of a negative number), and an axiom is an equation between such
+functions that holds at every point where its conditions do; so it may be read either way. Where graphs have values is
+asked of the graphs. Tests hold each axiom against Z3, or exact numbers, and find every mutant of one wrong.
 
 A property is a fact about a function that terms only know by name, and enables the axioms that need it.
 """
@@ -12,15 +12,13 @@ A property is a fact about a function that terms only know by name, and enables 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from mirage_nb.verify.domain import Need
+from mirage_nb.verify.proof.functions import is_total
 from mirage_nb.verify.proof.terms import Kind
-
-DENOMINATORS = "every denominator is different from zero"
-ROOTS = "square roots are taken of numbers that are not negative"
-POWERS = "powers are taken where they are defined"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +33,30 @@ class Without:
 
 
 @dataclass(frozen=True, slots=True)
-class Positive:
-    """The term is greater than zero by its form."""
+class Is:
+    """The term is what is needed, by its form or by what is known where the program is defined."""
 
     term: str
+    need: Need
 
     def __str__(self) -> str:
-        return f"{self.term} > 0"
+        return f"{self.term} is {self.need.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """Both lists have the same indices, in any order."""
+
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        return f"{self.first} and {self.second} are the same indices"
 
 
 @dataclass(frozen=True, slots=True)
 class Has:
-    """The function g has the property."""
+    """The function g is defined everywhere and has the property."""
 
     name: str
 
@@ -54,7 +64,7 @@ class Has:
         return f"g is {self.name}"
 
 
-Condition = Without | Positive | Has
+Condition = Without | Is | Same | Has
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +78,20 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Axiom:
-    """An equation with its conditions, what it assumes (empty: nothing), and whether it may be read backwards."""
+    """An equation with its conditions."""
 
     name: str
     left: Pattern
     right: Pattern
     text: str
     conditions: tuple[Condition, ...] = ()
-    assumes: str = ""
-    reversible: bool = False
 
 
-def axiom(name: str, text: str, *conditions: Condition, assumes: str = "", reversible: bool = False) -> Axiom:
+def axiom(name: str, text: str, *conditions: Condition) -> Axiom:
     """The axiom that a text `left == right` states."""
     tree = ast.parse(text, mode="eval").body
     assert isinstance(tree, ast.Compare)
-    return Axiom(name, _pattern(tree.left), _pattern(tree.comparators[0]), text, conditions, assumes, reversible)
+    return Axiom(name, _pattern(tree.left), _pattern(tree.comparators[0]), text, conditions)
 
 
 def _pattern(node: ast.expr) -> Pattern:
@@ -101,52 +109,94 @@ def _pattern(node: ast.expr) -> Pattern:
     raise ValueError(f"{ast.unparse(node)} is no pattern")
 
 
+def _nonzero(*letters: str) -> Iterator[Is]:
+    return (Is(letter, Need.NONZERO) for letter in letters)
+
+
+def _nonnegative(*letters: str) -> Iterator[Is]:
+    return (Is(letter, Need.NONNEGATIVE) for letter in letters)
+
+
+def _positive(*letters: str) -> Iterator[Is]:
+    return (Is(letter, Need.POSITIVE) for letter in letters)
+
+
 AXIOMS: Mapping[str, Axiom] = MappingProxyType(
     {
         row.name: row
         for row in (
-            axiom("distribute", "(a + b) * c + r == a * c + b * c + r", reversible=True),
+            axiom("distribute", "(a + b) * c + r == a * c + b * c + r"),
             # Sums over parts of axes: a partitioned axis is summed part by part, in any order.
+            axiom("sum_order", "Sum(V, f) == Sum(W, f)", Same("V", "W")),
             axiom("sum_partition", "Sum(V, a * Sum(W, f)) == Sum(V + W, a * f)", Without("a", "W")),
             axiom("sum_add", "Sum(V, a + b) == Sum(V, a) + Sum(V, b)"),
             axiom("sum_product", "Sum(V + W, f * h) == Sum(V, f) * Sum(W, h)", Without("f", "W"), Without("h", "V")),
             axiom("sum_replica", "Sum(V + W, f) == size(V) * Sum(W, f)", Without("f", "V")),
             # Maxima, and sums that carry a running maximum.
+            axiom("max_order", "Max(V, f) == Max(W, f)", Same("V", "W")),
             axiom("max_partition", "Max(V, Max(W, f)) == Max(V + W, f)"),
             axiom("max_replica", "Max(V + W, f) == Max(W, f)", Without("f", "V")),
             axiom("max_shift", "Max(V, a + c) == Max(V, a) + c", Without("c", "V")),
-            axiom("max_scale", "Max(V, c * a) == c * Max(V, a)", Without("c", "V"), Positive("c")),
+            axiom("max_scale", "Max(V, c * a) == c * Max(V, a)", Without("c", "V"), *_nonnegative("c")),
             axiom("max_apart", "Max(V, max(a, b)) == max(Max(V, a), Max(V, b))"),
-            axiom("largest_shift", "max(a + c, b + c) == max(a, b) + c"),
-            axiom("largest_scale", "max(c * a, c * b) == c * max(a, b)", Positive("c")),
+            axiom("exp_max", "exp(Max(V, f)) == Max(V, exp(f))"),
+            axiom("sqrt_max", "sqrt(Max(V, f)) == Max(V, sqrt(f))"),
+            axiom("rescaled_order", "Rescaled(V, a, m) == Rescaled(W, a, m)", Same("V", "W")),
             axiom("rescaled_sum", "Rescaled(V, a, m) == exp(-Max(V, m)) * Sum(V, a * exp(m))"),
-            # Exponentials, quotients, roots.
-            axiom("exp_add", "exp(a + b) * r == exp(a) * exp(b) * r", reversible=True),
+            # The larger of two; the smaller one is -max(-a, -b).
+            axiom("largest_shift", "max(a + c, b + c) == max(a, b) + c"),
+            axiom("largest_scale", "max(c * a, c * b) == c * max(a, b)", *_nonnegative("c")),
+            axiom("largest_difference", "max(a, b) == max(a + -b, 0) + b"),
+            axiom("largest_turned", "max(a, 0) == max(-a, 0) + a"),
+            axiom("largest_known", "max(a + c, a, b) == max(a + c, b)", *_nonnegative("c")),
+            axiom("largest_absorbs", "max(a + c, -max(-a, b), d) == max(a + c, d)", *_nonnegative("c")),
+            axiom("largest_of_least", "max(-max(a, b), c) == -max(-max(-a, c), -max(-b, c))"),
+            axiom("exp_largest", "exp(max(a, b)) == max(exp(a), exp(b))"),
+            axiom("sqrt_largest", "sqrt(max(a, b)) == max(sqrt(a), sqrt(b))"),
+            # Exponentials, quotients, roots, powers.
+            axiom("exp_add", "exp(a + b) * r == exp(a) * exp(b) * r"),
+            axiom("exp_log", "exp(log(a)) == a", *_positive("a")),
+            axiom("log_exp", "log(exp(a)) == a"),
+            axiom("log_product", "log(a * b) == log(a) + log(b)", *_positive("a", "b")),
+            axiom("log_inverse", "log(inv(a)) == -log(a)"),
             axiom("inv_exp", "inv(exp(a)) == exp(-a)"),
             axiom("inv_product", "inv(a * b) == inv(a) * inv(b)"),
             axiom("inv_inv", "inv(inv(a)) == a"),
-            axiom("inv_cancel", "a * inv(a) * r == r", assumes=DENOMINATORS),
+            axiom("inv_cancel", "a * inv(a) * r == r", *_nonzero("a")),
             axiom("inv_common", "inv(a * c + b * c) == inv(c) * inv(a + b)"),
-            axiom("sqrt_scale", "sqrt(c * a) == sqrt(c) * sqrt(a)", Positive("c")),
-            axiom("sqrt_square", "sqrt(a) * sqrt(a) * r == a * r", assumes=ROOTS),
-            axiom("sqrt_inverse_square", "inv(sqrt(a)) * inv(sqrt(a)) * r == inv(a) * r", assumes=ROOTS),
-            axiom("sqrt_quotient", "sqrt(a) * inv(a) * r == inv(sqrt(a)) * r", assumes=ROOTS),
-            # What functions stand for.
-            axiom("silu_definition", "SiLU(a) == a * inv(1 + exp(-a))"),
-            axiom("sigmoid_definition", "Sigmoid(a) == inv(1 + exp(-a))"),
-            # What properties say.
+            axiom("logistic", "inv(1 + exp(a)) == 1 + -inv(1 + exp(-a))"),
+            axiom("sqrt_scale", "sqrt(c * a) == sqrt(c) * sqrt(a)", *_nonnegative("c")),
+            axiom("sqrt_inverse", "sqrt(inv(a)) == inv(sqrt(a))"),
+            axiom("sqrt_of_square", "sqrt(a * a) == max(a, -a)"),
+            axiom("sqrt_square", "sqrt(a) * sqrt(a) * r == a * r", *_nonnegative("a")),
+            axiom("sqrt_inverse_square", "inv(sqrt(a)) * inv(sqrt(a)) * r == inv(a) * r", *_nonnegative("a")),
+            axiom("sqrt_quotient", "sqrt(a) * inv(a) * r == inv(sqrt(a)) * r"),
+            axiom("root_quotient", "a * inv(sqrt(a)) * r == sqrt(a) * r"),
+            axiom("pow_one", "Pow(a, 1) == a"),
+            axiom("pow_half", "Pow(a, inv(2)) == sqrt(a)"),
+            axiom("pow_whole", "Pow(a, 1 + b) == a * Pow(a, b)", *_nonnegative("b")),
+            axiom("pow_pow", "Pow(Pow(a, b), c) == Pow(a, b * c)", *_nonnegative("a")),
+            axiom("pow_root", "Pow(sqrt(a), b) == Pow(a, b * inv(2))", *_nonnegative("a")),
+            axiom("root_pow", "sqrt(Pow(a, b)) == Pow(a, b * inv(2))", *_nonnegative("a")),
+            axiom("pow_sum", "Pow(a, b) * Pow(a, c) * r == Pow(a, b + c) * r", *_nonnegative("a"),
+                  *_positive("b", "c")),
+            axiom("pow_product", "Pow(a * b, c) == Pow(a, c) * Pow(b, c)", *_nonnegative("a")),
+            axiom("pow_inverse", "Pow(inv(a), b) == inv(Pow(a, b))"),
+            axiom("pow_negative", "Pow(a, -b) == inv(Pow(a, b))"),
+            # What functions stand for, and what properties say of those that stand for nothing.
+            axiom("definition", "g(a) == unfolded(g, a)"),
             axiom("odd", "g(-a) == -g(a)", Has("odd")),
             axiom("even", "g(-a) == g(a)", Has("even")),
             axiom("idempotent", "g(g(a)) == g(a)", Has("idempotent")),
             axiom("linear", "g(c * a) == c * g(a)", Has("linear")),
-            axiom("homogeneous", "g(c * a) == c * g(a)", Has("homogeneous"), Positive("c")),
+            axiom("homogeneous", "g(c * a) == c * g(a)", Has("homogeneous"), *_positive("c")),
             axiom("monotone", "g(Max(V, f)) == Max(V, g(f))", Has("monotone")),
             axiom("monotone_largest", "g(max(a, b)) == max(g(a), g(b))", Has("monotone")),
-            axiom("multiplicative", "g(a * b) == g(a) * g(b)", Has("multiplicative"), assumes=POWERS),
-            axiom("multiplicative_inverse", "g(inv(a)) == inv(g(a))", Has("multiplicative"), assumes=POWERS),
+            axiom("multiplicative", "g(a * b) == g(a) * g(b)", Has("multiplicative")),
+            axiom("multiplicative_inverse", "g(inv(a)) == inv(g(a))", Has("multiplicative")),
         )
     }
-)
+)  # fmt: skip
 
 Properties = Mapping[str, frozenset[str]]
 """For each function, by its whole name in terms or by the name in front of its attributes: what is known of it."""
@@ -156,15 +206,26 @@ PROPERTIES: Properties = MappingProxyType(
         "ReLU": frozenset({"idempotent", "monotone", "homogeneous"}),
         "Clamp": frozenset({"idempotent", "monotone"}),
         "Sigmoid": frozenset({"monotone"}),
+        "tanh": frozenset({"monotone", "odd"}),
+        "erf": frozenset({"monotone", "odd"}),
+        "sin": frozenset({"odd"}),
+        "cos": frozenset({"even"}),
+        "sign": frozenset({"monotone", "odd", "idempotent"}),
+        "floor": frozenset({"monotone", "idempotent"}),
+        "step": frozenset({"monotone"}),
     }
 )
-"""What is known of the operators of the table; users add to it, see `prove`."""
+"""What is known of operators of the table and functions of formulas; users add to it, see `prove`."""
 
 PROPERTY_NAMES = frozenset(c.name for row in AXIOMS.values() for c in row.conditions if isinstance(c, Has))
 
 
 def has_property(function: str, name: str, properties: Properties) -> bool:
-    """Whether a function is known to have a property; a user's function `f` has the name `@f(...)` in terms."""
+    """Whether a function is known to have a property; a user's function `f` has the name `@f(...)` in terms.
+
+    What a user says counts of functions that are defined everywhere: a property is an equation between total functions.
+    """
     head = function.split("(", 1)[0]
-    known = [PROPERTIES.get(key, ()) for key in (function, head)]
-    return any(name in names for names in (*known, *(properties.get(key, ()) for key in (function, head, head[1:]))))
+    if any(name in PROPERTIES.get(key, ()) for key in (function, head)):
+        return True
+    return any(name in properties.get(key, ()) for key in (function, head, head[1:])) and is_total(function)

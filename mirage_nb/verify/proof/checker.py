@@ -1,33 +1,40 @@
 """The checker: replays a proof step by step. Nothing here searches, and nothing of the prover is used.
 
-In: a `Proof`, a program and a muGraph. Out: nothing, or a ProofError that names the step. The terms are built anew
-from the two graphs; each step is an axiom with a term for every letter. Its conditions are tested, its left side
-has to occur in the goals, and is replaced by its right side wherever it does; in the end both sides of every goal
-have to be the same term. So what `check` accepts holds for all extents of all parts of axes, wherever the program
-and the muGraph are both defined over the reals, under the assumptions that `Proof.assumptions` lists.
+In: a `Proof`, a program, a muGraph, and what the caller assumes. Out: nothing, or a ProofError that names the step.
+The terms are built anew from the two graphs and held against the walk of the interpreters (`meaning`). Each step is an
+axiom with a term for every letter: its conditions are tested, its left side has to occur in the goals, and is replaced
+by its right side wherever it does. In the end both sides of every goal have to be the same term, and whatever the
+muGraph needs so that it has a value (a denominator that is not 0, a root of what is not negative) has to hold by its
+form or wherever the program has a value. So what `check` accepts holds for all extents of all parts of axes, in the
+sense of `domain`. Work and memory are bounded, whatever the proof is.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import assert_never
 
-from mirage_nb.errors import ProofError
+from mirage_nb.errors import AssumptionError, ProofError
 from mirage_nb.ir import KernelGraph
+from mirage_nb.verify.domain import Need
+from mirage_nb.verify.proof import meaning
 from mirage_nb.verify.proof.axioms import (
     AXIOMS,
     PROPERTY_NAMES,
     Axiom,
     Has,
+    Is,
     Pattern,
-    Positive,
     Properties,
+    Same,
     Without,
     has_property,
 )
+from mirage_nb.verify.proof.functions import unfolded
 from mirage_nb.verify.proof.properties import refuted_property
+from mirage_nb.verify.proof.signs import NO_FACTS, Facts
 from mirage_nb.verify.proof.steps import Binding, Proof, Step
 from mirage_nb.verify.proof.terms import (
     BINDERS,
@@ -36,86 +43,173 @@ from mirage_nb.verify.proof.terms import (
     Term,
     Var,
     bind,
-    entry,
     fn,
+    metered,
     mul,
     num,
-    positive,
     replaced,
     size,
+    spend,
 )
-from mirage_nb.verify.proof.translate import Goal, translate
+from mirage_nb.verify.proof.translate import Goal, Needs, Translation, translate
+
+MAX_WORK = 1_000_000
+"""What reading the graphs and replaying the steps may take, in units of `metered`; a long proof takes a tenth."""
 
 
-def check(proof: Proof, program: KernelGraph, mugraph: KernelGraph, *, seconds: float = 60.0) -> None:
+def check(
+    proof: Proof,
+    program: KernelGraph,
+    mugraph: KernelGraph,
+    *,
+    assume: Mapping[str, Iterable[str]] = MappingProxyType({}),
+) -> None:
     """Raise ProofError, naming the step, unless the proof holds for these two graphs; GraphError if one is not legal.
 
     Args:
-        seconds: what the replay may take; a proof of the prover takes a fraction of a second.
+        assume: properties of functions that the caller takes for granted; a proof that says more is refused with an
+            AssumptionError.
     """
-    for names in proof.properties.values():
+    for function, names in proof.properties.items():
         if unknown := sorted(names - PROPERTY_NAMES):
             raise ProofError(f"unknown property {unknown[0]}", hint=f"one of {', '.join(sorted(PROPERTY_NAMES))}")
+        if missing := sorted(names - frozenset(assume.get(function, ()))):
+            raise AssumptionError(
+                f"the proof assumes that {function} is {', '.join(missing)}",
+                hint=f"if you know that it is: --assume {function}={','.join(missing)}",
+            )
     if wrong := refuted_property(proof.properties, program, mugraph):
         raise ProofError(f"the proof rests on a property that does not hold: {wrong}")
     try:
-        goals = translate(program, mugraph, proof.outputs, literal=proof.literal)
-        goals = replay(goals, proof.steps, proof.properties, seconds)
+        with metered(MAX_WORK):
+            check_steps(proof, translate(program, mugraph, proof.outputs, literal=proof.literal))
     except RecursionError:
         raise ProofError("a term that is nested too deeply") from None
-    for number, goal in enumerate(goals):
-        if goal.left != goal.right:
+
+
+def check_steps(proof: Proof, translation: Translation) -> None:
+    """Raise ProofError unless the steps of a proof show what there is to be shown, and the terms are what they should.
+
+    The outputs, constants and properties of the proof are those of the translation.
+    """
+    states = replay(begun(translation.goals), proof.steps, proof.properties)
+    for number, state in enumerate(states):
+        if state.left != state.right:
             raise ProofError(f"after all steps the sides of goal {number} are not the same term")
+        if state.owed:
+            raise ProofError(owing(state.owed[0]))
+    meaning.hold(translation)
 
 
-def replay(
-    goals: tuple[Goal, ...], steps: tuple[Step, ...], properties: Properties, seconds: float
-) -> tuple[Goal, ...]:
-    """The goals after all steps. Raises ProofError for the first step that does not hold."""
-    end = time.monotonic() + seconds
+def owing(owed: tuple[Need, Term]) -> str:
+    """What is said of a muGraph that may have no value where the program has one."""
+    need, term = owed
+    return f"the muGraph may be undefined where the program is not: {shortened(term)} has to be {need.value}"
+
+
+def shortened(term: Term) -> str:
+    """The term for a message."""
+    if term.nodes > MAX_SHOWN:
+        return f"a term of {term.nodes} nodes"
+    return str(term)
+
+
+MAX_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A goal after some steps, what the muGraph still needs, and what is known where the program has a value."""
+
+    left: Term
+    right: Term
+    owed: Needs
+    facts: Facts
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing remains to be shown."""
+        return self.left == self.right and not self.owed
+
+    def after(self, old: Term, new: Term, memo: dict[Term, Term]) -> State:
+        """The state with `new` wherever it has `old`."""
+        left, right = (replaced(term, old, new, memo) for term in (self.left, self.right))
+        facts = self.facts.after(old, new)
+        owed = tuple((need, replaced(term, old, new, memo)) for need, term in self.owed)
+        return State(left, right, undischarged(owed, facts), facts)
+
+    def differs(self, before: State) -> bool:
+        """Whether a step has changed anything but what is known."""
+        return (self.left, self.right, self.owed) != (before.left, before.right, before.owed)
+
+
+def begun(goals: Iterable[Goal]) -> tuple[State, ...]:
+    """The goals before the first step."""
+    found = []
+    for goal in goals:
+        facts, given = Facts(goal.given), frozenset(goal.given)
+        owed = tuple(need for need in goal.owed if need not in given)
+        found.append(State(goal.left, goal.right, undischarged(owed, facts), facts))
+    return tuple(found)
+
+
+def undischarged(owed: Needs, facts: Facts) -> Needs:
+    """What does not hold by its form, and is not known."""
+    return tuple((need, term) for need, term in owed if not facts.holds(need, term))
+
+
+def replay(states: tuple[State, ...], steps: Iterable[Step], properties: Properties) -> tuple[State, ...]:
+    """The states after all steps. Raises ProofError for the first step that does not hold."""
     for number, step in enumerate(steps):
-        if time.monotonic() > end:
-            raise ProofError(f"the first {number} of {len(steps)} steps took more than {seconds:g} s")
         try:
-            old, new = equation(step, properties)
-            changed = rewritten(goals, old, new)
+            states = rewritten(states, *equation(step, properties))
         except ProofError as error:
-            raise ProofError(f"step {number} ({step.axiom}): {error.message}") from error
-        if changed == goals:
-            raise ProofError(f"step {number} ({step.axiom}): what it rewrites is not there")
-        goals = changed
-    return goals
+            raise ProofError(f"step {number} ({step.axiom}): {error.message}", hint=error.hint) from error
+    return states
 
 
-def rewritten(goals: tuple[Goal, ...], old: Term, new: Term) -> tuple[Goal, ...]:
-    """The goals with `new` wherever they have `old`."""
+def rewritten(states: tuple[State, ...], old: Term, new: Term, needs: Needs = ()) -> tuple[State, ...]:
+    """The states with `new` wherever they have `old`, as far as what that needs is known there.
+
+    Raises:
+        ProofError: it is known nowhere, or nothing changes.
+    """
+    made = applied(states, old, new, needs)
+    changed = any(after.differs(before) for before, after in zip(states, made, strict=True))
+    if not changed and all(
+        before.facts.given() == after.facts.given() for before, after in zip(states, made, strict=True)
+    ):
+        raise ProofError("what it rewrites is not there")
+    return made
+
+
+def applied(states: tuple[State, ...], old: Term, new: Term, needs: Needs) -> tuple[State, ...]:
+    """As `rewritten`; the states may be the same."""
+    spend(sum(state.left.nodes + state.right.nodes for state in states))
     memo: dict[Term, Term] = {}
-    return tuple(
-        replace(goal, left=replaced(goal.left, old, new, memo), right=replaced(goal.right, old, new, memo))
-        for goal in goals
-    )
+    able = [all(state.facts.holds(need, term) for need, term in needs) for state in states]
+    if not any(able):
+        raise ProofError(f"it is not known that {shortened(needs[0][1])} is {needs[0][0].value}")
+    return tuple(state.after(old, new, memo) if able else state for state, able in zip(states, able, strict=True))
 
 
-def equation(step: Step, properties: Properties) -> tuple[Term, Term]:
-    """What the step replaces by what. Raises ProofError unless it is an instance of its axiom."""
+def equation(step: Step, properties: Properties) -> tuple[Term, Term, Needs]:
+    """What the step replaces by what, and which of its conditions do not hold by the form of a term alone.
+
+    Raises ProofError unless it is an instance of its axiom.
+    """
     axiom = AXIOMS.get(step.axiom)
     if axiom is None:
         raise ProofError("no such axiom")
-    if step.backward and not axiom.reversible:
-        raise ProofError("this axiom may not be read backwards")
     bindings = dict(step.bindings)
     letters = _letters(axiom.left) | _letters(axiom.right)
     if len(bindings) < len(step.bindings) or bindings.keys() != letters:
         raise ProofError(f"bindings for {', '.join(sorted(bindings))} instead of {', '.join(sorted(letters))}")
     for letter, value in bindings.items():
         _check_binding(letter, value)
-    indices = [var for value in bindings.values() if isinstance(value, tuple) for var in value]
-    if len(set(indices)) < len(indices):
-        raise ProofError("an index is bound twice")
-    _check_conditions(axiom, bindings, properties)
+    needs = _conditions(axiom, bindings, properties)
     old, new = (axiom.right, axiom.left) if step.backward else (axiom.left, axiom.right)
-    _check_visible(old, new, bindings)
-    return instance(old, bindings), instance(new, bindings)
+    return instance(old, bindings), instance(new, bindings), needs
 
 
 def _letters(pattern: Pattern) -> frozenset[str]:
@@ -130,21 +224,30 @@ def _check_binding(letter: str, value: Binding) -> None:
         raise ProofError(f"{letter} is not bound to a {wanted.__name__}")
     if isinstance(value, tuple) and any(number >= 0 for _, number in value):
         raise ProofError(f"{letter} has an index that is not free")
+    if isinstance(value, tuple) and len(set(value)) < len(value):
+        raise ProofError("an index is bound twice")
 
 
-def _check_conditions(axiom: Axiom, bindings: Mapping[str, Binding], properties: Properties) -> None:
+def _conditions(axiom: Axiom, bindings: Mapping[str, Binding], properties: Properties) -> Needs:
+    """Test the conditions of an axiom; those that the form of a term does not meet are left to the facts."""
+    left: Needs = ()
     for condition in axiom.conditions:
         match condition:
+            case Is(term, need):
+                if not NO_FACTS.holds(need, _term(term, bindings)):
+                    left += ((need, _term(term, bindings)),)
+                continue
             case Without(term, indices):
                 held = _term(term, bindings).free.isdisjoint(_list(indices, bindings))
-            case Positive(term):
-                held = positive(_term(term, bindings))
+            case Same(first, second):
+                held = sorted(_list(first, bindings)) == sorted(_list(second, bindings))
             case Has(name):
                 held = has_property(_function(bindings), name, properties)
             case _:
                 assert_never(condition)
         if not held:
             raise ProofError(f"the condition that {condition} does not hold")
+    return left
 
 
 def _term(letter: str, bindings: Mapping[str, Binding]) -> Term:
@@ -165,20 +268,6 @@ def _function(bindings: Mapping[str, Binding]) -> str:
     return value
 
 
-def _check_visible(old: Pattern, new: Pattern, bindings: Mapping[str, Binding]) -> None:
-    """What the new side brings in stands in the old side, and has not vanished there as a multiple of 0.
-
-    Else a step could bring in a term that is defined nowhere, such as 1/(x - x).
-    """
-    for letter in sorted(_letters(new)):
-        if isinstance(bindings[letter], Term):
-            if MARK not in instance(old, {**bindings, letter: entry("", ((MARK,),))}).free:
-                raise ProofError(f"{letter} does not occur in what is rewritten")
-
-
-MARK: Var = ("", -1)
-
-
 def instance(pattern: Pattern, bindings: Mapping[str, Binding]) -> Term:
     """The term that a pattern stands for."""
     args = pattern.args
@@ -189,8 +278,10 @@ def instance(pattern: Pattern, bindings: Mapping[str, Binding]) -> Term:
             return NODES[Kind(kind)](*(instance(arg, bindings) for arg in args))
         case "size":
             return mul(*(size(sort) for sort, _ in indices(args[0], bindings)))
-        case "g":
+        case "g" if args:
             return fn(_function(bindings), *(instance(arg, bindings) for arg in args))
+        case "unfolded":
+            return unfolded(_function(bindings), instance(args[1], bindings))
         case head if head in BINDERS:
             bodies = (instance(arg, bindings) for arg in args[1:])
             return bind(Kind(head), indices(args[0], bindings), *bodies)

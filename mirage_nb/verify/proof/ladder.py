@@ -14,7 +14,7 @@ from mirage_nb.errors import VerificationError
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.proof.prover import Unproved, prove
-from mirage_nb.verify.proof.steps import Proof
+from mirage_nb.verify.proof.steps import DEFINED, Proof
 from mirage_nb.verify.trials import TRIALS, Progress, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -69,9 +69,8 @@ def lifted(verdict: Verdict, proof: Proof) -> Verdict:
     if verdict.kind is VerdictKind.REFUTED:
         raise VerificationError("a refuted muGraph cannot be proved", hint="inputs outside of the proof's assumptions?")
     how = f"for all sizes in {len(proof.steps)} steps from {len(proof.axioms)} axioms"
-    known = proof.assumptions[1 : len(proof.assumptions) - len(proof.said)]
     word = [f"on the user's word, tried on random numbers: {', '.join(proof.said)}"] if proof.said else []
-    assumed = "; ".join(("over the reals, where both sides are defined", *known, *word))
+    assumed = "; ".join((f"over the {DEFINED}", *word))
     tried = f"field trials: {verdict.note}" if verdict.kind is VerdictKind.FIELD else verdict.note
     note = "; ".join(filter(None, (f"{how} ({assumed})", tried)))
     return replace(verdict, kind=VerdictKind.PROVED, outputs=proof.outputs, note=note)

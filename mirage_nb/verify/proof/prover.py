@@ -11,22 +11,25 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from mirage_nb.errors import OptionError, ProofError
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.verify.lax import all_ops
 from mirage_nb.verify.proof.axioms import PROPERTY_NAMES, Properties
-from mirage_nb.verify.proof.checker import check, equation, replay, rewritten
+from mirage_nb.verify.proof.checker import State, applied, begun, check_steps, equation, owing, rewritten
+from mirage_nb.verify.proof.known import Known
 from mirage_nb.verify.proof.properties import refuted_property
-from mirage_nb.verify.proof.rules import Rules
+from mirage_nb.verify.proof.rules import next_steps, steps_before
 from mirage_nb.verify.proof.steps import MAX_STEPS, Proof, Step
 from mirage_nb.verify.proof.terms import BINDERS, Term, opened
-from mirage_nb.verify.proof.translate import Goal, translate
+from mirage_nb.verify.proof.translate import Needs, translate
 
 MAX_PAIRINGS = 24
 MAX_GOAL_NODES = 20_000
+DEFINED = frozenset({OpKind.SILU, OpKind.SIGMOID, OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.APPLY})
+"""Operators that stand for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,10 @@ class Unproved:
 class _Differ(ProofError):
     """Nothing more can be rewritten, and the two sides of a goal are not the same."""
 
-    def __init__(self, goal: Goal) -> None:
-        super().__init__("the normal forms of the program and the muGraph differ")
-        self.forms = (str(goal.left), str(goal.right))
+    def __init__(self, state: State) -> None:
+        also = f", and {owing(state.owed[0])}" if state.owed else ""
+        super().__init__(f"the normal forms of the program and the muGraph differ{also}")
+        self.forms = (str(state.left), str(state.right))
 
 
 def prove(
@@ -84,10 +88,11 @@ def prove(
     for pairing in _pairings(program, mugraph) if outputs is None else [outputs]:
         for literal, definitions in _attempts(program, mugraph):
             try:
-                goals = translate(program, mugraph, pairing, literal=literal)
-                steps = _needed(goals, _steps(goals, Rules(known, definitions), end), known, end)
+                translation = translate(program, mugraph, pairing, literal=literal)
+                states = begun(translation.goals)
+                steps = _needed(states, _steps(states, Known(known, definitions), end), known, end)
                 proof = Proof(steps, pairing, literal, known)
-                check(proof, program, mugraph, seconds=max(1.0, end - time.monotonic()))
+                check_steps(proof, translation)
             except ProofError as error:
                 failure = Unproved(error.message, error.forms if isinstance(error, _Differ) else None)
             except RecursionError:
@@ -102,7 +107,7 @@ def prove(
 def _attempts(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[bool, bool]]:
     """Whether constants are meant literally, and whether definitions are unfolded: the most general proof first."""
     kinds = {op.kind for graph in (program, mugraph) for op in all_ops(graph)}
-    defined = bool(kinds & {OpKind.SILU, OpKind.SIGMOID})
+    defined = bool(kinds & DEFINED)
     yield False, False
     if defined:
         yield False, True
@@ -125,60 +130,80 @@ def _pairings(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[int,
     return itertools.islice(longer(()) if Counter(wanted) == Counter(found) else iter(()), MAX_PAIRINGS)
 
 
-def _steps(goals: tuple[Goal, ...], rules: Rules, end: float) -> list[Step]:
-    """The steps after which both sides are the same. Raises ProofError."""
+def _steps(states: tuple[State, ...], known: Known, end: float) -> list[Step]:
+    """The steps after which nothing remains to be shown. Raises ProofError."""
     steps: list[Step] = []
-    normal: set[Term] = set()
-    while any(goal.left != goal.right for goal in goals):
-        step = _next(goals, rules, normal)
-        if step is None:
-            raise _Differ(next(goal for goal in goals if goal.left != goal.right))
-        goals = rewritten(goals, *equation(step, rules.properties))
-        steps.append(step)
+    normal: list[set[Term]] = [set() for _ in states]
+    while not all(state.closed for state in states):
+        found = _next(states, known, normal)
+        if not found:
+            raise _failure(next(state for state in states if not state.closed))
+        for step in found:
+            states = rewritten(states, *equation(step, known.properties))
+        steps += found
         if time.monotonic() > end:
             raise ProofError("out of time")
-        if len(steps) > MAX_STEPS or sum(goal.left.nodes + goal.right.nodes for goal in goals) > MAX_GOAL_NODES:
+        if len(steps) > MAX_STEPS or sum(state.left.nodes + state.right.nodes for state in states) > MAX_GOAL_NODES:
             raise ProofError("the terms grow too large")
     return steps
 
 
-def _needed(goals: tuple[Goal, ...], steps: list[Step], properties: Properties, end: float) -> tuple[Step, ...]:
+def _failure(state: State) -> ProofError:
+    return _Differ(state) if state.left != state.right else ProofError(owing(state.owed[0]))
+
+
+def _needed(states: tuple[State, ...], steps: list[Step], properties: Properties, end: float) -> tuple[Step, ...]:
     """The steps without those that a proof can do without, such as one that rewrote both sides alike."""
-    before = [goals]
-    for step in steps:
-        before.append(rewritten(before[-1], *equation(step, properties)))
+    equations = [equation(step, properties) for step in steps]
+    before = [states]
+    for step in equations:
+        before.append(rewritten(before[-1], *step))
+    kept = list(range(len(steps)))
     for number in reversed(range(len(steps))):
         if time.monotonic() > end:
             break
-        later = steps[number + 1 :]
-        try:
-            done = replay(before[number], tuple(later), properties, end - time.monotonic())
-        except ProofError:
-            continue
-        if all(goal.left == goal.right for goal in done):
-            steps = [*steps[:number], *later]
-    return tuple(steps)
+        later = kept[kept.index(number) + 1 :]
+        if _closes(before[number], [equations[place] for place in later]):
+            kept.remove(number)
+    return tuple(steps[number] for number in kept)
 
 
-def _next(goals: tuple[Goal, ...], rules: Rules, normal: set[Term]) -> Step | None:
-    """The step that the innermost term asks for; terms in `normal` ask for none."""
-    for goal in goals:
-        if goal.left != goal.right:
-            found = _inside(goal.left, rules, normal) or _inside(goal.right, rules, normal)
-            if found is not None:
-                return found
-    return None
+def _closes(states: tuple[State, ...], equations: Iterable[tuple[Term, Term, Needs]]) -> bool:
+    """Whether nothing remains to be shown after these steps, each of which changes something."""
+    try:
+        for step in equations:
+            before, states = states, applied(states, *step)
+            if not any(new.differs(old) for old, new in zip(before, states, strict=True)):
+                return False
+    except ProofError:
+        return False
+    return all(state.closed for state in states)
 
 
-def _inside(term: Term, rules: Rules, normal: set[Term]) -> Step | None:
+def _next(states: tuple[State, ...], known: Known, normal: list[set[Term]]) -> tuple[Step, ...]:
+    """The steps that the innermost term asks for; terms in `normal` ask for none."""
+    for state, done in zip(states, normal, strict=True):
+        if not state.closed:
+            here = replace(known, facts=state.facts)
+            for term in (state.left, state.right) if state.left != state.right else ():
+                found = _inside(term, here, done)
+                if found:
+                    return found
+            for _, term in (*state.facts.given(), *state.owed):
+                found = _inside(term, here, done)
+                if found:
+                    done.clear()  # of what is known in another form, more may follow
+                    return found
+    return ()
+
+
+def _inside(term: Term, known: Known, normal: set[Term]) -> tuple[Step, ...]:
     if term in normal:
-        return None
-    args = opened(term)[1] if term.kind in BINDERS else term.args
-    for arg in args:
-        found = _inside(arg, rules, normal)
-        if found is not None:
-            return found
-    step = rules.step(term)
-    if step is None:
+        return ()
+    found = steps_before(known, term)
+    for arg in opened(term)[1] if term.kind in BINDERS else term.args:
+        found = found or _inside(arg, known, normal)
+    found = found or next_steps(known, term)
+    if not found:
         normal.add(term)
-    return step
+    return found

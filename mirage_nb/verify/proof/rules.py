@@ -1,162 +1,175 @@
 """The rules of the prover: for a term whose parts are in normal form, the next step towards its own.
 
-In: a term under free indices. Out: a `Step` that rewrites it, or None. The normal form is a sum of products, each a
+In: a term under free indices. Out: the steps that rewrite it, or none. The normal form is a sum of products, each a
 numeral times atoms; sums over indices stand around products that cannot be taken apart, no factor of an exponential,
 a quotient or a root that can leave it is left in it. Which rules there are decides what is proved, never what is
-true: the checker looks at every step anew.
+true: the checker looks at every step anew. Maxima of two are in `lattice`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
-from mirage_nb.verify.proof.axioms import Properties, has_property
+from mirage_nb.verify.domain import Need
+from mirage_nb.verify.proof.axioms import has_property
+from mirage_nb.verify.proof.functions import is_defined
+from mirage_nb.verify.proof.known import ONE, ZERO, Known, Rule, factors, leading, split, step, without
+from mirage_nb.verify.proof.lattice import TOPS, least
+from mirage_nb.verify.proof.signs import listed
 from mirage_nb.verify.proof.steps import Binding, Step
-from mirage_nb.verify.proof.terms import Kind, Term, Var, add, inv, mul, num, opened, positive, renamed, top
-
-ONE, ZERO = num(1), num(0)
+from mirage_nb.verify.proof.terms import Kind, Term, Var, add, fn, inv, mul, num, opened, renamed, top
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """All rules. `definitions`: whether SiLU and sigmoid are replaced by what they stand for."""
-
-    properties: Properties
-    definitions: bool = False
-
-    def step(self, term: Term) -> Step | None:
-        """The first rule that applies."""
-        for rule in RULES.get(term.kind, ()):
-            found = rule(self, term)
-            if found is not None:
-                return found
-        return None
-
-
-def _step(axiom: str, backward: bool = False, **bindings: Binding) -> Step:
-    return Step(axiom, tuple(sorted(bindings.items())), backward)
-
-
-def _factors(term: Term) -> tuple[Term, ...]:
-    return term.args if term.kind is Kind.MUL else (term,)
-
-
-def _split(term: Term) -> tuple[Term, Term]:
-    """The numeral in front of a product, and the rest."""
-    numbers = [part for part in _factors(term) if part.kind is Kind.NUM]
-    return (numbers[0] if numbers else ONE), mul(*(part for part in _factors(term) if part.kind is not Kind.NUM))
-
-
-def _without(terms: Sequence[Term], *places: int) -> list[Term]:
-    return [term for place, term in enumerate(terms) if place not in places]
-
-
-def _collect(rules: Rules, term: Term) -> Step | None:
+def _collect(known: Known, term: Term) -> Step | None:
     """2 * x + 3 * x + r becomes 5 * x + r."""
     seen: dict[Term, int] = {}
     for place, part in enumerate(term.args):
-        rest = _split(part)[1]
+        rest = split(part)[1]
         if part.kind is Kind.NUM:
             continue
         if rest in seen:
             other = seen[rest]
-            a, b = _split(term.args[other])[0], _split(part)[0]
-            return _step("distribute", True, a=a, b=b, c=rest, r=add(*_without(term.args, place, other)))
+            a, b = split(term.args[other])[0], split(part)[0]
+            return step("distribute", True, a=a, b=b, c=rest, r=add(*without(term.args, place, other)))
         seen[rest] = place
     return None
 
 
-def _distribute(rules: Rules, term: Term) -> Step | None:
+def _distribute(known: Known, term: Term) -> Step | None:
     for place, part in enumerate(term.args):
         if part.kind is Kind.ADD:
-            rest = mul(*_without(term.args, place))
-            return _step("distribute", a=part.args[0], b=add(*part.args[1:]), c=rest, r=ZERO)
+            rest = mul(*without(term.args, place))
+            return step("distribute", a=part.args[0], b=add(*part.args[1:]), c=rest, r=ZERO)
     return None
 
 
-def _exponentials(rules: Rules, term: Term) -> Step | None:
+def _exponentials(known: Known, term: Term) -> Step | None:
     """Two exponentials of multiples of one term become one."""
     seen: dict[Term, int] = {}
     for place, part in enumerate(term.args):
         if part.kind is not Kind.EXP:
             continue
-        base = _split(part.args[0])[1]
+        base = split(part.args[0])[1]
         if base in seen:
             other = seen[base]
             a, b = term.args[other].args[0], part.args[0]
-            return _step("exp_add", True, a=a, b=b, r=mul(*_without(term.args, place, other)))
+            return step("exp_add", True, a=a, b=b, r=mul(*without(term.args, place, other)))
         seen[base] = place
     return None
 
 
-def _cancel(rules: Rules, term: Term) -> Step | None:
+def _cancel(known: Known, term: Term) -> Step | None:
     """a * 1/a, and the pairs that a square root has."""
     places: dict[Term, int] = {}
     for place, part in enumerate(term.args):
         twin = places.get(part)
         root = part.args[0] if part.kind is Kind.INV else part
-        if twin is not None and root.kind is Kind.SQRT:
+        if twin is not None and root.kind is Kind.SQRT and known.nonnegative(root.args[0]):
             axiom = "sqrt_square" if root is part else "sqrt_inverse_square"
-            return _step(axiom, a=root.args[0], r=mul(*_without(term.args, place, twin)))
+            return step(axiom, a=root.args[0], r=mul(*without(term.args, place, twin)))
         places[part] = place
     for part, place in places.items():
-        if part.kind is Kind.INV and part.args[0] in places:
-            rest = mul(*_without(term.args, place, places[part.args[0]]))
-            return _step("inv_cancel", a=part.args[0], r=rest)
+        if part.kind is Kind.INV and part.args[0] in places and known.holds(Need.NONZERO, part.args[0]):
+            rest = mul(*without(term.args, place, places[part.args[0]]))
+            return step("inv_cancel", a=part.args[0], r=rest)
+        if part.kind is Kind.INV and part.args[0].kind is Kind.SQRT and part.args[0].args[0] in places:
+            inside = part.args[0].args[0]
+            return step("root_quotient", a=inside, r=mul(*without(term.args, place, places[inside])))
         if part.kind is Kind.SQRT and inv(part.args[0]) in places:
-            rest = mul(*_without(term.args, place, places[inv(part.args[0])]))
-            return _step("sqrt_quotient", a=part.args[0], r=rest)
+            rest = mul(*without(term.args, place, places[inv(part.args[0])]))
+            return step("sqrt_quotient", a=part.args[0], r=rest)
     return None
 
 
-def _inverse(rules: Rules, term: Term) -> Step | None:
+def _inverse(known: Known, term: Term) -> Step | None:
     (inside,) = term.args
     match inside.kind:
         case Kind.EXP:
-            return _step("inv_exp", a=inside.args[0])
+            return step("inv_exp", a=inside.args[0])
         case Kind.INV:
-            return _step("inv_inv", a=inside.args[0])
+            return step("inv_inv", a=inside.args[0])
         case Kind.MUL:
-            return _step("inv_product", a=inside.args[0], b=mul(*inside.args[1:]))
+            return step("inv_product", a=inside.args[0], b=mul(*inside.args[1:]))
         case Kind.ADD if len(inside.args) == 2:
-            left, right = (list(_factors(part)) for part in inside.args)
+            left, right = (list(factors(part)) for part in inside.args)
             common = next((part for part in left if part in right), None)
             if common is not None:
                 left.remove(common)
                 right.remove(common)
-                return _step("inv_common", a=mul(*left), b=mul(*right), c=common)
+                return step("inv_common", a=mul(*left), b=mul(*right), c=common)
+            number = leading(inside)
+            if number != 1:
+                a, b = (mul(num(1 / number), part) for part in inside.args)
+                return step("inv_common", a=a, b=b, c=num(number))
     return None
 
 
-def _exponential(rules: Rules, term: Term) -> Step | None:
+def _exponential(known: Known, term: Term) -> Step | None:
     (inside,) = term.args
+    if inside.kind is Kind.FN and inside.data == "log" and known.holds(Need.POSITIVE, inside.args[0]):
+        return step("exp_log", a=inside.args[0])
     if inside.kind is not Kind.ADD:
         return None
-    return _step("exp_add", a=inside.args[0], b=add(*inside.args[1:]), r=ONE)
+    return step("exp_add", a=inside.args[0], b=add(*inside.args[1:]), r=ONE)
 
 
-def _root(rules: Rules, term: Term) -> Step | None:
+def next_steps(known: Known, term: Term) -> tuple[Step, ...]:
+    """The steps of the first rule that applies."""
+    for rule in RULES.get(term.kind, ()):
+        found = rule(known, term)
+        if found is not None:
+            return found if isinstance(found, tuple) else (found,)
+    return ()
+
+
+def steps_before(known: Known, term: Term) -> tuple[Step, ...]:
+    """The steps that are to be done before the parts of a term are looked at."""
+    found = _root(known, term) if term.kind is Kind.SQRT and _squared(term.args[0]) else None
+    return () if found is None else (found,)
+
+
+def _squared(term: Term) -> bool:
+    """Whether a product with a sum, which would be multiplied out, has a factor twice."""
+    return term.kind is Kind.MUL and len(set(term.args)) < len(term.args) and any(f.kind is Kind.ADD for f in term.args)
+
+
+def _root(known: Known, term: Term) -> Step | None:
     (inside,) = term.args
-    factors = _factors(inside)
-    known = [part for part in factors if positive(part)]
-    if not known or len(factors) == 1:
+    if inside.kind is Kind.INV:
+        return step("sqrt_inverse", a=inside.args[0])
+    if inside.kind is Kind.NUM:
+        top, bottom = (math.isqrt(abs(n)) for n in inside.data.as_integer_ratio())
+        root = Fraction(top, bottom)
+        return step("sqrt_of_square", a=num(root)) if root * root == inside.data else None
+    if inside.kind is Kind.FN and inside.data == "Pow" and known.nonnegative(inside.args[0]):
+        return step("root_pow", a=inside.args[0], b=inside.args[1])
+    parts = factors(inside)
+    pairs = [factor for factor, count in Counter(parts).items() for _ in range(count // 2)]
+    if pairs and len(parts) == 2 * len(pairs):
+        return step("sqrt_of_square", a=mul(*pairs))
+    rest = list(parts)
+    for factor in [*pairs, *pairs]:
+        rest.remove(factor)
+    certain = [factor for factor in rest if known.nonnegative(factor)]
+    if len(parts) == 1 or not (pairs or certain):
         return None
-    c = next((part for part in known if len(known) == len(factors)), None) or mul(*known)
-    rest = list(factors)
-    for part in _factors(c):
-        rest.remove(part)
-    return _step("sqrt_scale", a=mul(*rest), c=c) if rest else None
+    if not pairs and len(certain) == len(rest):
+        return step("sqrt_scale", a=mul(*certain[1:]), c=certain[0])
+    others = [factor for factor in rest if factor not in certain]
+    return step("sqrt_scale", a=mul(*others), c=mul(*pairs, *pairs, *certain))
 
 
-def _sum_of_sum(rules: Rules, term: Term) -> Step | None:
+def _sum_of_sum(known: Known, term: Term) -> Step | None:
     """Sums over parts of an axis, and of products with sums, become one sum."""
     indices, (body,) = opened(term)
-    factors = _factors(body)
-    for place, part in enumerate(factors):
+    parts = factors(body)
+    for place, part in enumerate(parts):
         if part.kind is Kind.SUM and not part.free.isdisjoint(indices):
             inner, (inside,) = _apart(part, [*indices, *body.free])
-            return _step("sum_partition", V=indices, W=inner, a=mul(*_without(factors, place)), f=inside)
+            return step("sum_partition", V=indices, W=inner, a=mul(*without(parts, place)), f=inside)
     return None
 
 
@@ -180,131 +193,211 @@ def _apart(binder: Term, taken: Iterable[Var]) -> tuple[tuple[Var, ...], tuple[T
 AWAY = 10_000_000
 
 
-def _sum_of_terms(rules: Rules, term: Term) -> Step | None:
+def _sum_of_terms(known: Known, term: Term) -> Step | None:
     indices, (body,) = opened(term)
     if body.kind is not Kind.ADD:
         return None
-    return _step("sum_add", V=indices, a=body.args[0], b=add(*body.args[1:]))
+    return step("sum_add", V=indices, a=body.args[0], b=add(*body.args[1:]))
 
 
-def _sum_of_product(rules: Rules, term: Term) -> Step | None:
+def _sum_of_product(known: Known, term: Term) -> Step | None:
     """Factors that share no index are summed apart; an index that none uses counts."""
     indices, (body,) = opened(term)
     unused = tuple(var for var in indices if var not in body.free)
     used = tuple(var for var in indices if var in body.free)
     if unused:
-        return _step("sum_replica", V=unused, W=used, f=body)
-    factors = list(_factors(body))
-    first = _connected(factors, indices)
-    if len(first) == len(factors):
+        return step("sum_replica", V=unused, W=used, f=body)
+    parts = list(factors(body))
+    first = _connected(parts, indices)
+    if len(first) == len(parts):
         return None
-    rest = [part for place, part in enumerate(factors) if place not in first]
-    chosen = [factors[place] for place in sorted(first)]
+    rest = [part for place, part in enumerate(parts) if place not in first]
+    chosen = [parts[place] for place in sorted(first)]
     theirs = tuple(var for var in indices if any(var in part.free for part in chosen))
     others = tuple(var for var in indices if var not in theirs)
-    return _step("sum_product", V=theirs, W=others, f=mul(*chosen), h=mul(*rest))
+    return step("sum_product", V=theirs, W=others, f=mul(*chosen), h=mul(*rest))
 
 
-def _connected(factors: Sequence[Term], indices: Sequence[Var]) -> set[int]:
+def _connected(parts: Sequence[Term], indices: Sequence[Var]) -> set[int]:
     """The places of the factors without indices, if any, else of those that hang together with the first."""
-    loose = {place for place, part in enumerate(factors) if part.free.isdisjoint(indices)}
+    loose = {place for place, part in enumerate(parts) if part.free.isdisjoint(indices)}
     if loose:
         return loose
-    found, reached = {0}, factors[0].free.intersection(indices)
+    found, reached = {0}, parts[0].free.intersection(indices)
     while True:
-        more = {place for place, part in enumerate(factors) if not part.free.isdisjoint(reached)} - found
+        more = {place for place, part in enumerate(parts) if not part.free.isdisjoint(reached)} - found
         if not more:
             return found
         found |= more
-        reached |= frozenset().union(*(factors[place].free.intersection(indices) for place in more))
+        reached |= frozenset().union(*(parts[place].free.intersection(indices) for place in more))
 
 
-def _maximum(rules: Rules, term: Term) -> Step | None:
+def _maximum(known: Known, term: Term) -> Step | None:
     indices, (body,) = opened(term)
     unused = tuple(var for var in indices if var not in body.free)
     if unused:
-        return _step("max_replica", V=unused, W=tuple(var for var in indices if var in body.free), f=body)
+        return step("max_replica", V=unused, W=tuple(var for var in indices if var in body.free), f=body)
     if body.kind is Kind.MAX:
         inner, (inside,) = _apart(body, [*indices, *body.free])
-        return _step("max_partition", V=indices, W=inner, f=inside)
+        return step("max_partition", V=indices, W=inner, f=inside)
     if body.kind is Kind.TOP:
-        return _step("max_apart", V=indices, a=body.args[0], b=top(*body.args[1:]))
+        return step("max_apart", V=indices, a=body.args[0], b=top(*body.args[1:]))
     loose = [part for part in body.args if part.free.isdisjoint(indices)]
     bound = [part for part in body.args if part not in loose]
     if body.kind is Kind.ADD and loose:
-        return _step("max_shift", V=indices, a=add(*bound), c=add(*loose))
-    scales = [part for part in loose if positive(part)]
+        return step("max_shift", V=indices, a=add(*bound), c=add(*loose))
+    scales = [part for part in loose if known.nonnegative(part)]
     if body.kind is Kind.MUL and scales:
         rest = [part for part in body.args if part not in scales]
-        return _step("max_scale", V=indices, a=mul(*rest), c=mul(*scales))
+        return step("max_scale", V=indices, a=mul(*rest), c=mul(*scales))
+    if body.kind is Kind.EXP or body.kind is Kind.SQRT:
+        return step(f"{body.kind.value}_max", True, V=indices, f=body.args[0])
     return None
 
 
-def _largest(rules: Rules, term: Term) -> Step | None:
-    """What both of two have in common, a summand or a factor that is positive, leaves them."""
-    if len(term.args) != 2:
-        return None
-    for kind, axiom, joined in ((Kind.ADD, "largest_shift", add), (Kind.MUL, "largest_scale", mul)):
-        left, right = (list(part.args if part.kind is kind else (part,)) for part in term.args)
-        for part in left:
-            if part in right and part.kind is not Kind.NUM and (kind is Kind.ADD or positive(part)):
-                left.remove(part)
-                right.remove(part)
-                return _step(axiom, a=joined(*left), b=joined(*right), c=part)
-    return None
-
-
-def _rescaled(rules: Rules, term: Term) -> Step | None:
+def _rescaled(known: Known, term: Term) -> Step | None:
     indices, (inside, top) = opened(term)
-    return _step("rescaled_sum", V=indices, a=inside, m=top)
+    return step("rescaled_sum", V=indices, a=inside, m=top)
 
 
-def _definition(rules: Rules, term: Term) -> Step | None:
-    axiom = {"SiLU": "silu_definition", "Sigmoid": "sigmoid_definition"}.get(term.data)
-    return _step(axiom, a=term.args[0]) if axiom and rules.definitions else None
+def _order(known: Known, term: Term) -> Step | None:
+    """Indices over one part of an axis are listed by what they do."""
+    indices, args = opened(term)
+    if len({sort for sort, _ in indices}) == len(indices):
+        return None
+    body = args[0] if len(args) == 1 else fn("", *args)
+    order = listed(body, indices)
+    if order == indices:
+        return None
+    letters: dict[Kind, dict[str, Binding]] = {
+        Kind.SUM: {"f": args[0]}, Kind.MAX: {"f": args[0]}, Kind.RESCALED: {"a": args[0], "m": args[-1]}
+    }  # fmt: skip
+    return step(f"{term.kind.value.lower()}_order", False, V=indices, W=order, **letters[term.kind])
 
 
-def _property(rules: Rules, term: Term) -> Step | None:
+def _definition(known: Known, term: Term) -> Step | None:
+    if known.definitions and len(term.args) == 1 and is_defined(term.data):
+        return step("definition", g=term.data, a=term.args[0])
+    return None
+
+
+def _power(known: Known, term: Term) -> Step | None:
+    """Powers of powers, roots and products, where the base is known not to be negative."""
+    if term.data != "Pow" or term.args[1].kind is not Kind.NUM:
+        return None
+    base, exponent = term.args
+    if exponent.data == 1:
+        return step("pow_one", a=base)
+    if exponent.data == Fraction(1, 2):
+        return step("pow_half", a=base)
+    inner = base.args[0] if base.args else base
+    if exponent.data < 0:
+        return step("pow_negative", a=base, b=num(-exponent.data))
+    if base.kind is Kind.INV:
+        return step("pow_inverse", a=inner, b=exponent)
+    if base.kind is Kind.SQRT and known.nonnegative(inner):
+        return step("pow_root", a=inner, b=exponent)
+    if base.kind is Kind.FN and base.data == "Pow" and known.nonnegative(inner):
+        return step("pow_pow", a=inner, b=base.args[1], c=exponent)
+    if exponent.data > 1:
+        return step("pow_whole", a=base, b=num(exponent.data - 1))
+    certain = [part for part in factors(base) if known.nonnegative(part)]
+    if base.kind is Kind.MUL and certain:
+        return step("pow_product", a=certain[0], b=mul(*without(base.args, base.args.index(certain[0]))), c=exponent)
+    return None
+
+
+def _powers(known: Known, term: Term) -> Step | None:
+    """Two powers of one base become one."""
+    seen: dict[Term, int] = {}
+    for place, part in enumerate(term.args):
+        if part.kind is Kind.FN and part.data == "Pow" and known.nonnegative(part.args[0]):
+            base, exponent = part.args
+            if base in seen:
+                rest = mul(*without(term.args, place, seen[base]))
+                return step("pow_sum", a=base, b=term.args[seen[base]].args[1], c=exponent, r=rest)
+            seen[base] = place
+    return None
+
+
+def _logistic(known: Known, term: Term) -> Step | None:
+    """Of 1 / (1 + exp(x)) and 1 / (1 + exp(-x)) one is kept."""
+    (inside,) = term.args
+    if inside.kind is Kind.ADD and len(inside.args) == 2 and ONE in inside.args:
+        (other,) = (part for part in inside.args if part != ONE)
+        if other.kind is Kind.EXP and leading(other.args[0]) > 0:
+            return step("logistic", a=other.args[0])
+    return None
+
+
+def _turned(known: Known, term: Term, parity: str) -> tuple[Step, ...] | None:
+    """g(-x) for an odd or even function: a minus leaves it, also that of a sum."""
+    g, (inside,) = term.data, term.args
+    if leading(inside) >= 0:
+        return None
+    if inside.kind is not Kind.ADD:
+        return (step(parity, g=g, a=mul(num(-1), inside)),)
+    opposite = [mul(num(-1), part) for part in inside.args]
+    apart = step("distribute", True, a=opposite[0], b=add(*opposite[1:]), c=num(-1), r=ZERO)
+    if len(opposite) > 2:
+        return None
+    return apart, step(parity, g=g, a=add(*opposite))
+
+
+def _property(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
     """What is known of a function is used to bring it inwards; a linear one is a factor g(1)."""
     if len(term.args) != 1:
         return None
     g, (inside,) = term.data, term.args
-    number, rest = _split(inside)
 
     def has(name: str) -> bool:
-        return has_property(g, name, rules.properties)
+        return has_property(g, name, known.properties)
 
     if inside.kind is Kind.FN and inside.data == g and len(inside.args) == 1 and has("idempotent"):
-        return _step("idempotent", g=g, a=inside.args[0])
-    if number.data < 0 and rest != ONE and (has("odd") or has("even")):
-        return _step("odd" if has("odd") else "even", g=g, a=mul(num(-number.data), rest))
+        return step("idempotent", g=g, a=inside.args[0])
+    turned = _turned(known, term, "odd" if has("odd") else "even") if has("odd") or has("even") else None
+    if turned is not None:
+        return turned
     if inside.kind is Kind.MAX and has("monotone"):
         indices, (body,) = opened(inside)
-        return _step("monotone", g=g, V=indices, f=body)
+        return step("monotone", g=g, V=indices, f=body)
     if inside.kind is Kind.TOP and has("monotone"):
-        return _step("monotone_largest", g=g, a=inside.args[0], b=top(*inside.args[1:]))
+        return step("monotone_largest", g=g, a=inside.args[0], b=top(*inside.args[1:]))
     if has("linear"):
-        return _step("linear", g=g, c=inside, a=ONE) if inside != ONE else None
-    scale = [part for part in _factors(inside) if positive(part)]
+        return step("linear", g=g, c=inside, a=ONE) if inside != ONE else None
+    scale = [part for part in factors(inside) if known.holds(Need.POSITIVE, part)]
     if inside.kind is Kind.MUL and scale and has("homogeneous"):
-        return _step("homogeneous", g=g, c=mul(*scale), a=mul(*(p for p in inside.args if p not in scale)))
+        return step("homogeneous", g=g, c=mul(*scale), a=mul(*(p for p in inside.args if p not in scale)))
     if has("multiplicative"):
         if inside.kind is Kind.MUL:
-            return _step("multiplicative", g=g, a=inside.args[0], b=mul(*inside.args[1:]))
+            return step("multiplicative", g=g, a=inside.args[0], b=mul(*inside.args[1:]))
         if inside.kind is Kind.INV:
-            return _step("multiplicative_inverse", g=g, a=inside.args[0])
+            return step("multiplicative_inverse", g=g, a=inside.args[0])
     return None
 
 
-RULES: dict[Kind, tuple[Callable[[Rules, Term], Step | None], ...]] = {
+def _logarithm(known: Known, term: Term) -> Step | None:
+    if term.data != "log":
+        return None
+    (inside,) = term.args
+    if inside.kind is Kind.EXP:
+        return step("log_exp", a=inside.args[0])
+    if inside.kind is Kind.INV:
+        return step("log_inverse", a=inside.args[0])
+    if inside.kind is Kind.MUL and all(known.holds(Need.POSITIVE, part) for part in inside.args):
+        return step("log_product", a=inside.args[0], b=mul(*inside.args[1:]))
+    return None
+
+
+RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.ADD: (_collect,),
-    Kind.MUL: (_cancel, _exponentials, _distribute),
-    Kind.INV: (_inverse,),
+    Kind.MUL: (_cancel, _exponentials, _powers, least, _distribute),
+    Kind.INV: (_inverse, _logistic),
     Kind.EXP: (_exponential,),
     Kind.SQRT: (_root,),
-    Kind.SUM: (_sum_of_terms, _sum_of_sum, _sum_of_product),
-    Kind.MAX: (_maximum,),
-    Kind.TOP: (_largest,),
+    Kind.SUM: (_order, _sum_of_terms, _sum_of_sum, _sum_of_product),
+    Kind.MAX: (_order, _maximum),
+    Kind.TOP: TOPS,
     Kind.RESCALED: (_rescaled,),
-    Kind.FN: (_definition, _property),
+    Kind.FN: (_power, _logarithm, _definition, _property),
 }

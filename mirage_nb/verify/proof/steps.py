@@ -2,7 +2,7 @@
 
 In: steps from a prover, or a JSON text from anywhere. Out: a frozen `Proof`. A proof alone says nothing: `check`
 holds it against two graphs. In the JSON form all terms stand once, in a table, each after its parts; reading it
-builds no term that the limits do not allow, and raises FormatError or ProgramSizeError for anything else.
+takes bounded work and memory whatever the text is, and raises FormatError or ProgramSizeError for what is no proof.
 """
 
 from __future__ import annotations
@@ -17,17 +17,40 @@ from typing import Any
 from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
 from mirage_nb.ir.fields import fraction, name, shown, whole
 from mirage_nb.verify.proof.axioms import AXIOMS, Properties
-from mirage_nb.verify.proof.terms import BINDERS, NODES, Digit, Kind, Term, Var, bind, entry, fn, num, opened, sym
+from mirage_nb.verify.proof.terms import (
+    BINDERS,
+    NODES,
+    Digit,
+    Kind,
+    Term,
+    Var,
+    bind,
+    entry,
+    fn,
+    metered,
+    num,
+    opened,
+    sym,
+)
 
 SCHEMA, VERSION = "mirage proof", 1
-MAX_TEXT = 8_000_000
+MAX_TEXT = 2_000_000
 MAX_TERMS = 50_000
 MAX_STEPS = 20_000
 MAX_LIST = 4096
+MAX_INDEX = 10_000_000
+"""The largest number of an index, but for its sign."""
+MAX_LABEL = 250
+"""Characters of the name of a part of an axis: the name of an input and a number."""
 MAX_NESTING = 8
+MAX_WORK = 300_000
+"""What the terms of a file may take, in units of `metered`; those of a long proof take a tenth."""
 
 Binding = Term | tuple[Var, ...] | str
-DEFINED = "real arithmetic, at inputs where the program and the muGraph are both defined"
+DEFINED = (
+    "real numbers, at every input where the program is defined, and the muGraph then is, too; "
+    "nothing is said of infinities and of rounding"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +95,7 @@ class Proof:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the proof takes for granted, besides the axioms."""
-        found = {AXIOMS[name].assumes for name in self.axioms if name in AXIOMS} - {""}
-        return (DEFINED, *sorted(found), *self.said)
+        return (DEFINED, *self.said)
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -82,8 +104,8 @@ class Proof:
 
     def __str__(self) -> str:
         scope = "for these constants and all sizes" if self.literal else "for all sizes, and all values of constants"
-        lines = [f"proof in {len(self.steps)} steps from {len(self.axioms)} axioms, {scope}"]
-        lines += [f"  assumes: {text}" for text in self.assumptions]
+        lines = [f"proof in {len(self.steps)} steps from {len(self.axioms)} axioms, {scope}", f"  over the {DEFINED}"]
+        lines += [f"  assumes: {text}" for text in self.said]
         lines += [f"{number:4}. {step}" for number, step in enumerate(self.steps)]
         return "\n".join(lines)
 
@@ -122,9 +144,10 @@ class Proof:
         if (top["schema"], top["version"]) != (SCHEMA, VERSION) or isinstance(top["version"], bool):
             raise FormatError(f"schema {shown(top['schema'])} {shown(top['version'])}; this reads {SCHEMA} {VERSION}")
         try:
-            terms = _terms(top["terms"])
+            with metered(MAX_WORK):
+                terms = _terms(top["terms"])
         except ProofError as error:
-            raise FormatError(error.message) from error
+            raise FormatError(error.message, hint=error.hint) from error
         steps = tuple(_step(item, terms) for item in _list(top["steps"], "steps", MAX_STEPS))
         properties = {
             name(function): frozenset(map(name, _list(names, "properties")))
@@ -164,16 +187,17 @@ class _Table:
 def _terms(plain: object) -> list[Term]:
     found: list[Term] = []
     depths: list[int] = []
+    kinds = {kind.value: kind for kind in Kind}
     for row in _list(plain, "terms", MAX_TERMS):
         kind, data, *places = _list(row, "a term") if isinstance(row, list) and len(row) > 1 else (None, None)
-        if not isinstance(kind, str) or kind not in list(Kind):
+        if not isinstance(kind, str) or kind not in kinds:
             raise FormatError(f"{shown(row)} is not a term")
         if any(not 0 <= whole(place) < len(found) for place in places):
             raise FormatError(f"the term {shown(row)} has parts that are not before it")
         depths.append(1 + max((depths[place] for place in places), default=0))
         if depths[-1] > MAX_DEPTH:
             raise ProgramSizeError(f"a term that is nested more than {MAX_DEPTH} deep")
-        found.append(_term(Kind(kind), data, tuple(found[place] for place in places)))
+        found.append(_term(kinds[kind], data, tuple(found[place] for place in places)))
     return found
 
 
@@ -236,10 +260,10 @@ def _indices(plain: object) -> tuple[Var, ...]:
 
 def _index(item: object) -> Var:
     label, number = _list(item, "an index", 2)
-    if not isinstance(label, str) or len(label) > MAX_LIST:
+    if not isinstance(label, str) or len(label) > MAX_LABEL:
         raise FormatError(f"{shown(label)} is not a part of an axis")
-    if whole(number) >= 0:
-        raise FormatError(f"the index {shown(item)} is not free")
+    if not 0 < -whole(number) <= MAX_INDEX:
+        raise FormatError(f"the index {shown(item)} is not free, or its number is beyond {MAX_INDEX}")
     return label, number
 
 

@@ -5,7 +5,13 @@ constructors, and so part of what the checker trusts: sums, products and the lar
 rational numerals are added and multiplied, 0 and 1 vanish, and bound indices have no names. An axis that is
 partitioned is a list of indices, outermost first: `X[i, k.0 k.1]` reads X at row i and at column k.0 * |k.1| + k.1. No
 extent occurs in a term, so what is proved of terms holds for all sizes (paper section 5, Definition 5.1 and
-Equation 2).
+Equation 2). The order in which a binder lists indices of one part of an axis is part of the term.
+
+Terms are total functions of real numbers: one over 0 is 0, the root of a negative number is 0, and so are the
+logarithm of what is not positive and the power with a broken exponent of what is negative. So every equation between
+terms has one meaning at every point; where graphs have a value is asked of the graphs (`domain`).
+
+Work is counted: within `metered`, terms whose construction takes more than what is given are refused.
 
 Names: a free index has a negative number, a bound one a number that follows from the depth of its binder, so that
 neither can be mistaken for the other and no substitution captures.
@@ -16,9 +22,10 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import itertools
-import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -32,9 +39,11 @@ Digit = Any
 """One place of an index list: a Var, or ("L" | "R", digits) on one side of a concatenated axis."""
 
 MAX_CHILDREN = 4096
-MAX_NODES = 200_000
-MAX_TIES = 120
-"""In how many orders the indices of one binder may be tried: those over the same part of an axis can be exchanged."""
+MAX_NODES = 50_000
+MAX_INDICES = 48
+"""Free indices of a term, indices of one binder, and parts of axes that a term binds indices of."""
+MAX_BITS = 4096
+"""Bits of a numeral."""
 OPENED = -1000
 """The index (s, n) of an opened binder is called (s, OPENED - n); those of outputs are -1, -2, and so on."""
 
@@ -84,26 +93,69 @@ class Term:
         return show(self)
 
 
-@functools.lru_cache(maxsize=20_000)
+@dataclass(slots=True)
+class _Meter:
+    left: int
+
+
+_METER: ContextVar[_Meter | None] = ContextVar("meter", default=None)
+
+
+@contextmanager
+def metered(work: int) -> Iterator[None]:
+    """Raise ProofError when the terms made inside take more than so much work: about one unit for each node, each
+    argument of it and each index in it, whether the node was made before or not."""
+    token = _METER.set(_Meter(work))
+    try:
+        yield
+    finally:
+        _METER.reset(token)
+
+
+def spend(work: int) -> None:
+    """Count work that is done."""
+    meter = _METER.get()
+    if meter is not None:
+        meter.left -= work
+        if meter.left < 0:
+            raise ProofError("the terms take too much work", hint="a proof has short steps on small terms")
+
+
 def _node(kind: Kind, data: Any, args: tuple[Term, ...]) -> Term:
+    spend(1 + len(args))
+    return _made(kind, data, args)
+
+
+@functools.lru_cache(maxsize=8192)
+def _made(kind: Kind, data: Any, args: tuple[Term, ...]) -> Term:
     nodes = 1 + sum(arg.nodes for arg in args)
     if nodes > MAX_NODES or len(args) > MAX_CHILDREN:
         raise ProofError(f"a term of more than {MAX_NODES:,} nodes", hint="products of long sums multiply out")
-    free: frozenset[Var] = frozenset().union(*(arg.free for arg in args))
-    bound: dict[str, int] = {}
-    for arg in args:
-        for sort, number in arg.bound.items():
-            bound[sort] = max(number, bound.get(sort, -1))
+    free: frozenset[Var] = max((arg.free for arg in args), key=len, default=frozenset())
+    bound: Mapping[str, int] = max((arg.bound for arg in args), key=len, default=_NONE)
     if kind is Kind.IN:
         free = frozenset(v for digits in data[1] for v in _vars(digits))
-    elif kind in BINDERS:
-        free -= frozenset(data)
-        for sort, number in data:
-            bound[sort] = max(number, bound.get(sort, -1))
+    elif not all(arg.free <= free for arg in args):
+        free = free.union(*(arg.free for arg in args))
+    if kind in BINDERS:
+        free = free.difference(data)
+    others = [pair for arg in args if arg.bound is not bound for pair in arg.bound.items()]
+    others += data if kind in BINDERS else ()
+    if any(number > bound.get(sort, -1) for sort, number in others):
+        highest = dict(bound)
+        for sort, number in others:
+            highest[sort] = max(number, highest.get(sort, -1))
+        bound = highest
+    spend(len(free) + len(bound))
+    if max(len(free), len(bound)) > MAX_INDICES:
+        raise ProofError(f"a term with more than {MAX_INDICES} indices")
     text = hashlib.blake2b(f"{kind.value}|{data!r}|{len(args)}|".encode(), digest_size=20)
     for arg in args:
         text.update(arg.digest)
     return Term(kind, data, args, text.digest(), free, bound, nodes)
+
+
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def _vars(digits: Iterable[Digit]) -> Iterator[Var]:
@@ -132,36 +184,36 @@ def size(sort: str) -> Term:
 
 def entry(name: str, index: tuple[tuple[Digit, ...], ...]) -> Term:
     """An element of an input."""
+    spend(sum(1 + len(digits) for digits in index))
     return _node(Kind.IN, (name, index), ())
 
 
 def add(*terms: Term) -> Term:
     """The sum; numerals are added up, nested sums are joined."""
-    total, rest = Fraction(0), list[Term]()
-    for term in terms:
-        for part in term.args if term.kind is Kind.ADD else (term,):
-            if part.kind is Kind.NUM:
-                total += part.data
-            else:
-                rest.append(part)
-    return _joined(Kind.ADD, total, 0, rest)
+    return _joined(Kind.ADD, operator.add, Fraction(0), terms)
 
 
 def mul(*terms: Term) -> Term:
     """The product; numerals are multiplied out, nested products are joined."""
-    total, rest = Fraction(1), list[Term]()
+    return _joined(Kind.MUL, operator.mul, Fraction(1), terms)
+
+
+def _joined(kind: Kind, step: Callable[[Fraction, Fraction], Fraction], unit: Fraction, terms: Iterable[Term]) -> Term:
+    total, rest = unit, list[Term]()
     for term in terms:
-        for part in term.args if term.kind is Kind.MUL else (term,):
+        for part in term.args if term.kind is kind else (term,):
             if part.kind is Kind.NUM:
-                total *= part.data
+                total = step(total, part.data)
+                bits = max(total.numerator.bit_length(), total.denominator.bit_length())
+                spend(bits // 64)
+                if bits > MAX_BITS:
+                    raise ProofError("a numeral of more than a thousand digits")
             else:
                 rest.append(part)
-    return num(0) if total == 0 else _joined(Kind.MUL, total, 1, rest)
-
-
-def _joined(kind: Kind, total: Fraction, unit: int, rest: list[Term]) -> Term:
-    if max(total.numerator.bit_length(), total.denominator.bit_length()) > 4096:
-        raise ProofError("a numeral of more than a thousand digits")
+        if len(rest) > MAX_CHILDREN:
+            raise ProofError(f"a term of more than {MAX_CHILDREN} parts")
+    if kind is Kind.MUL and total == 0:
+        return num(0)
     if total != unit or not rest:
         rest.append(num(total))
     if len(rest) == 1:
@@ -171,7 +223,11 @@ def _joined(kind: Kind, total: Fraction, unit: int, rest: list[Term]) -> Term:
 
 def top(*terms: Term) -> Term:
     """The largest of several; nested ones are joined, and equal ones count once."""
-    parts = {part for term in terms for part in (term.args if term.kind is Kind.TOP else (term,))}
+    parts = set[Term]()
+    for term in terms:
+        parts.update(term.args if term.kind is Kind.TOP else (term,))
+        if len(parts) > MAX_CHILDREN:
+            raise ProofError(f"a term of more than {MAX_CHILDREN} parts")
     if len(parts) == 1:
         return parts.pop()
     return _node(Kind.TOP, None, tuple(sorted(parts, key=lambda term: term.digest)))
@@ -195,11 +251,7 @@ def exp(term: Term) -> Term:
 
 
 def sqrt(term: Term) -> Term:
-    """The square root; of the square of a rational, that rational."""
-    if term.kind is Kind.NUM and term.data >= 0:
-        top, bottom = math.isqrt(term.data.numerator), math.isqrt(term.data.denominator)
-        if Fraction(top * top, bottom * bottom) == term.data:
-            return num(Fraction(top, bottom))
+    """The square root."""
     return _node(Kind.SQRT, None, (term,))
 
 
@@ -211,60 +263,51 @@ def fn(name: str, *args: Term) -> Term:
 def bind(kind: Kind, indices: tuple[Var, ...], *args: Term) -> Term:
     """Sum or Max of a term over indices, or the rescaled sum of (x, m): Sum of x * exp(m - Max m).
 
-    Over no index: the term itself. The names of the indices are lost.
+    Over no index: the term itself. The names of indices are lost; the order of those over one part of an axis is not.
     """
     if not indices:
         return args[0]
-    if len(set(indices)) < len(indices) or any(number >= 0 for _, number in indices):
-        raise ProofError(f"the indices {indices} of a {kind.value} are not distinct and free")
-    groups: dict[str, list[Var]] = {}
-    for var in sorted(indices):
-        groups.setdefault(var[0], []).append(var)
-    if math.prod(math.factorial(len(group)) for group in groups.values()) > MAX_TIES:
-        raise ProofError("too many indices of one part of an axis under one binder")
-    base = {sort: 1 + max(arg.bound.get(sort, -1) for arg in args) for sort in groups}
-    data = tuple((sort, base[sort] + i) for sort, group in groups.items() for i in range(len(group)))
-    orders = itertools.product(*(itertools.permutations(group) for group in groups.values()))
-    found = (
-        tuple(_renamed(arg, dict(zip(itertools.chain(*order), data, strict=True))) for arg in args) for order in orders
-    )
-    return _node(kind, data, min(found, key=lambda renamed: [arg.digest for arg in renamed]))
+    if len(set(indices)) < len(indices) or len(indices) > MAX_INDICES or any(number >= 0 for _, number in indices):
+        raise ProofError(f"the indices of a {kind.value} are not distinct and free, or more than {MAX_INDICES}")
+    following: dict[str, int] = {}
+    names: dict[Var, Var] = {}
+    for var in sorted(indices, key=lambda var: var[0]):
+        sort = var[0]
+        number = following[sort] if sort in following else 1 + max(arg.bound.get(sort, -1) for arg in args)
+        names[var], following[sort] = (sort, number), number + 1
+    return _node(kind, tuple(names.values()), tuple(renamed(arg, names) for arg in args))
 
 
-@functools.lru_cache(maxsize=100_000)
 def opened(term: Term) -> tuple[tuple[Var, ...], tuple[Term, ...]]:
     """The indices of a binder under free names that the term does not use, and its arguments.
 
     Along a path of a closed term the numbers of binders decrease, so there the names follow from the numbers alone.
     """
+    spend(term.nodes)
+    return _opened(term)
+
+
+@functools.lru_cache(maxsize=4096)
+def _opened(term: Term) -> tuple[tuple[Var, ...], tuple[Term, ...]]:
     shift = 0
     while any((sort, OPENED - number + shift) in term.free for sort, number in term.data):
         shift += OPENED
     names = {(sort, number): (sort, OPENED - number + shift) for sort, number in term.data}
-    return tuple(names.values()), tuple(_renamed(arg, names) for arg in term.args)
+    return tuple(names.values()), tuple(renamed(arg, names) for arg in term.args)
 
 
-def renamed(term: Term, names: Mapping[Var, Var]) -> Term:
-    """The term with free indices called otherwise."""
-    return _renamed(term, names)
-
-
-def _renamed(term: Term, names: Mapping[Var, Var], memo: dict[Term, Term] | None = None) -> Term:
+def renamed(term: Term, names: Mapping[Var, Var], memo: dict[Term, Term] | None = None) -> Term:
+    """The term with indices called otherwise. The new names of free indices are none that it binds."""
     if term.free.isdisjoint(names):
         return term
     memo = {} if memo is None else memo
-    if term in memo:
-        return memo[term]
-    if term.kind is Kind.IN:
-        made = entry(term.data[0], tuple(_renamed_digits(digits, names) for digits in term.data[1]))
-    elif term.kind in BINDERS and len({sort for sort, _ in term.data}) < len(term.data):
-        # Which of two indices of one sort comes first may depend on the other names.
-        indices, args = opened(term)
-        made = bind(term.kind, indices, *(_renamed(arg, names) for arg in args))
-    else:
-        made = rebuilt(term, tuple(_renamed(arg, names, memo) for arg in term.args))
-    memo[term] = made
-    return made
+    if term not in memo:
+        if term.kind is Kind.IN:
+            made = entry(term.data[0], tuple(_renamed_digits(digits, names) for digits in term.data[1]))
+        else:
+            made = rebuilt(term, tuple(renamed(arg, names, memo) for arg in term.args))
+        memo[term] = made
+    return memo[term]
 
 
 def _renamed_digits(digits: tuple[Digit, ...], names: Mapping[Var, Var]) -> tuple[Digit, ...]:
@@ -308,21 +351,6 @@ def replaced(term: Term, old: Term, new: Term, memo: dict[Term, Term] | None = N
     return made
 
 
-def positive(term: Term) -> bool:
-    """Whether the term is greater than zero by its form, whatever the inputs."""
-    match term.kind:
-        case Kind.NUM:
-            return bool(term.data > 0)
-        case Kind.SYM:
-            return bool(term.data[1])
-        case Kind.EXP:
-            return True
-        case Kind.ADD | Kind.MUL | Kind.INV | Kind.SQRT | Kind.SUM | Kind.MAX | Kind.TOP:
-            return all(map(positive, term.args))
-        case _:
-            return False
-
-
 def show(term: Term) -> str:
     """The term on one line: `Sum[k.0](X[i, k.0] * W[k.0, j])`."""
     match term.kind:
@@ -356,6 +384,7 @@ def _show_digits(digits: tuple[Digit, ...]) -> str:
 
 def _show_var(var: Var) -> str:
     sort, number = var
-    if number >= 0:
-        return sort + "'" * number
-    return f"{sort}'{-number}" if number > OPENED else sort + "'" * (OPENED - number)
+    if OPENED < number < 0:
+        return f"{sort}'{-number}"
+    place = number if number >= 0 else OPENED - number
+    return sort + ("'" * place if place < 4 else f"'{place}'")

@@ -1,16 +1,18 @@
 """From graphs to terms: one term for the elements of each output, by unfolding every operator.
 
-In: a program and a muGraph. Out: for each output the pair of terms of its elements at the same free indices.
+In: a program and a muGraph. Out: for each output the pair of terms of its elements at the same free indices, with
+what has to hold of parts of them so that the program, and the muGraph, has a value there (`domain`).
 Iterators and savers become indices, accumulators sums or maxima over the part of an axis that the loop runs over,
 graph-defined operators what stands in them. A constant other than 0, 1 and 2 is a symbol, so that the same terms
 stand for graphs of other sizes (`literal`: it stays a numeral, and the proof is for these constants). This is the
-meaning that a proof is about; tests hold it against the float64 reference.
+meaning that a proof is about; `meaning` holds it against the walk of the interpreters whenever a proof is checked.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -18,6 +20,7 @@ from mirage_nb.errors import ProofError
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
+    ApplyAttrs,
     BlockGraph,
     ConstAttrs,
     DimAttrs,
@@ -26,6 +29,7 @@ from mirage_nb.ir import (
     Op,
     OpKind,
     OutSaverAttrs,
+    PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
     ThreadGraph,
@@ -33,8 +37,12 @@ from mirage_nb.ir import (
     legality,
 )
 from mirage_nb.ir.fields import write_attrs
+from mirage_nb.verify import domain
+from mirage_nb.verify.domain import Need
 from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
+from mirage_nb.verify.proof.functions import of_formula, power
 from mirage_nb.verify.proof.terms import (
+    OPENED,
     Digit,
     Kind,
     Term,
@@ -48,6 +56,7 @@ from mirage_nb.verify.proof.terms import (
     mul,
     neg,
     num,
+    renamed,
     sqrt,
     sym,
     top,
@@ -60,16 +69,38 @@ Branch = tuple[tuple[Var, ...], tuple[Digit, ...]]
 MAX_OPERATORS = 200
 FRESH = -1_000_000
 LARGEST_NUMERAL = 2
+MAX_GOALS = 256
+
+Needs = tuple[tuple[Need, Term], ...]
+"""Terms, for all values of their indices but those of the output, and what they have to be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Two terms that are to be equal: the element of the program's output at an index, and the muGraph's."""
+    """Two terms that are to be equal: the element of the program's output at an index, and the muGraph's.
+
+    `given`: what holds wherever the program's element has a value; `owed`: what has to hold so that the muGraph's has.
+    """
 
     left: Term
     right: Term
     output: int = 0
     index: Index = ()
+    given: Needs = ()
+    owed: Needs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The goals of a pair of graphs, and what their names stand for: the parts of axes, constants and functions."""
+
+    graphs: tuple[KernelGraph, KernelGraph]
+    outputs: tuple[int, ...]
+    literal: bool
+    scopes: tuple[Scope, Scope]
+    goals: tuple[Goal, ...]
+    constants: Mapping[str, object]
+    functions: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +113,7 @@ class Env:
 
 def translate(
     program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...], *, literal: bool = False
-) -> tuple[Goal, ...]:
+) -> Translation:
     """What there is to prove. `outputs[i]` is the muGraph's output for output i of the program.
 
     Raises:
@@ -97,11 +128,15 @@ def translate(
         value, match = program.outputs[number], mugraph.outputs[other]
         numbers = itertools.count(-1, -1)
         choices = [_branches(parts, numbers.__next__) for parts in first.dims[value]]
+        if math.prod(map(len, choices)) > MAX_GOALS:
+            raise ProofError(f"an output of more than {MAX_GOALS} parts that are concatenated")
         for choice in itertools.product(*choices):
             index = tuple(digits for _, digits in choice)
-            left, right = reader.at(first, value, index, Env()), reader.at(second, match, index, Env())
-            goals.append(Goal(left, right, number, index))
-    return tuple(goals)
+            left, given = reader.element(first, value, index)
+            right, owed = (left, given) if first is second and value == match else reader.element(second, match, index)
+            goals.append(Goal(left, right, number, index, given, owed))
+    constants = {name: key for key, name in reader.constants.items()}
+    return Translation((program, mugraph), outputs, literal, (first, second), tuple(goals), constants, reader.functions)
 
 
 def _check(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...]) -> None:
@@ -142,8 +177,26 @@ class _Reader:
 
     literal: bool
     known: dict[tuple[int, int, Index, Env], Term] = field(default_factory=dict)
+    needs: dict[tuple[Need, Term], None] = field(default_factory=dict)
     constants: dict[object, str] = field(default_factory=dict)
+    functions: dict[str, object] = field(default_factory=dict)
     used: int = 0
+
+    def element(self, scope: Scope, value: int, index: Index) -> tuple[Term, Needs]:
+        """The element of an output at an index, and what it needs so that it has a value."""
+        self.known.clear()
+        self.needs.clear()
+        return self.at(scope, value, index, Env()), tuple(self.needs)
+
+    def _require(self, need: Need, term: Term) -> None:
+        """Take down a need, for all values of the indices that are summed over."""
+        names: dict[Var, Var] = {}
+        following: dict[str, int] = {}
+        for var in sorted((var for var in term.free if var[1] < FRESH), key=lambda var: -var[1]):
+            sort = var[0]
+            number = following.get(sort, 1 + term.bound.get(sort, -1))
+            names[var], following[sort] = (sort, OPENED - number), number + 1
+        self.needs[need, renamed(term, names)] = None
 
     def at(self, scope: Scope, value: int, index: Index, env: Env) -> Term:
         """The element of a value at an index."""
@@ -223,8 +276,8 @@ class _Reader:
         largest = top(*(bind(Kind.MAX, indices, args[-1]) for indices, args in branches))
         if kind is Kind.MAX:
             return largest
-        sums = (bind(Kind.SUM, indices, mul(x, exp(m))) for indices, (x, m) in branches)
-        return mul(exp(neg(largest)), add(*sums))
+        shift = neg(largest)
+        return add(*(bind(Kind.SUM, indices, mul(x, exp(add(m, shift)))) for indices, (x, m) in branches))
 
     def _fresh(self) -> int:
         self.used += 1
@@ -255,16 +308,33 @@ class _Reader:
                 return self.at(scope, op.inputs["LR".index(side)], own, env)
             case _, DimAttrs(dim):
                 return self._reduced(scope, op, dim, index, env)
-            case _, RepeatAttrs(dim, times):
-                own = tuple(d[times > 1 :] if number == dim else d for number, d in enumerate(index))
+            case _, RepeatAttrs(dim):
+                count = len(leaves(scope.dims[op.inputs[0]][dim]))  # the digits in front say which copy it is
+                own = tuple(d[len(d) - count :] if number == dim else d for number, d in enumerate(index))
                 return self.at(scope, op.inputs[0], own, env)
             case _, TransposeAttrs(perm):
                 order = sorted(range(len(perm)), key=lambda i: perm[i])
                 return self.at(scope, op.inputs[0], tuple(index[i] for i in order), env)
             case _, ReshapeAttrs():
                 return self.at(scope, op.inputs[0], _regrouped(scope, op, index), env)
-        operands = [self._operand(scope, op, place, index, env) for place in range(len(op.inputs))]
-        return ELEMENTWISE[op.kind](*operands) if op.kind in ELEMENTWISE else fn(function_name(op), *operands)
+        return self._elementwise(op, [self._operand(scope, op, place, index, env) for place in range(len(op.inputs))])
+
+    def _elementwise(self, op: Op, operands: list[Term]) -> Term:
+        match op.attrs:
+            case PowAttrs(exponent):
+                return power(operands[0], exponent, self._require)
+            case ApplyAttrs(_, text):
+                of_formula(text, operands[0], self._require)
+            case _ if op.kind in domain.NEEDS:
+                self._require(domain.NEEDS[op.kind], operands[-1])
+            case _ if op.kind not in domain.TOTAL:
+                raise ProofError(f"it is not known where {op.kind.value} is defined")
+        if op.kind in ELEMENTWISE:
+            return ELEMENTWISE[op.kind](*operands)
+        name = function_name(op)
+        if self.functions.setdefault(name, (op.kind.value, op.attrs)) != (op.kind.value, op.attrs):
+            raise ProofError(f"two functions are called {name}")
+        return fn(name, *operands)
 
     def _constant(self, value: Fraction, symbol: str) -> Term:
         if symbol:

@@ -1,0 +1,65 @@
+"""What the rules of the prover share: what they may look at, and how they take terms apart.
+
+In: a term. Out: its parts, or a step. Invariant: nothing here is trusted; the checker looks at every step anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mirage_nb.verify.domain import Need
+from mirage_nb.verify.proof.axioms import Properties
+from mirage_nb.verify.proof.signs import NO_FACTS, Facts
+from mirage_nb.verify.proof.steps import Binding, Step
+from mirage_nb.verify.proof.terms import Kind, Term, mul, num
+
+ONE, ZERO = num(1), num(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is said of functions, whether they are replaced by what they stand for, and what holds of terms."""
+
+    properties: Properties
+    definitions: bool = False
+    facts: Facts = NO_FACTS
+
+    def holds(self, need: Need, term: Term) -> bool:
+        """Whether the term is known to be what is needed."""
+        return self.facts.holds(need, term)
+
+    def nonnegative(self, term: Term) -> bool:
+        return self.holds(Need.NONNEGATIVE, term)
+
+
+Rule = Callable[[Known, Term], Step | tuple[Step, ...] | None]
+
+
+def step(axiom: str, backward: bool = False, **bindings: Binding) -> Step:
+    """The step; bindings by letter."""
+    return Step(axiom, tuple(sorted(bindings.items())), backward)
+
+
+def factors(term: Term) -> tuple[Term, ...]:
+    """The factors of a product; another term is its own."""
+    return term.args if term.kind is Kind.MUL else (term,)
+
+
+def split(term: Term) -> tuple[Term, Term]:
+    """The numeral in front of a product, and the rest."""
+    numbers = [part for part in factors(term) if part.kind is Kind.NUM]
+    return (numbers[0] if numbers else ONE), mul(*(part for part in factors(term) if part.kind is not Kind.NUM))
+
+
+def leading(term: Term) -> Fraction:
+    """The numeral in front of the summand of a sum that comes first; a numeral itself."""
+    parts = [part for part in (term.args if term.kind is Kind.ADD else (term,)) if part.kind is not Kind.NUM]
+    pairs = (split(part) for part in parts)
+    return Fraction(min(pairs, key=lambda pair: pair[1].digest)[0].data if parts else term.data)
+
+
+def without(terms: Sequence[Term], *places: int) -> list[Term]:
+    """The terms at all other places."""
+    return [term for place, term in enumerate(terms) if place not in places]

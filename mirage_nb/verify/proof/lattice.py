@@ -1,0 +1,130 @@
+"""The rules of the prover for the largest of several: what ReLU, clamps, absolute values and roots of squares become.
+
+In: a term whose parts are in normal form, and what is known of signs. Out: the next step, or None. The smallest of
+several is -max(-a, -b, ...). The normal form is a largest of smallest; of two, one of which is no numeral, it is
+max(a - b, 0) + b, and of max(a, 0) and max(-a, 0) + a one is kept, so that |x| is 2 max(x, 0) - x.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mirage_nb.verify.proof.known import ZERO, Known, Rule, leading, split, step, without
+from mirage_nb.verify.proof.steps import Step
+from mirage_nb.verify.proof.terms import Kind, Term, add, mul, neg, num, top
+
+
+def _known(known: Known, term: Term) -> Step | None:
+    """What is never larger than another one is left out: it is less by a summand that is not negative."""
+    for place, large in enumerate(term.args):
+        for other, small in enumerate(term.args):
+            difference = _difference(large, small) if place != other else None
+            if difference is not None and known.nonnegative(difference):
+                rest = without(term.args, place, other)
+                return step("largest_known", a=small, c=difference, b=top(*rest) if rest else large)
+    return None
+
+
+def _difference(large: Term, small: Term) -> Term | None:
+    """What is added to one term to make another; None unless the summands of the one are among those of the other."""
+    if small.kind is Kind.NUM:
+        if large.kind is Kind.NUM:
+            return num(large.data - small.data)
+        return add(large, num(-small.data))
+    rest = Counter(_summands(large))
+    rest.subtract(_summands(small))
+    return add(*rest.elements()) if min(rest.values()) >= 0 else None
+
+
+def _summands(term: Term) -> tuple[Term, ...]:
+    return term.args if term.kind is Kind.ADD else (term,)
+
+
+def _absorbed(known: Known, term: Term) -> Step | None:
+    """The smallest of several is never larger than one of them."""
+    for place, least in enumerate(term.args):
+        for part in _lower(least):
+            for other, large in enumerate(term.args):
+                difference = _difference(large, neg(part)) if place != other else None
+                if difference is not None and known.nonnegative(difference):
+                    rest = without(term.args, place, other)
+                    others = top(*without(_lower(least), _lower(least).index(part)))
+                    more = top(*rest) if rest else large
+                    return step("largest_absorbs", a=neg(part), c=difference, b=others, d=more)
+    return None
+
+
+def _lower(term: Term) -> tuple[Term, ...]:
+    """The parts of t in -max(t, ...)."""
+    if term.kind is Kind.MUL and len(term.args) == 2:
+        number, rest = split(term)
+        if number.data == -1 and rest.kind is Kind.TOP:
+            return rest.args
+    return ()
+
+
+def _shared(known: Known, term: Term) -> Step | None:
+    """What both of two have in common, a summand or a factor that is not negative, leaves them."""
+    if len(term.args) != 2:
+        return None
+    for kind, axiom, joined in ((Kind.ADD, "largest_shift", add), (Kind.MUL, "largest_scale", mul)):
+        left, right = (list(part.args if part.kind is kind else (part,)) for part in term.args)
+        for part in left:
+            if part in right and part.kind is not Kind.NUM and (kind is Kind.ADD or known.nonnegative(part)):
+                left.remove(part)
+                right.remove(part)
+                return step(axiom, a=joined(*left), b=joined(*right), c=part)
+    return None
+
+
+def _numerals(known: Known, term: Term) -> Step | None:
+    """max(2 x + 2, 6) is 2 max(x, 2) + 2: beside a numeral stands a term without one, with 1 or -1 in front."""
+    numbers = [part for part in term.args if part.kind is Kind.NUM]
+    if len(term.args) != 2 or len(numbers) != 1:
+        return None
+    (large,) = without(term.args, term.args.index(numbers[0]))
+    constant = sum(part.data for part in _summands(large) if part.kind is Kind.NUM)
+    if constant:
+        rest = add(*(part for part in _summands(large) if part.kind is not Kind.NUM))
+        return step("largest_shift", a=rest, b=num(numbers[0].data - constant), c=num(constant))
+    factor = abs(split(large)[0].data)
+    if factor != 1:
+        return step("largest_scale", a=mul(num(1 / factor), large), b=num(numbers[0].data / factor), c=num(factor))
+    return None
+
+
+def _apart(known: Known, term: Term) -> Step | None:
+    """Of two terms their difference is compared with 0, whichever way round; but for maxima, which are apart."""
+    if len(term.args) != 2 or any(_lower(part) or part.kind is Kind.MAX for part in term.args):
+        return None
+    small, large = sorted(term.args, key=lambda part: part.kind is not Kind.NUM)
+    if small.kind is not Kind.NUM:
+        return step("largest_difference", a=large, b=small)
+    if small == ZERO and leading(large) < 0:
+        return step("largest_turned", a=large)
+    return None
+
+
+def _functions(known: Known, term: Term) -> Step | None:
+    """The largest exponential, or root, is that of the largest."""
+    kinds = {part.kind for part in term.args}
+    if len(term.args) == 2 and kinds in ({Kind.EXP}, {Kind.SQRT}):
+        return step(f"{kinds.pop().value}_largest", True, a=term.args[0].args[0], b=term.args[1].args[0])
+    return None
+
+
+def least(known: Known, term: Term) -> Step | None:
+    """The smallest of largest is the largest of smallest."""
+    number, rest = split(term)
+    if number.data >= 0:
+        return None
+    for part in rest.args if rest.kind is Kind.MUL else (rest,):
+        for place, arg in enumerate(part.args if part.kind is Kind.TOP else ()):
+            inner = _lower(arg)
+            if inner:
+                others = without(part.args, place)
+                return step("largest_of_least", a=inner[0], b=top(*inner[1:]), c=top(*others))
+    return None
+
+
+TOPS: tuple[Rule, ...] = (_known, _absorbed, _functions, _shared, _numerals, _apart)

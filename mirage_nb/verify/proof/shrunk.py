@@ -1,0 +1,117 @@
+"""The graphs of a translation with every part of every axis small, so that both can be run at once.
+
+In: a translation. Out: an extent for each part, and both graphs at these extents. Graphs that are small are what they
+are. What stands in the graphs besides extents (operators, which dimension a grid dim splits, kinds of accumulators) is
+kept; the graphs that come out are legal, and their tensors have the extents of their parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mirage_nb.errors import ProofError
+from mirage_nb.ir import (
+    BlockGraph,
+    Input,
+    KernelGraph,
+    Op,
+    RepeatAttrs,
+    ReshapeAttrs,
+    TensorType,
+    ThreadGraph,
+    legality,
+)
+from mirage_nb.ir.ops import Attrs, Shape
+from mirage_nb.verify.proof.axes import Dims, Part, Scope, leaves, plain_parts
+from mirage_nb.verify.proof.translate import Translation
+
+SMALL = 4096
+"""Elements of all tensors of a graph that is run as it is, times the iterations of its loops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many values an index of each part takes, by the part's name."""
+
+    parts: Mapping[str, int]
+
+    def extent(self, parts: Iterable[Part]) -> int:
+        """The extent of a dimension."""
+        return math.prod(
+            self.parts[leaf.name] if leaf.sides is None else sum(map(self.extent, leaf.sides)) for leaf in leaves(parts)
+        )
+
+    def shape(self, dims: Dims) -> Shape:
+        return tuple(map(self.extent, dims))
+
+
+def shrunk(translation: Translation) -> tuple[Sizes, tuple[KernelGraph, KernelGraph]]:
+    """The sizes, and both graphs at these. Raises ProofError for graphs that are not legal there."""
+    graphs = translation.graphs
+    parts = plain_parts(translation.scopes)
+    if all(map(_small, graphs)):
+        return Sizes({name: part.size for name, part in parts.items()}), graphs
+    sizes = Sizes({name: min(part.size, 2 + place % 2) for place, (name, part) in enumerate(parts.items())})
+    made = []
+    for graph, scope in zip(graphs, translation.scopes, strict=True):
+        smaller = _kernel(graph, scope, sizes)
+        legality.check(smaller)
+        made.append(smaller)
+    return sizes, (made[0], made[1])
+
+
+def _small(graph: KernelGraph) -> bool:
+    inside = sum(t.elements * math.prod((*op.body.grid, op.body.loop))
+                 for op in graph.ops if isinstance(op.body, BlockGraph) for t in op.body.types)  # fmt: skip
+    return inside + sum(t.elements for t in graph.types) <= SMALL
+
+
+def _kernel(graph: KernelGraph, scope: Scope, sizes: Sizes) -> KernelGraph:
+    inputs = (
+        Input(i.name, replace(i.type, shape=sizes.shape(dims)))
+        for i, dims in zip(graph.inputs, scope.dims, strict=False)
+    )
+    made = KernelGraph.start(*inputs)
+    for number, op in enumerate(graph.ops):
+        body = op.body
+        if isinstance(body, BlockGraph):
+            body = _block(body, scope.inner[number], [made.types[v] for v in op.inputs], sizes)
+        made = made.append(Op(op.kind, op.inputs, _attrs(scope, number, op, sizes), body))
+    _check(made.types, scope, sizes)
+    return made.returning(graph.outputs, graph.output_names)
+
+
+def _block(graph: BlockGraph, scope: Scope, args: Sequence[TensorType], sizes: Sizes) -> BlockGraph:
+    made = BlockGraph.start(tuple(args), tuple(map(sizes.extent, scope.grid)), sizes.extent(scope.loop))
+    for number, op in enumerate(graph.ops):
+        body = op.body
+        if isinstance(body, ThreadGraph):
+            body = _thread(body, scope.inner[number], [made.types[v] for v in op.inputs], sizes)
+        made = made.append(Op(op.kind, op.inputs, _attrs(scope, number, op, sizes), body))
+    _check(made.types, scope, sizes)
+    return made
+
+
+def _thread(graph: ThreadGraph, scope: Scope, held: Sequence[TensorType], sizes: Sizes) -> ThreadGraph:
+    made = ThreadGraph.start(tuple(held))
+    for number, op in enumerate(graph.ops):
+        made = made.append(Op(op.kind, op.inputs, _attrs(scope, number, op, sizes)))
+    _check(made.types, scope, sizes)
+    return made.returning(graph.outputs)
+
+
+def _attrs(scope: Scope, number: int, op: Op, sizes: Sizes) -> Attrs | None:
+    if not isinstance(op.attrs, RepeatAttrs | ReshapeAttrs):
+        return op.attrs
+    result = sizes.shape(scope.dims[scope.defined.index((number, 0))])
+    if isinstance(op.attrs, ReshapeAttrs):
+        return ReshapeAttrs(result)
+    dim = op.attrs.dim
+    return RepeatAttrs(dim, result[dim] // sizes.shape(scope.dims[op.inputs[0]])[dim])
+
+
+def _check(types: Sequence[TensorType], scope: Scope, sizes: Sizes) -> None:
+    if [t.shape for t in types] != [sizes.shape(dims) for dims in scope.dims]:
+        raise ProofError("the graph has other parts of axes at other sizes")

@@ -1,0 +1,240 @@
+"""Which signs a term can have: by its form, and by what is known of its parts where a program is defined.
+
+In: a term, and facts: terms that are not 0, not negative, or positive. Out: the set of signs that are possible, for
+all inputs and all values of the free indices; `ANY` says nothing. Terms are total (`terms`): one over 0 is 0, and so is
+the root of a negative number. Invariant: facts only ever grow, and whatever equals a term has its signs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from types import MappingProxyType
+
+from mirage_nb.errors import ProofError
+from mirage_nb.verify.domain import Need
+from mirage_nb.verify.proof.terms import OPENED, Kind, Term, Var, add, mul, num, opened, renamed, replaced
+
+Signs = frozenset[int]
+"""A subset of {-1, 0, 1}."""
+
+ANY: Signs = frozenset({-1, 0, 1})
+ABOVE: Signs = frozenset({1})
+BELOW: Signs = frozenset({-1})
+NEEDED: Mapping[Need, Signs] = MappingProxyType(
+    {Need.NONZERO: frozenset({-1, 1}), Need.NONNEGATIVE: frozenset({0, 1}), Need.POSITIVE: ABOVE}
+)
+
+FUNCTIONS: Mapping[str, Callable[[Signs], Signs]] = MappingProxyType(
+    {
+        "Sigmoid": lambda signs: ABOVE,
+        "ReLU": lambda signs: frozenset(max(sign, 0) for sign in signs),
+        "Pow": lambda signs: ABOVE if signs == ABOVE else ANY,
+        "step": lambda signs: frozenset({0, 1}),
+        "floor": lambda signs: signs | {0} if 1 in signs else signs,
+        **{name: (lambda signs: signs) for name in ("SiLU", "GELU", "tanh", "erf", "sign")},
+    }
+)
+"""What the signs of a function's first argument say of it, for functions that are known by name."""
+
+
+class Facts:
+    """What is known of terms: needs that hold, in every form that steps give them, and what follows for their parts.
+
+    Nothing is computed before the form of a term does not say enough.
+    """
+
+    __slots__ = ("_before", "_given", "_known", "_step")
+
+    def __init__(self, given: Iterable[tuple[Need, Term]] = ()) -> None:
+        self._given = tuple(given)
+        self._known: dict[Term, Signs] | None = None
+        self._before: Facts | None = None
+        self._step: tuple[Term, Term] | None = None
+
+    def after(self, old: Term, new: Term) -> Facts:
+        """The facts and what they become with `new` for `old`."""
+        made = Facts()
+        made._before, made._step = self, (old, new)
+        return made
+
+    def holds(self, need: Need, term: Term) -> bool:
+        """Whether the term is what is needed. Raises ProofError as `known`."""
+        wanted = NEEDED[need]
+        return _signs(term, {}, {}) <= wanted or (bool(self.known()) and _signs(term, self.known(), {}) <= wanted)
+
+    def known(self) -> Mapping[Term, Signs]:
+        """The signs that remain possible for terms, by their canonical form.
+
+        Raises:
+            ProofError: facts that contradict each other: there is no point at which all hold.
+        """
+        self._settle()
+        assert self._known is not None
+        return self._known
+
+    def given(self) -> tuple[tuple[Need, Term], ...]:
+        """The needs in the form that the steps have given them."""
+        self._settle()
+        return self._given
+
+    def _settle(self) -> None:
+        waiting = [self]
+        while waiting[-1]._known is None and waiting[-1]._before is not None:
+            waiting.append(waiting[-1]._before)
+        for facts in reversed(waiting):
+            if facts._known is None:
+                facts._compute()
+
+    def _compute(self) -> None:
+        fresh, known = self._given, dict[Term, Signs]()
+        if self._before is not None and self._step is not None and self._before._known is not None:
+            memo: dict[Term, Term] = {}
+            given = self._before._given
+            self._given = tuple((need, replaced(term, *self._step, memo)) for need, term in given)
+            fresh = tuple(pair for pair, before in zip(self._given, given, strict=True) if pair != before)
+            known = dict(self._before._known) if fresh else self._before._known
+        for need, term in fresh:
+            _note(known, term, NEEDED[need])
+        self._known = known
+
+
+NO_FACTS = Facts()
+
+
+def _signs(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) -> Signs:
+    """The signs that the term can have."""
+    if term not in memo:
+        found = _formed(term, known, memo)
+        if known and found != ABOVE:
+            factor, rest = canonical(term)
+            found &= _times(known.get(rest, ANY), frozenset({1 if factor > 0 else -1}))
+        memo[term] = found
+    return memo[term]
+
+
+def _formed(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) -> Signs:
+    """What the form of the term says."""
+    args = opened(term)[1] if term.kind is Kind.SUM or term.kind is Kind.MAX else term.args
+    match term.kind:
+        case Kind.NUM:
+            return frozenset({(term.data > 0) - (term.data < 0)})
+        case Kind.SYM:
+            return ABOVE if term.data[1] else ANY
+        case Kind.EXP:
+            return ABOVE
+        case Kind.MUL:
+            found: Signs = ABOVE
+            for factor, count in Counter(args).items():
+                own = _signs(factor, known, memo)
+                found = _times(found, own if count % 2 else _times(own, own, same=True))
+            return found
+        case Kind.RESCALED:
+            return _sum([_signs(opened(term)[1][0], known, memo)] * 2)
+        case Kind.IN:
+            return ANY
+    signs = [_signs(arg, known, memo) for arg in args]
+    match term.kind:
+        case Kind.ADD:
+            return _sum(signs)
+        case Kind.SUM:
+            return _sum(signs * 2)
+        case Kind.INV | Kind.MAX:
+            return signs[0]
+        case Kind.SQRT:
+            return frozenset(max(sign, 0) for sign in signs[0])
+        case Kind.TOP:
+            least = max(min(part) for part in signs)
+            return frozenset(sign for part in signs for sign in part if sign >= least)
+    function = FUNCTIONS.get(term.data)
+    return function(signs[0]) if function is not None and signs else ANY
+
+
+def _times(left: Signs, right: Signs, same: bool = False) -> Signs:
+    return frozenset(a * b for a in left for b in right if a == b or not same)
+
+
+def _sum(parts: list[Signs]) -> Signs:
+    """The signs of a sum: those of its terms, unless these can be of both signs."""
+    every = frozenset[int]().union(*parts)
+    if every == frozenset({0}) or not every >= frozenset({-1, 1}):
+        certain = any(0 not in part for part in parts)
+        return every - {0} if certain else every
+    return ANY
+
+
+def _note(known: dict[Term, Signs], term: Term, signs: Signs) -> None:
+    """Take down that a term has no other signs than these, and what that says of its parts."""
+    before = _signs(term, known, {})
+    if before <= signs:
+        return
+    factor, rest = canonical(term)
+    signs &= before
+    if not signs:
+        raise ProofError("the program is defined nowhere: what it divides by is 0, or a root is of what is negative")
+    known[rest] = _times(signs, frozenset({1 if factor > 0 else -1}))
+    match term.kind:
+        case Kind.MUL:
+            if 0 not in signs:
+                for part in term.args:
+                    _note(known, part, frozenset({-1, 1}))
+            certain = [part for part in term.args if _signs(part, known, {}) in (ABOVE, BELOW)]
+            others = [part for part in term.args if part not in certain]
+            if certain and others:
+                for part in certain:
+                    signs = _times(signs, _signs(part, known, {}))
+                _note(known, mul(*others), signs)
+        case Kind.INV:
+            _note(known, term.args[0], signs)
+        case Kind.SQRT if 0 not in signs:
+            _note(known, term.args[0], ABOVE)
+
+
+CANONICAL = -10_000_000_000
+
+
+def canonical(term: Term) -> tuple[Fraction, Term]:
+    """A factor that is not 0, and a term, whose product is this one: the same for terms that differ by a numeral, or
+    by the names of the indices that a fact holds for all values of. Indices of outputs keep their names."""
+    factor, term = _primitive(term)
+    following: dict[str, int] = {}
+    names: dict[Var, Var] = {}
+    for var in listed(term, sorted(var for var in term.free if var[1] <= OPENED)):
+        following[var[0]] = following.get(var[0], CANONICAL) - 1
+        names[var] = (var[0], following[var[0]])
+    return factor, renamed(term, names)
+
+
+def listed(term: Term, variables: Sequence[Var]) -> tuple[Var, ...]:
+    """The indices by part of an axis, those over one part by where the term uses them, whatever they are called."""
+    groups: dict[str, list[Var]] = {}
+    for var in sorted(variables, key=lambda var: var[0]):
+        groups.setdefault(var[0], []).append(var)
+    if len(groups) == len(variables):
+        return tuple(var for (var,) in groups.values())
+    names = {var: (var[0], CANONICAL) for var in variables}
+    for sort, group in groups.items():
+        if len(group) > 1:
+            group.sort(key=lambda var: renamed(term, names | {var: (var[0], CANONICAL - 1)}).digest)
+        names |= {var: (sort, CANONICAL - 2 - place) for place, var in enumerate(group)}
+    return tuple(var for group in groups.values() for var in group)
+
+
+def _primitive(term: Term) -> tuple[Fraction, Term]:
+    """The numeral in front of a product, or of the first summand of a sum, and the rest."""
+    if term.kind is Kind.MUL:
+        numbers = [part.data for part in term.args if part.kind is Kind.NUM]
+        return (numbers[0], mul(term, num(1 / numbers[0]))) if numbers else (Fraction(1), term)
+    if term.kind is not Kind.ADD:
+        return Fraction(1), term
+    parts = [_primitive(part) if part.kind is not Kind.NUM else (part.data, num(1)) for part in term.args]
+    factor = min(parts, key=lambda pair: _shape(pair[1]))[0]
+    if factor == 1:
+        return factor, term
+    return factor, add(*(mul(num(share / factor), rest) for share, rest in parts))
+
+
+def _shape(term: Term) -> bytes:
+    """A digest that does not depend on the names of indices that stand for any."""
+    return renamed(term, {var: (var[0], CANONICAL) for var in term.free if var[1] <= OPENED}).digest
