@@ -1,0 +1,322 @@
+"""Runs a tile program on arrays: blocks one after the other, the roles of a block side by side.
+
+In: a tile program, a value for every operand, an algebra: floats, or pairs of residues (`interp`). Out: a value for
+every output. What is computed is what the printed kernel computes, up to rounding: boxes end in zeros, slots are
+overwritten as soon as their stage is empty, a stage is full when the announced bytes have landed and empty when
+enough warps have arrived. Those that fill run ahead of those that read, as far as the pipelines let them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.errors import GraphError
+from mirage_nb.ir import AccumKind, ConstAttrs, OpKind
+from mirage_nb.ir.ops import Attrs
+from mirage_nb.tile.instructions import Place
+from mirage_nb.tile.program import (
+    GROUP,
+    PART,
+    Acquire,
+    Await,
+    Clear,
+    Copy,
+    Index,
+    Loop,
+    Map,
+    Number,
+    Pipeline,
+    Product,
+    Program,
+    Read,
+    Release,
+    Role,
+    Statement,
+    Store,
+    Tile,
+    Walk,
+)
+
+T = TypeVar("T")
+Array = NDArray[Any]
+Counters = dict[str, int]
+
+
+class Algebra(Protocol[T]):
+    """A number system, as `interp.run` has it."""
+
+    def apply(self, kind: OpKind, operands: Sequence[T], attrs: Attrs | None, batch: int) -> T:
+        """The result of one operator."""
+
+    def view(self, value: T, move: Callable[[Array], Array]) -> T:
+        """The value with its elements moved."""
+
+    def fold(self, kind: AccumKind, state: tuple[T, ...], operands: Sequence[T], batch: int) -> tuple[T, ...]:
+        """An accumulator that has taken in one more value."""
+
+    def join(self, parts: Sequence[T], dim: int, batch: int) -> T:
+        """Tiles behind each other along `dim`."""
+
+
+def points(walk: Walk) -> Iterator[Counters]:
+    """The points of a walk in their order: bands of `group` steps of the last counter but one."""
+    *outer, rows, columns = [("", 1), ("", 1), *walk.counters]
+    ranges = [range(count) for name, count in outer if name]
+    for before in itertools.product(*ranges):
+        for band in range(0, rows[1], walk.group):
+            height = min(walk.group, rows[1] - band)
+            for column, row in itertools.product(range(columns[1]), range(height)):
+                named = [
+                    *zip([n for n, _ in outer if n], before, strict=True),
+                    (rows[0], band + row),
+                    (columns[0], column),
+                ]
+                yield {name: number for name, number in named if name}
+
+
+def run(program: Program, operands: Mapping[str, T], algebra: Algebra[T]) -> dict[str, T]:
+    """The outputs of a program by name; `operands` are the global tiles that it reads.
+
+    Raises:
+        GraphError: the roles of a block wait for each other; something is read that is not there; an element of an
+            output is stored twice or never.
+    """
+    stored: dict[str, dict[tuple[int, ...], T]] = {name: {} for name in program.outputs}
+    for block in range(program.blocks):
+        _Block(program, block, operands, algebra, stored).run()
+    return {name: _assembled(program.tile(name), tiles, algebra) for name, tiles in stored.items()}
+
+
+def _assembled(tile: Tile, tiles: dict[tuple[int, ...], T], algebra: Algebra[T]) -> T:
+    """The tensor that tiles make, by where they begin."""
+
+    def joined(prefix: tuple[int, ...]) -> T:
+        dim = len(prefix)
+        if dim == len(tile.shape):
+            return tiles[prefix]
+        starts = sorted({at[dim] for at in tiles if at[:dim] == prefix})
+        return algebra.join([joined((*prefix, start)) for start in starts], dim, 0)
+
+    whole = joined(())
+    shapes: list[tuple[int, ...]] = []
+
+    def cut(array: Array) -> Array:
+        shapes.append(array.shape)
+        return array[tuple(slice(extent) for extent in tile.shape)]
+
+    found = algebra.view(whole, cut)
+    if any(a < b for a, b in zip(shapes[0], tile.shape, strict=True)):
+        raise GraphError(f"some elements of {tile.name} are never stored")
+    return found
+
+
+@dataclass(slots=True)
+class _Ring(Generic[T]):
+    """One pipeline of a block: fills that began and that landed, bytes of the one under way, arrivals in all; by which
+    fill every slot was written, and with what."""
+
+    pipeline: Pipeline
+    began: int = 0
+    landed: int = 0
+    nbytes: int = 0
+    arrived: int = 0
+    slots: dict[tuple[int, str], T] = field(default_factory=dict)
+
+    def empty(self) -> bool:
+        """Whether the next stage is empty."""
+        return self.began - self.arrived // self.pipeline.arrivals < self.pipeline.stages
+
+
+@dataclass(slots=True)
+class _Thread(Generic[T]):
+    """One group of a role: its counters, accumulators, values; stages of each pipeline that it took and gave back."""
+
+    role: Role
+    part: int
+    counters: Counters
+    sums: dict[str, tuple[T, ...]] = field(default_factory=dict)
+    values: dict[str, T] = field(default_factory=dict)
+    taken: dict[str, int] = field(default_factory=dict)
+    given: dict[str, int] = field(default_factory=dict)
+
+
+class _Block(Generic[T]):
+    """One block of a program."""
+
+    def __init__(
+        self,
+        program: Program,
+        number: int,
+        operands: Mapping[str, T],
+        algebra: Algebra[T],
+        stored: dict[str, dict[tuple[int, ...], T]],
+    ) -> None:
+        self.program, self.number, self.operands, self.algebra, self.stored = program, number, operands, algebra, stored
+        self.rings: dict[str, _Ring[T]] = {p.name: _Ring(p) for p in program.pipelines}
+
+    def run(self) -> None:
+        """Whoever can go on does, those that fill first."""
+        waiting = []
+        for role in self.program.roles:
+            code = self.program.statements(role.name)
+            for part in range(role.parts):
+                thread: _Thread[T] = _Thread(role, part, {PART: part})
+                waiting.append((role, self._body(thread, code)))
+        waiting.sort(key=lambda pair: not any(isinstance(s, Copy) for s in self._all(pair[0])))
+        while waiting:
+            before = [(r.began, r.landed, r.arrived) for r in self.rings.values()]
+            left = [(role, going) for role, going in waiting if not _ended(going)]
+            if len(left) == len(waiting) and before == [(r.began, r.landed, r.arrived) for r in self.rings.values()]:
+                raise GraphError(f"roles {', '.join(sorted({role.name for role, _ in left}))} wait for each other")
+            waiting = left
+
+    def _all(self, role: Role) -> Iterator[Statement]:
+        pending = list(self.program.statements(role.name))
+        while pending:
+            statement = pending.pop()
+            yield statement
+            pending += statement.body if isinstance(statement, Walk | Loop) else ()
+
+    def _body(self, thread: _Thread[T], statements: tuple[Statement, ...]) -> Iterator[None]:
+        """Runs statements; yields where it has to wait."""
+        for statement in statements:
+            match statement:
+                case Walk():
+                    for place, at in enumerate(points(statement)):
+                        if place % self.program.blocks == self.number:
+                            thread.counters |= at
+                            yield from self._body(thread, statement.body)
+                case Loop(counter, count, body):
+                    for number in range(count):
+                        thread.counters[counter] = number
+                        yield from self._body(thread, body)
+                case Acquire(name):
+                    while not self.rings[name].empty():
+                        yield
+                    self.rings[name].began += 1
+                case Await(name):
+                    while self.rings[name].landed <= thread.taken.get(name, 0):
+                        yield
+                    thread.taken[name] = thread.taken.get(name, 0) + 1
+                case _:
+                    self._statement(thread, statement)
+
+    def _statement(self, thread: _Thread[T], statement: Statement) -> None:
+        match statement:
+            case Copy():
+                self._copy(thread, statement)
+            case Clear(name):
+                thread.sums[name] = ()
+            case Product():
+                self._product(thread, statement)
+            case Release(name, behind):
+                given, taken = thread.given.get(name, 0), thread.taken.get(name, 0)
+                back = max(taken - behind - given, 0)
+                thread.given[name] = given + back
+                self.rings[name].arrived += back * min(GROUP, thread.role.warps)
+            case Number(name, value):
+                thread.values[name] = self.algebra.apply(OpKind.CONST, (), ConstAttrs(value), 0)
+            case Read(name, source, at):
+                tile = self.program.tile(source)
+                thread.values[name] = self._box(tile, at, self._extents(tile), thread)
+            case Map(name, kind, attrs, operands):
+                thread.values[name] = self.algebra.apply(kind, [self._operand(thread, o) for o in operands], attrs, 0)
+            case Store():
+                self._store(thread, statement)
+
+    # -- elements
+
+    def _at(self, index: Index, thread: _Thread[T]) -> int:
+        return index.const + sum(thread.counters[name] * factor for name, factor in index.terms)
+
+    def _box(self, tile: Tile, at: tuple[Index, ...], shape: tuple[int, ...], thread: _Thread[T]) -> T:
+        """The part of a global tensor that begins at `at`, with zeros beyond its end."""
+        starts = [self._at(index, thread) for index in at]
+        if any(start < 0 or start >= extent for start, extent in zip(starts, tile.shape, strict=True)):
+            raise GraphError(f"{tile.name} has no elements at {starts}")
+
+        def box(array: Array) -> Array:
+            inside = array[tuple(slice(start, start + size) for start, size in zip(starts, shape, strict=True))]
+            return np.pad(inside, [(0, size - held) for size, held in zip(shape, inside.shape, strict=True)])
+
+        return self.algebra.view(self.operands[tile.name], box)
+
+    def _extents(self, tile: Tile) -> tuple[int, ...]:
+        """What one access behind the products reaches of a global tensor."""
+        sizes: dict[str, int] = {}
+        for held in self.program.tiles:
+            if held.place is Place.REGISTER:
+                sizes |= dict(zip(held.axes, held.shape, strict=True))
+        return tuple(sizes.get(axis, 1) if axis else 1 for axis in tile.axes)
+
+    def _copy(self, thread: _Thread[T], copy: Copy) -> None:
+        source, target = self.program.tile(copy.source), self.program.tile(copy.target)
+        ring = next(r for r in self.rings.values() if target.name in r.pipeline.tiles)
+        shape = (*(1,) * (len(source.shape) - 2), *target.shape)
+        value = self._box(source, copy.at, shape, thread)
+        slot = (ring.began - 1) % ring.pipeline.stages
+        ring.slots[slot, target.name] = self.algebra.view(value, lambda array: array.reshape(target.shape))
+        ring.nbytes += target.nbytes
+        if ring.nbytes >= ring.pipeline.nbytes:
+            ring.nbytes -= ring.pipeline.nbytes
+            ring.landed += 1
+
+    def _slot(self, thread: _Thread[T], name: str) -> T:
+        ring = next(r for r in self.rings.values() if name in r.pipeline.tiles)
+        slot = (thread.taken.get(ring.pipeline.name, 0) - 1) % ring.pipeline.stages
+        if (slot, name) not in ring.slots:
+            raise GraphError(f"{name} is read before it is there")
+        return ring.slots[slot, name]
+
+    def _product(self, thread: _Thread[T], product: Product) -> None:
+        left, right = self.program.tile(product.left), self.program.tile(product.right)
+        result = self.program.tile(product.result)
+        (axis,) = set(left.axes) & set(right.axes)
+        row, column = self._at(product.row, thread), self._at(product.column, thread)
+
+        def rows(array: Array) -> Array:
+            turned = array if left.axes[-1] == axis else array.T
+            return turned[row : row + result.shape[0]]
+
+        def columns(array: Array) -> Array:
+            turned = array if right.axes[0] == axis else array.T
+            return turned[:, column : column + result.shape[1]]
+
+        a = self.algebra.view(self._slot(thread, product.left), rows)
+        b = self.algebra.view(self._slot(thread, product.right), columns)
+        added = self.algebra.apply(OpKind.MATMUL, (a, b), None, 0)
+        if product.result not in thread.sums:
+            raise GraphError(f"{product.result} was not cleared")
+        thread.sums[product.result] = self.algebra.fold(AccumKind.SUM, thread.sums[product.result], (added,), 0)
+
+    def _operand(self, thread: _Thread[T], name: str) -> T:
+        if thread.sums.get(name):
+            return thread.sums[name][0]
+        if name not in thread.values:
+            raise GraphError(f"there is no value {name}")
+        return thread.values[name]
+
+    def _store(self, thread: _Thread[T], store: Store) -> None:
+        tile = self.program.tile(store.target)
+        starts = tuple(self._at(index, thread) for index in store.at)
+        shape = self._extents(tile)
+        if starts in self.stored[tile.name]:
+            raise GraphError(f"elements of {tile.name} at {starts} are stored twice")
+
+        def placed(array: Array) -> Array:
+            lead = array.reshape((1,) * (len(shape) - array.ndim) + array.shape) if array.ndim < len(shape) else array
+            return np.broadcast_to(lead.reshape(lead.shape[-len(shape) :]), shape) if math.prod(shape) else lead
+
+        self.stored[tile.name][starts] = self.algebra.view(self._operand(thread, store.value), placed)
+
+
+def _ended(going: Iterator[None]) -> bool:
+    """Whether it ended; it goes on as far as it can."""
+    return next(going, True) is True

@@ -1,0 +1,117 @@
+"""Tile programs with one thing changed: a count off by one, a statement lost, doubled or moved, a name exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from mirage_nb.tile.instructions import INSTRUCTIONS
+from mirage_nb.tile.program import (
+    Copy,
+    Index,
+    Loop,
+    Map,
+    Pipeline,
+    Product,
+    Program,
+    Release,
+    Statement,
+    Store,
+    Tile,
+    Walk,
+)
+
+Mutant = tuple[str, Program]
+STEPS = {"warps": (-4, 4), "nbytes": (-128, 128), "registers": (-128, 16)}
+"""By how much a number is changed; others by one."""
+
+
+def mutants(program: Program) -> Iterator[Mutant]:
+    """Every program that differs from this one at one place."""
+    for kind in ("axes", "roles", "tiles", "pipelines"):
+        parts = getattr(program, kind)
+        for place, part in enumerate(parts):
+            for what, changed in _parts(part):
+                yield f"{part.name}: {what}", replace(program, **{kind: (*parts[:place], changed, *parts[place + 1 :])})
+    for place, (role, statements) in enumerate(program.code):
+        for what, body in _bodies(program, statements):
+            code = (*program.code[:place], (role, body), *program.code[place + 1 :])
+            yield f"{role}: {what}", replace(program, code=code)
+
+
+def _parts(part: Any) -> Iterator[tuple[str, Any]]:
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if type(value) is int:
+            for step in STEPS.get(field.name, (-1, 1)):
+                yield f"{field.name} {step:+}", replace(part, **{field.name: value + step})
+    if isinstance(part, Tile):
+        for dim, extent in enumerate(part.shape):
+            for new in (extent // 2, extent * 2):
+                yield f"extent {dim} {new}", replace(part, shape=(*part.shape[:dim], new, *part.shape[dim + 1 :]))
+        if len(part.axes) > 1:
+            yield "axes turned", replace(part, axes=part.axes[::-1])
+    if isinstance(part, Pipeline) and len(part.tiles) > 1:
+        yield "a tile lost", replace(part, tiles=part.tiles[1:])
+
+
+def _bodies(program: Program, body: tuple[Statement, ...]) -> Iterator[tuple[str, tuple[Statement, ...]]]:
+    for place, statement in enumerate(body):
+        before, behind = body[:place], body[place + 1 :]
+        name = type(statement).__name__
+        yield f"{name} lost", (*before, *behind)
+        yield f"{name} doubled", (*before, statement, statement, *behind)
+        if behind:
+            yield f"{name} and {type(behind[0]).__name__} exchanged", (*before, behind[0], statement, *behind[1:])
+        for what, changed in _statements(program, statement):
+            yield f"{name} {what}", (*before, changed, *behind)
+        if isinstance(statement, Walk | Loop):
+            for what, inside in _bodies(program, statement.body):
+                yield what, (*before, replace(statement, body=inside), *behind)
+
+
+def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, Statement]]:
+    match statement:
+        case Walk(counters, group):
+            for place, (name, count) in enumerate(counters):
+                for step in (-1, 1):
+                    new = (*counters[:place], (name, count + step), *counters[place + 1 :])
+                    yield f"{name} {step:+}", replace(statement, counters=new)
+            yield "group 0", replace(statement, group=0)
+            yield "group +1", replace(statement, group=group + 1)
+        case Loop(_, count):
+            for step in (-1, 1):
+                yield f"{step:+}", replace(statement, count=count + step)
+        case Release(_, behind):
+            for new in (behind + 1, program.pipelines[0].stages):
+                yield f"behind {new}", replace(statement, behind=new)
+        case Product():
+            yield "operands exchanged", replace(statement, left=statement.right, right=statement.left)
+            tile = INSTRUCTIONS[statement.instruction]
+            for other in INSTRUCTIONS.values():
+                if other.m == tile.m and abs(other.n - tile.n) <= 16 and other.name != tile.name:
+                    yield f"by {other.name}", replace(statement, instruction=other.name)
+            for what, index in _indices(statement.row, tile.m):
+                yield f"row {what}", replace(statement, row=index)
+            yield "column", replace(statement, column=Index((), 8))
+        case Copy(_, target, at) | Store(_, target, at):
+            for dim, index in enumerate(at):
+                for what, changed in _indices(index, 64):
+                    yield f"at {dim} {what}", replace(statement, at=(*at[:dim], changed, *at[dim + 1 :]))
+            if isinstance(statement, Copy):
+                for ring in program.pipelines:
+                    for other_name in ring.tiles:
+                        if other_name != target:
+                            yield f"to {other_name}", replace(statement, target=other_name)
+        case Map(_, _, _, operands) if len(operands) == 2:
+            yield "one operand", replace(statement, operands=operands[:1])
+            yield "of an unknown value", replace(statement, operands=(operands[0], "nobody"))
+
+
+def _indices(index: Index, unit: int) -> Iterator[tuple[str, Index]]:
+    yield "moved", replace(index, const=index.const + unit)
+    for place, (name, factor) in enumerate(index.terms):
+        rest = (*index.terms[:place], *index.terms[place + 1 :])
+        yield f"without {name}", replace(index, terms=rest)
+        yield f"{name} doubled", replace(index, terms=(*rest, (name, 2 * factor)))

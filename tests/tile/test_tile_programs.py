@@ -1,0 +1,147 @@
+"""Tile programs: written and read back, valid as planned, run right; and what is changed in one is found.
+
+The programs are those that the planner makes of small products. The reference is that of muGraphs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb.errors import FormatError, GraphError
+from mirage_nb.interp.field import FieldAlgebra, FieldInstance
+from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
+from mirage_nb.interp.run import run_block
+from mirage_nb.ir import OpKind
+from mirage_nb.optimize import BlockPlan, plan
+from mirage_nb.targets import TARGETS
+from mirage_nb.tile.instructions import INSTRUCTIONS, Unit
+from mirage_nb.tile.program import Program
+from mirage_nb.tile.run import run
+from mirage_nb.tile.text import parse_program, print_program
+from mirage_nb.tile.validate import validate
+from tests.codegen.mugraphs import linear
+from tests.codegen.test_specialised import FEW, H200, NAMED
+from tests.tile.mutants import mutants
+
+FLOATS = FloatAlgebra(np.dtype(float))
+LEAST_CAUGHT = 0.95
+
+
+@cache
+def planned(name: str) -> tuple[BlockPlan, Program]:
+    block = plan(NAMED[name], FEW).kernels[0]
+    assert block is not None and block.program is not None
+    return block, block.program
+
+
+@cache
+def drawn(name: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Operands, and what the block makes of them."""
+    block, _ = planned(name)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(t.shape) for t in block.block.args]
+    return {f"x{i}": a for i, a in enumerate(arrays)}, evaluate_block(block.block, arrays)
+
+
+def right(name: str, program: Program) -> bool:
+    operands, expected = drawn(name)
+    try:
+        found = run(program, operands, FLOATS)
+    except (GraphError, ValueError, IndexError):
+        return False
+    return all(
+        found[f"o{i}"].shape == wanted.shape and np.allclose(found[f"o{i}"], wanted)
+        for i, wanted in enumerate(expected)
+    )
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_planned_programs_round_trip_are_valid_and_run(name: str) -> None:
+    _, program = planned(name)
+    assert parse_program(print_program(program)) == program
+    assert validate(program, H200) == ()
+    assert right(name, program)
+
+
+def test_a_printed_program_is_verified_over_residues_too() -> None:
+    """Over Z_p x Z_q a program is the muGraph that it was made of, element by element."""
+    graph = linear(128, 192, 64, 64, 64, activation=OpKind.SQR, residual=True)
+    block = plan(graph, FEW).kernels[0]
+    assert block is not None and block.program is not None
+    instance = FieldInstance.draw(5)
+    algebra = FieldAlgebra(instance)
+    operands = [instance.random(f"x{i}", t.shape) for i, t in enumerate(block.block.args)]
+    found = run(block.program, {f"x{i}": x for i, x in enumerate(operands)}, algebra)["o0"]
+    (expected,) = run_block(block.block, operands, algebra)
+    np.testing.assert_array_equal(found.p, expected.p)
+    np.testing.assert_array_equal(found.q, expected.q)
+
+
+def test_what_is_changed_is_found() -> None:
+    """Of programs with one thing changed, those without findings run, and right; the others are nearly all."""
+    outcomes: Counter[str] = Counter()
+    for name in NAMED:
+        _, program = planned(name)
+        for what, changed in mutants(program):
+            if changed == program:
+                continue
+            if validate(changed, H200):
+                outcomes["found"] += 1
+            elif right(name, changed):
+                outcomes["as good"] += 1
+            else:
+                outcomes["missed"] += 1
+                print(f"{name}: {what}")
+    assert outcomes["found"] > 1000
+    assert outcomes["found"] >= LEAST_CAUGHT * (outcomes["found"] + outcomes["missed"])
+    assert outcomes["as good"] < 0.1 * outcomes["found"]
+
+
+@pytest.mark.parametrize(("line", "changed", "finding"), [
+    ("wait", r"await ring", ""),
+    ("stage still read", "release ring behind 1", "release ring behind 99"),
+    ("elements stored twice", "store v2 o0 [128*m+64*part, 0]", "store v2 o0 [128*m, 0]"),
+    ("beyond the end", "copy x0 s0 [128*m, 64*k]", "copy x0 s0 [256*m, 64*k]"),
+    ("too many registers", "role math warps 8 registers 240", "role math warps 8 registers 248"),
+    ("an instruction that others have", "wgmma.m64n64k16.f16 c5", "mma.m16n8k16.f16 c5"),
+])  # fmt: skip
+def test_findings_by_name(line: str, changed: str, finding: str) -> None:
+    program = plan(linear(256, 128, 64, 128, 64), FEW).kernels[0].program  # type: ignore[union-attr]
+    assert program is not None
+    text = print_program(program)
+    assert re.search(re.escape(changed) if line != "wait" else changed, text), text
+    if line == "wait":
+        text = "\n".join(row for row in text.splitlines() if row.strip() != changed)
+    assert validate(parse_program(text.replace(changed, finding) if finding else text), H200)
+
+
+def test_a_target_that_lacks_the_instruction() -> None:
+    assert validate(planned("split")[1], TARGETS["a100"])
+
+
+@pytest.mark.parametrize("line", [
+    "tile program", "tile program capability 90 blocks 1 outputs [o0]\nrole math warps 8", "axis m 4",
+    "tile program capability 90 blocks 1 outputs [o0]\nmath:\n  loop k four",
+    "tile program capability 90 blocks 1 outputs [o0]\nmath:\n    await ring",
+    "tile program capability 90 blocks 1 outputs [o0]\nmath:\n  jump ring",
+    "tile program capability 90 blocks 1 outputs [o0]\nmath:\n  store v o0 [3*]",
+    "tile program capability 90 blocks 1 outputs [o0]\nmath:\n  map v Nothing [a] {}",
+    "tile program capability 90 blocks 1 outputs [o0]\nmath:\n  map v EwExp [a] {",
+    "tile program capability 90 blocks 1 outputs [o0]\nmath:\n  axis m 4",
+])  # fmt: skip
+def test_bad_text_says_where(line: str) -> None:
+    with pytest.raises(FormatError, match="line"):
+        parse_program(line)
+
+
+def test_instruction_tiles_are_what_the_device_library_has() -> None:
+    """Registers of results are those that an instruction's warps hold; rates fit the shapes."""
+    for tile in INSTRUCTIONS.values():
+        assert tile.unit is Unit.PLAIN or tile.registers * 32 * tile.warps == tile.m * tile.n
+        assert 0 < tile.cycles <= tile.latency
