@@ -15,7 +15,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -190,9 +190,10 @@ def recorded_way(graph: KernelGraph, said: str | None, target: Target) -> Option
     Raises:
         OptionError: it is no way to emit it any more.
     """
-    wanted = re.findall(r"(\w+)=(\w+)", said or "")
+    wanted = dict(re.findall(r"(\w+)=(\w+)", said or ""))
+    younger = {field.name: str(field.default) for field in fields(Options)} if wanted else {}
     for way in variants(graph, target):
-        if all(str(getattr(way, name, None)) == value for name, value in wanted):
+        if all(str(getattr(way, name, None)) == value for name, value in {**younger, **wanted}.items()):
             return way
     raise OptionError(f"this muGraph is emitted no more as {said}")
 
