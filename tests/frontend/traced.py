@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._inductor.compile_fx import compile_fx
 
 from mirage_nb.errors import LaunchError
-from mirage_nb.frontend.compiled.backend import compile_with
+from mirage_nb.frontend.compiled.backend import compile_inside, compile_with
 from mirage_nb.frontend.compiled.kernels import Found, Kernels
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
@@ -35,9 +34,7 @@ def regions_of(model: Any, *inputs: Any) -> Regions:
         return run
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
-        made: Any = inner
-        with torch._functorch.config.patch(enable_autograd_cache=False):
-            return compile_fx(gm, example_inputs, inner_compile=made)
+        return compile_inside(inner, gm, example_inputs, {})
 
     torch._dynamo.reset()
     with torch.no_grad():

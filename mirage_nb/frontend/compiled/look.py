@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._inductor.compile_fx import compile_fx
 
-from mirage_nb.frontend.compiled.backend import eager, reasons, target_of
+from mirage_nb.frontend.compiled.backend import compile_inside
+from mirage_nb.frontend.compiled.graphs import eager, reasons, target_of
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
 from mirage_nb.frontend.compiled.report import Entry, GraphReport, ModelReport
@@ -31,9 +31,7 @@ def look(model: Any, example_inputs: Sequence[Any], target: str | None = None) -
         return eager(gm, inputs, **more)
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        made: Any = inner
-        with torch._functorch.config.patch(enable_autograd_cache=False):
-            return compile_fx(gm, inputs, inner_compile=made)
+        return compile_inside(inner, gm, inputs, {})
 
     with torch.no_grad():
         compiled: Any = torch.compile(model, backend=backend, dynamic=False)

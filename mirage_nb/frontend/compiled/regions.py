@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirage_nb.frontend.aten import VIEWS
 from mirage_nb.frontend.aten.terms import Left
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import Piece
 from mirage_nb.targets import Target
 
+COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE})
 MAX_OPERATORS = 20_000
 """Of a whole model; pieces are far smaller."""
 
@@ -45,8 +47,8 @@ class Region:
     @property
     def operators(self) -> tuple[str, ...]:
         """What it covers, views left out, as `mm`."""
-        shown = [str(n.target) for n in self.covers if str(n.target) not in VIEWS and n.target is not operator.getitem]
-        return tuple(name.split(".")[1] if "." in name else name for name in shown)
+        shown = [str(n.target) for n in self.covers if n.target is not operator.getitem]
+        return tuple(name.split(".")[1] for name in shown if name not in VIEWS and not name.startswith("prims."))
 
     @property
     def least_bytes(self) -> int:
@@ -218,15 +220,21 @@ def _region(piece: Piece, known: dict[int, Any], fixed: set[Any]) -> Region:
     if any(value not in known for value in (*piece.reads, *piece.writes)):
         raise Left("it is cut at a value that PyTorch's graph does not have")
     kinds = [op.kind for op in piece.graph.ops if op.kind not in FREE and op.kind is not OpKind.CAST]
-    if len(kinds) < 2:
-        raise Left("a single operator: there is nothing to fuse")
+    if len(kinds) < 2 and all(Trait.ELEMENTWISE in OPS[kind].traits or kind in COPIES for kind in kinds):
+        raise Left("a single elementwise operator: there is nothing to fuse")
     reads = tuple(known[value] for value in piece.reads)
     writes = tuple(known[value] for value in piece.writes)
     devices = {str(node.meta["val"].device) for node in (*reads, *writes)}
     if len(devices) > 1:
         raise Left(f"its tensors lie on {' and '.join(sorted(devices))}")
     covers = _between(reads, writes)
-    return Region(piece.graph, piece.digest, reads, writes, covers, tuple(node in fixed for node in reads))
+    return Region(_renamed(piece.graph), piece.digest, reads, writes, covers, tuple(node in fixed for node in reads))
+
+
+def _renamed(graph: KernelGraph) -> KernelGraph:
+    """Inputs by their places: equal regions are one program, in stores, too."""
+    inputs = tuple(replace(i, name=f"x{n}") for n, i in enumerate(graph.inputs))
+    return replace(graph, inputs=inputs).returning(graph.outputs)
 
 
 def _between(reads: Sequence[Any], writes: Sequence[Any]) -> tuple[Any, ...]:

@@ -67,15 +67,11 @@ class Entry:
 
 @dataclass
 class GraphReport:
-    """One traced graph: its regions, and why other nodes are in none."""
+    """One traced graph: its regions, why other nodes are in none, and what went wrong if something did."""
 
     entries: list[Entry]
     left: Mapping[str, str] = field(default_factory=dict)
     trouble: str = ""
-
-    def failed(self, why: str) -> None:
-        """The replacement did not compile."""
-        self.trouble = why
 
     def taken(self, regions: Iterable[Region]) -> None:
         """These regions run kernels from now on."""

@@ -1,0 +1,215 @@
+"""The inner compiler: PyTorch's code for a graph, and kernels of the search in it once they are there.
+
+In: functional ATen graphs. Out: callables that take their arguments in one list. A graph is compiled as it is, and
+again with regions replaced when all its kernels are known. A graph whose sizes are not fixed is looked at anew for each
+of the first sizes that it is called with. Invariants: whatever fails on the way to a replacement leaves the graph as it
+was, with the reason in the report; a swap happens between two calls, in the thread that calls; sizes beyond the first
+ones are PyTorch's, so nothing is compiled without end.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.virtualized import V
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, without_strides
+from mirage_nb.frontend.compiled.options import Options
+from mirage_nb.frontend.compiled.regions import Region, Regions, find_regions
+from mirage_nb.frontend.compiled.replacing import replace
+from mirage_nb.frontend.compiled.report import Entry, GraphReport, Reports
+from mirage_nb.frontend.compiled.restore import restore_softmax
+from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
+
+Call = Callable[[list[Any]], Any]
+Build = Callable[..., Call]
+
+MAX_SIZES = 8
+"""So many different sizes of one graph get kernels of their own."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """The inner compiler with what it needs; called as PyTorch calls its own."""
+
+    kernels: Kernels
+    reports: Reports
+    options: Options
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) -> Call:
+        build: Build = eager if self.options.remainder == "eager" else compile_fx_inner
+        try:
+            original = copy.deepcopy(gm)
+            if not fixed(original.graph):
+                return _BySize(self, original, build(gm, example_inputs, **more), more)
+            swapping = self.swapping(original, partial(_again, build, list(example_inputs), more), more)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
+            self.reports.add(GraphReport([], trouble=_first_line(error)))
+            return build(gm, example_inputs, **more)
+        if not swapping.swapped:
+            swapping.run = build(gm, example_inputs, **more)
+        return swapping
+
+    def swapping(
+        self, gm: torch.fx.GraphModule, again: Callable[[torch.fx.GraphModule], Call], more: dict[str, Any]
+    ) -> Swapping:
+        """Look for regions and for kernels; with the option to wait, kernels are in place at once."""
+        target = target_of(self.options)
+        restore_softmax(gm.graph)
+        found = find_regions(gm.graph, target, more.get("static_input_idxs", ()))
+        held = [(region, self.kernels.of(region, self.options)) for region in found.found]
+        report = self.reports.add(GraphReport([Entry.of(r, k, target) for r, k in held], reasons(found)))
+        made = Swapping(gm, held, report, again)
+        if self.options.wait:
+            for _, kernel in held:
+                kernel.job.wait()
+            made.swap()
+        return made
+
+
+def fixed(graph: torch.fx.Graph) -> bool:
+    """Whether all sizes of the inputs are numbers."""
+    values = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
+    return not any(
+        isinstance(value, torch.SymInt)
+        or (isinstance(value, torch.Tensor) and any(isinstance(extent, torch.SymInt) for extent in value.shape))
+        for value in values
+    )
+
+
+def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) -> Call:
+    """The graph by PyTorch's own operators, one after the other."""
+    for node in gm.graph.nodes:
+        node.target = without_strides(node.target)
+    gm.recompile()
+
+    def run(arguments: list[Any]) -> Any:
+        return gm(*arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # how PyTorch knows
+    return run
+
+
+def _again(build: Build, example_inputs: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule) -> Call:
+    """Compile a changed graph as the first one was: the compiler leaves notes in a context of its own."""
+    fake = torch._guards.detect_fake_mode(example_inputs)
+    if fake is None:
+        return build(gm, example_inputs, **more)
+    with V.set_fake_mode(fake), torch._guards.tracing(torch._guards.TracingContext(fake)):
+        return build(gm, example_inputs, **more)
+
+
+class Swapping:
+    """Compiled code that becomes better once, between two calls, when all kernels are known.
+
+    `run`: what computes the graph now; whoever makes this sets it, unless it has swapped at once.
+    """
+
+    run: Call
+    swapped = False
+
+    def __init__(
+        self,
+        original: torch.fx.GraphModule,
+        held: list[tuple[Region, Kernel]],
+        report: GraphReport,
+        again: Callable[[torch.fx.GraphModule], Call],
+    ) -> None:
+        self._boxed_call = True  # takes its arguments in one list; PyTorch looks for it in the object itself
+        self._original: torch.fx.GraphModule | None = original
+        self._held = held
+        self._report = report
+        self._again = again
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        if self._original is not None and not any(kernel.pending for _, kernel in self._held):
+            self.swap()
+        return self.run(arguments)
+
+    def swap(self) -> None:
+        """Put kernels in the place of their regions; on any failure everything stays."""
+        original, self._original = self._original, None
+        taken = [(region, kernel) for region, kernel in self._held if kernel.operator is not None]
+        if original is None or not taken:
+            return
+        try:
+            replace(original, taken)
+            self.run = self._again(original)
+        except Exception as error:  # noqa: BLE001  # the code that is there goes on
+            self._report.trouble = _first_line(error)
+        else:
+            self.swapped = True
+            self._report.taken(region for region, _ in taken)
+
+
+class _BySize:
+    """A graph whose sizes are not fixed: kernels for the first ones that come, PyTorch's code for all others."""
+
+    def __init__(self, compiler: Compiler, graph: torch.fx.GraphModule, plain: Call, more: dict[str, Any]) -> None:
+        self._boxed_call = True  # as above
+        self._compiler = compiler
+        self._graph = graph
+        self._plain = plain
+        self._more = more
+        self._known: dict[tuple[Any, ...], Call] = {}
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        key = tuple(tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in arguments)
+        known = self._known.get(key)
+        if known is None:
+            known = self._plain
+            if len(self._known) < MAX_SIZES:
+                known = self._known[key] = self._made(arguments)
+        return known(arguments)
+
+    def _made(self, arguments: list[Any]) -> Call:
+        """Traced again with these sizes as numbers."""
+        compiler = self._compiler
+        build: Build = eager if compiler.options.remainder == "eager" else compile_fx_inner
+        try:
+            with torch.no_grad():
+                gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
+            examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
+            made = compiler.swapping(gm, partial(_again, build, examples, self._more), self._more)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
+            compiler.reports.add(GraphReport([], trouble=_first_line(error)))
+            return self._plain
+        if not made.swapped:
+            made.run = self._plain
+        return made
+
+
+def _placeholders(gm: torch.fx.GraphModule) -> list[Any]:
+    return [node for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def target_of(options: Options) -> Target:
+    """The GPU to search for: the one that is asked for, else the attached one, else the usual one."""
+    if options.target is not None:
+        return find_target(options.target)
+    gpu = attached_gpu()
+    attached = gpu.target() if gpu is not None else None
+    return attached if attached is not None else find_target(DEFAULT_TARGET)
+
+
+def reasons(found: Regions) -> dict[str, str]:
+    """Why nodes are in no region, by their operators."""
+    skipped = ("placeholder", "get_attr")
+    return {
+        f"{node.name} ({node.target})": why
+        for node, why in found.left.items()
+        if node.op not in skipped and node.target is not operator.getitem
+    }

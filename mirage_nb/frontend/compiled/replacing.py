@@ -1,0 +1,80 @@
+"""Calls of operators in the place of regions.
+
+In: a traced graph, regions of it, an operator of PyTorch for each. Out: the same graph, changed. Invariant: what reads
+a region's results finds tensors of the shapes and types that were there; what nothing reads any more is gone.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._inductor.pattern_matcher import stable_topological_sort
+
+from mirage_nb.frontend.compiled.kernels import Kernel
+from mirage_nb.frontend.compiled.regions import Region
+
+
+def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) -> None:
+    """Calls of operators in the place of regions.
+
+    Args:
+        gm: the graph that the regions were found in.
+        taken: regions in order, and what computes them.
+    """
+    put: dict[Any, Any] = {}
+    for region, kernel in taken:
+        reads = [put.get(node, node) for node in region.reads]
+        last = max(reads, key=list(gm.graph.nodes).index)
+        for node, new in zip(region.writes, _call(gm.graph, kernel, reads, region.writes, last), strict=True):
+            node.replace_all_uses_with(new)
+            put[node] = new
+    stable_topological_sort(gm.graph)
+    gm.graph.eliminate_dead_code()
+    gm.graph.lint()
+    gm.recompile()
+
+
+def _call(
+    graph: torch.fx.Graph, kernel: Kernel, reads: Sequence[Any], writes: Sequence[Any], after: Any
+) -> Iterator[Any]:
+    """A call of an operator behind a node, and a node for each of its results, shaped and typed as it is there."""
+    overload = kernel.operator._opoverload
+    shapes = [i.type.shape for i in kernel.graph.inputs]
+    with graph.inserting_after(_behind_inputs(graph, after)):
+        marker = graph.call_function(torch.ops.aten.alias.default, (reads[0],))
+    with graph.inserting_before(marker):
+        given = [_reshaped(graph, node, shape) for node, shape in zip(reads, shapes, strict=True)]
+        call = graph.call_function(overload, tuple(given))
+        fake = overload(*(node.meta["val"] for node in given))
+        made = fake if isinstance(fake, tuple | list) else (fake,)
+        call.meta["val"] = fake
+        for number, (value, old) in enumerate(zip(made, writes, strict=True)):
+            node = call
+            if len(made) > 1:
+                node = graph.call_function(operator.getitem, (call, number))
+                node.meta["val"] = value
+            wanted = old.meta["val"]
+            if wanted.dtype != value.dtype:
+                node = _derived(graph, torch.ops.prims.convert_element_type.default, node, wanted.dtype)
+            yield _reshaped(graph, node, tuple(wanted.shape))
+    graph.erase_node(marker)
+
+
+def _behind_inputs(graph: torch.fx.Graph, node: Any) -> Any:
+    """The node, or the last placeholder if it is one: these stay together."""
+    return [n for n in graph.nodes if n.op == "placeholder"][-1] if node.op == "placeholder" else node
+
+
+def _reshaped(graph: torch.fx.Graph, node: Any, shape: tuple[int, ...]) -> Any:
+    if tuple(node.meta["val"].shape) == shape:
+        return node
+    return _derived(graph, torch.ops.aten.reshape.default, node, list(shape))
+
+
+def _derived(graph: torch.fx.Graph, target: Any, node: Any, argument: Any) -> Any:
+    made = graph.call_function(target, (node, argument))
+    made.meta["val"] = target(node.meta["val"], argument)
+    return made
