@@ -12,7 +12,8 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-Step = Callable[[list[Any]], Any]
+Step = tuple[Callable[..., Any], tuple[int, ...]]
+"""A function, and which of the values so far it takes."""
 
 UNARY: list[Callable[[Any], Any]] = [
     torch.relu, torch.sigmoid, torch.tanh, F.silu, F.gelu, torch.neg, torch.abs, torch.square, F.softplus, F.mish,
@@ -47,7 +48,7 @@ def models(draw: st.DrawFn) -> tuple[Callable[..., list[Any]], list[torch.Tensor
     for _ in range(draw(st.integers(3, 12))):
         step = draw(_steps(held))
         try:
-            made = step([x.clone() for x in held])
+            made = step[0](*(held[n].clone() for n in step[1]))
         except (RuntimeError, IndexError, AttributeError):
             continue
         if made.is_floating_point() and 0 < made.numel() <= 256 and bool(made.isfinite().all()) and made.ndim == 2:
@@ -57,8 +58,8 @@ def models(draw: st.DrawFn) -> tuple[Callable[..., list[Any]], list[torch.Tensor
 
     def run(*tensors: Any) -> list[Any]:
         values = list(tensors)
-        for step in steps:
-            values.append(step(values))
+        for function, places in steps:
+            values.append(function(*[values[n] for n in places]))
         return [values[n] + 0 for n in {*wanted, len(values) - 1}]
 
     return run, inputs
@@ -66,10 +67,12 @@ def models(draw: st.DrawFn) -> tuple[Callable[..., list[Any]], list[torch.Tensor
 
 def _steps(held: list[Any]) -> st.SearchStrategy[Step]:
     place = st.integers(0, len(held) - 1)
-    unary = st.builds(lambda f, n: lambda values: f(values[n]), st.sampled_from(UNARY), place)
-    binary = st.builds(lambda f, n, m: lambda values: f(values[n], values[m]), st.sampled_from(BINARY), place, place)
-    product = st.builds(lambda n, m: lambda values: values[n] @ values[m].to(values[n].dtype), place, place)
-    return st.one_of(unary, unary, binary, product)
+    one, two = st.tuples(st.sampled_from(UNARY), st.tuples(place)), st.tuples(place, place)
+    return st.one_of(one, one, st.tuples(st.sampled_from(BINARY), two), st.tuples(st.just(_product), two))
+
+
+def _product(x: Any, y: Any) -> Any:
+    return x @ y.to(x.dtype)
 
 
 def traced(function: Callable[..., Any], inputs: list[torch.Tensor]) -> torch.fx.GraphModule:

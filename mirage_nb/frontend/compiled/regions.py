@@ -238,14 +238,17 @@ def _renamed(graph: KernelGraph) -> KernelGraph:
 
 
 def _between(reads: Sequence[Any], writes: Sequence[Any]) -> tuple[Any, ...]:
-    """The nodes that compute `writes` from `reads`, in order."""
+    """The nodes that compute `writes` from `reads`, in order. Raises Left where they need more than that, as where a
+    program sees that an operand does not count."""
     found: dict[Any, None] = {}
     stack: list[tuple[Any, bool]] = [(node, False) for node in reversed(writes)]
     while stack:
         node, done = stack.pop()
         if done:
             found[node] = None
-        elif node not in found and node not in reads and node.op != "placeholder":
+        elif node not in found and node not in reads:
+            if node.op == "placeholder":
+                raise Left("PyTorch's operators read more than the program does")
             stack.append((node, True))
             stack.extend((n, False) for n in node.all_input_nodes)
     return tuple(found)
