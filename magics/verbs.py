@@ -191,6 +191,12 @@ def _exclude(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     say(snapshot_text(session.snapshot()))
 
 
+def _include(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    session = _named(variables, words)
+    session.include(_candidate(session, words[1]).digest)
+    say(snapshot_text(session.snapshot()))
+
+
 def _submit(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     session = _named(variables, words)
     candidate = session.submit(_text(variables, session, words[1]))
@@ -254,6 +260,7 @@ VERBS: dict[str, Verb] = {
         ),
         Verb("pin", "NAME DIGEST", "keep a µGraph among the results, whatever its rank", _pin),
         Verb("exclude", "NAME DIGEST", "take a µGraph out of the results", _exclude),
+        Verb("include", "NAME DIGEST", "undo pin or exclude", _include),
         Verb("export", "NAME FILE", "write the session as one HTML page that needs nothing else", _export),
         Verb("load", "NAME", "go on with a stored session, and bind it to NAME", _load, STORE),
         Verb("stored", "", "the names of the stored sessions, the latest first", _stored, STORE),

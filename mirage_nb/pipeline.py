@@ -206,6 +206,10 @@ class Session:
         """Leave a candidate out of the results and of what is built, until it is pinned. Arguments as for `pin`."""
         self.search.exclude(digest)
 
+    def include(self, digest: str) -> None:
+        """Let a candidate stand where its rank puts it: undoes `pin` and `exclude`. Arguments as for `pin`."""
+        self.search.include(digest)
+
     def submit(self, text: str) -> Candidate:
         """Add a muGraph of your own to the results: checked, verified here and now, pinned.
 

@@ -3,6 +3,7 @@
 
 const ZOOM = 1.3;
 const MOST_HEIGHT = 760;
+const READABLE = 0.95; // below this scale text is small: a picture that is taller begins at its top instead
 const PLAY_MS = 450;
 
 // The viewBox of the picture under the canvas; every change keeps its proportions to those of the canvas.
@@ -42,7 +43,15 @@ function makeZoom(canvas) {
     box = { ...box, x: box.x - dx / box.scale, y: box.y - dy / box.scale };
     draw();
   };
-  return { fit, by, move };
+  const begin = () => {
+    fit();
+    if (box.scale >= READABLE) return;
+    const { across } = size();
+    const scale = Math.min(READABLE, Math.max(box.scale, across / width));
+    box = { scale, x: (width - across / scale) / 2, y: 0 };
+    draw();
+  };
+  return { begin, fit, by, move };
 }
 
 function attachZoom(explorer) {
@@ -53,12 +62,12 @@ function attachZoom(explorer) {
   canvas.setAttribute("role", "group");
   canvas.setAttribute("aria-label", "picture of the muGraph; arrows move it, plus and minus zoom, 0 fits it");
   const watch = new ResizeObserver(() => {
-    if (canvas.clientWidth !== seen) zoom.fit();
+    if (canvas.clientWidth !== seen) zoom.begin();
     seen = canvas.clientWidth;
   });
   let seen = canvas.clientWidth;
   canvas.querySelector("svg").setAttribute("role", "group"); // it has parts that take the focus
-  zoom.fit();
+  zoom.begin();
   watch.observe(canvas);
 
   const acts = { in: () => zoom.by(ZOOM), out: () => zoom.by(1 / ZOOM), fit: zoom.fit };

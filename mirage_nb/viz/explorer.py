@@ -63,8 +63,9 @@ def emission(graph: KernelGraph, target: Target, options: Options | None = None)
     return Emission(plan(graph, target, emitted.options), emitted)
 
 
-def explorer_html(graph: KernelGraph, target: Target, options: Options | None = None) -> str:
-    """The explorer of a muGraph; where it cannot be emitted for the target: its picture, its tiles, and the reason."""
+def explorer_html(graph: KernelGraph, target: Target, options: Options | None = None, *, opened: bool = True) -> str:
+    """The explorer of a muGraph, its panels open or closed; where it cannot be emitted for the target: its picture, its
+    tiles, and the reason."""
     try:
         found = emission(graph, target, options)
     except MirageError as error:
@@ -78,7 +79,8 @@ def explorer_html(graph: KernelGraph, target: Target, options: Options | None = 
             panels.append(_kernel(number, found, block, target))
     listing = source_html(source_lines(found.emitted.source, known))
     listing = _panel("CUDA source", listing, f"{len(found.emitted.source.splitlines())} lines")
-    return _framed(mugraph_svg(known, _facts(found.plan)), "".join(panels), listing)
+    drawn = _framed(mugraph_svg(known, _facts(found.plan)), "".join(panels), listing)
+    return drawn if opened else drawn.replace(_OPEN, _CLOSED)
 
 
 def explorer_page(graph: KernelGraph, target: Target, options: Options | None = None) -> str:
@@ -126,8 +128,12 @@ def _kernel(number: int, found: Emission, block: BlockPlan, target: Target) -> s
     )
 
 
+_OPEN, _CLOSED = "<details class='mir-panel' open", "<details class='mir-panel'"
+
+
 def _panel(title: str, body: str, remark: str) -> str:
-    return f"<details class='mir-panel' open><summary>{title} <span>{escape(remark)}</span></summary>{body}</details>"
+    head = f"<summary>{title} <span>{escape(remark)}</span></summary>"
+    return f"{_OPEN} data-branch='panel {title}'>{head}{body}</details>"
 
 
 def _tiles(graph: KernelGraph) -> list[str]:

@@ -7,6 +7,7 @@ a reader chooses. Invariant: no address outside the page stands in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -21,6 +22,7 @@ from mirage_nb.viz.tree import key, sampled
 
 if TYPE_CHECKING:
     from mirage_nb.pipeline import Session
+    from mirage_nb.runtime.race import Lap
 
 OPENED_CANDIDATES = 12
 OPENED_PREFIXES = 40
@@ -39,23 +41,36 @@ _CSS = (
 def session_page(session: Session, moments: tuple[Moment, ...] = ()) -> str:
     """The page; `moments` are the counts over time, where somebody watched."""
     snapshot = session.snapshot()
-    peer = min((lap.timing.median_us for lap in session.baselines if lap.timing is not None), default=None)
+    peer = fastest(session.baselines)
     best = snapshot.best
     facts = f"target {session.target.name}, effort {session.search.effort}"
-    limit = html.header_html(snapshot, session.search.seconds, "")
-    left = html.chart_html(snapshot) + html.history_html(moments or _now(session))
-    right = html.candidates_html(snapshot, best.digest if best else "", peer) + outcomes_html(snapshot)
-    right += _rejected(session) + html.messages_html(snapshot)
-    body = (
-        f"<style>{STYLE}{explorer.CSS}{_CSS}</style><div class='mir mir-view' id='session'>{limit}"
-        f"<p class='mir-none'>{escape(facts)}</p><pre class='mir-program'>{escape(session.program.text)}</pre>"
-        f"<div class='mir-columns'><div class='mir-side'>{left}</div>"
-        f"<div class='mir-main mir-section-candidates'>{right}</div></div>"
-        f"{_candidates(session)}<h4>prefixes</h4><div class='mir-columns mir-section-prefixes'>"
+    listed = html.candidates_html(snapshot, best.digest if best else "", peer) + html.messages_html(snapshot)
+    searched = html.counters_html(snapshot) + html.chart_html(snapshot) + html.history_html(moments or _now(session))
+    prefixes = (
+        "<div class='mir-columns mir-section-prefixes'>"
         f"<div class='mir-side'>{html.prefixes_html(snapshot)}</div><div class='mir-main'>{_prefixes(session)}</div>"
-        f"</div></div><script type='module'>{SCRIPT}\nattachPage(document.getElementById('session'));</script>"
+        "</div>"
+    )
+    folds = (
+        ("the program", f"<pre class='mir-program'>{escape(session.program.text)}</pre>"),
+        ("what the search did", searched),
+        ("verifier outcomes", outcomes_html(snapshot) and outcomes_html(snapshot) + _rejected(session)),
+        ("prefixes", prefixes),
+    )
+    body = (
+        f"<style>{STYLE}{explorer.CSS}{_CSS}</style><div class='mir mir-view' id='session'>"
+        f"{html.header_html(snapshot, session.search.seconds, '')}<p class='mir-none'>{escape(facts)}</p>"
+        f"<div class='mir-columns mir-results'><div class='mir-side mir-section-candidates'>{listed}</div>"
+        f"<div class='mir-main'>{_candidates(session)}</div></div>{''.join(html.fold_html(*fold) for fold in folds)}"
+        f"</div><script type='module'>{SCRIPT}\nattachPage(document.getElementById('session'));</script>"
     )
     return html.page(snapshot.name or "session", body)
+
+
+def fastest(laps: Sequence[Lap]) -> html.Peer | None:
+    """The fastest peer that was timed."""
+    timed = [html.Peer(lap.name, lap.timing.median_us) for lap in laps if lap.timing is not None]
+    return min(timed, key=lambda peer: peer.us, default=None)
 
 
 def export(session: Session, path: Path, moments: tuple[Moment, ...] = ()) -> Path:

@@ -79,7 +79,7 @@ LINES = {
 }
 """Field of `Moment` -> CSS variable of its colour, dashes that repeat it."""
 
-WIDTH, HEIGHT, LEFT, TOP, SIZE = 490.0, 150.0, 44.0, 10.0, 10.5
+WIDTH, HEIGHT, LEFT, TOP, SIZE = 490.0, 150.0, 44.0, 10.0, 11.0
 NAMES = 104.0
 
 STYLE = "".join(

@@ -8,9 +8,12 @@ ignores them. Long lists are cut and say so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
+from mirage_nb.ir import BlockGraph
 from mirage_nb.optimize import Options
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
@@ -36,35 +39,52 @@ STILL_PREFIXES = 60
 CSS = explorer.CSS
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Whom speed-ups are against: a name, and microseconds measured beside ours."""
+
+    name: str
+    us: float
+
+
 def snapshot_html(
     snapshot: Snapshot,
     budget_seconds: float | None = None,
     stage: str = "",
     *,
     target: Target | None = None,
-    peer_us: float | None = None,
+    peer: Peer | None = None,
     moments: Sequence[Moment] = (),
 ) -> str:
-    """All sections in one fragment, the best candidate opened; stands on its own in any page.
+    """All sections in one fragment, the best candidate opened; stands on its own in any page. Results come first, how
+    they were found is in closed sections below.
 
     Args:
         snapshot: what to show.
         budget_seconds: the seconds that the search may take.
         stage: what is being done.
         target: the GPU that it searches for; without it muGraphs are shown without plan and source.
-        peer_us: the fastest peer, in microseconds; speed-ups are against it.
+        peer: the fastest peer; speed-ups of measured times are against it.
         moments: the counts over time.
     """
     best = snapshot.best
     opened = candidate_html(best, target) if best is not None else ""
-    return (
-        f"<style>{STYLE}{CSS}</style><div class='mir mir-view'>"
-        f"{header_html(snapshot, budget_seconds, stage)}"
-        f"<div class='mir-columns'><div class='mir-side'>{chart_html(snapshot)}{history_html(moments)}</div>"
-        f"<div class='mir-main'>{candidates_html(snapshot, best.digest if best else '', peer_us)}"
-        f"{outcomes_html(snapshot)}{messages_html(snapshot)}</div></div>{opened}"
-        f"<details><summary>prefixes</summary>{prefixes_html(snapshot, most=STILL_PREFIXES)}</details></div>"
+    listed = candidates_html(snapshot, best.digest if best else "", peer) + messages_html(snapshot)
+    folds = (
+        ("what the search did", counters_html(snapshot) + chart_html(snapshot) + history_html(moments)),
+        ("verifier outcomes", outcomes_html(snapshot)),
+        ("prefixes", prefixes_html(snapshot, most=STILL_PREFIXES)),
     )
+    return (
+        f"<style>{STYLE}{CSS}</style><div class='mir mir-view'>{header_html(snapshot, budget_seconds, stage)}"
+        f"<div class='mir-columns mir-results'><div class='mir-side'>{listed}</div>"
+        f"<div class='mir-main'>{opened}</div></div>{''.join(fold_html(*fold) for fold in folds)}</div>"
+    )
+
+
+def fold_html(title: str, body: str) -> str:
+    """A closed section; none where there is nothing to show."""
+    return f"<details class='mir-fold'><summary>{title}</summary>{body}</details>" if body else ""
 
 
 def styled(body: str) -> str:
@@ -82,14 +102,39 @@ def page(title: str, body: str) -> str:
 
 
 def header_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: str = "") -> str:
-    """Name, state, progress against the space and against the budget, counts."""
+    """Name, state, what is being done, progress against the space and, where there is one, the budget."""
     state = snapshot.state.value
     running = snapshot.state is State.RUNNING
     doing = f"<span class='mir-stage'>{escape(stage)}</span>" if stage and running else ""
     first = "" if snapshot.first_seconds is None else f", first µGraph after {snapshot.first_seconds:.2f} s"
     limit = limit_of(snapshot, budget_seconds)
-    budget = "" if limit is None else f" of {limit:g} s"
     done, total = snapshot.configurations_done, snapshot.configurations_total
+    space = "the whole space was searched" if snapshot.exhausted else f"{done} of {total} configurations"
+    spent = f"{snapshot.seconds:.1f} s" + ("" if limit is None else f" of {limit:g} s")
+    time = _meter("seconds", snapshot.seconds, budget_seconds) if budget_seconds else ""
+    return (
+        f"<div class='mir-head'><b class='mir-name'>{escape(snapshot.name or 'session')}</b>"
+        f"<span class='mir-state mir-{state}'>{state}</span>{doing}</div>"
+        f"<div class='mir-progress'><div>{_meter('configurations', done, total)}<span title='{_TIPS['space']}'>"
+        f"{space}</span></div><div>{time}<span>{spent}{first}</span></div>"
+        f"<span>{snapshot.verified:,} verified, {snapshot.refuted:,} refuted</span></div>"
+    )
+
+
+_TIPS = {
+    "space": "a configuration: which reduced axes the grid splits, and which one the for-loop runs over",
+    "kept": "applications of an operator that gave a new value which can still become part of the program",
+    "merged": "applications that gave a value which was there already",
+    "pruned": "applications that were cut: by type, abstract expression, canonical form or shift",
+    "structures": "µGraphs without sizes that were read off the values",
+    "verified": "instances of them that the verifier accepted",
+    "refuted": "instances that a random test told apart from the program",
+    "outside LAX": "instances that nobody can judge: no proof, and field trials do not apply",
+}
+
+
+def counters_html(snapshot: Snapshot) -> str:
+    """What was counted, each with what it means."""
     pruned = sum(snapshot.total(outcome) for outcome in Outcome if outcome.name.startswith("PRUNED"))
     counts = (
         ("kept", snapshot.total(Outcome.KEPT)),
@@ -100,16 +145,10 @@ def header_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: 
         ("refuted", snapshot.refuted),
         ("outside LAX", snapshot.outside_lax),
     )
-    numbers = "".join(f"<div><b>{count:,}</b><span>{name}</span></div>" for name, count in counts)
-    space = "the whole space was searched" if snapshot.exhausted else f"{done} of {total} configurations"
-    return (
-        f"<div class='mir-head'><b class='mir-name'>{escape(snapshot.name or 'session')}</b>"
-        f"<span class='mir-state mir-{state}'>{state}</span>{doing}</div>"
-        f"<div class='mir-progress'>{_meter('configurations', done, total)}<span>{space}</span>"
-        f"{_meter('seconds', snapshot.seconds, budget_seconds or 0)}"
-        f"<span>{snapshot.seconds:.1f} s{budget}{first}</span></div>"
-        f"<div class='mir-counts'>{numbers}</div>"
+    numbers = "".join(
+        f"<div title='{_TIPS[name]}'><b>{count:,}</b><span>{name}</span></div>" for name, count in counts
     )
+    return f"<div class='mir-counts'>{numbers}</div>"
 
 
 def _meter(name: str, value: float, most: float) -> str:
@@ -130,58 +169,104 @@ def history_html(moments: Sequence[Moment]) -> str:
     return f"<h4>over time</h4>{history_svg(moments)}" if len(moments) > 1 else ""
 
 
-def candidates_html(snapshot: Snapshot, chosen: str = "", peer_us: float | None = None) -> str:
-    """The verified muGraphs, best first, at most ROWS of them."""
+def candidates_html(snapshot: Snapshot, chosen: str = "", peer: Peer | None = None) -> str:
+    """The verified muGraphs, best first, at most ROWS of them, behind what they are compared with."""
     if not snapshot.candidates:
         return "<h4>verified µGraphs</h4><p class='mir-none'>none yet</p>"
-    columns = (
-        "#",
-        "µGraph",
-        "operators",
-        "kernels",
-        "time",
-        "estimate",
-        "speed-up",
-        "verdict",
-        "error",
-        "configuration",
+    shown = snapshot.candidates[:ROWS]
+    rows = [_row(rank, c, c.digest in snapshot.pinned, _faster(snapshot, c, peer)) for rank, c in enumerate(shown, 1)]
+    filled = [n for n in range(len(COLUMNS)) if any(row[n][1] for row in rows)]
+    head = "".join(
+        f"<th data-column='{place}' scope='col' title='{COLUMNS[n][1]}'>{COLUMNS[n][0]}</th>"
+        for place, n in enumerate(filled)
     )
-    head = "".join(f"<th data-column='{n}' scope='col'>{name}</th>" for n, name in enumerate(columns))
-    rows = [
-        _row(rank, c, c.digest == chosen, peer_us, c.digest in snapshot.pinned)
-        for rank, c in enumerate(snapshot.candidates[:ROWS], start=1)
-    ]
+    body = _baseline(snapshot, peer, filled)
+    for candidate, before, row in zip(shown, (None, *shown), rows, strict=False):
+        body += _line(candidate, before, [row[n] for n in filled], candidate.digest == chosen)
     left = len(snapshot.candidates) - ROWS
     more = f"<p class='mir-none'>and {left} more</p>" if left > 0 else ""
     return (
-        "<h4>verified µGraphs</h4><div class='mir-scroll'><table class='mir-table mir-wide'>"
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{more}"
+        f"<h4>verified µGraphs <span>{ORDER}</span></h4><div class='mir-scroll'><table class='mir-table mir-wide'>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}"
     )
 
 
-def _row(rank: int, candidate: Candidate, chosen: bool, peer_us: float | None, pinned: bool) -> str:
-    verdict, time = candidate.verdict, candidate.time_us
-    speedup = peer_us / time if time and peer_us else None
-    error = "" if candidate.error is None else f"{candidate.error:.1e}"
-    configuration = escape(candidate.configuration)
+ORDER = "fastest first: measured, then executed, then estimated only"
+COLUMNS = (
+    ("#", "the place by time"),
+    ("µGraph", "the start of its digest"),
+    ("time", "measured on the attached GPU, each call behind a foreign kernel"),
+    ("estimate", "of the cost model: it ranks, it is no measurement"),
+    ("speed-up", "against the baseline, measured against measured, estimate against estimate"),
+    ("verdict", "how far it was verified"),
+    ("kernels", "how many it launches"),
+    ("grid", "blocks of each kernel"),
+    ("loop", "the for-loop range of each kernel"),
+    ("configuration", "which reduced axes the grid splits, and which one the for-loop runs over"),
+)
+"""Names and what they mean."""
+
+Cell = tuple[object, str]
+"""What to sort by, and what to show; empty where there is nothing to say."""
+
+
+def _row(rank: int, candidate: Candidate, pinned: bool, faster: str) -> list[Cell]:
+    verdict = candidate.verdict
     mark = " <span class='mir-badge'>pinned</span>" if pinned else ""
-    cells = (
+    bodies = [op.body for op in candidate.graph.ops if isinstance(op.body, BlockGraph)]
+    grids = ["×".join(map(str, body.grid)) or "1" for body in bodies]
+    loops = [str(body.loop) for body in bodies]
+    return [
         (rank, str(rank)),
         (candidate.digest, f"<code>{escape(candidate.digest[:8])}</code>{mark}"),
-        (candidate.operators, str(candidate.operators)),
-        (candidate.kernels, str(candidate.kernels)),
         _time(candidate),
         (candidate.estimate_us, f"<i>≈{candidate.estimate_us:.2f} µs</i>"),
-        (speedup if speedup is not None else -1, f"{speedup:.2f}×" if speedup is not None else "–"),
+        (faster.strip("≈×<i>/") or -1, faster),
         (verdict.kind.value, badge(verdict)),
-        (candidate.error if candidate.error is not None else -1, error),
-        (candidate.configuration, f"<span title='{configuration}'>{configuration}</span>"),
-    )
-    inside = "".join(f"<td data-value='{escape(str(value))}'>{text}</td>" for value, text in cells)
+        (candidate.kernels, str(candidate.kernels)),
+        (math.prod(bodies[0].grid) if bodies else 0, ", ".join(grids)),
+        (bodies[0].loop if bodies else 0, ", ".join(loops) if any(body.loop > 1 for body in bodies) else ""),
+        (candidate.configuration, escape(candidate.configuration)),
+    ]
+
+
+def _line(candidate: Candidate, before: Candidate | None, cells: Sequence[Cell], chosen: bool) -> str:
+    """A row; a line above it where another group begins."""
+    divides = " class='mir-divide'" if before is not None and _group(candidate) != _group(before) else ""
+    inside = "".join(f"<td data-value='{escape(str(value))}'>{text or '–'}</td>" for value, text in cells)
     return (
-        f"<tr tabindex='0' data-choose='candidate:{escape(candidate.digest)}' "
+        f"<tr{divides} tabindex='0' data-choose='candidate:{escape(candidate.digest)}' "
         f"aria-current='{str(chosen).lower()}'>{inside}</tr>"
     )
+
+
+def _group(candidate: Candidate) -> int:
+    return 0 if candidate.time_us is not None else 1 if candidate.executed_on else 2
+
+
+def _faster(snapshot: Snapshot, candidate: Candidate, peer: Peer | None) -> str:
+    """The speed-up, measured against measured, else estimate against estimate and marked so; empty without either."""
+    if candidate.time_us and peer is not None:
+        return f"{peer.us / candidate.time_us:.2f}×"
+    base = snapshot.baseline
+    if candidate.time_us or base is None or base.digest == candidate.digest:
+        return ""
+    return f"<i>≈{base.estimate_us / candidate.estimate_us:.2f}×</i>"
+
+
+def _baseline(snapshot: Snapshot, peer: Peer | None, filled: Sequence[int]) -> str:
+    """What speed-ups are against: the fastest peer that was measured, the estimate of the program's own operators."""
+    base = snapshot.baseline
+    if peer is None and base is None:
+        return ""
+    shown = {1: escape(peer.name) if peer is not None else "the program's own operators"}
+    if peer is not None:
+        shown[2] = f"{peer.us:.2f} µs"
+    if base is not None:
+        shown[3] = f"<i>≈{base.estimate_us:.2f} µs</i>"
+        shown[6] = str(base.kernels)
+    cells = "".join(f"<td>{shown.get(n, '')}</td>" for n in filled)
+    return f"<tr class='mir-baseline' title='what speed-ups are against'>{cells}</tr>"
 
 
 def _time(candidate: Candidate) -> tuple[float, str]:
@@ -191,7 +276,7 @@ def _time(candidate: Candidate) -> tuple[float, str]:
     if candidate.before is not None:
         us, on = candidate.before.us, escape(candidate.before.on)
         return us, f"<i title='as stored: measured before on {on}'>{us:.2f} µs stored</i>"
-    return 1e9, "–"
+    return 1e9, ""
 
 
 def candidate_html(
@@ -205,6 +290,7 @@ def candidate_html(
     facts = [
         ("time", escape(duration(candidate)) + _place(candidate)),
         ("sizes", escape(sizes)),
+        ("operators", f"{candidate.operators} in {candidate.kernels} kernel{'s' * (candidate.kernels != 1)}"),
         ("configuration", escape(candidate.configuration)),
         ("note", escape(candidate.note)),
         ("digest", f"<code>{escape(candidate.digest[:16])}</code>"),
@@ -214,7 +300,7 @@ def candidate_html(
     graph = candidate.graph
     drawn = framed(mugraph_svg(graph), "its picture")
     if target is not None:
-        drawn = explorer.explorer_html(graph, target, options)
+        drawn = explorer.explorer_html(graph, target, options, opened=False)
     return (
         f"<div class='mir-detail'><div class='mir-title'><h4>µGraph {escape(candidate.digest[:8])}</h4>{buttons}</div>"
         f"{verdict_html(candidate.verdict)}{facts_html(facts)}{drawn}</div>"

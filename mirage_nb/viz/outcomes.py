@@ -30,7 +30,7 @@ def outcomes_html(snapshot: Snapshot, chosen: str = "") -> str:
         "<div class='mir-scroll mir-short'><table class='mir-table mir-wide'>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows[:ROWS])}</tbody></table></div>"
     )
-    return f"<h4>verifier outcomes</h4><p class='mir-none'>{_summary(snapshot, aside)}</p>{table if rows else ''}"
+    return f"<p class='mir-none'>{_summary(snapshot, aside)}</p>{table if rows else ''}"
 
 
 def _summary(snapshot: Snapshot, aside: Sequence[Candidate]) -> str:

@@ -22,8 +22,8 @@ COLOUR: Mapping[Outcome, str] = {
 }
 """The CSS variable --mir-NAME that colours an outcome."""
 
-WIDTH, ROW, BAR_LEFT, BAR_WIDTH = 490.0, 17.0, 30.0, 370.0
-SIZE = 10.5
+WIDTH, ROW, BAR_LEFT, BAR_WIDTH = 520.0, 17.0, 30.0, 390.0
+SIZE = 11.0
 SEEN = 2.0
 
 STYLE = "".join(f".mir .{name}{{fill:var(--mir-{name})}}" for name in COLOUR.values())

@@ -10,7 +10,7 @@ function sortRows(section, order) {
   const body = section.querySelector("tbody");
   if (!body || order.column === null || !head[order.column]) return;
   const value = (row) => row.children[order.column].dataset.value ?? "";
-  const rows = [...body.children].sort((a, b) => order.sign * compare(value(a), value(b)));
+  const rows = [...body.querySelectorAll("tr:not(.mir-baseline)")].sort((a, b) => order.sign * compare(value(a), value(b)));
   body.append(...rows);
   head[order.column].setAttribute("aria-sort", order.sign > 0 ? "ascending" : "descending");
 }

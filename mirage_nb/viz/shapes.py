@@ -12,7 +12,7 @@ from html import escape
 
 from mirage_nb.viz import svg
 
-NAME, SMALL = 12.0, 10.5
+NAME, SMALL = 12.0, 11.0
 LINE, PILL = 24.0, 17.0
 
 

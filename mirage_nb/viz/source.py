@@ -9,7 +9,7 @@ Invariant: operators that no comment names were computed inside the steps that r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -109,10 +109,32 @@ def _kernel_lines(kernel: _Kernel, texts: list[str]) -> Iterator[Line]:
 
 
 def source_html(lines: Iterable[Line]) -> str:
-    """The listing: a line is an element with `data-ops`, comments and barriers are told apart."""
+    """The listing: a line is an element with `data-ops`, barriers are told apart, words and comments are coloured."""
+    known = tuple(lines)
     shown = []
-    for number, line in enumerate(lines, start=1):
-        cls = " mir-barrier" if line.barrier else " mir-comment" if line.text.lstrip().startswith("//") else ""
+    for number, (line, text) in enumerate(zip(known, _coloured([line.text for line in known]), strict=True), start=1):
+        cls = " mir-barrier" if line.barrier else ""
         ops = f" data-ops='{' '.join(line.owners)}'" if line.owners else ""
-        shown.append(f"<span class='mir-line{cls}'{ops}><i>{number}</i>{escape(line.text)}\n</span>")
+        shown.append(f"<span class='mir-line{cls}'{ops}><i>{number}</i>{text}\n</span>")
     return f"<pre class='mir-source' tabindex='0' role='region' aria-label='CUDA source'>{''.join(shown)}</pre>"
+
+
+_COLOURED = {"Keyword": "word", "Comment": "comment", "Number": "number", "String": "number"}
+"""Kinds of tokens, as Pygments calls them, and the class that colours them."""
+
+
+def _coloured(texts: Sequence[str]) -> list[str]:
+    """Lines of CUDA C++ as HTML; without Pygments, which comes with IPython, in one colour."""
+    try:
+        from pygments.lexers import CppLexer
+    except ImportError:
+        return [escape(text) for text in texts]
+    shown = [""]
+    for kind, text in CppLexer(stripnl=False, ensurenl=False).get_tokens("\n".join(texts)):
+        cls = next((_COLOURED[part] for part in map(str, kind) if part in _COLOURED), "")
+        first, *others = text.split("\n")
+        for number, part in enumerate((first, *others)):
+            if number:
+                shown.append("")
+            shown[-1] += f"<b class='mir-{cls}'>{escape(part)}</b>" if cls and part.strip() else escape(part)
+    return shown

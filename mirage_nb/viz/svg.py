@@ -19,9 +19,10 @@ _THEME = """
 --mir-soft:var(--vscode-descriptionForeground,var(--jp-content-font-color2,{soft}));
 --mir-ground:var(--vscode-editor-background,var(--jp-layout-color1,{ground}));
 --mir-line:var(--vscode-panel-border,var(--jp-border-color1,{line}));
+--mir-word:var(--jp-mirror-editor-keyword-color,{word});--mir-number:var(--jp-mirror-editor-number-color,{number});
 """.strip()
-_LIGHT = _THEME.format(fg="#1f2328", soft="#57606a", ground="#fff", line="#b6bec8")
-_DARK = _THEME.format(fg="#e6e6e6", soft="#a8b0b8", ground="#16181c", line="#4a525c")
+_LIGHT = _THEME.format(fg="#1f2328", soft="#57606a", ground="#fff", line="#b6bec8", word="#0b5a8a", number="#94450a")
+_DARK = _THEME.format(fg="#e6e6e6", soft="#a8b0b8", ground="#16181c", line="#4a525c", word="#7cc4f0", number="#f0a070")
 STYLE = (
     """
 .mir{--mir-light;

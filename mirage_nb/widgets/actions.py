@@ -33,6 +33,7 @@ class Field:
     read: Callable[[str], object]
     values: tuple[str, ...] = ()
     hint: str = ""
+    tip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ def _count(text: str) -> int:
 
 
 EXTEND = (
-    Field("effort", "effort", str, tuple(EFFORTS)),
-    Field("max_block_ops", "block operators", _count, hint="as before"),
+    Field("effort", "effort", str, tuple(EFFORTS), tip="sets of axioms and bounds, each larger than the one before"),
+    Field("max_block_ops", "block operators", _count, hint="as before", tip="most operators of one kernel"),
     Field("seconds", "seconds", _positive, hint="no limit"),
     Field("max_values", "values", _count, hint="as before"),
     Field("configuration_seconds", "seconds each", _positive, hint="as before"),
@@ -111,6 +112,7 @@ class Actions:
             "stop": self._plain,
             "pin": self._marked,
             "exclude": self._marked,
+            "include": self._marked,
             "extend": self._extend,
             "tune": self._tune,
             "submit": self._submit,
@@ -124,7 +126,10 @@ class Actions:
     def _marked(self, content: Mapping[str, object]) -> Answer:
         name, digest = str(content["do"]), str(content.get("digest", ""))
         getattr(self.session, name)(digest)
-        return Answer(f"<p role='status'>µGraph {escape(digest[:8])}: {name}</p>")
+        undo = _button("include", digest, "undo", "let it stand where its rank puts it", self.able("include"))
+        return Answer(
+            f"<p role='status'>µGraph {escape(digest[:8])}: {_DONE[name]} {undo if name != 'include' else ''}</p>"
+        )
 
     def _extend(self, content: Mapping[str, object]) -> Answer:
         now = self.now()
@@ -170,12 +175,14 @@ class Actions:
         return given
 
 
+_DONE = {"pin": "pinned", "exclude": "excluded", "include": "stands where its rank puts it"}
+
 SLOW_ACTIONS = frozenset({"submit", "explain"})
 """They check and verify before they return."""
 
 
-def controls_html(actions: Actions, state: State) -> str:
-    """Buttons that steer, and the forms that continue a search with other bounds and that time more."""
+def steer_html(state: State) -> str:
+    """Buttons that pause and stop what runs."""
     live = state in LIVE
     steering = [] if not live else ["resume" if state is State.PAUSED else "pause", "stop"]
     hints = {"pause": "let the workers sleep", "resume": "go on", "stop": "end the search and keep what was found"}
@@ -183,14 +190,18 @@ def controls_html(actions: Actions, state: State) -> str:
         f"<button type='button' class='mir-button' data-do='{name}' title='{hints[name]}'>{name}</button>"
         for name in steering
     )
+    return f"<div class='mir-steer' role='group' aria-label='steer the search'>{buttons}</div>" if buttons else ""
+
+
+def controls_html(actions: Actions, state: State) -> str:
+    """The forms that continue a search with other bounds and that time more."""
     forms = _form(
         actions, "extend", "apply and continue", EXTEND, actions.now(), below=boards.boards_html(actions.session)
     )
-    busy = "the search still runs" if live else ""
+    busy = "the search still runs" if state in LIVE else ""
     forms += _form(actions, "tune", "time more on the GPU", TUNE, {}, busy)
-    steer = f"<div class='mir-steer' role='group' aria-label='steer the search'>{buttons}</div>" if buttons else ""
-    tuning = f"<summary>tune by hand</summary><div class='mir-forms'>{forms}</div>"
-    return f"{steer}<details class='mir-tuning' open>{tuning}</details>"
+    opens = "<details class='mir-fold mir-tuning'><summary>tune by hand</summary>"
+    return f"{opens}<div class='mir-forms'>{forms}</div></details>"
 
 
 def _form(
@@ -214,11 +225,12 @@ def _form(
 def _input(field: Field, now: str, off: str) -> str:
     if field.values:
         options = "".join(f"<option{' selected' * (v == now)}>{v}</option>" for v in field.values)
-        return f"<label>{field.label} <select name='{field.name}'{off}>{options}</select></label>"
+        select = f"<select name='{field.name}'{off}>{options}</select>"
+        return f"<label title='{field.tip}'>{field.label} {select}</label>"
     kind = "number' step='any" if field.read is _positive else "number"
     return (
-        f"<label>{field.label} <input type='{kind}' min='0' name='{field.name}' value='{escape(now)}' "
-        f"placeholder='{field.hint}'{off}></label>"
+        f"<label title='{field.tip}'>{field.label} <input type='{kind}' min='0' name='{field.name}' "
+        f"value='{escape(now)}' placeholder='{field.hint}'{off}></label>"
     )
 
 
@@ -227,15 +239,24 @@ def candidate_buttons(actions: Actions, digest: str, compared: bool, pinned: boo
     rows = (
         ("compare", "compare with another", "choose this one, then another row", True),
         ("edit", "edit the text", "put its text into the editor below", True),
-        ("pin", "pin", "keep it at the top", actions.able("pin") and not pinned),
-        ("exclude", "exclude", "take it out of the results", actions.able("exclude")),
+        ("include", "unpin", "let it stand where its rank puts it", actions.able("include"))
+        if pinned
+        else ("pin", "pin", "keep it in the list and build it, whatever its rank", actions.able("pin")),
+        ("exclude", "exclude", "take it out of the results; it can be undone", actions.able("exclude")),
     )
     shown = "".join(
-        f"<button type='button' class='mir-button' data-do='{name}' data-digest='{escape(digest)}' title='{hint}'"
-        f"{'' if able else ' disabled'}{_pressed(name, compared)}>{label}</button>"
+        _button(name, digest, label, hint, able, _pressed(name, compared))
         for name, label, hint, able in rows
     )
     return f"<span class='mir-actions' role='group' aria-label='this µGraph'>{shown}</span>"
+
+
+def _button(name: str, digest: str, label: str, hint: str, able: bool, more: str = "") -> str:
+    off = "" if able else " disabled"
+    return (
+        f"<button type='button' class='mir-button' data-do='{name}' data-digest='{escape(digest)}' title='{hint}'"
+        f"{off}{more}>{label}</button>"
+    )
 
 
 def _pressed(name: str, compared: bool) -> str:
@@ -250,7 +271,7 @@ def editor_html(actions: Actions, text: str, opened: bool) -> str:
         for name, label in (("submit", "check, verify and time"), ("explain", "explain"))
     )
     return (
-        f"<details class='mir-editor'{' open' if opened else ''}><summary>a µGraph of your own</summary>"
+        f"<details class='mir-fold mir-editor'{' open' if opened else ''}><summary>a µGraph of your own</summary>"
         "<form class='mir-form mir-column' data-do='submit'>"
         "<label>text of a µGraph; choose one above and press “edit the text” to begin with it</label>"
         f"<textarea name='text' rows='14' spellcheck='false' aria-label='text of a µGraph'>{escape(text)}</textarea>"

@@ -2,12 +2,14 @@
 // The sections are made (and escaped) in Python, see mirage_nb/viz/html.py and mirage_nb/widgets/actions.py; here
 // they are only placed. mirage_nb/viz/explorer.js and sections.js stand in front of this text.
 
+// What stands below each other; a list in a list is a column. Results come first; a title makes a closed section.
 const LAYOUT = [
-  ["header", "root"], ["controls", "root"], ["notice", "root"],
-  ["chart", "side"], ["history", "side"], ["candidates", "main"], ["outcomes", "main"],
-  ["rejected", "main"], ["messages", "main"],
-  ["compared", "root"], ["candidate", "root"], ["editor", "root"], ["answer", "root"],
-  ["prefixes", "left"], ["prefix", "right"],
+  { sections: ["steer", "header", "notice"] },
+  { className: "mir-results", columns: [["candidates", "messages"], ["candidate"]] },
+  { sections: ["compared", "controls", "editor", "answer"] },
+  { title: "what the search did", sections: ["counters"], columns: [["chart"], ["history"]] },
+  { title: "verifier outcomes", sections: ["outcomes", "rejected"] },
+  { title: "prefixes", className: "mir-walk", columns: [["prefixes"], ["prefix"]] },
 ];
 const PAUSE_MS = 800;
 
@@ -25,7 +27,7 @@ const branches = (section) => [...section.querySelectorAll("details[data-branch]
 function replaceSection(section, html, order) {
   const old = [...section.querySelectorAll(".mir-scroll,.mir-picture")].map((n) => [n.scrollTop, n.scrollLeft]);
   const open = new Map(branches(section).map((n) => [n.dataset.branch, n.open]));
-  const tuning = section.querySelector("details:not([data-branch]):not(.mir-editor)")?.open;
+  const tuning = section.querySelector(".mir-tuning")?.open;
   const filter = section.querySelector("[data-filter]")?.value;
   const input = (n) => `${n.form.dataset.do}.${n.name}`;
   const typed = new Map([...section.querySelectorAll("form [name]")]
@@ -60,20 +62,32 @@ function replaceSection(section, html, order) {
   [...section.querySelectorAll("[tabindex],summary,button,input,select")].find(same)?.focus({ preventScroll: true });
 }
 
+// A closed section with nothing in it is not shown.
+function fold(title, parent) {
+  const node = make("details", "mir-fold", parent);
+  make("summary", "", node).textContent = title;
+  return node;
+}
+
 function build(el) {
-  const places = { root: make("div", "mir mir-view mir-live", el) };
+  const root = make("div", "mir mir-view mir-live", el);
   const sections = {};
-  const split = (a, b, cls) => {
-    const columns = make("div", `mir-columns ${cls}`, places.root);
-    places[a] = make("div", "mir-side", columns);
-    places[b] = make("div", "mir-main", columns);
-  };
-  for (const [name, place] of LAYOUT) {
-    if (place === "side" && !places.side) split("side", "main", "");
-    if (place === "left" && !places.left) split("left", "right", "mir-walk");
-    sections[name] = make("div", `mir-section-${name}`, places[place]);
+  const place = (names, parent) => names.forEach((name) => {
+    sections[name] = make("div", `mir-section-${name}`, parent);
+  });
+  for (const { title, className, sections: names, columns } of LAYOUT) {
+    const parent = title ? fold(title, root) : root;
+    place(names ?? [], parent);
+    if (!columns) continue;
+    const row = make("div", `mir-columns ${className ?? ""}`, parent);
+    columns.forEach((column, n) => place(column, make("div", n ? "mir-main" : "mir-side", row)));
   }
-  return { root: places.root, sections };
+  return { root, sections };
+}
+
+function hideEmpty(section) {
+  const around = section.closest("details.mir-fold");
+  if (around) around.hidden = ![...around.querySelectorAll("[class^=mir-section-]")].some((n) => n.innerHTML);
 }
 
 // Keys pressed on what has the focus in here belong to the view, not to the notebook, which asks for this attribute
@@ -103,6 +117,7 @@ function render({ model, el }) {
     const show = () => {
       ends[name]?.();
       replaceSection(section, model.get(name), order);
+      hideEmpty(section);
       ends[name] = attachExplorers(section);
       keepKeys(section);
     };

@@ -42,6 +42,7 @@ from mirage_nb.widgets.actions import (
     candidate_buttons,
     controls_html,
     editor_html,
+    steer_html,
 )
 from mirage_nb.widgets.explorer_view import still_html
 
@@ -86,7 +87,9 @@ class SessionView(anywidget.AnyWidget):
 
     state = traitlets.Unicode("waiting").tag(sync=True)
     header = traitlets.Unicode("").tag(sync=True)
+    steer = traitlets.Unicode("").tag(sync=True)
     controls = traitlets.Unicode("").tag(sync=True)
+    counters = traitlets.Unicode("").tag(sync=True)
     chart = traitlets.Unicode("").tag(sync=True)
     history = traitlets.Unicode("").tag(sync=True)
     candidates = traitlets.Unicode("").tag(sync=True)
@@ -150,7 +153,7 @@ class SessionView(anywidget.AnyWidget):
             self._budget_seconds,
             stage,
             target=self._target,
-            peer_us=self._peer(),
+            peer=self._peer(),
             moments=self._history.moments,
         )
         return {
@@ -270,9 +273,13 @@ class SessionView(anywidget.AnyWidget):
         peer = self._peer()
         if self._changed("chart", dict(snapshot.counts)):
             self.chart = html.chart_html(snapshot)
+        counted = (snapshot.structures, snapshot.verified, snapshot.refuted, snapshot.outside_lax)
+        if self._changed("counters", (dict(snapshot.counts), counted)):
+            self.counters = html.counters_html(snapshot)
         self.history = html.history_html(self._history.moments)
         self._show_outcomes(snapshot)
-        if self._changed("candidates", (snapshot.candidates, snapshot.pinned, chosen and chosen.digest, peer)):
+        shown = (snapshot.candidates, snapshot.pinned, snapshot.baseline, chosen and chosen.digest, peer)
+        if self._changed("candidates", shown):
             self.candidates = html.candidates_html(snapshot, chosen.digest if chosen else "", peer)
 
     def _show_outcomes(self, snapshot: Snapshot) -> None:
@@ -285,6 +292,7 @@ class SessionView(anywidget.AnyWidget):
 
     def _show_controls(self, snapshot: Snapshot) -> None:
         if self._changed("controls", (snapshot.state, self._actions.now(), boards.state(self._session))):
+            self.steer = steer_html(snapshot.state)
             self.controls = controls_html(self._actions, snapshot.state)
 
     def _show_opened(self, snapshot: Snapshot) -> None:
@@ -325,10 +333,9 @@ class SessionView(anywidget.AnyWidget):
         winners = getattr(self._session, "winners", ())
         return next((w.emitted.options for w in winners if w.candidate.digest == digest), None)
 
-    def _peer(self) -> float | None:
-        """The fastest peer that was timed, in microseconds."""
-        laps = getattr(self._session, "baselines", ())
-        return min((lap.timing.median_us for lap in laps if lap.timing is not None), default=None)
+    def _peer(self) -> html.Peer | None:
+        """The fastest peer that was timed."""
+        return export.fastest(getattr(self._session, "baselines", ()))
 
     # -- what the reader does -----------------------------------------------------------------------
 

@@ -36,6 +36,10 @@ return rms_norm(X) @ W
 """
 
 
+OPEN = "document.querySelectorAll('.mir-live .mir-fold, .mir-live .mir-panel').forEach((n) => { n.open = true; })"
+"""Opens every closed section of the live view."""
+
+
 class Server:
     """A running JupyterLab: its folder and its address."""
 

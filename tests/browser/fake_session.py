@@ -219,6 +219,11 @@ class FakeSession:
         """Leave it out from now on."""
         self.excluded.add(digest)
 
+    def include(self, digest: str) -> None:
+        """Let it stand where it stood."""
+        self.pinned.discard(digest)
+        self.excluded.discard(digest)
+
     def submit(self, text: str) -> Candidate:
         """The muGraph of a text, refuted if it has no Matmul."""
         graph = parse_graph(text)

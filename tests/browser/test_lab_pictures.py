@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.viz import counts_svg, mugraph_svg, page, prefix_svg
-from tests.browser.conftest import CELL, PAGE_MS, Notebook
+from tests.browser.conftest import CELL, OPEN, PAGE_MS, Notebook
 from tests.browser.fake_session import prefixes, snapshot
 from tests.viz.mugraph_samples import SAMPLES
 
@@ -74,6 +74,7 @@ def test_the_view_looks_as_it_did(
     tab = notebook.page
     tab.wait_for_function("document.querySelector('.mir-live .mir-state')?.innerText === 'finished'")
     tab.wait_for_selector(".mir-live .mir-explorer.mir-ready")
+    tab.evaluate(OPEN)
     tab.evaluate("document.querySelectorAll('.mir-tree details').forEach((n) => { n.open = true; })")
     tab.locator(".mir-live [data-choose^='prefix:11@']").click()
     tab.wait_for_selector(".mir-section-prefix svg")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirage_nb.ir.text import print_graph
-from tests.browser.conftest import CELL, PAGE_MS, Notebook, Server
+from tests.browser.conftest import CELL, OPEN, PAGE_MS, Notebook, Server
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 pytestmark = pytest.mark.browser
@@ -23,6 +23,7 @@ def finished(open_notebook: Callable[..., Notebook]) -> Notebook:
     notebook = open_notebook(CELL, CALLS, "%mirage show fused best", seconds=0.3)
     notebook.run(1)
     notebook.page.wait_for_function(ENDED)
+    notebook.page.evaluate(OPEN)
     return notebook
 
 
@@ -46,6 +47,8 @@ def test_forms_reach_the_session(finished: Notebook) -> None:
     page.wait_for_function("document.querySelector('.mir-section-candidates').innerText.includes('pinned')")
     page.locator(".mir-live [data-do=exclude]").click()
     page.wait_for_function("document.querySelectorAll('.mir-section-candidates tr[data-choose]').length === 11")
+    page.locator(".mir-section-notice").get_by_role("button", name="undo").click()
+    page.wait_for_function("document.querySelectorAll('.mir-section-candidates tr[data-choose]').length === 12")
     finished.run(2)
     said = finished.output(2)
     assert "'effort': 'standard', 'seconds': 7.5, 'max_block_ops': 30" in said
@@ -79,6 +82,9 @@ def test_the_explorer_moves_zooms_and_links(finished: Notebook) -> None:
     page = finished.page
     page.wait_for_selector(".mir-live .mir-explorer.mir-ready")
     box = "document.querySelector('.mir-live .mir-canvas svg').getAttribute('viewBox')"
+    page.evaluate(OPEN)
+    page.locator(".mir-live .mir-canvas").focus()
+    page.keyboard.press("0")
     fitted = page.evaluate(box)
     page.locator(".mir-live [data-zoom=in]").click()
     zoomed = page.evaluate(box)
@@ -183,11 +189,12 @@ def test_controls_have_names_texts_have_contrast_and_keys_reach_all(
     page = notebook.page
     page.wait_for_function(ENDED)
     page.wait_for_selector(".mir-live .mir-explorer.mir-ready")
+    page.evaluate(OPEN)
     assert page.evaluate(UNNAMED) == []
     assert page.evaluate(CONTRAST) == {}
     reached = set()
     page.locator(".mir-live .mir-tuning > summary").focus()
-    for _ in range(90):
+    for _ in range(160):
         page.keyboard.press("Tab")
         reached.add(page.evaluate(FOCUSED))
     wanted: set[Any] = {"effort", "seconds", "compare", "pin", "in", "play", "mir-canvas", "mir-source"}

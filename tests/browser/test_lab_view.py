@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import CELL, PAGE_MS, Notebook, Server
+from tests.browser.conftest import CELL, OPEN, PAGE_MS, Notebook, Server
 
 pytestmark = pytest.mark.browser
 
@@ -89,6 +89,7 @@ def finished(open_notebook: Callable[..., Notebook]) -> Notebook:
     notebook = open_notebook(CELL, "%mirage show fused", "fused.stop(); 1 + 1", seconds=0.3)
     notebook.run(1)
     notebook.page.wait_for_function("document.querySelector('.mir-live .mir-state')?.innerText === 'finished'")
+    notebook.page.evaluate(OPEN)
     return notebook
 
 
@@ -119,8 +120,8 @@ def test_rows_open_with_mouse_and_keyboard(finished: Notebook) -> None:
 
 def test_columns_sort_both_ways(finished: Notebook) -> None:
     page = finished.page
-    head = page.locator(".mir-live .mir-section-candidates th").nth(5)
-    column = ".mir-live .mir-section-candidates td:nth-child(6)"
+    head = page.locator(".mir-live .mir-section-candidates th").nth(2)
+    column = ".mir-live .mir-section-candidates td:nth-child(3)"
 
     def times() -> list[float]:
         return [float(text.strip("≈ µs")) for text in page.locator(column).all_inner_texts()]
@@ -174,6 +175,29 @@ def test_the_saved_notebook_holds_the_end_as_html_and_text(finished: Notebook, s
     assert "mir-view" in "".join(data["text/html"]) and "12</b><span>verified" in "".join(data["text/html"])
     assert "application/vnd.jupyter.widget-view+json" in outputs[0]["data"]
     assert len(outputs) == 2
+
+
+def test_results_come_first(open_notebook: Callable[..., Notebook]) -> None:
+    """Table and picture begin on the first screen of a small laptop, all else is closed, and no row is cut off."""
+    notebook = open_notebook(CELL, seconds=0.3, width=1280)
+    notebook.run(1)
+    page = notebook.page
+    page.wait_for_selector(".mir-live .mir-explorer.mir-ready")
+    page.wait_for_function("document.querySelector('.mir-live .mir-state')?.innerText === 'finished'")
+    view, table, picture = (
+        page.locator(f".mir-live{part}").first.bounding_box()
+        for part in ("", " .mir-section-candidates table", " .mir-canvas")
+    )
+    assert table["y"] - view["y"] < 130 and picture["y"] - view["y"] < 330
+    assert view["height"] < 1400
+    assert page.locator(".mir-live .mir-fold[open]").count() == 0
+    clipped = "(n => n.scrollWidth > n.clientWidth + 1)(document.querySelector('.mir-section-candidates .mir-scroll'))"
+    assert not page.evaluate(clipped), "the table fits its column"
+    assert page.evaluate(SMALLEST) >= 10.4, "text of the picture is readable without zoom"
+
+
+SMALLEST = """() => Math.min(...[...document.querySelectorAll('.mir-live .mir-canvas svg text')]
+    .map((n) => parseFloat(getComputedStyle(n).fontSize) * n.getScreenCTM().a))"""
 
 
 def test_narrow_pages_put_the_columns_below_each_other(open_notebook: Callable[..., Notebook]) -> None:

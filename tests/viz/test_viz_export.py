@@ -22,8 +22,8 @@ class Exported(FakeSession):
     program = SimpleNamespace(text="X: f16[16, 1024]\nreturn X  # <b>")
     winners: tuple[Any, ...] = ()
     baselines = (
-        SimpleNamespace(timing=SimpleNamespace(median_us=9.0)),
-        SimpleNamespace(timing=None),
+        SimpleNamespace(name="eager", timing=SimpleNamespace(median_us=9.0)),
+        SimpleNamespace(name="torch.compile", timing=None),
     )
 
 

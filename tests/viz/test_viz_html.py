@@ -13,9 +13,12 @@ from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 from mirage_nb.viz import page, snapshot_html, snapshot_text
 from mirage_nb.viz.html import (
     LINES,
+    ORDER,
     ROWS,
+    Peer,
     candidate_html,
     candidates_html,
+    counters_html,
     header_html,
     messages_html,
     prefix_html,
@@ -102,8 +105,8 @@ def test_a_measured_time_is_told_from_an_estimate() -> None:
 
 def test_a_time_that_was_measured_before_says_so_and_is_no_speed_up() -> None:
     one = replace(candidates(1)[0], before=Timed(5.25, "NVIDIA <H200>"))
-    html = candidates_html(replace(snapshot(), candidates=(one,)), "", 10.5)
-    assert "5.25 µs stored" in html and "measured before on NVIDIA &lt;H200&gt;" in html and "×" not in html
+    html = candidates_html(replace(snapshot(), candidates=(one,)), "", Peer("eager", 10.5))
+    assert "5.25 µs stored" in html and "measured before on NVIDIA &lt;H200&gt;" in html and "2.00×" not in html
     assert "5.25 µs as stored, of NVIDIA <H200>" in snapshot_text(replace(snapshot(), candidates=(one,)))
     assert "µs stored" not in candidates_html(replace(snapshot(), candidates=(replace(one, time_us=6.0),)))
 
@@ -137,9 +140,35 @@ def test_a_function_of_the_author_is_called_by_its_name() -> None:
 def test_speed_ups_are_against_the_fastest_peer_and_only_for_measured_times() -> None:
     (one,) = candidates(1)
     timed = replace(snapshot(), candidates=(replace(one, time_us=5.0), replace(one, digest="f" * 8)))
-    html = candidates_html(timed, "", 12.5)
-    assert html.count("×") == 1 and "2.50×" in html
-    assert "×" not in candidates_html(timed, "", None)
+    html = candidates_html(timed, "", Peer("torch.compile", 12.5))
+    assert html.count("2.50×") == 1 and "torch.compile" in html and "12.50 µs" in html
+    assert "×</td>" not in html.replace("2.50×", "") and "speed-up" not in candidates_html(timed, "", None)
+
+
+def test_without_a_gpu_estimates_are_against_that_of_the_programs_own_operators() -> None:
+    one, two = (replace(c, estimate_us=us) for c, us in zip(candidates(2), (4.0, 10.0), strict=True))
+    base = replace(two, digest="b" * 8)
+    html = candidates_html(replace(snapshot(), candidates=(one, two, base), baseline=base), "", None)
+    assert "<i>≈2.50×</i>" in html and "<i>≈1.00×</i>" in html and html.count("≈1.00×") == 1
+    assert "the program's own operators" in html and "mir-baseline" in html
+    measured = replace(one, time_us=2.0)
+    assert "×</i>" not in candidates_html(replace(snapshot(), candidates=(measured,), baseline=base), "", None)
+
+
+def test_the_table_says_its_order_and_shows_no_empty_column() -> None:
+    one, two, three = candidates(3)
+    shown = replace(snapshot(), candidates=(replace(one, time_us=5.0), replace(two, executed_on="CPU edition"), three))
+    html = candidates_html(shown)
+    assert ORDER in html and html.count("mir-divide") == 2, "a line where what is only executed begins, and estimated"
+    assert ">time</th>" in html and ">speed-up</th>" not in html
+    without = candidates_html(replace(shown, candidates=(one, two, three)))
+    assert ">time</th>" not in without and "title=" in without
+    assert [html.count(f">{cell}</td>") for cell in ("2×8×16, 2×64", "4, 1")] == [1, 1], "grid and loop of each kernel"
+
+
+def test_counters_say_what_they_count() -> None:
+    found = counters_html(snapshot())
+    assert found.count("<div title='") == 7 and "title=''" not in found and "12</b>" in found
 
 
 def test_pinned_rows_say_so() -> None:
@@ -159,6 +188,7 @@ def test_progress_is_bounded() -> None:
     late = replace(snapshot(0.5, State.RUNNING), seconds=99.0)
     assert "width:100.0%" in header_html(late, 30)
     assert "width:50.0%" in header_html(late, None)
+    assert "aria-label='seconds'" not in header_html(late, None), "no bar against nothing"
     assert "width:0.0%" in header_html(replace(late, configurations_total=0, configurations_done=0), None)
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("anywidget")
 from mirage_nb.ir.text import print_graph
 from mirage_nb.search.session.progress import State
 from mirage_nb.verify.verdict import VerdictKind
-from mirage_nb.widgets.actions import Actions, candidate_buttons, controls_html, editor_html
+from mirage_nb.widgets.actions import Actions, candidate_buttons, controls_html, editor_html, steer_html
 from mirage_nb.widgets.boards import MARK
 from tests.browser.fake_session import FakeSession
 from tests.viz.mugraph_samples import rmsnorm_fused
@@ -42,8 +42,9 @@ def test_controls_fit_what_the_session_can_do_now(state: State) -> None:
     for session, able in ((FakeSession(0.01), True), (Plain(), False)):
         html = controls_html(Actions(session), state)
         read(html)
-        assert ("data-do='stop'" in html) == live
-        assert ("data-do='resume'" in html) == (state is State.PAUSED)
+        assert ("data-do='stop'" in steer_html(state)) == live
+        assert ("data-do='resume'" in steer_html(state)) == (state is State.PAUSED)
+        assert "<details class='mir-fold mir-tuning'>" in html, "closed: results come first"
         forms = {name: html.partition(f"data-do='{name}'")[2].partition("</form>")[0] for name in FORMS}
         off = {name: "<button type='submit' class='mir-button' disabled" in form for name, form in forms.items()}
         assert off == {"extend": not able, "tune": not able or live}

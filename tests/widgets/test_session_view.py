@@ -29,8 +29,8 @@ from tests.browser.fake_session import FakeSession, prefixes, rejected
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 SECTIONS = (
-    "header", "controls", "notice", "chart", "history", "candidates", "outcomes", "rejected", "messages", "compared",
-    "candidate", "editor", "answer", "prefixes", "prefix",
+    "steer", "header", "controls", "counters", "notice", "chart", "history", "candidates", "outcomes", "rejected",
+    "messages", "compared", "candidate", "editor", "answer", "prefixes", "prefix",
 )  # fmt: skip
 
 
@@ -261,9 +261,10 @@ def test_all_sections_are_set_and_known_to_the_script() -> None:
     click(view, {"do": "explain", "text": "mugraph 1"})
     assert view._busy is not None
     view._busy.join(30)
+    layout = view._esm.partition("const LAYOUT")[2].partition("];")[0]
     for name in SECTIONS:
-        assert getattr(view, name), name
-        assert f'["{name}", ' in view._esm
+        assert getattr(view, name) or name == "steer", name
+        assert f'"{name}"' in layout
 
 
 class Million(FakeSession):

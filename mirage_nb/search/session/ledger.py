@@ -193,6 +193,11 @@ class Ledger:
         self._pinned.discard(digest)
         self._excluded.add(digest)
 
+    def include(self, digest: str) -> None:
+        """Let a candidate stand where its rank puts it: undoes `pin` and `exclude`."""
+        self._pinned.discard(digest)
+        self._excluded.discard(digest)
+
     def tell(self, message: str) -> None:
         """Add a line to what the user is told; once."""
         if message not in self._messages:

@@ -132,6 +132,7 @@ class Snapshot:
     pinned: frozenset[str] = frozenset()
     rejected: tuple[Rejected, ...] = ()
     why: str = ""
+    baseline: Candidate | None = None
 
     def total(self, outcome: Outcome) -> int:
         """Number of events with this outcome, over all depths."""

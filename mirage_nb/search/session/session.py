@@ -238,6 +238,10 @@ class SearchSession(Background):
         """Leave a candidate out of the results and of what is built, until it is pinned. Raises as `pin` does."""
         self._say_of(digest, self._ledger.exclude)
 
+    def include(self, digest: str) -> None:
+        """Let a candidate stand where its rank puts it: undoes `pin` and `exclude`. Raises as `pin` does."""
+        self._say_of(digest, self._ledger.include)
+
     def offer(self, candidates: Iterable[Candidate]) -> None:
         """Add verified candidates that no configuration handed over; those that are known stay as they are."""
         with self._turn:
