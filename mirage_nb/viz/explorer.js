@@ -3,6 +3,7 @@
 
 const ZOOM = 1.3;
 const MOST_HEIGHT = 760;
+const CUT = 1.25; // so much wider than its frame a picture may begin
 const READABLE = 0.95; // below this scale text is small: a picture that is taller begins at its top instead
 const PLAY_MS = 450;
 
@@ -47,7 +48,7 @@ function makeZoom(canvas) {
     fit();
     if (box.scale >= READABLE) return;
     const { across } = size();
-    const scale = Math.min(READABLE, Math.max(box.scale, across / width));
+    const scale = Math.max(box.scale, Math.min(READABLE, (CUT * across) / width));
     box = { scale, x: (width - across / scale) / 2, y: 0 };
     draw();
   };

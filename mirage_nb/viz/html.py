@@ -302,8 +302,8 @@ def candidate_html(
     if target is not None:
         drawn = explorer.explorer_html(graph, target, options, opened=False)
     return (
-        f"<div class='mir-detail'><div class='mir-title'><h4>µGraph {escape(candidate.digest[:8])}</h4>{buttons}</div>"
-        f"{verdict_html(candidate.verdict)}{facts_html(facts)}{drawn}</div>"
+        f"<div class='mir-detail'><div class='mir-title'><h4>µGraph {escape(candidate.digest[:8])}</h4>"
+        f"<span>{escape(duration(candidate))}</span>{buttons}</div>{verdict_html(candidate.verdict)}{drawn}{facts_html(facts)}</div>"
     )
 
 

@@ -188,7 +188,7 @@ def test_results_come_first(open_notebook: Callable[..., Notebook]) -> None:
         page.locator(f".mir-live{part}").first.bounding_box()
         for part in ("", " .mir-section-candidates table", " .mir-canvas")
     )
-    assert table["y"] - view["y"] < 130 and picture["y"] - view["y"] < 330
+    assert table["y"] - view["y"] < 130 and picture["y"] - view["y"] < 260
     assert view["height"] < 1400
     assert page.locator(".mir-live .mir-fold[open]").count() == 0
     clipped = "(n => n.scrollWidth > n.clientWidth + 1)(document.querySelector('.mir-section-candidates .mir-scroll'))"
