@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,3 +61,34 @@ def test_what_is_not_there_is_noticed() -> None:
     text = "`mirage_nb/ir/ops.py` `ir/ops.py` `mirage_nb/ir/opz.py` [x](notebooks/none.ipynb) `nothing.md` `a/b`"
     assert missing_paths(text, ROOT) == ["mirage_nb/ir/opz.py", "notebooks/none.ipynb", "nothing.md", "a/b"]
     assert unknown_targets("make all\n`make test`", "test: x\n") == ["all"]
+
+
+def test_notebooks_are_saved_for_readers_who_trust_nobody() -> None:
+    """JupyterLab takes style, SVG and scripts out of notebooks that were not trusted, and has no model for a saved
+    live view; `notebooks/save.py` saves tables and PNG instead."""
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", []):
+                html = "".join(output.get("data", {}).get("text/html", ""))
+                assert not re.search(r"<(svg|style|script)\b", html), f"{path.name}: run notebooks/save.py"
+                assert "application/vnd.jupyter.widget-view+json" not in output.get("data", {}), path.name
+
+
+def test_what_is_saved_of_an_output() -> None:
+    spec = importlib.util.spec_from_file_location("save", ROOT / "notebooks" / "save.py")
+    assert spec is not None and spec.loader is not None
+    save = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(save)
+    table = {"text/html": "<style>a</style><table></table><svg><text>1</text></svg>", "text/plain": "t"}
+    output = {"output_type": "display_data", "metadata": {}}
+
+    def saved(**data: str) -> list[dict[str, str]]:
+        return [one["data"] for one in save.safe({**output, "data": data})]
+
+    clean = {"text/html": "<table></table>", "text/plain": "t"}
+    assert saved(**table) == [clean]
+    assert saved(**table, **{"image/png": "p"}) == [clean, {"text/plain": "t", "image/png": "p"}]
+    picture = {"text/html": "<svg></svg>", "image/png": "p", "text/plain": "t"}
+    assert saved(**picture) == [{"image/png": "p", "text/plain": "t"}]
+    assert saved(**{save.WIDGET: "m", "text/plain": "t"}) == []
+    assert save.safe({"output_type": "stream", "text": "x"}) == [{"output_type": "stream", "text": "x"}]

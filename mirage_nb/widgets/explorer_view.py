@@ -22,8 +22,12 @@ from mirage_nb.viz.svg import STYLE
 
 _display: Any = display  # IPython gives it no types
 
-STATIC_ONLY = "<style>:is(.jp-OutputArea,.output,.cell_container):has(.mir-live) .mir-static{display:none}</style>"
-"""A static form stands beside the live one and hides while there is one: a page without a kernel shows it.
+STATIC_ONLY = (
+    "<style>:is(.jp-OutputArea,.output,.cell_container):has(.mir-live) .mir-static{display:none}"
+    ":is(.jp-OutputArea,.output,.cell_container):has(.mir-static) .jupyter-widgets:not(:has(*)){display:none}</style>"
+)
+"""A static form stands beside the live one and hides while there is one: a page without a kernel shows it, and not
+what ipywidgets says of a model that is gone.
 
 The outputs of one cell share an element, which JupyterLab, the classic notebook and VS Code name differently."""
 

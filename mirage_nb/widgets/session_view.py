@@ -29,6 +29,7 @@ from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.targets import Target
 from mirage_nb.viz import compare, explorer, export, html
 from mirage_nb.viz.history import History
+from mirage_nb.viz.mugraph import mugraph_svg, png_bundle
 from mirage_nb.viz.outcomes import outcomes_html, rejected_html
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import snapshot_text
@@ -159,6 +160,7 @@ class SessionView(anywidget.AnyWidget):
         return {
             "text/plain": snapshot_text(snapshot, self._budget_seconds, stage),
             "text/html": still_html(drawn),
+            **(png_bundle(mugraph_svg(snapshot.best.graph)) if snapshot.best and snapshot.state not in LIVE else {}),
         }
 
     def show(self) -> SessionView:

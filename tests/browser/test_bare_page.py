@@ -18,6 +18,7 @@ pytest.importorskip("anywidget")
 pytest.importorskip("matplotlib")
 
 from mirage_nb.widgets import ExplorerView, SessionView
+from tests.browser.conftest import OPEN
 from tests.browser.fake_session import FakeSession, rejected
 from tests.browser.test_lab_tuning import CONTRAST, UNNAMED
 from tests.browser.test_pages import OUTSIDE
@@ -126,6 +127,7 @@ def test_it_talks_through_the_model_alone_and_leaves_nothing(new_page: Callable[
     tab = new_page(1280)
     mount(tab, HOSTS[0], view)
     tab.wait_for_selector("#live .mir-explorer.mir-ready")
+    tab.evaluate(OPEN)
     tab.locator(f"#live [data-choose='rejected:{rejected()[1].digest}']").click()
     tab.locator("#live form[data-do=extend] [name=seconds]").fill("3")
     tab.locator("#live form[data-do=extend] button").click()

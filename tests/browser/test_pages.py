@@ -18,7 +18,7 @@ from mirage_nb.viz.axes import axis_names
 from mirage_nb.viz.explorer import explorer_page
 from mirage_nb.viz.export import export
 from mirage_nb.viz.tiles import accesses
-from tests.browser.conftest import ROOT
+from tests.browser.conftest import OPEN, ROOT
 from tests.browser.fake_session import FakeSession
 from tests.browser.test_lab_pictures import SPILLED
 from tests.viz.mugraph_samples import SAMPLES, split_attention
@@ -56,11 +56,12 @@ def test_the_exported_page_fits_and_works(new_page: Callable[..., Any], exported
     row.focus()
     tab.keyboard.press("Enter")
     assert row.locator("code").inner_text() in shown.locator(".mir-title").inner_text()
-    estimates = "[...document.querySelectorAll('tr[data-choose] td:nth-child(6)')].map((n) => n.dataset.value * 1)"
-    tab.locator("th[data-column='5']").click()
-    tab.locator("th[data-column='5']").click()
+    estimates = "[...document.querySelectorAll('tr[data-choose] td:nth-child(3)')].map((n) => n.dataset.value * 1)"
+    tab.locator("th[data-column='2']").click()
+    tab.locator("th[data-column='2']").click()
     found = tab.evaluate(estimates)
     assert found == sorted(found, reverse=True)
+    tab.evaluate(OPEN)
     tab.locator("[data-choose^='prefix:4@']").click()
     assert "no term has 2·X" in tab.inner_text("section[data-opened^='prefix:4@']")
     tab.locator("[data-filter]").select_option("merged")
@@ -86,6 +87,7 @@ def test_explorers_fit(new_page: Callable[..., Any], width: int, dark: bool) -> 
     for name in SAMPLES:
         tab.set_content(page("t", explorer_page(SAMPLES[name](), H200)))
         tab.wait_for_selector(".mir-explorer.mir-ready")
+        tab.locator("[data-zoom=fit]").click()
         assert tab.evaluate(OUTSIDE) == [], name
         spilled = [text for text in tab.evaluate(SPILLED) if not text.startswith("outside")]
         assert [text for text in spilled if not text.startswith("%")] == [], name

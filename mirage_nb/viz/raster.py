@@ -1,0 +1,36 @@
+"""A picture as PNG, for readers that take SVG out: notebooks that nobody has trusted yet, mail, issue trackers.
+
+In: an SVG of this room. Out: PNG on white, in the light colours. Needs resvg, which comes with the extra `notebook`;
+without it there is no PNG, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mirage_nb.viz.svg import STYLE
+
+ZOOM = 1.5
+"""Pixels per unit: text stays sharp on fine screens."""
+_VARIABLE = re.compile(r"var\((--[\w-]+)(?:,((?:[^()]|\([^()]*\))*))?\)")
+_LIGHT = dict(re.findall(r"(--mir-[\w-]+):([^;}]+)", STYLE.partition("@media")[0]))
+
+
+def png(svg: str) -> bytes | None:
+    """The picture, or None without resvg."""
+    try:
+        import resvg_py
+    except ImportError:
+        return None
+    return bytes(resvg_py.svg_to_bytes(svg_string=resolved(svg), background="#ffffff", zoom=ZOOM))
+
+
+def resolved(svg: str) -> str:
+    """The same picture without CSS variables and media queries, which only pages know: variables have their light
+    values, or what stands behind them."""
+    text = re.sub(r"@media[^{]*\{(?:[^{}]|\{[^{}]*\})*\}", "", svg)
+    text = re.sub(r"--[\w-]+:[^;}]+;?", "", text)
+    while (found := _VARIABLE.search(text)) is not None:
+        value = str(_LIGHT.get(found[1], found[2] or "none"))
+        text = text[: found.start()] + value + text[found.end() :]
+    return text
