@@ -6,7 +6,6 @@ A problem that the language cannot say yet is named and left out.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mirage_nb.bench.kernels import Entry
 from mirage_nb.bench.problems import PROBLEMS, Problem
+from mirage_nb.bench.share import share_of
 from mirage_nb.errors import MirageError, OptionError
 
 if TYPE_CHECKING:
@@ -26,15 +26,12 @@ def breadth_entries(wanted: str, share: str) -> tuple[Entry, ...]:
     Raises:
         OptionError: there is no such problem, or the share is not I/N with I below N.
     """
-    parts = re.fullmatch(r"(\d{1,4})/(\d{1,4})", share)
-    if parts is None or int(parts[1]) >= int(parts[2]):
-        raise OptionError(f"--share {share!r}: not a share", hint="0/4, 1/4, 2/4 and 3/4 are all of them")
     names = [part.strip() for part in wanted.split(",") if part.strip()]
     chosen = [p for p in PROBLEMS if not names or any(name in p.name for name in names)]
     if not chosen:
         families = ", ".join(dict.fromkeys(problem.family for problem in PROBLEMS))
         raise OptionError(f"no problem is called {wanted!r}", hint=f"the families are {families}")
-    return tuple(entry for p in chosen[int(parts[1]) :: int(parts[2])] if (entry := _entry(p)) is not None)
+    return tuple(entry for p in share_of(chosen, share) if (entry := _entry(p)) is not None)
 
 
 def _entry(problem: Problem) -> Entry | None:

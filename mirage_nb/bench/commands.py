@@ -8,6 +8,7 @@ from typing import Any
 from mirage_nb.bench.ablation import print_record, run_ablation
 from mirage_nb.bench.breadth import breadth_entries
 from mirage_nb.bench.cost import rank_record, run_cost
+from mirage_nb.bench.coverage import add_programs
 from mirage_nb.bench.kernels import Asked, Entry, run_kernels, show_record, workload_entries
 from mirage_nb.bench.sanitize import TOOLS, run_sanitize
 from mirage_nb.bench.search import add_search
@@ -54,6 +55,7 @@ def add_parser(commands: Any) -> None:
     cost.set_defaults(run=_cost)
     add_search(kinds)
     add_verify(kinds)
+    add_programs(kinds)
 
 
 def _measured(parser: argparse.ArgumentParser) -> None:

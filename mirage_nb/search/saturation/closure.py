@@ -96,8 +96,9 @@ class Closure:
         self._levels: tuple[dict[int, int], ...] = (defaultdict(int), defaultdict(int))
         prepared = semantics.prepared
         used = prepared.operators
-        self._unary = sorted((op for op in used if op.kind in UNARY), key=repr)
         self._kinds = {op.kind for op in used}
+        squares = {Operator(OpKind.SQR)} if OpKind.MUL in self._kinds else set()  # of c g g, scaled last
+        self._unary = sorted({op for op in used if op.kind in UNARY} | squares, key=repr)
         self._maxima = OpKind.MAX in self._kinds
         taken = [semantics.program[args[1]] for op, args in prepared.program if op.kind is OpKind.SUB]
         subtracts = any(value.peak is None or not semantics.strict for value in taken)
