@@ -61,7 +61,7 @@ LAZY = LAZY_UPWARD | {("mirage_nb", "mirage_nb.pipeline"), ("mirage_nb", "mirage
 # The largest part, and PyTorch, wait for their first use.
 OPTIONAL = {
     "IPython", "anywidget", "cupy", "dask", "distributed",
-    "egglog", "ipywidgets", "matplotlib", "torch", "z3",
+    "egglog", "ipywidgets", "matplotlib", "pygments", "resvg_py", "torch", "z3",
 }  # fmt: skip
 
 
