@@ -310,4 +310,4 @@ def _text(variables: Mapping[str, object], session: Any, word: str) -> str:
             return print_graph(_candidate(session, word).graph)
         case other:
             what = f"{word!r} holds a value of type {type(other).__name__}"
-            raise OptionError(f"{what}, not the text of a µGraph", hint="as print(NAME.best.graph) shows it")
+            raise OptionError(f"{what}, not the text of a µGraph", hint="as print_graph(NAME.best.graph) writes it")

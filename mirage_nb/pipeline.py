@@ -39,7 +39,15 @@ __all__ = ["Limits", "Session", "Store", "Winner", "load_kernel", "resume", "sup
 
 
 class Session:
-    """A superoptimization: the search, and the passes that follow it; of any thread. Made by `superoptimize`."""
+    """A superoptimization: the search, and the passes that follow it; of any thread. Made by `superoptimize`.
+
+    >>> session = superoptimize("X: f16[16, 64]\\nW: f16[64, 128]\\nreturn rms_norm(X) @ W", effort="quick")
+    >>> session.result()          # wait for the end: the last snapshot, with all candidates, best first
+    >>> session.best              # the winner: its muGraph, its CUDA source, and what its first run showed
+    >>> session(X, W)             # run it on NumPy, CuPy or torch tensors, in input order or by name
+    >>> session.extend(effort="standard")    # search on; nothing that is done is repeated
+    >>> session.submit(text); session.explain(text); session.pin("3f2a"); session.build("3f2a")
+    """
 
     def __init__(
         self,
@@ -59,7 +67,9 @@ class Session:
         return self
 
     def __repr__(self) -> str:
-        return f"<Session {self.name or 'without a name'}: {self.snapshot().state.value}>"
+        now = self.snapshot()
+        best = f", best {now.best.line}" if now.best is not None else ""
+        return f"<Session {self.name or 'without a name'} for {self.target.name}: {now.state.value}{best}>"
 
     @property
     def name(self) -> str:
@@ -216,7 +226,7 @@ class Session:
         The passes that are still to come build and time it with the others; afterwards `build(candidate)` does.
 
         Args:
-            text: the muGraph in text form (as `print(muGraph)` shows it), in JSON form, or as a tensor program.
+            text: the muGraph in text form (as `print_graph(muGraph)` writes it), in JSON form, or as a tensor program.
 
         Raises:
             FormatError, ProgramSizeError: the text is no muGraph; the message shows the place.

@@ -36,6 +36,10 @@ class Target:
     launch_us: float
     tma: bool
 
+    def __repr__(self) -> str:
+        bandwidth = f"{self.device_bandwidth:g} GB/s"
+        return f"<Target {self.name}: {self.arch}, {self.multiprocessors} multiprocessors, {bandwidth}>"
+
     @property
     def capability(self) -> int:
         """Compute capability as a number, 90 for sm_90a."""

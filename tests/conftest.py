@@ -34,9 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def shared_home(tmp_path_factory: pytest.TempPathFactory, built: Path) -> Iterator[Path]:
     """The home of fixtures that outlive one test; never the user's."""
     home = tmp_path_factory.mktemp("mirage_nb_shared")
+    (home / "cpu").symlink_to(built)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIRAGE_NB_HOME", str(home))
         yield home

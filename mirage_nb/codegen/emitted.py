@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph, Op, TensorType
+from mirage_nb.ir.graph import few
 from mirage_nb.optimize import Options
 
 
@@ -48,6 +49,9 @@ class Launch:
     op: int
     overlaps: bool = False
 
+    def __repr__(self) -> str:
+        return f"<Launch of {self.kernel}: {self.grid} blocks of {self.threads} threads, {len(self.args)} arguments>"
+
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
@@ -84,3 +88,7 @@ class Emitted:
     temporaries: tuple[Temporary, ...]
     workspace_bytes: int
     aliases: tuple[tuple[int, int], ...]
+
+    def __repr__(self) -> str:
+        steps = few([step.kernel if isinstance(step, Launch) else step.op.kind.value for step in self.launches])
+        return f"<Emitted {steps}: {self.source.count(chr(10))} lines of CUDA, {str(self.options)[:80]}>"

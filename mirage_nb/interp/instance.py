@@ -125,6 +125,9 @@ class Device:
     back: Callable[[Array], Array] = _same
     release: Callable[[], None] = _nothing
 
+    def __repr__(self) -> str:
+        return f"<Device {self.name}>"
+
 
 CPU = Device()
 

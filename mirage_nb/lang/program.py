@@ -40,6 +40,9 @@ class TensorProgram:
     sizes: Mapping[str, int] = field(hash=False)
     remarks: tuple[Remark, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<TensorProgram {self.name[:40]} of {self.graph!r}>"
+
     @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, in the order of declaration."""

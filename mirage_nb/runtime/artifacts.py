@@ -18,7 +18,7 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ class Artifact:
     """An entry: where its bytes lie, the bytes, and what was said about them."""
 
     path: Path
-    data: bytes
-    facts: Facts
+    data: bytes = field(repr=False)
+    facts: Facts = field(repr=False)
 
 
 def digest(parts: Iterable[str | bytes]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mirage_nb.errors import CompileError, MissingPartError
+from mirage_nb.ir.graph import few
 from mirage_nb.runtime.artifacts import CUBIN_FOLDER, ArtifactCache, digest, digest_folder, distrust
 from mirage_nb.settings import Settings, read_settings
 
@@ -49,6 +50,10 @@ class Cubin:
     usage: Mapping[str, ResourceUsage]
     path: Path | None
     note: str = ""
+
+    def __repr__(self) -> str:
+        kernels = few([f"{name} ({usage.registers} registers)" for name, usage in self.usage.items()], 3)
+        return f"<Cubin for {self.arch}, {len(self.data):,} bytes: {kernels}>"
 
 
 def compile_cubin(

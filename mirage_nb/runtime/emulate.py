@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage_nb.errors import CompileError, LaunchError, MissingPartError
+from mirage_nb.ir.graph import few
 from mirage_nb.runtime.arguments import Job, Parameter, bind
 from mirage_nb.runtime.artifacts import CPU_FOLDER, ArtifactCache, digest, digest_folder, own_folder
 from mirage_nb.runtime.compile import DEVICE_FOLDER, relevant
@@ -81,6 +82,9 @@ class CpuModule:
         self._builder = _Builder(known)
         self._runner = self._builder.runner()
         self._module, self.kernels = self._builder.module(self._runner, source, options, checked)
+
+    def __repr__(self) -> str:
+        return f"<CpuModule of {few(list(self.kernels))}>"
 
     def launch(
         self,

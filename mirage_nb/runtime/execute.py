@@ -39,6 +39,9 @@ class Prepared:
     outputs: tuple[Any, ...]
     run: Callable[[], None]
 
+    def __repr__(self) -> str:
+        return f"<Prepared: a call with {len(self.outputs)} output{'s' * (len(self.outputs) != 1)}>"
+
     def __call__(self) -> Any:
         """Run; one output, or a tuple of them."""
         self.run()
@@ -80,6 +83,9 @@ class CpuExecutable:
         self._emitted = emitted
         generated = any(isinstance(step, Launch) for step in emitted.launches)
         self._module = CpuModule(emitted.source, checked=checked) if generated else None
+
+    def __repr__(self) -> str:
+        return f"<CpuExecutable on the {self.device} of {self._emitted!r}>"
 
     def __call__(self, *tensors: Any) -> Any:
         """Run on NumPy arrays or torch tensors (of any device) in input order.

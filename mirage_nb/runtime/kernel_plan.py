@@ -78,6 +78,10 @@ class Launch:
     args: tuple[Argument, ...]
     overlaps: bool
 
+    def __repr__(self) -> str:
+        blocks = f"{self.grid} blocks of {self.threads} threads"
+        return f"<Launch of {self.kernel[:40]}: {blocks}, {len(self.args)} arguments>"
+
 
 @dataclass(frozen=True, slots=True)
 class Apply:
@@ -111,6 +115,10 @@ class Plan:
     tolerance: float
     source: str
     cubin: bytes
+
+    def __repr__(self) -> str:
+        called = self.about.get("name", "")[:40]
+        return f"<Plan {called}: {len(self.steps)} steps, {len(self.cubin):,} bytes for {self.arch[:20]}>"
 
     def at(self, place: str) -> tuple[Tensor, ...]:
         """The inputs, or the outputs, in order."""

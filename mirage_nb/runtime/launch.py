@@ -61,6 +61,9 @@ class GpuExecutable:
         with card_errors():
             self._loaded = Loaded(lower(emitted, arch=cubin.arch, cubin=cubin.data), self._index)
 
+    def __repr__(self) -> str:
+        return f"<GpuExecutable on {self.device} of {self._emitted!r}>"
+
     @property
     def device(self) -> str:
         """The card's name."""

@@ -65,6 +65,9 @@ class Header:
     seconds: float | None = None
     edition: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Header of a search for {self.target}, effort {self.bounds.effort}: {self.graph!r}>"
+
     @property
     def search(self) -> str:
         """A digest of all that two sessions must share so that one can use what the other has done."""
@@ -81,6 +84,9 @@ class Stored:
     header: Header
     facts: Facts
     ended: tuple[Explored, ...]
+
+    def __repr__(self) -> str:
+        return f"<Stored {self.name[:40]}: {len(self.ended)} configurations of {self.header.graph!r}>"
 
 
 class Store:

@@ -47,7 +47,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A candidate that went through every pass: what was emitted and compiled, and how its execution went."""
+    """A candidate that went through every pass: what was emitted and compiled, and how its execution went.
+
+    >>> winner = session.best
+    >>> winner.graph, winner.source          # its muGraph and its CUDA
+    >>> winner.candidate.verdict             # how sure it is that it computes the program
+    >>> winner(X, W)                         # run it; `prepare(X, W)` makes a call ready for loops and CUDA graphs
+    >>> winner.save("fused.py")              # one file that needs CuPy and nothing of this package
+    >>> winner.torch_operator()              # an operator of PyTorch, also under torch.compile
+    """
 
     candidate: Candidate
     emitted: Emitted
@@ -83,6 +91,9 @@ class Winner:
             raise PoorResult(f"numerically poor: {first.name}: {first.note}")
         known = replace(candidate, error=report.relative_error, executed_on=executable.device, note="")
         return cls(known, emitted, executable, cubin, report, origin)
+
+    def __repr__(self) -> str:
+        return f"<Winner {self.candidate.line}, relative error {self.report.relative_error:.1e}>"
 
     @property
     def source(self) -> str:

@@ -90,6 +90,9 @@ class Effort:
     expand: bool = False
     free_loops: bool = False
 
+    def __repr__(self) -> str:
+        return f"<Effort {self.name}: up to {max(self.kernels, self.pieces)} kernels, {self.budget}>"
+
 
 EFFORTS: dict[str, Effort] = {
     effort.name: effort

@@ -36,6 +36,11 @@ class Witness:
 class Verdict:
     """Outcome of a verification.
 
+    >>> verdict, proof = verify_and_prove(program, graph)
+    >>> verdict.kind, verdict.accepted       # the rung that was reached, and whether it says "equal"
+    >>> verdict.log2_bound, verdict.sizes    # how unlikely a mistake is, and the shapes that this is said of
+    >>> verdict.witness                      # where the two differ, if they were refuted
+
     `log2_bound` is the base-2 logarithm of the probability that non-equivalent graphs of the checked sizes pass
     all trials (Theorems 2 and 3, and `towers` for the graphs at hand), or None where no bound holds; `sizes` are
     the input shapes that were checked; `outputs` is the permutation that matches the candidate's outputs to the
@@ -58,11 +63,15 @@ class Verdict:
         return self.kind in (VerdictKind.FIELD, VerdictKind.PROVED, VerdictKind.FLOAT)
 
     def __str__(self) -> str:
+        return ", ".join(filter(None, (self._short(), self.note)))
+
+    def __repr__(self) -> str:
+        return f"<Verdict {self._short()}>"
+
+    def _short(self) -> str:
         parts = [self.kind.value]
         if self.trials:
             parts.append(f"{self.trials} trials")
         if self.log2_bound is not None:
             parts.append(f"error probability at most 2^{math.ceil(self.log2_bound)}")
-        if self.note:
-            parts.append(self.note)
         return ", ".join(parts)

@@ -250,7 +250,7 @@ def test_list_show_and_stop(shell: InteractiveShell, calls: Calls) -> None:
         ("%mirage LIST", "unknown command 'LIST'", "did you mean list?"),
         ("%mirage xyzzy", "unknown command 'xyzzy'", "searches start with %%mirage NAME and a program"),
         ("%mirage submit fused nope", "'nope' is neither a µGraph of the list nor a variable", "the text of one"),
-        ("%mirage submit fused number", "'number' holds a value of type int", "print(NAME.best.graph)"),
+        ("%mirage submit fused number", "'number' holds a value of type int", "print_graph(NAME.best.graph)"),
         ("%mirage pin fused", "pin needs NAME DIGEST", "%mirage pin NAME DIGEST"),
     ],
 )

@@ -39,3 +39,6 @@ class Prefix:
     expression: str
     outcome: Outcome
     reason: str
+
+    def __repr__(self) -> str:
+        return f"<Prefix {self.identity}: {self.operator[:40]}, {self.outcome.value}, {self.expression[:120]}>"

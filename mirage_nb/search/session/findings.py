@@ -69,6 +69,9 @@ class Findings:
     rejected: tuple[Rejected, ...] = ()
     unfit: int = 0
 
+    def __repr__(self) -> str:
+        return f"<Findings: {self.structures} structures, {self.verified} verified, {self.refuted} refuted>"
+
     @property
     def extent(self) -> tuple[int, int, int]:
         """How far they go: what is verified, what is extracted, what was tried."""
@@ -89,6 +92,9 @@ class Explored:
     cut: tuple[str, ...]
     reached: frozenset[str]
     unfinished: bool
+
+    def __repr__(self) -> str:
+        return f"<Explored {self.configuration}: {self.findings!r}>"
 
     def holds_within(self, bounds: Bounds) -> bool:
         """Whether exploring the configuration within these bounds would find the same."""

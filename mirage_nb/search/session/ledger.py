@@ -44,6 +44,9 @@ class Facts:
     pinned: tuple[str, ...] = ()
     offered: tuple[Candidate, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Facts: {len(self.known)} known, {len(self.dropped)} dropped, {len(self.pinned)} pinned>"
+
 
 @dataclass(slots=True)
 class _Held:

@@ -45,10 +45,17 @@ class Rejected:
     verdict: Verdict
     why: str
 
+    def __repr__(self) -> str:
+        return f"<Rejected {self.digest[:8]}: {self.verdict.kind.value}, {self.why[:120]}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One verified muGraph, instantiated for the target.
+
+    >>> candidate = session.snapshot().candidates[0]
+    >>> candidate.digest[:8], candidate.kernels, candidate.estimate_us, candidate.verdict
+    >>> session.build(candidate)             # emit, compile and run it now; or by its digest's first letters
 
     `estimate_us` comes from the cost model; `time_us` is a measured median or None; `error` is the
     relative error of the executed kernel against float64, or None before it ran; `executed_on` says
@@ -99,10 +106,31 @@ class Candidate:
         """Number of kernels that it launches."""
         return self.graph.kernel_count
 
+    @property
+    def line(self) -> str:
+        """What it is, how long it takes, and how sure that is, in a few words."""
+        if self.time_us is not None:
+            took = f"{self.time_us:.2f} us"
+        elif self.before is not None:
+            took = f"{self.before.us:.2f} us as stored"
+        else:
+            took = f"{self.estimate_us:.2f} us estimated"
+        ran = f", ran on {self.executed_on}" if self.executed_on else ""
+        count = f"{self.kernels} kernel{'s' * (self.kernels != 1)}"
+        return f"{self.digest[:8]}: {count}, {took}{ran}, {self.verdict.kind.value}"
+
+    def __repr__(self) -> str:
+        return f"<Candidate {self.line}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of a session at one moment; cheap to take, safe to keep.
+
+    >>> now = session.snapshot()
+    >>> now.state, now.configurations_done, now.configurations_total, now.messages
+    >>> now.best, now.candidates             # the one to run; the best of those that were verified, best first
+    >>> now.exhausted, now.cut               # whether everything was searched, and if not, what was not
 
     `structures` counts muGraphs without sizes, `verified` their instances; `candidates` are the best of
     those, best first. `first_seconds`: when the first one was there. `cut`: what was not searched.
@@ -133,6 +161,11 @@ class Snapshot:
     rejected: tuple[Rejected, ...] = ()
     why: str = ""
     baseline: Candidate | None = None
+
+    def __repr__(self) -> str:
+        best = f", best {self.best.line}" if self.best is not None else ""
+        done = f"{self.configurations_done} of {self.configurations_total} configurations"
+        return f"<Snapshot {self.name}: {self.state.value}, {done}, {len(self.candidates)} muGraphs{best}>"
 
     def total(self, outcome: Outcome) -> int:
         """Number of events with this outcome, over all depths."""

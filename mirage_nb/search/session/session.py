@@ -94,6 +94,9 @@ class SearchSession(Background):
         self._first: float | None = None
         self._numbers = itertools.count()
 
+    def __repr__(self) -> str:
+        return f"<SearchSession {self.name or 'without a name'}: {self._state.value}>"
+
     @property
     def effort(self) -> str:
         """Name of the effort preset."""

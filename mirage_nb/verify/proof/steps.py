@@ -102,6 +102,10 @@ class Proof:
         """What the proof takes on its user's word: properties of functions, which numbers can only refute."""
         return tuple(f"{function} is {', '.join(sorted(names))}" for function, names in sorted(self.properties.items()))
 
+    def __repr__(self) -> str:
+        scope = "these constants" if self.literal else "all constants"
+        return f"<Proof in {len(self.steps)} steps from {len(self.axioms)} axioms, for all sizes and {scope}>"
+
     def __str__(self) -> str:
         scope = "for these constants and all sizes" if self.literal else "for all sizes, and all values of constants"
         lines = [f"proof in {len(self.steps)} steps from {len(self.axioms)} axioms, {scope}", f"  over the {DEFINED}"]
