@@ -12,12 +12,12 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.targets import TARGETS, Target
-from mirage_nb.verify import Proof, Verdict, VerdictKind, prove, verify_and_prove
 
 if TYPE_CHECKING:
     from mirage_nb.frontend import from_torch, model_report
     from mirage_nb.pipeline import Limits, Session, Winner, load_kernel, resume, superoptimize
     from mirage_nb.runtime.store import Store
+    from mirage_nb.verify import Proof, Verdict, VerdictKind, prove, verify_and_prove
 
 __version__ = "0.1.0"
 
@@ -29,11 +29,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The pipeline and PyTorch load with their first use, so that `import mirage_nb` stays quick."""
+    """The verifier, the pipeline and PyTorch load with their first use, so that `import mirage_nb` stays quick."""
     if name in ("from_torch", "model_report"):
         from mirage_nb import frontend
 
         return getattr(frontend, name)
+    if name in ("Proof", "Verdict", "VerdictKind", "prove", "verify_and_prove"):
+        from mirage_nb import verify
+
+        return getattr(verify, name)
     if name not in ("Limits", "Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from mirage_nb import pipeline

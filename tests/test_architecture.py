@@ -57,8 +57,8 @@ RANKS: dict[str, int] = {
     "mirage_magics": 10,
 }
 LAZY_UPWARD = {("mirage_nb.ir", "mirage_nb.viz"), ("mirage_nb", "mirage_magics")}
-LAZY = LAZY_UPWARD | {("mirage_nb", "mirage_nb.pipeline"), ("mirage_nb", "mirage_nb.frontend")}
-# The largest part, and PyTorch, wait for their first use.
+LAZY = LAZY_UPWARD | {("mirage_nb", f"mirage_nb.{name}") for name in ("verify", "pipeline", "frontend")}
+# The largest parts, and PyTorch, wait for their first use.
 OPTIONAL = {
     "IPython", "anywidget", "cupy", "dask", "distributed",
     "egglog", "ipywidgets", "matplotlib", "pygments", "resvg_py", "torch", "z3",
