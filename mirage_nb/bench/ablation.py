@@ -90,7 +90,10 @@ SWITCHES: dict[str, Planner] = {
 
 def _each(whole: Plan, change: Callable[[BlockPlan], BlockPlan], target: Target) -> Plan:
     """The plan with every kernel changed. Raises TargetError when a block needs more memory than there is."""
-    kernels = tuple(change(block) if block is not None and block.held is None else block for block in whole.kernels)
+    kernels = tuple(
+        change(block) if block is not None and block.held is None and block.program is None else block
+        for block in whole.kernels
+    )
     available = target.shared_per_block - RESERVED_BYTES
     needed = max((block.shared_bytes for block in kernels if block is not None), default=0)
     if needed > available:

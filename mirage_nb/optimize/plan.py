@@ -81,6 +81,11 @@ class BlockPlan:
     loop_barrier: bool
     program: Program | None = None
 
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.program.threads if self.program is not None else self.options.threads
+
     def tiling(self, op: int) -> Tiling | None:
         """How warps share Matmul `op`; None: it runs on scalar units."""
         return dict(self.tilings).get(op)
@@ -244,11 +249,17 @@ def plan_block(
 
 
 def _plan_program(block: BlockGraph, program: Program, options: Options) -> BlockPlan:
-    """The tile program says everything."""
+    """The tile program says everything; of the values, only what is streamed lies in shared memory."""
+    places = []
+    for op, values in block.definitions():
+        read = isinstance(op.attrs, InIterAttrs)
+        streamed = isinstance(op.attrs, InIterAttrs) and op.attrs.fmap is not None
+        places += [Place.SHARED if streamed else Place.DEVICE if read else Place.REGISTER] * len(values)
+    stored = tuple(t.dtype for t in block.types)
     chosen = replace(options, warps=program.roles[0].warps, stages=program.pipelines[0].stages, bulk=True)
     return BlockPlan(
-        block, chosen, None, None, (), (), (), (), (), program.shared_bytes, frozenset(), entry_barrier=False,
-        loop_barrier=False, program=program,
+        block, chosen, None, None, tuple(places), stored, (), (), (), program.shared_bytes, frozenset(),
+        entry_barrier=False, loop_barrier=False, program=program,
     )  # fmt: skip
 
 

@@ -150,20 +150,21 @@ def print_program(program: Program) -> str:
     outputs = f"[{', '.join(program.outputs)}]"
     lines = [f"tile program capability {program.capability} blocks {program.blocks} outputs {outputs}"]
     for part in (*program.axes, *program.roles, *program.tiles, *program.pipelines):
-        lines.append(_line(part))
+        lines.append(line_of(part))
     for role, statements in program.code:
-        lines += [f"{role}:", *_body(statements, "  ")]
+        lines += [f"{role}:", *body_lines(statements, "  ")]
     return "\n".join(lines) + "\n"
 
 
-def _body(statements: Sequence[Statement], indent: str) -> Iterator[str]:
+def body_lines(statements: Sequence[Statement], indent: str = "") -> Iterator[str]:
+    """The lines of statements, those inside loops indented."""
     for statement in statements:
-        yield indent + _line(statement)
+        yield indent + line_of(statement)
         if isinstance(statement, Walk | Loop):
-            yield from _body(statement.body, indent + "  ")
+            yield from body_lines(statement.body, indent + "  ")
 
 
-def _line(part: Any) -> str:
+def line_of(part: Any) -> str:
     """One line, as its form says."""
     return re.sub(r"\{(\w+):(\w+)\}", lambda m: KINDS[m[2]].write(getattr(part, m[1])), FORMS[type(part)])
 

@@ -112,8 +112,9 @@ def _framed(picture: str, panels: str, listing: str = "") -> str:
 def _kernel(number: int, found: Emission, block: BlockPlan, target: Target) -> str:
     """The panels of one graph-defined operator."""
     grid = "×".join(map(str, block.block.grid))
+    walked = f" in turns by {block.program.blocks} blocks" if block.program is not None else ""
     head = (
-        f"grid {grid}, {block.options.threads} threads per block, "
+        f"grid {grid}{walked}, {block.threads} threads per block, "
         f"{kilobytes(block.shared_bytes) if block.shared_bytes else 'no'} shared memory"
     )
     tiles = next(html for at, html in _numbered_tiles(found.plan.graph) if at == number)
@@ -123,12 +124,16 @@ def _kernel(number: int, found: Emission, block: BlockPlan, target: Target) -> s
     return (
         f"<h4 class='mir-kernel-head' data-op='{number}'>kernel {number}: {head}</h4>"
         + _panel("tiles", tiles, "imap, omap and fmap")
-        + _panel("schedule", schedule_html(number, block), f"{len(block.steps)} steps")
+        + _panel("schedule", schedule_html(number, block), _told(block))
         + (_panel("shared memory over time", memory, kilobytes(block.shared_bytes)) if memory else "")
     )
 
 
 _OPEN, _CLOSED = "<details class='mir-panel' open", "<details class='mir-panel'"
+
+
+def _told(block: BlockPlan) -> str:
+    return f"{len(block.steps)} steps" if block.program is None else f"{len(block.program.roles)} roles"
 
 
 def _panel(title: str, body: str, remark: str) -> str:

@@ -14,6 +14,7 @@ from mirage_nb.ir import AccumAttrs, OpKind
 from mirage_nb.optimize.placement import Phase, Step, StepKind
 from mirage_nb.optimize.plan import BlockPlan, Buffer, lifetime
 from mirage_nb.viz import svg
+from mirage_nb.viz.roles import roles_html
 from mirage_nb.viz.shapes import SMALL
 
 PHASES = {Phase.BEFORE: "before the loop", Phase.LOOP: "loop body", Phase.AFTER: "after the loop"}
@@ -30,7 +31,9 @@ stroke:var(--mir-block);stroke-width:1}
 
 
 def schedule_html(number: int, plan: BlockPlan) -> str:
-    """The steps of graph-defined operator `number`, the first one on top."""
+    """The steps of graph-defined operator `number`, the first one on top; of a tile program its roles, side by side."""
+    if plan.program is not None:
+        return roles_html(plan.program)
     if plan.held is not None:
         return "<p class='mir-none'>every thread keeps its elements in registers: one pass, nothing is staged</p>"
     rows = "".join(_rows(number, plan))

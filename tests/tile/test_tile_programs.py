@@ -19,6 +19,7 @@ from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
 from mirage_nb.interp.run import run_block
 from mirage_nb.ir import OpKind
 from mirage_nb.optimize import BlockPlan, plan
+from mirage_nb.runtime.compile import DEVICE_FOLDER
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.instructions import INSTRUCTIONS, Unit
 from mirage_nb.tile.program import Program
@@ -140,8 +141,20 @@ def test_bad_text_says_where(line: str) -> None:
         parse_program(line)
 
 
-def test_instruction_tiles_are_what_the_device_library_has() -> None:
-    """Registers of results are those that an instruction's warps hold; rates fit the shapes."""
+@pytest.mark.parametrize("edition", ["cuda", "cpu"])
+def test_the_device_library_has_every_instruction_tile(edition: str) -> None:
+    """Under its name, and with the columns that are asked for."""
+    folder = DEVICE_FOLDER / edition
+    headers = "".join(
+        header.read_text() for part in (folder, DEVICE_FOLDER / "common") for header in part.glob("*.cuh")
+    )
+    for tile in INSTRUCTIONS.values():
+        name, _, columns = tile.function.partition("<")
+        assert re.search(rf"\b{name}\(", headers), tile.name
+        assert not columns or edition == "cpu" or f"MIRAGE_WGMMA_SHAPE({tile.n}," in headers, tile.name
+
+
+def test_instruction_tiles_fill_the_registers_of_their_warps() -> None:
     for tile in INSTRUCTIONS.values():
         assert tile.unit is Unit.PLAIN or tile.registers * 32 * tile.warps == tile.m * tile.n
         assert 0 < tile.cycles <= tile.latency

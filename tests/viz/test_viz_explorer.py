@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from html import escape
 
 import pytest
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.targets import TARGETS, find_target
+from mirage_nb.tile.text import body_lines, line_of
 from mirage_nb.viz import page
 from mirage_nb.viz.explorer import emission, explorer_html, explorer_page
 from mirage_nb.viz.schedule import memory_svg, schedule_html
+from tests.codegen.mugraphs import linear
 from tests.viz.mugraph_samples import SAMPLES, rmsnorm_fused, split_attention
 from tests.viz.svg_geometry import boxes, texts
 from tests.viz.test_viz_html import read
@@ -85,3 +88,19 @@ def test_the_page_brings_its_own_script_and_style_and_reaches_nothing_outside() 
 
 def test_an_empty_program_has_an_explorer() -> None:
     assert "mir-canvas" in explorer_html(KernelGraph.start(), H200)
+
+
+def test_a_tile_program_is_shown_by_its_roles() -> None:
+    """Every tile and every statement once, in the lane of its role."""
+    graph = linear(256, 256, 256, 128, 128, residual=True)
+    block = emission(graph, H200).plan.kernels[0]
+    assert block is not None and block.program is not None
+    html = schedule_html(0, block)
+    for tile in block.program.tiles:
+        assert html.count(line_of(tile)) == 1
+    for role in block.program.roles:
+        assert f"<b>{role.name}: " in html
+        for line in body_lines(block.program.statements(role.name)):
+            assert escape(line) in html
+    whole = explorer_html(graph, H200)
+    assert "in turns by 4 blocks, 384 threads per block" in whole and "load → s0, s1 → math" in whole
