@@ -281,6 +281,7 @@ def _verify(options: argparse.Namespace) -> int:
         "trials": options.trials,
         "seed": options.seed,
         "final": options.final,
+        "permuted": options.permute,
         "progress": _show_trials if sys.stderr.isatty() else None,
         "device": field_device if options.final else lambda: CPU,
     }

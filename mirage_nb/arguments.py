@@ -158,8 +158,11 @@ def _add_verify(commands: argparse._SubParsersAction[_Parser]) -> None:
     sub.add_argument("left", metavar="LEFT", help="what is meant")
     sub.add_argument("right", metavar="RIGHT", help="what shall be the same")
     sub.add_argument("--trials", type=int, default=4, metavar="N", help="random tests; default: 4")
-    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of all random elements; default: 0")
-    sub.add_argument("--final", action="store_true", help="larger primes, and instances with a bound of 2^-64")
+    sub.add_argument(
+        "--seed", type=int, metavar="N", help="repeat what was drawn from this number; default: one that nobody knows"
+    )
+    sub.add_argument("--final", action="store_true", help="as many trials as a bound of 2^-64 takes")
+    sub.add_argument("--permute", action="store_true", help="outputs of RIGHT may have any order and any names")
     sub.add_argument("--prove", action="store_true", help="look for a proof for all sizes, and print it")
     sub.add_argument("--proof", metavar="FILE", help="look for a proof for all sizes, and write it as JSON")
     sub.add_argument(

@@ -233,7 +233,7 @@ class Session:
             GraphError: it breaks Definition 2.1, or does not fit the target.
             VerificationError: it has other inputs or outputs, it is refuted (with a witness), or nobody can tell.
         """
-        candidate = submitted(self.program.graph, text, self.target, seed=self.search.seed)
+        candidate = submitted(self.program.graph, text, self.target)
         self.search.offer([candidate])
         self.search.pin(candidate.digest)
         return candidate

@@ -61,7 +61,7 @@ LAZY = LAZY_UPWARD | {("mirage_nb", f"mirage_nb.{name}") for name in ("verify", 
 # The largest parts, and PyTorch, wait for their first use.
 OPTIONAL = {
     "IPython", "anywidget", "cupy", "dask", "distributed",
-    "egglog", "ipywidgets", "matplotlib", "pygments", "resvg_py", "torch", "z3",
+    "egglog", "flint", "ipywidgets", "matplotlib", "pygments", "resvg_py", "torch", "z3",
 }  # fmt: skip
 
 
@@ -85,7 +85,7 @@ PLACES = (
     Place(("os.environ", "os.environb", "os.getenv", "os.putenv", "os.unsetenv"), ("mirage_nb.settings",)),
 )  # fmt: skip
 
-FREE = {"concurrent.futures.Executor"}  # the abstract type of a parameter; it starts nothing
+FREE = {"concurrent.futures.Executor", "threading.RLock"}  # the type of a parameter, and a lock: they start nothing
 
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80

@@ -36,7 +36,7 @@ from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_co
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from mirage_nb.verify.drawn import known_program
 from mirage_nb.verify.proof import Proof, prove
-from mirage_nb.verify.reals import once_in_reals
+from mirage_nb.verify.reals import once_in_floats
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -222,11 +222,11 @@ def _accepted_ms(pairs: Sequence[Pair], first_seed: int) -> tuple[float, float, 
 def _known(small: KernelGraph, seed: int) -> None:
     """A program whose values on an instance are known, and nothing of any candidate."""
     known_program.cache_clear()
-    once_in_reals.cache_clear()
+    once_in_floats.cache_clear()
     gc.collect()  # what was forgotten, so that nothing measured pays for it
     verify(small, small, seed=seed)
     program = known_program(small)
-    once_in_reals(program, program.itself)
+    once_in_floats(program, program.itself)
 
 
 def _accepted(small: KernelGraph, candidate: KernelGraph, seed: int) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -21,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.interp.arrays import Array
-from mirage_nb.interp.modular import SMALL, Arithmetic, Moduli, Modulus, Pool, Residues, mix
+from mirage_nb.interp.modular import Arithmetic, Moduli, Modulus, Residues, mix
+from mirage_nb.interp.primes import PRIMES, Pool
 from mirage_nb.interp.undrawn import AT_ONCE, Undrawn
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.ops import Shape
@@ -146,10 +148,10 @@ class FieldInstance:
     device: Device = CPU
 
     @classmethod
-    def draw(cls, seed: int, pool: Pool = SMALL) -> FieldInstance:
+    def draw(cls, seed: int, pool: Pool = PRIMES) -> FieldInstance:
         """Primes uniform in the pool, root uniform among the q-th roots of unity; a function of the seed."""
         rng = np.random.default_rng([seed, 0])
-        p, q = pool.pairs[int(rng.integers(len(pool.pairs)))]
+        p, q = pool.draw(rng)
         return cls(Modulus(p), Modulus(q), pow(int(rng.integers(1, p)), 2, p), seed)
 
     def random(self, name: str, shape: Shape, p: bool = True, q: bool = True, kind: str = "") -> FieldTensor:
@@ -200,10 +202,9 @@ class FieldInstance:
         return mix(words, self.key(*labels))
 
     def exp(self, x: Residues) -> Residues:
-        """root ** x modulo p, by two tables of sqrt(q) entries."""
-        low, high = self.tables
-        bits = np.uint64(self._bits)
-        return self.p.mul(low[x & np.uint64(2**self._bits - 1)], high[x >> bits])
+        """root ** x modulo p, by a table for every digit of x."""
+        factors = [table[digit] for table, digit in zip(self._tables, _digits(x), strict=False)]
+        return functools.reduce(self.p.mul, factors)
 
     @cached_property
     def _keys(self) -> dict[tuple[str, ...], int]:
@@ -214,17 +215,10 @@ class FieldInstance:
         return {}
 
     @cached_property
-    def _bits(self) -> int:
-        return (self.q.value.bit_length() + 1) // 2
-
-    @cached_property
-    def tables(self) -> tuple[Residues, Residues]:
-        """root ** i for the low bits of an exponent, and for its high bits."""
-        size = 2**self._bits
-        step = pow(self.root, size, self.p.value)
-        low = _powers(np.full(1, self.root, np.uint64), size, self.p)
-        high = _powers(np.full(1, step, np.uint64), self.q.value // size + 1, self.p)
-        return self.placed(low), self.placed(high)
+    def _tables(self) -> tuple[Residues, ...]:
+        """For every digit of an exponent, lowest first, root to the power of it."""
+        roots = np.full(1, self.root, np.uint64)
+        return tuple(map(self.placed, _digit_tables(roots, self.p, self.q.value)))
 
 
 class FieldStack:
@@ -266,18 +260,15 @@ class FieldStack:
 
     def exp(self, x: Residues) -> Residues:
         """The roots to the power of x."""
-        bits, low, high = self._tables
         lead = np.arange(len(self.instances)).reshape(-1, *(1,) * (x.ndim - 1))
-        return self.p.mul(low[lead, x & np.uint64(2**bits - 1)], high[lead, x >> np.uint64(bits)])
+        factors = [table[lead, digit] for table, digit in zip(self._tables, _digits(x), strict=False)]
+        return functools.reduce(self.p.mul, factors)
 
     @cached_property
-    def _tables(self) -> tuple[int, Residues, Residues]:
-        """How many bits of an exponent are low, the same in all; powers of the roots by low bits, and by high ones."""
-        bits = max((q.bit_length() + 1) // 2 for q in self.q.values)
-        most = max(q >> bits for q in self.q.values) + 1
+    def _tables(self) -> tuple[Residues, ...]:
+        """For every digit of an exponent, lowest first, the roots to the power of it."""
         roots = np.array([[instance.root] for instance in self.instances], np.uint64)
-        step = self.p.power(roots, 2**bits)
-        return bits, _powers(roots, 2**bits, self.p), _powers(step, most, self.p)
+        return tuple(_digit_tables(roots, self.p, max(self.q.values)))
 
 
 def stacked(tensors: Sequence[FieldTensor]) -> FieldTensor:
@@ -326,6 +317,24 @@ def _words(labels: tuple[str, ...]) -> tuple[int, ...]:
     """Four words of 32 bits that stand for the labels."""
     named = hashlib.sha256(repr(labels).encode()).digest()
     return tuple(int.from_bytes(named[i : i + 4], "little") for i in range(0, 16, 4))
+
+
+DIGIT = 10
+"""Bits of a digit of an exponent: tables of so many powers stay in the cache."""
+
+
+def _digits(x: Residues) -> Iterator[Residues]:
+    """The digits of exponents, lowest first."""
+    mask = np.uint64(2**DIGIT - 1)
+    return (x >> np.uint64(shift) & mask for shift in itertools.count(0, DIGIT))
+
+
+def _digit_tables(roots: Residues, modulus: Arithmetic, below: int) -> Iterator[Residues]:
+    """For every digit of exponents below a number, the powers of the roots, of which each has one element."""
+    while below > 0:
+        yield _powers(roots, min(2**DIGIT, below + 1), modulus)
+        below >>= DIGIT
+        roots = modulus.power(roots, 2**DIGIT)
 
 
 def _powers(base: Residues, count: int, modulus: Arithmetic) -> Residues:

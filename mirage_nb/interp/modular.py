@@ -3,8 +3,7 @@
 In and out: uint64 arrays of residues, NumPy's or those of a library like it on a GPU; modulo one prime (`Modulus`),
 or modulo several side by side (`Moduli`: one for each index of the first dimension). Products of residues stay below
 2^62. Matrix products go through float64 BLAS: directly while a sum of products stays below 2^53, else with both sides
-split into 16-bit limbs. Pools hold the pairs (p, q) that trials draw from: p = 2q + 1, both 3 modulo 4, so that q-th
-roots of unity exist modulo p and square roots are powers (paper section 5, Table 3).
+split into 16-bit limbs, of which three products are taken (Karatsuba).
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class Arithmetic(ABC):
         if exact < 64 and inner <= WORDS // (max(self.values) - 1) ** 2:
             return self.reduced(_there(x).astype(WORD, copy=False) @ _there(y))
         if exact < 64:
-            limbs, exact = _halves, EXACT // 2**33
+            limbs, exact = _halves, EXACT // 2**34  # sums of two limbs are multiplied
         if inner <= min(exact, 16):
             return self._joined(_products(limbs(x), limbs(y)))
         result = math.prod(x.shape[:-1]) * y.shape[-1]
@@ -294,7 +293,11 @@ def _products(x: Floats, y: Floats) -> Floats:
     if len(x) == 1:
         return [x[0] @ y[0]]
     (low_x, high_x), (low_y, high_y) = x, y
-    return [low_x @ low_y, high_x @ low_y + low_x @ high_y, high_x @ high_y]
+    low, high = low_x @ low_y, high_x @ high_y
+    middle = (low_x + high_x) @ (low_y + high_y)
+    middle -= low
+    middle -= high
+    return [low, middle, high]
 
 
 def _inverses(numbers: list[int], prime: int) -> list[int]:
@@ -315,45 +318,6 @@ def _digits(exponents: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """Two bits at a time of all exponents side by side, highest first."""
     shifts = range((max(exponents).bit_length() + 1) // 2 * 2 - 2, -1, -2)
     return tuple(tuple(exponent >> shift & 3 for exponent in exponents) for shift in shifts)
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """All pairs (p, q) with p in [low, high), p = 2q + 1, p and q prime and 3 modulo 4."""
-
-    name: str
-    low: int
-    high: int
-
-    @property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """The pairs, ascending."""
-        return _pairs(self.low, self.high)
-
-
-SMALL = Pool("21-bit primes", 2**20, 2**21)
-LARGE = Pool("31-bit primes", 2**31 - 2**22, 2**31)
-
-
-@functools.cache
-def _pairs(low: int, high: int) -> tuple[tuple[int, int], ...]:
-    first = low + (7 - low) % 8  # p = 2q + 1 with q = 3 modulo 4
-    keep = np.ones((high - first + 7) // 8, bool)
-    for prime in _primes(math.isqrt(high) + 1)[1:]:
-        eighth = pow(8, -1, prime)
-        keep[-first * eighth % prime :: prime] = False  # prime divides p
-        keep[(1 - first) * eighth % prime :: prime] = False  # prime divides q
-    return tuple((first + 8 * int(i), (first + 8 * int(i)) // 2) for i in np.flatnonzero(keep))
-
-
-def _primes(limit: int) -> list[int]:
-    """All primes below `limit`."""
-    sieve = np.ones(limit, bool)
-    sieve[:2] = False
-    for n in range(2, math.isqrt(limit) + 1):
-        if sieve[n]:
-            sieve[n * n :: n] = False
-    return [int(n) for n in np.flatnonzero(sieve)]
 
 
 def mix(x: Residues, key: int | Residues) -> Residues:

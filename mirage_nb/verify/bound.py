@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 
 from mirage_nb.errors import VerificationError
-from mirage_nb.interp.modular import Pool
+from mirage_nb.interp.primes import Pool
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
@@ -156,7 +156,7 @@ def lost(bits: float, polynomials: float, pool: Pool) -> float:
     usable = math.log2(pool.low) - 1
     if bits + 1 < usable:
         return 0.0
-    return polynomials * bits / usable / len(pool.pairs)
+    return polynomials * bits / usable / pool.count
 
 
 def forms(graph: KernelGraph) -> list[Form]:

@@ -1,6 +1,6 @@
 """The trials of a program: their fields, their random inputs, and what the program makes of them.
 
-In: a program and its candidates, a seed and a pool of primes. Out: `Trials`, from which trial after trial is drawn.
+In: a program and its candidates, and a seed. Out: `Trials`, from which trial after trial is drawn.
 Those of small programs are kept: the next candidate of the program meets the same ones, and what it computes like
 the program or another candidate is known already. What is known of a candidate whatever the trial is kept too, so
 that verifying it on a fresh instance is arithmetic and little else.
@@ -16,7 +16,7 @@ from functools import cached_property
 
 from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, evaluate
 from mirage_nb.interp.instance import FieldStack
-from mirage_nb.interp.modular import Pool
+from mirage_nb.interp.primes import PRIMES
 from mirage_nb.interp.shared import Plan, Recorder, SharedFields
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
@@ -24,7 +24,7 @@ from mirage_nb.verify.exponents import exponents_of
 from mirage_nb.verify.groups import draw_inputs, draw_stacked, root_groups
 from mirage_nb.verify.lax import LaxReport, inspect, joined
 from mirage_nb.verify.towers import Shown, Tower, shown, tower
-from mirage_nb.verify.verdict import Verdict
+from mirage_nb.verify.verdict import Looked, Verdict
 from mirage_nb.verify.work import check_work
 
 SMALL_ELEMENTS = 2**16
@@ -46,15 +46,15 @@ def trial_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:7], "little")
 
 
-def draw_trial(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> Trial:
+def draw_trial(program: KernelGraph, lax: LaxReport, seed: int) -> Trial:
     """The trial that follows from a trial's seed."""
-    instance, inputs = _drawn(program, lax, seed, pool)
+    instance, inputs = _drawn(program, lax, seed)
     noted = Noted()
     return Trial(instance, inputs, evaluate(program, inputs, instance, noted), noted)
 
 
-def _drawn(program: KernelGraph, lax: LaxReport, seed: int, pool: Pool) -> tuple[FieldInstance, dict[str, FieldTensor]]:
-    instance = FieldInstance.draw(seed, pool)
+def _drawn(program: KernelGraph, lax: LaxReport, seed: int) -> tuple[FieldInstance, dict[str, FieldTensor]]:
+    instance = FieldInstance.draw(seed)
     inputs = draw_inputs(program, instance, lax.parts)
     return instance, dict(zip((i.name for i in program.inputs), inputs, strict=True))
 
@@ -67,9 +67,8 @@ def is_small(program: KernelGraph) -> bool:
 class Trials:
     """The trials that follow from one seed."""
 
-    def __init__(self, program: Program, lax: LaxReport, seed: int, pool: Pool) -> None:
+    def __init__(self, program: Program, lax: LaxReport, seed: int) -> None:
         self.program = program
-        self.pool = pool
         self._lax = lax
         self._seed = seed
         self._kept: dict[int, Trial] = {}
@@ -82,12 +81,12 @@ class Trials:
 
     def inputs(self, number: int) -> tuple[FieldInstance, dict[str, FieldTensor]]:
         """What one trial of a large program begins with."""
-        return _drawn(self.program.graph, self._lax, self.seed(number), self.pool)
+        return _drawn(self.program.graph, self._lax, self.seed(number))
 
     def trial(self, number: int) -> Trial:
         """One trial of a small program."""
         if number not in self._kept:
-            self._kept[number] = draw_trial(self.program.graph, self._lax, self.seed(number), self.pool)
+            self._kept[number] = draw_trial(self.program.graph, self._lax, self.seed(number))
         return self._kept[number]
 
     def shown(self, number: int) -> Shown:
@@ -103,7 +102,7 @@ class Trials:
         """The first trials of a small program, side by side."""
         if count not in self._together:
             seeds = tuple(self.seed(number) for number in range(count))
-            self._together[count] = Together(self.program, self._lax, seeds, self.pool)
+            self._together[count] = Together(self.program, self._lax, seeds)
         return self._together[count]
 
 
@@ -111,9 +110,9 @@ class Together:
     """Trials of a small program side by side: of every tensor, the first dimension counts them. What two candidates
     compute alike is computed once."""
 
-    def __init__(self, program: Program, lax: LaxReport, seeds: tuple[int, ...], pool: Pool) -> None:
+    def __init__(self, program: Program, lax: LaxReport, seeds: tuple[int, ...]) -> None:
         self.seeds = seeds
-        self.instances = tuple(FieldInstance.draw(seed, pool) for seed in seeds)
+        self.instances = tuple(FieldInstance.draw(seed) for seed in seeds)
         stack = FieldStack(self.instances)
         inputs = draw_stacked(program.graph, stack, lax.parts)
         self._shared = SharedFields(stack, dict(zip((i.name for i in program.graph.inputs), inputs, strict=True)))
@@ -137,18 +136,17 @@ class Candidate:
         self.lax = joined(program.report, inspect(graph))
         self.verdicts: dict[Hashable, Verdict] = {}
         self._program = program
-        self._towers: dict[Pool, Tower | None] = {}
+        self.looked: dict[bool, Looked] = {}
 
     @cached_property
     def plan(self) -> Plan:
         """How it is evaluated; programs and candidates of one plan share steps."""
         return self._program.recorder.plan(self.graph)
 
-    def tower(self, pool: Pool) -> Tower | None:
+    @cached_property
+    def tower(self) -> Tower | None:
         """What bounds a trial with values and more, if anything does."""
-        if pool not in self._towers:
-            self._towers[pool] = tower(self._program.graph, self.graph, self.lax, pool)
-        return self._towers[pool]
+        return tower(self._program.graph, self.graph, self.lax, PRIMES)
 
 
 class Program:
@@ -173,22 +171,22 @@ class Program:
             known = self._candidates[graph] = Candidate(self, graph)
         return known
 
-    def trials(self, lax: LaxReport, seed: int, pool: Pool) -> Trials:
+    def trials(self, lax: LaxReport, seed: int) -> Trials:
         """The trials for candidates with this joint report."""
         parts = tuple(lax.parts[i.name] for i in self.graph.inputs)
-        key = (parts, lax.roots, lax.exponentials, seed, pool)
+        key = (parts, lax.roots, lax.exponentials, seed)
         known = self._trials.get(key)
         if known is None:
             while len(self._trials) >= MAX_KEPT:
                 self._trials.pop(next(iter(self._trials)), None)
-            known = self._trials[key] = Trials(self, lax, seed, pool)
+            known = self._trials[key] = Trials(self, lax, seed)
         return known
 
 
 MAX_CANDIDATES = 1024
 """Candidates of one program that are known again."""
 MAX_KEPT = 8
-"""Seeds and pools of one program whose trials are kept, the latest."""
+"""Seeds of one program whose trials are kept, the latest."""
 
 
 @functools.lru_cache(maxsize=32)

@@ -22,6 +22,8 @@ from mirage_nb.verify.trials import TRIALS, Progress, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 ACCEPTED, REFUTED, UNDECIDED = 0, 1, 2
+SHOWN = 4
+"""Primes of a verdict that are printed."""
 
 
 def verify_files(
@@ -29,8 +31,9 @@ def verify_files(
     b_text: str,
     *,
     trials: int = TRIALS,
-    seed: int = 0,
+    seed: int | None = None,
     final: bool = False,
+    permuted: bool = False,
     progress: Progress | None = None,
     device: Callable[[], Device] = lambda: CPU,
 ) -> tuple[int, str]:
@@ -40,7 +43,9 @@ def verify_files(
     """
     a, b = read_graph(a_text), read_graph(b_text)
     where = CPU if is_small(a) else device()
-    verdict = verify(a, b, trials=trials, seed=seed, final=final, progress=progress, device=where)
+    verdict = verify(
+        a, b, trials=trials, seed=seed, final=final, permuted=permuted, progress=progress, device=where
+    )
     return exit_code(verdict), describe(verdict)
 
 
@@ -56,8 +61,9 @@ def prove_files(
     b_text: str,
     *,
     trials: int = TRIALS,
-    seed: int = 0,
+    seed: int | None = None,
     final: bool = False,
+    permuted: bool = False,
     progress: Progress | None = None,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
     device: Callable[[], Device] = lambda: CPU,
@@ -73,6 +79,7 @@ def prove_files(
         trials=trials,
         seed=seed,
         final=final,
+        permuted=permuted,
         progress=progress,
         properties=properties,
         device=CPU if is_small(program) else device(),
@@ -110,10 +117,9 @@ def describe(verdict: Verdict) -> str:
         shapes = ", ".join(f"{name} {list(shape)}" for name, shape in verdict.sizes.items())
         lines.append(f"  checked at {shapes}")
     if verdict.primes:
-        p, q = verdict.primes[0]
-        lines.append(f"  seed {verdict.seed}, first primes p = {p}, q = {q}")
+        lines.append(f"  seed {verdict.seed}, primes p = {', '.join(str(p) for p, _ in verdict.primes[:SHOWN])}")
     elif verdict.witness is not None:
-        lines.append(f"  seed {verdict.seed}, no field trials: float64 inputs decide")
+        lines.append(f"  seed {verdict.seed}, no field trials")
     if verdict.outputs and verdict.outputs != tuple(range(len(verdict.outputs))):
         pairs = ", ".join(f"{i} is {j}" for i, j in enumerate(verdict.outputs))
         lines.append(f"  outputs of the first file in the second: {pairs}")
@@ -121,6 +127,6 @@ def describe(verdict: Verdict) -> str:
         w = verdict.witness
         lines.append(
             f"  output {w.output} at {list(w.index)}: {w.expected} in the first, {w.found} in the second "
-            f"(seed {w.seed})"
+            f"({f'real numbers {w.point}' if w.point else 'residues'}, seed {w.seed})"
         )
     return printable("\n".join(lines))

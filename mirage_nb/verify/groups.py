@@ -163,7 +163,12 @@ def _again(
     rows = list(places)
     side_by_side: list[FieldTensor] = []
     fresh: list[FieldTensor | None] = []
-    for given, old, marks in zip(groups.pruned.inputs, inputs, groups.marks, strict=True):
+    read = {value for op in groups.pruned.ops for value in op.inputs}
+    for value, (given, old, marks) in enumerate(zip(groups.pruned.inputs, inputs, groups.marks, strict=True)):
+        if value not in read:
+            side_by_side.append(old)
+            fresh.append(None)
+            continue
         repeated = old.moved(lambda array: np.repeat(array[rows], count, axis=0))
         new = None
         if marks.any():

@@ -35,7 +35,7 @@ Mask = NDArray[np.bool_]
 Parts = Mapping[str, tuple[bool, bool]]
 
 ROUNDS = 48
-PATIENCE = 6
+PATIENCE = 12
 """Rounds without fewer failures after which what fails is left to the masks."""
 
 

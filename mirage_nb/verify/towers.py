@@ -53,7 +53,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.interp.field import FieldInstance, FieldTensor
-from mirage_nb.interp.modular import Modulus, Pool, Residues
+from mirage_nb.interp.modular import Modulus, Residues
+from mirage_nb.interp.primes import Pool
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.bound import ONE, Form, Side, across, forms, lost
 from mirage_nb.verify.exponents import Exponents, exponents_of, skeleton

@@ -1,36 +1,43 @@
-"""The random test: a candidate against its program on random field elements (paper section 5.2).
+"""Whether a candidate computes what its program computes: random trials over fields, and values over the reals.
 
-In: two graphs of the same inputs. Out: a `Verdict` that says which rung was reached and what was checked.
-Every trial draws primes, a root of unity and all inputs anew. An element that has no value in a trial is
-left out of it; trials go on until every output element was compared often enough. A difference refutes,
-at once where field values prove it, else after the float64 reference confirmed it (`reals`). Where the field may
-have values that reals have not, float64 values have to agree too. Trials at real shapes: `large`.
+In: two graphs of the same inputs. Out: a `Verdict` that says which rung was reached and what was checked. Equal means:
+outputs in order have the same values over the reals wherever the program has one; the candidate may have more.
+
+Two lines that know nothing of each other have to agree. Field trials (paper section 5.2) draw primes, a root of unity
+and all inputs anew, until every output element was compared often enough. A difference refutes, at once where field
+values prove it, else where the reals confirm it. And values over the reals, at points of many kinds, exact or with the
+error that they bear (`exact`): a difference there refutes, and what cannot be decided there is not accepted. Seeds are
+made of both graphs and of what the system calls random, unless the caller gives one. `screen` is what a search does
+with thousands of its own candidates: shared trials, and float64. Trials at real shapes: `large`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
+import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mirage_nb.errors import OptionError, VerificationError
 from mirage_nb.interp.field import FieldInstance, Noted, evaluate
 from mirage_nb.interp.instance import CPU, Device
-from mirage_nb.interp.modular import LARGE, SMALL, Pool
+from mirage_nb.interp.primes import PRIMES
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.bound import trial_bound
 from mirage_nb.verify.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
 from mirage_nb.verify.large import Believed, DeviceFault
 from mirage_nb.verify.matching import Matching
-from mirage_nb.verify.reals import MAX_ELEMENTS, Reals, RealsReport, in_reals, once_in_reals
 from mirage_nb.verify.towers import Observer
-from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
+from mirage_nb.verify.verdict import Looked, Outcome, Verdict, VerdictKind, Witness
 from mirage_nb.verify.work import SMALLER, TOO_LARGE
 
-__all__ = ["MAX_TRIALS", "TRIALS", "draw_trial", "trial_seed", "verify"]
+__all__ = ["MAX_TRIALS", "TRIALS", "draw_trial", "screen", "trial_seed", "verify"]
 
 TRIALS = 4
+UNBOUNDED_TRIALS = 12
+"""Final trials where no theorem bounds one, and roots may exist by chance or functions be anything."""
 MAX_TRIALS = 10_000
 ATTEMPTS_PER_TRIAL = 4
 """How many draws a trial may take on average to give every element a value; some more at the start."""
@@ -39,12 +46,22 @@ FINAL_LOG2_BOUND = -64.0
 FINAL_TRIALS = 64
 MAX_VERDICTS = 64
 """Verdicts of one candidate that are kept."""
-WIDE_ELEMENTS = 2**20
-"""Inputs up to which final trials use 31-bit primes; four times the work of 21-bit ones."""
 
 
 Progress = Callable[[int, int], None]
 """Told after every trial how many there were and how many it takes at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rigour:
+    """How a pair is verified: how often every element is compared at least, from which seed, whether nobody knew it
+    before, whether as many trials as a bound of 2^-64 takes, and whether float64 values are enough of a second line."""
+
+    trials: int
+    seed: int
+    fresh: bool = False
+    final: bool = False
+    floats: bool = False
 
 
 def verify(
@@ -52,18 +69,20 @@ def verify(
     candidate: KernelGraph,
     *,
     trials: int = TRIALS,
-    seed: int = 0,
+    seed: int | None = None,
     final: bool = False,
+    permuted: bool = False,
     progress: Progress | None = None,
     device: Device = CPU,
 ) -> Verdict:
-    """Whether `candidate` computes what `program` computes, its outputs in any order.
+    """Whether `candidate` computes what `program` computes, its outputs in order.
 
     Args:
-        trials: how often every output element is compared, on fresh random elements each time.
-        seed: the trials follow from it.
-        final: for inputs of up to a million elements, primes of 31 bits instead of 21; for small ones, where
-            a theorem bounds a trial, also as many trials as it takes for an error probability of 2^-64.
+        trials: how often every output element is compared at least, on fresh random elements each time.
+        seed: what all that is drawn follows from, to repeat a verdict; without it nobody can know before.
+        final: for small inputs, where a theorem bounds a trial, as many trials as it takes for an error probability
+            of 2^-64.
+        permuted: outputs of the candidate may stand in any order and under any names.
         progress: called after every trial with the number of trials so far and the number that is needed; a
             trial at full size takes seconds.
         device: where field values of large programs are computed, such as `runtime.field_device()`. It is held
@@ -75,14 +94,44 @@ def verify(
         GraphError: a graph breaks Definition 2.1.
         OptionError: a number of trials or a seed that is out of range.
     """
-    if not 1 <= trials <= MAX_TRIALS or not 0 <= seed < 2**63:
-        raise OptionError(f"trials {trials}, seed {seed}: 1 to {MAX_TRIALS} trials, a seed below 2^63")
+    fresh = seed is None
+    rigour = Rigour(trials, pair_seed(program, candidate, os.urandom(32)) if seed is None else seed, fresh, final)
+    return _verdict(program, candidate, rigour, permuted, device, progress)
+
+
+def screen(program: KernelGraph, candidate: KernelGraph, *, seed: int) -> Verdict:
+    """What `verify` says with little work: `TRIALS` trials that all candidates of the program share, and float64 values
+    beside them. For candidates that were made by a search; whoever is shown one has it verified. Raises as `verify`."""
+    return _verdict(program, candidate, Rigour(TRIALS, seed, floats=True), False, CPU, None)
+
+
+def pair_seed(program: KernelGraph, candidate: KernelGraph, secret: bytes) -> int:
+    """A seed for these two graphs."""
+    named = f"{program.digest()} {candidate.digest()} {secret.hex()}"
+    return int.from_bytes(hashlib.sha256(named.encode()).digest()[:7], "little")
+
+
+def _verdict(
+    program: KernelGraph,
+    candidate: KernelGraph,
+    rigour: Rigour,
+    permuted: bool,
+    device: Device,
+    progress: Progress | None,
+) -> Verdict:
+    """The verdict, a known one unless somebody wants to be told of progress."""
+    if not 1 <= rigour.trials <= MAX_TRIALS or not 0 <= rigour.seed < 2**63:
+        hint = f"1 to {MAX_TRIALS} trials, a seed below 2^63"
+        raise OptionError(f"trials {rigour.trials}, seed {rigour.seed}: {hint}")
     _check_inputs(program, candidate)
-    wide = final and sum(i.type.elements for i in program.inputs) <= WIDE_ELEMENTS
-    pool = LARGE if wide else SMALL
     try:
         known = known_program(program)
-        return _verdict(known, known.candidate(candidate), trials, seed, pool, device, progress)
+        if permuted:
+            return _permuted(known, candidate, rigour, device, progress)
+        conflict = _conflict(program, candidate)
+        if conflict:
+            return Verdict(VerdictKind.REFUTED, seed=rigour.seed, note=conflict)
+        return _known(known, known.candidate(candidate), rigour, device, progress)
     except MemoryError as error:
         raise VerificationError(TOO_LARGE, hint=SMALLER) from error
 
@@ -98,43 +147,55 @@ def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
             )
 
 
-def _verdict(
-    program: Program,
-    candidate: Candidate,
-    trials: int,
-    seed: int,
-    pool: Pool,
-    device: Device,
-    progress: Progress | None,
+def _conflict(program: KernelGraph, candidate: KernelGraph) -> str:
+    """A name that outputs of both graphs have, at different places; or nothing."""
+    places = {name: place for place, name in enumerate(candidate.output_names)}
+    for place, name in enumerate(program.output_names):
+        if places.get(name, place) != place:
+            return f"{name} is output {place} of the program and output {places[name]} of the candidate"
+    return ""
+
+
+def _permuted(
+    program: Program, candidate: KernelGraph, rigour: Rigour, device: Device, progress: Progress | None
 ) -> Verdict:
-    """The verdict, a known one unless somebody wants to be told of progress."""
+    """The verdict on the candidate with its outputs in the program's order."""
+    from mirage_nb.verify.reals import pairing
+
+    order = None
+    if len(candidate.outputs) == len(program.graph.outputs):
+        order = pairing(program, program.candidate(candidate))
+    if order is not None:
+        outputs = tuple(candidate.outputs[place] for place in order)
+        candidate = candidate.returning(outputs, program.graph.output_names)
+    found = _known(program, program.candidate(candidate), rigour, device, progress)
+    if order is None or not found.outputs or order == tuple(range(len(order))):
+        return found
+    return replace(found, outputs=order, note=f"outputs in another order, as allowed; {found.note}")
+
+
+def _known(
+    program: Program, candidate: Candidate, rigour: Rigour, device: Device, progress: Progress | None
+) -> Verdict:
     if progress is not None:
-        return _run(program, candidate, trials, seed, pool, device, progress)
-    key = (trials, seed, pool, device)
+        return _run(program, candidate, rigour, device, progress)
+    key = (rigour, device)
     if key not in candidate.verdicts:
         if len(candidate.verdicts) >= MAX_VERDICTS:
             candidate.verdicts.clear()
         silent: Progress = lambda done, wanted: None  # noqa: E731 (typed)
-        candidate.verdicts[key] = _run(program, candidate, trials, seed, pool, device, silent)
+        candidate.verdicts[key] = _run(program, candidate, rigour, device, silent)
     return candidate.verdicts[key]
 
 
-def _run(
-    program: Program,
-    candidate: Candidate,
-    trials: int,
-    seed: int,
-    pool: Pool,
-    device: Device,
-    progress: Progress,
-) -> Verdict:
+def _run(program: Program, candidate: Candidate, rigour: Rigour, device: Device, progress: Progress) -> Verdict:
     """The verdict that the device finds, as far as it is believed, else the CPU from the beginning."""
     try:
-        return _Run(program, candidate, trials, seed, pool, device, progress).verdict()
+        return _Run(program, candidate, rigour, device, progress).verdict()
     except DeviceFault as fault:
         with contextlib.suppress(Exception):  # what is lost cannot be tidied up
             device.release()
-        found = _Run(program, candidate, trials, seed, pool, CPU, progress).verdict()
+        found = _Run(program, candidate, rigour, CPU, progress).verdict()
         return replace(found, note="; ".join(filter(None, (found.note, f"on the CPU, as {fault}"))))
 
 
@@ -142,26 +203,19 @@ class _Run:
     """One verification."""
 
     def __init__(
-        self,
-        program: Program,
-        candidate: Candidate,
-        trials: int,
-        seed: int,
-        pool: Pool,
-        device: Device,
-        progress: Progress,
+        self, program: Program, candidate: Candidate, rigour: Rigour, device: Device, progress: Progress
     ) -> None:
         self.progress = progress
         self.pair = program, candidate
         self.program = program.graph
         self.candidate = candidate.graph
-        self.wanted = trials
-        self.seed = seed
-        self.pool = pool
-        self.final = pool is not SMALL and is_small(self.program)
+        self.rigour = rigour
+        self.wanted = rigour.trials
+        self.small = is_small(self.program)
+        self.final = rigour.final and self.small
         self.lax = candidate.lax
-        self.drawn = program.trials(self.lax, seed, pool)
-        self.believed = Believed(device, self.drawn, self.candidate, trials)
+        self.drawn = program.trials(self.lax, rigour.seed)
+        self.believed = Believed(device, self.drawn, self.candidate, rigour.trials)
         self.primes: list[tuple[int, int]] = []
         self.observer: Observer | None = None
         self.bound: float | None = None
@@ -170,29 +224,34 @@ class _Run:
     def verdict(self) -> Verdict:
         """Field trials, or what the reals say where trials do not decide."""
         matching = Matching(self.program.output_types, self.candidate.output_types)
-        if not matching.possible():
+        if not matching.fits:
             return self._verdict(VerdictKind.REFUTED, note="the outputs have other types than the program's")
         if self.lax.second:
             return self._by_reals(
                 VerdictKind.OUTSIDE_LAX, f"the result of {self.lax.second} enters a second exponential"
             )
-        if (self.lax.maxima or self.lax.opaque) and not self._agree_in_reals():
+        if (self.lax.maxima or self.lax.opaque) and self._floats().outcome is Outcome.DIFFERENT:
             # It takes float64 whatever uninterpreted functions say, and takes less time than they do.
             return self._by_reals(VerdictKind.UNDECIDED, "float64 values differ")
         self._find_bound()
         while len(self.primes) < ATTEMPTS_PER_TRIAL * self.wanted + 48:
-            if len(self.primes) == 2 * self.wanted + 8 and self._differ_in_reals():
+            if len(self.primes) == 2 * self.wanted + 8 and (matching.selects or self._differ()):
                 break  # many elements without a value: the reals may know already
-            if not self.primes and self.observer is None and is_small(self.program):
+            if not self.primes and self.observer is None and self.small:
                 self._try_together(matching)
             else:
                 self._try(matching, len(self.primes))
-            if not matching.possible():
-                return self._differs(matching)
+            if matching.witness is not None:
+                return self._differs(matching.witness)
             if matching.compared(self.wanted):
                 if not self._wants_more():
-                    return self._equal(matching)
+                    return self._equal()
                 self.wanted += 1
+        if matching.selects:
+            return self._by_reals(
+                VerdictKind.UNDECIDED,
+                "the candidate has no value in many trials in which the program has one: these trials prove nothing",
+            )
         return self._by_reals(
             VerdictKind.UNDECIDED, f"some output elements had a value in fewer than {self.wanted} trials"
         )
@@ -206,7 +265,7 @@ class _Run:
 
     def _try(self, matching: Matching, number: int) -> None:
         """One trial."""
-        if not is_small(self.program):
+        if not self.small:
             instance, expected, found = self.believed.outputs(number)
             matching.compare(expected, found, self.drawn.seed(number))
             self._count(instance)
@@ -215,7 +274,7 @@ class _Run:
         noted = Noted()
         found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
         matching.compare(trial.expected, found, self.drawn.seed(number))
-        if self.observer is not None and matching.possible():
+        if self.observer is not None and matching.witness is None:
             inputs = [trial.inputs[i.name] for i in self.candidate.inputs]
             ranked = [*trial.noted.ranked, *noted.ranked]
             self.observer.look(self.drawn.shown(number), inputs, trial.instance, noted.radicands, ranked)
@@ -226,23 +285,22 @@ class _Run:
         self.primes.append((instance.p.value, instance.q.value))
         self.progress(len(self.primes), self.wanted)
 
-    def _differ_in_reals(self) -> bool:
-        return self._in_reals().outcome is Reals.DIFFERENT
+    def _differ(self) -> bool:
+        return self._look().outcome is Outcome.DIFFERENT
 
     def _find_bound(self) -> None:
-        """What a trial is worth, and whether it has to show more than values for that."""
+        """What a trial is worth, whether it has to show more than values for that, and how many it takes."""
         lax = self.lax
-        if len(self.program.outputs) != len(self.candidate.outputs) or lax.opaque:
-            return
         more = lax.roots or lax.exponentials or lax.maxima
-        found = self.pair[1].tower(self.pool) if self.final or not more else None
+        found = self.pair[1].tower if (self.final or not more) and not lax.opaque else None
         if found is not None:
             self.bound, self.once = found.chance, found.once
             self.observer = Observer(found) if more else None
         elif lax.bounded and self.final:
-            # Every pairing of outputs is bounded: which one holds shows only when the trials are over.
-            self.bound = trial_bound(self.program, self.candidate, self.pool)
+            self.bound = trial_bound(self.program, self.candidate, PRIMES)
             self.once = math.log2(len(self.program.outputs) ** 2)
+        if self.bound is None and (lax.roots or lax.opaque) and self.final:
+            self.wanted = max(self.wanted, UNBOUNDED_TRIALS)
 
     def _total(self) -> float | None:
         """log2 of the chance that graphs that differ pass all trials so far."""
@@ -258,46 +316,70 @@ class _Run:
         total = self._total()
         return self.final and total is not None and FINAL_LOG2_BOUND < total and self.wanted < FINAL_TRIALS
 
-    def _equal(self, matching: Matching) -> Verdict:
-        if not self._agree_in_reals():
-            return self._by_reals(VerdictKind.UNDECIDED, "float64 values do not agree as field values do")
+    def _equal(self) -> Verdict:
+        looked = self._look()
+        if looked.outcome is not Outcome.AGREE:
+            return self._by_reals(VerdictKind.UNDECIDED, f"field values agree; {looked.note}")
         total = self._total()
         return self._verdict(
             VerdictKind.FIELD,
             log2_bound=total if total is not None and total <= -1 else None,
-            outputs=matching.permutation(),
-            note=self._note(total),
+            outputs=tuple(range(len(self.program.outputs))),
+            note=self._note(total, looked),
         )
 
-    def _differs(self, matching: Matching) -> Verdict:
+    def _differs(self, witness: Witness) -> Verdict:
         """A difference in the field, final where it proves one in the reals."""
-        witness = matching.witness()
         if self.lax.exact:
             return self._verdict(VerdictKind.REFUTED, witness=witness, note="the field values differ")
         return self._by_reals(
             VerdictKind.OUTSIDE_LAX if self.lax.opaque else VerdictKind.UNDECIDED,
             "the field values differ, which proves nothing because of "
             + " and ".join(self._caveats())
-            + "; float64 values agree",
+            + f"; {self._agreement()}",
             witness,
         )
 
-    def _agree_in_reals(self) -> bool:
-        """Whether float64 values agree, where the field may have values that reals have not."""
-        if self.lax.exact or sum(i.type.elements for i in self.program.inputs) > MAX_ELEMENTS:
-            return True
-        return once_in_reals(*self.pair).outcome is Reals.AGREE
+    def _agreement(self) -> str:
+        looked = self._look()
+        return f"values agree: {looked.note}" if looked.outcome is Outcome.AGREE else looked.note
 
-    def _in_reals(self) -> RealsReport:
-        """What is known of any seed, else what this one says."""
-        known = once_in_reals(*self.pair)
-        return known if known.outcome is Reals.DIFFERENT else in_reals(*self.pair, self.seed)
+    def _floats(self) -> Looked:
+        """What float64 says, of any seed."""
+        from mirage_nb.verify.reals import once_in_floats
+
+        return once_in_floats(*self.pair)
+
+    def _look(self) -> Looked:
+        """What values over the reals say."""
+        if self.rigour.floats:
+            return self._floats()
+        known = self.pair[1].looked
+        if self.rigour.fresh not in known:
+            known[self.rigour.fresh] = self._looked(os.urandom(32) if self.rigour.fresh else b"")
+        return known[self.rigour.fresh]
+
+    def _looked(self, secret: bytes) -> Looked:
+        """Exact values; where not all elements can have them, float64 values of the others too."""
+        from mirage_nb.verify.exact import look
+        from mirage_nb.verify.reals import in_floats
+
+        seed = pair_seed(self.program, self.candidate, secret)
+        exact = look(self.program, self.candidate, seed)
+        if exact.outcome is Outcome.DIFFERENT or exact.whole:
+            return exact
+        floats = in_floats(*self.pair, seed)
+        if floats.outcome is Outcome.DIFFERENT or not exact.compared:
+            return floats if floats.outcome is not Outcome.OPEN else exact
+        if exact.outcome is Outcome.OPEN or floats.outcome is Outcome.OPEN:
+            return exact
+        return replace(exact, note=f"{exact.note}, {floats.note}")
 
     def _by_reals(self, otherwise: VerdictKind, note: str, field_witness: Witness | None = None) -> Verdict:
-        """REFUTED where float64 values of the two graphs differ, else the given kind."""
-        found = self._in_reals()
-        if found.outcome is Reals.DIFFERENT:
-            both = "the field and float64 values differ" if field_witness else "the float64 values differ"
+        """REFUTED where values of the two graphs over the reals differ, else the given kind."""
+        found = self._look()
+        if found.outcome is Outcome.DIFFERENT:
+            both = "field values and values over the reals differ" if field_witness else found.note
             return self._verdict(VerdictKind.REFUTED, witness=field_witness or found.witness, note=both)
         return self._verdict(otherwise, note=note)
 
@@ -314,7 +396,7 @@ class _Run:
             kind=kind,
             trials=len(self.primes),
             primes=tuple(self.primes),
-            seed=self.seed,
+            seed=self.rigour.seed,
             sizes={i.name: i.type.shape for i in self.program.inputs},
             log2_bound=log2_bound,
             outputs=outputs,
@@ -335,16 +417,16 @@ class _Run:
         """Why there is no bound."""
         if self.lax.opaque:
             return "which Theorem 2 has for operators of LAX only"
-        if self.pool is SMALL and (self.lax.roots or self.lax.exponentials or self.lax.maxima):
+        if not self.final and (self.lax.roots or self.lax.exponentials or self.lax.maxima):
             return "which the final check of a small instance has"
         if self.observer is not None:
             return "the trials did not show the same roots and exponents in both graphs"
-        many = "such " if is_small(self.program) else "so many "
+        many = "such " if self.small else "so many "
         names = [name for name in self._caveats() if name != "symbols"]
         return many + " and ".join(names or ["exponential terms"]) + " are beyond Theorem 2 and its extension"
 
-    def _note(self, bound: float | None) -> str:
-        parts = [f"all output elements at this size, {self.pool.name}"]
+    def _note(self, bound: float | None, looked: Looked) -> str:
+        parts = [f"all output elements at this size, {PRIMES.name}"]
         parts += [
             f"{name} as an uninterpreted function: equal whatever function stands in its place"
             for name in self.lax.opaque
@@ -355,4 +437,5 @@ class _Run:
             parts.append("roots and exponents seen to be the program's")
         if bound is None:
             parts.append(f"no error bound, {self._unbounded()}")
+        parts.append(looked.note)
         return "; ".join(parts)

@@ -23,13 +23,34 @@ class VerdictKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Where two graphs differ: the seed of the inputs, output number, element index, and both values."""
+    """Where two graphs differ: the seed of the inputs, output number, element index, and both values: residues of a
+    trial, or what they are over the reals at a point of the kind that `point` says."""
 
     seed: int
     output: int
     index: tuple[int, ...]
     expected: str
     found: str
+    point: str = ""
+
+
+class Outcome(enum.Enum):
+    """What two graphs look like over the reals."""
+
+    AGREE = "agree"
+    DIFFERENT = "different"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was seen, in words, and where the graphs differ; `whole`: of all elements; `compared`: of any."""
+
+    outcome: Outcome
+    note: str
+    witness: Witness | None = None
+    whole: bool = True
+    compared: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,32 +14,15 @@ from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.interp import field
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance, FieldTensor, random_inputs
 from mirage_nb.interp.instance import LARGE_TENSOR, Device, FieldStack
-from mirage_nb.interp.modular import LARGE, SMALL, Moduli, Modulus, Pool, mix
+from mirage_nb.interp.modular import Moduli, Modulus, mix
+from mirage_nb.interp.primes import PRIMES, Pool
 from mirage_nb.ir import AccumKind, DimAttrs, OpKind, PowAttrs, RepeatAttrs
 from tests.elsewhere import BOTH_WAYS, Elsewhere
 from tests.mugraphs import Case, Kernel, cases
 
-POOLS = pytest.mark.parametrize("pool", [SMALL, LARGE], ids=lambda pool: pool.name)
-WORST = [Modulus(2097143), Modulus(2147483647), Modulus(LARGE.high - 1), Modulus(SMALL.pairs[0][1])]
-
-
-def is_prime(n: int) -> bool:
-    return n > 1 and all(pow(a, n - 1, n) == 1 for a in (2, 3, 5, 7, 11, 13, 17))
-
-
-@POOLS
-def test_pools_hold_prime_pairs(pool: Pool) -> None:
-    assert len(pool.pairs) > 1000
-    for p, q in pool.pairs:
-        assert pool.low <= p < pool.high
-        assert p == 2 * q + 1 and p % 4 == q % 4 == 3
-        assert is_prime(p) and is_prime(q)
-
-
-def test_pool_misses_no_pair() -> None:
-    low, high = 2**20, 2**20 + 20000
-    brute = [(p, p // 2) for p in range(low, high) if p % 8 == 7 and is_prime(p) and is_prime(p // 2)]
-    assert list(Pool("", low, high).pairs) == brute
+SMALL = Pool("21-bit primes", 2**20, 2**21)
+POOLS = pytest.mark.parametrize("pool", [SMALL, PRIMES], ids=lambda pool: pool.name)
+WORST = [Modulus(2097143), Modulus(2147483647), Modulus(PRIMES.high - 1), Modulus(SMALL.pairs[0][1])]
 
 
 @pytest.mark.parametrize("modulus", WORST, ids=str)
@@ -298,8 +281,9 @@ def test_values_are_the_same_on_another_device(case: Case) -> None:
 @POOLS
 @pytest.mark.parametrize("inner", [1, 4, 16, 40, 5000])
 def test_several_primes_side_by_side(pool: Pool, inner: int) -> None:
-    primes = (pool.pairs[0][0], pool.pairs[-1][0], pool.pairs[3][1])
-    side, rng = Moduli(primes), np.random.default_rng(inner)
+    rng = np.random.default_rng(inner)
+    primes = pool.draw(rng)[0], pool.draw(rng)[0], pool.draw(rng)[1]
+    side = Moduli(primes)
     x, y = (
         np.stack([rng.integers(p - 3, p, shape, dtype=np.uint64) for p in primes]) for shape in ((2, inner), (inner, 3))
     )

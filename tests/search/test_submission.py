@@ -37,14 +37,14 @@ def test_what_the_search_finds_can_be_submitted_in_any_form() -> None:
     for instance in instances_:
         graph = instance.graph  # type: ignore[attr-defined]
         for text in (print_graph(graph), print_json(graph)):
-            candidate = submitted(PROGRAM, text, H200, seed=3)
+            candidate = submitted(PROGRAM, text, H200)
             assert candidate.digest == graph.digest() and candidate.verdict.accepted
             assert candidate.configuration == "submitted" and candidate.operators > 0
             assert 0 < candidate.estimate_us <= instance.cost.us * 1.5  # type: ignore[attr-defined]
 
 
 def test_a_program_is_a_mugraph_of_pre_defined_operators() -> None:
-    candidate = submitted(PROGRAM, TEXT, H200, seed=0)
+    candidate = submitted(PROGRAM, TEXT, H200)
     assert candidate.kernels == candidate.operators == 3
     assert candidate.estimate_us == traffic_us(PROGRAM, H200) > 3 * H200.launch_us
 
@@ -52,7 +52,7 @@ def test_a_program_is_a_mugraph_of_pre_defined_operators() -> None:
 def test_outputs_are_put_in_order() -> None:
     two = parse("X: f16[8, 32]\nS = sum(X * X, axis=-1, keepdims=True)\nreturn X / sqrt(S), S")
     turned = "X: f16[8, 32]\nT = sum(X * X, axis=-1, keepdims=True)\nY = X / sqrt(T)\nreturn T, Y"
-    candidate = submitted(two.graph, turned, H200, seed=0)
+    candidate = submitted(two.graph, turned, H200)
     assert candidate.graph.output_types == two.graph.output_types
     assert candidate.graph.output_names == two.graph.output_names
 
@@ -72,7 +72,7 @@ def test_outputs_are_put_in_order() -> None:
 )
 def test_what_is_wrong_is_refused(text: str, kind: type[MirageError], message: str) -> None:
     with pytest.raises(kind) as told:
-        submitted(PROGRAM, text, H200, seed=0)
+        submitted(PROGRAM, text, H200)
     assert any(part in str(told.value) for part in message.split("|"))
 
 
@@ -84,12 +84,12 @@ def test_what_does_not_fit_the_target_is_refused() -> None:
     result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
     (best, *_) = instances(result.structures[0], prepared, H200, limit=1)
     text = print_graph(best.graph)
-    assert submitted(graph, text, H200, seed=0).digest == best.graph.digest()
+    assert submitted(graph, text, H200).digest == best.graph.digest()
     with pytest.raises(GraphError, match="shared"):
-        submitted(graph, text, replace(H200, shared_per_block=64), seed=0)
+        submitted(graph, text, replace(H200, shared_per_block=64))
 
 
 def test_what_is_too_large_to_be_tried_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "MAX_ELEMENTS", 100)
     with pytest.raises(VerificationError, match="at most 100"):
-        submitted(PROGRAM, TEXT, H200, seed=0)
+        submitted(PROGRAM, TEXT, H200)

@@ -78,7 +78,7 @@ def test_only_what_may_be_handed_over_is_made(tmp_path: Path, monkeypatch: pytes
 
 def test_what_random_tests_cannot_tell_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where field trials do not apply, a structure counts if it is proved equal, and says so."""
-    monkeypatch.setattr(worker, "verify", lambda *_, **__: Verdict(VerdictKind.OUTSIDE_LAX))
+    monkeypatch.setattr(worker, "screen", lambda *_, **__: Verdict(VerdictKind.OUTSIDE_LAX))
     found = explore(tasks(tmp_path)[0])
     assert found.findings.candidates and found.findings.outside_lax == 0
     assert {c.verdict.kind for c in found.findings.candidates} == {VerdictKind.PROVED}
@@ -89,7 +89,7 @@ def test_the_first_few_that_are_not_accepted_are_kept_with_their_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: VerdictKind
 ) -> None:
     said = Verdict(kind, trials=1, witness=Witness(7, 0, (1, 2), "3", "4"), note="because")
-    monkeypatch.setattr(worker, "verify", lambda *_, **__: said)
+    monkeypatch.setattr(worker, "screen", lambda *_, **__: said)
     monkeypatch.setattr(worker, "with_proof", lambda verdict, *_: (verdict, None))
     found = explore(tasks(tmp_path, "standard")[1]).findings
     counted = found.refuted if kind is VerdictKind.REFUTED else found.outside_lax

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mirage_nb.errors import VerificationError
 from mirage_nb.interp import field
 from mirage_nb.interp.field import FieldInstance, FieldTensor
-from mirage_nb.interp.modular import LARGE, SMALL, Pool
+from mirage_nb.interp.primes import PRIMES, Pool
 from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait
 from mirage_nb.verify.bound import RULES, Side, forms, trial_bound
 from mirage_nb.verify.lax import inspect
@@ -21,6 +21,7 @@ from tests.mugraphs import Case, Kernel, attention_safe, cases, gated_mlp, gqa, 
 from tests.strategies import mugraphs, programs
 
 TINY = Pool("tiny primes", 20, 400)
+SMALL = Pool("21-bit primes", 2**20, 2**21)
 
 
 def test_every_lax_operator_has_a_rule() -> None:
@@ -35,7 +36,7 @@ def rational(graph: KernelGraph) -> bool:
 
 def along_a_line(graph: KernelGraph, points: int, seed: int) -> list[FieldTensor]:
     """The outputs at a + t * b for t = 0, 1, ..., with a and b random; symbols stay as they are."""
-    instance = FieldInstance.draw(seed, LARGE)
+    instance = FieldInstance.draw(seed)
     a, b = ([instance.random(f"{name} {i.name}", i.type.shape) for i in graph.inputs] for name in "ab")
     p = instance.p
     values = []
@@ -61,7 +62,7 @@ def test_quotients_have_at_most_the_stated_degrees(graph: KernelGraph) -> None:
         if all(v.defined.all() for v in values):
             for flat in range(min(3, values[0].p.size)):
                 column = [int(v.p.reshape(-1)[flat]) for v in values]
-                assert fits(column, int(form.top.degree), int(form.bottom.degree), FieldInstance.draw(3, LARGE).p.value)
+                assert fits(column, int(form.top.degree), int(form.bottom.degree), FieldInstance.draw(3).p.value)
 
 
 def fits(values: list[int], top: int, bottom: int, p: int) -> bool:
@@ -90,7 +91,7 @@ def rank(rows: list[list[int]], p: int) -> int:
 
 
 def test_the_relation_test_can_fail() -> None:
-    p = LARGE.pairs[0][0]
+    p = PRIMES.draw(np.random.default_rng(0))[0]
     cubes = [t**3 % p for t in range(8)]
     assert fits(cubes, 3, 0, p) and not fits(cubes, 2, 0, p) and not fits(cubes, 2, 1, p)
 
@@ -153,7 +154,7 @@ def agree(program: KernelGraph, candidate: KernelGraph, seed: int) -> bool:
 
 def test_wrong_exponentials_pass_no_more_often_than_claimed() -> None:
     pool = Pool("primes around 2^14", 2**14, 2**15)
-    rows, trials = 256, 60
+    rows, trials = 2048, 60
     k, other_k = Kernel(X=(rows,), Y=(rows,)), Kernel(X=(rows,), Y=(rows,))
     program = k.returning(k.op(OpKind.EXP, 0))
     e = other_k.op(OpKind.EXP, other_k.op(OpKind.MUL, 0, other_k.const(2)))
@@ -169,7 +170,7 @@ def test_wrong_exponentials_pass_no_more_often_than_claimed() -> None:
     assert 0 < missed / (rows * trials) <= 2**bound
 
 
-@pytest.mark.parametrize("pool", [SMALL, LARGE], ids=lambda pool: pool.name)
+@pytest.mark.parametrize("pool", [SMALL, PRIMES], ids=lambda pool: pool.name)
 def test_bounds_of_the_named_graphs(pool: Pool) -> None:
     low = math.log2(pool.low)
     (form,) = forms(lora().program)

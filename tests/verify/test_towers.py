@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from mirage_nb.interp import field
 from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, random_inputs
-from mirage_nb.interp.modular import LARGE, SMALL, Pool
+from mirage_nb.interp.primes import PRIMES, Pool
 from mirage_nb.ir import KernelGraph, OpKind, PowAttrs, ReshapeAttrs
 from mirage_nb.search import EFFORTS, Budget, configurations, prepare, run_configuration, tiny
 from mirage_nb.verify import groups, towers
@@ -29,6 +29,7 @@ from tests.strategies import mugraphs, programs
 
 Build = Callable[[Kernel], int]
 TINY = Pool("primes around 1000", 500, 2500)
+SMALL = Pool("21-bit primes", 2**20, 2**21)
 TINIER = Pool("primes around 200", 100, 400)
 
 
@@ -374,7 +375,7 @@ def test_draws_of_a_group_are_all_kept_or_all_new() -> None:
 def test_large_pools_make_better_bounds_and_views_keep_them() -> None:
     case = rmsnorm()
     lax = inspect(case.program)
-    small, large = (tower(case.program, case.candidate, lax, pool) for pool in (SMALL, LARGE))
+    small, large = (tower(case.program, case.candidate, lax, pool) for pool in (SMALL, PRIMES))
     assert small is not None and large is not None and large.chance < small.chance - 8
     flat = lambda k: k.op(OpKind.RESHAPE, rms(k, 0, 1, 4), attrs=ReshapeAttrs((8,)))  # noqa: E731 (two uses, one line)
     assert final(flat, flat, X=(2, 4)).log2_bound <= -64

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from mirage_nb.errors import GraphError, OptionError, VerificationError
 from mirage_nb.interp import field, reference
-from mirage_nb.interp.modular import LARGE, SMALL
+from mirage_nb.interp.primes import PRIMES
 from mirage_nb.ir import (
     AccumKind,
     ClampAttrs,
@@ -48,6 +48,8 @@ from tests.mugraphs import (
 )
 from tests.strategies import arrays_for, mugraphs, program_pairs
 
+PRIME = PRIMES.draw(np.random.default_rng(0))[0]
+
 
 @pytest.mark.parametrize("final", [False, True], ids=["search", "final"])
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
@@ -56,8 +58,7 @@ def test_right_graphs_are_accepted(case: Case, final: bool) -> None:
     assert verdict.kind is VerdictKind.FIELD
     assert verdict.outputs == (0,)
     assert verdict.sizes == {i.name: i.type.shape for i in case.program.inputs}
-    pool = LARGE if final else SMALL
-    assert all(pair in pool.pairs for pair in verdict.primes)
+    assert all(PRIMES.low <= p < PRIMES.high and p == 2 * q + 1 for p, q in verdict.primes)
     assert len(verdict.primes) == verdict.trials >= 4
 
 
@@ -95,7 +96,7 @@ def test_a_witness_can_be_replayed() -> None:
     wrong = qknorm_wrong()
     witness = verify(wrong.program, wrong.candidate, seed=9).witness
     assert witness is not None
-    trial = draw_trial(wrong.program, inspect(wrong.program), witness.seed, SMALL)
+    trial = draw_trial(wrong.program, inspect(wrong.program), witness.seed)
     found = field.evaluate(wrong.candidate, trial.inputs, trial.instance)[witness.output]
     assert str(trial.expected[witness.output].p[witness.index]) == witness.expected
     assert str(found.p[witness.index]) == witness.found
@@ -124,8 +125,10 @@ def two_outputs(order: tuple[int, int], repeat: bool = False) -> KernelGraph:
     return k.returning(made[order[0]], made[order[0] if repeat else order[1]])
 
 
-def test_outputs_are_matched_in_any_order() -> None:
-    assert verify(two_outputs((0, 1)), two_outputs((1, 0))).outputs == (1, 0)
+def test_outputs_are_matched_in_any_order_if_that_is_allowed() -> None:
+    turned = verify(two_outputs((0, 1)), two_outputs((1, 0)), permuted=True)
+    assert turned.outputs == (1, 0) and "another order, as allowed" in turned.note
+    assert verify(two_outputs((0, 1)), two_outputs((1, 0))).kind is VerdictKind.REFUTED
     assert verify(two_outputs((0, 1)), two_outputs((0, 1))).outputs == (0, 1)
     k = Kernel(X=(4, 4), Y=(4, 4))
     product = k.op(OpKind.MATMUL, 0, 1)
@@ -332,7 +335,7 @@ def test_a_tiny_change_of_a_constant_is_refuted() -> None:
     assert verdict.kind is VerdictKind.REFUTED and verdict.witness is not None
 
 
-@pytest.mark.parametrize("prime", [SMALL.pairs[0][0], SMALL.pairs[0][1], SMALL.pairs[-1][0]])
+@pytest.mark.parametrize("prime", [PRIME, PRIME // 2, 2**31 - 1])
 def test_a_constant_that_is_zero_modulo_a_prime_does_not_fool(prime: int) -> None:
     verdict = pair(lambda k: k.op(OpKind.MUL, 0, k.const(0)), lambda k: k.op(OpKind.MUL, 0, k.const(prime)), X=(4,))
     assert verdict.kind is VerdictKind.REFUTED
@@ -364,7 +367,7 @@ def test_bounds_are_claimed_where_theorems_hold() -> None:
     small = verify(lora().program, lora().candidate)
     final = verify(lora().program, lora().candidate, final=True)
     assert small.log2_bound is not None and final.log2_bound is not None
-    assert final.log2_bound < -64 < small.log2_bound + 20
+    assert max(final.log2_bound, small.log2_bound) < -64
     gated = gated_mlp()
     assert verify(gated.program, gated.candidate, final=True).log2_bound <= -64
     for case in (gqa(), attention_safe()):

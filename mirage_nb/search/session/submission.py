@@ -22,7 +22,7 @@ MAX_ELEMENTS = 2**26
 """Elements of all tensors of a program that is tried at its real shape: a trial takes about 20 bytes for each."""
 
 
-def submitted(program: KernelGraph, text: str, target: Target, *, seed: int) -> Candidate:
+def submitted(program: KernelGraph, text: str, target: Target) -> Candidate:
     """The muGraph in `text` (text form, JSON form, or a tensor program) as a candidate.
 
     Outputs may come in any order and under any names. `estimate_us` is the time that its traffic takes.
@@ -44,7 +44,7 @@ def submitted(program: KernelGraph, text: str, target: Target, *, seed: int) -> 
             f"not verified: the program has {elements:,} elements, at most {MAX_ELEMENTS:,} can be tried",
             hint="submit it to a session of a smaller shape",
         )
-    verdict, _ = verify_and_prove(program, graph, seed=seed + 1)
+    verdict, _ = verify_and_prove(program, graph, permuted=True)
     if verdict.kind is VerdictKind.REFUTED:
         raise VerificationError("it does not compute the program", hint=describe(verdict))
     if not verdict.accepted:

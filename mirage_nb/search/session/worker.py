@@ -32,7 +32,7 @@ from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import Target
 from mirage_nb.verify.proof import with_proof
-from mirage_nb.verify.trials import verify
+from mirage_nb.verify.trials import screen
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 INSTANCES_PER_STRUCTURE = 4
@@ -198,7 +198,7 @@ class _Exploration:
     ) -> tuple[Verdict, KernelGraph, KernelGraph]:
         """What is to be said of a structure: the verdict on its small instance, and the pair that it is about."""
         program, small = tiny(prepared, structure, overhanging)
-        verdict = verify(program, small, seed=self._task.seed + 1)
+        verdict = screen(program, small, seed=self._task.seed + 1)
         if not verdict.accepted and verdict.kind is not VerdictKind.REFUTED:  # beyond what random tests can say
             verdict, _ = with_proof(verdict, program, small)
         return verdict, program, small

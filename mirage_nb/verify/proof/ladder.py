@@ -26,8 +26,9 @@ def verify_and_prove(
     candidate: KernelGraph,
     *,
     trials: int = TRIALS,
-    seed: int = 0,
+    seed: int | None = None,
     final: bool = False,
+    permuted: bool = False,
     seconds: float = SECONDS,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
     device: Device = CPU,
@@ -37,8 +38,17 @@ def verify_and_prove(
 
     Raises as `verify` and `prove`.
     """
-    verdict = verify(program, candidate, trials=trials, seed=seed, final=final, device=device, progress=progress)
-    pairing = verdict.outputs or None
+    verdict = verify(
+        program,
+        candidate,
+        trials=trials,
+        seed=seed,
+        final=final,
+        permuted=permuted,
+        device=device,
+        progress=progress,
+    )
+    pairing = verdict.outputs or (None if permuted else tuple(range(len(program.outputs))))
     return with_proof(verdict, program, candidate, seconds=seconds, outputs=pairing, properties=properties)
 
 

@@ -1,0 +1,338 @@
+"""Real numbers that say what they know: exact rationals, and balls that hold the value whatever was rounded.
+
+In: numbers and the functions of the operator table. Out: numbers, or one of two holes. `UNDEFINED`: over the reals
+there is no value for certain, as of 1 / 0 and the root of -1; `OPEN`: this precision cannot tell, as of 1 / x for a
+ball x around 0, or, to the wary, of a sum that swallows one of its terms. So nothing that is said here hangs on
+rounding. Rationals stay exact as long as they are short; balls are Arb's (Johansson 2017, by way of python-flint).
+
+A library's precision is a setting of the whole process; `precision` holds a lock while it is another one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fractions import Fraction
+from functools import partial, reduce
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from flint import arb, ctx
+from flint import fmpq as fmpq
+from numpy.typing import NDArray
+
+from mirage_nb.ir import ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
+from mirage_nb.ir.ops import Attrs
+
+Array = NDArray[Any]
+"""Of numbers: an array of objects."""
+
+
+class Hole(enum.Enum):
+    """Why there is no number."""
+
+    UNDEFINED = "undefined"
+    OPEN = "open"
+
+
+UNDEFINED, OPEN = Hole.UNDEFINED, Hole.OPEN
+
+Number = Any
+"""A rational (`fmpq`), a ball (`arb`), or a `Hole`; the library has no types."""
+
+ZERO, ONE, HALF = fmpq(0), fmpq(1), fmpq(1, 2)
+LONG_BITS = 2048
+"""Rationals of more bits become balls."""
+MAX_POWER = 2**16
+"""Whole exponents up to which powers are exact where the base is."""
+
+_LOCK = RLock()
+_WARY = ContextVar("wary", default=False)
+
+
+@contextmanager
+def precision(bits: int, *, wary: bool = False) -> Iterator[None]:
+    """Balls of so many bits, in this thread alone; `wary`: a term that no bit of a sum shows leaves the sum open."""
+    with _LOCK, ctx.workprec(bits):
+        before = _WARY.set(wary)
+        try:
+            yield
+        finally:
+            _WARY.reset(before)
+
+
+def rational(value: Fraction) -> Number:
+    """The number that a fraction is."""
+    return fmpq(value.numerator, value.denominator)
+
+
+def _short(x: Number) -> Number:
+    return x if x.height_bits() <= LONG_BITS else arb(x)
+
+
+def _told(x: Number) -> Number:
+    """A ball, or an infinity; none where infinities are taken from each other, open where the ball is everything."""
+    if x.is_finite() or (x.is_exact() and not x.is_nan()):
+        return x
+    return UNDEFINED if x.is_nan() else OPEN
+
+
+def as_ball(x: Number) -> Number:
+    """The ball around a number."""
+    return arb(x) if type(x) is fmpq else x
+
+
+def is_zero(x: Number) -> bool:
+    """Whether the number is 0 for certain."""
+    return bool(x == 0) if type(x) is fmpq else bool(x.is_zero())
+
+
+Operation = Callable[..., Number]
+
+
+def strict(operation: Operation) -> Operation:
+    """The operation for operands that may be holes: what has no value has none in any function."""
+
+    def held(*operands: Number) -> Number:
+        for x in operands:
+            if type(x) is Hole:
+                return UNDEFINED if any(y is UNDEFINED for y in operands) else OPEN
+        return operation(*operands)
+
+    return held
+
+
+def add(x: Number, y: Number) -> Number:
+    """x + y; to the wary, open where a ball is left as if the other term were not there."""
+    if type(x) is fmpq and type(y) is fmpq:
+        return _short(x + y)
+    total = x + y
+    if (total.contains(x) and not _may_be_zero(y)) or (total.contains(y) and not _may_be_zero(x)):
+        return OPEN if _WARY.get() else total
+    return total if total.is_finite() else _told(total)
+
+
+def _may_be_zero(x: Number) -> bool:
+    return bool(x == 0) if type(x) is fmpq else bool(x.contains(0))
+
+
+def negative(x: Number) -> Number:
+    """-x."""
+    return -x
+
+
+def subtract(x: Number, y: Number) -> Number:
+    """x - y."""
+    return add(x, -y)
+
+
+def multiply(x: Number, y: Number) -> Number:
+    """x * y."""
+    if type(x) is fmpq:
+        if type(y) is fmpq:
+            return _short(x * y)
+        return _told(x * y) if x != 0 or not y.is_finite() else ZERO
+    return _told(x * y) if type(y) is not fmpq or y != 0 or not x.is_finite() else ZERO
+
+
+def divide(x: Number, y: Number) -> Number:
+    """x / y."""
+    if is_zero(y):
+        return UNDEFINED
+    if type(y) is fmpq:
+        return _short(x / y) if type(x) is fmpq else x / y
+    if y.contains(0):
+        return OPEN
+    return ZERO if type(x) is fmpq and x == 0 else _told(x / y)
+
+
+def exponential(x: Number) -> Number:
+    """exp(x)."""
+    return ONE if is_zero(x) else _told(as_ball(x).exp())
+
+
+def logarithm(x: Number) -> Number:
+    """log(x)."""
+    if x > 0:
+        return ZERO if type(x) is fmpq and x == 1 else as_ball(x).log()
+    return UNDEFINED if x <= 0 else OPEN
+
+
+def square_root(x: Number) -> Number:
+    """sqrt(x)."""
+    if type(x) is fmpq:
+        if x < 0:
+            return UNDEFINED
+        top, bottom = x.p.isqrt(), x.q.isqrt()
+        return fmpq(top, bottom) if top * top == x.p and bottom * bottom == x.q else arb(x).sqrt()
+    if x >= 0:
+        return x.sqrt()
+    return UNDEFINED if x < 0 else OPEN
+
+
+def power(exponent: Fraction, x: Number) -> Number:
+    """x ** exponent, for a negative x where the exponent is whole."""
+    if exponent < 0:
+        return strict(divide)(ONE, power(-exponent, x))
+    if exponent.denominator == 1:
+        if exponent > MAX_POWER:
+            return _told(as_ball(x) ** int(exponent))
+        if type(x) is fmpq and x.height_bits() * exponent <= LONG_BITS:
+            return x ** int(exponent)
+        return as_ball(x) ** int(exponent) if exponent else ONE
+    if exponent.denominator == 2:
+        return strict(partial(power, Fraction(exponent.numerator)))(square_root(x))
+    if is_zero(x):
+        return ZERO
+    if x > 0:
+        return _told(as_ball(x) ** arb(rational(exponent)))
+    return UNDEFINED if x < 0 else OPEN
+
+
+def maximum(x: Number, y: Number) -> Number:
+    """The larger one; of balls that overlap, a ball around both."""
+    if x >= y:
+        return x
+    return y if y >= x else as_ball(x).max(y)
+
+
+def minimum(x: Number, y: Number) -> Number:
+    """The smaller one."""
+    return -maximum(-x, -y)
+
+
+def absolute(x: Number) -> Number:
+    """|x|."""
+    return maximum(x, -x)
+
+
+def sign(x: Number) -> Number:
+    """1, 0 or -1."""
+    if is_zero(x):
+        return ZERO
+    if x > 0:
+        return ONE
+    return -ONE if x < 0 else OPEN
+
+
+def floor(x: Number) -> Number:
+    """The largest whole number that is not larger."""
+    below = as_ball(x).floor()
+    return fmpq(below.unique_fmpz()) if below.is_exact() and below.is_finite() else OPEN
+
+
+def step(x: Number) -> Number:
+    """1 where x >= 0, else 0."""
+    if x >= 0:
+        return ONE
+    return ZERO if x < 0 else OPEN
+
+
+def _of_ball(name: str, at_zero: Number) -> Operation:
+    """A function of Arb's."""
+    return lambda x: at_zero if is_zero(x) else _told(getattr(as_ball(x), name)())
+
+
+def sigmoid(x: Number) -> Number:
+    """1 / (1 + exp(-x))."""
+    below = strict(add)(ONE, exponential(-x))
+    return strict(divide)(ONE, below)
+
+
+def silu(x: Number) -> Number:
+    """x / (1 + exp(-x))."""
+    return strict(multiply)(x, sigmoid(x))
+
+
+def gelu(x: Number) -> Number:
+    """x (1 + erf(x / sqrt(2))) / 2."""
+    if is_zero(x):
+        return ZERO
+    return strict(multiply)(x * HALF, strict(add)(ONE, _told((x / arb(2).sqrt()).erf())))
+
+
+SCALARS: dict[str, Operation] = {
+    "add": add, "sub": subtract, "mul": multiply, "div": divide, "neg": negative,
+    "exp": exponential, "log": logarithm, "sqrt": square_root, "square": lambda x: multiply(x, x),
+    "tanh": _of_ball("tanh", ZERO), "sigmoid": sigmoid, "erf": _of_ball("erf", ZERO), "abs": absolute,
+    "sin": _of_ball("sin", ZERO), "cos": _of_ball("cos", ONE), "expm1": _of_ball("expm1", ZERO),
+    "sign": sign, "floor": floor, "step": step, "minimum": minimum, "maximum": maximum,
+}  # fmt: skip
+"""The primitives of formulas, but for powers and those that are made of these."""
+
+
+ELEMENTWISE: dict[OpKind, Operation] = {
+    OpKind.ADD: add,
+    OpKind.SUB: subtract,
+    OpKind.MUL: multiply,
+    OpKind.DIV: divide,
+    OpKind.EXP: exponential,
+    OpKind.SQR: lambda x: multiply(x, x),
+    OpKind.SQRT: square_root,
+    OpKind.SILU: silu,
+    OpKind.GELU: gelu,
+    OpKind.SIGMOID: sigmoid,
+    OpKind.RELU: lambda x: maximum(x, ZERO),
+    OpKind.MAXIMUM: maximum,
+    OpKind.CAST: lambda x: x,
+}
+"""What elementwise operators without attributes compute of numbers."""
+
+
+def elementwise(kind: OpKind, attrs: Attrs | None) -> Operation:
+    """What an elementwise operator, but for functions of the program's own, makes of numbers and holes."""
+    if isinstance(attrs, PowAttrs):
+        return strict(partial(power, attrs.exponent))
+    if isinstance(attrs, ClampAttrs):
+        return strict(partial(_clamp, attrs))
+    if isinstance(attrs, WhereAttrs):
+        return partial(_where, _other(attrs))
+    return strict(ELEMENTWISE[kind])
+
+
+def _other(attrs: WhereAttrs) -> Number:
+    """What stands where a condition is 0."""
+    if attrs.infinite:
+        return arb.pos_inf() if attrs.infinite > 0 else arb.neg_inf()
+    return rational(attrs.other)
+
+
+def _where(other: Number, condition: Number, x: Number) -> Number:
+    """x where the condition is not 0, whatever it is elsewhere."""
+    if type(condition) is Hole:
+        return condition
+    if is_zero(condition):
+        return other
+    return OPEN if _may_be_zero(condition) else x
+
+
+def _clamp(attrs: ClampAttrs, x: Number) -> Number:
+    if attrs.low is not None:
+        x = maximum(x, rational(attrs.low))
+    return x if attrs.high is None else minimum(x, rational(attrs.high))
+
+
+def constant(attrs: ConstAttrs) -> Number:
+    """The number that a constant stands for."""
+    return rational(attrs.value)
+
+
+ADD, SUBTRACT, MULTIPLY, MAXIMUM = map(strict, (add, subtract, multiply, maximum))
+EXPONENTIAL = strict(exponential)
+
+
+def over(operation: Operation, *operands: Array) -> Array:
+    """The operation on every element of arrays that broadcast."""
+    made = np.frompyfunc(operation, len(operands), 1)(*operands)
+    return np.asarray(made, object)
+
+
+def folded(operation: Operation, x: Array) -> Array:
+    """The elements of every row, folded."""
+    rows = [reduce(operation, row) for row in x.tolist()]
+    found = np.empty(len(rows), object)
+    found[:] = rows
+    return found

@@ -1,0 +1,92 @@
+"""Exact elements of outputs: they are what the reference says, and say what they do not know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from flint import arb
+from hypothesis import given, settings
+
+from mirage_nb.interp import numbers, reference, slices
+from mirage_nb.interp.numbers import Hole, fmpq
+from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait, formula
+from mirage_nb.lang import parse
+from tests.strategies import arrays_for, mugraphs, programs
+
+
+def drawn(inputs: Mapping[str, np.ndarray]) -> slices.Draw:
+    def draw(name: str, at: slices.Index) -> np.ndarray:
+        found = np.empty(len(at), object)
+        found[:] = [fmpq(*x.as_integer_ratio()) for x in inputs[name].reshape(-1)[at].tolist()]
+        return found
+
+    return draw
+
+
+def floats(x: object) -> float:
+    return float(x.p) / float(x.q) if isinstance(x, fmpq) else float(x.mid())
+
+
+@given(mugraphs() | mugraphs(overhang=True) | programs())
+@settings(max_examples=60)
+def test_elements_are_those_of_the_reference(graph: KernelGraph) -> None:
+    inputs = {name: np.round(64 * array) / 64 for name, array in arrays_for(graph, 3).items()}
+    wanted = [np.arange(t.elements) for t in graph.output_types]
+    try:
+        found = slices.Slice(graph, wanted, 50_000)
+    except slices.TooMuch:
+        return
+    with numbers.precision(128):
+        values = found.compute(drawn(inputs))
+    for array, exact in zip(reference.evaluate(graph, inputs), values, strict=True):
+        for x, y in zip(array.reshape(-1), exact, strict=True):
+            if not isinstance(y, Hole) and np.isfinite(x):
+                assert abs(x - floats(y)) <= 1e-6 * max(1, abs(x))
+
+
+def test_every_operator_is_known() -> None:
+    known = {*numbers.ELEMENTWISE, *slices.RULES, *slices.MOVES, OpKind.POW, OpKind.CLAMP, OpKind.APPLY}
+    known.add(OpKind.WHERE)
+    assert known == {kind for kind, spec in OPS.items() if Trait.STRUCTURAL not in spec.traits}
+    assert set(numbers.SCALARS) | {"pow", "log1p"} == formula.PRIMITIVES
+
+
+def test_a_few_elements_of_a_large_graph_take_what_they_depend_on() -> None:
+    graph = parse("X: f16[2048, 64]\nW: f16[64, 4096]\nreturn X @ W").graph
+    one = slices.Slice(graph, [np.array([0, 4096 * 2047 + 4095])])
+    assert sum(len(taken.at) for taken in one.taken) == 4 * 64 + 2
+    with pytest.raises(slices.TooMuch):
+        slices.Slice(graph, [np.arange(4096 * 2048)])
+
+
+def hole(text: str, x: float, bits: int = 128, wary: bool = True) -> object:
+    graph = parse(f"X: f32[1]\nY = {text}\nreturn Y").graph
+    with numbers.precision(bits, wary=wary):
+        ((found,),) = slices.Slice(graph, [np.array([0])]).compute(drawn({"X": np.array([x])}))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "x"),
+    [
+        ("1 / (X - X)", 1.5), ("X / (sqrt(X) * sqrt(X) - X)", 4.0), ("sqrt(X)", -1.0), ("log(X)", 0.0),
+        ("relu(X) / relu(X)", -3.0), ("X ** -1", 0.0), ("X ** 0.5", -2.0), ("X ** 0.3", -2.0), ("log1p(X)", -1.0),
+    ],
+)  # fmt: skip
+def test_what_has_no_value(text: str, x: float) -> None:
+    assert hole(text, x) is Hole.UNDEFINED
+
+
+def test_what_cannot_be_told() -> None:
+    """1 / 3 in balls has no exact zero to divide by; a term of 2^-700 is seen with more bits."""
+    assert hole("1 / (sqrt(X) * sqrt(X) - X)", 2.0) is Hole.OPEN
+    small = "exp(X * 480) + exp(-X) * exp(X * -480)"
+    assert hole(small, 1.0) is Hole.OPEN
+    assert isinstance(hole(small, 1.0, wary=False), arb) and isinstance(hole(small, 1.0, 2048), arb)
+
+
+def test_numbers_stay_exact() -> None:
+    assert hole("sqrt(X * X) / 3 + abs(X) ** 3 - maximum(X, 0)", -1.5) == fmpq(31, 8)
+    assert hole("1e30 + X - 1e30", 0.25) == fmpq(1, 4)
