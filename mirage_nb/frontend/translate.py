@@ -18,8 +18,9 @@ from mirage_nb.frontend.aten.terms import DTYPES, At, Held, Left, Result, full
 from mirage_nb.ir.dtypes import DType, TensorType, promote
 from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.ir.ops import Shape
-from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
+from mirage_nb.lang.masks import is_mask
 
 
 @dataclass
@@ -71,8 +72,10 @@ class Translation:
                 made = row(at, *arguments, **{key: self._argument(a) for key, a in node.kwargs.items()})
             except TypeError as error:
                 raise Left(f"{node.target} with these arguments: {error}") from None
-        if isinstance(made, tuple):
+        if isinstance(made, tuple | Infinity):
             return made
+        if logical(node) and (isinstance(made, Number) or not is_mask(self.builder, made)):
+            raise Left("truth values that are no mask")
         return self._shaped(node, made)
 
     def _shaped(self, node: Any, term: Term) -> Term:
@@ -91,7 +94,7 @@ class Translation:
         held = self.terms[argument]
         if isinstance(held, tuple):
             return tuple(None if term is None else Held(term) for term in held)
-        return Held(held)
+        return Held(held, logical(argument))
 
     def _place(self, node: Any) -> None:
         line = f"{node.name} = {called(node)}"
@@ -99,9 +102,11 @@ class Translation:
         self.builder.place = SourceSpan(len(self.lines), 1, len(line), line)
 
     def value(self, node: Any) -> Value | None:
-        """The value that a node is, computed or given; None for others."""
+        """The value that a node is, computed or given; None for others, and where programs have no such type."""
         term = self.terms.get(node)
-        return None if term is None or isinstance(term, Number | tuple) else term
+        if term is None or isinstance(term, Number | Infinity | tuple) or typed(node)[1] is None:
+            return None
+        return term
 
     def dtype(self, value: Value) -> DType:
         """The element type of a value."""
@@ -135,6 +140,11 @@ def typed(node: Any) -> tuple[Shape, DType | None]:
     if 0 in shape:
         raise Left("a tensor without elements")
     return shape or (1,), DTYPES.get(str(held.dtype))
+
+
+def logical(node: Any) -> bool:
+    """Whether a node's result holds truth values."""
+    return str(getattr(node.meta.get("val"), "dtype", "")) == "torch.bool"
 
 
 def called(node: Any) -> str:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 
+import mirage_nb
+from mirage_nb.errors import TraceError
 from mirage_nb.frontend.aten import ROWS
 from mirage_nb.frontend.aten.terms import Left
 from mirage_nb.frontend.translate import Translation
+from mirage_nb.interp import evaluate
 from tests.frontend.aten_graphs import Node, positive, tensor
 
 Case = tuple[tuple[Any, ...], dict[str, Any]]
@@ -117,6 +123,18 @@ CASES: dict[str, list[Case]] = {
     "aten.cat.default": [case([X, Y]), case([X, tensor(3, 2), Y], -1)],
     "aten.concat.default": [case([X, Y], 1)],
     "aten.stack.default": [case([X, Y]), case([X, Y, X], -1)],
+    "aten.gt.Scalar": [case(X, 0.1)], "aten.ge.Scalar": [case(X, 0)], "aten.lt.Scalar": [case(X, 0.1)],
+    "aten.le.Scalar": [case(X, 0)], "aten.eq.Scalar": [case(X, 0)], "aten.ne.Scalar": [case(X, 0.5)],
+    "aten.gt.Tensor": [case(X, Y), case(X, ROW)], "aten.ge.Tensor": [case(X, Y)], "aten.lt.Tensor": [case(X, Y)],
+    "aten.le.Tensor": [case(X, Y)], "aten.eq.Tensor": [case(X, Y)], "aten.ne.Tensor": [case(X, Y)],
+    "aten.arange.default": [case(5, **F64)],
+    "aten.arange.start": [case(2, 6, **F64)],
+    "aten.arange.start_step": [case(6, 1, -2, **F64)],
+    "prims.iota.default": [case(4, start=1, step=2, dtype=torch.int64, device="cpu", requires_grad=False)],
+    "aten.tril.default": [case(IMAGE), case(X, 1), case(X, -1)],
+    "aten.triu.default": [case(IMAGE), case(X, 2)],
+    "aten.cumsum.default": [case(IMAGE, 1), case(ROW, 0)],
+    "aten.constant_pad_nd.default": [case(IMAGE, [1, 2]), case(IMAGE, [0, 1, 2, 0])],
     "aten.slice.Tensor": [case(X, 1, 1, 3), case(X, -1, 0, 9223372036854775807, 2), case(X, 0, -2), case(X)],
     "aten.select.int": [case(X, 0, 1), case(IMAGE, 1, -2), case(ROW, 0, 2)],
     "aten.split.Tensor": [case(IMAGE, 4, 1), case(IMAGE, 2, -1)],
@@ -187,8 +205,50 @@ GPU_ONLY = {
 }
 
 
+LOGICAL: dict[str, Callable[..., Any]] = {
+    "aten.logical_and.default": lambda x, y: torch.where(torch.logical_and(x > 0, y > 0), x, y),
+    "aten.bitwise_and.Tensor": lambda x, y: torch.where((x > 0) & (y > 0), x, 0.0),
+    "aten.logical_or.default": lambda x, y: torch.where(torch.logical_or(x > 0, y > 0), x, 2.0),
+    "aten.bitwise_or.Tensor": lambda x, y: torch.where((x > 0) | (y > 0), 1.0, y),
+    "aten.logical_not.default": lambda x, y: torch.where(torch.logical_not(x > y), x, -torch.inf),
+    "aten.bitwise_not.default": lambda x, y: (~(x > y)).double() * x,
+    "aten.where.self": lambda x, y: torch.where(x > y, x * 2, y),
+    "aten.where.ScalarOther": lambda x, y: torch.where(x > y, x, 0.5),
+    "aten.where.ScalarSelf": lambda x, y: torch.where(x > y, 0.5, x),
+    "aten.masked_fill.Scalar": lambda x, y: x.masked_fill(y > 0, -torch.inf).exp(),
+}
+"""What works on truth values: functions that use them and return numbers."""
+
+
+@pytest.mark.parametrize("name", LOGICAL)
+def test_masks_choose_what_pytorch_chooses(name: str) -> None:
+    x, y = torch.randn(2, 3, 4, dtype=torch.float64)
+    program = mirage_nb.from_torch(LOGICAL[name], (x, y))
+    (found,) = evaluate(program.graph, [x.numpy(), y.numpy()])
+    np.testing.assert_allclose(found, LOGICAL[name](x, y).numpy(), rtol=1e-12)
+    assert name in ROWS
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_is_masked(causal: bool) -> None:
+    q, k, v = torch.randn(3, 2, 5, 4, dtype=torch.float64)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        mask = None if causal else torch.arange(5)[:, None] < torch.arange(5) + 3
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+
+    (found,) = evaluate(mirage_nb.from_torch(attend, (q, k, v)).graph, [t.numpy() for t in (q, k, v)])
+    np.testing.assert_allclose(found, attend(q, k, v).numpy(), rtol=1e-9)
+
+
+def test_sums_of_truth_values_are_no_masks() -> None:
+    """PyTorch adds truth values to truth values; nothing here may make twos of them."""
+    with pytest.raises(TraceError):
+        mirage_nb.from_torch(lambda x: torch.where((x > 0) + (x < 1), x, -x), (torch.randn(4),))
+
+
 def test_every_row_has_a_case() -> None:
-    assert set(ROWS) == set(CASES) | GPU_ONLY
+    assert set(ROWS) == set(CASES) | GPU_ONLY | set(LOGICAL)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -218,6 +278,8 @@ def test_fused_attention_of_gpus_has_the_arguments_that_rows_expect(name: str) -
     [
         ("aten.dropout.default", (X, 0.5, True), {}),
         ("aten.add.Tensor", (X, float("inf")), {}),
+        ("aten.eq.Scalar", (X, float("-inf")), {}),
+        ("aten.constant_pad_nd.default", (X, [1, -1]), {}),
         ("aten.softplus.default", (X, 1.0, 1.0), {}),
         ("aten.linalg_vector_norm.default", (X, 3), {}),
         ("aten.einsum.default", ("ii->i", [tensor(3, 3)]), {}),
@@ -225,6 +287,8 @@ def test_fused_attention_of_gpus_has_the_arguments_that_rows_expect(name: str) -
         ("aten.scaled_dot_product_attention.default", (HEADS, HEADS, HEADS, None, 0.5), {}),
         ("aten.cumprod.default", (X, 0), {}),
         ("aten.to.dtype", (X, torch.int64), {}),
+        ("aten._scaled_dot_product_flash_attention_for_cpu.default", (HEADS, tensor(2, 3, 7, 8), tensor(2, 3, 7, 8)),
+         {"is_causal": True}),
         ("aten.var.correction", (tensor(3, 1), [1]), {}),
     ],
 )

@@ -6,11 +6,11 @@ end takes over from PyTorch; every row has a test against eager PyTorch, and wha
 
 from __future__ import annotations
 
-from mirage_nb.frontend.aten import composites, folds, pointwise, products, views
+from mirage_nb.frontend.aten import composites, folds, masks, pointwise, products, views
 from mirage_nb.frontend.aten.terms import Row
 
 ROWS: dict[str, Row] = {
-    **pointwise.ROWS, **folds.ROWS, **views.ROWS, **products.ROWS, **composites.ROWS,
+    **pointwise.ROWS, **folds.ROWS, **views.ROWS, **products.ROWS, **masks.ROWS, **composites.ROWS,
 }  # fmt: skip
 
 VIEWS = frozenset(views.ROWS)

@@ -6,16 +6,18 @@ language of the same name becomes.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 from mirage_nb.frontend.aten.folds import variance
+from mirage_nb.frontend.aten.masks import triangle
 from mirage_nb.frontend.aten.products import product, transposed
 from mirage_nb.frontend.aten.terms import At, Left, Result, Row, number
 from mirage_nb.ir.dtypes import DType
-from mirage_nb.lang import constants, lowering, norms, reductions, views
-from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang import constants, lowering, masks, norms, reductions, views
+from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
 
 
@@ -25,12 +27,12 @@ def _epsilon(at: At, eps: float | None) -> Number:
 
 
 def _softmax(at: At, x: Any, axis: int, *_: Any, **__: Any) -> Term:
-    value = at.tensor(x)
+    value = at.computed(at.tensor(x))
     return norms.softmax(at.b, value, at.axis(value, axis))
 
 
 def _log_softmax(at: At, x: Any, axis: int, *_: Any, **__: Any) -> Term:
-    value = at.tensor(x)
+    value = at.computed(at.tensor(x))
     return norms.log_softmax(at.b, value, at.axis(value, axis))
 
 
@@ -104,26 +106,34 @@ def _batch_norm_eval(
 
 
 def attention(
-    at: At, q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0, causal: bool = False, *,
+    at: At, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Term:  # fmt: skip
     """softmax(q @ k.T * scale + mask) @ v."""
-    if dropout:
+    if dropout_p:
         raise Left("random numbers")
-    if causal:
-        raise Left("a causal mask")
     b = at.b
-    query, key, value = at.tensor(q), at.tensor(k), at.tensor(v)
-    if enable_gqa and b.shape(query)[-3] != b.shape(key)[-3]:
-        query, key, value = _grouped(b, query, key, value)
-    factor = _root(b.shape(query)[-1]) if scale is None else number(scale)
-    scores = b.tensor(lowering.multiply(b, product(b, query, transposed(b, key)), factor), "attention")
-    if mask is not None:
-        if b.shape(query) != b.shape(at.tensor(q)):
+    q, k, v = at.tensor(query), at.tensor(key), at.tensor(value)
+    if enable_gqa and b.shape(q)[-3] != b.shape(k)[-3]:
+        if attn_mask is not None:
             raise Left("a mask of grouped heads")
-        scores = b.tensor(lowering.add(b, scores, at.tensor(mask)), "attention")
+        q, k, v = _grouped(b, q, k, v)
+    factor = _root(b.shape(q)[-1]) if scale is None else number(scale)
+    scores = b.tensor(lowering.multiply(b, product(b, q, transposed(b, k)), factor), "attention")
+    if attn_mask is not None:
+        allowed = at.logical(attn_mask)
+        added = lowering.add(b, scores, at.tensor(attn_mask)) if allowed is None else _masked(b, allowed, scores)
+        scores = b.tensor(added, "attention")
+    if is_causal:
+        rows, columns = b.shape(scores)[-2:]
+        scores = _masked(b, triangle(b, rows, columns, 0, ast.GtE), scores)
     weights = b.tensor(norms.softmax(b, scores, len(b.shape(scores)) - 1), "attention")
-    return views.reshaped(b, product(b, weights, value), at.shape)
+    return views.reshaped(b, product(b, weights, v), at.shape)
+
+
+def _masked(b: Builder, mask: Value, scores: Value) -> Value:
+    """Scores where the mask holds, minus infinity elsewhere."""
+    return b.tensor(masks.where(b, mask, scores, Infinity(-1)), "attention")
 
 
 def _root(extent: int) -> Number:
@@ -140,16 +150,26 @@ def _grouped(b: Builder, q: Value, k: Value, v: Value) -> tuple[Value, Value, Va
     return split, key, value
 
 
-def _flash(at: At, q: Any, k: Any, v: Any, dropout: float = 0, causal: bool = False, *_: Any, **more: Any) -> Result:
-    mask = more.get("attn_mask")
-    return _with_statistics(attention(at, q, k, v, mask, dropout, causal, scale=more.get("scale")))
+def _flash(
+    at: At, query: Any, key: Any, value: Any, dropout_p: float = 0, is_causal: bool = False,
+    return_debug_mask: bool = False, *, attn_mask: Any = None, scale: float | None = None,
+) -> Result:  # fmt: skip
+    _check_square(at, query, key, is_causal)
+    return _with_statistics(attention(at, query, key, value, attn_mask, dropout_p, is_causal, scale=scale))
 
 
 def _biased(
-    at: At, q: Any, k: Any, v: Any, bias: Any = None, logsumexp: bool = False, dropout: float = 0,
-    causal: bool = False, *_: Any, scale: float | None = None,
+    at: At, query: Any, key: Any, value: Any, attn_bias: Any = None, compute_log_sumexp: bool = False,
+    dropout_p: float = 0, is_causal: bool = False, return_debug_mask: bool = False, *, scale: float | None = None,
 ) -> Result:  # fmt: skip
-    return _with_statistics(attention(at, q, k, v, bias, dropout, causal, scale=scale))
+    _check_square(at, query, key, is_causal)
+    return _with_statistics(attention(at, query, key, value, attn_bias, dropout_p, is_causal, scale=scale))
+
+
+def _check_square(at: At, q: Any, k: Any, causal: bool) -> None:
+    """Fused kernels differ in where the diagonal of an oblong mask begins."""
+    if causal and at.b.shape(at.tensor(q))[-2] != at.b.shape(at.tensor(k))[-2]:
+        raise Left("a causal mask that is not square")
 
 
 def _with_statistics(made: Term) -> Result:

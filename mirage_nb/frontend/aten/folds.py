@@ -29,7 +29,7 @@ def _named(lower: Callable[..., Term]) -> Fold:
     """The reduction of the language that this is."""
 
     def row(at: At, x: Any, axes: Axes = None, keepdim: bool = False, **_: Any) -> Term:
-        value = at.tensor(x)
+        value = at.computed(at.tensor(x))
         return _shaped(at, lower(at.b, value, at.axes(value, axes), True))
 
     return row
@@ -67,7 +67,7 @@ def _std(at: At, x: Any, axes: Axes = None, *, correction: float | None = None, 
 
 
 def _vector_norm(at: At, x: Any, order: float = 2, axes: Axes = None, keepdim: bool = False, **_: Any) -> Term:
-    value = at.tensor(x)
+    value = at.computed(at.tensor(x))
     match order:
         case 2:
             squared = at.b.tensor(lowering.square(at.b, value), "norm")

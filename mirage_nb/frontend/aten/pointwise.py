@@ -6,13 +6,14 @@ other activations are formulas that neither overflow nor cancel where the functi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from mirage_nb.frontend import recognise
-from mirage_nb.frontend.aten.terms import At, Left, Row, elementwise, named, number
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, elementwise, named, number
 from mirage_nb.lang import lowering
-from mirage_nb.lang.builder import Term
+from mirage_nb.lang.builder import Infinity, Term
 
 
 def _named(name: str) -> Row:
@@ -101,18 +102,18 @@ def _cast(at: At, x: Any, *_: Any, **__: Any) -> Term:
     return lowering.cast(at.dtype)(at.b, at.term(x))
 
 
-def _filled(at: At, *arguments: Any, value: float) -> Term:
-    if at.dtype is None:
+def _filled(at: At, value: Any) -> Result:
+    if at.dtype is None or isinstance(value, Held):
         raise Left("a constant that is not a floating-point number")
-    return number(value)
+    return Infinity(1 if value > 0 else -1) if math.isinf(value) else number(value)
 
 
-def _full(at: At, _: Any, value: Any, **__: Any) -> Term:
-    return _filled(at, value=value)
+def _full(at: At, _: Any, value: Any, **__: Any) -> Result:
+    return _filled(at, value)
 
 
-def _scalar(at: At, value: Any, **_: Any) -> Term:
-    return _filled(at, value=value)
+def _scalar(at: At, value: Any, **_: Any) -> Result:
+    return _filled(at, value)
 
 
 ROWS: dict[str, Row] = {
@@ -177,10 +178,10 @@ ROWS: dict[str, Row] = {
     "aten.full.default": _full,
     "aten.full_like.default": _full,
     "aten.scalar_tensor.default": _scalar,
-    "aten.ones.default": lambda at, *_, **__: _filled(at, value=1),
-    "aten.zeros.default": lambda at, *_, **__: _filled(at, value=0),
-    "aten.ones_like.default": lambda at, *_, **__: _filled(at, value=1),
-    "aten.zeros_like.default": lambda at, *_, **__: _filled(at, value=0),
+    "aten.ones.default": lambda at, *_, **__: _filled(at, 1),
+    "aten.zeros.default": lambda at, *_, **__: _filled(at, 0),
+    "aten.ones_like.default": lambda at, *_, **__: _filled(at, 1),
+    "aten.zeros_like.default": lambda at, *_, **__: _filled(at, 0),
 }  # fmt: skip
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import RepeatAttrs, Shape
-from mirage_nb.lang import constants, views
-from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang import constants, lowering, views
+from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.functions import FUNCTIONS
 
@@ -29,7 +29,7 @@ DTYPES = {
 SHORT = 12
 """Characters of a number that somebody wrote; longer ones are looked at as what was rounded."""
 
-Result = Term | tuple[Term | None, ...]
+Result = Term | Infinity | tuple[Term | None, ...]
 """What a node stands for; None for results of it that have no term, such as the indices of a maximum."""
 
 Row = Callable[..., Result]
@@ -42,9 +42,10 @@ class Left(Exception):  # not a mistake of anybody: the node stays PyTorch's
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor among a node's arguments: its term, apart from plain integers."""
+    """A tensor among a node's arguments: its term, apart from plain integers, and whether it holds truth values."""
 
-    term: Term
+    term: Term | Infinity
+    logical: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class At:
         """An argument that is a tensor or a number."""
         match argument:
             case Held(term):
+                if isinstance(term, Infinity):
+                    raise Left("an infinite constant")
                 return term
             case bool() | None:
                 raise Left(f"an operand is {argument}")
@@ -69,12 +72,20 @@ class At:
                 return number(argument)
         raise Left(f"an operand of type {type(argument).__name__}")
 
+    def logical(self, argument: Any) -> Value | None:
+        """An argument that holds truth values: its mask; None for other arguments."""
+        return self.tensor(argument) if isinstance(argument, Held) and argument.logical else None
+
     def tensor(self, argument: Any) -> Value:
         """An argument that has to be a tensor; one that is the same number everywhere is none."""
         term = self.term(argument)
         if isinstance(term, Number):
             raise Left("an operand is one number everywhere")
         return term
+
+    def computed(self, x: Value) -> Value:
+        """A tensor in the type of the result: PyTorch casts what it is told to compute in another one."""
+        return x if self.dtype is None else self.b.tensor(lowering.cast(self.dtype)(self.b, x), "a cast")
 
     def shape_of(self, term: Term) -> Shape:
         """The extents of a term; a number has none."""

@@ -1,0 +1,139 @@
+"""ATen's comparisons and choices: masks of ones and zeros, as the language has them.
+
+In: an `At` and the arguments of a node. Out: a term. Invariant: a truth value that PyTorch computes is a mask here;
+one that it is given, or hands out, has no term, since programs have no such tensors.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any
+
+from mirage_nb.frontend.aten.terms import At, Held, Left, Row, elementwise, number
+from mirage_nb.lang import lowering, masks, views
+from mirage_nb.lang.builder import Builder, Infinity, Term, Value
+from mirage_nb.lang.constants import Number
+
+
+def _compared(kind: type[ast.cmpop]) -> Row:
+    def row(at: At, x: Any, y: Any) -> Term:
+        if isinstance(y, float) and not math.isfinite(y):
+            raise Left("a comparison with an infinity")
+        one, other = elementwise(at, at.term(x), at.term(y))
+        if isinstance(one, Number) and isinstance(other, Number):
+            raise Left("a comparison of two numbers")
+        return masks.comparison(kind)(at.b, one, other)
+
+    return row
+
+
+def _mask(at: At, x: Any) -> Value:
+    mask = at.logical(x)
+    if mask is None or not masks.is_mask(at.b, mask):
+        raise Left("a logical operator on what is no mask")
+    return mask
+
+
+def _both(at: At, x: Any, y: Any) -> Term:
+    return masks.both(at.b, _mask(at, x), _mask(at, y))
+
+
+def _either(at: At, x: Any, y: Any) -> Term:
+    return masks.either(at.b, _mask(at, x), _mask(at, y))
+
+
+def _opposite(at: At, x: Any) -> Term:
+    return masks.opposite(at.b, _mask(at, x))
+
+
+def _choice(at: At, x: Any) -> masks.Choice:
+    """A tensor, a number, or an infinity."""
+    if isinstance(x, Held) and isinstance(x.term, Infinity):
+        return x.term
+    if isinstance(x, float) and math.isinf(x):
+        return Infinity(1 if x > 0 else -1)
+    return at.term(x)
+
+
+def _where(at: At, condition: Any, x: Any, y: Any) -> Term:
+    return _typed(at, masks.where(at.b, _mask(at, condition), _choice(at, x), _choice(at, y)))
+
+
+def _filled(at: At, x: Any, condition: Any, value: Any) -> Term:
+    return _typed(at, masks.where(at.b, _mask(at, condition), _choice(at, value), at.tensor(x)))
+
+
+def _typed(at: At, x: Term) -> Term:
+    return x if at.dtype is None else lowering.cast(at.dtype)(at.b, x)
+
+
+def _arange(at: At, start: int, stop: int | None = None, step: int = 1, **_: Any) -> Term:
+    """Whole numbers; PyTorch counts them in integers, programs in single precision, which holds them."""
+    if not all(isinstance(n, int) for n in (start, 0 if stop is None else stop, step)):
+        raise Left("a range of fractions")
+    return masks.arange(at.b, start, stop, step)
+
+
+def _iota(at: At, length: int, *, start: int = 0, step: int = 1, **_: Any) -> Term:
+    return masks.arange(at.b, start, start + length * step, step)
+
+
+def triangle(b: Builder, rows: int, columns: int, diagonal: int, kind: type[ast.cmpop]) -> Value:
+    """The mask of a matrix that holds where row + diagonal compares so with column."""
+    row = b.tensor(masks.arange(b, diagonal, diagonal + rows, 1), "triangle")
+    column = masks.arange(b, 0, columns, 1)
+    return b.tensor(masks.comparison(kind)(b, views.reshaped(b, row, (rows, 1)), column), "triangle")
+
+
+def _cut(kind: type[ast.cmpop]) -> Row:
+    """tril and triu: zeros elsewhere."""
+
+    def row(at: At, x: Any, diagonal: int = 0) -> Term:
+        value = at.tensor(x)
+        *_, rows, columns = at.b.shape(value)
+        mask = triangle(at.b, rows, columns, diagonal, kind)
+        return masks.where(at.b, mask, value, number(0))
+
+    return row
+
+
+def _cumsum(at: At, x: Any, axis: int, **_: Any) -> Term:
+    value = at.tensor(x)
+    return masks.cumsum(at.b, value, at.axis(value, axis))
+
+
+def _pad(at: At, x: Any, amounts: list[int], value: float = 0) -> Term:
+    made = at.tensor(x)
+    if value or min(amounts) < 0:
+        raise Left("a padding by anything but zeros")
+    rank = len(at.b.shape(made))
+    for place in range(len(amounts) // 2):
+        before, after = amounts[2 * place : 2 * place + 2]
+        made = at.b.tensor(masks.pad(at.b, made, before, after, rank - 1 - place), "pad")
+    return made
+
+
+COMPARISONS = {"gt": ast.Gt, "ge": ast.GtE, "lt": ast.Lt, "le": ast.LtE, "eq": ast.Eq, "ne": ast.NotEq}
+
+ROWS: dict[str, Row] = {
+    **{f"aten.{name}.{kind}": _compared(c) for name, c in COMPARISONS.items() for kind in ("Tensor", "Scalar")},
+    "aten.logical_and.default": _both,
+    "aten.bitwise_and.Tensor": _both,
+    "aten.logical_or.default": _either,
+    "aten.bitwise_or.Tensor": _either,
+    "aten.logical_not.default": _opposite,
+    "aten.bitwise_not.default": _opposite,
+    "aten.where.self": _where,
+    "aten.where.ScalarOther": _where,
+    "aten.where.ScalarSelf": _where,
+    "aten.masked_fill.Scalar": _filled,
+    "aten.arange.default": _arange,
+    "aten.arange.start": _arange,
+    "aten.arange.start_step": _arange,
+    "prims.iota.default": _iota,
+    "aten.tril.default": _cut(ast.GtE),
+    "aten.triu.default": _cut(ast.LtE),
+    "aten.cumsum.default": _cumsum,
+    "aten.constant_pad_nd.default": _pad,
+}
