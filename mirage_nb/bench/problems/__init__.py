@@ -47,7 +47,7 @@ PROBLEMS: tuple[Problem, ...] = (
     *_family("group"),
     *_family("norm_linear", *({"M": m} for m in (1, 8, 256, 2048))),
     *_family("decode", *({"B": b} for b in (1, 16, 64))),
-    *_family("prefill", *({"T": t} for t in (1024, 4096, 16384))),
+    *_family("prefill", {"T": 1024}, {"T": 4096}, {"T": 16384, "H": 4}),
     *_family("latent"),
     *_family("swiglu", *({"M": m} for m in (1, 16, 256, 4096))),
     *_family("lora", *({"M": m} for m in (1, 256))),
