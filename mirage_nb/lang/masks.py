@@ -119,6 +119,8 @@ def _constants(b: Builder, mask: Value, x: Number | Infinity, y: Number | Infini
 
 def arange(b: Builder, start: int, stop: int | None, step: int) -> Term:
     """start, start + step, ... up to but without stop; arange(n) counts from 0."""
+    if step == 0:
+        raise ShapeError("an arange that never ends", hint="its step is not 0")
     numbers = range(0, start, step) if stop is None else range(start, stop, step)
     if not numbers:
         raise ShapeError("this arange has no element", hint="arange(n) has the numbers 0 to n - 1")
@@ -154,6 +156,8 @@ def rope(b: Builder, x: Value, cos: Value, sin: Value) -> Term:
 
     The halves are turned by a product with [[0, -1], [1, 0]], whose elements are differences of 0 and 1.
     """
+    if not all(b.shape(v) for v in (x, cos, sin)):
+        raise ShapeError("rope: a scalar has no halves", hint="the last axis is even; cos and sin have it, too")
     *lead, extent = b.shape(x)
     widths = {b.shape(angles)[-1] for angles in (cos, sin)}
     if extent % 2 or len(widths) > 1 or not widths <= {extent, extent // 2}:

@@ -10,16 +10,17 @@ that rounds about as often as the program is off by about as much. Infinite: a v
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.interp.reference import FloatAlgebra
+from mirage_nb.interp.reference import SCALARS, FloatAlgebra
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import OPS, BlockGraph, DType, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir import OPS, ApplyAttrs, BlockGraph, DType, KernelGraph, Op, OpKind, Trait, formula
 from mirage_nb.verify.rounding import LARGEST, SMALLEST, rounded
 
 Array = NDArray[Any]
@@ -112,7 +113,10 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tens
     (dtype,) = dtypes
     if all(t.deviation is None for t in operands) and _holds(dtype, exact) and op.kind not in STEEP:
         return [_Tensor(exact, dtype)]
-    squares = _carried(op, operands, exact)
+    if isinstance(op.attrs, ApplyAttrs):
+        squares = _of_formula(op.attrs.formula, operands[0], dtype)
+    else:
+        squares = _carried(op, operands, exact)
     moved = Trait.VIEW in OPS[op.kind].traits and all(t.dtype is dtype for t in operands)
     if not moved:
         squares = squares + _lost(op, operands, exact, dtype)
@@ -158,6 +162,39 @@ def _carried(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
         else:
             total = total + _difference(op, operands, place, deviation, exact) ** 2
     return total
+
+
+def _of_formula(text: str, operand: _Tensor, dtype: DType) -> Array:
+    """The variance of a formula, whose primitives are evaluated one after the other in f32 (f64 for f64)."""
+    unit = ROUNDING[DType.F64 if dtype is DType.F64 else DType.F32]
+    start = (operand.exact, np.broadcast_to(_deviation(operand), operand.exact.shape))
+    primitives = {name: _primitive(function, unit) for name, function in SCALARS.items()}
+
+    def exactly(number: Fraction) -> tuple[Array, Array]:
+        return np.asarray(float(number)), np.zeros(())
+
+    _, deviation = formula.fold(formula.read(text), start, exactly, primitives)
+    return np.asarray(deviation**2)
+
+
+def _primitive(function: Callable[..., Array], unit: float) -> Callable[..., tuple[Array, Array]]:
+    """A primitive of formulas on values with their deviations; an exponent has none."""
+
+    def made(*given: Any) -> tuple[Array, Array]:
+        values = [one[0] if isinstance(one, tuple) else one for one in given]
+        found = function(*values)
+        square = np.where(np.isfinite(found), unit * np.abs(found), 0.0) ** 2
+        for place, one in enumerate(given):
+            if not isinstance(one, tuple) or not one[1].any():
+                continue
+            value, deviation = one
+            ends = [[*values[:place], end, *values[place + 1 :]] for end in (value + deviation, value - deviation)]
+            moved = np.fmax(*(np.abs(function(*end) - found) for end in ends))
+            moved = np.where(np.isinf(deviation) | np.isnan(moved), np.inf, moved)
+            square = square + np.where(deviation > 0, moved, 0.0) ** 2
+        return found, np.where(np.isfinite(found), np.sqrt(square), 0.0)
+
+    return made
 
 
 def _put(arrays: list[Array], place: int, array: Array) -> list[Array]:

@@ -30,6 +30,7 @@ from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, OpKind, PowAttrs
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.proof.axes import Part, leaves
 from mirage_nb.verify.proof.functions import MAX_POWER
+from mirage_nb.verify.proof.picked import as_given
 from mirage_nb.verify.proof.shrunk import Sizes, shrunk
 from mirage_nb.verify.proof.terms import BINDERS, Digit, Kind, Term, Var, opened
 from mirage_nb.verify.proof.translate import LARGEST_NUMERAL, Translation
@@ -43,6 +44,7 @@ PRIME = 2**31 - 1
 
 def hold(translation: Translation) -> None:
     """Raise ProofError unless the terms of every goal have the values of the graphs' outputs."""
+    translation = as_given(translation)
     sizes, graphs = shrunk(translation)
     algebra = Algebra(secrets.token_bytes(16), translation.literal)
     given = {i.name: algebra.drawn(i.name, i.type.shape) for i in graphs[0].inputs}
