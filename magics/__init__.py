@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import mistakes
 from .completion import register
 from .magic import MirageMagics
 
-__all__ = ["MirageMagics", "load_ipython_extension"]
+__all__ = ["MirageMagics", "load_ipython_extension", "unload_ipython_extension"]
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics and their completion with an IPython shell."""
+    """Register the magics and their completion with an IPython shell, in which mistakes show their message alone."""
     MirageMagics(shell).register()
     register(shell)
+    mistakes.install(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What `%unload_ext mirage_nb` calls: mistakes show their tracebacks again."""
+    mistakes.remove(shell)

@@ -1,16 +1,14 @@
 """`%%mirage` and `%mirage`: parse the options, call the API, display what it gives back.
 
 In: a line and a cell. Out: a session bound to a name, its view on the page. User mistakes show their message
-with line and caret and no traceback, and the cell counts as failed.
+with line and caret and no traceback (`mistakes`), and the cell counts as failed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from IPython.core.getipython import get_ipython
 
@@ -24,26 +22,8 @@ from mirage_nb.viz.text import snapshot_line, snapshot_text
 from .options import CellOptions, Line, read_line
 from .verbs import is_session, perform, say, show
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
 LIVE = (State.WAITING, State.RUNNING, State.PAUSED)
 LINE_SECONDS = 0.2
-
-
-def without_traceback(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """User mistakes leave the magic as they are, but IPython shows their message only."""
-
-    @wraps(method)
-    def shown(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
-        try:
-            return method(*arguments, **named)
-        except MirageError as error:
-            text = f"{type(error).__name__}: {error}"
-            error.__dict__["_render_traceback_"] = lambda: [text]
-            raise
-
-    return shown
 
 
 class MirageMagics:
@@ -61,7 +41,6 @@ class MirageMagics:
         shown.formatters["text/html"].for_type(Snapshot, snapshot_html)
         shown.formatters["text/plain"].for_type(Snapshot, lambda it, printer, _: printer.text(snapshot_text(it)))
 
-    @without_traceback
     def superoptimize(self, line: str, cell: str) -> None:
         """Superoptimize the tensor program in this cell and bind the session to NAME; returns at once.
 
@@ -119,7 +98,6 @@ class MirageMagics:
         if options.wait:
             _wait(session)
 
-    @without_traceback
     def steer(self, line: str) -> None:
         """Look at sessions, steer them, tune them by hand, and get help.
 

@@ -50,7 +50,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext mirage_nb` calls: registers the magics."""
+    """What `%load_ext mirage_nb` calls: registers the magics; mistakes show their message, and `%tb` the rest."""
     from mirage_magics import load_ipython_extension as register
 
     register(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What `%unload_ext mirage_nb` calls."""
+    from mirage_magics import unload_ipython_extension as undo
+
+    undo(shell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -392,3 +393,58 @@ def test_views_end_with_their_sessions(calls: Calls, shell: InteractiveShell) ->
     view = SessionView(calls.sessions[0])
     calls.sessions[0].stop()
     assert view.wait(30)
+
+
+FAILING = """
+from mirage_nb import Store, parse
+from mirage_nb.pipeline import superoptimize
+def below(): return parse("X: f16[2]\\nreturn rms_nrm(X)")
+"""
+MISTAKES = {
+    "a function": ("below()", ("UnknownNameError: ", "line 2: return rms_nrm(X)", "^^^^^^^", "hint: ")),
+    "an option": ("superoptimize('X: f16[2]\\nreturn exp(X)', effort='huge')", ("OptionError: ", "hint: ")),
+    "a method": ("Store('/proc/nowhere/s').load('x')\nStore('/proc').save('x', None, (), None)", ("StoreError: ",)),
+}
+
+
+@pytest.mark.parametrize("how", MISTAKES)
+def test_mistakes_outside_of_the_magics_are_as_short(how: str, shell: InteractiveShell) -> None:
+    cell, wanted = MISTAKES[how]
+    run(shell, FAILING)
+    shown, result = run(shell, cell)
+    assert isinstance(result.error_in_exec, MirageError)
+    assert all(part in shown for part in wanted) and shown.count("\n") <= 4
+    assert "Traceback" not in shown and "File " not in shown and "below" not in shown.partition("line 2")[0]
+
+
+def test_the_chain_of_calls_is_shown_on_request(shell: InteractiveShell) -> None:
+    run(shell, FAILING)
+    run(shell, "below()")
+    shown, _ = run(shell, "%tb")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert "Traceback" in plain and "in below()" in plain and "UnknownNameError" in plain
+
+
+def test_other_mistakes_are_as_ever_and_unloading_leaves_nothing() -> None:
+    shell = InteractiveShell.instance()
+    seen: list[str] = []
+
+    def theirs(shell: Any, kind: type, error: BaseException, trace: Any, tb_offset: Any = None) -> list[str]:
+        seen.append(kind.__name__)
+        return []
+
+    try:
+        shell.set_custom_exc((LookupError,), theirs)
+        before = shell.custom_exceptions, shell.CustomTB
+        for _ in range(2):
+            mirage_magics.load_ipython_extension(shell)
+        run(shell, "{}['x']")
+        assert seen == ["KeyError"], "another handler has its own"
+        assert "ZeroDivisionError" in run(shell, "1 / 0")[0] and "Traceback" in run(shell, "1 / 0")[0]
+        mirage_magics.unload_ipython_extension(shell)
+        assert (shell.custom_exceptions, shell.CustomTB) == before
+        run(shell, FAILING)
+        assert "Traceback" in run(shell, "below()")[0]
+        mirage_magics.unload_ipython_extension(shell)
+    finally:
+        InteractiveShell.clear_instance()
