@@ -190,9 +190,11 @@ def variants(graph: KernelGraph, target: Target) -> tuple[Options, ...]:
     found: dict[object, Options] = {}
     for options in all_options(target):
         try:
-            found.setdefault(_made(plan(graph, target, options)), options)
+            planned = plan(graph, target, options)
         except TargetError:
             continue
+        taken = any(kernel is not None and kernel.program is not None for kernel in planned.kernels)
+        found.setdefault(_made(planned), replace(options, specialised=options.specialised and taken))
     return tuple(found.values())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mirage_nb.codegen import emit
 from mirage_nb.ir import DType, KernelGraph, OpKind
-from mirage_nb.optimize import default_options, plan
+from mirage_nb.optimize import default_options, plan, variants
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.targets import TARGETS, Target
 from tests.codegen.mugraphs import linear, rmsnorm, split_linear
@@ -78,3 +78,9 @@ def test_in_chains_it_waits_for_the_launch_in_front() -> None:
 def test_other_blocks_are_emitted_as_before(graph: KernelGraph, target: Target) -> None:
     assert all(kernel is None or kernel.program is None for kernel in plan(graph, target).kernels)
     emit(graph, target)
+
+
+def test_variants_say_whether_warps_have_roles() -> None:
+    """Where a kernel can be planned so, it is also tried without; elsewhere no option speaks of it."""
+    assert {o.specialised for o in variants(linear(256, 256, 256, 64, 64), H200)} == {True, False}
+    assert {o.specialised for o in variants(rmsnorm(), H200)} == {False}
