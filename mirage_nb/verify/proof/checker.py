@@ -96,14 +96,18 @@ def check_steps(proof: Proof, translation: Translation) -> None:
     for number, state in enumerate(states):
         if state.left != state.right:
             raise ProofError(f"after all steps the sides of goal {number} are not the same term")
-        if state.owed:
-            raise ProofError(owing(state.owed[0]))
+        for owed in undischarged(state.owed, state.facts):
+            raise ProofError(owing(owed))
     meaning.hold(translation)
+    if not all(NO_FACTS.holds(need, term) for goal in translation.goals for need, term in goal.given):
+        meaning.defined_somewhere(translation)
 
 
 def owing(owed: tuple[Need, Term]) -> str:
     """What is said of a muGraph that may have no value where the program has one."""
     need, term = owed
+    if need is Need.NONZERO and term.kind is Kind.INV:  # as 1/x is, x is
+        term = term.args[0]
     return f"the muGraph may be undefined where the program is not: {shortened(term)} has to be {need.value}"
 
 
@@ -129,14 +133,14 @@ class State:
     @property
     def closed(self) -> bool:
         """Whether nothing remains to be shown."""
-        return self.left == self.right and not self.owed
+        return self.left == self.right and not undischarged(self.owed, self.facts)
 
     def after(self, old: Term, new: Term, memo: dict[Term, Term]) -> State:
         """The state with `new` wherever it has `old`."""
         left, right = (replaced(term, old, new, memo) for term in (self.left, self.right))
         facts = self.facts.after(old, new)
         owed = tuple((need, replaced(term, old, new, memo)) for need, term in self.owed)
-        return State(left, right, undischarged(owed, facts), facts)
+        return State(left, right, owed if owed == self.owed else undischarged(owed, facts), facts)
 
     def differs(self, before: State) -> bool:
         """Whether a step has changed anything but what is known."""

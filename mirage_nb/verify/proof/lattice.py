@@ -127,4 +127,4 @@ def least(known: Known, term: Term) -> Step | None:
     return None
 
 
-TOPS: tuple[Rule, ...] = (_known, _absorbed, _functions, _shared, _numerals, _apart)
+TOPS: tuple[Rule, ...] = (_known, _absorbed, _functions, _shared, _apart, _numerals)

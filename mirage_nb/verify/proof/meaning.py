@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.errors import GraphError, ProofError
 from mirage_nb.interp import arrays
+from mirage_nb.interp.reference import evaluate
 from mirage_nb.interp.run import run_outputs
 from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, OpKind, PowAttrs
 from mirage_nb.ir.ops import Attrs
@@ -32,7 +33,7 @@ from mirage_nb.verify.proof.axes import Part, leaves
 from mirage_nb.verify.proof.functions import MAX_POWER
 from mirage_nb.verify.proof.picked import as_given
 from mirage_nb.verify.proof.shrunk import Sizes, shrunk
-from mirage_nb.verify.proof.terms import BINDERS, Digit, Kind, Term, Var, opened
+from mirage_nb.verify.proof.terms import BINDERS, Digit, Kind, Term, Var, opened, spend
 from mirage_nb.verify.proof.translate import LARGEST_NUMERAL, Translation
 
 Residues = NDArray[np.int64]
@@ -40,6 +41,10 @@ Value = tuple[tuple[Var, ...], Residues]
 """An array with one dimension for each of these indices."""
 
 PRIME = 2**31 - 1
+MOST = 2**20
+"""Values of a term that are held at once."""
+GRAIN = 32
+"""Values that count as one unit of work."""
 
 
 def hold(translation: Translation) -> None:
@@ -59,6 +64,20 @@ def hold(translation: Translation) -> None:
             if not np.array_equal(world.output(goals, shape, layout), np.broadcast_to(found[output], shape)):
                 which = "program" if side == "left" else "muGraph"
                 raise ProofError(f"the terms of output {number} are not what the {which} computes there")
+
+
+def defined_somewhere(translation: Translation) -> None:
+    """Raise ProofError unless every output of the program has a value at some point: else anything computes it."""
+    _, (program, _) = shrunk(translation)
+    rng = np.random.default_rng(5)
+    without = set(range(len(program.outputs)))
+    for center, scale in ((0.0, 1.0), (1.5, 0.3), (-1.5, 0.3), (0.0, 0.1), (0.0, 30.0), (30.0, 5.0), (-30.0, 5.0)):
+        drawn = {i.name: center + scale * rng.normal(size=i.type.shape) for i in program.inputs}
+        found = evaluate(program, drawn)
+        without = {number for number in without if not np.isfinite(found[number]).any()}
+        if not without:
+            return
+    raise ProofError(f"output {min(without)} of the program has a value at none of the points that were tried")
 
 
 def _inverse(value: Residues) -> Residues:
@@ -248,7 +267,9 @@ class _World:
 
     def _value(self, term: Term) -> Value:
         if term not in self.known:
-            self.known[term] = self._fresh(term)
+            indices, found = self._fresh(term)
+            spend(found.size // GRAIN)
+            self.known[term] = indices, found
         return self.known[term]
 
     def _fresh(self, term: Term) -> Value:
@@ -291,6 +312,8 @@ class _World:
         inside, args = opened(term)
         outside = tuple(sorted(term.free))
         shape = [self.sizes.parts[sort] for sort, _ in inside]
+        if math.prod(self.sizes.parts[sort] for sort, _ in (*inside, *outside)) > MOST:
+            raise ProofError("a term with more indices than can be run over")
         values = []
         for arg in args:
             value = self._aligned(self._value(arg), (*outside, *inside))

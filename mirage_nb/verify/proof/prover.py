@@ -18,12 +18,12 @@ from mirage_nb.errors import OptionError, ProofError
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.verify.lax import all_ops
 from mirage_nb.verify.proof.axioms import PROPERTY_NAMES, Properties
-from mirage_nb.verify.proof.checker import State, applied, begun, check_steps, equation, owing, rewritten
+from mirage_nb.verify.proof.checker import MAX_WORK, State, applied, begun, check_steps, equation, owing, rewritten
 from mirage_nb.verify.proof.known import Known
 from mirage_nb.verify.proof.properties import refuted_property
 from mirage_nb.verify.proof.rules import next_steps, steps_before
 from mirage_nb.verify.proof.steps import MAX_STEPS, Proof, Step
-from mirage_nb.verify.proof.terms import BINDERS, Term, opened
+from mirage_nb.verify.proof.terms import BINDERS, Term, metered, opened
 from mirage_nb.verify.proof.translate import Needs, translate
 
 MAX_PAIRINGS = 24
@@ -92,7 +92,8 @@ def prove(
                 states = begun(translation.goals)
                 steps = _needed(states, _steps(states, Known(known, definitions), end), known, end)
                 proof = Proof(steps, pairing, literal, known)
-                check_steps(proof, translation)
+                with metered(MAX_WORK):
+                    check_steps(proof, translation)
             except ProofError as error:
                 failure = Unproved(error.message, error.forms if isinstance(error, _Differ) else None)
             except RecursionError:

@@ -127,7 +127,11 @@ def next_steps(known: Known, term: Term) -> tuple[Step, ...]:
 
 def steps_before(known: Known, term: Term) -> tuple[Step, ...]:
     """The steps that are to be done before the parts of a term are looked at."""
-    found = _root(known, term) if term.kind is Kind.SQRT and _squared(term.args[0]) else None
+    found = None
+    if term.kind is Kind.SQRT and _squared(term.args[0]):
+        found = _root(known, term)
+    elif term.kind is Kind.MUL and any(f.kind is Kind.INV and f.args[0].kind is Kind.ADD for f in term.args):
+        found = _cancel(known, term)
     return () if found is None else (found,)
 
 
@@ -156,7 +160,9 @@ def _root(known: Known, term: Term) -> Step | None:
     certain = [factor for factor in rest if known.nonnegative(factor)]
     if len(parts) == 1 or not (pairs or certain):
         return None
-    if not pairs and len(certain) == len(rest):
+    if pairs and len(certain) == len(rest):
+        return step("sqrt_scale", a=mul(*rest), c=mul(*pairs, *pairs))
+    if len(certain) == len(rest):
         return step("sqrt_scale", a=mul(*certain[1:]), c=certain[0])
     others = [factor for factor in rest if factor not in certain]
     return step("sqrt_scale", a=mul(*others), c=mul(*pairs, *pairs, *certain))

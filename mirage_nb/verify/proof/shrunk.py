@@ -28,7 +28,9 @@ from mirage_nb.verify.proof.axes import Dims, Part, Scope, leaves, plain_parts
 from mirage_nb.verify.proof.translate import Translation
 
 SMALL = 4096
-"""Elements of all tensors of a graph that is run as it is, times the iterations of its loops."""
+"""Elements of all tensors of a graph that is run as it is, those inside in all blocks and iterations."""
+MOST = 2**20
+"""The same of a graph with small parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,21 @@ def shrunk(translation: Translation) -> tuple[Sizes, tuple[KernelGraph, KernelGr
     sizes = Sizes({name: min(part.size, 2 + place % 2) for place, (name, part) in enumerate(parts.items())})
     made = []
     for graph, scope in zip(graphs, translation.scopes, strict=True):
+        if _elements(scope, sizes) > MOST:
+            raise ProofError("tensors with so many parts of axes that they are large at the smallest sizes, too")
         smaller = _kernel(graph, scope, sizes)
         legality.check(smaller)
         made.append(smaller)
     return sizes, (made[0], made[1])
+
+
+def _elements(scope: Scope, sizes: Sizes) -> int:
+    """Elements of all tensors of a graph, and of those inside in all blocks and iterations."""
+    inside = sum(
+        _elements(inner, sizes) * math.prod(map(sizes.extent, (*inner.grid, inner.loop)))
+        for inner in scope.inner.values()
+    )
+    return inside + sum(math.prod(sizes.shape(dims)) for dims in scope.dims)
 
 
 def _small(graph: KernelGraph) -> bool:

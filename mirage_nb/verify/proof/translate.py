@@ -34,6 +34,7 @@ from mirage_nb.ir import (
     ReshapeAttrs,
     ThreadGraph,
     TransposeAttrs,
+    WhereAttrs,
     legality,
 )
 from mirage_nb.ir.fields import write_attrs
@@ -189,7 +190,10 @@ class _Reader:
         return self.at(scope, value, index, Env()), tuple(self.needs)
 
     def _require(self, need: Need, term: Term) -> None:
-        """Take down a need, for all values of the indices that are summed over."""
+        """Take down a need, for all values of the indices that are summed over. What is not 0 stands as one over it,
+        whose factors steps take apart."""
+        if need is Need.NONZERO:
+            term = inv(term)
         names: dict[Var, Var] = {}
         following: dict[str, int] = {}
         for var in sorted((var for var in term.free if var[1] < FRESH), key=lambda var: -var[1]):
@@ -323,6 +327,8 @@ class _Reader:
         match op.attrs:
             case PowAttrs(exponent):
                 return power(operands[0], exponent, self._require)
+            case WhereAttrs(infinite=infinite) if infinite:
+                raise ProofError("a mask puts in infinities, which are no real numbers")
             case ApplyAttrs(_, text):
                 of_formula(text, operands[0], self._require)
             case _ if op.kind in domain.NEEDS:
