@@ -18,6 +18,7 @@ from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number, literal, shorten
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
 from mirage_nb.lang.limits import MAX_NESTING
+from mirage_nb.lang.masks import take
 from mirage_nb.lang.signature import REST, Function, Kind, Parameter
 from mirage_nb.lang.source import Source, nested
 from mirage_nb.lang.views import NEW_AXIS, Item, Range
@@ -163,6 +164,8 @@ class Expressions:
         row = OPERATORS[ast.Subscript]
         if isinstance(found, Number):
             return self._lowered(node, row.shape, lambda b: b.tensor(found, "an index"))
+        if isinstance(index, ast.Name | ast.Call) and not isinstance(picked := self.term(index), Number):
+            return self._lowered(node, row.shape, take, found, picked, 0)
         parts = self._items(node, items, len(self.builder.shape(found)))
         return self._lowered(node, row.shape, row.lower, found, parts)
 
@@ -244,7 +247,8 @@ class Expressions:
         if name not in self.functions:
             raise UnknownNameError(
                 f"there is no function {name}",
-                hint=suggestion(name, self.functions) or f"the functions are {', '.join(self.functions)}",
+                hint=suggestion(name, self.functions)
+                or f"the functions are {', '.join([*self.functions][:12])}, ...: %mirage help lists all of them",
                 span=self.source.of(node),
             )
         return self.functions[name]
@@ -470,7 +474,7 @@ def _default(parameter: Parameter, rank: int) -> object:
             return tuple(range(rank))
         case Kind.AXIS, str(text) if text != "None":
             return int(text) % rank
-        case (Kind.NEW_AXIS | Kind.COUNT), str(text) if text != "None":
+        case (Kind.NEW_AXIS | Kind.COUNT | Kind.COUNTS), str(text) if text != "None":
             return int(text)
         case Kind.NUMBER, str(text) if text != "None":
             return literal(text)

@@ -11,7 +11,7 @@ import ast
 
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import ApplyAttrs, OpKind
-from mirage_nb.lang import lowering, masks, norms, reductions, views
+from mirage_nb.lang import lowering, masks, norms, reductions, views, windows
 from mirage_nb.lang.einsum import einsum
 from mirage_nb.lang.signature import Function, Kind, Operator, Parameter
 
@@ -29,6 +29,11 @@ _SPREAD = (_X, _ALL, Parameter("ddof", Kind.COUNT, "0", keyword_only=True), _KEP
 _EPS = Parameter("eps", Kind.NUMBER, "0", keyword_only=True)
 _GAIN = Parameter("gain", Kind.TENSOR, "None")
 _BIAS = Parameter("bias", Kind.TENSOR, "None")
+_INDEX = Parameter("index", Kind.TENSOR)
+_CONVOLVED = (
+    _X, Parameter("w", Kind.TENSOR), _BIAS, Parameter("stride", Kind.COUNTS, "1", keyword_only=True),
+    Parameter("padding", Kind.COUNTS, "0", keyword_only=True), Parameter("groups", Kind.COUNT, "1", keyword_only=True),
+)  # fmt: skip
 _SAME = "the shape of x"
 _FOLDED = "without the axes; with keepdims=True they stay with extent 1"
 _BROADCAST = "extents align at the right and are equal or 1 (keepdims=True keeps a reduced axis at 1)"
@@ -154,6 +159,19 @@ FUNCTIONS: dict[str, Function] = {
                  "pad(X, 1, 0, axis=1)"),
         Function("cumsum", (_X, _AXIS), "the sums over all elements up to each one along the axis", _SAME,
                  masks.cumsum, "cumsum(X, axis=1)"),
+        Function("one_hot", (_X, Parameter("classes", Kind.COUNT)),
+                 "1 where x is the number of the place along a new last axis, else 0", "x's, and the classes",
+                 masks.one_hot, "one_hot(floor(X), 4)"),
+        Function("take", (_X, _INDEX, Parameter("axis", Kind.AXIS, "0")),
+                 "the elements of the axis that the index names, whole numbers from 0, as rows of an embedding: W[I]",
+                 "the axis becomes the index's", masks.take, "take(W, floor(X), axis=0)"),
+        Function("gather", (_X, _INDEX, _AXIS),
+                 "for every index the element of x at that place of the axis and its own places of the others",
+                 "the index's", masks.gather, "gather(X, floor(Y), axis=1)"),
+        Function("conv1d", _CONVOLVED, "sums over windows of x[n, c, l] with kernels w[o, c / groups, k]",
+                 "[n, o, windows]", windows.convolution(1), "conv1d(N, N[:, :, :3], padding=1)"),
+        Function("conv2d", _CONVOLVED, "sums over windows of x[n, c, h, w] with kernels w[o, c / groups, k, l]",
+                 "[n, o, windows, windows]", windows.convolution(2), "conv2d(N[None], N[:, :2, :2, None], groups=1)"),
         Function("rope", (_X, Parameter("cos", Kind.TENSOR), Parameter("sin", Kind.TENSOR)),
                  "rotary embedding: x * cos + concat(-x2, x1) * sin, where x1 and x2 are the halves of the last axis",
                  _SAME + "; the last axis of cos and sin is as long, or half as long", masks.rope,
@@ -169,7 +187,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("log_softmax", (_X, _LAST), "the logarithm of softmax(x)", _SAME, norms.log_softmax,
                  "log_softmax(X)"),
         Function("cross_entropy", (_X, Parameter("target", Kind.TENSOR), _LAST),
-                 "-sum(target * log_softmax(x)) along the axis, one loss a row; target holds probabilities",
+                 "-sum(target * log_softmax(x)) along the axis, one loss a row; target holds probabilities, or classes",
                  "without the axis", norms.cross_entropy, "cross_entropy(X, Y)",
                  "-sum(Y * log_softmax(X), axis=-1)"),
         Function("rms_norm", (_X, _GAIN, _EPS),
@@ -210,7 +228,8 @@ OPERATORS: dict[type[ast.AST], Operator] = {
                  "where((X > 1) | (Y > 1), X, Y)"),
         Operator(ast.Invert, "~m", "1 where the mask is 0", _SAME, masks.opposite, "where(~(X > 1), X, 0)"),
         Operator(ast.Subscript, "x[i, 1:3, ::2, None, ...]",
-                 "elements and parts as in NumPy; indices and bounds are integer constants, None is a new axis",
+                 "elements and parts as in NumPy; indices and bounds are integer constants, None is a new axis; "
+                 "a tensor of indices picks rows, as take",
                  "integers take their dimension away", views.indexed, "X[1, None, ::-2]"),
         Operator(ast.Attribute, "x.T", "the last two dimensions swapped", "the extents of x, the last two swapped",
                  views.swap_last, "X.T", "transpose(X)"),

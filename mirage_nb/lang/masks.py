@@ -7,12 +7,24 @@ In: terms. Out: terms; a mask is a tensor of ones and zeros. Invariant: a compar
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import DType
-from mirage_nb.ir.ops import EXACT, OPS, ApplyAttrs, ArangeAttrs, OpKind, PadAttrs, Trait, WhereAttrs
+from mirage_nb.ir.ops import (
+    EXACT,
+    OPS,
+    ApplyAttrs,
+    ArangeAttrs,
+    DimAttrs,
+    OpKind,
+    PadAttrs,
+    Trait,
+    WhereAttrs,
+    show_shape,
+)
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
@@ -175,3 +187,43 @@ def rope(b: Builder, x: Value, cos: Value, sin: Value) -> Term:
     )
     made = b.tensor(add(b, multiply(b, halves, of_cos), multiply(b, turned, of_sin)), "rope")
     return reshaped(b, made, (*b.shape(made)[:-2], extent))
+
+
+def one_hot(b: Builder, x: Value, classes: int) -> Term:
+    """1 where an index is the number of its place along a new last axis, else 0."""
+    numbers = b.tensor(arange(b, classes, None, 1), "one_hot")
+    return comparison(ast.Eq)(b, reshaped(b, x, (*b.shape(x), 1)), numbers)
+
+
+def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
+    """The elements of an axis that an index names: a product with ones at their places."""
+    shape, extent = b.shape(x), b.shape(x)[axis]
+    picked = b.tensor(cast(b.dtype(x))(b, one_hot(b, index, extent)), "take")
+    order = (axis, *(d for d in range(len(shape)) if d != axis))
+    rows = reshaped(b, b.tensor(transpose(b, x, order), "take"), (extent, math.prod(shape) // extent))
+    made = b.emit(OpKind.MATMUL, reshaped(b, picked, (math.prod(b.shape(index)), extent)), rows)
+    lead, behind = shape[:axis], shape[axis + 1 :]
+    made = reshaped(b, made, (*b.shape(index), *lead, *behind))
+    count = len(b.shape(index))
+    moved = (*range(count, count + axis), *range(count), *range(count + axis, count + len(shape) - 1))
+    return transpose(b, made, moved)
+
+
+def gather(b: Builder, x: Value, index: Value, axis: int) -> Term:
+    """For every element of the index, the one of x at that place of the axis and its own places of the others."""
+    shape, wanted = b.shape(x), b.shape(index)
+    rest = [d for d in range(len(shape)) if d != axis]
+    if len(wanted) != len(shape) or any(wanted[d] != shape[d] for d in rest):
+        raise ShapeError(
+            f"gather: {show_shape(wanted)} is no index of axis {axis} of {show_shape(shape)}",
+            hint="the index has the extents of x but for the axis; take(x, index, axis) has any shape",
+        )
+    picked = one_hot(b, index, shape[axis])
+    order = (*rest, axis)
+    table = b.tensor(transpose(b, x, order), "gather")
+    table = reshaped(b, table, (*b.shape(table)[:-1], 1, shape[axis]))
+    row = b.tensor(transpose(b, b.tensor(picked, "gather"), (*order, len(shape))), "gather")
+    chosen = b.emit(OpKind.WHERE, row, table, attrs=WhereAttrs())
+    total = b.emit(OpKind.SUM, chosen, attrs=DimAttrs(len(shape))) if shape[axis] > 1 else chosen
+    found = reshaped(b, total, tuple(wanted[d] for d in order))
+    return transpose(b, found, tuple(order.index(d) for d in range(len(shape))))

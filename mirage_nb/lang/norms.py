@@ -11,6 +11,7 @@ from mirage_nb.ir.ops import OpKind, show_shape
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import add, multiply, negate, subtract
+from mirage_nb.lang.masks import gather
 from mirage_nb.lang.reductions import averaged, dropped, folded, log_of_sum
 from mirage_nb.lang.views import reshaped
 
@@ -82,11 +83,16 @@ def log_softmax(b: Builder, x: Value, axis: int) -> Term:
 
 
 def cross_entropy(b: Builder, x: Value, target: Value, axis: int) -> Term:
-    """Minus the sum along an axis of the target's probabilities times log_softmax(x): one loss a row."""
-    if b.shape(target) != b.shape(x):
+    """Minus the sum along an axis of the target's probabilities times log_softmax(x), or minus the one of these that
+    the target's class names: one loss a row."""
+    shape, logs = b.shape(x), b.tensor(log_softmax(b, x, axis), "cross_entropy")
+    if b.shape(target) == (*shape[:axis], *shape[axis + 1 :]):
+        picked = gather(b, logs, reshaped(b, target, (*shape[:axis], 1, *shape[axis + 1 :])), axis)
+        return negate(b, dropped(b, picked, (axis,), False))
+    if b.shape(target) != shape:
         raise ShapeError(
-            f"cross_entropy: the target is {show_shape(b.shape(target))}, the logits are {show_shape(b.shape(x))}",
-            hint="the target holds a probability for every logit",
+            f"cross_entropy: the target is {show_shape(b.shape(target))}, the logits are {show_shape(shape)}",
+            hint="the target holds a probability for every logit, or a class for every row",
         )
-    weighted = b.tensor(multiply(b, target, log_softmax(b, x, axis)), "cross_entropy")
+    weighted = b.tensor(multiply(b, target, logs), "cross_entropy")
     return negate(b, dropped(b, folded(b, OpKind.SUM, weighted, (axis,)), (axis,), False))
