@@ -85,6 +85,7 @@ class MirageMagics:
         more |= {"axioms": options.axioms} if options.axioms else {}
         more |= {"prunings": options.prunings} if options.prunings else {}
         more |= {"limits": options.limits} if options.limits is not None else {}
+        more |= {"tolerance": options.tolerance} if options.tolerance != 1 else {}
         session = mirage_nb.superoptimize(
             program,
             name=options.name,

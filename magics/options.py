@@ -25,7 +25,7 @@ USAGE = (
     "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... "
     "[--keep] [--fresh] [--wait] [--without-axiom AXIOM]... [--with-axiom AXIOM]... "
     "[--without-pruning PRUNING]... [--with-pruning PRUNING]... [--grid-dims NUMBER] [--blocks RANGE] [--loop RANGE] "
-    "[--without-operator OPERATOR]..."
+    "[--without-operator OPERATOR]... [--tolerance TIMES]"
 )
 
 
@@ -69,6 +69,7 @@ class CellOptions:
     axioms: dict[str, bool] = field(default_factory=dict)
     prunings: dict[str, bool] = field(default_factory=dict)
     limits: Limits | None = None
+    tolerance: float = 1.0
 
 
 def _seconds(text: str) -> float:
@@ -134,6 +135,7 @@ OPTIONS: dict[str, Option] = {
         Option(
             "--set", "NAME=NUMBER", "override an integer constant, as in --set B=8; may be repeated", _size, (), "sizes"
         ),
+        Option("--tolerance", "TIMES", "how far kernels may be off, in times the program's own rounding", _seconds),
         Option("--keep", "", "store the session under its name", str),
         Option("--fresh", "", "forget first what is stored under its name", str),
         Option("--wait", "", "block until the search has ended", str),

@@ -96,6 +96,7 @@ def _superoptimize(options: argparse.Namespace) -> int:
             axioms=_switched("axiom", options.with_axiom, options.without_axiom),
             prunings=_switched("pruning", options.with_pruning, options.without_pruning),
             limits=_limits(options),
+            tolerance=options.tolerance,
         )
         return _finished(session, interrupt, options)
 

@@ -96,6 +96,8 @@ def _add_superoptimize(commands: argparse._SubParsersAction[_Parser]) -> None:
     group.add_argument("--max-block-ops", type=int, metavar="N", help="largest number of block operators")
     group.add_argument("--target", choices=tuple(TARGETS), help=f"default: the attached GPU, else {DEFAULT_TARGET}")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of all random elements; default: 0")
+    words = "how far kernels may be off, in times the program's own rounding; default: 1"
+    group.add_argument("--tolerance", type=float, default=1.0, metavar="TIMES", help=words)
     group = sub.add_argument_group("what kernels have to keep to")
     group.add_argument("--grid-dims", type=int, metavar="N", help="most dims of a grid, 0 to 3")
     group.add_argument("--blocks", type=_range, metavar="RANGE", help="blocks of a grid, as 8:264, 8: or :264")

@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.codegen import emit
-from mirage_nb.errors import LaunchError, MirageError, OptionError, StoreError
-from mirage_nb.ir.text import print_graph
-from mirage_nb.lang import TensorProgram, load, parse
+from mirage_nb.errors import LaunchError, MirageError, StoreError
+from mirage_nb.lang import TensorProgram
+from mirage_nb.runtime import requested
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.runtime.passes import FINALISTS_CPU, Pass, Passes
 from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.runtime.tuning import ready_to_tune, tune
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search import Budget, Limits, Switches, prepare, switched
+from mirage_nb.search import Limits, Switches, prepare, switched
 from mirage_nb.search.explain import explain
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
-from mirage_nb.search.session.session import SearchSession, effort_budget
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.search.session.submission import read_legal, submitted
 from mirage_nb.search.sizes.explained import explain_estimate
-from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
+from mirage_nb.targets import Target, find_target
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.race import Lap
@@ -55,10 +55,11 @@ class Session:
         search: SearchSession,
         gpu: Gpu | None,
         checkpoint: StoreCheckpoint | None = None,
+        tolerance: float = 1.0,
     ) -> None:
         self.program = program
         self.search = search
-        self._passes = Passes(search, gpu)
+        self._passes = Passes(search, gpu, tolerance)
         self._checkpoint = checkpoint
 
     def start(self) -> Session:
@@ -178,10 +179,10 @@ class Session:
         wanted = find_target(target) if target is not None else self.target
         self.search.extend(
             effort=effort,
-            seconds=_seconds(seconds),
+            seconds=requested.seconds(seconds),
             max_block_ops=max_block_ops,
             max_values=max_values,
-            configuration_seconds=_seconds(configuration_seconds),
+            configuration_seconds=requested.seconds(configuration_seconds),
             switches=Switches.of(axioms, prunings, limits),
         )
         if self._checkpoint is not None:
@@ -278,7 +279,7 @@ class Session:
             SearchError: the session has not ended.
             OptionError: seconds that are not positive.
         """
-        limit = _seconds(seconds)
+        limit = requested.seconds(seconds)
         ready_to_tune(self._passes)
         self.search.follow(lambda: tune(self._passes, limit))
 
@@ -363,6 +364,7 @@ def superoptimize(
     axioms: Mapping[str, bool] | None = None,
     prunings: Mapping[str, bool] | None = None,
     limits: Limits | None = None,
+    tolerance: float = 1.0,
 ) -> Session:
     """Search for the best muGraph of a tensor program, in the background.
 
@@ -385,6 +387,7 @@ def superoptimize(
             `{"sum_div": False}`. Without an axiom muGraphs that need it are not found; all are verified in any case.
         prunings: the same of `mirage_nb.search.PRUNINGS`.
         limits: what every graph-defined kernel has to keep to, as `Limits(blocks=(1, 264), without={"Accum concat"})`.
+        tolerance: how far kernels may be off: times what the program's own rounding explains (`verify.float_gate`).
 
     Returns:
         A session at once; `session.result()` blocks.
@@ -392,24 +395,24 @@ def superoptimize(
     Raises:
         MirageError: the program, the target or an option is wrong.
     """
-    parsed = _parsed(program, name, sizes)
+    parsed = requested.parsed(program, name, sizes)
     gpu = attached_gpu()
-    chosen = find_target(target) if target is not None else _default_target(gpu)
+    chosen = find_target(target) if target is not None else requested.default_target(gpu)
     header = Header(
         graph=parsed.graph,
         target=chosen.name,
         seed=seed,
-        bounds=Bounds(effort, _budget(effort, max_block_ops), Switches.of(axioms, prunings, limits)),
+        bounds=Bounds(effort, requested.budget(effort, max_block_ops), Switches.of(axioms, prunings, limits)),
         text=parsed.text,
         title=name or parsed.name,
         sizes=parsed.sizes,
-        seconds=_seconds(budget),
+        seconds=requested.seconds(budget),
         edition=edition(),
     )
     kept = find_store(store)
     stored_as = name or parsed.name or header.graph.digest()[:12]
     checkpoint = kept.checkpoint(stored_as, header) if kept is not None else None
-    return _session(parsed, header, chosen, gpu, executor, checkpoint, fresh)
+    return _session(parsed, header, chosen, gpu, executor, checkpoint, fresh, requested.tolerance(tolerance))
 
 
 def resume(name: str, *, store: Store | str | Path | bool | None = None, executor: Executor | None = None) -> Session:
@@ -433,7 +436,8 @@ def resume(name: str, *, store: Store | str | Path | bool | None = None, executo
     header = kept.load(name).header
     gpu, chosen = attached_gpu(), find_target(header.target)
     header = replace(header, edition=edition())
-    return _session(_written(header), header, chosen, gpu, executor, kept.checkpoint(name, header), fresh=False)
+    checkpoint = kept.checkpoint(name, header)
+    return _session(requested.written(header), header, chosen, gpu, executor, checkpoint, fresh=False)
 
 
 def _session(
@@ -444,6 +448,7 @@ def _session(
     executor: Executor | None,
     checkpoint: StoreCheckpoint | None,
     fresh: bool,
+    tolerance: float = 1.0,
 ) -> Session:
     search = SearchSession(
         program.graph,
@@ -460,7 +465,7 @@ def _session(
     if fresh and checkpoint is not None:
         checkpoint.forget(search.tell)
     try:
-        return Session(program, search, _runs(gpu, target), checkpoint).start()
+        return Session(program, search, _runs(gpu, target), checkpoint, tolerance).start()
     except BaseException:  # Ctrl-C: nobody would hold it
         search.stop()
         raise
@@ -468,46 +473,3 @@ def _session(
 
 def _runs(gpu: Gpu | None, target: Target) -> Gpu | None:
     return gpu if gpu is not None and gpu.runs(target) else None
-
-
-def _written(header: Header) -> TensorProgram:
-    """The program of a stored session, with its text where that says the same, else with the text of its graph."""
-    try:
-        program = parse(header.text, name=header.title, sizes=header.sizes)
-    except MirageError:
-        program = None
-    if program is not None and program.graph == header.graph:
-        return program
-    return TensorProgram(header.title, print_graph(header.graph), header.graph, (), header.sizes)
-
-
-def _parsed(program: str | Path | TensorProgram, name: str, sizes: Mapping[str, int] | None) -> TensorProgram:
-    match program:
-        case TensorProgram():
-            if sizes:
-                raise OptionError("sizes belong to a text or a file, not to a parsed program")
-            return program
-        case Path():
-            return load(program, sizes=sizes)
-        case _:
-            return parse(program, name=name, sizes=sizes)
-
-
-def _default_target(gpu: Gpu | None) -> Target:
-    attached = gpu.target() if gpu is not None else None
-    return attached if attached is not None else find_target(DEFAULT_TARGET)
-
-
-def _seconds(budget: float | None) -> float | None:
-    if budget is not None and not 0 < budget < float("inf"):
-        raise OptionError(f"a budget of {budget:g} seconds", hint="give a positive number")
-    return budget
-
-
-def _budget(effort: str, max_block_ops: int | None) -> Budget:
-    budget = effort_budget(effort)
-    if max_block_ops is None:
-        return budget
-    if max_block_ops < 1:
-        raise OptionError(f"at most {max_block_ops} block operators", hint="give 1 or more")
-    return replace(budget, max_block_ops=max_block_ops)

@@ -133,6 +133,8 @@ class Passes:
         snapshot = self.search.snapshot()
         candidates = snapshot.candidates
         chosen = [c for c in candidates if c.digest in snapshot.pinned]
+        if self.tolerance != 1:
+            self.search.tell(f"kernels may be off by {self.tolerance:g} times what the program's own rounding explains")
         for why in distrusted(read_settings().home):
             self.search.tell(why)
         try:

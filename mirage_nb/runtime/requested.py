@@ -1,0 +1,69 @@
+"""What a caller asks of a session, read: programs, budgets, the target that is meant.
+
+In: arguments as a caller gives them, or the header of a stored session. Out: what the session takes, or an OptionError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from mirage_nb.errors import MirageError, OptionError
+from mirage_nb.ir.text import print_graph
+from mirage_nb.lang import TensorProgram, load, parse
+from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.store import Header
+from mirage_nb.search import Budget
+from mirage_nb.search.session.session import effort_budget
+from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
+
+
+def written(header: Header) -> TensorProgram:
+    """The program of a stored session, with its text where that says the same, else with the text of its graph."""
+    try:
+        program = parse(header.text, name=header.title, sizes=header.sizes)
+    except MirageError:
+        program = None
+    if program is not None and program.graph == header.graph:
+        return program
+    return TensorProgram(header.title, print_graph(header.graph), header.graph, (), header.sizes)
+
+
+def parsed(program: str | Path | TensorProgram, name: str, sizes: Mapping[str, int] | None) -> TensorProgram:
+    match program:
+        case TensorProgram():
+            if sizes:
+                raise OptionError("sizes belong to a text or a file, not to a parsed program")
+            return program
+        case Path():
+            return load(program, sizes=sizes)
+        case _:
+            return parse(program, name=name, sizes=sizes)
+
+
+def default_target(gpu: Gpu | None) -> Target:
+    attached = gpu.target() if gpu is not None else None
+    return attached if attached is not None else find_target(DEFAULT_TARGET)
+
+
+def seconds(budget: float | None) -> float | None:
+    if budget is not None and not 0 < budget < float("inf"):
+        raise OptionError(f"a budget of {budget:g} seconds", hint="give a positive number")
+    return budget
+
+
+def budget(effort: str, max_block_ops: int | None) -> Budget:
+    budget = effort_budget(effort)
+    if max_block_ops is None:
+        return budget
+    if max_block_ops < 1:
+        raise OptionError(f"at most {max_block_ops} block operators", hint="give 1 or more")
+    return replace(budget, max_block_ops=max_block_ops)
+
+
+def tolerance(times: float) -> float:
+    """How many times its program's own rounding a kernel may be off."""
+    if not 0 < times < float("inf"):
+        raise OptionError(f"a tolerance of {times:g}", hint="give a positive number; 1 is what rounding explains")
+    return times
