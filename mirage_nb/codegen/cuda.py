@@ -13,7 +13,7 @@ from mirage_nb.codegen.kernel import KernelText
 from mirage_nb.codegen.tile_program import LINE_BYTES, ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import KernelGraph, OpKind
-from mirage_nb.optimize import BlockPlan, Options, Plan, default_options
+from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.targets import Target
@@ -65,7 +65,8 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
         Temporary(value, graph.types[value], offset)
         for value, offset in zip(plan.temporaries, plan.workspace.offsets, strict=True)
     )
-    return Emitted(graph, options, "\n".join(parts), tuple(launches), temporaries, plan.workspace.peak, aliases)
+    said = as_planned(options, plan)
+    return Emitted(graph, said, "\n".join(parts), tuple(launches), temporaries, plan.workspace.peak, aliases)
 
 
 def _views(graph: KernelGraph) -> tuple[tuple[tuple[int, int], ...], frozenset[int]]:

@@ -193,9 +193,14 @@ def variants(graph: KernelGraph, target: Target) -> tuple[Options, ...]:
             planned = plan(graph, target, options)
         except TargetError:
             continue
-        taken = any(kernel is not None and kernel.program is not None for kernel in planned.kernels)
-        found.setdefault(_made(planned), replace(options, specialised=options.specialised and taken))
+        found.setdefault(_made(planned), as_planned(options, planned))
     return tuple(found.values())
+
+
+def as_planned(options: Options, planned: Plan) -> Options:
+    """The options that led to a plan: those that asked for roles where no warps have them asked for nothing."""
+    taken = any(kernel is not None and kernel.program is not None for kernel in planned.kernels)
+    return replace(options, specialised=options.specialised and taken)
 
 
 def _made(planned: Plan) -> object:
