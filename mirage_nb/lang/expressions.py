@@ -7,9 +7,8 @@ whatever goes wrong below, the error that leaves carries the place of the smalle
 from __future__ import annotations
 
 import ast
-import difflib
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, SourceSpan, UnknownNameError
@@ -17,6 +16,7 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number, literal, shorten
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
+from mirage_nb.lang.hints import function_hint, suggestion
 from mirage_nb.lang.limits import MAX_NESTING
 from mirage_nb.lang.masks import take
 from mirage_nb.lang.signature import REST, Function, Kind, Parameter
@@ -55,13 +55,6 @@ class Inlined:
         """`block(x, w)`."""
         shown = (name if default is None else f"{name}=..." for name, default in self.parameters.items())
         return f"{self.name}({', '.join(shown)})"
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """`did you mean ...?` for the nearest known name, or nothing."""
-    folded = {other.lower(): other for other in known}
-    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
-    return f"did you mean {folded[near[0]]}?" if near else ""
 
 
 class Expressions:
@@ -247,8 +240,7 @@ class Expressions:
         if name not in self.functions:
             raise UnknownNameError(
                 f"there is no function {name}",
-                hint=suggestion(name, self.functions)
-                or f"the functions are {', '.join([*self.functions][:12])}, ...: %mirage help lists all of them",
+                hint=function_hint(name, self.functions),
                 span=self.source.of(node),
             )
         return self.functions[name]

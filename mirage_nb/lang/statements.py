@@ -27,8 +27,9 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, TensorType
 from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.lang.builder import Builder, Result, Value
 from mirage_nb.lang.constants import Number, shorten
-from mirage_nb.lang.expressions import INF, Binding, Expressions, Inlined, suggestion
+from mirage_nb.lang.expressions import INF, Binding, Expressions, Inlined
 from mirage_nb.lang.functions import defined
+from mirage_nb.lang.hints import dtype_hint, suggestion
 from mirage_nb.lang.limits import MAX_STATEMENTS
 from mirage_nb.lang.source import Source
 
@@ -186,7 +187,7 @@ class Statements:
 
     def _dtype(self, written: ast.Name) -> DType:
         if written.id not in DTYPE_NAMES:
-            hint = suggestion(written.id, DTYPE_NAMES) or f"dtypes are {', '.join(DTYPE_NAMES)}"
+            hint = dtype_hint(written.id)
             raise self._error(DTypeError, f"there is no dtype {written.id}", hint, written)
         return DTYPE_NAMES[written.id]
 

@@ -1,0 +1,81 @@
+"""What to say of a name that there is not: what was meant, or how to do without it.
+
+In: a name, the names that there are. Out: a sentence, or nothing. Invariant: a name that means something of its own
+elsewhere (`sort`, `cosh`, `i32`) is no slip of the pen for another one: it is told why it is not there.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from mirage_nb.ir.dtypes import DTYPE_NAMES
+
+SHOWN = 12
+"""Functions that one hint lists."""
+ABSENT: dict[str, str] = {
+    "positions and orders are no real numbers: compute them from what the program returns": (
+        "argmax argmin topk sort argsort median kthvalue mode nonzero unique searchsorted bucketize quantile "
+        "histogram count_nonzero isnan isinf isfinite all any"
+    ),
+    "which elements are read or written may not depend on values: do that before or after the program": (
+        "gather scatter scatter_add index_select index_add index_put take take_along_dim embedding one_hot "
+        "masked_select masked_scatter nonzero_static"
+    ),
+    "programs have no random numbers: pass them in as an input": (
+        "dropout rand randn randint bernoulli multinomial normal uniform rand_like randn_like"
+    ),
+    "it is not made of sums, products and elementwise functions: leave it outside the program": (
+        "conv1d conv2d conv3d conv_transpose2d max_pool1d max_pool2d avg_pool1d avg_pool2d unfold fold interpolate "
+        "grid_sample fft ifft rfft svd qr inv det solve cholesky eig eigh lstsq matrix_exp"
+    ),
+    "write it out: softmax(Q @ transpose(K) * scale) @ V": "attention scaled_dot_product_attention flash_attention",
+    "write it out: silu(A) * B, or with gelu or sigmoid": "swiglu geglu reglu glu",
+    "write A @ B": "matmul mm bmm dot inner linear addmm baddbmm tensordot",
+}
+"""Why something that people know is not there, and what to do."""
+NAMES = {name: why for why, names in ABSENT.items() for name in names.split()}
+
+FORMULAS: dict[str, str] = {
+    "sinh": "(exp(x) - exp(-x)) / 2", "cosh": "(exp(x) + exp(-x)) / 2", "tan": "sin(x) / cos(x)",
+    "exp2": "exp(0.6931471805599453 * x)", "log2": "log(x) / 0.6931471805599453",
+    "log10": "log(x) / 2.302585092994046", "erfc": "1 - erf(x)", "ceil": "-floor(-x)",
+    "reciprocal": "1 / x", "logit": "log(x / (1 - x))", "relu6": "minimum(maximum(x, 0), 6)",
+    "hardtanh": "minimum(maximum(x, -1), 1)", "swish": "x * sigmoid(x)", "quick_gelu": "x * sigmoid(1.702 * x)",
+    "tanhshrink": "x - tanh(x)", "neg": "-x", "atanh": "log((1 + x) / (1 - x)) / 2",
+    "asinh": "log(x + sqrt(x * x + 1))", "acosh": "log(x + sqrt(x * x - 1))", "selu": "1.0507 * maximum(x, 0) + "
+    "1.7581 * minimum(exp(minimum(x, 0)) - 1, 0)", "cbrt": "x ** (1 / 3)", "trunc": "sign(x) * floor(abs(x))",
+}  # fmt: skip
+"""Elementwise functions as a line of a program defines them."""
+
+WHOLE = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "int", "int8", "int16", "int32", "int64",
+         "uint8", "uint16", "uint32", "uint64", "long", "short", "byte")  # fmt: skip
+EIGHT = ("f8", "fp8", "e4m3", "e5m2", "float8", "float8_e4m3fn", "float8_e5m2", "int4", "fp4", "complex64")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`did you mean ...?` for the nearest known name, or nothing."""
+    folded = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    return f"did you mean {folded[near[0]]}?" if near else ""
+
+
+def function_hint(name: str, known: Iterable[str]) -> str:
+    """What to say of a function that there is not."""
+    plain, names = name.lower(), [*known]
+    if plain in NAMES:
+        return NAMES[plain]
+    if plain in FORMULAS:
+        return f"define it in the program: def {name}(x): return {FORMULAS[plain]}"
+    own = f"an elementwise one is a line: def {name}(x): return x * tanh(x)"
+    rest = ", ...: %mirage help lists all of them" if len(names) > SHOWN else ""
+    return suggestion(name, names) or f"the functions are {', '.join(names[:SHOWN])}{rest}; {own}"
+
+
+def dtype_hint(name: str) -> str:
+    """What to say of an element type that there is not."""
+    if name.lower() in WHOLE:
+        return "the dtypes are real numbers, f16, bf16, f32 and f64: convert whole numbers before"
+    if name.lower() in EIGHT:
+        return "the dtypes are f16, bf16, f32 and f64: none is narrower, none is complex"
+    return suggestion(name, DTYPE_NAMES) or f"dtypes are {', '.join(DTYPE_NAMES)}"
