@@ -137,6 +137,10 @@ class LaunchError(MirageError):
     """A kernel that could not be launched or executed: wrong arguments, a lost GPU."""
 
 
+class NoKernelError(LaunchError):
+    """A session has no kernel: not yet, or nothing that was found runs on this machine."""
+
+
 class MissingPartError(MirageError):
     """An optional part of the machine or of the installation is missing; the hint says how to get it."""
 

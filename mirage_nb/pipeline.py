@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.codegen import emit
-from mirage_nb.errors import LaunchError, MirageError, StoreError
+from mirage_nb.errors import MirageError, NoKernelError, StoreError
 from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime import requested
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.passes import FINALISTS_CPU, Pass, Passes
+from mirage_nb.runtime.passes import Pass, Passes, reserve
 from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.runtime.tuning import ready_to_tune, tune
 from mirage_nb.runtime.winner import Winner
+from mirage_nb.runtime.without_gpu import FINALISTS
 from mirage_nb.search import Limits, Switches, prepare, switched
 from mirage_nb.search.explain import explain
 from mirage_nb.search.session.findings import Bounds
@@ -34,6 +36,9 @@ from mirage_nb.targets import Target, find_target
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.race import Lap
+
+NO_KERNEL = "extend() searches on, build(candidate) takes a candidate whatever it costs; doctor says what is missing"
+NOT_YET = "result() waits for it; winners is empty until then"
 
 __all__ = ["Limits", "Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"]
 
@@ -64,7 +69,7 @@ class Session:
 
     def start(self) -> Session:
         """Begin in the background and return at once."""
-        self.search.start(self._passes.run)
+        self.search.start(self._passes.run, partial(reserve, gpu=self._passes.gpu))
         return self
 
     def __repr__(self) -> str:
@@ -199,7 +204,7 @@ class Session:
             self.search.wait()
             self._checkpoint = kept.store.checkpoint(kept.name, replace(kept.header, target=target.name))
         self.search = self.search.again(target, self._checkpoint)
-        self._passes = Passes(self.search, _runs(attached_gpu(), target))
+        self._passes = Passes(self.search, requested.runs(attached_gpu(), target))
         self.start()
 
     def pin(self, digest: str) -> None:
@@ -286,9 +291,30 @@ class Session:
     # -- the winner -------------------------------------------------------------------------------
 
     @property
-    def best(self) -> Winner | None:
-        """The fastest candidate that was executed correctly; None before that."""
-        return next(iter(self.winners), None)
+    def best(self) -> Winner:
+        """The fastest candidate that was executed correctly. A session that was stopped before there was one builds its
+        best candidate when it is first asked for, and says so.
+
+        Raises:
+            NoKernelError: nothing was executed yet, or nothing runs; says why, and what to do. `winners` is empty then.
+        """
+        if won := self.winners:
+            return won[0]
+        last = self.snapshot()
+        if last.state is State.STOPPED:
+            return self._built_late("built when it was asked for: the session was stopped before")
+        if last.state in (State.FINISHED, State.FAILED):
+            raise NoKernelError(f"{last.outcome}: {self.why_no_kernel}", hint=NO_KERNEL)
+        raise NoKernelError(f"no kernel was executed yet: {self.stage or last.state.value}", hint=NOT_YET)
+
+    @property
+    def why_no_kernel(self) -> str:
+        """In one line, why a session that has ended has no kernel; empty if it has one."""
+        last = self.snapshot()
+        if self.winners or last.state not in (State.FINISHED, State.STOPPED, State.FAILED):
+            return ""
+        reasons = [*last.messages, *last.why.splitlines()[:1]]
+        return reasons[-1].splitlines()[0] if reasons else "no muGraph was verified"
 
     @property
     def winners(self) -> tuple[Winner, ...]:
@@ -325,27 +351,28 @@ class Session:
             LaunchError: nothing was executed correctly, or the tensors are not as many as the inputs.
             ShapeError, DTypeError: a tensor does not fit its input.
         """
-        ordered = self._ordered(tensors, named)
+        ordered = requested.ordered([i.name for i in self.program.graph.inputs], tensors, named)
         self.wait()
-        return (self.best or self._built_late()).executable(*ordered)
+        return (next(iter(self.winners), None) or self._built_late()).executable(*ordered)
 
     def _chosen(self, candidate: Candidate | str) -> Candidate:
         return candidate if isinstance(candidate, Candidate) else self.search.candidate(candidate)
 
-    def _built_late(self) -> Winner:
-        reasons = list(self.snapshot().messages)
-        for candidate in self.snapshot().candidates[:FINALISTS_CPU]:
+    def _built_late(self, said: str = "") -> Winner:
+        """The first of the best candidates that can be built, at last the program's own operators."""
+        last = self.snapshot()
+        own = [last.baseline] if last.baseline is not None else []
+        reasons = list(last.messages)
+        for candidate in (*last.candidates[:FINALISTS], *own):
             try:
-                return self.build(candidate)
+                built = self.build(candidate)
             except MirageError as error:
                 reasons.append(str(error))
-        raise LaunchError("there is no kernel to run", hint=reasons[-1] if reasons else "no muGraph was verified")
-
-    def _ordered(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        names = [i.name for i in self.program.graph.inputs]
-        if len(tensors) + len(named) != len(names) or any(n not in names[len(tensors) :] for n in named):
-            raise LaunchError(f"expected the tensors {', '.join(names)}", hint="pass them in this order, or by name")
-        return (*tensors, *(named[n] for n in names[len(tensors) :]))
+                continue
+            if said:
+                self.search.tell(f"{built.candidate.digest[:8]}: {said}")
+            return built
+        raise NoKernelError("there is no kernel to run", hint=reasons[-1] if reasons else "no muGraph was verified")
 
 
 def superoptimize(
@@ -465,11 +492,7 @@ def _session(
     if fresh and checkpoint is not None:
         checkpoint.forget(search.tell)
     try:
-        return Session(program, search, _runs(gpu, target), checkpoint, tolerance).start()
+        return Session(program, search, requested.runs(gpu, target), checkpoint, tolerance).start()
     except BaseException:  # Ctrl-C: nobody would hold it
         search.stop()
         raise
-
-
-def _runs(gpu: Gpu | None, target: Target) -> Gpu | None:
-    return gpu if gpu is not None and gpu.runs(target) else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import StoreError
 from mirage_nb.ir.text import print_graph
-from mirage_nb.pipeline import Session, Winner
+from mirage_nb.pipeline import NO_KERNEL, Session, Winner
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.verify.files import describe as describe_verdict
@@ -27,7 +27,7 @@ def describe(session: Session) -> str:
     """The result for a reader in a terminal: counts, the ranked candidates, the best muGraph and its run."""
     snapshot = session.snapshot()
     lines = [
-        f"{session.name}: {snapshot.state.value} after {snapshot.seconds:.2f} s, target {session.target.name}, "
+        f"{session.name}: {snapshot.outcome} after {snapshot.seconds:.2f} s, target {session.target.name}, "
         f"{'space exhausted' if snapshot.exhausted else 'space not exhausted'}",
         _counts_line(snapshot),
         f"{snapshot.structures} muGraphs extracted, {snapshot.verified} instances of verified ones, "
@@ -35,10 +35,11 @@ def describe(session: Session) -> str:
     ]
     lines += [f"not searched: {cut}" for cut in snapshot.cut]
     lines += [f"note: {message}" for message in snapshot.messages]
+    lines += [f"no kernel: {why}", f"  {NO_KERNEL}"] if (why := session.why_no_kernel) else []
     lines += ["", snapshot.why] if snapshot.why else []
     if snapshot.candidates:
         lines += ["", *_table(snapshot)]
-    winner = session.best
+    winner = next(iter(session.winners), None)
     if winner is not None:
         lines += ["", *_winner_lines(session, winner)]
     elif snapshot.best is not None:
@@ -60,7 +61,18 @@ def _table(snapshot: Snapshot) -> list[str]:
     left = len(snapshot.candidates) - SHOWN_CANDIDATES
     if left > 0:
         rows.append(f"and {left} more")
+    if snapshot.baseline is not None:
+        rows.append(_baseline_line(snapshot, snapshot.baseline))
     return rows
+
+
+def _baseline_line(snapshot: Snapshot, own: Candidate) -> str:
+    """The program's own operators beside the best: in times where both were measured, else in estimates."""
+    best = snapshot.best or own
+    pairs = ((own.time_us, best.time_us, "measured"), (own.estimate_us, best.estimate_us, "estimated"))
+    ours, theirs, how = next((a, b, how) for a, b, how in pairs if a is not None and b is not None)
+    times = f"; the best takes 1/{ours / theirs:.2f} of that" if theirs and best.digest != own.digest else ""
+    return f"baseline: the program's own operators, each by a library, {ours:.2f} us {how}{times}"
 
 
 def _winner_lines(session: Session, winner: Winner) -> list[str]:
@@ -87,7 +99,7 @@ def _winner_lines(session: Session, winner: Winner) -> list[str]:
 def to_json(session: Session) -> str:
     """The result as JSON; `schema` names the version of the form. What was not measured is null."""
     snapshot = session.snapshot()
-    winner = session.best
+    winner = next(iter(session.winners), None)
     data = {
         "schema": SCHEMA,
         "name": session.name,
@@ -96,6 +108,7 @@ def to_json(session: Session) -> str:
         "effort": session.search.effort,
         "seconds": round(snapshot.seconds, 3),
         "state": snapshot.state.value,
+        "no_kernel": session.why_no_kernel or None,
         "exhausted": snapshot.exhausted,
         "cut": list(snapshot.cut),
         "messages": list(snapshot.messages),
@@ -107,6 +120,7 @@ def to_json(session: Session) -> str:
         "outside_lax": snapshot.outside_lax,
         "candidates": [_candidate(c) for c in snapshot.candidates],
         "best": winner.candidate.digest if winner is not None else None,
+        "baseline": _candidate(snapshot.baseline) if snapshot.baseline is not None else None,
         "baselines": [_lap(lap) for lap in session.baselines],
         "passes": [[p.name, p.candidate[:8], round(p.seconds, 4), p.outcome] for p in session.trace],
     }

@@ -167,7 +167,7 @@ def _measure(name: str, batch: int, gpu: Gpu, winner: dict[str, Any] | None) -> 
     if winner is None:
         session = superoptimize(program, name=name)
         session.wait()
-        if session.best is None:
+        if not session.winners:
             return
         graph, options = session.best.candidate.graph, session.best.emitted.options
     else:

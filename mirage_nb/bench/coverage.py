@@ -76,9 +76,6 @@ def examined(name: str, budget: float, effort: str = "standard") -> Row:
         return Row(name, seconds=time.monotonic() - start, problem=error.message)
     took = time.monotonic() - start
     found = len(snapshot.candidates)
-    if best is None:
-        reasons = [*snapshot.messages, "no candidate was executed"]
-        return Row(name, candidates=found, seconds=took, problem=str(reasons[0]).split("\n")[0])
     graph, verdict = best.candidate.graph, best.candidate.verdict
     ours = sum(op.kind is OpKind.GRAPH for op in graph.ops)
     return Row(

@@ -206,7 +206,7 @@ def _begun(entry: Entry, asked: Asked) -> Session:
 def _end(session: Session, asked: Asked) -> None:
     """Wait for a session, tuned if asked for; one that failed has a row that says so."""
     session.wait()
-    if asked.tune is not None and session.best is not None:
+    if asked.tune is not None and session.winners:
         session.tune(seconds=asked.tune)
         session.wait()
 
@@ -217,7 +217,7 @@ def _measure(entry: Entry, session: Session, gpu: Gpu) -> Row:
     from mirage_nb.runtime.race import doubt, race
 
     program = entry.program
-    winner = session.best
+    winner = next(iter(session.winners), None)
     ran = winner.executable if winner is not None else None
     ours = {OURS: ran} if isinstance(ran, GpuExecutable) else {}
     with TURN:

@@ -6,8 +6,9 @@ of its outputs against float64. Outputs are poisoned before a check, inputs are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
@@ -135,9 +136,10 @@ class CpuExecutable:
                 held[view] = held[original].reshape(graph.types[view].shape)
             else:
                 held[original] = held[view].reshape(graph.types[original].shape)
+        constants = graph.uniform()
         for step in self._emitted.launches:
             if isinstance(step, LibraryCall):
-                held[step.output][...] = _library(step, held, graph)
+                held[step.output][...] = _library(step, held, graph, constants)
             else:
                 self._launch(step, held, deferred, order)
         return [held[v] for v in graph.outputs]
@@ -180,11 +182,20 @@ def _handed_out(stored: Array, dtype: DType, like: Any) -> Any:
     return torch.from_numpy(plain).to(device=like.device, dtype=torch_dtype(torch, dtype))
 
 
-def _library(step: LibraryCall, held: dict[int, Array], graph: KernelGraph) -> Array:
+def _library(
+    step: LibraryCall, held: dict[int, Array], graph: KernelGraph, constants: Mapping[int, Fraction]
+) -> Array:
     """A pre-defined operator between kernels, by the float64 reference, rounded as stored."""
+
+    def operand(value: int) -> Array:
+        type_ = graph.types[value]
+        if value in constants:
+            return np.full(type_.shape, float(constants[value]))
+        return decode(held[value], type_.dtype)
+
     operands = [graph.types[v] for v in step.inputs]
     single = KernelGraph.start(*(Input(f"a{n}", t) for n, t in enumerate(operands)))
     single = single.append(Op(step.op.kind, tuple(range(len(operands))), step.op.attrs))
     single = single.returning((len(operands),))
-    exact = evaluate(single, [decode(held[v], graph.types[v].dtype) for v in step.inputs])
+    exact = evaluate(single, [operand(v) for v in step.inputs])
     return encode(exact[0], graph.types[step.output].dtype)

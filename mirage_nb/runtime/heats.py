@@ -21,6 +21,7 @@ from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.trial import Trials
 from mirage_nb.runtime.winner import PoorResult, Winner, WrongResult
+from mirage_nb.runtime.without_gpu import is_generated
 from mirage_nb.search.session.crew import Stopped, internal_error
 from mirage_nb.search.session.progress import Candidate
 
@@ -93,6 +94,8 @@ class Heats:
         ranked = sorted(close, key=lambda c: self.us(c.digest))[:count]
         jobs: list[Job] = []
         for candidate in (*ranked, *(c for c in candidates if self._may_do_better(c))):
+            if not is_generated(candidate.graph):
+                continue
             try:
                 found = variants(candidate.graph, self._passes.search.target)
             except Exception as error:  # noqa: BLE001  # one candidate must not lose the others

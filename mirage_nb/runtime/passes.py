@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import tempfile
 import threading
 import time
@@ -22,23 +23,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError
-from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.runtime.artifacts import distrusted
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.final import verify_final
+from mirage_nb.runtime.finalists import unique, varied
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, busy_percent
 from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.trial import Outcome, Trials, draw_into, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
-from mirage_nb.search.explore import NEAR as NEAR_BY_ESTIMATE
-from mirage_nb.search.explore import of_every_kind
+from mirage_nb.runtime.without_gpu import WithoutGpu, here, is_generated
+from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.settings import read_settings
-from mirage_nb.verify.proof import with_proof
-from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
@@ -48,18 +48,16 @@ T = TypeVar("T")
 
 FINALISTS_GPU = 40
 """How many candidates are compiled, checked and timed where a GPU is attached."""
-FINALISTS_CPU = 4
-"""Without a GPU: how many may be tried until one was executed correctly on the CPU edition."""
 CONFIRMED = 4
 """How many of the fastest are verified at the real shape."""
-CPU_ESTIMATE_US = 300.0
-"""The CPU edition takes about 0.2 s for every microsecond that the cost model estimates for a GPU."""
 NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
+LEAST_RESERVE = 3.0
+"""Seconds of a session that are kept for what follows the search, unless that is more than half of them."""
+RACE_SHARE, RACE_SECONDS = 0.4, 10.0
+"""Of a limited time, what is kept for the last race and for verification; less than so many seconds is none for it."""
 RACED = 24
 """So many of them are timed once more, in turns: the least of many short timings flatters."""
-UNPRICED = frozenset({OpKind.CONST, OpKind.RESHAPE})
-"""Operators between kernels that take no time."""
 TURN_SECONDS = 0.05
 BUSY_PERCENT = 20
 """A card that is busier than this with others' work is no place to time on."""
@@ -117,7 +115,7 @@ class Passes:
         if done is not None:
             return done
         try:
-            return self._build(candidate, _here)
+            return self.built(candidate, here)
         except WrongResult as error:
             self.set_aside(candidate, error)
             raise
@@ -142,35 +140,35 @@ class Passes:
                 self.search.tell("no muGraph was verified within these bounds")
                 return
             if self.gpu is not None:
-                finalists = [*chosen, *(c for c in varied(candidates, FINALISTS_GPU) if c not in chosen)]
+                plain = [c for c in candidates if c.configuration in (OWN_OPERATORS, LIBRARY_AND_FUSED)]
+                finalists = unique((*chosen, *varied(candidates, FINALISTS_GPU), *plain))
                 if self._race_on_gpu([c for c in finalists if c.digest not in self.winners], self.gpu):
                     return
-            self._first_on_cpu([*chosen, *(c for c in candidates[:FINALISTS_CPU] if c not in chosen)])
+            WithoutGpu(self, snapshot.baseline).run(chosen, candidates)
         except MissingPartError as error:
             self.search.tell(f"no kernel was executed: {error}")
         finally:
             self.stage = ""
+            self._say_who_won()
 
-    def _first_on_cpu(self, finalists: Sequence[Candidate]) -> None:
-        """Execute finalists, best estimate first, until one is right; only what the CPU edition can do soon."""
-        for candidate in finalists:
-            if candidate.digest in self.winners:
-                return
-            if candidate.estimate_us > CPU_ESTIMATE_US:
-                shown = f"estimated at {candidate.estimate_us:.0f} us on the {self.search.target.name}"
-                self.search.tell(f"{candidate.digest[:8]}: not executed, too long for the CPU edition ({shown})")
-                return
-            try:
-                self._build(candidate, self.search.call)
-            except (MissingPartError, Stopped):
-                raise
-            except MirageError as error:
-                self.set_aside(candidate, error)
-            else:
-                if self.confirm([candidate]):
-                    return
+    def _say_who_won(self) -> None:
+        """Where the best is a library's: that it is, so that nobody looks for a kernel in it."""
+        best = min(self.winners.values(), key=lambda w: w.candidate.rank, default=None)
+        if best is None or (best.candidate.configuration != LIBRARY_AND_FUSED and is_generated(best.candidate.graph)):
+            return
+        how = "measured" if best.candidate.time_us is not None else "estimated"
+        better = any(c.estimate_us < best.candidate.estimate_us for c in self.search.candidates())
+        if best.candidate.time_us is not None or not better:
+            self.search.tell(f"the library won: {best.candidate.configuration}, {how} the fastest")
+        else:
+            what = best.candidate.configuration
+            self.search.tell(f"what runs is {what}: nothing that is estimated faster was executed and right")
 
-    def _build(self, candidate: Candidate, call: Call) -> Winner:
+    def allowed(self, seconds: float) -> float:
+        """Seconds that a step may take which may take so many, and no more than the session has left."""
+        return max(0.0, min(seconds, self.search.left))
+
+    def built(self, candidate: Candidate, call: Call) -> Winner:
         """Emit the default way, compile, execute and compare with float64."""
         try:
             emitted = self._traced("emit", candidate, lambda: emit(candidate.graph, self.search.target))
@@ -181,8 +179,10 @@ class Passes:
     def _executed(self, candidate: Candidate, emitted: Emitted, call: Call) -> Winner:
         cubin = None
         try:
-            compiling = (compile_cubin, emitted.source, self.search.target.arch)
-            cubin = self._traced("compile", candidate, lambda: call(*compiling, seconds=COMPILE_SECONDS))
+            if self.gpu is not None or is_generated(candidate.graph):
+                compiling = (compile_cubin, emitted.source, self.search.target.arch)
+                limit = self.allowed(COMPILE_SECONDS)
+                cubin = self._traced("compile", candidate, lambda: call(*compiling, seconds=limit))
         except MissingPartError as error:
             self.search.tell(f"no cubin: {error}")
         if self.gpu is not None and cubin is not None:
@@ -191,7 +191,7 @@ class Passes:
                 ((_, outcome),) = self.first_runs([(candidate, emitted, cubin)], trials)
                 return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome))
         trying = (try_on_cpu, self.search.program, emitted, self._sample_seed, self.tolerance)
-        outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=EXECUTE_SECONDS))
+        outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=self.allowed(EXECUTE_SECONDS)))
         return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
 
     def _race_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu) -> bool:
@@ -203,8 +203,9 @@ class Passes:
             with self.trials() as trials:
                 heats = Heats(self, gpu, trials)
                 try:
-                    heats.run([(candidate, None) for candidate in finalists], "finalists")
-                    heats.run(heats.ways(finalists, NEAR, RICHER), "other ways to emit the best")
+                    heats.run([(candidate, None) for candidate in finalists], "finalists", self._until(RACE_SHARE))
+                    more = heats.ways(finalists, NEAR, RICHER)
+                    heats.run(more, "other ways to emit the best", self._until(RACE_SHARE))
                 except CardLost as error:
                     self.search.tell(str(error))
                 heats.settle(finalists)
@@ -214,12 +215,19 @@ class Passes:
         self.finish(heats.winners, gpu)
         return True
 
+    def _until(self, share: float) -> float:
+        """The moment of the clock at which only this share of what is left now is left."""
+        left = self.search.left
+        return time.monotonic() + (1 - share) * left if left < math.inf else math.inf
+
     def finish(self, winners: Sequence[Winner], gpu: Gpu) -> None:
         """Keep winners, fastest first, race the best of them beside PyTorch, and verify these at the real shape."""
         best = {winner.candidate.digest: self.keep(winner) for winner in winners}
         times = [winner.candidate.time_us or 0.0 for winner in winners]
         near = [winner for winner, us in zip(winners, times, strict=True) if us <= NEAR * min(times)]
-        if best and self.search.proceed():
+        if best and self.search.proceed() and self.search.left < RACE_SECONDS:
+            self.search.tell("not timed beside PyTorch: the budget is over")
+        elif best and self.search.proceed():
             try:
                 for winner in self._raced(near[:RACED], gpu):
                     best[winner.candidate.digest] = self.keep(winner)
@@ -340,8 +348,9 @@ class Passes:
             self.search.tell(f"field trials at smaller shapes only: this one has {elements:,} elements")
         self.stage = "verifying the finalists"
         refuted = False
-        pairs = [(self.search.program, candidate, whole) for candidate in candidates]
-        for number, future in self.search.call_all(verify_final, pairs, seconds=CONFIRM_SECONDS):
+        program, made_of = self.search.program, self.search.made_of
+        pairs = [(program, candidate, whole, made_of(candidate.digest)) for candidate in candidates]
+        for number, future in self.search.call_all(verify_final, pairs, seconds=self.allowed(CONFIRM_SECONDS)):
             candidate = candidates[number]
             try:
                 verdict = future.result()
@@ -423,55 +432,11 @@ class Passes:
                 self.trace = (*self.trace, done)
 
 
+def reserve(seconds: float, gpu: Gpu | None) -> float:
+    """Of so many seconds for a session, those for what follows the search: compiling, executing, timing, verifying."""
+    share, most = (0.5, 30.0) if gpu is not None else (0.25, 15.0)
+    return min(most, max(share * seconds, min(0.5 * seconds, LEAST_RESERVE)))
+
+
 Call = Callable[..., Any]
 """`call(function, *args, seconds=limit)`: a function of a pass, called here or by a worker."""
-
-
-def _here(function: Callable[..., T], *args: Any, seconds: float = 0.0) -> T:
-    return function(*args)
-
-
-def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-    """The best `count` candidates such that everything that may win has its turn: first the best of every way to share
-    the program among pre-defined and graph-defined operators that is near the best by estimate, then half of them by
-    rank alone, the rest by rank within their configuration, first all the best ones, of every way if near the best.
-    An estimate errs alike on like muGraphs."""
-    limit = NEAR_BY_ESTIMATE * min((c.estimate_us for c in candidates), default=0.0)
-    chosen = [c for _, c in of_every_kind([(c.estimate_us, c) for c in candidates], _way, count // 2)]
-    taken = {c.digest for c in chosen}
-    turns: dict[str, int] = {}
-    seen: set[object] = set()
-    rest: list[tuple[int, int]] = []
-    for place, candidate in enumerate(candidates):
-        turn = turns[candidate.configuration] = turns.get(candidate.configuration, 0) + 1
-        like = candidate.configuration, _way(candidate)
-        if candidate.estimate_us <= limit and like not in seen:
-            turn = 1
-            seen.add(like)
-        if candidate.digest not in taken:
-            rest.append((turn, place))
-    chosen += [candidates[place] for _, place in sorted(rest)[: count - len(chosen)]]
-    return sorted(chosen, key=lambda c: c.rank)
-
-
-def _way(candidate: Candidate) -> tuple[OpKind, ...]:
-    """How a muGraph shares the program among pre-defined and graph-defined operators."""
-    return tuple(op.kind for op in candidate.graph.ops if op.kind not in UNPRICED)
-
-
-def verify_final(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:
-    """What `_final_trials` say, lifted by a proof for all sizes if there is one."""
-    return with_proof(_final_trials(program, candidate, whole), program, candidate.graph)[0]
-
-
-def _final_trials(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:
-    """Field trials with large primes on the candidate's small pair, as many as its error bound takes, and a few
-    at the real shape if `whole`. The verdict is that of the small pair, or of the real shape if there is none."""
-    pair = candidate.small or (program, candidate.graph)
-    verdict = verify(*pair, final=True)
-    if candidate.small is None or not whole or not verdict.accepted:
-        return verdict
-    real = verify(program, candidate.graph, final=True)
-    if not real.accepted:
-        return real
-    return replace(verdict, note=f"{verdict.note}; and {real.trials} trials at the real shape")

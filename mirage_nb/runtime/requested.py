@@ -5,11 +5,12 @@ In: arguments as a caller gives them, or the header of a stored session. Out: wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from mirage_nb.errors import MirageError, OptionError
+from mirage_nb.errors import LaunchError, MirageError, OptionError
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.runtime.gpu import Gpu
@@ -67,3 +68,15 @@ def tolerance(times: float) -> float:
     if not 0 < times < float("inf"):
         raise OptionError(f"a tolerance of {times:g}", hint="give a positive number; 1 is what rounding explains")
     return times
+
+
+def runs(gpu: Gpu | None, target: Target) -> Gpu | None:
+    """The GPU, if it runs what is made for the target."""
+    return gpu if gpu is not None and gpu.runs(target) else None
+
+
+def ordered(names: Sequence[str], tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Tensors in the order of inputs of these names, the last ones given by name. Raises LaunchError."""
+    if len(tensors) + len(named) != len(names) or any(n not in names[len(tensors) :] for n in named):
+        raise LaunchError(f"expected the tensors {', '.join(names)}", hint="pass them in this order, or by name")
+    return (*tensors, *(named[n] for n in names[len(tensors) :]))

@@ -29,7 +29,7 @@ PER_PART = 4
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece and what computes it: a structure over the axes of `prepared`, or a pre-defined operator (None)."""
+    """A piece and what computes it: a structure over the axes of `prepared`, or pre-defined operators (None)."""
 
     piece: Piece
     prepared: Prepared
@@ -52,6 +52,11 @@ class Assembly(Structure):
         """The assembly of these parts, in launch order."""
         kernels = tuple(kernel for part in parts if part.structure is not None for kernel in part.structure.kernels)
         return cls(kernels, (), tuple(parts))
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """What the parts compute."""
+        return tuple(part.piece for part in self.parts)
 
     @property
     def operators(self) -> int:
@@ -99,7 +104,7 @@ def drafts(
     found = [part_instances(part, target, min(limit, PER_PART), limits) for part in structure.parts]
     chosen = cheapest([[instance.cost.us for instance in part] for part in found], limit)
     picked = ([part[i] for part, i in zip(found, pick, strict=True)] for pick in chosen)
-    made = [_joined(prepared.graph, structure, parts) for parts in picked]
+    made = [joined(prepared.graph, structure.pieces, parts) for parts in picked]
     return sorted(map(Draft.of, made), key=lambda draft: draft.cost.us)
 
 
@@ -111,7 +116,7 @@ def part_instances(part: Part, target: Target, limit: int, limits: Limits = NO_L
 def part_drafts(part: Part, target: Target, limit: int, limits: Limits = NO_LIMITS) -> list[Draft]:
     """The same, before their muGraphs are made."""
     if part.structure is None:
-        return [Draft.of(Instance({}, part.piece.graph, _library_cost(part.piece.graph, target)))]
+        return [Draft.of(Instance({}, part.piece.graph, library_cost(part.piece.graph, target)))]
     return instantiate.drafts(part.structure, part.prepared, target, limit, limits=limits)
 
 
@@ -129,7 +134,7 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
         if found is None:
             return None
         chosen.append(found)
-    made = _joined(prepared.graph, structure, chosen)
+    made = joined(prepared.graph, structure.pieces, chosen)
     return made if len(made.sizes) == len(sizes) else None
 
 
@@ -168,19 +173,24 @@ def tiny(
     """
     if not isinstance(structure, Assembly):
         return instantiate.tiny(prepared, structure, overhanging)
-    pairs = []
-    for part in structure.parts:
+    return tiny_parts(structure, overhanging)
+
+
+def tiny_parts(assembly: Assembly, overhanging: frozenset[int] = frozenset()) -> tuple[KernelGraph, KernelGraph]:
+    """The same of an assembly alone; parts that are the same stand there once."""
+    pairs: dict[tuple[KernelGraph, KernelGraph], None] = {}
+    for part in assembly.parts:
         if part.structure is not None:
             free = overhanging.intersection(part.prepared.free)
-            pairs.append(instantiate.tiny(part.prepared, part.structure, free))
+            pairs[instantiate.tiny(part.prepared, part.structure, free)] = None
         elif not part.prepared.refused:
             small = instantiate.small_program(part.prepared, instantiate.tiny_extents(part.prepared))
-            pairs.append((small, small))
+            pairs[small, small] = None
     first, second = zip(*pairs, strict=True)
-    return _beside(first), _beside(second)
+    return beside(first), beside(second)
 
 
-def _beside(graphs: Sequence[KernelGraph]) -> KernelGraph:
+def beside(graphs: Sequence[KernelGraph]) -> KernelGraph:
     """Several programs as one; names get the number of their program."""
     inputs = [replace(i, name=f"{i.name}_{number}") for number, graph in enumerate(graphs) for i in graph.inputs]
     made = KernelGraph.start(*inputs)
@@ -203,23 +213,32 @@ def _inlined(made: KernelGraph, graph: KernelGraph, operands: Sequence[int]) -> 
     return made, values
 
 
-def _joined(program: KernelGraph, assembly: Assembly, chosen: Sequence[Instance]) -> Instance:
+def joined(program: KernelGraph, pieces: Sequence[Piece], chosen: Sequence[Instance]) -> Instance:
+    """A muGraph of the program from one of each piece, in launch order; outputs that are inputs stay what they are."""
     graph = KernelGraph.start(*program.inputs)
     held = {value: value for value in range(program.input_count)}
     sizes: dict[str, int] = {}
-    for number, (part, instance) in enumerate(zip(assembly.parts, chosen, strict=True)):
-        graph, values = _inlined(graph, instance.graph, [held[v] for v in part.piece.reads])
-        held.update(zip(part.piece.writes, (values[v] for v in instance.graph.outputs), strict=True))
+    for number, (piece, instance) in enumerate(zip(pieces, chosen, strict=True)):
+        graph, values = _inlined(graph, instance.graph, [held[v] for v in piece.reads])
+        held.update(zip(piece.writes, (values[v] for v in instance.graph.outputs), strict=True))
         sizes.update({f"P{number + 1} {name}": size for name, size in instance.sizes.items()})
+    for op, (value, *_) in program.definitions():
+        if value in program.outputs and value not in held:  # no piece makes constants
+            held[value] = len(graph.types)
+            graph = graph.append(op)
     total = Cost.in_a_row([instance.cost for instance in chosen])
     outputs = tuple(held[v] for v in program.outputs)
     overhanging = frozenset[int]().union(*(instance.overhanging for instance in chosen))
     return Instance(sizes, graph.returning(outputs, program.output_names), total, overhanging)
 
 
-def _library_cost(graph: KernelGraph, target: Target) -> Cost:
-    """A pre-defined kernel."""
-    (op,) = graph.ops
-    us = library_us(graph, op, target)
-    moved = sum(i.type.nbytes for i in graph.inputs) + graph.output_types[0].nbytes
-    return Cost(us, float(moved) if us else 0.0, 0.0, 0.0, 1, int(us > 0))
+def library_cost(graph: KernelGraph, target: Target) -> Cost:
+    """Every operator a pre-defined kernel."""
+    us = moved = 0.0
+    kernels = 0
+    for op, values in graph.definitions():
+        took = library_us(graph, op, target)
+        if took:
+            us, kernels = us + took, kernels + 1
+            moved += sum(graph.types[v].nbytes for v in (*op.inputs, *values))
+    return Cost(us, moved, 0.0, 0.0, 1, kernels)

@@ -11,7 +11,7 @@ own each. What cannot be said over axes raises SearchError; the result is never 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
@@ -24,6 +24,8 @@ from mirage_nb.search.saturation.values import DATA, TILE, Node, Operator, Type
 
 Layout = tuple[int | None, ...]
 """The axis of every dimension; None for extent 1."""
+FOLDS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.MATMUL})
+"""Operators of a program over axes that fold one."""
 
 
 def flat(groups: Groups) -> Layout:
@@ -116,7 +118,21 @@ class Prepared:
         parts = ((key.rpartition(" "), size) for key, size in sizes.items())
         return {f"{role} {names.get(word, word)}".lstrip(): size for (role, _, word), size in parts}
 
-    def type_of(self, axes: Layout) -> Type:
+    @property
+    def spans(self) -> tuple[frozenset[int], ...]:
+        """For every node of the program the axes that its value has."""
+        found: list[frozenset[int]] = []
+        for operator, args in self.program:
+            axes = frozenset[int]().union(*(found[a] for a in args))
+            if operator.kind is OpKind.IN_ITER:
+                axes = frozenset(axis for axis in self.tensors[operator.leaf].axes if axis is not None)
+            elif operator.kind is OpKind.CONCAT:
+                join = self.join(operator.axis)
+                axes = axes - {join.first, join.second} | {operator.axis}
+            found.append(axes - {operator.axis} if operator.kind in FOLDS else axes)
+        return tuple(found)
+
+    def type_of(self, axes: Collection[int | None]) -> Type:
         """The type of a tensor that has these axes whole."""
         return tuple(axis.full if index in axes else 0 for index, axis in enumerate(self.axes))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, AlgebraOptions
@@ -132,8 +132,9 @@ class Configuration:
     """The roles of the reduced axes: those that the grid of the first kernel splits, and the for-loop's.
 
     With two kernels the second one runs over everything that the first can produce, its grid and loop left open. With a
-    `cut`, these values of the program are stored, and every piece between them is searched by itself. `label` is for
-    people: what the program calls its axes tells no configurations apart.
+    `cut`, these values of the program are stored, and every piece between them is searched by itself. With a `piece`
+    (`Piece.digest`) all this is said of that piece of a large program. `label` is for people: what the program calls
+    its axes tells no configurations apart.
     """
 
     grid: tuple[int, ...]
@@ -141,9 +142,23 @@ class Configuration:
     kernels: int = 1
     label: str = field(default="", compare=False)
     cut: tuple[int, ...] | None = None
+    piece: str = ""
 
     def __str__(self) -> str:
         return self.label
+
+
+PIECE_SHARE = 12
+"""The part of a configuration's seconds that one of a piece has: a large program has many."""
+PIECE_GRAPHS = 4
+"""The part of its graphs."""
+
+
+def of_piece(effort: Effort, budget: Budget) -> tuple[Effort, Budget]:
+    """What a configuration of one piece of a large program may take."""
+    pairs = replace(effort.pairs, kept=max(1, effort.pairs.kept // PIECE_GRAPHS))
+    fewer = replace(effort, structures=max(1, effort.structures // PIECE_GRAPHS), pairs=pairs)
+    return fewer, replace(budget, seconds=budget.seconds / PIECE_SHARE)
 
 
 def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, ...]:

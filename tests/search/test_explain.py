@@ -34,8 +34,9 @@ from mirage_nb.search import (
     run_configuration,
     tiny,
 )
+from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS
 from mirage_nb.search.explain import Tally, explain, why_nothing
-from mirage_nb.search.session.progress import Snapshot
+from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import TARGETS
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, lora, rmsnorm, rmsnorm_fig3
@@ -220,9 +221,14 @@ def ended(text: str, **bounds: object) -> Snapshot:
     return session.start().result(60)
 
 
+def searched(found: Snapshot) -> list[Candidate]:
+    """What was found: the program's own operators are there without a search."""
+    return [c for c in found.candidates if c.configuration not in (OWN_OPERATORS, LIBRARY_AND_FUSED)]
+
+
 def test_a_session_that_ends_with_nothing_says_why() -> None:
     found = ended(SMALL, effort="quick", budget=Budget(10.0, 60_000, 3))
-    assert not found.candidates and "no kernel of at most 3 operators has them all" in found.why
+    assert not searched(found) and "no kernel of at most 3 operators has them all" in found.why
     assert "extend(max_block_ops=6)" in found.why
 
 
@@ -241,17 +247,17 @@ def test_a_second_exponential_is_named() -> None:
 
 def test_a_search_without_time_says_so() -> None:
     found = ended(SMALL, effort="quick", budget=Budget(1e-6, 60_000, 20))
-    assert not found.candidates and "seconds for a configuration" in found.why
+    assert not searched(found) and "seconds for a configuration" in found.why
 
 
 def test_a_search_without_fitting_tiles_says_so() -> None:
     tiny_target = replace(H200, shared_per_block=256)
     session = SearchSession(parse(SMALL).graph, tiny_target, effort="quick")
     found = session.start().result(60)
-    assert not found.candidates and "none of their tiles fits the target's shared memory" in found.why
+    assert not searched(found) and "none of their tiles fits the target's shared memory" in found.why
 
 
 def test_the_report_says_why() -> None:
-    session = superoptimize(SMALL, effort="quick", max_block_ops=3)
+    session = superoptimize(SMALL.replace("1024", "64"), effort="quick", max_block_ops=3)
     session.result(60)
     assert "No muGraph was accepted.\nThe last values" in describe(session)

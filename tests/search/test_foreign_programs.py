@@ -159,7 +159,7 @@ def test_what_field_trials_cannot_judge_is_said() -> None:
 def test_a_session_ends_with_a_kernel_that_ran(name: str) -> None:
     session = superoptimize(text(name, small=True), budget=8.0)
     snapshot = session.result(300)
-    if session.best is None and name in POOR:
+    if not session.winners and name in POOR:
         assert all(POOR[name] in message for message in snapshot.messages) and snapshot.messages
         return
     assert session.best is not None, snapshot.messages

@@ -35,7 +35,7 @@ def composed(program: KernelGraph, parts: tuple[Piece, ...], arrays: list[Any]) 
     return [held[v] for v in program.outputs]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(programs(), st.sampled_from(GRAINS), st.integers(0, 9))
 def test_pieces_in_order_compute_the_program(program: KernelGraph, grain: Grain, seed: int) -> None:
     rng = np.random.default_rng(seed)

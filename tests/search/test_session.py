@@ -21,6 +21,7 @@ import pytest
 from mirage_nb.errors import LaunchError, OptionError, SearchError
 from mirage_nb.lang import parse
 from mirage_nb.search import Budget
+from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS
 from mirage_nb.search.session import crew
 from mirage_nb.search.session import session as module
 from mirage_nb.search.session.pool import Workers
@@ -102,7 +103,9 @@ def test_a_search_from_start_to_end() -> None:
     assert found.best is found.candidates[0]
     assert [c.rank for c in found.candidates] == sorted(c.rank for c in found.candidates)
     assert len({c.digest for c in found.candidates}) == len(found.candidates)
-    assert found.verified >= len(found.candidates) and found.structures > 0
+    unsearched = [c for c in found.candidates if c.configuration in (OWN_OPERATORS, LIBRARY_AND_FUSED)]
+    assert found.verified >= len(found.candidates) - len(unsearched) and len(unsearched) == 2
+    assert found.baseline in unsearched and found.structures > 0
     assert found.first_seconds is not None and found.first_seconds < found.seconds
     assert sum(found.counts.values()) > 0 and found.prefixes
     with pytest.raises(SearchError, match="before"):
@@ -174,7 +177,7 @@ def test_stop_shows_at_once_and_leaves_nothing(
     monkeypatch.setattr(module, "HEAD_START_SECONDS", 60.0 if begun == "head start" else -1.0)
     threads = threading.active_count()
     session = search(LONG).start()
-    assert until(lambda: session.snapshot().candidates)
+    assert until(lambda: session.snapshot().structures)
     pids = processes(session)
     assert bool(pids) == (begun == "workers")
     session.stop()

@@ -72,9 +72,6 @@ class Searched:
         )
         session.wait()
         best = session.best
-        if best is None:
-            last = session.snapshot().messages[-1:]
-            raise LaunchError(f"the search found nothing to run{': ' + last[0] if last else ''}")
         if not on_gpu:
             return Found(best, session=session)
         return _faster(session, best.candidate.time_us, best)

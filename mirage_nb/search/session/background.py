@@ -92,7 +92,9 @@ class Background:
         with self._turn:
             if self._state is State.PAUSED:
                 self._state = State.RUNNING
-                self._rested(time.monotonic() - self._paused_at)
+                paused = time.monotonic() - self._paused_at
+                self._started += paused
+                self._rested(paused)
             self._rest()
             self._news.notify_all()
 
@@ -230,8 +232,11 @@ class Background:
         self._end(State.FAILED)
 
     def _elapsed(self) -> float:
-        live = self._state in (State.RUNNING, State.PAUSED)
-        return self._seconds + (time.monotonic() - self._started if live else 0.0)
+        """Seconds of work: a pause is none."""
+        if self._state not in LIVE:
+            return self._seconds
+        now = self._paused_at if self._state is State.PAUSED else time.monotonic()
+        return self._seconds + now - self._started
 
     def _open_box(self, box: Mailbox) -> None:
         with self._turn:

@@ -78,6 +78,15 @@ class Crew:
         for future in [future for future in self._open if future.cancel()]:
             del self._open[future]
 
+    def give_up(self, why: str) -> None:
+        """Take what was posted, and end every task, those that are at work too."""
+        self._look(paused=True)
+        for future, entry in self._open.items():
+            if not future.cancel() and isinstance(self._executor, Workers):
+                self._executor.kill(future)
+            self._overseer.left_out(entry.task, f"{entry.task.configuration}: {why}")
+        self._open.clear()
+
     def step(self, seconds: float, *, again: bool, paused: bool) -> None:
         """Wait a little, and tell what has happened. `again`: tasks whose workers were lost are begun again."""
         done, _ = futures.wait(self._open, timeout=seconds, return_when=futures.FIRST_COMPLETED)

@@ -6,8 +6,9 @@ program within the same bounds, so it is searched once and kept (see `plain` for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from mirage_nb.errors import OptionError
 from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
@@ -49,6 +50,31 @@ class Bounds:
 
 
 BOUND_NAMES = tuple(field.name for field in fields(Budget))
+
+
+def raised(bounds: Bounds, effort: str | None, asked: Mapping[str, Any]) -> Bounds:
+    """Larger bounds: those of the larger effort, and those that are asked for. Raises OptionError."""
+    names = list(EFFORTS)
+    chosen = effort if effort is not None else bounds.effort
+    if effort_budget(chosen) and names.index(chosen) < names.index(bounds.effort):
+        raise OptionError(f"effort {chosen!r} is smaller than {bounds.effort!r}", hint="start a new session")
+    own = EFFORTS[chosen].budget
+    budget = bounds.budget
+    if chosen != bounds.effort:
+        budget = Budget(**{name: max(getattr(own, name), getattr(budget, name)) for name in BOUND_NAMES})
+    for name, value in asked.items():
+        if not getattr(bounds.budget, name) <= value < float("inf"):
+            raise OptionError(
+                f"{name}: {value:g} is less than {getattr(bounds.budget, name):g}", hint="bounds can only be raised"
+            )
+    return Bounds(chosen, replace(budget, **asked), bounds.switches)
+
+
+def effort_budget(effort: str) -> Budget:
+    """Limits of one configuration at this effort. Raises OptionError."""
+    if effort not in EFFORTS:
+        raise OptionError(f"unknown effort {effort!r}", hint=f"one of {', '.join(EFFORTS)}")
+    return EFFORTS[effort].budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from mirage_nb.errors import OptionError
 from mirage_nb.ir import OpKind
 from mirage_nb.search.explain import Tally
 from mirage_nb.search.saturation.events import Prefix
@@ -73,6 +74,8 @@ class Ledger:
         self._known: dict[str, Candidate] = {}
         self._offered: dict[str, Candidate] = {}
         self._judged: dict[str, Verdict] = {}
+        self._unsearched: tuple[Candidate, ...] = ()
+        self._wholes: tuple[Candidate, ...] = ()
         self._dropped: dict[str, str] = {}
         self._excluded: set[str] = set()
         self._pinned: set[str] = set()
@@ -130,8 +133,9 @@ class Ledger:
         self._left_out[configuration] = (*self._left_out.get(configuration, ()), why)
 
     def tally(self) -> Tally | None:
-        """What the search came to, if no muGraph with generated kernels was accepted; None if one was."""
-        candidates = list(self._candidates())
+        """What the search came to, if it accepted no muGraph with generated kernels; None if it did."""
+        aside = {candidate.digest for candidate in self._unsearched}
+        candidates = [c for c in (*self._candidates(), *self._of_pieces()) if c.digest not in aside]
         if any(op.kind is OpKind.GRAPH for candidate in candidates for op in candidate.graph.ops):
             return None
         held = [self._held[c] for c in self._agenda if c in self._held]
@@ -181,6 +185,34 @@ class Ledger:
         verdict = self._judged.get(candidate.digest, known.verdict)
         return replace(known, verdict=verdict, small=candidate.small if verdict.accepted else None)
 
+    def know_unsearched(self, candidates: Sequence[Candidate]) -> None:
+        """Candidates that nobody has to search, the program's own operators first."""
+        self._unsearched = ()
+        found = self.all
+        self._unsearched = tuple(candidates)
+        for candidate in candidates:  # of what was found as well, the search says what it is
+            if candidate.digest not in found:
+                self.judge(candidate.digest, candidate.verdict)
+
+    def know_wholes(self, candidates: Sequence[Candidate]) -> None:
+        """muGraphs that are made from what was found for the pieces of the program, in place of earlier ones; those
+        that the later passes know of stay."""
+        kept = {c.digest: c for c in self._wholes if c.digest in self._known}
+        self._wholes = tuple({**kept, **{c.digest: c for c in candidates}}.values())
+
+    def of_piece(self, piece: str) -> list[Candidate]:
+        """The candidates of a piece, best estimate first."""
+        found = (c for held in self._held_of(piece) for c in held.findings.candidates)
+        return sorted({c.digest: c for c in found}.values(), key=lambda c: (c.estimate_us, c.operators, c.digest))
+
+    def _of_pieces(self) -> Iterator[Candidate]:
+        for configuration, held in self._held.items():
+            if configuration.piece:
+                yield from held.findings.candidates
+
+    def _held_of(self, piece: str) -> Iterator[_Held]:
+        return (held for configuration, held in self._held.items() if configuration.piece == piece)
+
     def drop(self, digest: str, why: str) -> None:
         """Take a wrong candidate out for good."""
         self._dropped[digest] = why
@@ -212,14 +244,27 @@ class Ledger:
         first = {c.digest: c for c in reversed([*self._all()]) if c.digest not in self._dropped}
         return {digest: self._as_known(candidate) for digest, candidate in first.items()}
 
+    def find(self, start: str) -> Candidate:
+        """The candidate, excluded or not, whose digest begins like that. Raises OptionError unless there is one."""
+        found = [candidate for digest, candidate in self.all.items() if digest.startswith(start)]
+        if len(found) != 1:
+            raise OptionError(
+                f"{'several candidates begin' if found else 'no candidate begins'} with {start!r}",
+                hint="give the start of one digest, as the list of candidates shows it",
+            )
+        return found[0]
+
     def _all(self) -> Iterator[Candidate]:
-        """In the order of configurations; then what smaller bounds found, and what was offered."""
-        held = self._ordered()
+        """In the order of configurations; then what smaller bounds found, what was made from pieces, what was offered,
+        and what needs no search. What was found for a piece computes no program of its own."""
+        held = [self._held[c] for c in self._in_order() if not c.piece]
         for one in held:
             yield from one.findings.candidates
         for one in held:
             yield from one.earlier
+        yield from self._wholes
         yield from self._offered.values()
+        yield from self._unsearched
 
     def _candidates(self) -> Iterator[Candidate]:
         """Each once, from the first configuration that has it, as it is known now."""
@@ -281,6 +326,7 @@ class Ledger:
             refuted=sum(one.findings.refuted for one in held),
             outside_lax=sum(one.findings.outside_lax for one in held),
             candidates=(*ranked[:KEPT_CANDIDATES], *pinned),
+            baseline=next((self._as_known(c) for c in self._unsearched), None),
             pinned=frozenset(self._pinned),
             prefixes=_sample([one.prefixes for one in held if one.prefixes], KEPT_PREFIXES),
             cut=cut,
@@ -292,8 +338,11 @@ class Ledger:
 
     def _ordered(self) -> list[_Held]:
         """In the order of the search; those that it has no more come last."""
+        return [self._held[c] for c in self._in_order()]
+
+    def _in_order(self) -> list[Configuration]:
         order = {c: place for place, c in enumerate(self._agenda)}
-        return [self._held[c] for c in sorted(self._held, key=lambda c: order.get(c, len(order)))]
+        return sorted(self._held, key=lambda c: order.get(c, len(order)))
 
     def _rejected(self, held: Sequence[_Held]) -> tuple[Rejected, ...]:
         """What was wrong when it ran, then a sample of what the verifier did not accept; each once."""

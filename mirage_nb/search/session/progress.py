@@ -102,6 +102,13 @@ class Candidate:
         )
 
     @property
+    def kinds(self) -> frozenset[str]:
+        """What its kernels compute with: muGraphs that differ in that differ in what they keep of large numbers."""
+        bodies = [op.body for op in self.graph.ops if op.body is not None]
+        inner = {op.kind.value for body in bodies for op in body.ops}
+        return frozenset(inner | {op.kind.value for op in self.graph.ops})
+
+    @property
     def kernels(self) -> int:
         """Number of kernels that it launches."""
         return self.graph.kernel_count
@@ -137,7 +144,8 @@ class Snapshot:
     `configurations_kept`: those of `configurations_done` that were not explored again, because an earlier
     round or the store had them; `pinned`: digests that the user pinned; `rejected`: a sample of what
     was refuted or outside LAX, and everything that was wrong when it ran; `why`: after a search that accepted no
-    muGraph with generated kernels, what stood in the way.
+    muGraph with generated kernels, what stood in the way; `baseline`: the program's own operators, each a kernel of a
+    library, which everything else is compared with.
     """
 
     name: str
@@ -170,6 +178,13 @@ class Snapshot:
     def total(self, outcome: Outcome) -> int:
         """Number of events with this outcome, over all depths."""
         return sum(n for (_, o), n in self.counts.items() if o is outcome)
+
+    @property
+    def outcome(self) -> str:
+        """The state in words: a session that has ended and executed nothing has no kernel."""
+        ended = self.state in (State.FINISHED, State.STOPPED)
+        without = ended and not any(candidate.executed_on for candidate in self.candidates)
+        return f"{self.state.value} without a kernel" if without else self.state.value
 
     @property
     def best(self) -> Candidate | None:

@@ -13,26 +13,29 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from mirage_nb.errors import OptionError, SearchError
+from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.search import EFFORTS, Budget, Configuration, Prepared, configurations, prepare
+from mirage_nb.search import EFFORTS, Budget, Configuration, prepare
 from mirage_nb.search.explain import why_nothing
+from mirage_nb.search.session.allowance import Allowance, Reserve, nothing_kept
 from mirage_nb.search.session.background import LIVE, Background
 from mirage_nb.search.session.checkpoint import Checkpoint, Recorder
 from mirage_nb.search.session.crew import Crew, failure
 from mirage_nb.search.session.crew import Stopped as Stopped
 from mirage_nb.search.session.crew import internal_error as internal_error
-from mirage_nb.search.session.findings import BOUND_NAMES, Bounds, Explored, Findings
+from mirage_nb.search.session.findings import Bounds, Explored, Findings, raised
+from mirage_nb.search.session.findings import effort_budget as effort_budget
 from mirage_nb.search.session.ledger import Facts, Ledger
 from mirage_nb.search.session.mailbox import Moment
+from mirage_nb.search.session.piecewise import IN_PIECES_ONLY, WORTH_CUTTING, Made, Pieces, explorable, is_large
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.search.session.restored import as_stored, look_again
+from mirage_nb.search.session.unsearched import operators_of, unsearched
 from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.search.switches import Switches
 from mirage_nb.targets import Target
@@ -84,13 +87,14 @@ class SearchSession(Background):
         self.program = program
         self.target = target
         self.bounds = Bounds(effort, budget if budget is not None else effort_budget(effort), switches)
-        self.seconds = seconds
+        self._allowed = Allowance(seconds)
         self.seed = seed
         self._ledger = Ledger()
+        self._pieces: Pieces | None = None
+        self._programs: dict[Configuration, KernelGraph] = {}
         self._recorder = Recorder(checkpoint, self.tell)
         self._finish: Callable[[], None] | None = None
         self._restored = False
-        self._deadline: Moment | None = None
         self._first: float | None = None
         self._numbers = itertools.count()
 
@@ -103,22 +107,33 @@ class SearchSession(Background):
         return self.bounds.effort
 
     @property
+    def seconds(self) -> float | None:
+        """Limit of the search and of what follows it."""
+        return self._allowed.seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds of that limit that are left; infinite without one."""
+        return self._allowed.left
+
+    @property
     def budget(self) -> Budget:
         """Limits of one configuration."""
         return self.bounds.budget
 
     # -- what a user does -------------------------------------------------------------------------
 
-    def start(self, finish: Callable[[], None] | None = None) -> SearchSession:
+    def start(self, finish: Callable[[], None] | None = None, reserve: Reserve = nothing_kept) -> SearchSession:
         """Begin in the background and return at once. A session is started once.
 
         Args:
             finish: called in the supervising thread after every search, unless that was stopped.
+            reserve: how many of its seconds, if it has a limit, are kept for that.
         """
         with self._turn:
             if self._state is not State.WAITING:
                 raise SearchError("the session was started before", hint="make a new one")
-            self._finish = finish
+            self._finish, self._allowed.reserve = finish, reserve
             self._set_deadline()
             self._begin(self._search_and_finish)
         return self
@@ -152,13 +167,13 @@ class SearchSession(Background):
             SearchError: the session was not started, or its program could not be searched.
         """
         asked = {"max_block_ops": max_block_ops, "max_values": max_values, "seconds": configuration_seconds}
-        bounds = _raised(self.bounds, effort, {name: value for name, value in asked.items() if value is not None})
+        bounds = raised(self.bounds, effort, {name: value for name, value in asked.items() if value is not None})
         bounds = replace(bounds, switches=bounds.switches.then(switches))
         with self._turn:
             if self._state in (State.WAITING, State.FAILED):
                 raise SearchError(f"a session that is {self._state.value} cannot be extended", hint="start a new one")
             self.bounds = bounds
-            self.seconds = seconds if seconds is not None else self.seconds
+            self._allowed.seconds = seconds if seconds is not None else self.seconds
             self._set_deadline()
             if self._state in LIVE:
                 self._extended = True
@@ -258,16 +273,9 @@ class SearchSession(Background):
             self._ledger.tell(message)
 
     def candidate(self, start: str) -> Candidate:
-        """The candidate, excluded or not, whose digest begins like that. Raises OptionError unless there is exactly
-        one."""
+        """The candidate, excluded or not, whose digest begins like that. Raises OptionError unless there is one."""
         with self._turn:
-            found = [candidate for digest, candidate in self._ledger.all.items() if digest.startswith(start)]
-        if len(found) != 1:
-            raise OptionError(
-                f"{'several candidates begin' if found else 'no candidate begins'} with {start!r}",
-                hint="give the start of one digest, as the list of candidates shows it",
-            )
-        return found[0]
+            return self._ledger.find(start)
 
     def _say_of(self, start: str, said: Callable[[str], None]) -> None:
         with self._turn:
@@ -289,44 +297,59 @@ class SearchSession(Background):
 
     def _search(self) -> None:
         self._restore()
+        self._begin_with_what_needs_no_search()
         look_again(self, HEAD_START_SECONDS)
-        prepared = prepare(self.program, seed=self.seed)
-        tasks = self._head_start(self._agenda(prepared))
+        tasks = self._head_start(self._agenda())
         if tasks and not self._is_over():
             crew = Crew(self._executor(), self)
             crew.begin(tasks)
-            self._oversee(crew, prepared)
+            self._oversee(crew)
         if self.proceed():
             self._follow(partial(look_again, self))
         with self._turn:
             if self._is_over():
                 self._ledger.leave_out(None, "stopped by the user")
-        self._say_why(prepared)
+        self._say_why()
 
-    def _say_why(self, prepared: Prepared) -> None:
+    def _begin_with_what_needs_no_search(self) -> None:
+        """The program's own operators at once; more as long as there is time for it."""
+        if self._pieces is not None:
+            return
+        limits = self.bounds.searched.limits
+        known: list[Candidate] = []
+        for candidate in unsearched(self.program, self.target, limits, self.seed):
+            known.append(candidate)
+            with self._turn:
+                self._ledger.know_unsearched(known)
+                self._first = self._first if self._first is not None else self._elapsed()
+            if not self.proceed() or self._allowed.search_is_over:
+                return
+        if operators_of(self.program) > WORTH_CUTTING:
+            self._pieces = Pieces(self.program, self.target, limits, self.seed)
+
+    def _say_why(self) -> None:
         """After a search: why nothing was accepted, if so."""
         with self._turn:
             tally, bounds = self._ledger.tally(), self.bounds
             if tally is None or self._thread is not threading.current_thread():
                 return
-        why = why_nothing(prepared, bounds.searched, bounds.budget, tally)
+        why = why_nothing(prepare(self.program, seed=self.seed), bounds.searched, bounds.budget, tally)
         with self._turn:
             if self._thread is threading.current_thread():
                 self._ledger.why = why
 
     def _set_deadline(self) -> None:
-        self._deadline = None if self.seconds is None else Moment.after(self.seconds)
+        self._allowed.begin()
         self._tell_deadline()
 
     def _tell_deadline(self) -> None:
         if self._box is not None:
-            self._leave(partial(self._box.move_deadline, self._deadline))
+            self._leave(partial(self._box.move_deadline, self._allowed.search_ends))
 
     def _rested(self, seconds: float) -> None:
-        """A pause is no time of the search."""
-        if self._deadline is not None:
-            self._deadline = self._deadline.later(seconds)
-            self._tell_deadline()
+        """A pause is no time of the session."""
+        self._allowed.rested(seconds)
+        self._tell_deadline()
 
     def _restore(self) -> None:
         """Before the first search: what the checkpoint has."""
@@ -341,30 +364,45 @@ class SearchSession(Background):
             self._seconds += facts.seconds
             self._first = facts.first_seconds
 
-    def _agenda(self, prepared: Prepared) -> list[Task]:
-        """What is to be explored within the present bounds."""
+    def _agenda(self) -> list[Task]:
+        """What is to be explored within the present bounds: pieces that pay before the whole."""
         with self._turn:
             self._extended = False
             bounds = self.bounds
-        found = configurations(prepared, bounds.searched)
+        whole = not self._allowed.search_is_over
+        self._programs = dict(explorable(self.program, self._pieces, bounds, self.seed, self.tell, whole))
         with self._turn:
-            missing = self._ledger.open(found, bounds)
+            missing = self._ledger.open(tuple(self._programs), bounds)
             for limit in bounds.switches.limits(EFFORTS[bounds.effort]):
                 self._ledger.leave_out(None, limit)
-            return [self._task(configuration) for configuration in missing]
+            if is_large(self.program):
+                self._ledger.leave_out(None, IN_PIECES_ONLY)
+            tasks = [self._task(configuration) for configuration in missing]
+        self._make_wholes()
+        return tasks
 
     def _task(self, configuration: Configuration) -> Task:
         assert self._box is not None
         return Task(
             index=next(self._numbers),
-            program=self.program,
+            program=self._programs[configuration],
             configuration=configuration,
             bounds=self.bounds,
             target=self.target,
             seed=self.seed,
-            deadline=self._deadline,
+            deadline=self._allowed.search_ends,
             mailbox=self._box,
         )
+
+    def _make_wholes(self) -> None:
+        """muGraphs of the program from those of its pieces."""
+        if self._pieces is not None and any(c.piece for c in self._programs):
+            with self._turn:
+                self._ledger.know_wholes(self._pieces.wholes(self._ledger.of_piece))
+
+    def made_of(self, digest: str) -> Made:
+        """The pieces of a muGraph that was made from them; nothing for others."""
+        return self._pieces.made_of(digest) if self._pieces is not None else ()
 
     def _head_start(self, tasks: Sequence[Task]) -> list[Task]:
         """Explore in this thread for a moment; returns the tasks that are left."""
@@ -383,9 +421,9 @@ class SearchSession(Background):
             self.ended(found)
         return []
 
-    def _oversee(self, crew: Crew, prepared: Prepared) -> None:
+    def _oversee(self, crew: Crew) -> None:
         """See tasks through to their end. After an extension workers end what they are at; what that leaves
-        open within the larger bounds is begun again."""
+        open within the larger bounds is begun again. Whoever does not notice that time is over is ended."""
         stopped_at: float | None = None
         before: frozenset[Configuration] = frozenset()
         while (begun := crew.configurations) and (stopped_at is None or time.monotonic() - stopped_at < STOP_SECONDS):
@@ -399,7 +437,9 @@ class SearchSession(Background):
             elif self._extended:
                 crew.recall()
                 before = crew.configurations
-                crew.begin([task for task in self._agenda(prepared) if task.configuration not in before])
+                crew.begin([task for task in self._agenda() if task.configuration not in before])
+            elif self._state is State.RUNNING and self._allowed.search_is_over:
+                return crew.give_up("the budget was over")
             elif before - crew.configurations:
                 ended, before = before - crew.configurations, before & crew.configurations
                 with self._turn:
@@ -424,6 +464,8 @@ class SearchSession(Background):
         with self._turn:
             if self._ledger.note(task.configuration, task.bounds, findings) and findings.candidates:
                 self._first = self._first if self._first is not None else self._elapsed()
+        if task.configuration.piece:
+            self._make_wholes()
         with self._saving:
             self._recorder.partial(task.configuration, task.bounds, findings)
 
@@ -433,6 +475,8 @@ class SearchSession(Background):
             self._ledger.take(found)
             if found.findings.candidates and self._first is None:
                 self._first = self._elapsed()
+        if found.configuration.piece:
+            self._make_wholes()
         with self._saving:
             self._recorder.ended(found, self._facts())
 
@@ -453,28 +497,3 @@ class SearchSession(Background):
         """After the end no supervising thread will do it."""
         if self._state not in (State.RUNNING, State.PAUSED):
             self._save()
-
-
-def _raised(bounds: Bounds, effort: str | None, asked: Mapping[str, Any]) -> Bounds:
-    """Larger bounds: those of the larger effort, and those that are asked for. Raises OptionError."""
-    names = list(EFFORTS)
-    chosen = effort if effort is not None else bounds.effort
-    if effort_budget(chosen) and names.index(chosen) < names.index(bounds.effort):
-        raise OptionError(f"effort {chosen!r} is smaller than {bounds.effort!r}", hint="start a new session")
-    own = EFFORTS[chosen].budget
-    budget = bounds.budget
-    if chosen != bounds.effort:
-        budget = Budget(**{name: max(getattr(own, name), getattr(budget, name)) for name in BOUND_NAMES})
-    for name, value in asked.items():
-        if not getattr(bounds.budget, name) <= value < float("inf"):
-            raise OptionError(
-                f"{name}: {value:g} is less than {getattr(bounds.budget, name):g}", hint="bounds can only be raised"
-            )
-    return Bounds(chosen, replace(budget, **asked), bounds.switches)
-
-
-def effort_budget(effort: str) -> Budget:
-    """Limits of one configuration at this effort. Raises OptionError."""
-    if effort not in EFFORTS:
-        raise OptionError(f"unknown effort {effort!r}", hint=f"one of {', '.join(EFFORTS)}")
-    return EFFORTS[effort].budget

@@ -30,6 +30,7 @@ from mirage_nb.search.session.findings import Bounds, Explored, Findings
 from mirage_nb.search.session.mailbox import Mailbox, Moment
 from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.sizes.instantiate import poor_axes
+from mirage_nb.search.space import of_piece
 from mirage_nb.targets import Target
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import screen
@@ -125,6 +126,8 @@ class _Exploration:
         task = self._task
         prepared = prepare(task.program, seed=task.seed)
         effort, budget = task.bounds.searched, task.bounds.budget
+        if task.configuration.piece:
+            effort, budget = of_piece(effort, budget)
         result = run_configuration(prepared, task.configuration, effort, budget, self._report, self._watch.stopped)
         self._counts, self._structures = result.counts, len(result.structures)
         looked_at = 0

@@ -94,21 +94,16 @@ def _work(prepared: Prepared, extents: Sequence[float]) -> _Work:
 
     outputs = prepared.graph.output_types
     work = _Work(len(outputs), sum(t.elements for t in outputs), sum(t.nbytes for t in outputs))
-    has: list[Axes] = []
-    for operator, args in prepared.program:
-        over: Axes = frozenset[int]().union(*(has[a] for a in args))
-        own = over
+    spans = prepared.spans
+    for (operator, args), own in zip(prepared.program, spans, strict=True):
+        over: Axes = own.union(*(spans[a] for a in args))
         if operator.kind is OpKind.IN_ITER:
             tensor = prepared.tensors[operator.leaf]
-            own = frozenset(a for a in tensor.axes if a is not None)
             work.reads.append(part(own, own, prepared.graph.inputs[tensor.input].type.dtype.size))
         elif operator.kind is OpKind.MATMUL:
-            own -= {operator.axis}
             work.products.append(part(own, over, 2.0))
         elif operator.kind is not OpKind.CONST:
-            own = own | {operator.axis} if operator.kind is OpKind.CONCAT else own - {operator.axis}
-            work.others.append(part(own, over | own))
-        has.append(own)
+            work.others.append(part(own, own if operator.kind is OpKind.CONCAT else over))
     return work
 
 

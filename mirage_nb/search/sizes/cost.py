@@ -70,8 +70,8 @@ class Cost:
             us=sum(c.us for c in costs),
             bytes_device=sum(c.bytes_device for c in costs),
             bytes_shared=sum(c.bytes_shared for c in costs),
-            shared_memory=max(c.shared_memory for c in costs),
-            blocks=max(c.blocks for c in costs),
+            shared_memory=max((c.shared_memory for c in costs), default=0.0),
+            blocks=max((c.blocks for c in costs), default=0),
             kernels=sum(c.kernels for c in costs),
         )
 

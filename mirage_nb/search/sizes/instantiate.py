@@ -313,7 +313,7 @@ def small_program(prepared: Prepared, extents: tuple[int, ...]) -> KernelGraph:
             continue
         if op.kind is OpKind.RESHAPE:
             op = replace(op, attrs=ReshapeAttrs(shape_of(prepared.shapes[value], extents)))
-        elif isinstance(op.attrs, RepeatAttrs):
+        elif isinstance(op.attrs, RepeatAttrs) and op.attrs.times > 1:  # one copy is no axis
             copies = prepared.shapes[value][op.attrs.dim][0]
             op = replace(op, attrs=RepeatAttrs(op.attrs.dim, extents[copies]))
         renamed[value] = len(graph.types)

@@ -1,0 +1,42 @@
+"""The last verification of a muGraph that ran: large primes, the real shape, and a proof for all sizes.
+
+In: a program, a candidate, and the pieces that it was made of, if it was. Out: a `Verdict`. A worker computes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_nb.ir import KernelGraph
+from mirage_nb.search.session.piecewise import Made, piecewise
+from mirage_nb.search.session.progress import Candidate
+from mirage_nb.verify.proof import with_proof
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+
+
+def verify_final(program: KernelGraph, candidate: Candidate, whole: bool, parts: Made = ()) -> Verdict:
+    """What `_final_trials` say, lifted by a proof for all sizes if there is one: of the muGraph, or of each of the
+    pieces that it is made of. The program itself needs none."""
+    if candidate.graph == program:
+        return candidate.verdict
+    verdict = _final_trials(program, candidate, whole)
+    if parts and verdict.accepted:
+        found = piecewise([with_proof(c.verdict, piece, c.graph)[0] for piece, c in parts if c.graph != piece])
+        return replace(verdict, kind=found.kind, note="; ".join(filter(None, (found.note, verdict.note))))
+    return with_proof(verdict, program, candidate.graph)[0]
+
+
+def _final_trials(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:
+    """Field trials with large primes on the candidate's small pair, as many as its error bound takes, and a few
+    at the real shape if `whole`. The verdict is that of the small pair, or of the real shape if there is none. To a
+    program as a whole no trial may apply, only to its pieces."""
+    pair = candidate.small or (program, candidate.graph)
+    verdict = verify(*pair, final=True)
+    if candidate.small is None or not whole or not verdict.accepted:
+        return verdict
+    real = verify(program, candidate.graph, final=True)
+    if real.kind is VerdictKind.REFUTED:
+        return real
+    tried = f"{real.trials} trials" if real.accepted else f"none ({real.kind.value})"
+    return replace(verdict, note=f"{verdict.note}; and {tried} at the real shape")

@@ -1,0 +1,75 @@
+"""Candidates that nobody has to search: the program's own operators, and a library's products with the rest fused.
+
+In: a tensor program, a target. Out: verified `Candidate`s, the program itself first; they are there before the first
+configuration is begun, so that every session has something that runs, and something to be faster than.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirage_nb.ir import KernelGraph
+from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS, library_and_fused, own_operators
+from mirage_nb.search.limits import NO_LIMITS, Limits
+from mirage_nb.search.partition import FREE
+from mirage_nb.search.session.progress import Candidate
+from mirage_nb.targets import Target
+from mirage_nb.verify.proof import with_proof
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+
+ITSELF = Verdict(VerdictKind.PROVED, note="it is the program, operator by operator")
+PROOF_SECONDS = 1.0
+"""What looking for a proof may take where field trials say nothing of a composition."""
+
+
+def unsearched(
+    program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0
+) -> Iterator[Candidate]:
+    """The program's own operators, then library products with the rest fused, where that is something else."""
+    itself = own_operators(program, target)
+    yield Candidate(
+        digest=program.digest(),
+        graph=program,
+        configuration=OWN_OPERATORS,
+        operators=operators_of(program),
+        sizes={},
+        verdict=ITSELF,
+        estimate_us=itself.cost.us,
+    )
+    fused = _fused(program, target, limits, seed)
+    if fused is not None:
+        yield fused
+
+
+def _fused(program: KernelGraph, target: Target, limits: Limits, seed: int) -> Candidate | None:
+    """Library products with the rest fused; None where there is nothing to fuse, or nobody can verify it."""
+    found = library_and_fused(program, target, limits, seed)
+    if found is None:
+        return None
+    verdict = judged(*found.small, seed)
+    if not verdict.accepted:
+        return None
+    return Candidate(
+        digest=found.instance.graph.digest(),
+        graph=found.instance.graph,
+        configuration=LIBRARY_AND_FUSED,
+        operators=found.assembly.operators,
+        sizes=dict(found.instance.sizes),
+        verdict=verdict,
+        estimate_us=found.instance.cost.us,
+        small=found.small,
+    )
+
+
+def judged(program: KernelGraph, small: KernelGraph, seed: int, seconds: float = PROOF_SECONDS) -> Verdict:
+    """What field trials say of a small pair, or a proof where they do not apply."""
+    verdict = verify(program, small, seed=seed + 1)
+    if not verdict.accepted and verdict.kind is not VerdictKind.REFUTED:  # beyond what random tests can say
+        verdict, _ = with_proof(verdict, program, small, seconds=seconds)
+    return verdict
+
+
+def operators_of(program: KernelGraph) -> int:
+    """Operators that compute, constants and views apart."""
+    return sum(op.kind not in FREE for op in program.ops)

@@ -1,0 +1,93 @@
+"""Budgets: kept by everything, whatever workers do; a pause takes nothing of them."""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mirage_nb.runtime.passes import reserve
+from mirage_nb.search.session import session as module
+from mirage_nb.search.session.allowance import GRACE_SECONDS, Allowance
+from mirage_nb.search.session.progress import State
+from mirage_nb.search.session.session import SearchSession
+from mirage_nb.targets import TARGETS
+from tests.search.programs import attention_safe
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("mirage_nb.search.session.mailbox.time.monotonic", made)
+    return made
+
+
+def test_a_part_is_kept_for_what_follows_the_search(clock: Clock) -> None:
+    allowed = Allowance(60.0, lambda seconds: seconds / 4)
+    assert allowed.left == float("inf") and not allowed.search_is_over
+    allowed.begin()
+    clock.now += 45.0
+    assert allowed.left == 15.0 and not allowed.search_is_over
+    clock.now += GRACE_SECONDS + 0.01
+    assert allowed.search_is_over
+    allowed.rested(10.0)
+    assert not allowed.search_is_over and allowed.left == pytest.approx(24.69)
+    clock.now += 30.0
+    assert allowed.left < 0
+
+
+def test_without_a_limit_nothing_is_over(clock: Clock) -> None:
+    allowed = Allowance(None)
+    allowed.begin()
+    clock.now += 1e9
+    assert not allowed.search_is_over and allowed.left == float("inf")
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(1.0, 0.5), (6.0, 3.0), (10.0, 3.0), (60.0, 15.0), (600.0, 15.0)])
+def test_what_is_kept_is_small(seconds: float, kept: float) -> None:
+    assert reserve(seconds, None) == kept < seconds
+
+
+class Stuck(futures.Executor):
+    """Workers that begin everything and never look at the clock."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
+        future: futures.Future[Any] = futures.Future()
+        future.set_running_or_notify_cancel()
+        return future
+
+
+def test_a_worker_that_never_looks_at_the_clock_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", -1.0)
+    session = SearchSession(attention_safe(), TARGETS["h200"], seconds=1.0, executor=Stuck())
+    finished: list[float] = []
+    session.start(lambda: finished.append(session.left), lambda seconds: 0.3)
+    found = session.result(30)
+    assert found.state is State.FINISHED and found.candidates, "its own operators are there all the same"
+    assert 0.7 <= found.seconds < 2.0 and finished[0] <= 0.3
+    assert any("the budget was over" in why for why in found.cut)
+
+
+def test_a_pause_is_no_time_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEAD_START_SECONDS", -1.0)
+    session = SearchSession(attention_safe(), TARGETS["h200"], seconds=0.8, executor=Stuck()).start()
+    session.pause()
+    paused = session.snapshot().seconds
+    time.sleep(1.2)
+    assert session.snapshot().state is State.PAUSED and session.snapshot().seconds == paused
+    session.resume()
+    found = session.result(30)
+    assert found.state is State.FINISHED and 0.8 <= found.seconds < 2.0

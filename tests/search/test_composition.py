@@ -1,0 +1,79 @@
+"""What needs no search: the program's own operators, and library products with the rest fused."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+
+from mirage_nb.interp import reference
+from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.legality import check
+from mirage_nb.search.axes import prepare
+from mirage_nb.search.composition import OWN_OPERATORS, as_they_stand, library_and_fused, own_operators
+from mirage_nb.search.session.unsearched import unsearched
+from mirage_nb.search.sizes.instantiate import drafts
+from mirage_nb.search.sizes.library import library_us
+from mirage_nb.targets import TARGETS
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import VerdictKind
+from tests.search.programs import PROGRAMS, Builder, attention_safe, gated_mlp, ntrans, rmsnorm
+from tests.strategies import programs
+
+H200 = TARGETS["h200"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(programs())
+def test_a_composition_computes_the_program(program: KernelGraph) -> None:
+    found = library_and_fused(program, H200)
+    if found is None:
+        return
+    check(found.instance.graph, H200)
+    if not verify(*found.small).accepted:  # so that no session has it
+        return
+    arrays = [np.random.default_rng(1).uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
+    with np.errstate(all="ignore"):
+        wanted = reference.evaluate(program, arrays)
+        for made, right in zip(reference.evaluate(found.instance.graph, arrays), wanted, strict=True):
+            np.testing.assert_allclose(made, right, rtol=1e-9)
+
+
+def test_products_are_the_librarys_and_the_rest_is_fused() -> None:
+    kernels = {"rmsnorm": 1, "gated_mlp": 1, "ntrans": 1, "attention_safe": 1, "qknorm": 3, "moe": 1}
+    for name, generated in kernels.items():
+        program = PROGRAMS[name]()
+        found = library_and_fused(program, H200)
+        assert found is not None
+        kinds = [op.kind for op in found.instance.graph.ops]
+        assert kinds.count(OpKind.GRAPH) == generated
+        assert kinds.count(OpKind.MATMUL) == [op.kind for op in program.ops].count(OpKind.MATMUL)
+
+
+def test_the_operators_of_a_program_as_one_kernel() -> None:
+    prepared = prepare(ntrans())
+    structure = as_they_stand(prepared)
+    (draft,) = drafts(structure, prepared, H200, 1)
+    assert [op.kind for op in draft.made().graph.ops].count(OpKind.GRAPH) == 1
+    arrays = [np.random.default_rng(0).standard_normal(i.type.shape) for i in prepared.graph.inputs]
+    found, right = (reference.evaluate(g, arrays)[0] for g in (draft.made().graph, prepared.graph))
+    np.testing.assert_allclose(found, right, rtol=1e-9)
+
+
+def test_own_operators_are_the_program_and_verified_as_such() -> None:
+    for make in (rmsnorm, gated_mlp, attention_safe):
+        program = make()
+        own, fused = unsearched(program, H200)
+        assert own.graph == program and own.verdict.kind is VerdictKind.PROVED and own.configuration == OWN_OPERATORS
+        assert own.estimate_us == own_operators(program, H200).cost.us
+        assert fused.verdict.accepted and fused.small is not None and fused.estimate_us < own.estimate_us
+
+
+def test_a_library_takes_bytes_over_bandwidth_or_operations_over_rate() -> None:
+    b = Builder.over(X=(4096, 4096), W=(4096, 4096), V=(16, 4096))
+    b.matmul(0, 1)
+    b.matmul(2, 1)
+    program = b.done()
+    large, small = (library_us(program, op, H200) for op in program.ops)
+    launch = H200.start_us + H200.launch_us
+    assert large - launch > 2 * 4096**3 / (H200.tensor_rate * 1e6)
+    assert 33.5e6 / (H200.device_bandwidth * 1e3) < small - launch < 9

@@ -1,0 +1,88 @@
+"""Large programs: searched in pieces, and put together from the best of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_nb.interp import reference
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.legality import check
+from mirage_nb.search import EFFORTS
+from mirage_nb.search.limits import NO_LIMITS
+from mirage_nb.search.session.findings import Bounds
+from mirage_nb.search.session.piecewise import IN_PIECES_ONLY, Pieces, explorable, is_large, piecewise
+from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.search.session.session import SearchSession
+from mirage_nb.targets import TARGETS
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+from tests.search.programs import qknorm
+from tests.search.test_partition import model
+
+H200 = TARGETS["h200"]
+QUICK = Bounds("quick", EFFORTS["quick"].budget)
+
+
+@pytest.fixture(scope="module")
+def program() -> KernelGraph:
+    return model(2, rows=8, width=64, heads=2)
+
+
+@pytest.fixture(scope="module")
+def session(program: KernelGraph) -> SearchSession:
+    """A session that has ended; its program has 94 operators."""
+    made = SearchSession(program, H200, effort="quick", seconds=15.0)
+    made.start().result(60)
+    return made
+
+
+@pytest.fixture(scope="module")
+def ended(session: SearchSession) -> Snapshot:
+    return session.snapshot()
+
+
+def test_a_large_program_ends_with_a_mugraph_of_few_kernels(program: KernelGraph, ended: Snapshot) -> None:
+    assert is_large(program) and ended.state is State.FINISHED
+    assert IN_PIECES_ONLY in ended.cut and not ended.exhausted
+    best = ended.best
+    assert best is not None and best.configuration.endswith("pieces") and best.verdict.accepted
+    assert ended.baseline is not None and best.estimate_us < ended.baseline.estimate_us / 2
+    check(best.graph, H200)
+    arrays = [0.1 * np.random.default_rng(0).standard_normal(i.type.shape) for i in program.inputs]
+    (found,), (right,) = (reference.evaluate(g, arrays) for g in (best.graph, program))
+    np.testing.assert_allclose(found, right, rtol=1e-6, atol=1e-9)
+
+
+def test_it_says_what_it_is_made_of(session: SearchSession, ended: Snapshot) -> None:
+    best = ended.best
+    assert best is not None
+    parts = session.made_of(best.digest)
+    assert 4 <= len(parts) <= 10 and all(c.verdict.accepted for _, c in parts)
+    assert not session.made_of("nothing") and all(c.graph.inputs == piece.inputs for piece, c in parts)
+    assert "piece by piece" in best.verdict.note
+
+
+def test_pieces_take_turns_and_come_before_the_whole() -> None:
+    medium = qknorm()
+    pieces = Pieces(medium, H200, NO_LIMITS, 0)
+    assert not pieces.several
+    told: list[str] = []
+    whole = dict(explorable(medium, pieces, QUICK, 0, told.append, True))
+    assert whole and not told and not any(c.piece for c in whole)
+    assert not dict(explorable(medium, pieces, QUICK, 0, told.append, False))
+    large = model(1, rows=8, width=64, heads=2)
+    found = [c for c, _ in explorable(large, Pieces(large, H200, NO_LIMITS, 0), QUICK, 0, told.append, True)]
+    first = list(dict.fromkeys(c.piece for c in found))
+    assert all(c.piece for c in found) and len(first) >= 3
+    turns = [c.piece for c in found[: 2 * len(first)]]
+    assert {*turns} == {*first}, "every piece has its turn before any has its third"
+
+
+def test_a_whole_is_as_sure_as_its_least_sure_piece() -> None:
+    proved = Verdict(VerdictKind.PROVED)
+    tried = Verdict(VerdictKind.FIELD, trials=4, log2_bound=-70.0)
+    assert piecewise([proved, proved]).kind is VerdictKind.PROVED
+    both = piecewise([proved, tried, tried])
+    assert (both.kind, both.trials, both.log2_bound) == (VerdictKind.FIELD, 4, -69.0)
+    assert piecewise([tried, Verdict(VerdictKind.FIELD, trials=2)]).log2_bound is None
+    assert piecewise([proved, Verdict(VerdictKind.STORED)]).kind is VerdictKind.STORED
