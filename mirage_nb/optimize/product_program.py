@@ -161,8 +161,8 @@ class _Planner:
         made = self.made
         extents = {name: n for name, n in zip(self.counters, made.block.grid, strict=True) if n > 1}
         order = sorted(extents, key=lambda name: (name in (ROWS, COLUMNS), name == COLUMNS))
-        wave = math.sqrt(self.target.multiprocessors * made.columns / made.rows)
-        group = max(1, min(extents.get(ROWS, 1), round(wave)))
+        wave = round(math.sqrt(self.target.multiprocessors * made.columns / made.rows))
+        group = max(1, min(extents[ROWS], wave)) if order[-2:] == [ROWS, COLUMNS] else 1
         points = math.prod(extents.values())
         return Walk(tuple((name, extents[name]) for name in order), group, ()), min(points, self.target.multiprocessors)
 

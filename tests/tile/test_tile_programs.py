@@ -17,7 +17,7 @@ from mirage_nb.errors import FormatError, GraphError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.runtime.compile import DEVICE_FOLDER
 from mirage_nb.targets import TARGETS
@@ -68,6 +68,17 @@ def test_planned_programs_round_trip_are_valid_and_run(name: str) -> None:
     assert parse_program(print_program(program)) == program
     assert validate(program, H200) == ()
     assert right(name, program)
+
+
+@pytest.mark.parametrize("graph", [
+    linear(192, 64, 64, 64, 64, batch=2), linear(320, 64, 64, 64, 64), linear(64, 64, 320, 64, 64),
+    linear(64, 64, 64, 64, 64, batch=3),
+])  # fmt: skip
+def test_walks_of_few_counters(graph: KernelGraph) -> None:
+    """Where rows or columns are one tile, other counters come last."""
+    block = plan(graph, FEW).kernels[0]
+    assert block is not None and block.program is not None
+    assert validate(block.program, H200) == ()
 
 
 def test_a_printed_program_is_verified_over_residues_too() -> None:
