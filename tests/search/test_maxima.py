@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.codegen import Options, emit
-from mirage_nb.ir import AccumKind, KernelGraph
+from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.runtime.buffers import decode
 from mirage_nb.runtime.execute import CpuExecutable
@@ -28,6 +28,7 @@ from mirage_nb.search.space import why_refused
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from tests.search.programs import attention_safe
+from tests.search.test_closure import close
 from tests.search.test_foreign_programs import error, exact, stored
 
 H200 = TARGETS["h200"]
@@ -103,3 +104,17 @@ def test_a_softmax_is_as_strict_as_ever_and_exponentials_of_maxima_are_refused()
     assert not Semantics(prepare(program("scaled")), STANDARD.options).strict
     raised = parse("X: f16[16, 64]\nreturn X / exp(max(X, axis=-1, keepdims=True))").graph
     assert "before an exponential" in str(why_refused(prepare(raised), STANDARD))
+
+
+def test_a_maximum_is_taken_off_what_it_is_the_maximum_of() -> None:
+    """exp(S - max(S + M)) overflows where M hides a large score, and times exp(M) it is no number."""
+    program = parse(
+        "Q: f16[8, 16]\nK: f16[32, 16]\nV: f16[32, 16]\nM: f16[8, 32]\nreturn softmax(Q @ K.T * 0.125 + M) @ V"
+    ).graph
+    for loop in (None, 1, 2):
+        run = close(program, loop=loop)
+        values = run.closure.values
+        sums = {v.print for v in values if any(operator.kind is OpKind.ADD for operator, _ in v.nodes)}
+        lowered = [args for v in values for operator, args in v.nodes if operator.kind is OpKind.SUB]
+        assert lowered and all(values[args[0]].print in sums for args in lowered)
+        assert run.closure.finals(run.semantics.targets[0])

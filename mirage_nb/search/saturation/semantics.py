@@ -54,6 +54,8 @@ class Semantics:
         self.constants = [self._constant(index, attrs) for index, attrs in enumerate(prepared.constants)]
         self._peaks: dict[tuple[bytes, frozenset[int]], tuple[Array, Array]] = {}
         self.strict = True
+        self.lowered: set[tuple[bytes, bytes]] = set()
+        """What the program takes off maxima of what, by their prints; empty until it is read."""
         try:
             self.targets = self._targets()
         except _Shifted:
@@ -165,6 +167,9 @@ class Semantics:
             if operator.kind in OPAQUE_PAIRS:
                 first, second = (made[a].expr for a in args)
                 self.opaque_pairs.setdefault((first, second), set()).add(operator)
+        for operator, args in self.prepared.program:
+            if operator.kind is OpKind.SUB and (peak := made[args[1]].peak) is not None:
+                self.lowered.add((made[args[0]].print, peak[0]))
         self._terms = tuple(len(self.algebra.monomials(value.expr)) for value in made)
         return [made[index] for index in self.prepared.outputs]
 
@@ -384,7 +389,11 @@ class Semantics:
     def _shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | str | None:
         kind, a = operator.kind, args[0]
         if kind is OpKind.SUB and args[1].peak is not None:
-            return "a maximum of shifted values" if a.shift else args[1].as_shift()
+            if a.shift is not None:
+                return "a maximum of shifted values"
+            if self.lowered and (a.print, args[1].peak[0]) not in self.lowered:
+                return "its maximum is taken off a value as a whole: without a part of it, it may be anything"
+            return args[1].as_shift()
         if a.peak is not None and kind is not OpKind.MAX and kind is not OpKind.ACCUM:
             return "a maximum may only be subtracted before an exponential"
         if kind is OpKind.RESCALED_SUM or operator.accum is AccumKind.RESCALE:
