@@ -44,6 +44,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.codegen": 4,
     "mirage_nb.runtime": 5,
     "mirage_nb.pipeline": 6,
+    "mirage_nb.library": 6,
     "mirage_nb.frontend.compiled": 7,
     "mirage_nb.frontend": 8,
     "mirage_nb.bench": 7,

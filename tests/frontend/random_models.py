@@ -60,7 +60,7 @@ def models(draw: st.DrawFn) -> tuple[Callable[..., list[Any]], list[torch.Tensor
         values = list(tensors)
         for function, places in steps:
             values.append(function(*[values[n] for n in places]))
-        return [values[n] + 0 for n in {*wanted, len(values) - 1}]
+        return [values[n] + 0 for n in sorted({*wanted, len(values) - 1})]
 
     return run, inputs
 
