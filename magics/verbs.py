@@ -230,6 +230,15 @@ def _help(_: Variables, words: list[str], __: dict[str, Any]) -> None:
         raise OptionError(f"unknown function {words[0]!r}", hint=nearest(words[0], [*FUNCTIONS, *VERBS]))
 
 
+def _torch(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+    for word in words:
+        if word not in variables:
+            raise OptionError(f"there is no variable {word!r}", hint="a model, then a tensor or a tuple of tensors")
+    model, inputs = (variables[word] for word in words)
+    found = mirage_nb.model_report(model, inputs if isinstance(inputs, list | tuple) else (inputs,))
+    say(str(found), found.to_html())
+
+
 def _doctor(_: Variables, __: list[str], ___: dict[str, Any]) -> None:
     say(report(examine()))
 
@@ -264,6 +273,7 @@ VERBS: dict[str, Verb] = {
         Verb("export", "NAME FILE", "write the session as one HTML page that needs nothing else", _export),
         Verb("load", "NAME", "go on with a stored session, and bind it to NAME", _load, STORE),
         Verb("stored", "", "the names of the stored sessions, the latest first", _stored, STORE),
+        Verb("torch", "MODEL INPUTS", "what torch.compile with this backend would take over of a model", _torch),
         Verb("help", "[WORD]", "the language of tensor programs, or one function of it, or one of these verbs", _help),
         Verb("doctor", "", "what this machine has and what is missing", _doctor),
     )

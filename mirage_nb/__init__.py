@@ -30,10 +30,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The verifier, the pipeline and PyTorch load with their first use, so that `import mirage_nb` stays quick."""
-    if name in ("from_torch", "model_report"):
-        from mirage_nb import frontend
+    if name in ("frontend", "from_torch", "model_report"):
+        import mirage_nb.frontend as frontend  # `from` would ask this function
 
-        return getattr(frontend, name)
+        return frontend if name == "frontend" else getattr(frontend, name)
     if name in ("Proof", "Verdict", "VerdictKind", "prove", "verify_and_prove"):
         from mirage_nb import verify
 

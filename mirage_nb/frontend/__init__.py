@@ -69,3 +69,17 @@ def explain() -> ModelReport:
     except ImportError as error:
         raise MissingPartError(f"explain needs PyTorch: {error}", hint=_HINT) from error
     return REPORTS.all()
+
+
+def backend() -> Any:
+    """The backend of torch.compile itself, where its name `mirage_nb` is not known: in an installation that is older
+    than the entry point.
+
+    Raises:
+        MissingPartError: PyTorch is not installed.
+    """
+    try:
+        from mirage_nb.frontend.compiled.backend import mirage_nb
+    except ImportError as error:
+        raise MissingPartError(f"the backend needs PyTorch: {error}", hint=_HINT) from error
+    return mirage_nb

@@ -8,6 +8,7 @@ error that names it, never left out.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,7 +109,8 @@ def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
     training = wrapped.training
     wrapped.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, about itself
             return torch.export.export(wrapped, inputs).run_decompositions(table)
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -65,7 +65,7 @@ def test_layers_that_repeat_are_found_once() -> None:
     entries = backend.reports.all().entries
     assert backend.replaced == len(entries) >= 3
     digests = {entry.region.digest for entry in entries}
-    assert len(digests) == len(backend.finder.asked) < len(entries)
+    assert len(digests) == len(backend.finder.asked) == len(entries) / 3  # three blocks of the same regions
 
 
 @torch.no_grad()

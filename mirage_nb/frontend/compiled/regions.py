@@ -222,19 +222,26 @@ def _region(piece: Piece, known: dict[int, Any], fixed: set[Any]) -> Region:
     kinds = [op.kind for op in piece.graph.ops if op.kind not in FREE and op.kind is not OpKind.CAST]
     if len(kinds) < 2 and all(Trait.ELEMENTWISE in OPS[kind].traits or kind in COPIES for kind in kinds):
         raise Left("a single elementwise operator: there is nothing to fuse")
-    reads = tuple(known[value] for value in piece.reads)
+    graph, order = _canonical(piece.graph)
+    reads = tuple(known[piece.reads[place]] for place in order)
     writes = tuple(known[value] for value in piece.writes)
     devices = {str(node.meta["val"].device) for node in (*reads, *writes)}
     if len(devices) > 1:
         raise Left(f"its tensors lie on {' and '.join(sorted(devices))}")
     covers = _between(reads, writes)
-    return Region(_renamed(piece.graph), piece.digest, reads, writes, covers, tuple(node in fixed for node in reads))
+    return Region(graph, graph.digest(), reads, writes, covers, tuple(node in fixed for node in reads))
 
 
-def _renamed(graph: KernelGraph) -> KernelGraph:
-    """Inputs by their places: equal regions are one program, in stores, too."""
-    inputs = tuple(replace(i, name=f"x{n}") for n, i in enumerate(graph.inputs))
-    return replace(graph, inputs=inputs).returning(graph.outputs)
+def _canonical(graph: KernelGraph) -> tuple[KernelGraph, list[int]]:
+    """The program with its inputs in the order in which operators read them, named by that, and that order: equal
+    regions are one program, wherever in a model their tensors come from."""
+    order = list(dict.fromkeys(v for op in graph.ops for v in op.inputs if v < graph.input_count))
+    order += [v for v in range(graph.input_count) if v not in order]
+    place = {old: new for new, old in enumerate(order)}
+    made = KernelGraph.start(*(replace(graph.inputs[v], name=f"x{n}", dims=()) for n, v in enumerate(order)))
+    for op in graph.ops:
+        made = made.append(replace(op, inputs=tuple(place.get(v, v) for v in op.inputs)))
+    return made.returning(tuple(place.get(v, v) for v in graph.outputs)), order
 
 
 def _between(reads: Sequence[Any], writes: Sequence[Any]) -> tuple[Any, ...]:
