@@ -233,15 +233,25 @@ def _region(piece: Piece, known: dict[int, Any], fixed: set[Any]) -> Region:
 
 
 def _canonical(graph: KernelGraph) -> tuple[KernelGraph, list[int]]:
-    """The program with its inputs in the order in which operators read them, named by that, and that order: equal
-    regions are one program, wherever in a model their tensors come from."""
-    order = list(dict.fromkeys(v for op in graph.ops for v in op.inputs if v < graph.input_count))
-    order += [v for v in range(graph.input_count) if v not in order]
-    place = {old: new for new, old in enumerate(order)}
+    """The program with operators and inputs in the order in which its outputs ask for them, and that order of inputs:
+    equal regions are one program, wherever in a model they stand."""
+    maker = {values[0]: op for op, values in graph.definitions()}
+    asked: dict[int, None] = {}
+    stack = [(v, False) for v in reversed(graph.outputs)]
+    while stack:
+        value, done = stack.pop()
+        if done or value not in maker:
+            asked[value] = None
+        elif value not in asked:
+            stack.append((value, True))
+            stack.extend((v, False) for v in reversed(maker[value].inputs))
+    order = [v for v in asked if v not in maker] + [v for v in range(graph.input_count) if v not in asked]
     made = KernelGraph.start(*(replace(graph.inputs[v], name=f"x{n}", dims=()) for n, v in enumerate(order)))
-    for op in graph.ops:
-        made = made.append(replace(op, inputs=tuple(place.get(v, v) for v in op.inputs)))
-    return made.returning(tuple(place.get(v, v) for v in graph.outputs)), order
+    place = {old: new for new, old in enumerate(order)}
+    for value in (v for v in asked if v in maker):
+        place[value] = len(made.types)
+        made = made.append(replace(maker[value], inputs=tuple(place[v] for v in maker[value].inputs)))
+    return made.returning(tuple(place[v] for v in graph.outputs)), order
 
 
 def _between(reads: Sequence[Any], writes: Sequence[Any]) -> tuple[Any, ...]:
