@@ -58,7 +58,7 @@ def is_defined(name: str) -> bool:
 def is_total(name: str) -> bool:
     """Whether a function has a value everywhere, by the form of its definition."""
     if not name.startswith("@"):
-        return True
+        return name not in ("log", "Pow")
     needs: list[tuple[Need, Term]] = []
     try:
         of_formula(_formula(name), sym("x"), lambda need, term: needs.append((need, term)))

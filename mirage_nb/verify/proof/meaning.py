@@ -328,10 +328,15 @@ class _World:
         return outside, np.asarray(values[0].sum(axis=axes) % PRIME)
 
     def _place(self, digits: tuple[Digit, ...], own: tuple[Var, ...], parts: Sequence[Part]) -> Any:
-        """The positions in a dimension with these parts that digits stand for."""
+        """The positions in a dimension with these parts that digits stand for. Raises ProofError for other parts."""
         position: Any = np.zeros((1,) * len(own), np.int64)
-        for digit, leaf in zip(digits, leaves(parts), strict=True):
+        plain = leaves(parts)
+        if len(digits) != len(plain):
+            raise ProofError(f"{len(digits)} indices where the dimension has {len(plain)} parts")
+        for digit, leaf in zip(digits, plain, strict=True):
             extent = self.sizes.extent([leaf])
+            if leaf.sides is None and digit[0] != leaf.name:
+                raise ProofError(f"an index over {digit[0]} where the dimension has {leaf.name}")
             if leaf.sides is None:
                 step = np.arange(extent).reshape([extent if var == digit else 1 for var in own])
             else:

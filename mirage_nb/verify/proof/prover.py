@@ -135,6 +135,8 @@ def _steps(states: tuple[State, ...], known: Known, end: float) -> list[Step]:
     """The steps after which nothing remains to be shown. Raises ProofError."""
     steps: list[Step] = []
     normal: list[set[Term]] = [set() for _ in states]
+    before = _sides(states)
+    seen = {before}
     while not all(state.closed for state in states):
         found = _next(states, known, normal)
         if not found:
@@ -142,11 +144,20 @@ def _steps(states: tuple[State, ...], known: Known, end: float) -> list[Step]:
         for step in found:
             states = rewritten(states, *equation(step, known.properties))
         steps += found
+        sides = _sides(states)
+        if sides != before and sides in seen:  # what one side asks for undoes what the other one does
+            raise _failure(next(state for state in states if not state.closed))
+        seen.add(sides)
+        before = sides
         if time.monotonic() > end:
             raise ProofError("out of time")
         if len(steps) > MAX_STEPS or sum(state.left.nodes + state.right.nodes for state in states) > MAX_GOAL_NODES:
             raise ProofError("the terms grow too large")
     return steps
+
+
+def _sides(states: tuple[State, ...]) -> tuple[Term, ...]:
+    return tuple(side for state in states for side in (state.left, state.right))
 
 
 def _failure(state: State) -> ProofError:
