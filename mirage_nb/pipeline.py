@@ -341,11 +341,14 @@ class Session:
         """
         return self._passes.build(self._chosen(candidate))
 
-    def __call__(self, *tensors: Any, **named: Any) -> Any:
+    def __call__(self, *tensors: Any, cast: bool = False, **named: Any) -> Any:
         """Run the winner on NumPy, CuPy or torch tensors, in input order or by name.
 
         Waits for the session; one that was stopped builds its best candidate first. Returns one array, or a
         tuple of them, of the kind that was passed in.
+
+        Args:
+            cast: round inputs of wider element types to those of the program; else they are refused.
 
         Raises:
             LaunchError: nothing was executed correctly, or the tensors are not as many as the inputs.
@@ -353,7 +356,7 @@ class Session:
         """
         ordered = requested.ordered([i.name for i in self.program.graph.inputs], tensors, named)
         self.wait()
-        return (next(iter(self.winners), None) or self._built_late()).executable(*ordered)
+        return (next(iter(self.winners), None) or self._built_late())(*ordered, cast=cast)
 
     def _chosen(self, candidate: Candidate | str) -> Candidate:
         return candidate if isinstance(candidate, Candidate) else self.search.candidate(candidate)

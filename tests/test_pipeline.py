@@ -243,7 +243,9 @@ def test_a_stopped_session_still_runs_its_best_candidate() -> None:
     assert session.winners == () and snapshot.candidates
     rng = np.random.default_rng(0)
     tensors = [0.25 * rng.standard_normal(i.type.shape) for i in session.program.graph.inputs]
-    found = session(*tensors)
+    with pytest.raises(DTypeError, match="has dtype float64, the program says f16"):
+        session(*tensors)
+    found = session(*tensors, cast=True)
     halves = [t.astype(np.float16) for t in tensors]
     assert close(found, evaluate(session.program.graph, halves)[0], 1e-2)
     assert session.best is not None

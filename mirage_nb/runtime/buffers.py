@@ -59,20 +59,36 @@ def poisoned(type_: TensorType) -> Array:
     return np.full(type_.shape, np.nan, STORED[type_.dtype])
 
 
+CAST = "or pass cast=True to have the inputs rounded"
+"""What can be done about inputs of wider types than the program's, beside rounding them oneself."""
+
+
 def accept(tensor: Any, into: Input) -> Array:
-    """A caller's array as stored: real numbers are rounded to the input's dtype, bf16 bits (uint16) are taken as such.
+    """A caller's array as stored: bf16 bits (uint16) are taken as such; NumPy has no bf16 otherwise, so floats are
+    rounded to it, and so are whole numbers and lists, which have no float type of their own.
 
     Raises:
         ShapeError: another shape than the program says.
-        DTypeError: not an array of real numbers.
+        DTypeError: not an array of real numbers, or one of a wider type than the program says.
     """
     host = np.asarray(tensor)
     check_shape(host.shape, into)
+    check_floats(tensor, into)
     if into.type.dtype is DType.BF16 and host.dtype == np.uint16:
         return np.ascontiguousarray(host)
     if host.dtype.kind not in "fiub":
         raise DTypeError(f"{into.name} has dtype {host.dtype}, the program says {into.type.dtype.value}")
     return encode(host, into.type.dtype)
+
+
+def check_floats(tensor: Any, into: Input) -> None:
+    """Raises DTypeError for a NumPy array whose floats the input's type would round."""
+    dtype = into.type.dtype
+    if isinstance(tensor, np.ndarray) and tensor.dtype.kind == "f" and dtype is not DType.BF16:
+        if not np.can_cast(tensor.dtype, STORED[dtype], "safe"):
+            wanted = np.dtype(STORED[dtype]).name
+            said = f"{into.name} has dtype {tensor.dtype}, the program says {dtype.value}"
+            raise DTypeError(said, hint=f"{into.name}.astype({wanted!r}) rounds it, {CAST}")
 
 
 def check_count(tensors: Sequence[Any], wanted: Sequence[Input], what: str = "inputs") -> None:

@@ -18,10 +18,12 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, Op
 from mirage_nb.runtime.buffers import (
+    STORED,
     Array,
     Sample,
     accept,
     check_count,
+    check_floats,
     check_shape,
     decode,
     encode,
@@ -112,6 +114,7 @@ class CpuExecutable:
         like = next((t for t in tensors if is_torch(t)), None)
         for tensor, into in zip(tensors, graph.inputs, strict=True):
             check_shape(tensor.shape if is_torch(tensor) else np.shape(tensor), into)
+            check_floats(tensor, into)
         outputs = tuple(_handed_out(poisoned(t), t.dtype, like) for t in graph.output_types)
 
         def run() -> None:
@@ -161,6 +164,21 @@ class CpuExecutable:
         types = self._emitted.graph.output_types
         found = [decode(a, t.dtype) for a, t in zip(self.run(sample.inputs), types, strict=True)]
         return compare(found, sample.reference, tolerance)
+
+
+def as_declared(tensors: Sequence[Any], inputs: Sequence[Input]) -> tuple[Any, ...]:
+    """Tensors rounded to the element types that a program says, each in its own library; those that have them stay."""
+    return tuple(_declared(t, i.type.dtype) for t, i in zip(tensors, inputs, strict=True))
+
+
+def _declared(tensor: Any, dtype: DType) -> Any:
+    if is_torch(tensor):
+        import torch
+
+        return tensor.to(torch_dtype(torch, dtype))
+    if isinstance(tensor, np.ndarray):
+        return tensor if dtype is DType.BF16 or tensor.dtype.kind != "f" else encode(tensor, dtype)
+    return tensor.astype(STORED[dtype]) if dtype is not DType.BF16 and hasattr(tensor, "astype") else tensor
 
 
 def _stored(tensor: Any, into: Input) -> Array:

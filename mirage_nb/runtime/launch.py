@@ -18,7 +18,7 @@ import numpy as np
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import DTypeError, LaunchError
 from mirage_nb.ir import DType, Input, TensorType
-from mirage_nb.runtime.buffers import STORED, Array, Sample, accept, check_count, check_shape, decode
+from mirage_nb.runtime.buffers import CAST, STORED, Array, Sample, accept, check_count, check_shape, decode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import Prepared
 from mirage_nb.runtime.gpu import Gpu
@@ -187,7 +187,8 @@ class GpuExecutable:
             contiguous = tensor.flags.c_contiguous
             if tensor.dtype != STORED[into.type.dtype]:
                 wanted = np.dtype(STORED[into.type.dtype]).name
-                raise DTypeError(f"{into.name} has dtype {tensor.dtype}, {into.type.dtype.value} is {wanted} in CuPy")
+                said = f"{into.name} has dtype {tensor.dtype}, {into.type.dtype.value} is {wanted} in CuPy"
+                raise DTypeError(said, hint=f"{into.name}.astype({wanted!r}) converts it, {CAST}")
         check_shape(tensor.shape, into)
         if device != self._index:
             where = "not on a GPU" if device is None else f"on GPU {device}"

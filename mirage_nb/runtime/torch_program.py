@@ -31,6 +31,7 @@ from mirage_nb.ir import (
     WhereAttrs,
     formula,
 )
+from mirage_nb.runtime.buffers import CAST
 
 TORCH_DTYPE: dict[DType, str] = {
     DType.F16: "float16",
@@ -185,7 +186,8 @@ def check_dtype(tensor: Any, into: Input) -> None:
     """Raises DTypeError when a torch tensor has another dtype than the program says."""
     wanted = f"torch.{TORCH_DTYPE[into.type.dtype]}"
     if str(tensor.dtype) != wanted:
-        raise DTypeError(f"{into.name} has dtype {tensor.dtype}, the program says {wanted}")
+        said = f"{into.name} has dtype {tensor.dtype}, the program says {wanted}"
+        raise DTypeError(said, hint=f"{into.name}.to({wanted}) converts it, {CAST}")
 
 
 def as_torch(graph: KernelGraph, torch: Any) -> Callable[..., tuple[Any, ...]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,9 @@ from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import print_graph
+from mirage_nb.runtime.buffers import check_count
 from mirage_nb.runtime.compile import Cubin
-from mirage_nb.runtime.execute import CpuExecutable, Executable, Prepared
+from mirage_nb.runtime.execute import CpuExecutable, Executable, Prepared, as_declared
 from mirage_nb.runtime.kernel_plan import Plan
 from mirage_nb.runtime.saved import lower, write_file
 from mirage_nb.runtime.torch_operator import torch_operator
@@ -116,21 +118,26 @@ class Winner:
         """How a race names it: the muGraph and the way it was emitted."""
         return f"{self.candidate.digest[:8]} {self.emitted.options}"
 
-    def __call__(self, *tensors: Any) -> Any:
+    def __call__(self, *tensors: Any, cast: bool = False) -> Any:
         """Run on tensors in input order, as the session does."""
-        return self.executable(*tensors)
+        return self.executable(*(self._declared(tensors) if cast else tensors))
 
-    def prepare(self, *tensors: Any) -> Prepared:
+    def _declared(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        check_count(tensors, self.origin.program.inputs)
+        return as_declared(tensors, self.origin.program.inputs)
+
+    def prepare(self, *tensors: Any, cast: bool = False) -> Prepared:
         """Make a call on these tensors ready, for loops and CUDA graphs.
 
         The returned function enqueues the kernels on the current stream of the tensors' library (torch or CuPy)
         and returns the outputs, the same tensors every time; it allocates, copies and waits for nothing. Prepared
-        calls belong to one thread at a time. On the CPU edition it runs the kernels.
+        calls belong to one thread at a time. On the CPU edition it runs the kernels. With `cast`, inputs of other
+        element types than the program's are rounded now, once: the call reads what they were.
 
         Raises:
             LaunchError, ShapeError, DTypeError: as a call does.
         """
-        return self.executable.prepare(*tensors)
+        return self.executable.prepare(*(self._declared(tensors) if cast else tensors))
 
     def plan(self) -> Plan:
         """Kernels, launches and program as plain data. Raises FormatError when they have no such form."""

@@ -12,7 +12,8 @@ from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, TensorType
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import accept, check_count, decode, draw_sample, encode, poisoned
+from mirage_nb.runtime.buffers import STORED, accept, check_count, decode, draw_sample, encode, poisoned
+from mirage_nb.runtime.execute import as_declared
 from mirage_nb.verify.float_gate import Reference, compare
 
 FLOATS = st.lists(st.floats(width=32), min_size=1, max_size=20)
@@ -46,8 +47,23 @@ def test_poison_is_not_a_number_and_is_caught(dtype: DType) -> None:
     assert compare([np.zeros((3, 2))], right).ok and not compare([decode(array, dtype)], right).ok
 
 
-@pytest.mark.parametrize("given_", [np.float64, np.float32, np.int64, np.bool_])
-def test_real_numbers_are_accepted_and_rounded(given_: type) -> None:
+@pytest.mark.parametrize("given_", [np.float64, np.float32, np.float16])
+def test_floats_that_would_be_rounded_are_refused(given_: type) -> None:
+    """NumPy has no bf16: floats are the only way to it. What is lost by nothing is taken."""
+    for dtype in DType:
+        array = np.ones(2, given_)
+        if dtype is DType.BF16 or np.can_cast(given_, STORED[dtype], "safe"):
+            assert (decode(accept(array, as_input(dtype, 2)), dtype) == 1).all()
+            continue
+        with pytest.raises(DTypeError, match=f"X has dtype {array.dtype}, the program says {dtype.value}") as told:
+            accept(array, as_input(dtype, 2))
+        assert "X.astype(" in told.value.hint and "cast=True" in told.value.hint
+        (fits,) = as_declared([array], [as_input(dtype, 2)])
+        assert fits.dtype == STORED[dtype]
+
+
+@pytest.mark.parametrize("given_", [np.int64, np.bool_])
+def test_whole_numbers_are_accepted(given_: type) -> None:
     for dtype in DType:
         stored = accept(np.ones((2, 2), given_)[::-1].T, as_input(dtype, 2, 2))
         assert stored.flags.c_contiguous and (decode(stored, dtype) == 1).all()

@@ -15,7 +15,7 @@ from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, Te
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.runtime.buffers import decode, draw_sample
 from mirage_nb.runtime.compile import compile_cubin
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execute import CpuExecutable, as_declared
 from mirage_nb.targets import find_target
 from tests.codegen import mugraphs
 
@@ -47,8 +47,16 @@ def test_numpy_in_numpy_out(compiled: CpuExecutable) -> None:
     (exact,) = evaluate(rmsnorm(), [x, w])
     found = compiled(x, w)
     assert isinstance(found, np.ndarray) and found.dtype == np.float16 and close(found, exact)
-    for other in (x.astype(np.float64), np.asfortranarray(x), x.tolist()):
+    for other in (np.asfortranarray(x), x.tolist()):
         assert np.array_equal(compiled(other, w), found)
+    for wide in (np.float32, np.float64):
+        for refused in (compiled, compiled.prepare):
+            with pytest.raises(DTypeError, match="the program says f16") as told:
+                refused(x.astype(wide), w)
+            assert "cast=True" in told.value.hint
+        assert np.array_equal(compiled(*as_declared([x.astype(wide), w], rmsnorm().inputs)), found)
+    wider = as_declared([torch.from_numpy(x).double(), torch.from_numpy(w)], rmsnorm().inputs)
+    assert [t.dtype for t in wider] == [torch.float16] * 2
 
 
 def test_torch_in_torch_out(compiled: CpuExecutable) -> None:

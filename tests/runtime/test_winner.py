@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.codegen import emit
-from mirage_nb.errors import LaunchError, ShapeError
+from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.kernel_plan import Launch
@@ -76,6 +76,11 @@ def test_prepared(winner: Winner, arrays: tuple[Any, Any]) -> None:
     call = winner.prepare(x, w)
     first = call().copy()
     assert np.array_equal(first, winner(x, w))
+    wide = x.astype(np.float32)
+    with pytest.raises(DTypeError, match="float32, the program says f16"):
+        winner(wide, w)
+    for found in (winner(wide, w, cast=True), winner.prepare(wide, w, cast=True)()):
+        assert np.array_equal(found, first)
     x *= 2  # read anew by every call; a norm does not see it
     x[0, 0] = 0
     assert np.array_equal(call(), winner(x, w)) and call() is call.outputs[0] and not np.array_equal(call(), first)
