@@ -1,11 +1,13 @@
 """`bench verify`: what it costs to know that a candidate is right, or wrong. Needs no GPU.
 
 For every workload, with the first muGraphs that a quick search finds: CPU milliseconds of drawing the trials of a
-small instance (once per program and seed), of verifying a candidate on it that was never seen before, and of verifying
+small instance (once per program and seed), of screening a candidate on it that was never seen before, and of screening
 it again on another instance (four trials each, nothing shared with another candidate); of refuting muGraphs with a
-wrong shift (one exponential without its maximum, or with that of another tensor) that were never seen before; the
-error bound of the final check on the small instance; steps and milliseconds of the proof for all sizes; and seconds of
-the final check at the full shape, on the CPU and on the GPU where there is one. Medians; `--record` keeps all.
+wrong shift (one exponential without its maximum, or with that of another tensor) that were never seen before; of
+looking at a candidate over the reals; the error bound of the final check on the small instance; steps and milliseconds
+of the proof for all sizes; and seconds of the final check at the full shape, on the CPU and on the GPU where there is
+one. Medians; `--record` keeps all. With `--campaign`, pairs of programs are verified that were made to go wrong
+(`campaign`).
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mirage_nb.bench.campaign import campaign
 from mirage_nb.bench.machine import reading
 from mirage_nb.bench.search import machine
 from mirage_nb.bench.workloads import WORKLOADS, workload
-from mirage_nb.errors import StoreError
+from mirage_nb.errors import OptionError, StoreError
 from mirage_nb.interp.instance import CPU
 from mirage_nb.ir import BlockGraph, DimAttrs, KernelGraph, Op, OpKind
 from mirage_nb.lang import parse
@@ -35,14 +38,18 @@ from mirage_nb.runtime.field_device import field_device
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, tiny
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from mirage_nb.verify.drawn import known_program
+from mirage_nb.verify.exact import look
 from mirage_nb.verify.proof import Proof, prove
 from mirage_nb.verify.reals import once_in_floats
-from mirage_nb.verify.trials import verify
+from mirage_nb.verify.trials import Progress, screen, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
-SCHEMA = 2
-CANDIDATES, SEEDS = 8, 9
-"""Candidates of a workload that are verified again, each so often on another small instance."""
+SCHEMA = 3
+SHOWN = 8
+"""Pairs of a campaign that are printed."""
+CANDIDATES, SEEDS, LOOKS = 8, 9, 2
+"""Candidates of a workload that are verified again, each so often on another small instance; so many are looked at
+over the reals too."""
 AGAIN_MS, FULL_SECONDS, LOG2_BOUND = 2.0, 60.0, -64.0
 """What is aimed at: for verification again and for refutation, for the final check at the full shape, for the bound."""
 
@@ -57,10 +64,14 @@ def add_verify(kinds: Any) -> None:
     sub.add_argument("--workloads", default=",".join(WORKLOADS), help="names, separated by commas")
     sub.add_argument("--record", metavar="FILE", help="write every number as JSON")
     sub.add_argument("--from", dest="source", metavar="FILE", help="print this record instead")
+    sub.add_argument("--campaign", type=int, metavar="N", help="random and mutated pairs against an oracle instead")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the campaign; default: 0")
     sub.set_defaults(run=_verify)
 
 
 def _verify(options: argparse.Namespace) -> int:
+    if options.campaign is not None:
+        return run_campaign(options.campaign, options.seed)
     if options.source:
         return show_record(Path(options.source))
     names = tuple(name for name in options.workloads.split(",") if name)
@@ -81,6 +92,20 @@ def run_verify(names: Sequence[str], record: str | None) -> int:
             _write(Path(record), json.dumps({"schema": SCHEMA, **made}, indent=1) + "\n")
     sys.stdout.write(summary(made["rows"]) + "\n")
     return 0
+
+
+def run_campaign(count: int, seed: int) -> int:
+    """Print how pairs fared, and those on which verifier and oracle contradict each other; 1 if one was accepted.
+
+    Raises OptionError for less than one pair.
+    """
+    if count < 1:
+        raise OptionError(f"a campaign of {count} pairs", hint="at least one")
+    found = campaign(count, seed, lambda tally: sys.stderr.write(f"\r{tally.pairs} of {count} pairs\033[K"))
+    wrong = [f"accepted, and different:\n{left}\n{right}" for left, right in found.false_acceptances]
+    alone = [f"refuted, {witness}:\n{left}\n{right}" for left, right, witness in found.refuted_alone]
+    sys.stdout.write("\n".join((*alone[:SHOWN], *wrong[:SHOWN], str(found))) + "\n")
+    return 1 if wrong else 0
 
 
 def show_record(path: Path) -> int:
@@ -112,8 +137,9 @@ def measure(name: str) -> dict[str, Any]:
     wrong = {label: _refuted_ms(small, graph, first_seed) for label, graph in wrong_shifts(first)}
     final_ms, final = _cpu(lambda: verify(small, first, final=True))
     proof_ms, proof = _cpu(lambda: prove(program, full))
+    look_ms, looked = _cpu(lambda: [look(*pair, first_seed) for pair, _ in found[:LOOKS]])
     started = time.perf_counter()
-    whole = verify(program, full, final=True, progress=lambda done, wanted: None)
+    whole = verify(program, full, final=True, seed=first_seed, progress=lambda done, wanted: None)
     seconds = time.perf_counter() - started
     gpu_seconds = _on_gpu(program, full, whole)
     return {
@@ -123,6 +149,8 @@ def measure(name: str) -> dict[str, Any]:
         "first_ms": first_time,
         "again_ms": again,
         "wrong_ms": wrong,
+        "look_ms": look_ms / len(looked),
+        "looked": [one.outcome.value for one in looked],
         "final_ms": final_ms,
         "trials": final.trials,
         "log2_bound": final.log2_bound,
@@ -141,7 +169,8 @@ def _on_gpu(program: KernelGraph, full: KernelGraph, expected: Verdict) -> float
     if device is CPU:
         return None
     started = time.perf_counter()
-    verdict = verify(program, full, final=True, progress=lambda done, wanted: None, device=device)
+    quiet: Progress = lambda done, wanted: None  # noqa: E731 (typed)
+    verdict = verify(program, full, final=True, seed=expected.seed, progress=quiet, device=device)
     assert verdict == expected
     return time.perf_counter() - started
 
@@ -212,9 +241,9 @@ def _accepted_ms(pairs: Sequence[Pair], first_seed: int) -> tuple[float, float, 
     for small, candidate in pairs:
         for seed in range(first_seed, first_seed + SEEDS):
             _known(small, seed + 2 * SEEDS)
-            drawn.append(_cpu(lambda: verify(small, small, seed=seed))[0])  # noqa: B023 (called at once)
+            drawn.append(_cpu(lambda: screen(small, small, seed=seed))[0])  # noqa: B023 (called at once)
             first.append(_cpu(lambda: _accepted(small, candidate, seed))[0])  # noqa: B023 (called at once)
-            verify(small, small, seed=seed + SEEDS)
+            screen(small, small, seed=seed + SEEDS)
             again.append(_cpu(lambda: _accepted(small, candidate, seed + SEEDS))[0])  # noqa: B023 (called at once)
     return statistics.median(drawn), statistics.median(first), statistics.median(again)
 
@@ -224,13 +253,13 @@ def _known(small: KernelGraph, seed: int) -> None:
     known_program.cache_clear()
     once_in_floats.cache_clear()
     gc.collect()  # what was forgotten, so that nothing measured pays for it
-    verify(small, small, seed=seed)
+    screen(small, small, seed=seed)
     program = known_program(small)
     once_in_floats(program, program.itself)
 
 
 def _accepted(small: KernelGraph, candidate: KernelGraph, seed: int) -> None:
-    assert verify(small, candidate, seed=seed).accepted
+    assert screen(small, candidate, seed=seed).accepted
 
 
 def _refuted_ms(small: KernelGraph, wrong: KernelGraph, first_seed: int) -> float:
@@ -238,7 +267,7 @@ def _refuted_ms(small: KernelGraph, wrong: KernelGraph, first_seed: int) -> floa
     taken = []
     for seed in range(first_seed, first_seed + SEEDS):
         _known(small, seed)
-        ms, verdict = _cpu(lambda: verify(small, wrong, seed=seed))  # noqa: B023 (called at once)
+        ms, verdict = _cpu(lambda: screen(small, wrong, seed=seed))  # noqa: B023 (called at once)
         assert verdict.kind is VerdictKind.REFUTED
         taken.append(ms)
     return statistics.median(taken)
@@ -251,8 +280,8 @@ def _cpu(work: Callable[[], T]) -> tuple[float, T]:
 
 
 HEAD = (
-    f"{'workload':<16}{'draw ms':>9}{'first ms':>10}{'again ms':>10}{'wrong ms':>10}{'bound':>8}{'trials':>8}"
-    f"{'proof':>7}{'ms':>7}{'full shape s':>14}{'on GPU':>8}"
+    f"{'workload':<16}{'draw ms':>9}{'first ms':>10}{'again ms':>10}{'wrong ms':>10}{'look ms':>9}{'bound':>8}"
+    f"{'trials':>8}{'proof':>7}{'ms':>7}{'full shape s':>14}{'on GPU':>8}"
 )
 
 
@@ -264,7 +293,7 @@ def line(row: dict[str, Any]) -> str:
     steps = "no" if row["proof_steps"] is None else row["proof_steps"]
     return (
         f"{row['workload']:<16}{row['drawn_ms']:>9.2f}{row['first_ms']:>10.2f}{row['again_ms']:>10.2f}{wrong:>10}"
-        f"{bound:>8}{row['trials']:>8}"
+        f"{row['look_ms']:>9.0f}{bound:>8}{row['trials']:>8}"
         f"{steps:>7}{row['proof_ms']:>7.0f}{row['full_s']:>14.1f}{gpu:>8}"
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,15 @@ def _elementwise(function: Callable[..., Array]) -> Rule:
 
 
 def _const(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
-    return np.full((1,) * batch, float(arrays.scalar(attrs).value))
+    return np.full((1,) * batch, _nearest(arrays.scalar(attrs).value))
+
+
+def _nearest(value: Fraction) -> float:
+    """The float64 next to a number, infinite beyond them all."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _matmul(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
@@ -182,14 +191,14 @@ def _sigmoid(x: Array) -> Array:
 
 def _clamp(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
     assert isinstance(attrs, ClampAttrs)
-    low = -np.inf if attrs.low is None else float(attrs.low)
-    high = np.inf if attrs.high is None else float(attrs.high)
+    low = -np.inf if attrs.low is None else _nearest(attrs.low)
+    high = np.inf if attrs.high is None else _nearest(attrs.high)
     return np.minimum(np.maximum(operands[0], low), high)
 
 
 def _pow(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
     assert isinstance(attrs, PowAttrs)
-    return np.power(operands[0], float(attrs.exponent))
+    return np.power(operands[0], _nearest(attrs.exponent))
 
 
 def _apply(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:

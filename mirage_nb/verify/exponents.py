@@ -67,7 +67,7 @@ class Exponents:
     def reach(self, graph: KernelGraph) -> list[Mask]:
         """For every output of a graph of the same inputs, the classes (last axis) that reach each element."""
         by_name = {i.name: classes for i, classes in zip(self.graph.inputs, self.classes, strict=True)}
-        found: list[list[Mask]] = [[] for _ in graph.outputs]
+        found: list[list[Mask]] = [[np.zeros((*t.shape, 0), bool)] for t in graph.output_types]
         for start in range(0, len(self.apart), WORD):
             bits = np.uint64(1) << np.arange(min(WORD, len(self.apart) - start), dtype=np.uint64)
             table = np.zeros(len(self.apart) + 1, np.uint64)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.__main__ import main
+from mirage_nb.bench.campaign import Expression, campaign, differs
 from mirage_nb.bench.verify import candidates, measure, summary, wrong_shifts
 from mirage_nb.bench.workloads import workload
 from mirage_nb.ir.legality import check
@@ -30,6 +31,7 @@ def test_a_row_says_what_was_measured() -> None:
     row = measure("ntrans")
     assert row["candidates"] >= 2 and not row["wrong_ms"]
     assert all(0 < row[name] < 1000 for name in ("drawn_ms", "first_ms", "again_ms"))
+    assert row["looked"] == ["agree"] * 2 and row["look_ms"] > 0
     assert row["log2_bound"] <= -64 and row["proof_steps"] is not None
     assert row["full"] == "field" and row["full_s"] < 60
     assert "bound of 2^-64 for 1, proof for 1 of 1" in summary([row])
@@ -47,3 +49,27 @@ def test_a_record_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["bench", "verify", "--from", str(record)]) == 2
     assert "no record of `bench verify`" in capsys.readouterr().err
     assert main(["bench", "verify", "--workloads", "nope"]) == 2
+
+
+def test_a_campaign_finds_no_false_acceptance(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "verify", "--campaign", "60", "--seed", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "60 pairs" in said and "0 accepted all the same" in said
+    assert main(["bench", "verify", "--campaign", "0"]) == 2
+
+
+def test_the_oracle_tells_values_apart() -> None:
+    x, y = Expression("X"), Expression("Y")
+    square = Expression("square", (x,))
+    assert differs(x, Expression("sqrt", (square,))) and not differs(square, Expression("mul", (x, x)))
+    assert differs(x, Expression("div", (square, x)))  # at zero
+    assert not differs(Expression("div", (square, x)), x)
+    assert differs(Expression("copied", (x,)), Expression("turned", (x,)))
+    assert not differs(Expression("maximum", (x, y)), Expression("maximum", (y, x)))
+    assert differs(Expression("total", (x,)), Expression("highest", (x,)))
+
+
+@pytest.mark.slow
+def test_a_long_campaign() -> None:
+    found = campaign(5000, 11)
+    assert not found.false_acceptances and found.different > 2000 and found.said["alike, field"] > 1500
