@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from mirage_nb import superoptimize
+from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import parse
+from mirage_nb.runtime.passes import Passes
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
@@ -55,6 +58,20 @@ def test_make_targets_exist(name: str) -> None:
 def test_cells_are_programs() -> None:
     programs = [parse(cell) for cell in cells(read("README.md"))]
     assert programs and all(program.graph.outputs for program in programs)
+
+
+def test_the_printed_muGraph_is_the_one_that_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """README's first cell, and what it shows of the best muGraph: line by line, `...` apart."""
+    monkeypatch.setattr(Passes, "run", lambda self: None)
+    text = read("README.md")
+    session = superoptimize(next(cells(text)), effort="quick", target="h200", name="fused")
+    best = session.result(120).candidates[0]
+    found = [line.strip() for line in print_graph(best.graph).splitlines()]
+    (block,) = re.findall(r"^```\n(%\d+ = Graph.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    printed = [line.strip() for line in block.splitlines() if line.strip() != "..."]
+    assert printed == [line for line in found if line in printed] and len(printed) > 8
+    assert session.estimate_of(best) == session.estimate_of(best.digest[:8])
+    assert "fused.estimate_of(fused.best.candidate)" in text
 
 
 def test_what_is_not_there_is_noticed() -> None:
