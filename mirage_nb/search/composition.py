@@ -23,6 +23,8 @@ from mirage_nb.targets import Target
 
 OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
+PIECES = " pieces"
+"""How the configuration of a muGraph ends that was made from the best ones of pieces, so many of them."""
 
 
 def own_operators(program: KernelGraph, target: Target) -> Instance:

@@ -11,6 +11,7 @@ from mirage_nb.ir.legality import check
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.composition import OWN_OPERATORS, as_they_stand, library_and_fused, own_operators
 from mirage_nb.search.session.unsearched import unsearched
+from mirage_nb.search.sizes.explained import explain_estimate
 from mirage_nb.search.sizes.instantiate import drafts
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import TARGETS
@@ -77,3 +78,12 @@ def test_a_library_takes_bytes_over_bandwidth_or_operations_over_rate() -> None:
     launch = H200.start_us + H200.launch_us
     assert large - launch > 2 * 4096**3 / (H200.tensor_rate * 1e6)
     assert 33.5e6 / (H200.device_bandwidth * 1e3) < small - launch < 9
+
+
+def test_the_estimates_of_what_needs_no_search_are_explained() -> None:
+    program = rmsnorm()
+    own, fused = unsearched(program, H200)
+    said = explain_estimate(program, own.graph, {}, H200, configuration=own.configuration)
+    assert len(said.splitlines()) == own.kernels and "Matmul: " in said
+    said = explain_estimate(program, fused.graph, fused.sizes, H200, configuration=fused.configuration)
+    assert "kernel 1: a generated kernel" in said and "kernel 2: Matmul" in said

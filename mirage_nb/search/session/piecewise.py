@@ -16,6 +16,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import Configuration, Effort, configurations, prepare
 from mirage_nb.search.assemble import beside, cheapest, joined
+from mirage_nb.search.composition import PIECES
 from mirage_nb.search.limits import Limits
 from mirage_nb.search.partition import partition
 from mirage_nb.search.pieces import Piece
@@ -138,7 +139,7 @@ class Pieces:
         whole = Candidate(
             digest=made.graph.digest(),
             graph=made.graph,
-            configuration=f"{len(self._pieces)} pieces",
+            configuration=f"{len(self._pieces)}{PIECES}",
             operators=sum(chosen[digest].operators for digest in self._order),
             sizes=made.sizes,
             verdict=piecewise([candidate.verdict for _, candidate in parts]),

@@ -12,15 +12,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.search.assemble import Assembly, Part, sized, sizes_of_parts
 from mirage_nb.search.axes import Prepared, prepare
+from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS, PIECES
 from mirage_nb.search.derive import concatenated
 from mirage_nb.search.explore import run_configuration
 from mirage_nb.search.sizes.anatomy import Sizes
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import Block, Running, block_of, run, start_us
 from mirage_nb.search.sizes.instantiate import numbered
+from mirage_nb.search.sizes.library import library_us
 from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits
 from mirage_nb.search.sizes.specialised import Specialised, specialised
 from mirage_nb.search.sizes.tiles import Tiles
@@ -129,6 +131,8 @@ def explain_estimate(
     Returns:
         A text; what the cost model does not know, pre-defined kernels and muGraphs that were submitted, is named.
     """
+    if configuration in (OWN_OPERATORS, LIBRARY_AND_FUSED) or configuration.endswith(PIECES):
+        return _row_by_row(graph, target)
     prepared = prepare(program)
     found = next(_structures(prepared, graph, sizes, target, effort, configuration), None)
     if found is None:
@@ -140,6 +144,17 @@ def explain_estimate(
         lines += [f"and {_count(library, 'pre-defined kernel')}"] * bool(library)
     lines.append("Device memory, copies and the work of threads overlap; the longest of them counts.")
     return "\n".join(lines)
+
+
+def _row_by_row(graph: KernelGraph, target: Target) -> str:
+    """Of a muGraph that nobody searched for as a whole: what is known of each of its kernels."""
+    lines = []
+    for op in graph.ops:
+        if op.kind is OpKind.GRAPH:
+            lines.append("a generated kernel, as estimated for its piece of the program")
+        elif us := library_us(graph, op, target):
+            lines.append(f"{op.kind.value}: {us:.2f} us by a library, its launch, and its bytes or its operations")
+    return "\n".join(f"kernel {number}: {line}" for number, line in enumerate(lines, 1))
 
 
 def _structures(
