@@ -29,6 +29,7 @@ from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.progress import Snapshot, State, Timed
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
+from mirage_nb.verify.verdict import Verdict
 from mirage_nb.viz.text import snapshot_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,8 +55,9 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> bool:
 
 
 def facts(snapshot: Snapshot) -> tuple[object, ...]:
-    """What an interruption may not change."""
-    return (snapshot.candidates, snapshot.counts, snapshot.prefixes, snapshot.cut, snapshot.structures,
+    """What an interruption may not change; the trials behind a verdict are drawn anew."""
+    candidates = tuple(replace(c, verdict=Verdict(c.verdict.kind)) for c in snapshot.candidates)
+    return (candidates, snapshot.counts, snapshot.prefixes, snapshot.cut, snapshot.structures,
             snapshot.verified, snapshot.refuted, snapshot.exhausted, snapshot.configurations_done)  # fmt: skip
 
 
