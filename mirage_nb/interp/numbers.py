@@ -110,9 +110,11 @@ def add(x: Number, y: Number) -> Number:
     if type(x) is fmpq and type(y) is fmpq:
         return _short(x + y)
     total = x + y
+    if not total.is_finite():  # an infinity is no sum that lost a term
+        return _told(total)
     if (total.contains(x) and not _may_be_zero(y)) or (total.contains(y) and not _may_be_zero(x)):
         return OPEN if _WARY.get() else total
-    return total if total.is_finite() else _told(total)
+    return total
 
 
 def _may_be_zero(x: Number) -> bool:
