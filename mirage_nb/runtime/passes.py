@@ -143,6 +143,7 @@ class Passes:
                 plain = [c for c in candidates if c.configuration in (OWN_OPERATORS, LIBRARY_AND_FUSED)]
                 finalists = unique((*chosen, *varied(candidates, FINALISTS_GPU), *plain))
                 if self._race_on_gpu([c for c in finalists if c.digest not in self.winners], self.gpu):
+                    self._at_least(snapshot.baseline)
                     return
             WithoutGpu(self, snapshot.baseline).run(chosen, candidates)
         except MissingPartError as error:
@@ -150,6 +151,16 @@ class Passes:
         finally:
             self.stage = ""
             self._say_who_won()
+
+    def _at_least(self, baseline: Candidate | None) -> None:
+        """The program's own operators where nothing else came through in time, or was right: something has to run,
+        budget or not."""
+        if baseline is None or self.winners or not self.search.proceed():
+            return
+        try:
+            self.built(baseline, here)
+        except MirageError as error:
+            self.set_aside(baseline, error)
 
     def _say_who_won(self) -> None:
         """Where the best is a library's: that it is, so that nobody looks for a kernel in it."""

@@ -140,6 +140,16 @@ def test_finalists_are_raced_every_way_and_the_fastest_again_beside_torch(card: 
     assert json.loads(to_json(session))["baselines"][0]["name"] == "eager"
 
 
+def test_where_no_kernel_comes_through_in_time_the_programs_own_operators_run(
+    card: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short budget was over before any first run on the card had ended, and nothing ran at all."""
+    monkeypatch.setattr(heats.Heats, "run", lambda self, jobs, said, until: None)
+    session = finished()
+    assert session.best.candidate.digest == session.snapshot().baseline.digest
+    assert session.best.candidate.executed_on == "Some card"
+
+
 def test_one_wrong_way_is_left_out_and_one_wrong_mugraph_is_dropped(
     card: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
