@@ -28,8 +28,9 @@ test: install
 	$(MAKE) --no-print-directory test-notebook
 	$(MAKE) --no-print-directory test-browser
 
+# A file's tests stay together: they share what they made.
 test-default: install needs-cxx
-	$(PYTEST)
+	$(PYTEST) --numprocesses 2 --dist loadfile
 
 test-notebook: install needs-cxx
 	$(PYTEST) -m "notebook and not browser and not gpu and not slow" \

@@ -112,6 +112,7 @@ class MirageMagics:
         %mirage explain NAME DIGEST           why the search has a muGraph or not
         %mirage submit NAME VARIABLE          check, verify and add a muGraph of your own
         %mirage pin NAME DIGEST, %mirage exclude NAME DIGEST, %mirage include NAME DIGEST
+        %mirage torch MODEL INPUTS            what would become of a PyTorch model
         %mirage export NAME FILE              the session as one HTML page
         %mirage load NAME, %mirage stored     sessions that %%mirage NAME --keep stored
         %mirage help [WORD]                   the language of tensor programs, a function of it, or a verb

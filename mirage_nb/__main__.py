@@ -313,7 +313,8 @@ def _show_trials(done: int, wanted: int) -> None:
 def _property(text: str) -> tuple[str, tuple[str, ...]]:
     function, equals, names = text.rpartition("=")
     if not function or not equals or not names:
-        raise OptionError(f"--assume {text!r}: not of the form NAME=LIST", hint="for example --assume f=linear,odd")
+        hint = "for example --assume f=linear,odd"
+        raise OptionError(f"--assume {shorten(repr(text))}: not of the form NAME=LIST", hint=hint)
     return function, tuple(names.split(","))
 
 

@@ -483,15 +483,9 @@ def _session(
     search = SearchSession(
         program.graph,
         target,
-        effort=header.bounds.effort,
-        budget=header.bounds.budget,
-        seconds=header.seconds,
-        name=header.title,
-        executor=executor,
-        seed=header.seed,
-        checkpoint=checkpoint,
-        switches=header.bounds.switches,
-    )
+        effort=header.bounds.effort, budget=header.bounds.budget, switches=header.bounds.switches,
+        seconds=header.seconds, name=header.title, seed=header.seed, executor=executor, checkpoint=checkpoint,
+    )  # fmt: skip
     if fresh and checkpoint is not None:
         checkpoint.forget(search.tell)
     try:

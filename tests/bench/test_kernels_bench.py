@@ -152,7 +152,7 @@ class Stub:
     """A session that notes what is done with it."""
 
     def __init__(self, did: list[str], name: str) -> None:
-        self.did, self.name, self.best, self.target = did, name, object(), H200
+        self.did, self.name, self.winners, self.target = did, name, (object(),), H200
 
     def snapshot(self) -> Any:
         return SimpleNamespace(messages=("one message",))

@@ -119,9 +119,10 @@ def elementwise(
     x, row = b.read(0, (None,)), b.read(1, (None,))
     positive = b.op(OpKind.ADD, b.op(OpKind.SQR, x), b.const(Fraction(1, 2)))
     other = b.op(OpKind.ADD, b.op(OpKind.SQR, row), b.const(1))
-    result = b.op(kind, positive, other) if binary else b.op(kind, b.op(OpKind.SUB, positive, other), attrs=attrs)
     if kind is OpKind.WHERE:
         result = b.op(kind, b.op(OpKind.RELU, b.op(OpKind.SUB, positive, other)), positive, attrs=attrs)
+    else:
+        result = b.op(kind, positive, other) if binary else b.op(kind, b.op(OpKind.SUB, positive, other), attrs=attrs)
     if kind in (OpKind.SQRT, OpKind.POW):
         result = b.op(kind, positive, attrs=attrs)
     b.save(b.op(OpKind.ADD, result, other), (None,))

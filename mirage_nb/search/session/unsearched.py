@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import AccumAttrs, BlockGraph, KernelGraph, ThreadGraph
 from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS, library_and_fused, own_operators
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import FREE
@@ -45,7 +45,7 @@ def unsearched(
 def _fused(program: KernelGraph, target: Target, limits: Limits, seed: int) -> Candidate | None:
     """Library products with the rest fused; None where there is nothing to fuse, or nobody can verify it."""
     found = library_and_fused(program, target, limits, seed)
-    if found is None:
+    if found is None or limits.without & set(_named(found.instance.graph)):
         return None
     verdict = judged(*found.small, seed)
     if not verdict.accepted:
@@ -60,6 +60,17 @@ def _fused(program: KernelGraph, target: Target, limits: Limits, seed: int) -> C
         estimate_us=found.instance.cost.us,
         small=found.small,
     )
+
+
+def _named(graph: KernelGraph) -> Iterator[str]:
+    """The operators of its block and thread graphs, as limits call them."""
+    for op in graph.ops:
+        if isinstance(op.body, BlockGraph):
+            for inner in op.body.ops:
+                kind = f" {inner.attrs.kind.value}" if isinstance(inner.attrs, AccumAttrs) else ""
+                yield inner.kind.value + kind
+                if isinstance(inner.body, ThreadGraph):
+                    yield from (small.kind.value for small in inner.body.ops)
 
 
 def judged(program: KernelGraph, small: KernelGraph, seed: int, seconds: float = PROOF_SECONDS) -> Verdict:
