@@ -15,8 +15,11 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
+from mirage_nb.viz.mugraph import png_bundle
+
 FOLDER = Path(__file__).parent
 WIDGET = "application/vnd.jupyter.widget-view+json"
+PICTURE = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
 UNSAFE = re.compile(r"<(style|svg|script)\b.*?</\1>", re.DOTALL)
 
 
@@ -28,10 +31,13 @@ def safe(output: dict[str, Any]) -> list[dict[str, Any]]:
     if WIDGET in data:
         return []
     kept = {kind: value for kind, value in data.items() if kind != "text/html"}
-    html = UNSAFE.sub("", "".join(data.get("text/html", "")))
+    shown = "".join(data.get("text/html", ""))
+    html = UNSAFE.sub("", shown)
+    if "<table" not in html and "image/png" not in kept and (drawn := PICTURE.search(shown)) is not None:
+        kept |= png_bundle(drawn[0])
     if "<table" not in html and "image/png" in kept:
         return [{**output, "data": kept}]
-    if not html:
+    if not html and "image/png" not in kept:
         return [output]
     table = {**output, "data": {"text/html": html, "text/plain": data.get("text/plain", "")}}
     return [table, {**output, "data": kept}] if "image/png" in kept else [table]

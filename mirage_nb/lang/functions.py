@@ -149,7 +149,7 @@ FUNCTIONS: dict[str, Function] = {
                  "flip(X, axis=1)", "X[:, ::-1]"),
         Function("where", (Parameter("condition", Kind.TENSOR), *(Parameter(name, Kind.CHOICE) for name in "xy")),
                  "x where the condition holds, else y; inf and -inf are choices", _BROADCAST, masks.where,
-                 "where(X > Y, X, -inf)"),
+                 "where(X > Y, X, 0)"),
         Function("arange", (Parameter("start", Kind.COUNT), Parameter("stop", Kind.COUNT, "None"),
                             Parameter("step", Kind.COUNT, "1")),
                  "the numbers from start up to but without stop, in f32; arange(n) counts from 0", "[n]", masks.arange,
