@@ -144,4 +144,6 @@ def test_a_converted_notebook_shows_the_static_form(new_page: Callable[..., Any]
     tab = new_page(1280)
     tab.route(re.compile("^https?://"), lambda route: route.fulfill(body=""))
     tab.goto(path.as_uri(), wait_until="networkidle")  # what the page asks for later nobody would answer
-    assert tab.locator(".mir-static .mir-canvas svg:visible").count() >= 1
+    assert tab.locator(".mir-static table:visible").count() >= 1
+    assert tab.locator(".jp-OutputArea-output img[src^='data:image/png']:visible").count() >= 1
+    assert tab.get_by_text("finished", exact=True).count() >= 1, "the end, not what was seen on the way"
