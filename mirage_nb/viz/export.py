@@ -46,6 +46,7 @@ def session_page(session: Session, moments: tuple[Moment, ...] = ()) -> str:
     facts = f"target {session.target.name}, effort {session.search.effort}"
     listed = html.candidates_html(snapshot, best.digest if best else "", peer) + html.messages_html(snapshot)
     searched = html.counters_html(snapshot) + html.chart_html(snapshot) + html.history_html(moments or _now(session))
+    outcomes = outcomes_html(snapshot)
     prefixes = (
         "<div class='mir-columns mir-section-prefixes'>"
         f"<div class='mir-side'>{html.prefixes_html(snapshot)}</div><div class='mir-main'>{_prefixes(session)}</div>"
@@ -54,7 +55,7 @@ def session_page(session: Session, moments: tuple[Moment, ...] = ()) -> str:
     folds = (
         ("the program", f"<pre class='mir-program'>{escape(session.program.text)}</pre>"),
         ("what the search did", searched),
-        ("verifier outcomes", outcomes_html(snapshot) and outcomes_html(snapshot) + _rejected(session)),
+        ("verifier outcomes", outcomes and outcomes + _rejected(session)),
         ("prefixes", prefixes),
     )
     body = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from mirage_nb.__main__ import main
 from mirage_nb.bench.campaign import Expression, campaign, differs
-from mirage_nb.bench.verify import candidates, measure, summary, wrong_shifts
+from mirage_nb.bench.verify import candidates, summary, wrong_shifts
 from mirage_nb.bench.workloads import workload
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
@@ -27,8 +29,17 @@ def test_wrong_shifts_are_legal_and_refuted(name: str, count: int) -> None:
         assert verify(small, graph, seed=3).kind is VerdictKind.REFUTED
 
 
-def test_a_row_says_what_was_measured() -> None:
-    row = measure("ntrans")
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A record of one workload, and what was printed meanwhile; it takes half a minute."""
+    record, printed = tmp_path_factory.mktemp("verify") / "record.json", io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main(["bench", "verify", "--workloads", "ntrans", "--record", str(record)]) == 0
+    return record, printed.getvalue()
+
+
+def test_a_row_says_what_was_measured(measured: tuple[Path, str]) -> None:
+    (row,) = json.loads(measured[0].read_text())["rows"]
     assert row["candidates"] >= 2 and not row["wrong_ms"]
     assert all(0 < row[name] < 1000 for name in ("drawn_ms", "first_ms", "again_ms"))
     assert row["looked"] == ["agree"] * 2 and row["look_ms"] > 0
@@ -37,10 +48,8 @@ def test_a_row_says_what_was_measured() -> None:
     assert "bound of 2^-64 for 1, proof for 1 of 1" in summary([row])
 
 
-def test_a_record_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = tmp_path / "record.json"
-    assert main(["bench", "verify", "--workloads", "ntrans", "--record", str(record)]) == 0
-    printed = capsys.readouterr().out
+def test_a_record_is_printed_again(measured: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+    record, printed = measured
     assert main(["bench", "verify", "--from", str(record)]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == printed.splitlines()
     made = json.loads(record.read_text())
