@@ -1,16 +1,20 @@
-"""Generated programs through whole sessions: `python -m tests.campaign --first 0 --count 100 [--search]`.
+"""Generated programs through whole sessions: `python -m tests.campaign --first 0 --count 100 [--search] [--lanes 8]`.
 
-In: seeds. Out: a line for every program that shows a defect, and the counts: internal errors, exceptions, programs
-without a candidate or a kernel. With `--search` some configurations are explored, the best muGraph is
-emitted and proved, and nothing is compiled or executed; a session executes its kernels and compares with float64.
+In: seeds. Out: every program that shows a defect, and the counts: internal errors, exceptions, programs without a
+candidate or a kernel; of the others, whose winners are generated kernels. With `--search` some configurations are
+explored, the best muGraph is emitted and proved, and nothing is compiled or executed; a session executes its kernels
+and compares with float64. With lanes, so many processes run at once, each on a core of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import json
+import sys
 import time
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +24,8 @@ from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError
 from mirage_nb.lang import parse
 from mirage_nb.runtime.passes import verify_final
+from mirage_nb.runtime.side_by_side import lines_of
+from mirage_nb.runtime.without_gpu import is_generated
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.mailbox import Mailbox, Moment
@@ -32,6 +38,10 @@ CONFIGURATIONS = 3
 SECONDS = 1.0
 """For each of them."""
 INTERNAL = "internal error"
+GENERATED, PLAIN = "", "well: library kernels"
+"""What became of a program that shows no defect."""
+BATCH = 20
+"""Programs that one process takes."""
 
 
 def searched(text: str) -> str:
@@ -55,7 +65,7 @@ def searched(text: str) -> str:
 
 
 def whole(text: str, executor: ThreadPoolExecutor) -> str:
-    """What became of a session for a program: "" if it has a winner."""
+    """What became of a session for a program: GENERATED or PLAIN if it has a winner."""
     session = superoptimize(text, effort="quick", budget=1, executor=executor)
     session.result(300)
     snapshot = session.snapshot()
@@ -63,14 +73,37 @@ def whole(text: str, executor: ThreadPoolExecutor) -> str:
     mistakes = [line for line in told if INTERNAL in line]
     if mistakes:
         return mistakes[0]
-    if session.best is None:
-        return f"no kernel: {'; '.join([*snapshot.messages, *snapshot.cut])[:300]}"
-    return ""
+    if not session.winners:
+        return f"no kernel: {session.why_no_kernel[:300]}"
+    return GENERATED if is_generated(session.best.candidate.graph) else PLAIN
 
 
 def told(seed: int, search: bool, executor: ThreadPoolExecutor) -> str:
     """What became of the program of a seed."""
     return searched(program(seed)) if search else whole(program(seed), executor)
+
+
+def here(seeds: range, search: bool) -> Iterator[tuple[int, str]]:
+    """Seeds, and what became of their programs, one after the other in this process."""
+    with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as runner:
+        for seed in seeds:
+            outcome = runner.submit(told, seed, search, executor)
+            error = outcome.exception()
+            raised = "exception: " + "".join(traceback.format_exception(error)[-4:]) if error is not None else ""
+            yield seed, raised or outcome.result()
+
+
+def beside(seeds: range, search: bool, lanes: int) -> Iterator[tuple[int, str]]:
+    """The same in many processes, as they come."""
+    command = (sys.executable, "-m", "tests.campaign", "--rows", *(["--search"] if search else []))
+    parts = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
+    commands = [(*command, "--first", str(part.start), "--count", str(len(part))) for part in parts]
+    left = set(seeds)
+    for _, line in lines_of(commands, lanes, 1):
+        seed, what = json.loads(line)
+        left.discard(seed)
+        yield seed, what
+    yield from ((seed, "ended: its process ended without a word") for seed in sorted(left))
 
 
 def main() -> None:
@@ -79,19 +112,21 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--search", action="store_true")
+    parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--rows", action="store_true", help="a line of JSON for each program, and nothing else")
     asked = parser.parse_args()
+    seeds = range(asked.first, asked.first + asked.count)
     outcomes: collections.Counter[str] = collections.Counter()
     started = time.monotonic()
-    with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as runner:
-        for seed in range(asked.first, asked.first + asked.count):
-            outcome = runner.submit(told, seed, asked.search, executor)
-            error = outcome.exception()
-            text = program(seed) if error is None else ""
-            what = outcome.result() if error is None else "".join(traceback.format_exception(error)[-4:])
-            outcomes["exception" if error else what.partition(":")[0] or "well"] += 1
-            if what:
-                print(f"--- {seed}: {what}\n{text}\n", flush=True)
-    print(f"{dict(outcomes)} in {time.monotonic() - started:.0f} s")
+    for seed, what in beside(seeds, asked.search, asked.lanes) if asked.lanes > 1 else here(seeds, asked.search):
+        outcomes[what if what in (GENERATED, PLAIN) else what.partition(":")[0]] += 1
+        if asked.rows:
+            print(json.dumps([seed, what]), flush=True)
+        elif what not in (GENERATED, PLAIN):
+            print(f"--- {seed}: {what}\n{program(seed)}\n", flush=True)
+    if not asked.rows:
+        shown = {what or "well": count for what, count in outcomes.items()}
+        print(f"{shown} in {time.monotonic() - started:.0f} s")
 
 
 if __name__ == "__main__":

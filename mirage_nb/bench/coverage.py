@@ -1,8 +1,9 @@
 """`bench programs`: what becomes of programs that people write, each searched for a given number of seconds.
 
 In: names of `bench.programs`, seconds for each. Out: a row each: the best candidate's kernels, what is known of them,
-where they ran, how long all of it took; a record as JSON. Invariant: a row says "executed" only of a
-candidate whose outputs were compared with float64.
+where they ran and how far from float64, how long all of it took; a record as JSON. With lanes, programs are searched
+side by side, each by a process and on cores of its own. Invariant: a row says "executed" only of a candidate whose
+outputs were compared with float64.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,15 @@ from mirage_nb.bench.programs import PROGRAMS, text
 from mirage_nb.bench.share import share_of
 from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.ir import OpKind
-from mirage_nb.pipeline import superoptimize
+from mirage_nb.pipeline import Session, superoptimize
+from mirage_nb.runtime.side_by_side import lines_of
 
 BUDGET = 20.0
 """Seconds of search for a program, unless others are asked for."""
+CORES = 2
+"""Of each lane."""
+WHY = 200
+"""Characters of a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +40,10 @@ class Row:
         kernels: launches of the best candidate that was executed, 0 where there is none; `library`: those of a library.
         verdict: the rung that it reached; empty where there is none.
         executed: what it ran on; empty where nothing ran.
+        error: its relative error against float64 there.
         candidates: how many the search lists.
         seconds: from the start of the session to its end, compiling and execution among them.
-        problem: why there is no kernel, in the session's words.
+        problem: why there is no kernel, or none of ours in it, in the session's words.
     """
 
     program: str
@@ -44,6 +51,7 @@ class Row:
     library: int = 0
     verdict: str = ""
     executed: str = ""
+    error: float = 0.0
     candidates: int = 0
     seconds: float = 0.0
     problem: str = ""
@@ -57,11 +65,11 @@ class Row:
         parts = f"{self.kernels - self.library} + {self.library}" if self.kernels else "-"
         return (
             f"{self.program:<34} {parts:>7}  {self.verdict or '-':<12} {self.executed or '-':<12} "
-            f"{self.candidates:>5} {self.seconds:>7.1f}  {self.problem}"
+            f"{self.error:>8.1e} {self.candidates:>5} {self.seconds:>7.1f}  {self.problem}"
         ).rstrip()
 
 
-HEADER = f"{'program':<34} {'kernels':>7}  {'verdict':<12} {'executed on':<12} {'found':>5} {'seconds':>7}"
+HEADER = f"{'program':<34} {'kernels':>7}  {'verdict':<12} {'executed on':<12} {'error':>8} {'found':>5} {'seconds':>7}"
 """Kernels are written as ours + a library's."""
 
 
@@ -70,12 +78,11 @@ def examined(name: str, budget: float, effort: str = "standard") -> Row:
     start = time.monotonic()
     try:
         session = superoptimize(text(name), name=name, effort=effort, budget=budget)
-        snapshot = session.result()
+        session.result()
         best = session.best
     except MirageError as error:
         return Row(name, seconds=time.monotonic() - start, problem=error.message)
     took = time.monotonic() - start
-    found = len(snapshot.candidates)
     graph, verdict = best.candidate.graph, best.candidate.verdict
     ours = sum(op.kind is OpKind.GRAPH for op in graph.ops)
     return Row(
@@ -84,9 +91,17 @@ def examined(name: str, budget: float, effort: str = "standard") -> Row:
         graph.kernel_count - ours,
         verdict.kind.value if verdict is not None else "",
         best.executable.device,
-        found,
+        best.report.relative_error,
+        len(session.snapshot().candidates),
         took,
+        "" if ours else _why_none(session),
     )
+
+
+def _why_none(session: Session) -> str:
+    """What the session says where nothing of ours runs."""
+    now = session.snapshot()
+    return "; ".join(" ".join(line.split()) for line in (*now.messages, *now.cut))[:WHY]
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -104,26 +119,55 @@ def summary(rows: Sequence[Row]) -> str:
 def add_programs(kinds: Any) -> None:
     """Add `bench programs` to the command line."""
     parser = kinds.add_parser("programs", help="what becomes of programs that people write")
-    parser.add_argument("--programs", default="", help="parts of names, separated by commas; default: all")
+    parser.add_argument("--programs", default="", help="names or parts of them, separated by commas; default: all")
     parser.add_argument("--budget", type=float, default=BUDGET, metavar="SECONDS", help="of search for each program")
     parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th program, from the I-th on")
-    parser.add_argument("--record", metavar="FILE", help="write the rows as JSON, after every program")
+    parser.add_argument("--lanes", type=int, default=1, metavar="N", help=f"so many at once, on {CORES} cores each")
+    parser.add_argument("--record", metavar="FILE", help="write the rows as JSON; those that are there are kept")
+    parser.add_argument("--rows", action="store_true", help="print rows as JSON, one a line, and nothing else")
     parser.set_defaults(run=_run)
+
+
+def chosen(parts: str) -> list[str]:
+    """The programs of these names; a part that is none stands for all that it is part of.
+
+    Raises:
+        OptionError: there is no such program.
+    """
+    wanted = [part for part in parts.split(",") if part]
+    exact, parts_only = set(wanted) & set(PROGRAMS), [part for part in wanted if part not in PROGRAMS]
+    names = [n for n in PROGRAMS if not wanted or n in exact or any(part in n for part in parts_only)]
+    if not names:
+        raise OptionError(f"no program is called like {parts!r}", hint=f"the first is {PROGRAMS[0]}")
+    return names
 
 
 def _run(options: argparse.Namespace) -> int:
     """Print the table; 1 where a program has no kernel."""
-    parts = [part for part in options.programs.split(",") if part]
-    names = [name for name in PROGRAMS if not parts or any(part in name for part in parts)]
-    if not names:
-        raise OptionError(f"no program is called like {options.programs!r}", hint=f"the first is {PROGRAMS[0]}")
-    rows: list[Row] = []
-    sys.stdout.write(HEADER + "\n")
-    for name in share_of(names, options.share):
-        rows.append(examined(name, options.budget))
-        sys.stdout.write(f"{rows[-1]}\n")
+    names = share_of(chosen(options.programs), options.share)
+    record = Path(options.record) if options.record else None
+    kept = [Row(**row) for row in json.loads(record.read_text())] if record and record.exists() else []
+    rows = [row for row in kept if row.program in names]
+    missing = [name for name in names if name not in {row.program for row in rows}]
+    if not options.rows:
+        sys.stdout.write(HEADER + "\n" + "".join(f"{row}\n" for row in rows))
+    for row in (examined(n, options.budget) for n in missing) if options.lanes == 1 else _beside(missing, options):
+        rows.append(row)
+        sys.stdout.write((json.dumps(asdict(row)) if options.rows else str(row)) + "\n")
         sys.stdout.flush()
-        if options.record:
-            Path(options.record).write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    sys.stdout.write(summary(rows) + "\n")
+        if record:
+            record.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    if not options.rows:
+        sys.stdout.write(summary(rows) + "\n")
     return 0 if all(row.executed for row in rows) else 1
+
+
+def _beside(names: Sequence[str], options: argparse.Namespace) -> Iterator[Row]:
+    """Rows as they come, of programs that are searched at the same time, each by an interpreter of its own."""
+    command = (sys.executable, "-m", "mirage_nb", "bench", "programs", "--rows", "--budget", str(options.budget))
+    left = set(names)
+    for _, line in lines_of([(*command, "--programs", name) for name in names], options.lanes, CORES):
+        row = Row(**json.loads(line))
+        left.discard(row.program)
+        yield row
+    yield from (Row(name, problem="its process ended without a row") for name in names if name in left)
