@@ -53,6 +53,12 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def worker_environment() -> dict[str, str]:
+    """The environment of a worker process. A worker has one core: threads that a matrix library would start in each of
+    them are in each other's way."""
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
 def _data_folder(env: Mapping[str, str]) -> Path:
     """Where what a user wants to keep is: not in a cache, unless everything is to be in one folder."""
     if env.get("MIRAGE_NB_HOME"):

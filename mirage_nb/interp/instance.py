@@ -275,7 +275,9 @@ def stacked(tensors: Sequence[FieldTensor]) -> FieldTensor:
     """Tensors of the same shape and parts as one, which counts them in its first dimension."""
 
     def joined(parts: Sequence[Any]) -> Any:
-        return None if any(part is None for part in parts) else np.stack(parts)
+        if any(part is None for part in parts):
+            return None
+        return parts[0][None] if len(parts) == 1 else np.stack(parts)
 
     undefined = None
     if any(x.undefined is not None for x in tensors):
@@ -301,13 +303,16 @@ UNDRAWN = 2**28
 
 
 def _uniform(generator: np.random.Generator, bound: int, shape: Shape) -> Residues:
-    """Uniform numbers below the bound."""
+    """Uniform numbers below the bound; for a large tensor below the largest power of two in it. These are no fewer than
+    the smallest prime of a pool that begins at one, which is what the lemma of Schwartz and Zippel asks for."""
     if math.prod(shape) < LARGE_TENSOR:
         return generator.integers(0, bound, shape, dtype=np.uint64)
     flat = np.empty(math.prod(shape), np.uint32)
+    surplus = np.uint32(33 - bound.bit_length())
     for at in range(0, len(flat), AT_ONCE):
         block = flat[at : at + AT_ONCE]
-        block[:] = generator.integers(0, bound, len(block), dtype=np.uint32)
+        drawn = generator.integers(0, 2**64, (len(block) + 1) // 2, dtype=np.uint64)
+        np.right_shift(drawn.view(np.uint32)[: len(block)], surplus, out=block)
     found: Any = flat.reshape(shape)
     return cast(Residues, found)
 

@@ -2,43 +2,31 @@
 
 In and out: uint64 arrays of residues, NumPy's or those of a library like it on a GPU; modulo one prime (`Modulus`),
 or modulo several side by side (`Moduli`: one for each index of the first dimension). Products of residues stay below
-2^62. Matrix products go through float64 BLAS: directly while a sum of products stays below 2^53, else with both sides
-split into 16-bit limbs, of which three products are taken (Karatsuba).
+2^62. Matrix products are those of `products`.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mirage_nb.interp.undrawn import Undrawn
+from mirage_nb.interp.products import WORD as WORD
+from mirage_nb.interp.products import Residues as Residues
+from mirage_nb.interp.products import product
 
-Residues = NDArray[np.uint64]
-"""Residues; those of a large tensor that was drawn are uint32, which takes half the memory, and results are uint64."""
-
-WORD = np.dtype(np.uint64)
-
-EXACT, WORDS = 2**53, 2**64 - 1
-"""Up to where floats, and words, count exactly."""
-CACHED = 2**19
-"""Elements that are converted to floats at once: as many as stay in the cache."""
-CACHED_ELSEWHERE = 2**26
-"""The same on a GPU, where memory is the limit."""
 CUBE_ROOT = 2**21
 """Products of three residues of primes up to this are words."""
 FEW, FEW_INVERSES = 40, 256
 """Elements up to which large powers, and inverses, are quicker one by one."""
+MANY = 2**10
+"""Elements from which on a quotient is quicker than a remainder."""
 REMEMBERED = 2**14
 """Roots and inverses modulo several primes that are known again."""
-LIMB = np.uint64(16)
-LIMB_MASK = np.uint64(2**16 - 1)
 
 
 class Arithmetic(ABC):
@@ -101,7 +89,7 @@ class Arithmetic(ABC):
         if 0 < x.size < FEW and max(exponents) > FEW and type(x) is np.ndarray:
             at = dict(zip(self.values, exponents, strict=True))
             return self._each(x, lambda number, prime: pow(number, at[prime], prime))
-        modulo, square = self.modulo(x.ndim), self.mul(x, x)
+        square = self.mul(x, x)
         powers = [np.ones_like(square), x, square, self.mul(square, x)]
         rows = np.stack(powers) if len(exponents) > 1 else None
         cubes = max(self.values) <= CUBE_ROOT
@@ -111,13 +99,11 @@ class Arithmetic(ABC):
             if number == 0:
                 np.copyto(result, factor)
                 continue
-            np.multiply(result, result, out=result)
-            np.remainder(result, modulo, out=result)
-            np.multiply(result, result, out=result)
+            result = self.reduced(result * result)
+            result = result * result
             if not cubes:
-                np.remainder(result, modulo, out=result)
-            np.multiply(result, factor, out=result)
-            np.remainder(result, modulo, out=result)
+                result = self.reduced(result)
+            result = self.reduced(result * factor)
         return result
 
     def _each(self, x: Residues, operation: Callable[[int, int], int]) -> Residues:
@@ -128,37 +114,7 @@ class Arithmetic(ABC):
 
     def matmul(self, x: Residues, y: Residues) -> Residues:
         """x @ y, exact for any extents."""
-        inner = x.shape[-1]
-        limbs, exact = _whole, EXACT // (max(self.values) - 1) ** 2
-        if exact < 64 and inner <= WORDS // (max(self.values) - 1) ** 2:
-            return self.reduced(_there(x).astype(WORD, copy=False) @ _there(y))
-        if exact < 64:
-            limbs, exact = _halves, EXACT // 2**34  # sums of two limbs are multiplied
-        if inner <= min(exact, 16):
-            return self._joined(_products(limbs(x), limbs(y)))
-        result = math.prod(x.shape[:-1]) * y.shape[-1]
-        at_once = max(CACHED if isinstance(x, np.ndarray | Undrawn) else CACHED_ELSEWHERE, result)
-        step = min(exact, max(16, at_once * inner // max(1, x.size + y.size)))
-        found = None
-        for start in range(0, inner, exact):
-            total: Floats | None = None
-            for at in range(start, min(start + exact, inner), step):
-                rows = slice(at, min(at + step, start + exact))
-                parts = _products(limbs(x[..., rows]), limbs(y[..., rows, :]))
-                total = parts if total is None else [np.add(a, b, out=a) for a, b in zip(total, parts, strict=True)]
-            assert total is not None
-            joined = self._joined(total)
-            found = joined if found is None else self.add(found, joined)
-        assert found is not None
-        return found
-
-    def _joined(self, products: Floats) -> Residues:
-        """The residues of what limbs of 16 bits, lowest first, stand for."""
-        parts = [self.reduced(part.astype(np.int64).view(np.uint64)) for part in products]
-        if len(parts) == 1:
-            return parts[0]
-        low, middle, high = parts
-        return self.reduced((high << np.uint64(32)) + (middle << LIMB) + low)
+        return product(x, y, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +131,11 @@ class Modulus(Arithmetic):
     def values(self) -> tuple[int, ...]:
         """The prime."""
         return (self.value,)
+
+    def reduced(self, x: Residues) -> Residues:
+        """The residues of any words; NumPy has vector instructions for quotients by one number, none for remainders."""
+        result: Residues = x % self._m if x.size < MANY else x - x // self._m * self._m
+        return result
 
     def of(self, number: int) -> np.uint64:
         """The residue of any integer."""
@@ -263,41 +224,6 @@ class Moduli(Arithmetic):
     def residues(self, number: int, dims: int) -> Residues:
         """The residues of any integer, as a column."""
         return np.array([number % value for value in self.values], np.uint64).reshape(-1, *(1,) * (dims - 1))
-
-
-Floats = list[NDArray[np.float64]]
-
-
-def _there(x: Any) -> Residues:
-    return cast(Residues, x.drawn() if isinstance(x, Undrawn) else x)
-
-
-def _floats(x: Residues) -> NDArray[np.float64]:
-    x = _there(x)
-    signed: type[np.signedinteger[Any]] = np.int64 if x.dtype == WORD else np.int32  # quicker to convert
-    return x.view(signed).astype(np.float64)
-
-
-def _whole(x: Residues) -> Floats:
-    return [_floats(x)]
-
-
-def _halves(x: Residues) -> Floats:
-    """The low and the high 16 bits."""
-    x = _there(x)
-    return [_floats(x & LIMB_MASK), _floats(x >> LIMB)]
-
-
-def _products(x: Floats, y: Floats) -> Floats:
-    """The product of the limbs of both sides, lowest first; the caller keeps sums of products below 2^53."""
-    if len(x) == 1:
-        return [x[0] @ y[0]]
-    (low_x, high_x), (low_y, high_y) = x, y
-    low, high = low_x @ low_y, high_x @ high_y
-    middle = (low_x + high_x) @ (low_y + high_y)
-    middle -= low
-    middle -= high
-    return [low, middle, high]
 
 
 def _inverses(numbers: list[int], prime: int) -> list[int]:

@@ -8,6 +8,7 @@ only in their algebra, so both give a muGraph the same meaning (paper section 2)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -29,6 +30,9 @@ from mirage_nb.ir.graph import result_count
 from mirage_nb.ir.ops import Attrs
 
 T = TypeVar("T")
+
+LARGE, TERMS = 2**16, 256
+"""Elements of a product from which on those of several iterations are taken together, and terms that are enough."""
 
 STRUCTURE = frozenset({OpKind.IN_ITER, OpKind.OUT_SAVER, OpKind.ACCUM, OpKind.GRAPH, OpKind.FUSED})
 """The operators that this walk itself gives a meaning; an algebra has a row for every other one."""
@@ -104,15 +108,17 @@ class _BlockRun(Generic[T]):
         self.accumulators: list[tuple[Op, int]] = []
         self.after: list[tuple[Op, int]] = []
         self.tiles: dict[int, T] = {}
+        self.products = _summed_products(graph)
+        summed = {op.inputs[0] for op, values in graph.definitions() if self.products.keys() & set(values)}
         value = 0
         for op, stage in zip(graph.ops, graph.stages(), strict=True):
             if op.kind is OpKind.ACCUM:
                 self.accumulators.append((op, value))
             elif stage is None:
                 self._step(op, value, self.values)
-            elif stage == 0 or op.kind is OpKind.IN_ITER:
+            elif (stage == 0 or op.kind is OpKind.IN_ITER) and value not in summed:
                 self.body.append((op, value))
-            else:
+            elif value not in summed:
                 self.after.append((op, value))
             if op.kind is OpKind.IN_ITER:
                 self.tiles[value] = self._split(args, op)
@@ -133,12 +139,21 @@ class _BlockRun(Generic[T]):
 
     def _loop(self) -> None:
         states: dict[int, tuple[T, ...]] = {value: () for _, value in self.accumulators}
+        waiting: dict[int, list[list[T]]] = {value: [] for value in self.products}
         for index in range(self.graph.loop):
             local = dict(self.values)
             self._iterate(index, local)
             for op, value in self.accumulators:
                 assert isinstance(op.attrs, AccumAttrs)
-                operands = [_read(local, v, op) for v in op.inputs]
+                product = self.products.get(value)
+                operands = [_read(local, v, op) for v in (op if product is None else product).inputs]
+                if product is not None:
+                    waiting[value].append(operands)
+                    terms = len(waiting[value]) * self.graph.types[product.inputs[0]].shape[-1]
+                    if terms < TERMS and index + 1 < self.graph.loop:
+                        continue
+                    operands = [self._product(product, waiting[value])]
+                    waiting[value] = []
                 if op.attrs.kind is AccumKind.CONCAT:
                     states[value] += tuple(operands)
                 else:
@@ -147,6 +162,17 @@ class _BlockRun(Generic[T]):
             assert isinstance(op.attrs, AccumAttrs)
             dim, state = op.attrs.dim, states[value]
             self.values[value] = state[0] if dim is None else self.algebra.join(state, dim, self.batch)
+
+    def _product(self, op: Op, operands: Sequence[Sequence[T]]) -> T:
+        """The sum of some products: that of all left sides beside each other with all right sides below each other."""
+        if len(operands) == 1:
+            return self.algebra.apply(op.kind, operands[0], op.attrs, self.batch)
+        ranks = [len(self.graph.types[v].shape) for v in op.inputs]
+        joined = [
+            self.algebra.join(parts, rank - back, self.batch)
+            for parts, rank, back in zip(zip(*operands, strict=True), ranks, (1, 2), strict=True)
+        ]
+        return self.algebra.apply(op.kind, joined, op.attrs, self.batch)
 
     def _iterate(self, index: int, values: dict[int, T]) -> None:
         for op, value in self.body:
@@ -175,6 +201,24 @@ class _BlockRun(Generic[T]):
         assert isinstance(attrs, OutSaverAttrs)
         tile = _read(self.values, op.inputs[0], op)
         return self.algebra.view(tile, arrays.Place(attrs.omap, self.graph.grid, attrs.shape))
+
+
+def _summed_products(graph: BlockGraph) -> dict[int, Op]:
+    """For accumulators that add up large products that nothing else reads, these products: those of several iterations
+    are one with a longer inner dimension."""
+    if not graph.has_loop:
+        return {}
+    made = {values[0]: op for op, values in graph.definitions() if op.kind is OpKind.MATMUL}
+    uses, blocks = graph.uses(), math.prod(graph.grid)
+    return {
+        values[0]: made[op.inputs[0]]
+        for op, values in graph.definitions()
+        if isinstance(op.attrs, AccumAttrs)
+        and (op.attrs.kind, op.attrs.dim) == (AccumKind.SUM, None)
+        and op.inputs[0] in made
+        and len(uses[op.inputs[0]]) == 1
+        and blocks * graph.types[op.inputs[0]].elements >= LARGE
+    }
 
 
 def _read(values: dict[int, T], value: int, op: Op) -> T:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.errors import VerificationError
 from mirage_nb.interp.instance import LARGE_TENSOR, UNDRAWN
-from mirage_nb.ir import AccumAttrs, BlockGraph, KernelGraph, OpKind
+from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, InIterAttrs, KernelGraph, OpKind
 from mirage_nb.ir.graph import Graph, Op
 
 TOO_LARGE = "the field values of these graphs do not fit into memory"
@@ -55,17 +55,29 @@ def work(graph: KernelGraph) -> Work:
 
 
 def _in_block(block: BlockGraph) -> Iterator[Work]:
-    """Operators of the loop body and accumulators are applied in every iteration, the others once."""
-    blocks = math.prod(block.grid)
+    """Operators of the loop body and accumulators are applied in every iteration, the others once. What all blocks
+    along a grid dimension have alike is computed once."""
+    varies: dict[int, frozenset[int]] = {}
     for (op, values), stage in zip(block.definitions(), block.stages(), strict=True):
-        found = _one(block, op, values, blocks)
+        spread = frozenset[int]().union(*(varies[v] for v in op.inputs))
+        if isinstance(op.attrs, InIterAttrs):
+            spread = frozenset(number for number, dim in enumerate(op.attrs.imap) if dim is not None)
+        varies |= dict.fromkeys(values, spread)
+        found = _one(block, op, values, math.prod(block.grid[number] for number in spread))
         times = block.loop if stage == 0 or op.kind is OpKind.ACCUM else 1
-        kept = op.kind is OpKind.ACCUM and isinstance(op.attrs, AccumAttrs) and op.attrs.dim is not None
-        yield Work(times * found.steps, found.elements if kept else times * found.elements, found.largest)
+        computed = 1 if _is_kept(op) else times
+        yield Work(times * found.steps, computed * found.elements, found.largest)
+        if op.kind is OpKind.OUT_SAVER:  # all blocks have one, whatever they have alike
+            yield Work(0, 0, 8 * math.prod(block.grid) * block.types[op.inputs[0]].elements)
+
+
+def _is_kept(op: Op) -> bool:
+    """Whether an accumulator keeps the tiles that it is given as they are."""
+    return isinstance(op.attrs, AccumAttrs) and (op.attrs.dim is not None or op.attrs.kind is AccumKind.HOLD)
 
 
 def _one(graph: Graph, op: Op, values: Sequence[int], blocks: int) -> Work:
-    """One application of an operator in all blocks."""
+    """One application of an operator in so many different blocks."""
     if op.kind is OpKind.IN_ITER:  # a view
         return Work(1, 0, 0)
     sizes = [blocks * graph.types[v].elements for v in values]
@@ -82,7 +94,7 @@ def _factor(graph: Graph, op: Op) -> int:
 def check_work(graph: KernelGraph) -> None:
     """Raise VerificationError where a trial takes longer, or more memory, than there is."""
     found = work(graph)
-    needed, there = max(found.largest, held_bytes(graph)), _memory()
+    needed, there = found.largest + held_bytes(graph), _memory()
     if needed > there:
         sizes = f"about {needed / 2**30:.0f} GiB, and this machine has {there / 2**30:.0f}"
         raise VerificationError(f"{TOO_LARGE}: {sizes}", hint=SMALLER)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from mirage_nb.errors import SearchError
+from mirage_nb.settings import worker_environment
 
 T = TypeVar("T")
 
@@ -271,6 +272,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._complaints,
+                env=worker_environment(),
                 start_new_session=True,
             )
         self._ready = False
