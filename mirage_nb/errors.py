@@ -81,6 +81,10 @@ class ShapeError(MirageError):
     """Shapes that do not fit the operator, or an axis that the tensor does not have."""
 
 
+class NamedSizeError(ShapeError):
+    """A size that is known at launch only, where a number is needed."""
+
+
 class TraceError(MirageError):
     """A module or function of PyTorch that is no tensor program, or that PyTorch cannot export."""
 

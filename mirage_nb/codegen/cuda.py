@@ -7,12 +7,15 @@ environment, same text in every run). Invariant: the source calls nothing but th
 from __future__ import annotations
 
 from fractions import Fraction
+from math import prod
 
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
+from mirage_nb.codegen.reach import Reaches, reaches
 from mirage_nb.codegen.tile_program import LINE_BYTES, ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.sizes import sized
 from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.optimize.overlap import Overlap
@@ -44,7 +47,7 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
             f"outputs {', '.join(graph.output_names)}: two of them are one value",
             hint="save the value twice: every output has memory of its own",
         )
-    constants = graph.uniform()
+    constants, where = graph.uniform(), sized(graph)
     parts = [HEADER]
     launches: list[Launch | LibraryCall] = []
     aliases, copies = _views(graph)
@@ -58,7 +61,8 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
             launches.append(LibraryCall(op, op.inputs, values[0], index))
             continue
         literals = {i: constants[v] for i, v in enumerate(op.inputs) if v in constants}
-        launch, text = _kernel(index, block_plan, literals, plan, values)
+        reach = reaches(graph, where, index, values)
+        launch, text = _kernel(index, block_plan, literals, plan, values, reach)
         parts.append(text)
         launches.append(launch)
     temporaries = tuple(
@@ -96,6 +100,7 @@ def _kernel(
     literals: dict[int, Fraction],
     plan: Plan,
     values: tuple[int, ...],
+    reach: Reaches,
 ) -> tuple[Launch, str]:
     graph, overlap = plan.graph, plan.overlaps[index]
     operands = graph.ops[index].inputs
@@ -103,14 +108,18 @@ def _kernel(
         if type_.elements >= INDEX_LIMIT:
             raise EmitError(f"a tensor of {type_} has more than 2^31 elements", hint="split it over several calls")
     if block_plan.program is not None:
-        return _program(index, block_plan.program, overlap, operands, values)
-    text = KernelText(f"kernel{index}", block_plan, literals, tuple(graph.types[v] for v in values), overlap)
+        return _program(index, block_plan.program, overlap, operands, values, reach)
+    text = KernelText(f"kernel{index}", block_plan, literals, tuple(graph.types[v] for v in values), overlap, reach)
     grid = (*block_plan.block.grid, 1, 1)[:3]
     args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),
         *(TensorArg(v) for v in values),
         *(MapArg(operands[arg], box.rows, box.columns, box.box, box.swizzle) for arg, box in text.tensor_maps()),
     )
+    for arg, box in text.tensor_maps():
+        rows = reach.operands[arg].factor * prod(block_plan.block.args[arg].shape[1:-1]) if arg in reach.operands else 0
+        if rows % box.fold:
+            raise EmitError(f"tensor maps join {box.fold} rows of an operand", hint="without `bulk` there are none")
     source = text.text()
     launch = Launch(
         f"kernel{index}",
@@ -120,15 +129,22 @@ def _kernel(
         args,
         index,
         overlap.behind,
+        bool(reach),
+        reach.cut,
     )
     return launch, source
 
 
 def _program(
-    index: int, program: Program, overlap: Overlap, operands: tuple[int, ...], values: tuple[int, ...]
+    index: int,
+    program: Program,
+    overlap: Overlap,
+    operands: tuple[int, ...],
+    values: tuple[int, ...],
+    reach: Reaches,
 ) -> tuple[Launch, str]:
-    """A kernel that was planned as a tile program."""
-    text = ProgramText(f"kernel{index}", program, overlap)
+    """A kernel that was planned as a tile program: its blocks walk over what there is."""
+    text = ProgramText(f"kernel{index}", program, overlap, reach)
     args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),
         *(TensorArg(v) for v in values),
@@ -136,4 +152,5 @@ def _program(
     )
     shared = max(program.shared_bytes, overlap.least_shared)
     grid = (program.blocks, 1, 1)
-    return Launch(f"kernel{index}", grid, program.threads, shared, args, index, overlap.behind), text.text()
+    launch = Launch(f"kernel{index}", grid, program.threads, shared, args, index, overlap.behind, bool(reach))
+    return launch, text.text()

@@ -95,7 +95,7 @@ class HeldText:
             with self._slots(type_.shape, kept) as (slot, index):
                 dim = len(type_.shape) - 1 if width > 1 else None
                 at = broadcast_index(index, type_.shape)
-                source = operand_leaf(self.scope.block, attrs, at, Index(), dim, width)
+                source = operand_leaf(self.scope, attrs, at, Index(), dim, width)
                 assert source.whole or width == 1
                 out.line(f"h{value}[{slot}] = {loaded(width, source)};")
 

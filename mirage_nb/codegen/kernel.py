@@ -23,6 +23,7 @@ from mirage_nb.codegen.maps import (
     walk,
 )
 from mirage_nb.codegen.matmul import emit_finish_matmul, emit_matmul, registers
+from mirage_nb.codegen.reach import EXTENT, Reaches
 from mirage_nb.codegen.reader import Scope
 from mirage_nb.codegen.reduce import emit_finish_reduce, emit_reduce, share
 from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
@@ -45,11 +46,12 @@ class KernelText:
         literals: dict[int, Fraction],
         outputs: tuple[TensorType, ...],
         overlap: Overlap,
+        reaches: Reaches,
     ) -> None:
         self.name = name
         self.plan = plan
         self.block = plan.block
-        self.scope = Scope(plan, literals)
+        self.scope = Scope(plan, literals, reaches)
         self.out = Writer()
         self.outputs = outputs
         self.dependence = Dependence(self.out, self.scope, overlap)
@@ -109,8 +111,9 @@ class KernelText:
         inputs = [f"const {c_type(self.block.args[i].dtype)}*{word} x{i}" for i, word in still.items()]
         outputs = [f"{c_type(t.dtype)}* __restrict__ o{i}" for i, t in enumerate(self.outputs)]
         maps = [f"const __grid_constant__ TensorMap map{value}" for value, _, _ in self.ring.tensor_maps]
+        size = [f"const int32_t {EXTENT}"] if self.scope.reaches else []
         head = f'extern "C" __global__ void __launch_bounds__({self.plan.options.threads}, 1)'
-        return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps])})"
+        return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps, *size])})"
 
     def _names(self) -> None:
         out = self.out

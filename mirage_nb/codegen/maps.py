@@ -210,7 +210,8 @@ def output_leaf(
         offset = offset + place * stride
     leaf = Leaf(output, offset.bare, (offset + named("v", width)).bare, offset.multiple_of(width), True)
     over = [(part.limit + 1) * extent > whole for part, extent, whole in zip(parts, tile, out_type.shape, strict=True)]
-    return masked(leaf, at, out_type.shape, over, len(tile) - 1 if width > 1 else None, width)
+    reach = scope.reaches.outputs.get(int(output.removeprefix("o")))
+    return masked(leaf, at, out_type.shape, over, len(tile) - 1 if width > 1 else None, width, reach)
 
 
 def store_vector(out: Writer, reader: Reader, result: str, leaf: Leaf, dtype: DType) -> None:

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from mirage_nb.codegen.index import Index, linear, named, unravel
 from mirage_nb.codegen.operators import CUDA, number
+from mirage_nb.codegen.reach import Reach, Reaches
 from mirage_nb.ir import (
     BlockGraph,
     ConstAttrs,
@@ -39,12 +40,13 @@ Multi = tuple[Index, ...]
 class Scope:
     """What all readers of one kernel share.
 
-    literals: operands of the kernel that are constants. ops, results: per value, its operator and which of
-    the operator's results it is. first: per operator, its first value (-1: none).
+    literals: operands of the kernel that are constants. reaches: how far tensors go that end with a size. ops, results:
+    per value, its operator and which of the operator's results it is. first: per operator, its first value (-1: none).
     """
 
     plan: BlockPlan
     literals: dict[int, Fraction]
+    reaches: Reaches = field(default_factory=Reaches)
     ops: dict[int, Op] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
     first: list[int] = field(default_factory=list)
@@ -167,13 +169,14 @@ class Reader:
                 return self.compute(value, index, dim)
 
     def _literal(self, value: int, index: Multi, dim: int | None) -> str:
-        op, block = self.scope.ops[value], self.scope.block
+        op = self.scope.ops[value]
         match op.attrs:
             case ConstAttrs(value=constant):
                 return number(constant)
             case InIterAttrs() as attrs:
                 literal = number(self.scope.literals[attrs.arg])
-                leaf = operand_leaf(block, attrs, index, named("iteration", block.loop), dim, self.width)
+                iteration = named("iteration", self.scope.block.loop)
+                leaf = operand_leaf(self.scope, attrs, index, iteration, dim, self.width)
                 if not leaf.inside:
                     return literal
                 name = self.fresh(f"x{value}")
@@ -355,7 +358,7 @@ def locate(scope: Scope, value: int, index: Multi, dim: int | None, width: int =
     if plan.places[value] is not Place.SHARED:
         attrs = scope.ops[value].attrs
         assert isinstance(attrs, InIterAttrs)
-        return operand_leaf(scope.block, attrs, index, named("iteration", scope.block.loop), dim, width)
+        return operand_leaf(scope, attrs, index, named("iteration", scope.block.loop), dim, width)
     buffer = plan.buffer(value)
     layout = buffer.layout
     # Ring slots are chosen by the pointer; partial sums are added up by the reader.
@@ -386,29 +389,41 @@ def strided(pointer: str, index: Multi, strides: tuple[int, ...], dim: int | Non
     return Leaf(pointer, offset.bare, element.bare, stride == 1 and offset.multiple_of(width), dim is not None)
 
 
-def masked(leaf: Leaf, at: Multi, shape: Shape, overhanging: Sequence[bool], dim: int | None, width: int) -> Leaf:
-    """An access at `at` to a tensor of `shape`, kept before its end in the dimensions over which tiles hang."""
+def masked(
+    leaf: Leaf,
+    at: Multi,
+    shape: Shape,
+    overhanging: Sequence[bool],
+    dim: int | None,
+    width: int,
+    reach: Reach | None = None,
+) -> Leaf:
+    """An access at `at` to a tensor of `shape`, kept before its end in the dimensions over which tiles hang; `reach`:
+    where its outermost dimension ends, if that is known at launch."""
+    units, ends = [*shape], [str(extent) for extent in shape]
+    if reach is not None:
+        overhanging = (not reach.whole, *overhanging[1:])
+        units[0], ends[0] = reach.factor, str(reach)
     if not any(overhanging):
         return leaf
-    crossing = dim is not None and overhanging[dim] and (shape[dim] % width > 0 or not at[dim].multiple_of(width))
+    crossing = dim is not None and overhanging[dim] and (units[dim] % width > 0 or not at[dim].multiple_of(width))
     moved = tuple(part + named("v", width) if d == dim else part for d, part in enumerate(at))
     inside, each_inside = (
-        " && ".join(
-            f"{part.bare} < {extent}" for part, extent, over in zip(index, shape, overhanging, strict=True) if over
-        )
+        " && ".join(f"{part.bare} < {end}" for part, end, over in zip(index, ends, overhanging, strict=True) if over)
         for index in (at, moved)
     )
     return replace(leaf, whole=leaf.whole and not crossing, inside=inside, each_inside=each_inside)
 
 
 def operand_leaf(
-    block: BlockGraph, attrs: InIterAttrs, index: Multi, iteration: Index, dim: int | None, width: int
+    scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, dim: int | None, width: int
 ) -> Leaf:
     """Where `width` elements along `dim` of a tile lie in its operand, the first at `index` of the tile."""
+    block, reach = scope.block, scope.reaches.operands.get(attrs.arg)
     shape = block.args[attrs.arg].shape
     at = tuple(first + part for first, part in zip(device_start(block, attrs, iteration), index, strict=True))
     leaf = strided(f"x{attrs.arg}", at, row_major(shape), dim, width)
-    return masked(leaf, at, shape, block.overhanging(attrs), dim, width)
+    return masked(leaf, at, shape, block.overhanging(attrs), dim, width, reach)
 
 
 def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Index:

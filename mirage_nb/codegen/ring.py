@@ -57,7 +57,7 @@ def emit_load(out: Writer, scope: Scope, step: Step, iteration: Index, stem: str
         return
     with each(out, scope, walked) as index:
         leaf = locate(scope, step.value, index, None)
-        source = operand_leaf(scope.block, attrs, index, iteration, None, 1)
+        source = operand_leaf(scope, attrs, index, iteration, None, 1)
         valid = f", {source.inside} ? {nbytes} : 0" if source.inside else ""
         target = f"{stem}{step.value} + {leaf.offset}"
         out.line(f"cp_async<{nbytes}>({target}, {source.pointer} + {source.offset}{valid});")
@@ -99,7 +99,7 @@ def _load_elements(out: Writer, scope: Scope, step: Step, walked: Walk, iteratio
 
 def _brought(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, element: str, wide: bool) -> str:
     """An element of an operand, or a vector that may begin anywhere and ends where the rows do."""
-    source = operand_leaf(scope.block, attrs, index, iteration, None, 1)
+    source = operand_leaf(scope, attrs, index, iteration, None, 1)
     operand = scope.block.args[attrs.arg]
     brought, zero = f"{source.pointer}[{source.offset}]", f"from_float<{element}>(0.0f)"
     if wide:
@@ -107,7 +107,9 @@ def _brought(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, e
         if scope.block.overhanging(attrs)[-1]:
             column = device_start(scope.block, attrs, iteration)[-1] + index[-1]
             ends = f", {operand.shape[-1]} - {column}"
-        brought = f"load_anywhere<{VECTOR}>({source.pointer}, {source.offset}, {operand.elements}{ends})"
+        reach = scope.reaches.operands.get(attrs.arg)
+        last = f"{reach} * {operand.elements // operand.shape[0]}" if reach is not None else str(operand.elements)
+        brought = f"load_anywhere<{VECTOR}>({source.pointer}, {source.offset}, {last}{ends})"
         zero = f"Vec<{element}, {VECTOR}>{{}}"
     return f"{source.inside} ? {brought} : {zero}" if source.inside else brought
 
@@ -124,7 +126,7 @@ def _copy_width(scope: Scope, step: Step, iteration: Index) -> int:
         if shape[-1] % width or any(s % width for s in layout.strides[:-1]):
             continue
         index = Walk(shape, width).index()[1]
-        if operand_leaf(scope.block, attributes(scope, step), index, iteration, len(shape) - 1, width).whole:
+        if operand_leaf(scope, attributes(scope, step), index, iteration, len(shape) - 1, width).whole:
             return width
     return 0
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
 from mirage_nb.codegen.tile_values import ValueText
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.optimize.overlap import Overlap
@@ -74,11 +75,13 @@ def start(tile: Tile, at: tuple[Index, ...]) -> tuple[Index, Index]:
 
 @dataclass(slots=True)
 class ProgramText:
-    """Writes one kernel. `uncommitted`: products were printed that no group has yet."""
+    """Writes one kernel. `uncommitted`: products were printed that no group has yet. `reaches`: how far its tensors go
+    that end where a size does, which is known at launch."""
 
     name: str
     program: Program
     overlap: Overlap
+    reaches: Reaches = field(default_factory=Reaches)
     out: Writer = field(default_factory=Writer)
     uncommitted: bool = False
 
@@ -133,8 +136,9 @@ class ProgramText:
             inputs.append(f"const {c_type(program.tile(f'x{number}').dtype)}*{word} x{number}")
         outputs = [f"{c_type(program.tile(name).dtype)}* __restrict__ {name}" for name in program.outputs]
         maps = [f"const __grid_constant__ TensorMap {box.name}" for box in self.tensor_maps()]
+        size = [f"const int32_t {EXTENT}"] if self.reaches else []
         head = f'extern "C" __global__ void __launch_bounds__({program.threads}, 1)'
-        return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps])})"
+        return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps, *size])})"
 
     def _shared(self) -> None:
         """Tiles and barriers; the barriers exist for all threads behind the first meeting of the block."""
@@ -216,36 +220,54 @@ class ProgramText:
                 case _:
                     self._statement(statement)
         if values:
-            ValueText(self.out, self.program, tuple(values)).emit()
+            ValueText(self.out, self.program, tuple(values), self._ends()).emit()
 
     @contextmanager
     def _walk(self, walk: Walk) -> Iterator[None]:
         """The points of this block, decoded into their counters."""
-        out, counters = self.out, walk.counters
-        points = 1
-        for _, extent in counters:
-            points *= extent
+        out, counters, sized = self.out, walk.counters, self._sized_counter()
+        counts = {name: str(extent) for name, extent in counters}
+        if sized in counts and self.reaches.cut is not None:
+            per = self.reaches.cut.per
+            rounded = f"{EXTENT} * {per.denominator} + {per.numerator - 1}"
+            out.line(f"const int {sized}_count = ({rounded}) / {per.numerator};")
+            counts[sized] = f"{sized}_count"
+        points = _product([*counts.values()])
         with out.block(f"for (int point = (int)blockIdx.x; point < {points}; point += {self.program.blocks})"):
-            last = counters[-2:]
-            area = 1
-            for _, extent in last:
-                area *= extent
-            rest, below = f"point / {area}", points // area
-            for name, extent in counters[:-2]:
-                below //= extent
-                outer = f"{rest} / {below}" if below > 1 else rest
-                out.line(f"const int {name} = {outer} % {extent};")
-            place = f"point % {area}" if points > area else "point"
+            last, outer = counters[-2:], counters[:-2]
+            area = _product([counts[name] for name, _ in last])
+            for place, (name, _) in enumerate(outer):
+                below = _product([counts[n] for n, _ in outer[place + 1 :]])
+                rest = f"point / {area}" + (f" / {below}" if below != "1" else "")
+                out.line(f"const int {name} = {rest} % {counts[name]};")
+            here = f"point % {area}" if outer else "point"
             if len(last) == 1:
-                out.line(f"const int {last[0][0]} = {place};")
+                out.line(f"const int {last[0][0]} = {here};")
             elif last:
-                (row, rows), (column, columns) = last
-                band = walk.group * columns
-                out.line(f"const int place = {place}, band = place / {band}, first = band * {walk.group};")
-                height = f"{rows} - first < {walk.group} ? {rows} - first : {walk.group}"
-                out.line(f"const int height = {height if rows % walk.group else walk.group};")
+                (row, rows), (column, _) = last
+                band = _product([str(walk.group), counts[column]])
+                out.line(f"const int place = {here}, band = place / {band}, first = band * {walk.group};")
+                left = f"{counts[row]} - first"
+                even = rows % walk.group == 0 and sized != row
+                height = str(walk.group) if even else f"{left} < {walk.group} ? {left} : {walk.group}"
+                out.line(f"const int height = {height};")
                 out.line(f"const int {row} = first + place % {band} % height, {column} = place % {band} / height;")
             yield
+
+    def _sized_counter(self) -> str:
+        """The counter along the size; empty where there is none of its own."""
+        found = set()
+        for statement in self._all():
+            if isinstance(statement, Store) and self.program.operand(statement.target) in self.reaches.outputs:
+                found.add(tuple(name for name, _ in statement.at[0].terms if name != PART))
+        names = found.pop() if len(found) == 1 else ()
+        return names[0] if len(names) == 1 else ""
+
+    def _ends(self) -> dict[str, Reach]:
+        """Where global tensors end along the size; blocks go no further than that where they count along it."""
+        counted = bool(self._sized_counter())
+        both = {"x": self.reaches.operands, "o": self.reaches.outputs}
+        return {f"{k}{n}": replace(r, whole=r.whole and counted) for k, ends in both.items() for n, r in ends.items()}
 
     def _advance(self, ring: Pipeline, name: str = "stage") -> None:
         phase = f"{ring.name}_phase ^= 1;" if name == "stage" else ""
@@ -335,6 +357,18 @@ class ProgramText:
             with out.block(f"if ({behind})" if behind else ""):
                 out.line(f"if (lane == 0) mbarrier_arrive({ring.name}_empty + {ring.name}_kept);")
                 self._advance(ring, "kept")
+
+
+def _product(counts: list[str]) -> str:
+    """A C expression for a product, in brackets where it needs them."""
+    number, names = 1, []
+    for count in counts:
+        if count.isdecimal():
+            number *= int(count)
+        else:
+            names.append(count)
+    parts = [*names, *([str(number)] if number > 1 or not names else [])]
+    return parts[0] if len(parts) == 1 else f"({' * '.join(parts)})"
 
 
 def right_axis(left: Tile, right: Tile) -> str:

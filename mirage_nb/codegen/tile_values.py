@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mirage_nb.codegen.operators import CUDA, number
+from mirage_nb.codegen.reach import Reach
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import DType
 from mirage_nb.tile.instructions import Place
@@ -39,10 +40,16 @@ class Access:
 
 
 class ValueText:
-    """Writes them."""
+    """Writes them. `ends`: of global tensors that end where a size does, which is known at launch."""
 
-    def __init__(self, out: Writer, program: Program, statements: tuple[Number | Read | Map | Store, ...]) -> None:
-        self.out, self.program, self.statements = out, program, statements
+    def __init__(
+        self,
+        out: Writer,
+        program: Program,
+        statements: tuple[Number | Read | Map | Store, ...],
+        ends: dict[str, Reach],
+    ) -> None:
+        self.out, self.program, self.statements, self.ends = out, program, statements, ends
         self.stores = [s for s in statements if isinstance(s, Store)]
         self.reads = [s for s in statements if isinstance(s, Read)]
         held = [t for t in program.tiles if t.place is Place.REGISTER]
@@ -186,7 +193,7 @@ class ValueText:
         terms: dict[str, int] = {}
         checks: list[str] = []
         stride, const = tile.elements, 0
-        for axis, extent, place in zip(tile.axes, tile.shape, at, strict=True):
+        for dim, (axis, extent, place) in enumerate(zip(tile.axes, tile.shape, at, strict=True)):
             stride //= extent
             const += place.const * stride
             inner = {self.row_axis: "row", self.column_axis: column}.get(axis, "0") if axis else "0"
@@ -194,9 +201,10 @@ class ValueText:
             for counter, factor in (*place.terms, *(((inner, 1),) if inner != "0" else ())):
                 terms[counter] = terms.get(counter, 0) + factor * stride
             last = place.const + sum(f * self.most.get(c, 0) for c, f in place.terms) + size
-            if last > extent:
+            end = self.ends.get(name) if not dim else None
+            if last > extent if end is None else not end.whole:
                 here = {**dict(place.terms), **({inner: 1} if inner != "0" else {})}
-                checks.append(f"{_sum(here, place.const)} < {extent}")
+                checks.append(f"{_sum(here, place.const)} < {extent if end is None else end}")
         matrix = {self.row_axis, self.column_axis} <= set(tile.axes)
         contiguous = bool(tile.axes) and tile.axes[-1] == self.column_axis
         width = tile.shape[-1] if tile.shape else 1

@@ -48,16 +48,35 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """A named extent that is known at launch: a number from `least` to `most`."""
+
+    name: str
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.name} from {self.least} to {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """A named input of a kernel graph.
 
     `dims`: what its author calls the dimensions, "" where nothing; for people to read. Equality and digests leave
-    them out.
+    them out. `size`: what the outermost dimension is a multiple of, if that is known at launch only; the type is that
+    of its largest extent then (`ir.sizes`).
     """
 
     name: str
     type: TensorType
     dims: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    size: Size | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        size, shape = self.size, self.type.shape
+        if size is not None and not (1 <= size.least <= size.most > 1 and shape and shape[0] % size.most == 0):
+            raise GraphError(f"{self.name}: {self.type} has no outermost dimension for {size}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,6 +458,8 @@ def _spelled(graph: Graph) -> str:
     """All of a graph, by all its fields, where `repr` has a line for people."""
     ops = f"({', '.join(map(_spelled_op, graph.ops))}{',' if len(graph.ops) == 1 else ''})"
     rest = "".join([f", {name}={getattr(graph, name)!r}" for name in _NAMES[type(graph)][1:]])
+    if isinstance(graph, KernelGraph) and any(i.size is not None for i in graph.inputs):
+        rest += f", sizes={[i.size for i in graph.inputs]}"
     return f"{type(graph).__name__}(ops={ops}{rest})"
 
 

@@ -26,7 +26,7 @@ from mirage_nb.ir.fields import (
     whole,
     write_attrs,
 )
-from mirage_nb.ir.graph import BlockGraph, G, Graph, Input, KernelGraph, Op, ThreadGraph
+from mirage_nb.ir.graph import BlockGraph, G, Graph, Input, KernelGraph, Op, Size, ThreadGraph
 from mirage_nb.ir.ops import KINDS, OpKind
 
 SCHEMA = "mugraph"
@@ -56,7 +56,8 @@ def to_plain(graph: KernelGraph) -> dict[str, Any]:
 
 def _written(i: Input) -> dict[str, Any]:
     dims = {"dims": list(i.dims)} if any(i.dims) else {}
-    return {"name": i.name, "dtype": i.type.dtype.value, "shape": list(i.type.shape), **dims}
+    size = {"size": [i.size.name, i.size.least, i.size.most]} if i.size is not None else {}
+    return {"name": i.name, "dtype": i.type.dtype.value, "shape": list(i.type.shape), **dims, **size}
 
 
 def _operators(graph: Graph) -> list[dict[str, Any]]:
@@ -106,7 +107,7 @@ def from_plain(plain: object) -> KernelGraph:
 
 
 def _input(item: object) -> Input:
-    record = _record(item, "an input", ("name", "dtype", "shape"), ("dims",))
+    record = _record(item, "an input", ("name", "dtype", "shape"), ("dims", "size"))
     dtype = DTYPE_NAMES.get(record["dtype"]) if isinstance(record["dtype"], str) else None
     if dtype is None:
         raise FormatError(f"unknown element type {shown(record['dtype'])}")
@@ -116,9 +117,21 @@ def _input(item: object) -> Input:
     dims = tuple(name(called) for called in _list(record.get("dims", []), "dims"))
     if dims and len(dims) != len(shape):
         raise FormatError(f"{len(dims)} names for {len(shape)} dimensions")
-    found = Input(name(record["name"]), TensorType(shape, dtype), dims)
+    try:
+        found = Input(name(record["name"]), TensorType(shape, dtype), dims, _size(record.get("size")))
+    except GraphError as error:
+        raise FormatError(error.message) from error
     check_size(found.type.shape)
     return found
+
+
+def _size(item: object) -> Size | None:
+    if item is None:
+        return None
+    parts = _list(item, "a size")
+    if len(parts) != 3:
+        raise FormatError("a size is a name, its least extent and its largest")
+    return Size(name(parts[0]), whole(parts[1]), whole(parts[2]))
 
 
 class _Reader:

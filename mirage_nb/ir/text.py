@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError, SourceSpan
@@ -38,7 +38,7 @@ from mirage_nb.ir.fields import (
     whole,
     write_attrs,
 )
-from mirage_nb.ir.graph import BlockGraph, G, Graph, Input, KernelGraph, Op, ThreadGraph
+from mirage_nb.ir.graph import BlockGraph, G, Graph, Input, KernelGraph, Op, Size, ThreadGraph
 from mirage_nb.ir.ops import KINDS, OpKind, Shape
 
 HEADER = "mugraph"
@@ -50,12 +50,16 @@ TYPE_COLUMN = 56
 def print_graph(graph: KernelGraph) -> str:
     """The text of a graph. Raises ProgramSizeError for constants of more than a thousand digits."""
     lines = [f"{HEADER} {VERSION}"]
-    lines += [f"input %{value} {_quoted(i.name)} {i.type}" for value, i in enumerate(graph.inputs)]
+    lines += [f"input %{value} {_quoted(i.name)} {i.type}{_sized(i)}" for value, i in enumerate(graph.inputs)]
     lines += _operators(graph, "")
     lines += [
         f"output %{value} {_quoted(label)}" for value, label in zip(graph.outputs, graph.output_names, strict=True)
     ]
     return "\n".join(lines) + "\n"
+
+
+def _sized(i: Input) -> str:
+    return "" if i.size is None else f" size {_quoted(i.size.name)} {i.size.least} {i.size.most}"
 
 
 def _operators(graph: Graph, indent: str) -> Iterator[str]:
@@ -310,6 +314,9 @@ class _Reader:
             raise line.error(f"input %{number} comes here", 1)
         try:
             found = Input(line.label(), line.type())
+            if line.found("size"):
+                size = Size(line.label(), line.integer("the least extent"), line.integer("the largest extent"))
+                found = replace(found, size=size)
             line.end()
             check_size(found.type.shape)
         except MirageError as error:

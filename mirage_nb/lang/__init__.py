@@ -3,6 +3,6 @@
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
 from mirage_nb.lang.program import TensorProgram, load, parse
 from mirage_nb.lang.reference import reference
-from mirage_nb.lang.statements import Remark
+from mirage_nb.lang.remarks import Remark
 
 __all__ = ["FUNCTIONS", "OPERATORS", "Remark", "TensorProgram", "load", "parse", "reference"]

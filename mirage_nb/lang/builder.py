@@ -13,7 +13,7 @@ from typing import NewType
 
 from mirage_nb.errors import ProgramSizeError, ProgramSyntaxError, SourceSpan
 from mirage_nb.ir.dtypes import DType, MemSpace, TensorType
-from mirage_nb.ir.graph import Input, KernelGraph, Op, infer
+from mirage_nb.ir.graph import Input, KernelGraph, Op, Size, infer
 from mirage_nb.ir.ops import OPS, Attrs, Level, OpKind, Shape, Trait, show_shape
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.limits import MAX_ELEMENTS, MAX_OPERATORS, MAX_RANK
@@ -51,10 +51,13 @@ class Builder:
         self._numbers: dict[Value, Number] = {}
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}
 
-    def declare(self, name: str, tensor: TensorType, dims: tuple[str, ...] = ()) -> Value:
-        """A new input; `dims`: what the text calls its dimensions. Raises ProgramSizeError beyond the limits."""
+    def declare(
+        self, name: str, tensor: TensorType, dims: tuple[str, ...] = (), size: Size | None = None
+    ) -> Value:
+        """A new input; `dims`: what the text calls its dimensions; `size`: see `Input`. Raises ProgramSizeError beyond
+        the limits."""
         check_size(tensor.shape)
-        return self._append(Input(name, tensor, dims), tensor)
+        return self._append(Input(name, tensor, dims, size), tensor)
 
     def emit(self, kind: OpKind, *operands: Value, attrs: Attrs | None = None) -> Value:
         """The value of this operator: an earlier one if it is the same.

@@ -10,14 +10,18 @@ import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from mirage_nb.errors import FormatError, OptionError, SourceSpan
-from mirage_nb.ir.graph import KernelGraph
+from mirage_nb.ir.graph import KernelGraph, Size
+from mirage_nb.ir.sizes import sized
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.limits import MAX_TEXT
+from mirage_nb.lang.remarks import Remark
+from mirage_nb.lang.sizes import check_size
 from mirage_nb.lang.source import read
-from mirage_nb.lang.statements import Remark, Statements
+from mirage_nb.lang.statements import Statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +58,31 @@ class TensorProgram:
         return self.graph.output_names
 
 
-def parse(text: str, *, name: str = "", sizes: Mapping[str, int] | None = None) -> TensorProgram:
+def parse(text: str, *, name: str = "", sizes: Mapping[str, int | range] | None = None) -> TensorProgram:
     """Read a tensor program; its text is never executed.
 
     Args:
         text: the program (see `reference()` for the language).
         name: what to call it.
-        sizes: new values for integer constants of the program, by name.
+        sizes: new values for integer constants of the program, by name; for one of them a range, as range(1, 65):
+            it is known at launch then, as `B: size(64)` says in the text.
 
     Raises:
         MirageError: one of its subclasses, with the place of the mistake and a hint.
     """
     source, tree = read(text)
-    read_ = Statements(source, tree, _checked_sizes(sizes or {})).read()
+    given = _checked_sizes(sizes or {})
+    read_ = Statements(source, tree, given).read()
+    if read_.size is not None:
+        size, place = read_.size
+        sized(read_.graph, read_.spans)
+        at = partial(Statements, source, tree)
+        check_size(read_.graph, size, place, lambda n: at({**given, size.name: Number.of(n)}).read().graph)
     return TensorProgram(name, text, read_.graph, read_.spans, read_.sizes, read_.remarks)
 
 
 def load(
-    path: str | os.PathLike[str], *, name: str = "", sizes: Mapping[str, int] | None = None
+    path: str | os.PathLike[str], *, name: str = "", sizes: Mapping[str, int | range] | None = None
 ) -> TensorProgram:
     """Read a tensor program from a UTF-8 file; its name is the file's unless given.
 
@@ -91,9 +102,14 @@ def load(
     return parse(text, name=name or file.stem, sizes=sizes)
 
 
-def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, Number]:
-    checked: dict[str, Number] = {}
+def _checked_sizes(sizes: Mapping[str, int | range]) -> dict[str, Number | Size]:
+    checked: dict[str, Number | Size] = {}
     for name, value in sizes.items():
+        if isinstance(value, range):
+            if not value or value.step != 1 or value[0] < 1 or value[-1] < 2:
+                raise OptionError(f"size {name} is {value}", hint=f"for example {name}=range(1, 65): 1 to 64")
+            checked[name] = Size(name, value[0], value[-1])
+            continue
         try:
             index = None if isinstance(value, bool) else operator.index(value)
         except TypeError:

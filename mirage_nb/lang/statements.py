@@ -15,6 +15,7 @@ from mirage_nb.errors import (
     DTypeError,
     DuplicateNameError,
     MirageError,
+    NamedSizeError,
     OptionError,
     ProgramSizeError,
     ProgramSyntaxError,
@@ -24,13 +25,15 @@ from mirage_nb.errors import (
 )
 from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, TensorType
-from mirage_nb.ir.graph import KernelGraph
+from mirage_nb.ir.graph import KernelGraph, Size
 from mirage_nb.lang.builder import Builder, Result, Value
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.expressions import INF, Binding, Expressions, Inlined
 from mirage_nb.lang.functions import defined
 from mirage_nb.lang.hints import dtype_hint, suggestion
 from mirage_nb.lang.limits import MAX_STATEMENTS
+from mirage_nb.lang.remarks import Remark, behind, remarks
+from mirage_nb.lang.sizes import SIZE, read_size
 from mirage_nb.lang.source import Source
 
 _DECLARE = "an input is declared as X: f16[2, 3]"
@@ -43,30 +46,20 @@ DEFAULT = "dtype"
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """Something that is no mistake but hardly meant, such as a name that nothing reads."""
-
-    message: str
-    span: SourceSpan
-
-    def __str__(self) -> str:
-        return f"{self.message}\n{self.span.caret()}"
-
-
-@dataclass(frozen=True, slots=True)
 class Read:
-    """What the statements say: see `TensorProgram`."""
+    """What the statements say: see `TensorProgram`. size: that is known at launch, if there is one, and its place."""
 
     graph: KernelGraph
     spans: tuple[SourceSpan, ...]
     sizes: dict[str, int]
     remarks: tuple[Remark, ...]
+    size: tuple[Size, SourceSpan] | None
 
 
 class Statements:
     """Reads the statements of one program."""
 
-    def __init__(self, source: Source, tree: ast.Module, sizes: Mapping[str, Number]) -> None:
+    def __init__(self, source: Source, tree: ast.Module, sizes: Mapping[str, Number | Size]) -> None:
         self.source = source
         self.body = tree.body
         self.sizes = sizes
@@ -81,6 +74,7 @@ class Statements:
         self._default: DType | None = None
         self._made: list[Binding] = []
         self._known_sizes: dict[str, int] = {}
+        self._size: tuple[Size, Binding] | None = None
         self._loops = 0
         self._done = 0
 
@@ -103,7 +97,8 @@ class Statements:
         if not self.outputs:
             raise self._no_return()
         graph, spans = self.builder.finish(self.outputs)
-        return Read(graph, spans, self._known_sizes, self._remarks())
+        size = (self._size[0], self._size[1].place) if self._size is not None else None
+        return Read(graph, spans, self._known_sizes, remarks(self._made, self.expressions.reads), size)
 
     # -- statements
 
@@ -163,6 +158,9 @@ class Statements:
             self._default = self._dtype(annotation)
             return
         match annotation:
+            case ast.Name(id=word) | ast.Call(func=ast.Name(id=word)) if word == SIZE:
+                size = self.sizes.get(name) or read_size(name, annotation, self.expressions)
+                return self._bind_size(name, target, size)
             case ast.List(elts=extents):
                 if self._default is None:
                     hint = f"write {name}: f16[2, 3], or say dtype: f16 before"
@@ -178,9 +176,14 @@ class Statements:
                 raise self._error(ProgramSyntaxError, "this is not a tensor type", _DECLARE, annotation)
         if not extents:
             raise self._error(ShapeError, "a tensor has at least one dimension", _DECLARE, annotation)
-        tensor = TensorType(tuple(self._extent(extent) for extent in extents), dtype)
+        outer = self._extent(extents[0])
+        batch = self._size[0] if self._size is not None and self._depends_on_size() else None
+        if batch is not None and outer % batch.most:
+            hint = f"write {name}: {dtype.value}[{batch.name}, ...], or a multiple such as 2*{batch.name}"
+            raise self._error(NamedSizeError, f"this extent is no multiple of {batch.name}", hint, extents[0])
+        tensor = TensorType((outer, *map(self._inner_extent, extents[1:])), dtype)
         try:
-            value = self.builder.declare(name, tensor, tuple(map(_called, extents)))
+            value = self.builder.declare(name, tensor, tuple(map(_called, extents)), batch)
         except ProgramSizeError as error:
             raise self._error(ProgramSizeError, error.message, error.hint, annotation) from None
         self._bind(name, target, value, is_input=True)
@@ -198,6 +201,30 @@ class Statements:
             raise self._error(ShapeError, message, "extents are at least 1", node)
         return extent
 
+    def _inner_extent(self, node: ast.expr) -> int:
+        read, self.expressions.reads = self.expressions.reads, set()
+        extent = self._extent(node)
+        if self._depends_on_size():
+            message = "a size that is known at launch stands behind another dimension"
+            raise self._error(NamedSizeError, message, "it may be the outermost dimension of an input", node)
+        self.expressions.reads |= read
+        return extent
+
+    def _depends_on_size(self) -> bool:
+        """Whether what was just read is made of the size that is known at launch."""
+        return self._size is not None and self._size[1] in behind(self.expressions.reads)
+
+    def _bind_size(self, name: str, target: ast.expr, size: Number | Size) -> None:
+        if isinstance(size, Number):
+            assert size.integer is not None
+            self._known_sizes[name] = size.integer
+            return self._bind(name, target, size)
+        if self._size is not None:
+            message = f"{self._size[0].name} is known at launch only, and {name} would be, too"
+            raise self._error(NamedSizeError, message, f"one size may be; a constant is {name} = {size.most}", target)
+        self._bind(name, target, Number.of(size.most))
+        self._size = size, self.expressions.bindings[name]
+
     def _inside(self) -> bool:
         """Whether a loop or a function is being run."""
         return bool(self._loops) or bool(self.expressions.bindings.parents)
@@ -213,7 +240,7 @@ class Statements:
                 if not isinstance(found, Number) or found.integer is None:
                     hint = "sizes are integer constants, such as B = 8"
                     raise self._error(OptionError, f"{name} is not a size", hint, target)
-                found = self.sizes[name]
+                return self._bind_size(name, target, self.sizes[name])
             if isinstance(found, Number) and found.integer is not None and name not in self.expressions.bindings:
                 self._known_sizes[name] = found.integer
         self._bind(name, target, found)
@@ -433,7 +460,7 @@ class Statements:
                 raise UnknownNameError(
                     f"the program has no size {shorten(str(name))}", hint=suggestion(str(name), constants) or known
                 )
-            if name not in self._known_sizes:
+            if name not in self._known_sizes and (self._size is None or name != self._size[0].name):
                 raise OptionError(
                     f"{name} is {'an input, not a size' if binding.is_input else 'not a size'}",
                     hint="sizes are integer constants, such as B = 8",
@@ -446,21 +473,6 @@ class Statements:
         made = [binding.name for binding in self._made if not binding.is_input]
         hint = f"end with: return {made[-1] if made else 'Y'}"
         return self._error(ProgramSyntaxError, "the program returns nothing", hint, self.body[-1])
-
-    def _remarks(self) -> tuple[Remark, ...]:
-        """Names on which no output depends; what a loop assigns counts once."""
-        pending, live = list(self.expressions.reads), set[Binding]()
-        while pending:
-            binding = pending.pop()
-            if binding not in live:
-                live.add(binding)
-                pending.extend(binding.reads)
-        used = {binding.place for binding in live}
-        return tuple(
-            Remark(f"{b.name} is {'declared' if b.is_input else 'defined'} and no output needs it", b.place)
-            for b in {binding.place: binding for binding in self._made}.values()
-            if b.place not in used
-        )
 
 
 def _tensors(count: int) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
 from mirage_nb.ir.ops import show_shape
+from mirage_nb.ir.sizes import resized, size_of
 from mirage_nb.verify.conditioning import ROUNDING
 from mirage_nb.verify.float_gate import Reference, reference
 
@@ -109,13 +110,15 @@ class Sample:
     """Random inputs of a program, as stored, what is right for exactly these, and their scale.
 
     `safe`: every value on the way fits its type, so a kernel that overflows is wrong. Otherwise the program
-    itself overflows in its own types, on inputs of any scale.
+    itself overflows in its own types, on inputs of any scale. `others`: samples at other extents of a size that is
+    known at launch, by what they are called.
     """
 
     inputs: tuple[Array, ...]
     reference: Reference
     scale: float
     safe: bool = True
+    others: tuple[tuple[str, Sample], ...] = ()
 
 
 def draw_sample(graph: KernelGraph, seed: int) -> Sample:
@@ -131,7 +134,13 @@ def draw_sample(graph: KernelGraph, seed: int) -> Sample:
         if not excess < least:
             break
         best, least = sample, excess
-    return best if least[0] <= 1 else replace(first, safe=False)
+    found = best if least[0] <= 1 else replace(first, safe=False)
+    size = size_of(graph)
+    if size is None:
+        return found
+    extents = dict.fromkeys((size.least, (2 * size.least + size.most) // 3))
+    others = ((f"{size.name} = {n}", draw_sample(resized(graph, n), seed)) for n in extents if n != size.most)
+    return replace(found, others=tuple(others))
 
 
 def _attempt(graph: KernelGraph, seed: int, scale: float) -> tuple[Sample, tuple[float, float]]:

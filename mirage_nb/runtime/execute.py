@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mirage_nb.codegen import Emitted, Launch, LibraryCall, TensorArg
+from mirage_nb.codegen import Emitted, Fitting, Launch, LibraryCall, TensorArg
 from mirage_nb.errors import LaunchError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, Op
@@ -84,6 +84,7 @@ class CpuExecutable:
 
     def __init__(self, emitted: Emitted, *, checked: bool = False) -> None:
         self._emitted = emitted
+        self._fits = Fitting(emitted)
         generated = any(isinstance(step, Launch) for step in emitted.launches)
         self._module = CpuModule(emitted.source, checked=checked) if generated else None
 
@@ -100,8 +101,7 @@ class CpuExecutable:
             LaunchError: another number of tensors; or as `run`.
             ShapeError, DTypeError: a tensor does not fit its input.
         """
-        graph = self._emitted.graph
-        check_count(tensors, graph.inputs)
+        graph = self._fitting(tensors).graph
         outputs = self.run([_stored(t, i) for t, i in zip(tensors, graph.inputs, strict=True)])
         like = next((t for t in tensors if is_torch(t)), None)
         values = [_handed_out(a, t.dtype, like) for a, t in zip(outputs, graph.output_types, strict=True)]
@@ -109,8 +109,7 @@ class CpuExecutable:
 
     def prepare(self, *tensors: Any) -> Prepared:
         """A call on these tensors, read anew by every call; outputs are of their kind. Raises as a call does."""
-        graph = self._emitted.graph
-        check_count(tensors, graph.inputs)
+        graph = self._fitting(tensors).graph
         like = next((t for t in tensors if is_torch(t)), None)
         for tensor, into in zip(tensors, graph.inputs, strict=True):
             check_shape(tensor.shape if is_torch(tensor) else np.shape(tensor), into)
@@ -129,25 +128,34 @@ class CpuExecutable:
 
         Raises:
             LaunchError: a kernel crashed, hung, diverged or read what nothing wrote.
+            ShapeError: a size that is known at launch is out of its range.
         """
-        graph = self._emitted.graph
+        emitted = self._fitting(inputs)
+        graph = emitted.graph
         held: dict[int, Array] = dict(enumerate(inputs))
-        for value in sorted({*graph.outputs, *(t.value for t in self._emitted.temporaries)}):
+        for value in sorted({*graph.outputs, *(t.value for t in emitted.temporaries)}):
             held.setdefault(value, poisoned(graph.types[value]))
-        for view, original in self._emitted.aliases:
+        for view, original in emitted.aliases:
             if original in held:
                 held[view] = held[original].reshape(graph.types[view].shape)
             else:
                 held[original] = held[view].reshape(graph.types[original].shape)
         constants = graph.uniform()
-        for step in self._emitted.launches:
+        for step in emitted.launches:
             if isinstance(step, LibraryCall):
                 held[step.output][...] = _library(step, held, graph, constants)
             else:
-                self._launch(step, held, deferred, order)
+                self._launch(step, held, emitted.extent, deferred, order)
         return [held[v] for v in graph.outputs]
 
-    def _launch(self, step: Launch, held: dict[int, Array], deferred: bool, order: str | int) -> None:
+    def _fitting(self, tensors: Sequence[Any]) -> Emitted:
+        """What was emitted, for as many tensors of these shapes."""
+        check_count(tensors, self._emitted.graph.inputs)
+        return self._fits([np.shape(t) for t in tensors])
+
+    def _launch(
+        self, step: Launch, held: dict[int, Array], extent: int | None, deferred: bool, order: str | int
+    ) -> None:
         if self._module is None:
             raise LaunchError(f"{step.kernel} was never emitted")
         args: list[Any] = []
@@ -156,6 +164,8 @@ class CpuExecutable:
                 args.append(held[arg.value])
             else:
                 args.append(TensorMap(held[arg.value].reshape(arg.rows, arg.columns), arg.box, arg.swizzle))
+        if step.sized:
+            args.append(extent)
         self._module.launch(
             step.kernel, step.grid, (step.threads, 1, 1), step.shared_bytes, args, deferred=deferred, order=order
         )

@@ -7,6 +7,7 @@ arrays, NumPy arrays where those came in. Nothing touches the GPU before the fir
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.runtime.kernel_driver import Loaded, replayed
+from mirage_nb.runtime.kernel_driver import EXTENTS, Loaded, replayed
 from mirage_nb.runtime.kernel_library import Enqueue
 from mirage_nb.runtime.kernel_operators import STORED, decode, encode, run_program
 from mirage_nb.runtime.kernel_plan import ALIGNMENT, KernelError, Plan, Tensor
@@ -50,6 +51,7 @@ class Kernel:
         self.inputs = plan.at("input")
         self.outputs = plan.at("output")
         self._loaded: Loaded | None = None
+        self._at = functools.lru_cache(maxsize=EXTENTS)(plan.sized)
 
     def __repr__(self) -> str:
         ins, outs = (", ".join(map(str, ts)) for ts in (self.inputs, self.outputs))
@@ -66,10 +68,10 @@ class Kernel:
         Raises:
             KernelError: arrays that do not fit, no GPU, or one that refuses.
         """
-        self._count(arrays)
+        plan = self._fitting(arrays)
         if not any(isinstance(a, np.ndarray) for a in arrays):
             return self.prepare(*arrays)(stream)
-        stored = [_stored(a, t) for a, t in zip(arrays, self.inputs, strict=True)]
+        stored = [_stored(a, t) for a, t in zip(arrays, plan.at("input"), strict=True)]
         cupy = gpu()
         call = self.prepare(*(cupy.asarray(a) for a in stored))
         call(stream)
@@ -83,29 +85,31 @@ class Kernel:
     def prepare(self, *arrays: Any, outputs: Sequence[Any] | None = None) -> Prepared:
         """Make a call ready: outputs and workspace allocated, every argument in its place. It may be called any
         number of times, and captured into a CUDA graph. Raises KernelError as a call does."""
-        self._count(arrays)
+        plan = self._fitting(arrays)
         if outputs is not None and len(outputs) != len(self.outputs):
             raise KernelError(f"{len(outputs)} arrays to write to; the outputs are {', '.join(map(str, self.outputs))}")
         cupy = gpu()
         loaded = self._load(cupy)
         with cupy.cuda.Device(loaded.device):
             if outputs is None:
-                outputs = [cupy.empty(t.shape, STORED[t.dtype]) for t in self.outputs]
-            given = [_address(a, t, loaded.device) for a, t in zip(arrays, self.inputs, strict=True)]
-            made = [_address(a, t, loaded.device) for a, t in zip(outputs, self.outputs, strict=True)]
+                outputs = [cupy.empty(t.shape, STORED[t.dtype]) for t in plan.at("output")]
+            given = [_address(a, t, loaded.device) for a, t in zip(arrays, plan.at("input"), strict=True)]
+            made = [_address(a, t, loaded.device) for a, t in zip(outputs, plan.at("output"), strict=True)]
             workspace = cupy.empty(self.plan.workspace_bytes, "uint8")
-            enqueue = replayed(loaded.bind(given, made, int(workspace.data.ptr)), loaded.device)
+            bound = (loaded.at(plan.extent) if plan.extent else loaded).bind(given, made, int(workspace.data.ptr))
+            enqueue = replayed(bound, loaded.device)
         return Prepared(tuple(outputs), enqueue, (arrays, workspace))
 
     def reference(self, *arrays: Any) -> Any:
         """What the program says, in float64 by NumPy, on arrays as they are stored or real ones."""
-        self._count(arrays)
+        plan = self._fitting(arrays)
         steps = [(s.operator, s.attrs, s.inputs) for s in self.plan.program]
         given = [decode(np.asarray(a), t.dtype) if np.asarray(a).dtype == np.uint16 else a
                  for a, t in zip(arrays, self.inputs, strict=True)]  # fmt: skip
         try:
             found = run_program(steps, given)
-            outputs = [np.broadcast_to(found[v], t.shape) for v, t in zip(self.plan.results, self.outputs, strict=True)]
+            pairs = zip(plan.results, plan.at("output"), strict=True)
+            outputs = [np.broadcast_to(found[v], t.shape) for v, t in pairs]
         except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError) as error:
             raise KernelError(f"the program of this kernel cannot be computed: {error}") from error
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -132,12 +136,16 @@ class Kernel:
             raise KernelError(f"wrong: relative error {worst:.1e}, at most {self.plan.tolerance:.0e} is right")
         return worst
 
-    def _count(self, arrays: Sequence[Any]) -> None:
+    def _fitting(self, arrays: Sequence[Any]) -> Plan:
+        """The plan for arrays of these shapes."""
         if len(arrays) != len(self.inputs):
             raise KernelError(f"{len(arrays)} arrays; the inputs are {', '.join(map(str, self.inputs))}")
-        for array, tensor in zip(arrays, self.inputs, strict=True):
-            if tuple(getattr(array, "shape", np.shape(array))) != tensor.shape:
-                raise KernelError(f"an array of shape {list(getattr(array, 'shape', ()))} for {tensor}")
+        shapes = [tuple(getattr(array, "shape", np.shape(array))) for array in arrays]
+        plan = self._at(self.plan.extent_of(shapes))
+        for shape, tensor in zip(shapes, plan.at("input"), strict=True):
+            if shape != tensor.shape:
+                raise KernelError(f"an array of shape {list(shape)} for {tensor}")
+        return plan
 
     def _load(self, cupy: Any) -> Loaded:
         if self._loaded is None:

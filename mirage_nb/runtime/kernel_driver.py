@@ -10,6 +10,7 @@ overlap with the one in front waits by itself for what that one writes.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import tempfile
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from mirage_nb.runtime.kernel_operators import STORED
 from mirage_nb.runtime.kernel_plan import SWIZZLES, KernelError, Launch, Plan
 
 MAP_BYTES = 128
+EXTENTS = 64
+"""Extents of a size whose launches are kept."""
 _DRIVER_UINT = {1: 0, 2: 1, 4: 2, 8: 4}
 """Element bytes -> the driver's number of the unsigned integer: elements are moved, never computed with."""
 _L2_PROMOTION_256B = 3
@@ -136,10 +139,15 @@ def prepare_launch(
 class Loaded:
     """The kernels of a plan on one device. Raises KernelError when they do not load."""
 
-    def __init__(self, plan: Plan, device: int) -> None:
+    def __init__(self, plan: Plan, device: int, kernels: dict[str, Any] | None = None) -> None:
         self.plan = plan
         self.device = device
-        self._kernels = self._load()
+        self._kernels = self._load() if kernels is None else kernels
+        self.at = functools.lru_cache(maxsize=EXTENTS)(self._at)
+
+    def _at(self, extent: int) -> Loaded:
+        """The same kernels at an extent of the size that is known at launch; 0: where there is none."""
+        return Loaded(self.plan.sized(extent), self.device, self._kernels) if extent else self
 
     def _load(self) -> dict[str, Any]:
         import cupy
@@ -190,6 +198,8 @@ class Loaded:
                 args.append(encode_map(start, itemsize, arg.shape, arg.box, arg.swizzle))
             else:
                 args.append(np.uintp(start))
+        if step.sized:
+            args.append(np.int32(self.plan.extent))
         kernel = self._kernels[step.kernel].kernel.ptr
         capability = int(self.plan.arch.removeprefix("sm_").rstrip("af"))
         return prepare_launch(

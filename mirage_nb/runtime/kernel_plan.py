@@ -15,7 +15,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from mirage_nb.runtime.kernel_operators import OPERATORS, PRIMITIVES, STORED
 
-FORMAT, VERSION = "mirage_nb kernel", 1
+FORMAT, VERSION, SIZED_VERSION = "mirage_nb kernel", 1, 2
 ALIGNMENT = 16
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 """Swizzle of a tensor map in bytes -> the driver's number."""
@@ -40,13 +40,14 @@ class KernelError(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor in device memory: its name ("" within), element type and shape, and where it begins: input or
-    output number `at`, or `at` bytes into the workspace."""
+    output number `at`, or `at` bytes into the workspace. sized: the dimension that is a multiple of the size."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     place: str
     at: int
+    sized: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +70,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel: extents in blocks, threads per block, bytes of dynamic shared memory, arguments in order."""
+    """One kernel: extents in blocks, threads per block, bytes of dynamic shared memory, arguments in order. sized: the
+    size follows them. cut: a dimension of the grid has a block for every so many of the size, a quotient."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -77,6 +79,8 @@ class Launch:
     shared_bytes: int
     args: tuple[Argument, ...]
     overlaps: bool
+    sized: bool = False
+    cut: tuple[int, int, int] | None = None
 
     def __repr__(self) -> str:
         blocks = f"{self.grid} blocks of {self.threads} threads"
@@ -96,12 +100,23 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """An extent that is known at launch: a number from `least` to `most`."""
+
+    name: str
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything about one saved muGraph.
 
     about: texts for a reader (name, program, muGraph, verdict, target). program: the operators that say what has
     to be computed; values are numbered, inputs first; `results` are its outputs. scale, tolerance: of a self-check.
     cubin: machine code for `arch`, empty if it was left out; source: the CUDA text that it was compiled from.
+    size: that is known at launch, if there is one; shapes and grids are those of its largest extent. extent: what it
+    is, once that is known.
     """
 
     about: Mapping[str, str]
@@ -115,6 +130,8 @@ class Plan:
     tolerance: float
     source: str
     cubin: bytes
+    size: Size | None = None
+    extent: int = 0
 
     def __repr__(self) -> str:
         called = self.about.get("name", "")[:40]
@@ -123,6 +140,49 @@ class Plan:
     def at(self, place: str) -> tuple[Tensor, ...]:
         """The inputs, or the outputs, in order."""
         return tuple(sorted((t for t in self.tensors if t.place == place and t.name), key=lambda t: t.at))
+
+    def extent_of(self, shapes: Sequence[Sequence[int]]) -> int:
+        """The size that inputs of these shapes have; 0 without one. Raises KernelError where it is out of its range."""
+        found = set()
+        for tensor, shape in zip(self.at("input"), shapes, strict=True):
+            if self.size is not None and tensor.sized == 0 and shape:
+                found.add(Fraction(shape[0] * self.size.most, tensor.shape[0]))
+        if self.size is None or not found:
+            return 0
+        if len(found) > 1 or not all(n.denominator == 1 and self.size.least <= n <= self.size.most for n in found):
+            said = " or ".join(map(str, sorted(found)))
+            raise KernelError(f"{self.size.name} is {said}, not a number from {self.size.least} to {self.size.most}")
+        return int(found.pop())
+
+    def sized(self, extent: int) -> Plan:
+        """The same kernels at an extent of the size, which is in its range; 0: as it is."""
+        if self.size is None or not extent:
+            return self
+        most = self.size.most
+
+        def tensor(found: Tensor) -> Tensor:
+            dim, shape = found.sized, found.shape
+            if dim is None:
+                return found
+            return replace(found, shape=(*shape[:dim], shape[dim] // most * extent, *shape[dim + 1 :]))
+
+        def step(found: Launch | Apply) -> Launch | Apply:
+            if isinstance(found, Apply):
+                return found
+            grid = list(found.grid)
+            if found.cut is not None:
+                dim, many, few = found.cut
+                grid[dim] = max(1, -(-extent * few // many))
+            args = tuple(
+                replace(a, shape=(a.shape[0] * extent // most, a.shape[1]))
+                if a.shape is not None and self.tensors[a.tensor].sized is not None
+                else a
+                for a in found.args
+            )
+            return replace(found, grid=(grid[0], grid[1], grid[2]), args=args)
+
+        tensors, steps = tuple(map(tensor, self.tensors)), tuple(map(step, self.steps))
+        return replace(self, tensors=tensors, steps=steps, size=None, extent=extent)
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -138,16 +198,21 @@ def write_plan(plan: Plan) -> dict[str, Any]:
             else {"tensor": a.tensor, "shape": list(a.shape), "box": list(a.box), "swizzle": a.swizzle}
             for a in found.args
         ]
+        cut = {"cut": list(found.cut)} if found.cut is not None else {}
+        sized = {"sized": True, **cut} if found.sized else {}
         return {"kernel": found.kernel, "grid": list(found.grid), "threads": found.threads,
-                "shared_bytes": found.shared_bytes, "overlaps": found.overlaps, "args": args}  # fmt: skip
+                "shared_bytes": found.shared_bytes, "overlaps": found.overlaps, "args": args, **sized}  # fmt: skip
 
+    size = {"size": [plan.size.name, plan.size.least, plan.size.most]} if plan.size is not None else {}
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": SIZED_VERSION if size else VERSION,
+        **size,
         "about": dict(plan.about),
         "arch": plan.arch,
         "tensors": [
             {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "place": t.place, "at": t.at}
+            | ({"sized": t.sized} if t.sized is not None else {})
             for t in plan.tensors
         ],
         "steps": [step(s) for s in plan.steps],
@@ -167,12 +232,13 @@ def read_plan(data: object) -> Plan:
     top = _Record(data, "the plan")
     if top.text("format") != FORMAT:
         raise KernelError(f"this is no {FORMAT}")
-    if top.whole("version") != VERSION:
-        raise KernelError(f"version {top.whole('version')} of the format; this reads version {VERSION}")
+    size = _size(top)
+    if top.whole("version") != (VERSION if size is None else SIZED_VERSION):
+        raise KernelError(f"version {top.whole('version')} of the format; this reads {VERSION} and {SIZED_VERSION}")
     about = top.mapping("about")
     if not all(isinstance(v, str) for v in about.values()):
         raise KernelError("the plan: about has to be texts")
-    tensors = tuple(_tensor(_Record(t, f"tensor {n}")) for n, t in enumerate(top.items("tensors")))
+    tensors = tuple(_tensor(_Record(t, f"tensor {n}"), size) for n, t in enumerate(top.items("tensors")))
     workspace = top.whole("workspace_bytes")
     for number, tensor in enumerate(tensors):
         if tensor.place == "workspace" and tensor.at + tensor.nbytes > workspace:
@@ -185,7 +251,7 @@ def read_plan(data: object) -> Plan:
     source = _unpack(top.text("source"), "source").decode()
     plan = Plan(
         about, top.text("arch"), tensors, steps, workspace, program, tuple(top.wholes("results")),
-        top.number("scale"), top.number("tolerance"), source, cubin,
+        top.number("scale"), top.number("tolerance"), source, cubin, size,
     )  # fmt: skip
     _check_numbers(plan)
     return plan
@@ -261,11 +327,26 @@ class _Record:
         return values[0], values[1]
 
 
-def _tensor(record: _Record) -> Tensor:
+def _size(record: _Record) -> Size | None:
+    if not record.has("size"):
+        return None
+    parts = record.items("size")
+    if len(parts) != 3 or not isinstance(parts[0], str) or not all(map(_is_whole, parts[1:])):
+        raise KernelError("the plan: size has to be a name and two numbers")
+    size = Size(*parts)
+    if not 1 <= size.least <= size.most:
+        raise KernelError(f"the plan: a size from {_short(size.least)} to {_short(size.most)}")
+    return size
+
+
+def _tensor(record: _Record, size: Size | None) -> Tensor:
     found = Tensor(
         record.text("name"), record.text("dtype"), record.wholes("shape", 1, 2**31), record.text("place"),
-        record.whole("at"),
+        record.whole("at"), record.whole("sized", 0, 7) if record.has("sized") else None,
     )  # fmt: skip
+    dim = found.sized
+    if dim is not None and (size is None or dim >= len(found.shape) or found.shape[dim] % size.most):
+        raise KernelError(f"{record.where}: {_short(found)} is no multiple of the size")
     if found.dtype not in STORED or found.place not in ("input", "output", "workspace") or len(found.shape) > 8:
         raise KernelError(f"{record.where}: {_short(found)} in {_short(found.place)!r}")
     if found.place == "workspace" and found.at % ALIGNMENT:
@@ -287,6 +368,7 @@ def _step(record: _Record, tensors: Sequence[Tensor]) -> Launch | Apply:
         found = Launch(
             record.text("kernel"), (grid[0], grid[1], grid[2]), record.whole("threads", 1, 1024),
             record.whole("shared_bytes", 0, 2**20), args, record.flag("overlaps"),
+            record.has("sized") and record.flag("sized"), _cut(record),
         )  # fmt: skip
     if any(number >= len(tensors) for number in used):
         raise KernelError(f"{record.where}: there are {len(tensors)} tensors only")
@@ -295,6 +377,15 @@ def _step(record: _Record, tensors: Sequence[Tensor]) -> Launch | Apply:
         if arg.shape is not None and math.prod(arg.shape) != math.prod(tensor.shape):
             raise KernelError(f"{record.where}: a map of {arg.shape} over {tensor}")
     return found
+
+
+def _cut(record: _Record) -> tuple[int, int, int] | None:
+    if not record.has("cut"):
+        return None
+    found = record.wholes("cut", 0, 2**31)
+    if len(found) != 3 or found[0] > 2 or not found[1] or not found[2]:
+        raise KernelError(f"{record.where}: cut has to be a dimension and a quotient")
+    return found[0], found[1], found[2]
 
 
 def _apply(record: _Record) -> Apply:

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import cupy
 import numpy as np
 
-from mirage_nb.codegen import Emitted
+from mirage_nb.codegen import Emitted, Fitting
 from mirage_nb.errors import DTypeError, LaunchError
-from mirage_nb.ir import DType, Input, TensorType
+from mirage_nb.ir import DType, Input, KernelGraph, TensorType
 from mirage_nb.runtime.buffers import CAST, STORED, Array, Sample, accept, check_count, check_shape, decode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import Prepared
@@ -55,6 +55,7 @@ class GpuExecutable:
 
     def __init__(self, emitted: Emitted, cubin: Cubin, gpu: Gpu) -> None:
         self._emitted = emitted
+        self._fits = Fitting(emitted)
         self._gpu = gpu
         self._index = int(cupy.cuda.Device().id)
         self._bound: dict[tuple[int, ...], Enqueue] = {}
@@ -79,18 +80,21 @@ class GpuExecutable:
             LaunchError: another number of tensors, of several libraries, or a tensor that is elsewhere.
             ShapeError, DTypeError: a tensor does not fit its input.
         """
-        graph = self._emitted.graph
-        check_count(tensors, graph.inputs)
+        check_count(tensors, self._emitted.graph.inputs)
         kind = _one_kind(tensors)
         outputs = self._on_torch(tensors) if kind == "torch" else self._on_cupy(tensors, kind)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _graph(self, tensors: Sequence[Any]) -> KernelGraph:
+        """What was emitted, for tensors of these shapes."""
+        return self._fits([np.shape(t) for t in tensors]).graph
 
     def _on_torch(self, tensors: Sequence[Any]) -> list[Any]:
         import torch
 
         like = tensors[0]
         with torch.cuda.device(self._index):
-            types = self._emitted.graph.output_types
+            types = self._graph(tensors).output_types
             outputs = [like.new_empty(t.shape, dtype=torch_dtype(torch, t.dtype)) for t in types]
             # From torch's memory: inside a CUDA graph capture only its pool may be asked for more.
             workspace = like.new_empty(self._emitted.workspace_bytes, dtype=torch.uint8)
@@ -99,7 +103,7 @@ class GpuExecutable:
         return outputs
 
     def _on_cupy(self, tensors: Sequence[Any], kind: str) -> list[Any]:
-        graph = self._emitted.graph
+        graph = self._graph(tensors)
         with cupy.cuda.Device(self._index):
             arrays = list(tensors)
             if kind == "NumPy":
@@ -122,9 +126,10 @@ class GpuExecutable:
         Raises:
             ShapeError, DTypeError, LaunchError: a tensor is missing, does not fit, is elsewhere, or is not contiguous.
         """
-        graph = self._emitted.graph
+        check_count(inputs, self._emitted.graph.inputs)
+        emitted = self._fits([np.shape(t) for t in inputs])
+        graph = emitted.graph
         named = [Input(f"output {n}", t) for n, t in enumerate(graph.output_types)]
-        check_count(inputs, graph.inputs)
         check_count(outputs, named, "outputs")
         given = [self._address(tensor, into) for tensor, into in zip(inputs, graph.inputs, strict=True)]
         made = [self._address(tensor, into) for tensor, into in zip(outputs, named, strict=True)]
@@ -133,7 +138,7 @@ class GpuExecutable:
             if workspace is None and self._emitted.workspace_bytes:
                 own = cupy.empty(self._emitted.workspace_bytes, "uint8")
                 workspace = int(own.data.ptr)
-            enqueue = self._enqueue(given, made, workspace or 0)
+            enqueue = self._enqueue(given, made, workspace or 0, emitted.extent or 0)
         held = (own, inputs, outputs)
 
         def call(stream: int | None = None, held: object = held) -> None:
@@ -141,16 +146,16 @@ class GpuExecutable:
 
         return call
 
-    def _enqueue(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int) -> Enqueue:
+    def _enqueue(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, extent: int) -> Enqueue:
         """The launches for tensors at these addresses, made once: in a loop the same addresses come again.
         Each thread has its own, because a launch is made ready in place."""
-        key = (threading.get_ident(), workspace, *inputs, *outputs)
+        key = (threading.get_ident(), extent, workspace, *inputs, *outputs)
         found = self._bound.get(key)
         if found is None:
             if len(self._bound) >= BOUND:
                 with allocations_while_captured():
                     self._bound.clear()
-            found = self._bound[key] = self._loaded.bind(inputs, outputs, workspace)
+            found = self._bound[key] = self._loaded.at(extent).bind(inputs, outputs, workspace)
         return found
 
     def prepare(self, *tensors: Any) -> Prepared:
@@ -158,8 +163,8 @@ class GpuExecutable:
         kernels on the current stream of the tensors' library and returns the outputs, the same ones every time;
         it allocates nothing, so it may be captured into a CUDA graph. Raises as a call does.
         """
-        graph = self._emitted.graph
-        check_count(tensors, graph.inputs)
+        check_count(tensors, self._emitted.graph.inputs)
+        graph = self._graph(tensors)
         kind = _one_kind(tensors)
         arrays: Sequence[Any] = tensors
         if kind == "torch":
@@ -206,7 +211,7 @@ class GpuExecutable:
             LaunchError: the card rejects a launch, or a kernel failed on it.
         """
         with card_errors(), cupy.cuda.Device(self._index):
-            outputs = [_poisoned(t) for t in self._emitted.graph.output_types]
+            outputs = [_poisoned(t) for t in self._graph(inputs).output_types]
             self.bind([cupy.asarray(a) for a in inputs], outputs)()
             cupy.cuda.get_current_stream().synchronize()
             return [cupy.asnumpy(a) for a in outputs]

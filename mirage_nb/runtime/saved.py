@@ -20,13 +20,24 @@ from typing import Any
 from mirage_nb.codegen import Emitted, LibraryCall, MapArg
 from mirage_nb.codegen import Launch as EmittedLaunch
 from mirage_nb.errors import FormatError, StoreError
-from mirage_nb.ir import ApplyAttrs, ConstAttrs, KernelGraph, OpKind, formula
+from mirage_nb.ir import ApplyAttrs, ConstAttrs, KernelGraph, OpKind, ReshapeAttrs, formula
 from mirage_nb.ir.fields import write_attrs
 from mirage_nb.ir.ops import Attrs
+from mirage_nb.ir.sizes import sized
 from mirage_nb.runtime.compile import CUDA_PARTS, DEVICE_FOLDER
 from mirage_nb.runtime.kernel import Kernel
 from mirage_nb.runtime.kernel_operators import OPERATORS
-from mirage_nb.runtime.kernel_plan import Apply, Argument, KernelError, Launch, Plan, Tensor, read_plan, write_plan
+from mirage_nb.runtime.kernel_plan import (
+    Apply,
+    Argument,
+    KernelError,
+    Launch,
+    Plan,
+    Size,
+    Tensor,
+    read_plan,
+    write_plan,
+)
 
 COPIED = ("kernel_operators", "kernel_plan", "kernel_library", "kernel_driver", "kernel")
 """The modules that a saved file is made of, in the order of their imports."""
@@ -66,12 +77,13 @@ def lower(
     slots = _slots(emitted)
     numbers = {value: n for n, value in enumerate(slots)}
     constants = {v[0]: float(op.attrs.value) for op, v in graph.definitions() if isinstance(op.attrs, ConstAttrs)}
+    size = emitted.size
     steps: list[Launch | Apply] = []
     for step in emitted.launches:
         if isinstance(step, EmittedLaunch):
             steps.append(_launch(step, numbers))
         else:
-            steps.append(_apply_step(step, numbers, constants))
+            steps.append(_apply_step(step, numbers, constants, _sized_dim(graph, step.output)))
     return Plan(
         about=dict(about or {}),
         arch=arch,
@@ -84,7 +96,15 @@ def lower(
         tolerance=tolerance,
         source=flattened(emitted.source),
         cubin=cubin,
+        size=Size(size.name, size.least, size.most) if size is not None else None,
+        extent=emitted.extent or 0,
     )
+
+
+def _sized_dim(graph: KernelGraph, value: int) -> int | None:
+    """The dimension of a value that has the size which is known at launch."""
+    where = sized(graph)
+    return where.dims[value] if where is not None else None
 
 
 def _slots(emitted: Emitted) -> dict[int, Tensor]:
@@ -102,7 +122,9 @@ def _slots(emitted: Emitted) -> dict[int, Tensor]:
         elif view in places:
             places[original] = (*places[view][:2], "")
     return {
-        value: Tensor(name, graph.types[value].dtype.value, graph.types[value].shape, place, at)
+        value: Tensor(
+            name, graph.types[value].dtype.value, graph.types[value].shape, place, at, _sized_dim(graph, value)
+        )
         for value, (place, at, name) in sorted(places.items())
     }
 
@@ -114,18 +136,21 @@ def _launch(step: EmittedLaunch, numbers: Mapping[int, int]) -> Launch:
         else Argument(numbers[arg.value])
         for arg in step.args
     )
-    return Launch(step.kernel, step.grid, step.threads, step.shared_bytes, args, step.overlaps)
+    cut = (step.cut.axis, *step.cut.per.as_integer_ratio()) if step.cut is not None else None
+    return Launch(step.kernel, step.grid, step.threads, step.shared_bytes, args, step.overlaps, step.sized, cut)
 
 
-def _apply_step(step: LibraryCall, numbers: Mapping[int, int], constants: Mapping[int, float]) -> Apply:
+def _apply_step(
+    step: LibraryCall, numbers: Mapping[int, int], constants: Mapping[int, float], dim: int | None
+) -> Apply:
     scalars = tuple((n, constants[v]) for n, v in enumerate(step.inputs) if v in constants)
     inputs = tuple(numbers[v] for v in step.inputs if v not in constants)
-    return Apply(_known(step.op.kind), plain_attrs(step.op.attrs), inputs, numbers[step.output], scalars)
+    return Apply(_known(step.op.kind), plain_attrs(step.op.attrs, dim), inputs, numbers[step.output], scalars)
 
 
 def _operators(program: KernelGraph) -> list[Apply]:
     return [
-        Apply(_known(op.kind), plain_attrs(op.attrs), op.inputs, results[0])
+        Apply(_known(op.kind), plain_attrs(op.attrs, _sized_dim(program, results[0])), op.inputs, results[0])
         for op, results in program.definitions()
     ]
 
@@ -136,8 +161,11 @@ def _known(kind: OpKind) -> str:
     return kind.value
 
 
-def plain_attrs(attrs: Attrs | None) -> dict[str, Any]:
-    """Attributes as JSON has them: rationals are texts, formulas nested lists."""
+def plain_attrs(attrs: Attrs | None, dim: int | None = None) -> dict[str, Any]:
+    """Attributes as JSON has them: rationals are texts, formulas nested lists. `dim`: of the result, which is known at
+    launch: a reshape finds its extent."""
+    if isinstance(attrs, ReshapeAttrs) and dim is not None:
+        attrs = ReshapeAttrs((*attrs.shape[:dim], -1, *attrs.shape[dim + 1 :]))
     if isinstance(attrs, ApplyAttrs):
         table = {name: partial(_listed, name) for name in formula.PRIMITIVES}
         argument: Any = "x"

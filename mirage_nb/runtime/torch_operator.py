@@ -14,6 +14,7 @@ from typing import Any
 
 from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.sizes import extent_of, sized
 from mirage_nb.runtime.buffers import check_count, check_shape
 from mirage_nb.runtime.torch_program import check_dtype, torch_dtype
 
@@ -44,17 +45,24 @@ def torch_operator(program: KernelGraph, name: str, *, on_cpu: Run, on_cuda: Run
     qualified = name if "::" in name else f"{NAMESPACE}::{name}"
     if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualified, re.ASCII):
         raise OptionError(f"{name!r} is no name for an operator", hint="letters, digits and _, or namespace::name")
-    types = program.output_types
+    types, where = program.output_types, sized(program)
 
     def run(*tensors: Any) -> Any:
         return (on_cuda if tensors[0].is_cuda else on_cpu)(*tensors)
 
     def fake(*tensors: Any) -> Any:
         check_count(tensors, program.inputs)
+        extent = extent_of(program.inputs, [t.shape for t in tensors])
         for tensor, into in zip(tensors, program.inputs, strict=True):
-            check_shape(tensor.shape, into)
+            if into.size is None:
+                check_shape(tensor.shape, into)
             check_dtype(tensor, into)
-        made = tuple(tensors[0].new_empty(t.shape, dtype=torch_dtype(torch, t.dtype)) for t in types)
+        pairs = zip(program.outputs, types, strict=True)
+        shapes = [t.shape if where is None or extent is None else where.shape(v, t, extent) for v, t in pairs]
+        made = tuple(
+            tensors[0].new_empty(shape, dtype=torch_dtype(torch, t.dtype))
+            for shape, t in zip(shapes, types, strict=True)
+        )
         return made[0] if len(made) == 1 else made
 
     schema = schema_of([i.name for i in program.inputs], len(types))

@@ -80,8 +80,14 @@ def _drawn(program: KernelGraph, seed: int, most: int) -> tuple[Sample, list[Har
 def tried(
     executable: Executable, emitted: Emitted, sample: Sample, hard: Sequence[Hard], tolerance: float = 1.0
 ) -> Outcome:
-    """Run on random inputs, and if these come out right on hard ones; `tolerance` as of `float_gate.compare`."""
+    """Run on random inputs, of several extents where there is a size that is known at launch, and if these come out
+    right on hard ones; `tolerance` as of `float_gate.compare`."""
     report = executable.check(sample, tolerance)
+    for name, other in sample.others if report.ok else ():
+        there = executable.check(other, tolerance)
+        if not there.ok:
+            report = replace(there, note=f"{name}: {there.note}")
+            break
     if not report.ok:
         return Outcome(report, sample.safe)
     types = emitted.graph.output_types

@@ -106,7 +106,8 @@ def small_inputs(prepared: Prepared, extents: Sequence[int]) -> tuple[Input, ...
     made = []
     for index, input_ in enumerate(prepared.graph.inputs):
         shape = shape_of(dims_of[index], extents) if index in dims_of else input_.type.shape
-        made.append(replace(input_, type=TensorType(shape, input_.type.dtype, input_.type.space)))
+        size = input_.size if shape == input_.type.shape else None  # elsewhere it is a number
+        made.append(replace(input_, type=TensorType(shape, input_.type.dtype, input_.type.space), size=size))
     return tuple(made)
 
 

@@ -1,0 +1,56 @@
+"""Sizes that are known at launch, in programs: `B: size`, and `X: f16[B, 1024]`.
+
+In: their declarations, and the same text at several numbers. Out: a `Size`, or what keeps it from being one.
+Invariant: a size changes nothing in a program but extents. What is read at a number is the same graph as the one for
+the whole range is at that extent (`ir.sizes.resized`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+from mirage_nb.errors import MirageError, NamedSizeError, ProgramSyntaxError, SourceSpan
+from mirage_nb.ir.graph import KernelGraph, Size
+from mirage_nb.ir.sizes import ROWS_ONLY, resized
+from mirage_nb.lang.expressions import Expressions
+
+SIZE, MOST = "size", 64
+"""The word that declares a size that is known at launch, and how far it goes if nothing else is said."""
+PROBES = 64
+"""Numbers at which a text is read again."""
+_FORM = "a size that is known at launch is declared as B: size, or with its largest extent, B: size(64)"
+
+
+def read_size(name: str, annotation: ast.expr, expressions: Expressions) -> Size:
+    """What `size` or `size(64)` declares. Raises ProgramSyntaxError, NamedSizeError."""
+    arguments = annotation.args if isinstance(annotation, ast.Call) else []
+    if len(arguments) > 1 or (isinstance(annotation, ast.Call) and annotation.keywords):
+        raise ProgramSyntaxError("this is not a size", hint=_FORM, span=expressions.source.of(annotation))
+    most = expressions.integer(arguments[0], "an extent") if arguments else MOST
+    if most < 2:
+        place = expressions.source.of(annotation)
+        raise NamedSizeError(f"{name} goes up to {most}", hint=f"a constant is {name} = 1", span=place)
+    return Size(name, 1, most)
+
+
+def check_size(graph: KernelGraph, size: Size, place: SourceSpan, read: Callable[[int], KernelGraph]) -> None:
+    """Raise NamedSizeError unless a program says the same at numbers of the range; `read` reads its text at one."""
+    if all(i.size is None for i in graph.inputs):
+        raise NamedSizeError(f"no input has the size {size.name}", hint=f"X: f16[{size.name}, 1024]", span=place)
+    for extent in reversed([*_probes(size)]):
+        try:
+            same = read(extent) == resized(graph, extent)
+        except MirageError as error:
+            said = f"with {size.name} = {extent}: {error.message}"
+            raise NamedSizeError(said, hint=ROWS_ONLY, span=error.span or place) from None
+        if not same:
+            message = f"with {size.name} = {extent} this is another program"
+            hint = f"{size.name} may stand in extents only; a number that depends on it is an input of its own"
+            raise NamedSizeError(message, hint=hint, span=place)
+
+
+def _probes(size: Size) -> Iterator[int]:
+    """Numbers of the range, both ends among them; all of them, if they are few."""
+    steps = min(size.most - size.least, PROBES - 1)
+    return (size.least + (size.most - size.least) * step // max(1, steps) for step in range(steps + 1))
