@@ -45,7 +45,7 @@ class MirageMagics:
         """Superoptimize the tensor program in this cell and bind the session to NAME; returns at once.
 
         %%mirage NAME [--effort quick|standard|exhaustive] [--budget SECONDS] [--target GPU]
-                      [--set NAME=NUMBER]... [--keep] [--fresh] [--wait]
+                      [--set NAME=NUMBER]... [--symbolic NAME] [--keep] [--fresh] [--wait]
                       [--without-axiom AXIOM]... [--with-axiom AXIOM]...
                       [--without-pruning PRUNING]... [--with-pruning PRUNING]...
                       [--grid-dims NUMBER] [--blocks RANGE] [--loop RANGE] [--without-operator OPERATOR]...
@@ -54,6 +54,7 @@ class MirageMagics:
         --budget   seconds of search (default: the effort's)
         --target   the GPU to search for (default: the attached one, else h200)
         --set      override an integer constant of the program; may be repeated
+        --symbolic a constant that is known at launch, from 1 to 64, or as in --symbolic B=1:256
         --keep     store the session under NAME, and use what is stored there; %mirage load NAME brings it back
         --fresh    forget first what is stored under NAME
         --wait     block until the search has ended

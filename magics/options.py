@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mirage_nb.errors import MirageError, OptionError, SourceSpan
+from mirage_nb.lang.sizes import MOST, given_size
 from mirage_nb.search import AXIOMS, OPERATORS, PRUNINGS, Limits
 from mirage_nb.search.limits import MAX_GRID_DIMS, read_range
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import TARGETS
 
 USAGE = (
-    "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... "
+    "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... [--symbolic NAME] "
     "[--keep] [--fresh] [--wait] [--without-axiom AXIOM]... [--with-axiom AXIOM]... "
     "[--without-pruning PRUNING]... [--with-pruning PRUNING]... [--grid-dims NUMBER] [--blocks RANGE] [--loop RANGE] "
     "[--without-operator OPERATOR]... [--tolerance TIMES]"
@@ -62,7 +63,7 @@ class CellOptions:
     effort: str = "standard"
     budget: float | None = None
     target: str | None = None
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int | range] = field(default_factory=dict)
     keep: bool = False
     fresh: bool = False
     wait: bool = False
@@ -93,11 +94,8 @@ def _dims(text: str) -> int:
     return number
 
 
-def _size(text: str) -> tuple[str, int]:
-    name, _, number = text.partition("=")
-    if not name.isidentifier():
-        raise ValueError(text)
-    return name, int(number)
+def _symbolic(text: str) -> tuple[str, int | range]:
+    return given_size(text if "=" in text else f"{text}=1:{MOST}")
 
 
 def _switches() -> tuple[Option, ...]:
@@ -133,7 +131,20 @@ OPTIONS: dict[str, Option] = {
         Option("--budget", "SECONDS", "seconds of search, a positive number", _seconds),
         Option("--target", "GPU", "the GPU to search for", str.lower, tuple(TARGETS)),
         Option(
-            "--set", "NAME=NUMBER", "override an integer constant, as in --set B=8; may be repeated", _size, (), "sizes"
+            "--set",
+            "NAME=NUMBER",
+            "override an integer constant, as in --set B=8; may be repeated",
+            given_size,
+            (),
+            "sizes",
+        ),
+        Option(
+            "--symbolic",
+            "NAME",
+            f"a constant that is known at launch: 1 to {MOST}, or as in --symbolic B=1:256",
+            _symbolic,
+            (),
+            "sizes",
         ),
         Option("--tolerance", "TIMES", "how far kernels may be off, in times the program's own rounding", _seconds),
         Option("--keep", "", "store the session under its name", str),

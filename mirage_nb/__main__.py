@@ -25,6 +25,7 @@ from mirage_nb.errors import AssumptionError, MirageError, MissingPartError, Opt
 from mirage_nb.interp.instance import CPU
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.lang.constants import shorten
+from mirage_nb.lang.sizes import MOST, given_size
 from mirage_nb.pipeline import Limits, Session, resume, superoptimize
 from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime.doctor import examine, report
@@ -39,7 +40,6 @@ INTERRUPTED = 130
 MAX_TEXT = 2**24
 """Characters of a file that are read; what they say has narrower limits."""
 MAX_WORKERS = 1024
-MAX_DIGITS = 18
 MAX_NAME = 400
 DASK_SECONDS = 10.0
 
@@ -243,17 +243,19 @@ def _program(options: argparse.Namespace) -> TensorProgram:
     if bool(options.file) == bool(options.workload):
         hint = f"workloads are {', '.join(WORKLOADS)}"
         raise OptionError("give either a FILE or --workload NAME", hint=hint)
-    sizes = dict(_size(text) for text in options.set)
+    symbolic = (text if "=" in text else f"{text}=1:{MOST}" for text in options.symbolic)
+    sizes = dict(_size(text) for text in (*options.set, *symbolic))
     if options.workload:
         return parse(workload(options.workload), name=options.workload, sizes=sizes)
     return load(options.file, sizes=sizes)
 
 
-def _size(text: str) -> tuple[str, int]:
-    name, equals, number = text.partition("=")
-    if not equals or not name.isidentifier() or not number.strip().isdecimal() or len(number) > MAX_DIGITS:
-        raise OptionError(f"--set {shorten(repr(text))}: not of the form NAME=NUMBER", hint="for example --set B=8")
-    return name, int(number)
+def _size(text: str) -> tuple[str, int | range]:
+    try:
+        return given_size(text)
+    except ValueError:
+        hint = "for example --set B=8, or --set B=1:64 for one that is known at launch"
+        raise OptionError(f"--set {shorten(repr(text))}: not of the form NAME=NUMBER", hint=hint) from None
 
 
 def _follow(session: Session, interrupt: _Interrupt, *, quiet: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from mirage_nb.bench import commands as bench
 from mirage_nb.bench.workloads import WORKLOADS
 from mirage_nb.lang.constants import shorten
+from mirage_nb.lang.sizes import MOST
 from mirage_nb.search import AXIOMS, EFFORTS, OPERATORS, PRUNINGS
 from mirage_nb.search.limits import read_range
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
@@ -90,6 +91,8 @@ def _add_superoptimize(commands: argparse._SubParsersAction[_Parser]) -> None:
     group.add_argument("file", nargs="?", metavar="FILE", help="a .mirage file")
     group.add_argument("--workload", choices=WORKLOADS, metavar="NAME", help=f"one of {', '.join(WORKLOADS)}")
     group.add_argument("--set", action="append", default=[], metavar="B=8", help="override an integer constant")
+    words = f"a constant that is known at launch, from 1 to {MOST} or as in B=2:256: one kernel serves them all"
+    group.add_argument("--symbolic", action="append", default=[], metavar="B", help=words)
     group = sub.add_argument_group("the search")
     group.add_argument("--effort", choices=tuple(EFFORTS), default="standard", help="default: standard")
     group.add_argument("--budget", type=float, metavar="S", help="seconds of search; default: the effort's")

@@ -386,7 +386,7 @@ def superoptimize(
     effort: str = "standard",
     budget: float | None = None,
     max_block_ops: int | None = None,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int | range] | None = None,
     executor: Executor | None = None,
     seed: int = 0,
     store: Store | str | Path | bool | None = None,
@@ -405,7 +405,7 @@ def superoptimize(
         effort: `quick`, `standard` or `exhaustive`.
         budget: seconds of search; default: no limit but the effort's.
         max_block_ops: largest number of block operators; default: the effort's.
-        sizes: integer constants of the program to override.
+        sizes: integer constants of the program to override; a range, as range(1, 65), is known at launch.
         executor: where to run the workers, anything with the concurrent.futures interface, as a Dask cluster's
             `Client.get_executor()`; default: spawned processes. It stays the caller's.
         seed: of all random elements; equal seeds give equal results on any number of workers.

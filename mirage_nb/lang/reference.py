@@ -15,6 +15,7 @@ never executed as Python.
   X: f16[2*B, 4096]       an input: dtype and shape
   dtype: f16              the element type of inputs that are declared without one, as W: [4096, 64]
   B = 8                   a constant; integer ones are sizes and can be set from outside
+  B: size(64)             a size from 1 to 64, known at launch: the outermost dimension of inputs, as X: f16[2*B, 64]
   Y = rms_norm(X) * 2     a tensor; a name is what it was last assigned, and Y += X is Y = Y + X
   A, B = split(Y, 2)      several tensors at once; split(Y, 2)[0] is one of them
   for i in range(3):      a loop, written out; also over tensors: for w in (A, B):

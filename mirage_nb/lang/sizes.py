@@ -17,6 +17,8 @@ from mirage_nb.lang.expressions import Expressions
 
 SIZE, MOST = "size", 64
 """The word that declares a size that is known at launch, and how far it goes if nothing else is said."""
+DIGITS = 18
+"""Of a number in a command."""
 PROBES = 64
 """Numbers at which a text is read again."""
 _FORM = "a size that is known at launch is declared as B: size, or with its largest extent, B: size(64)"
@@ -32,6 +34,16 @@ def read_size(name: str, annotation: ast.expr, expressions: Expressions) -> Size
         place = expressions.source.of(annotation)
         raise NamedSizeError(f"{name} goes up to {most}", hint=f"a constant is {name} = 1", span=place)
     return Size(name, 1, most)
+
+
+def given_size(text: str) -> tuple[str, int | range]:
+    """What a command says of a size: `B=8`, or `B=1:64` for one that is known at launch. Raises ValueError."""
+    name, equals, number = text.partition("=")
+    first, colon, last = number.strip().partition(":")
+    numbers = (first, last) if colon else (first,)
+    if not equals or not name.isidentifier() or not all(n.isdecimal() and len(n) <= DIGITS for n in numbers):
+        raise ValueError(text)
+    return name, range(int(first), int(last) + 1) if colon else int(first)
 
 
 def check_size(graph: KernelGraph, size: Size, place: SourceSpan, read: Callable[[int], KernelGraph]) -> None:

@@ -31,7 +31,7 @@ def written(header: Header) -> TensorProgram:
     return TensorProgram(header.title, print_graph(header.graph), header.graph, (), header.sizes)
 
 
-def parsed(program: str | Path | TensorProgram, name: str, sizes: Mapping[str, int] | None) -> TensorProgram:
+def parsed(program: str | Path | TensorProgram, name: str, sizes: Mapping[str, int | range] | None) -> TensorProgram:
     match program:
         case TensorProgram():
             if sizes:
