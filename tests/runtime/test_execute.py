@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirage_nb.codegen import Emitted, emit
+from mirage_nb.codegen import Emitted, Fitting, emit
 from mirage_nb.errors import CompileError, DTypeError, LaunchError, MirageError, MissingPartError, ShapeError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, TensorType, TransposeAttrs
@@ -146,6 +146,7 @@ def test_a_call_is_not_bound_to_too_few_tensors_or_too_many(given: tuple[int, in
     launch = pytest.importorskip("mirage_nb.runtime.launch")
     executable = object.__new__(launch.GpuExecutable)  # without a card
     executable._emitted = emit(rmsnorm(), H200)
+    executable._fits = Fitting(executable._emitted)
     with pytest.raises(LaunchError, match=said):
         executable.bind(*([None] * count for count in given))
 
