@@ -259,9 +259,7 @@ class Session:
     def estimate_of(self, candidate: Candidate | str) -> str:
         """Where the estimate of a candidate comes from, kernel by kernel: memory, copies, products, vector work,
         barriers. Given itself or the start of its digest. Raises OptionError where there is no such candidate."""
-        it = self._chosen(candidate)
-        named = {"effort": self.search.bounds.effort, "configuration": it.configuration}
-        return explain_estimate(self.program.graph, it.graph, it.sizes, self.target, **named)
+        return explain_estimate(self._chosen(candidate).graph, self.target)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until everything has ended, at most `timeout` seconds; returns whether it has."""

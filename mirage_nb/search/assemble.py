@@ -17,9 +17,8 @@ from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces import Piece
 from mirage_nb.search.sizes import instantiate
-from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.search.sizes.instantiate import Draft, Instance
-from mirage_nb.search.sizes.library import library_us
+from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import Structure
 from mirage_nb.targets import Target
 
@@ -104,7 +103,7 @@ def drafts(
     found = [part_instances(part, target, min(limit, PER_PART), limits) for part in structure.parts]
     chosen = cheapest([[instance.cost.us for instance in part] for part in found], limit)
     picked = ([part[i] for part, i in zip(found, pick, strict=True)] for pick in chosen)
-    made = [joined(prepared.graph, structure.pieces, parts) for parts in picked]
+    made = [joined(prepared.graph, structure.pieces, parts, target) for parts in picked]
     return sorted(map(Draft.of, made), key=lambda draft: draft.cost.us)
 
 
@@ -116,7 +115,7 @@ def part_instances(part: Part, target: Target, limit: int, limits: Limits = NO_L
 def part_drafts(part: Part, target: Target, limit: int, limits: Limits = NO_LIMITS) -> list[Draft]:
     """The same, before their muGraphs are made."""
     if part.structure is None:
-        return [Draft.of(Instance({}, part.piece.graph, library_cost(part.piece.graph, target)))]
+        return [Draft.of(Instance({}, part.piece.graph, written_cost(part.piece.graph, target)))]
     return instantiate.drafts(part.structure, part.prepared, target, limit, limits=limits)
 
 
@@ -134,7 +133,7 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
         if found is None:
             return None
         chosen.append(found)
-    made = joined(prepared.graph, structure.pieces, chosen)
+    made = joined(prepared.graph, structure.pieces, chosen, target)
     return made if len(made.sizes) == len(sizes) else None
 
 
@@ -213,8 +212,11 @@ def _inlined(made: KernelGraph, graph: KernelGraph, operands: Sequence[int]) -> 
     return made, values
 
 
-def joined(program: KernelGraph, pieces: Sequence[Piece], chosen: Sequence[Instance]) -> Instance:
-    """A muGraph of the program from one of each piece, in launch order; outputs that are inputs stay what they are."""
+def joined(program: KernelGraph, pieces: Sequence[Piece], chosen: Sequence[Instance], target: Target) -> Instance:
+    """A muGraph of the program from one of each piece, in launch order; outputs that are inputs stay what they are.
+
+    Its cost is that of the whole: what generated kernels hand on to others travels in another type.
+    """
     graph = KernelGraph.start(*program.inputs)
     held = {value: value for value in range(program.input_count)}
     sizes: dict[str, int] = {}
@@ -226,19 +228,6 @@ def joined(program: KernelGraph, pieces: Sequence[Piece], chosen: Sequence[Insta
         if value in program.outputs and value not in held:  # no piece makes constants
             held[value] = len(graph.types)
             graph = graph.append(op)
-    total = Cost.in_a_row([instance.cost for instance in chosen])
-    outputs = tuple(held[v] for v in program.outputs)
+    graph = graph.returning(tuple(held[v] for v in program.outputs), program.output_names)
     overhanging = frozenset[int]().union(*(instance.overhanging for instance in chosen))
-    return Instance(sizes, graph.returning(outputs, program.output_names), total, overhanging)
-
-
-def library_cost(graph: KernelGraph, target: Target) -> Cost:
-    """Every operator a pre-defined kernel."""
-    us = moved = 0.0
-    kernels = 0
-    for op, values in graph.definitions():
-        took = library_us(graph, op, target)
-        if took:
-            us, kernels = us + took, kernels + 1
-            moved += sum(graph.types[v].nbytes for v in (*op.inputs, *values))
-    return Cost(us, moved, 0.0, 0.0, 1, kernels)
+    return Instance(sizes, graph, written_cost(graph, target), overhanging)

@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph, OpKind
-from mirage_nb.search.assemble import Assembly, Part, joined, library_cost, part_drafts, part_instances, tiny_parts
+from mirage_nb.search.assemble import Assembly, Part, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, partition
 from mirage_nb.search.pieces import HEAVY, Piece
 from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.instantiate import Instance
+from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 from mirage_nb.targets import Target
 
@@ -29,7 +30,7 @@ PIECES = " pieces"
 
 def own_operators(program: KernelGraph, target: Target) -> Instance:
     """The program itself: every operator is a pre-defined kernel."""
-    return Instance({}, program, library_cost(program, target))
+    return Instance({}, program, written_cost(program, target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def library_and_fused(
     if all(part.structure is None for part in parts):
         return None
     assembly = Assembly.of(parts)
-    instance = joined(program, assembly.pieces, [part_instances(part, target, 1, limits)[0] for part in parts])
+    chosen = [part_instances(part, target, 1, limits)[0] for part in parts]
+    instance = joined(program, assembly.pieces, chosen, target)
     return Composition(assembly, instance, tiny_parts(assembly, instance.overhanging))
 
 

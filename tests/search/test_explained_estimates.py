@@ -27,22 +27,22 @@ QUICK = EFFORTS["quick"]
 NAMES = ("rmsnorm", "gated_mlp", "lora", "gqa", "attention_safe")
 
 
-def searched(name: str) -> tuple[Prepared, list[tuple[str, Structure, Instance]]]:
-    """The best instances of the structures of a quick search, each with its configuration."""
+def searched(name: str) -> tuple[Prepared, list[tuple[Structure, Instance]]]:
+    """The best instances of the structures of a quick search."""
     prepared = prepare(parse(workload(name), name=name).graph)
     found = []
     for configuration in configurations(prepared, QUICK):
         result = run_configuration(prepared, configuration, QUICK, QUICK.budget, lambda counts: None, lambda: False)
         for structure in result.structures[:3]:
-            found += [(str(configuration), structure, i) for i in instances(structure, prepared, H200, 2)]
+            found += [(structure, i) for i in instances(structure, prepared, H200, 2)]
     return prepared, found
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_pieces_are_those_of_the_estimate(name: str) -> None:
-    prepared, found = searched(name)
-    for _, structure, instance in found:
-        kernels = kernel_estimates(structure, prepared, H200, instance.sizes)
+    _, found = searched(name)
+    for _, instance in found:
+        kernels = kernel_estimates(instance.graph, H200)
         assert sum(kernel.us for kernel in kernels) == pytest.approx(instance.cost.us, rel=1e-12)
         assert sum(kernel.bytes_device for kernel in kernels) == pytest.approx(instance.cost.bytes_device, abs=1)
         assert max(kernel.blocks for kernel in kernels) == instance.cost.blocks
@@ -55,12 +55,12 @@ def test_the_pieces_are_those_of_the_estimate(name: str) -> None:
 
 
 def test_every_piece_answers_to_its_constants() -> None:
-    prepared, found = searched("rmsnorm")
-    _, structure, instance = next(f for f in found if any(key.startswith("loop") for key in f[2].sizes))
+    _, found = searched("rmsnorm")
+    _, instance = next(f for f in found if any(key.startswith("loop") for key in f[1].sizes))
 
     def pieces(**changed: float) -> KernelEstimate:
         constants = replace(FITTED, **changed)
-        (kernel,) = kernel_estimates(structure, prepared, H200, instance.sizes, constants)
+        (kernel,) = kernel_estimates(instance.graph, H200, constants)
         return kernel
 
     before = pieces()
@@ -77,11 +77,9 @@ def test_every_piece_answers_to_its_constants() -> None:
 
 
 def test_a_text_says_where_the_time_goes() -> None:
-    prepared, found = searched("gqa")
-    configuration, _, instance = min(found, key=lambda one: one[2].cost.us)
-    text = explain_estimate(
-        prepared.graph, instance.graph, instance.sizes, H200, effort="quick", configuration=configuration
-    )
+    _, found = searched("gqa")
+    _, instance = min(found, key=lambda one: one[1].cost.us)
+    text = explain_estimate(instance.graph, H200)
     for word in ("start", "device memory", "copies", "products", "vector work", "barriers", "wave", "shared memory"):
         assert word in text, word
     assert f"{instance.cost.blocks} blocks" in text
@@ -89,10 +87,10 @@ def test_a_text_says_where_the_time_goes() -> None:
     assert "MB" in text
 
 
-def test_what_is_not_the_search_s_is_said_to_be_so() -> None:
+def test_pre_defined_kernels_are_explained_by_what_they_are() -> None:
     prepared, _ = searched("rmsnorm")
-    text = explain_estimate(prepared.graph, prepared.graph, {"grid c": 3}, H200, effort="quick")
-    assert "none of the search's" in text
+    text = explain_estimate(prepared.graph, H200)
+    assert text.count("by a library") == text.count("kernel ") == prepared.graph.kernel_count
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -100,9 +98,9 @@ def test_every_target_is_explained(target: str) -> None:
     card = find_target(target)
     prepared, found = searched("attention_safe")
     seen = 0
-    for _, structure, _ in found:
+    for structure, _ in found:
         for instance in instances(structure, prepared, card, 1):
-            for kernel in kernel_estimates(structure, prepared, card, instance.sizes):
+            for kernel in kernel_estimates(instance.graph, card):
                 assert kernel.shared_memory <= card.shared_per_block
                 assert kernel.stages <= 4
                 seen += 1

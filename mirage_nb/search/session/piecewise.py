@@ -64,7 +64,7 @@ class Pieces:
     """The pieces of one program for one target."""
 
     def __init__(self, program: KernelGraph, target: Target, limits: Limits, seed: int) -> None:
-        self._program, self._seed = program, seed
+        self._program, self._target, self._seed = program, target, seed
         self._pieces = partition(program, target)
         self._order = [piece.digest for piece in self._pieces]
         shares: dict[str, Share] = {}
@@ -132,7 +132,7 @@ class Pieces:
 
     def _whole(self, chosen: Mapping[str, Candidate]) -> Candidate:
         instances = [_instance(chosen[digest]) for digest in self._order]
-        made = joined(self._program, self._pieces, instances)
+        made = joined(self._program, self._pieces, instances, self._target)
         pairs = dict.fromkeys(c.small for c in chosen.values() if c.small is not None)
         small = tuple(beside(graphs) for graphs in zip(*pairs, strict=True)) if pairs else ()
         parts = tuple((self._shares[digest].piece.graph, candidate) for digest, candidate in chosen.items())

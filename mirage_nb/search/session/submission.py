@@ -6,12 +6,11 @@ gets in that is not legal, does not fit the target, or was not verified against 
 
 from __future__ import annotations
 
-import math
-
 from mirage_nb.errors import VerificationError
-from mirage_nb.ir import OPS, BlockGraph, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir import OPS, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.legality import check
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import Target
 from mirage_nb.verify.files import describe, read_graph
 from mirage_nb.verify.proof import verify_and_prove
@@ -25,7 +24,8 @@ MAX_ELEMENTS = 2**26
 def submitted(program: KernelGraph, text: str, target: Target) -> Candidate:
     """The muGraph in `text` (text form, JSON form, or a tensor program) as a candidate.
 
-    Outputs may come in any order and under any names. `estimate_us` is the time that its traffic takes.
+    Outputs may come in any order and under any names. `estimate_us` is what the same muGraph is estimated to take
+    when the search finds it.
 
     Raises:
         FormatError, ProgramSizeError: the text is no muGraph.
@@ -58,7 +58,7 @@ def submitted(program: KernelGraph, text: str, target: Target) -> Candidate:
         operators=sum(map(_operators, graph.ops)),
         sizes={},
         verdict=verdict,
-        estimate_us=traffic_us(graph, target),
+        estimate_us=written_cost(graph, target).us,
     )
 
 
@@ -75,26 +75,3 @@ def _operators(op: Op) -> int:
         return sum(map(_operators, op.body.ops))
     structural = op.kind in (OpKind.IN_ITER, OpKind.OUT_SAVER, OpKind.CONST)
     return int(not structural and Trait.VIEW not in OPS[op.kind].traits)
-
-
-def traffic_us(graph: KernelGraph, target: Target) -> float:
-    """Microseconds that reading and writing take, and starting the kernels: less than any kernel needs."""
-    total = target.start_us - target.launch_us
-    uniform = graph.uniform()
-    for op, values in graph.definitions():
-        if op.kind is OpKind.RESHAPE or values[0] in uniform:
-            continue
-        operands = sum(graph.types[v].nbytes for v in set(op.inputs))
-        results = sum(t.nbytes for t in graph.results(op))
-        read = _tiles(op.body) if isinstance(op.body, BlockGraph) else operands
-        cached = max(0, read - operands)
-        total += target.launch_us + 1e-3 * (
-            (operands + results) / target.device_bandwidth + cached / target.shared_bandwidth
-        )
-    return total
-
-
-def _tiles(block: BlockGraph) -> int:
-    """Bytes that all blocks read over all iterations."""
-    iterators = (value for op, values in block.definitions() if op.kind is OpKind.IN_ITER for value in values)
-    return sum(block.types[value].nbytes for value in iterators) * math.prod(block.grid) * block.loop

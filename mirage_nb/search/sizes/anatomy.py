@@ -8,6 +8,7 @@ thousands of sizes without planning one of them (paper section 6).
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
@@ -98,6 +99,13 @@ class Sizes:
             held = held * self.tiles.get(axis, self.extents[axis] / (split * looped))
         return held
 
+    def whole(self, axis: int, code: int) -> int:
+        """How much of an axis a tensor in device memory holds: all of it, or what earlier kernels left of its parts."""
+        if code & TILE:
+            return self.extents[axis]
+        left = [self.interface.get((axis, part), 1) for part in (GRID, LOOP) if code & part]
+        return math.prod(left)
+
     def elements(self, kernel: KernelStructure, step: Step) -> Numbers:
         """Elements of the tile of a step; those of one type have the same array."""
         key = data_of(step.type)
@@ -178,7 +186,7 @@ def anatomy(kernel: KernelStructure) -> Anatomy:
             readers[read] += readers[index] if _is_view(steps[index], varying[steps[index].reads[0]]) else [index]
     parts = [_part(kernel, i, readers[i], varying[i], chained and above[i]) for i in range(len(steps))]
     partial = tuple(any(code & DATA and not code & TILE for code in step.type) for step in steps)
-    inner = tuple(max((axis for axis, code in enumerate(step.type) if code & DATA), default=None) for step in steps)
+    inner = tuple(next(reversed(stored(step.type)), None) for step in steps)
     wide = _wide(kernel)
     operands = _operands(steps, varying, wide)
     return Anatomy(tuple(parts), tuple(varying), wide, partial, inner, operands, _passing(kernel))
@@ -362,4 +370,11 @@ def layout_of(prepared: Prepared, kernel: KernelStructure, index: int, source: S
     """The axes of the dimensions of an input; results of earlier kernels keep the order of the axes."""
     if source.kernel is None:
         return prepared.tensors[source.index].axes
-    return tuple(axis for axis, code in enumerate(kernel.steps[index].type) if code)
+    return stored(kernel.steps[index].type)
+
+
+@lru_cache(maxsize=KNOWN)
+def stored(type_: Type) -> tuple[int, ...]:
+    """The axes of a result in device memory: what the blocks left of those that they split leads, see `concrete`."""
+    axes = [axis for axis, code in enumerate(type_) if code & DATA]
+    return tuple(sorted(axes, key=lambda axis: type_[axis] & DATA != GRID))

@@ -1,34 +1,26 @@
 """Where an estimate comes from: bytes, waves, shared memory, products, vector work, barriers, starts.
 
-In: a muGraph of a search with its sizes, a target. Out: a `KernelEstimate` per kernel, or a text for people. The
+In: a muGraph, whoever wrote it, a target. Out: a `KernelEstimate` per kernel, or a text for people. The
 numbers are those of the cost model. Invariant: an estimate is its start, the longest of what overlaps, and a rest, in
 which a block waits for its first bytes and for turns of its ring, and works before and after the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mirage_nb.ir import KernelGraph, OpKind
-from mirage_nb.search.assemble import Assembly, Part, sized, sizes_of_parts
-from mirage_nb.search.axes import Prepared, prepare
-from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS, PIECES
-from mirage_nb.search.derive import concatenated
-from mirage_nb.search.explore import run_configuration
-from mirage_nb.search.sizes.anatomy import Sizes
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import Block, Running, block_of, run, start_us
-from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits
 from mirage_nb.search.sizes.specialised import Specialised, specialised
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import Work, work
-from mirage_nb.search.space import EFFORTS, configurations
-from mirage_nb.search.structure import KernelStructure, Structure
+from mirage_nb.search.sizes.written import Written, written_kernels
+from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import GROUP
 
@@ -103,91 +95,29 @@ def _megabytes(nbytes: int) -> str:
 
 
 def kernel_estimates(
-    structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int], constants: Constants = FITTED
+    graph: KernelGraph, target: Target, constants: Constants = FITTED
 ) -> tuple[KernelEstimate, ...]:
-    """The generated kernels of the instance of these sizes, in launch order."""
-    return tuple(
-        _kernel(mine, kernel, numbers, target, constants)
-        for mine, kernel, numbers in _kernels(structure, prepared, sizes)
-    )
+    """The generated kernels of a muGraph, in launch order."""
+    return tuple(_kernel(made, target, constants) for _, made in written_kernels(graph) if made is not None)
 
 
-def explain_estimate(
-    program: KernelGraph,
-    graph: KernelGraph,
-    sizes: Mapping[str, int],
-    target: Target,
-    *,
-    effort: str = "standard",
-    configuration: str = "",
-) -> str:
-    """Where the estimate of a muGraph comes from, kernel by kernel.
-
-    Args:
-        program, graph, sizes, configuration: as a candidate of a session has them. A configuration that is named is
-            the only one that is searched for the muGraph, which takes as long as it took then.
-        effort: that of the session.
-
-    Returns:
-        A text; what the cost model does not know, pre-defined kernels and muGraphs that were submitted, is named.
-    """
-    if configuration in (OWN_OPERATORS, LIBRARY_AND_FUSED) or configuration.endswith(PIECES):
-        return _row_by_row(graph, target)
-    prepared = prepare(program)
-    found = next(_structures(prepared, graph, sizes, target, effort, configuration), None)
-    if found is None:
-        return "This muGraph is none of the search's: its estimate is the time that its traffic takes."
-    kernels = kernel_estimates(found, prepared, target, sizes)
-    lines = [f"kernel {number}: {kernel}" for number, kernel in enumerate(kernels, 1)]
-    if isinstance(found, Assembly):
-        library = sum(part.structure is None for part in found.parts)
-        lines += [f"and {_count(library, 'pre-defined kernel')}"] * bool(library)
-    lines.append("Device memory, copies and the work of threads overlap; the longest of them counts.")
+def explain_estimate(graph: KernelGraph, target: Target) -> str:
+    """Where the estimate of a muGraph comes from, kernel by kernel."""
+    lines = []
+    for number, (op, made) in enumerate(written_kernels(graph), 1):
+        if made is not None:
+            lines.append(f"kernel {number}: {_kernel(made, target, FITTED)}")
+        else:
+            us = library_us(graph, op, target)
+            what = "by a library, its launch, and its bytes or its operations"
+            lines.append(f"kernel {number}: {us:.2f} us: {op.kind.value} {what}")
+    if any(op.kind is OpKind.GRAPH for op in graph.ops):
+        lines.append("Device memory, copies and the work of threads overlap; the longest of them counts.")
     return "\n".join(lines)
 
 
-def _row_by_row(graph: KernelGraph, target: Target) -> str:
-    """Of a muGraph that nobody searched for as a whole: what is known of each of its kernels."""
-    lines = []
-    for op in graph.ops:
-        if op.kind is OpKind.GRAPH:
-            lines.append("a generated kernel, as estimated for its piece of the program")
-        elif us := library_us(graph, op, target):
-            lines.append(f"{op.kind.value}: {us:.2f} us by a library, its launch, and its bytes or its operations")
-    return "\n".join(f"kernel {number}: {line}" for number, line in enumerate(lines, 1))
-
-
-def _structures(
-    prepared: Prepared, graph: KernelGraph, sizes: Mapping[str, int], target: Target, effort: str, configuration: str
-) -> Iterator[Structure]:
-    """The structures of a search whose instance of these sizes is the muGraph."""
-    bounds = EFFORTS[effort]
-    for tried in configurations(prepared, bounds):
-        if configuration not in ("", str(tried)):
-            continue
-        result = run_configuration(prepared, tried, bounds, bounds.budget, lambda counts: None, lambda: False)
-        for structure in result.structures:
-            instance = sized(structure, prepared, target, sizes)
-            if instance is not None and graph in (instance.graph, concatenated(instance.graph)):
-                yield structure
-
-
-def _kernels(
-    structure: Structure, prepared: Prepared, sizes: Mapping[str, int]
-) -> Iterator[tuple[Prepared, KernelStructure, Sizes]]:
-    """The generated kernels of an instance, each at its sizes."""
-    parts: list[tuple[Prepared, Structure, Mapping[str, int]]] = [(prepared, structure, sizes)]
-    if isinstance(structure, Assembly):
-        chosen: list[tuple[Part, Mapping[str, int]]] = list(sizes_of_parts(structure, sizes))
-        parts = [(part.prepared, part.structure, mine) for part, mine in chosen if part.structure is not None]
-    for own, whole, mine in parts:
-        for kernel, numbers in numbered(whole, own, mine):
-            yield own, kernel, numbers
-
-
-def _kernel(
-    prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target, constants: Constants
-) -> KernelEstimate:
+def _kernel(made: Written, target: Target, constants: Constants) -> KernelEstimate:
+    prepared, kernel, sizes = made.prepared, made.kernel, made.sizes
     tiles = Tiles.of(prepared, kernel, sizes)
     block = block_of(tiles, target, constants)
     roles = specialised(tiles, target, constants, block.traffic.device)

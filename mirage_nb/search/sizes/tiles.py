@@ -129,7 +129,7 @@ class Tiles:
         layout, type_, width = self._cut(index)
         one = np.ones(self.shape)
         extents = [one if a is None else self.sizes.extent(self.kernel, a, type_[a]) for a in layout]
-        tensor = [1 if a is None else self.sizes.extents[a] for a in layout]
+        tensor = [1 if a is None else self.sizes.whole(a, type_[a]) for a in layout]
         hanging = []
         if any(a in self.sizes.tiles for a in layout):
             nowhere = np.zeros(self.shape, bool)

@@ -1,0 +1,91 @@
+"""A muGraph takes what the search says it takes, whoever wrote it: the way back from text to the cost model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+
+from mirage_nb.bench.workloads import workload
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.text import parse_graph, print_graph
+from mirage_nb.lang import parse
+from mirage_nb.search import EFFORTS, Instance, configurations, instances, prepare, run_configuration
+from mirage_nb.search.session.submission import submitted
+from mirage_nb.search.sizes.instantiate import sized
+from mirage_nb.search.sizes.written import written_cost, written_kernels
+from mirage_nb.targets import find_target
+from tests.strategies import mugraphs
+
+H200 = find_target("h200")
+
+PROGRAMS = {
+    "norm before a product": "X: f16[16, 1024]\nG: f16[1024]\nW: f16[1024, 4096]\nreturn rms_norm(X, G) @ W",
+    "softmax": "X: f16[64, 512]\nreturn softmax(X)",
+    "odd extents": "X: f16[7, 1000]\nY: f16[1000, 131]\nreturn relu(X @ Y)",
+    "centred norm": "X: f16[33, 768]\nD = X - mean(X, axis=-1, keepdims=True)\n"
+    "return D / sqrt(mean(D * D, axis=-1, keepdims=True))",
+    "low rank": "X: f16[16, 256]\nW: f16[256, 4096]\nA: f16[256, 16]\nB: f16[16, 4096]\nreturn X @ W + (X @ A) @ B",
+    "two outputs, f32": "X: f32[64, 128]\nY: f32[128, 32]\nZ = X @ Y\nreturn Z, sum(Z, axis=0)",
+    "elementwise": "X: f16[128, 512]\nB: f16[512]\nreturn gelu(X + B) * 2",
+    "an input that meets itself": "X: f16[128, 64]\nreturn X @ transpose(X)",
+    "heads": "X: f16[16, 512]\nreturn softmax(reshape(X, (16, 8, 64)))",
+    "two products": "X: f16[64, 512]\nA: f16[512, 256]\nB: f16[256, 512]\nreturn relu(X @ A) @ B",
+    "a persistent product": "X: f16[512, 4096]\nA: f16[4096, 4096]\nreturn gelu(X @ A)",
+    "concatenation": "X: f16[16, 64]\nY: f16[16, 64]\nreturn exp(concat(X, Y, axis=1))",
+    "attention": workload("attention_safe"),
+    "gated": workload("gated_mlp"),
+}
+OF_MORE_KERNELS = ("softmax", "low rank", "heads", "an input that meets itself")
+"""Whose partial results, aliases and views between kernels say most."""
+
+
+def searched(text: str, effort_name: str) -> Iterator[Instance]:
+    """The best instances of the first structures of every configuration."""
+    prepared, effort = prepare(parse(text).graph), EFFORTS[effort_name]
+    for configuration in configurations(prepared, effort):
+        if effort_name != "quick" and configuration.kernels < 2:
+            continue
+        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        for structure in result.structures[:2]:
+            yield from instances(structure, prepared, H200, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "effort"), [*((name, "quick") for name in PROGRAMS), *((name, "standard") for name in OF_MORE_KERNELS)]
+)
+def test_what_was_found_and_written_out_takes_the_same(name: str, effort: str) -> None:
+    found = list(searched(PROGRAMS[name], effort))
+    assert found
+    for instance in found:
+        cost = written_cost(parse_graph(print_graph(instance.graph)), H200)
+        assert cost.us == pytest.approx(instance.cost.us, rel=1e-9), print_graph(instance.graph)
+        assert (cost.blocks, cost.kernels) == (instance.cost.blocks, instance.graph.kernel_count)
+        assert cost.shared_memory == pytest.approx(instance.cost.shared_memory)
+        assert cost.bytes_device == pytest.approx(instance.cost.bytes_device)
+
+
+def test_a_worse_loop_ranks_worse() -> None:
+    text = PROGRAMS["norm before a product"].replace("1024", "128").replace("4096", "256")
+    program = parse(text).graph
+    prepared, effort = prepare(program), EFFORTS["quick"]
+    configuration = next(c for c in configurations(prepared, effort) if c.loop is not None)
+    result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+    (best,) = instances(result.structures[0], prepared, H200, 1)
+    (loop,) = (name for name in best.sizes if name.startswith("loop"))
+    others = (sized(result.structures[0], prepared, H200, {**best.sizes, loop: n}) for n in (2, 4, 8, 16, 32, 64))
+    known = {one.sizes[loop]: written_cost(one.graph, H200).us for one in others if one}
+    assert submitted(program, print_graph(best.graph), H200).estimate_us == known[best.sizes[loop]]
+    assert len(known) >= 4 and len(set(known.values())) == len(known)
+    assert min(known, key=lambda n: known[n]) == best.sizes[loop]
+    assert known[max(known)] > known[best.sizes[loop]] == pytest.approx(best.cost.us)
+
+
+@settings(max_examples=30, deadline=None)
+@given(mugraphs())
+def test_every_legal_mugraph_has_an_estimate(graph: KernelGraph) -> None:
+    cost = written_cost(graph, H200)
+    assert math.isfinite(cost.us) and cost.us > 0 and cost.kernels == graph.kernel_count
+    assert len(written_kernels(graph)) == graph.kernel_count
