@@ -12,10 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
+from mirage_nb.codegen.texel_product import TexelProduct
+from mirage_nb.codegen.texel_values import TexelValueText
 from mirage_nb.codegen.tile_values import ValueText
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.optimize.overlap import Overlap
-from mirage_nb.tile.instructions import INSTRUCTIONS, Place
+from mirage_nb.tile.groups import GROUPS, ROWS
+from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     GROUP,
     PART,
@@ -44,6 +47,7 @@ from mirage_nb.tile.program import (
 PANEL = 64
 """Elements of 16 bits across a panel."""
 LINE_BYTES = 128
+"""Of a row of a panel."""
 REGISTERS_OF_MULTIPROCESSOR = 65536
 REGISTER_UNIT = 8
 
@@ -75,8 +79,8 @@ def start(tile: Tile, at: tuple[Index, ...]) -> tuple[Index, Index]:
 
 @dataclass(slots=True)
 class ProgramText:
-    """Writes one kernel. `uncommitted`: products were printed that no group has yet. `reaches`: how far its tensors go
-    that end where a size does, which is known at launch."""
+    """Writes one kernel. `uncommitted`: products were printed that no group has yet; `role`: whose code it is.
+    `reaches`: how far its tensors go that end where a size does, which is known at launch."""
 
     name: str
     program: Program
@@ -84,6 +88,7 @@ class ProgramText:
     reaches: Reaches = field(default_factory=Reaches)
     out: Writer = field(default_factory=Writer)
     uncommitted: bool = False
+    role: str = ""
 
     def text(self) -> str:
         """The whole function."""
@@ -114,7 +119,7 @@ class ProgramText:
             if isinstance(statement, Copy):
                 source, target = self.program.tile(statement.source), self.program.tile(statement.target)
                 rows = source.elements // source.shape[-1]
-                box = (target.shape[0], PANEL)
+                box = (target.shape[0], LINE_BYTES // target.dtype.size)
                 found[target.name] = MapBox(
                     self.program.operand(source.name), f"map_{target.name}", rows, source.shape[-1], box
                 )
@@ -168,7 +173,7 @@ class ProgramText:
 
     def _role(self, role: Role, first: int) -> None:
         out, program = self.out, self.program
-        statements = program.statements(role.name)
+        self.role, statements = role.name, program.statements(role.name)
         out.line(f"// {role.name}: {role.warps} warps")
         if role.registers:
             entry = REGISTERS_OF_MULTIPROCESSOR // program.threads // REGISTER_UNIT * REGISTER_UNIT
@@ -220,7 +225,21 @@ class ProgramText:
                 case _:
                     self._statement(statement)
         if values:
-            ValueText(self.out, self.program, tuple(values), self._ends()).emit()
+            self._values(tuple(values))
+
+    def _values(self, values: tuple[Number | Read | Map | Store, ...]) -> None:
+        """What stands behind the products of a role."""
+        derived = self._derived()
+        if not derived:
+            ValueText(self.out, self.program, values, self._ends()).emit()
+            return
+        held = tuple(self.program.tile(name) for name in dict.fromkeys(s.result for s in derived))
+        TexelValueText(self.out, self.program, values, held, ROWS[derived[0].instruction], self._ends()).emit()
+
+    def _derived(self) -> list[Product]:
+        """The products of this role whose operands are loaded into registers by instructions of their own."""
+        products = (s for s in flat(self.program.statements(self.role)) if isinstance(s, Product))
+        return [s for s in products if s.instruction in GROUPS]
 
     @contextmanager
     def _walk(self, walk: Walk) -> Iterator[None]:
@@ -291,7 +310,11 @@ class ProgramText:
                 self._advance(self.program.pipeline(name))
             case Clear(name):
                 tile = self.program.tile(name)
-                out.line(f"float {name}[{tile.shape[0] // 64}][{tile.shape[1] // 2}] = {{}};")
+                rows = {ROWS[s.instruction] for s in self._derived() if s.result == name}
+                count, base = tile.shape[0] // 64 * tile.shape[1] // 2, tile.shape[1] // 2
+                for row in rows:
+                    count, base = row.texel.result.count, row.texel.source.result.count
+                out.line(f"float {name}[{count // base}][{base}] = {{}};")
             case Product():
                 self._product(statement)
             case _:
@@ -305,19 +328,23 @@ class ProgramText:
         target = self.program.tile(copy.target)
         ring = self._ring_of(copy.target).name
         row, column = start(self.program.tile(copy.source), copy.at)
-        panels, size = target.shape[1] // PANEL, target.shape[0] * PANEL
+        panel = LINE_BYTES // target.dtype.size
+        panels, size = target.shape[1] // panel, target.shape[0] * panel
         with self.out.unrolled("p", panels) as p:
             to = f"{target.name} + {ring}_stage * {target.elements}" + (f" + {p} * {size}" if panels > 1 else "")
-            across = c_index(column) + (f" + {p} * {PANEL}" if panels > 1 else "")
+            across = c_index(column) + (f" + {p} * {panel}" if panels > 1 else "")
             full = f"{ring}_full + {ring}_stage"
             self.out.line(f"tma_load_2d({to}, map_{target.name}, {full}, {across}, {c_index(row)});")
 
     def _product(self, product: Product) -> None:
         """All of the slot's summed elements, 16 by 16, for every 64 rows of this part."""
         out, program = self.out, self.program
-        instruction, result = INSTRUCTIONS[product.instruction], program.tile(product.result)
+        instruction, result = ROWS[product.instruction], program.tile(product.result)
         left, right = program.tile(product.left), program.tile(product.right)
         ring = self._ring_of(product.left).name
+        if product.instruction in GROUPS:
+            TexelProduct(out, program, product, f"{ring}_slot", (c_index(product.row), c_index(product.column))).emit()
+            return
         summed = right_axis(left, right)
         subtiles, depth = result.shape[0] // instruction.m, left.shape[left.axes.index(summed)]
         if not self.uncommitted:
@@ -348,7 +375,11 @@ class ProgramText:
         if self.uncommitted:
             out.line("wgmma_commit();")
             self.uncommitted = False
-        for name in dict.fromkeys(s.result for s in self._all() if isinstance(s, Product)):
+        derived = bool(self._derived())
+        if derived and (counter or held):
+            out.line("fence_proxy_async();")  # what was loaded from the stage has come
+            out.line("warp_sync();")
+        for name in () if derived else dict.fromkeys(s.result for s in self._all() if isinstance(s, Product)):
             tile = self.program.tile(name)
             with out.unrolled("i", tile.shape[0] // 64) as i:
                 out.line(f"wgmma_wait<{release.behind}>({name}[{i}]);")

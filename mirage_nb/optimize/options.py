@@ -26,7 +26,8 @@ class Options:
     launched behind the muGraph may start while its last kernel runs (sm_90 and later). spread: kernels that start
     early ask for so much shared memory that no multiprocessor takes more of their blocks than its share. specialised:
     products of many rows by persistent blocks whose warps have roles (`optimize.product_program`, sm_90a); `warps` and
-    `stages` follow from the tiles then.
+    `stages` follow from the tiles then. precision: how such blocks multiply f32: "f32" exactly, "tf32" or "3xtf32"
+    (`tile.precision`) where the program's owner allows it.
     """
 
     warps: int = 8
@@ -36,6 +37,7 @@ class Options:
     chained: bool = False
     spread: bool = False
     specialised: bool = False
+    precision: str = "f32"
 
     @property
     def compute_threads(self) -> int:

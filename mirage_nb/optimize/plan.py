@@ -223,7 +223,7 @@ def plan_block(
     literal_args = frozenset(literals or ())
     if options.specialised and private:
         found = find_product(block, literal_args)
-        given = Given(outputs or block.output_types, literals or {})
+        given = Given(outputs or block.output_types, literals or {}, options.precision)
         program = product_program(found, target, given) if found is not None else None
         if program is not None:
             return _plan_program(block, program, options)

@@ -16,7 +16,7 @@ from fractions import Fraction
 from mirage_nb.ir import BlockGraph, ConstAttrs, DType, Op, OpKind, TensorType, ThreadGraph
 from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, broadcast_axes, reshaped
 from mirage_nb.targets import Target
-from mirage_nb.tile.instructions import Place, wgmma
+from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     GROUP,
     PART,
@@ -42,31 +42,41 @@ from mirage_nb.tile.program import (
     Walk,
     counted,
 )
-from mirage_nb.tile.rules import CAPABILITY, CHUNK_BYTES, SHALLOWEST, STEP, TEAMS, fits
+from mirage_nb.tile.rules import CAPABILITY, CHUNK_BYTES, SHALLOWEST
 from mirage_nb.tile.rules import stages as ring_stages
+from mirage_nb.tile.schemes import LOAD, Asked, MathRole, Scheme, scheme
 
 SPLIT = "s"
 LEADING = ("b", "c", "d")
 UNKNOWN = ""
 CUTS = {(ROWS,): ROWS, (COLUMNS,): COLUMNS, (SUMMED, SUMMED): SPLIT}
 """What a grid dim is called that cuts these axes of the operands."""
-LOAD, MATH, RING = "load", "math", "ring"
+RING = "ring"
+LINE_BYTES = 128
+Parts = Mapping[str, Index]
+"""Where the part of a role begins in the block's tile, along rows and columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a block graph does not say of itself: the types of its outputs, operands that are one number."""
+    """What a block graph does not say of itself: the types of its outputs, operands that are one number; and how
+    products of f32 are to be computed."""
 
     outputs: tuple[TensorType, ...]
     numbers: Mapping[int, Fraction]
+    precision: str = "f32"
 
 
 def product_program(made: ProductBlock, target: Target, given: Given) -> Program | None:
     """The tile program of a block, None where there is none."""
     counters = _counters(made)
-    if target.capability != CAPABILITY or counters is None or not _fits(made):
+    if target.capability != CAPABILITY or counters is None:
         return None
-    return _Planner(made, target, given, counters).program()
+    found = _scheme(made, given.precision)
+    operands = {o for factors in made.sums.values() for f in factors for o in (f.left, f.right)}
+    if found is None or not all(_boxed(made.block, operand, found.step) for operand in operands):
+        return None
+    return _Planner(made, target, given, counters, found).program()
 
 
 def _counters(made: ProductBlock) -> tuple[str, ...] | None:
@@ -87,22 +97,26 @@ def _named_cuts(block: BlockGraph, left: Operand, right: Operand) -> tuple[str, 
     return tuple(names)
 
 
-def _fits(made: ProductBlock) -> bool:
-    """Whether the tile is one for a team of warpgroups, and the copy engine can bring every operand."""
-    if not fits(made.rows, made.columns, made.depth, len(made.sums)):
-        return False
-    operands = {o for factors in made.sums.values() for f in factors for o in (f.left, f.right)}
-    return all(_boxed(made.block, operand) for operand in operands)
+def _scheme(made: ProductBlock, precision: str) -> Scheme | None:
+    """Which roles multiply, by what."""
+    majors = {
+        ("k" if f.left.axes[-1] == SUMMED else "m", "k" if f.right.axes[-1] == SUMMED else "m")
+        for factors in made.sums.values()
+        for f in factors
+    }
+    if made.dtype is DType.F32 and len(majors) > 1:
+        return None  # their results would lie differently
+    return scheme(made.dtype, Asked(made.rows, made.columns, made.depth, len(made.sums), majors.pop()), precision)
 
 
-def _boxed(block: BlockGraph, operand: Operand) -> bool:
+def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
     """Whether boxes of the copy engine bring the tile, in whole panels, with zeros where it hangs over the end."""
     tensor, tile = block.args[operand.attrs.arg], block.tile_shape(operand.attrs)
     over = block.overhanging(operand.attrs)
-    panel = STEP if operand.axes[-1] == SUMMED else tile[-1]
+    panel = step if operand.axes[-1] == SUMMED else tile[-1]
     return (
         tensor.shape[-1] * tensor.dtype.size % CHUNK_BYTES == 0
-        and panel % STEP == 0
+        and panel * tensor.dtype.size % LINE_BYTES == 0
         and (not any(over[:-1]) or math.prod(tensor.shape[:-2]) == 1)
     )
 
@@ -115,14 +129,16 @@ class _Planner:
     target: Target
     given: Given
     counters: tuple[str, ...]
+    scheme: Scheme
     tiles: dict[str, Tile] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
     slots: dict[Operand, str] = field(default_factory=dict)
     values: dict[object, str] = field(default_factory=dict)
+    accumulators: dict[int, str] = field(default_factory=dict)
 
     def program(self) -> Program | None:
         """The whole program."""
-        made, team = self.made, TEAMS[self.made.rows]
+        made, shared = self.made, self.scheme
         products = {value: [(self._slot(f.left), self._slot(f.right)) for f in made.sums[value]] for value in made.sums}
         nbytes = sum(self.tiles[name].nbytes for name in self.slots.values())
         stages = int(ring_stages(nbytes, self.target.shared_per_block))
@@ -130,31 +146,42 @@ class _Planner:
             return None
         for name in self.slots.values():
             self.tiles[name] = replace(self.tiles[name], stages=stages)
-        height = made.rows // team.parts
-        for value in made.sums:
-            name = f"c{value}"
-            shape = (height, made.columns)
-            self.tiles[name] = Tile(name, Place.REGISTER, (ROWS, COLUMNS), shape, DType.F32, Layout.FRAGMENT)
-        math_role = Role(MATH, GROUP * team.parts, team.math_registers)
-        load_role = Role(LOAD, team.load_warps, team.load_registers)
-        ring = Pipeline(RING, tuple(self.slots.values()), stages, nbytes, math_role.warps)
-        loop = Loop(SUMMED, made.depth // STEP, ())
-        row = counted(PART, height) if team.parts > 1 else Index()
-        instruction = wgmma(made.columns, made.dtype)
-        adding = [Product(instruction.name, f"c{v}", a, b, row) for v, pairs in products.items() for a, b in pairs]
-        computing = (
-            *(Clear(f"c{value}") for value in made.sums),
-            replace(loop, body=(Await(RING), *adding, Release(RING, 1))),
-            Release(RING),
-            *self._epilogue(row),
-        )
-        loading = (replace(loop, body=(Acquire(RING), *(self._copy(o, name) for o, name in self.slots.items()))),)
+        math_roles = [Role(role.name, role.warps, role.registers) for role in shared.math]
+        roles = (*math_roles, Role(LOAD, shared.load_warps, shared.load_registers))
+        ring = Pipeline(RING, tuple(self.slots.values()), stages, nbytes, sum(role.warps for role in math_roles))
+        loop = Loop(SUMMED, made.depth // shared.step, ())
+        copies = (self._copy(o, name) for o, name in self.slots.items())
+        loading = (replace(loop, body=(Acquire(RING), *copies)),)
         walk, blocks = self._walk()
-        code = ((MATH, (replace(walk, body=computing),)), (LOAD, (replace(walk, body=loading),)))
+        computing = [(role.name, self._computing(role, loop, products)) for role in shared.math]
+        code = tuple((name, (replace(walk, body=body),)) for name, body in (*computing, (LOAD, loading)))
         return Program(
-            CAPABILITY, blocks, tuple(Axis(*pair) for pair in self.axes.items()), (math_role, load_role),
-            tuple(self.tiles.values()), (ring,), tuple(f"o{i}" for i in range(len(self.given.outputs))), code,
+            CAPABILITY, blocks, tuple(Axis(*pair) for pair in self.axes.items()), roles, tuple(self.tiles.values()),
+            (ring,), tuple(f"o{i}" for i in range(len(self.given.outputs))), code,
         )  # fmt: skip
+
+    def _computing(
+        self, role: MathRole, loop: Loop, products: Mapping[int, list[tuple[str, str]]]
+    ) -> tuple[Statement, ...]:
+        """What a role that multiplies does at a point."""
+        self.values, self.accumulators = {}, {}
+        for value in products:
+            name = f"c{value}" if role is self.scheme.math[0] else f"c{value}_{role.name}"
+            shape = (role.rows, role.columns)
+            self.accumulators[value] = name
+            self.tiles[name] = Tile(name, Place.REGISTER, (ROWS, COLUMNS), shape, DType.F32, Layout.FRAGMENT)
+        row, column = counted(PART, role.rows) if role.parts > 1 else Index(), Index((), role.column)
+        adding = [
+            Product(role.instruction, self.accumulators[value], a, b, row, column)
+            for value, pairs in products.items()
+            for a, b in pairs
+        ]
+        return (
+            *(Clear(name) for name in self.accumulators.values()),
+            replace(loop, body=(Await(RING), *adding, Release(RING, self.scheme.behind))),
+            *([Release(RING)] if self.scheme.behind else []),
+            *self._epilogue({ROWS: row, COLUMNS: column}),
+        )
 
     def _walk(self) -> tuple[Walk, int]:
         """The points of the grid, those of one wave near each other; blocks as many as run at once."""
@@ -174,7 +201,8 @@ class _Planner:
             block, attrs = self.made.block, operand.attrs
             self._global(f"x{attrs.arg}", block.args[attrs.arg], self._named(attrs.imap, operand.axes))
             tile = block.tile_shape(attrs)[-2:]
-            shape = tuple(STEP if axis == SUMMED else n for axis, n in zip(operand.axes[-2:], tile, strict=True))
+            step = self.scheme.step
+            shape = tuple(step if axis == SUMMED else n for axis, n in zip(operand.axes[-2:], tile, strict=True))
             name = f"s{len(self.slots)}"
             self.slots[operand] = name
             self.tiles[name] = Tile(name, Place.SHARED, operand.axes[-2:], shape, self.made.dtype, Layout.PANELS)
@@ -200,7 +228,7 @@ class _Planner:
         for dim, extent in enumerate(block.tile_shape(attrs)):
             start = self._part(attrs.imap, dim)
             if operand.axes[dim] == SUMMED:
-                at.append(start * (extent * block.loop) + counted(SUMMED, STEP))
+                at.append(start * (extent * block.loop) + counted(SUMMED, self.scheme.step))
             else:
                 at.append(start * extent)
         return Copy(f"x{attrs.arg}", name, tuple(at))
@@ -215,51 +243,51 @@ class _Planner:
 
     # -- what stands behind the loop
 
-    def _epilogue(self, row: Index) -> list[Statement]:
+    def _epilogue(self, part: Parts) -> list[Statement]:
         """Values, each once, in the order in which they are needed; then what is stored."""
         found: list[Statement] = []
         for number, (value, attrs) in enumerate(self.made.saved):
             type_, tile = self.given.outputs[number], self.made.block.types[value]
             long = iter((ROWS, COLUMNS))
             axes = tuple(next(long) if extent > 1 else "" for extent in tile.shape)
-            name = self._value(found, value, axes, row)
+            name = self._value(found, value, axes, part)
             self._global(f"o{number}", type_, self._named(attrs.omap, axes))
-            found.append(Store(name, f"o{number}", self._at(attrs.omap, tile.shape, axes, row)))
+            found.append(Store(name, f"o{number}", self._at(attrs.omap, tile.shape, axes, part)))
         return found
 
     def _at(
-        self, cut: tuple[int | None, ...], tile: tuple[int, ...], axes: tuple[str, ...], row: Index
+        self, cut: tuple[int | None, ...], tile: tuple[int, ...], axes: tuple[str, ...], part: Parts
     ) -> tuple[Index, ...]:
         return tuple(
-            self._part(cut, dim) * extent + (row if axes[dim] == ROWS else Index()) for dim, extent in enumerate(tile)
+            self._part(cut, dim) * extent + part.get(axes[dim], Index()) for dim, extent in enumerate(tile)
         )
 
-    def _value(self, found: list[Statement], value: int, axes: tuple[str, ...], row: Index) -> str:
+    def _value(self, found: list[Statement], value: int, axes: tuple[str, ...], part: Parts) -> str:
         """The name of a value of the block graph that has these axes here."""
         made = self.made
         op, result = made.defined[value]
         if value in made.sums:
-            return f"c{value}"
+            return self.accumulators[value]
         if value in made.held:
-            return self._held(found, value, axes, row)
+            return self._held(found, value, axes, part)
         if op.kind is OpKind.RESHAPE:
             inside = reshaped(axes, made.block.types[value].shape, made.block.types[op.inputs[0]].shape)
             assert inside is not None
-            return self._value(found, op.inputs[0], inside, row)
+            return self._value(found, op.inputs[0], inside, part)
         if isinstance(op.body, ThreadGraph):
-            return self._thread(found, op, op.body, op.body.outputs[result], axes, row)
-        operands = tuple(self._value(found, v, broadcast_axes(axes, made.block.types[v].shape), row) for v in op.inputs)
+            return self._thread(found, op, op.body, op.body.outputs[result], axes, part)
+        operands = tuple(self._value(found, v, broadcast_axes(axes, made.block.types[v].shape), part) for v in op.inputs)
         return self._mapped(found, op, operands)
 
     def _thread(
-        self, found: list[Statement], op: Op, graph: ThreadGraph, value: int, axes: tuple[str, ...], row: Index
+        self, found: list[Statement], op: Op, graph: ThreadGraph, value: int, axes: tuple[str, ...], part: Parts
     ) -> str:
         """The same inside a chain."""
         if value < graph.input_count:
-            return self._value(found, op.inputs[value], axes, row)
+            return self._value(found, op.inputs[value], axes, part)
         inside = next(o for o, values in graph.definitions() if value in values)
         operands = tuple(
-            self._thread(found, op, graph, v, broadcast_axes(axes, graph.types[v].shape), row) for v in inside.inputs
+            self._thread(found, op, graph, v, broadcast_axes(axes, graph.types[v].shape), part) for v in inside.inputs
         )
         return self._mapped(found, inside, operands)
 
@@ -269,14 +297,14 @@ class _Planner:
             return self._once(found, number, lambda name: Number(name, number))
         return self._once(found, (op.kind, op.attrs, operands), lambda name: Map(name, op.kind, op.attrs, operands))
 
-    def _held(self, found: list[Statement], value: int, axes: tuple[str, ...], row: Index) -> str:
+    def _held(self, found: list[Statement], value: int, axes: tuple[str, ...], part: Parts) -> str:
         attrs, block = self.made.held[value], self.made.block
         if attrs.arg in self.given.numbers:  # what lies beyond its end is not stored
             number = self.given.numbers[attrs.arg]
             return self._once(found, number, lambda name: Number(name, number))
         tile = block.tile_shape(attrs)
         self._global(f"x{attrs.arg}", block.args[attrs.arg], self._named(attrs.imap, axes))
-        at = self._at(attrs.imap, tile, axes, row)
+        at = self._at(attrs.imap, tile, axes, part)
         return self._once(found, (attrs, axes), lambda name: Read(name, f"x{attrs.arg}", at))
 
     def _once(self, found: list[Statement], key: object, made: Callable[[str], Statement]) -> str:

@@ -10,6 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from mirage_nb.ir import DType
+from mirage_nb.tile.texels import Texel, canonical_group, canonical_matrix, canonical_vector
 
 
 class Place(enum.Enum):
@@ -35,6 +36,8 @@ class InstructionTile:
     majors: whether an operand in shared memory may have its summed index contiguous, or the other one, in lines of 128
     bytes. capabilities: the compute capabilities that have it, from the first to the last. cycles: of a
     multiprocessor's unit, from one to the next; latency: until a result can be used. function: of the device library.
+    texel: where its registers lie in the computation space. composition: the name of what makes an f32 product of
+    several of it (`precision`), "" for what multiplies elements as they are.
     """
 
     name: str
@@ -50,11 +53,18 @@ class InstructionTile:
     cycles: float
     latency: float
     function: str
+    texel: Texel
+    composition: str = ""
 
     @property
     def registers(self) -> int:
-        """Of a thread, for the result."""
-        return self.m * self.n // (32 * self.warps)
+        """Of a thread, for the result; twice as many where chunks are summed apart."""
+        return self.m * self.n // (32 * self.warps) * (2 if self.apart else 1)
+
+    @property
+    def apart(self) -> bool:
+        """Whether tensor cores sum chunks, and plain ones the chunks."""
+        return self.composition not in ("", "tf32")
 
     def on(self, capability: int) -> bool:
         """Whether a card of this compute capability has it."""
@@ -63,6 +73,8 @@ class InstructionTile:
 
 TENSOR_MULTIPLIES = 2048
 """16-bit multiply-adds of a multiprocessor's tensor cores in a cycle, where there are warpgroups; half before."""
+PLAIN_MULTIPLIES = 128
+"""f32 multiply-adds of a multiprocessor's lanes in a cycle."""
 SHARED_LINE = 128
 """Bytes of shared memory that a multiprocessor reads in a cycle."""
 NEWEST = 1000
@@ -74,14 +86,14 @@ def _wgmma(n: int, dtype: DType) -> InstructionTile:
     read = (64 + n) * 16 * dtype.size / SHARED_LINE
     return InstructionTile(
         f"wgmma.m64n{n}k16.{dtype.value}", 64, n, 16, dtype, _EITHER, frozenset({Place.SHARED}), 4, Unit.TENSOR,
-        (90, 90), max(multiplied, read), 32 + multiplied, f"wgmma_m64k16<{n}>",
+        (90, 90), max(multiplied, read), 32 + multiplied, f"wgmma_m64k16<{n}>", canonical_group(n, 16, 2),
     )  # fmt: skip
 
 
 def _mma(dtype: DType) -> InstructionTile:
     return InstructionTile(
         f"mma.m16n8k16.{dtype.value}", 16, 8, 16, dtype, _REGISTERS, _REGISTERS, 1, Unit.TENSOR,
-        (80, NEWEST), 16 * 8 * 16 / (TENSOR_MULTIPLIES / 2), 33.0, "mma_m16n8k16",
+        (80, NEWEST), 16 * 8 * 16 / (TENSOR_MULTIPLIES / 2), 33.0, "mma_m16n8k16", canonical_matrix(16, 8, 16, 2),
     )  # fmt: skip
 
 
@@ -94,7 +106,10 @@ INSTRUCTIONS: dict[str, InstructionTile] = {
         *(_wgmma(n, dtype) for dtype in (DType.F16, DType.BF16) for n in WGMMA_COLUMNS),
         *(_mma(dtype) for dtype in (DType.F16, DType.BF16)),
         InstructionTile("fma.m1n1k1.f32", 1, 1, 1, DType.F32, _REGISTERS, _REGISTERS, 1, Unit.PLAIN,
-                        (50, NEWEST), 1 / 128, 4.0, "fused_multiply_add"),
+                        (50, NEWEST), 1 / PLAIN_MULTIPLIES, 4.0, "fused_multiply_add", canonical_vector()),
+        InstructionTile("mma.m16n8k8.tf32", 16, 8, 8, DType.F32, _REGISTERS, _REGISTERS, 1, Unit.TENSOR,
+                        (80, NEWEST), 16 * 8 * 8 / (TENSOR_MULTIPLIES / 4), 33.0, "mma_m16n8k8_tf32",
+                        canonical_matrix(16, 8, 8), "tf32"),
     )
 }  # fmt: skip
 

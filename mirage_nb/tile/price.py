@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.targets import Target
-from mirage_nb.tile.instructions import INSTRUCTIONS
+from mirage_nb.tile.groups import ROWS
 from mirage_nb.tile.program import Copy, Loop, Product, Program, Release, Role, Statement, Store, Walk, flat
 
 
@@ -42,7 +42,7 @@ def price(program: Program, target: Target) -> Price:
             if isinstance(statement, Product):
                 made = _multiplied(program, statement) * role.parts
                 multiplied += made
-                tile = INSTRUCTIONS[statement.instruction]
+                tile = ROWS[statement.instruction]
                 cycles += made / (tile.m * tile.n * tile.k) * tile.cycles
             elif isinstance(statement, Store):
                 stored += _stored(program, role, statement)

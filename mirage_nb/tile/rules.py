@@ -54,6 +54,12 @@ TEAMS: dict[int, Team] = {
 """By the rows of a block's tile."""
 
 
+FLOAT_STEP = 32
+"""Summed f32 elements of a stage: a line of shared memory."""
+FLOAT_TEAMS: dict[int, Team] = {64: Team(1, 0, 0, 1), 128: Team(2, 240, 24, GROUP), 256: Team(2, 240, 24, GROUP)}
+"""Of products of f32."""
+
+
 def parts(rows: Extent) -> Any:
     """Warpgroups that multiply; 0 where no team is for so many rows."""
     return sum(np.where(np.equal(rows, height), team.parts, 0) for height, team in TEAMS.items())

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from mirage_nb.ir import DType
 from mirage_nb.targets import Target
 from mirage_nb.tile.flow import follow
-from mirage_nb.tile.instructions import INSTRUCTIONS, Place
+from mirage_nb.tile.groups import ROWS
+from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     GROUP,
     LANES,
@@ -91,7 +92,7 @@ def _declared(program: Program) -> Iterator[str]:
             for name in (getattr(statement, field) for field in names):
                 if name not in tiles:
                     yield f"{role}: there is no tile {name}"
-            if isinstance(statement, Product) and statement.instruction not in INSTRUCTIONS:
+            if isinstance(statement, Product) and statement.instruction not in ROWS:
                 yield f"{role}: there is no instruction {statement.instruction}"
 
 
@@ -122,7 +123,7 @@ def _capacity(program: Program, target: Target) -> Iterator[str]:
 def _registers(program: Program, role: Role, entry: int) -> Iterator[str]:
     if role.registers and (role.registers % REGISTER_UNIT or role.registers < LEAST_REGISTERS or role.registers > 256):
         yield f"{role.name}: {role.registers} registers cannot be claimed"
-    needed, limit = registers(program, role, INSTRUCTIONS), role.registers or entry
+    needed, limit = registers(program, role, ROWS), role.registers or entry
     if needed and needed + WORKING_REGISTERS > limit:
         yield f"{role.name}: {needed} registers of accumulators, of {limit}"
 
@@ -198,7 +199,7 @@ def _copied(source: Tile, target: Tile, program: Program) -> Iterator[str]:
 
 
 def _product(program: Program, role: Role, product: Product, target: Target) -> Iterator[str]:
-    instruction = INSTRUCTIONS[product.instruction]
+    instruction = ROWS[product.instruction]
     left, right, result = (program.tile(name) for name in (product.left, product.right, product.result))
     if not instruction.on(target.capability):
         yield f"{role.name}: the target lacks {instruction.name}"

@@ -11,4 +11,17 @@ constexpr MIRAGE_DEVICE int swizzle(int offset) {
   return Bytes == 0 ? offset : offset ^ (((offset >> 7) & (Bytes / 16 - 1)) << 4);
 }
 
+// Floats in panels of 128 bytes: element (row, column) of a tile of `Rows` rows lies at panel_start + panel_step, where
+// row and column are sums of a part that only the thread decides and a part that only the loops decide, of different
+// bits. `mixed` is panel_mixed of the thread's part: what it adds to the swizzle.
+template <int Rows>
+constexpr MIRAGE_DEVICE int panel_start(int row, int column) {
+  return (column / 32 * Rows + row) * 32 + column % 4;
+}
+constexpr MIRAGE_DEVICE int panel_mixed(int row, int column) { return (column / 4 ^ row) & 7; }
+template <int Rows>
+constexpr MIRAGE_DEVICE int panel_step(int mixed, int row, int column) {
+  return (column / 32 * Rows + row) * 32 + (mixed ^ ((column / 4 ^ row) & 7)) * 4 + column % 4;
+}
+
 }  // namespace mirage

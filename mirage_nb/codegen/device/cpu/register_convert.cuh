@@ -14,6 +14,13 @@ MIRAGE_DEVICE uint32_t float_bits(float x) {
   return r;
 }
 
+// What tensor cores read of a float as TF32: 10 bits behind the point, the others dropped; and rounded to so many,
+// to nearest, ties away from zero.
+MIRAGE_DEVICE float to_tf32(float x) { return bits_float(float_bits(x) & 0xffffe000u); }
+MIRAGE_DEVICE float round_tf32(float x) {
+  return x == x ? bits_float((float_bits(x) + 0x1000u) & 0xffffe000u) : x;
+}
+
 MIRAGE_DEVICE float to_float(float x) { return x; }
 MIRAGE_DEVICE float to_float(f16 x) {
   const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, magnitude = uint32_t(x.bits & 0x7fff) << 13;

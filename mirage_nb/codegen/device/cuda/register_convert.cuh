@@ -6,6 +6,15 @@ namespace mirage {
 MIRAGE_DEVICE float bits_float(uint32_t x) { return __uint_as_float(x); }
 MIRAGE_DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 
+// What tensor cores read of a float as TF32: 10 bits behind the point, the others dropped; and rounded to so many,
+// to nearest, ties away from zero.
+MIRAGE_DEVICE float to_tf32(float x) { return bits_float(float_bits(x) & 0xffffe000u); }
+MIRAGE_DEVICE float round_tf32(float x) {
+  uint32_t r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return bits_float(r);
+}
+
 MIRAGE_DEVICE float to_float(float x) { return x; }
 MIRAGE_DEVICE float to_float(f16 x) {
   float r;

@@ -1,4 +1,5 @@
-// Tensor core products of one warp: d[16x8] += a[16x16] * b[16x8], float accumulators. Fragments: warp_fragment.cuh.
+// Tensor core products of one warp: d[16x8] += a[16x16] * b[16x8] of 16-bit elements, or a[16x8] * b[8x8] of TF32,
+// float accumulators. Fragments: warp_fragment.cuh.
 #pragma once
 
 namespace mirage {
@@ -22,6 +23,16 @@ MIRAGE_DEVICE void mma_m16n8k16<bf16>(float (&d)[4], const uint32_t (&a)[4], con
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Elements are floats of which the tensor cores read the first 10 bits behind the point.
+MIRAGE_DEVICE void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(float_bits(a[0])), "r"(float_bits(a[1])), "r"(float_bits(a[2])), "r"(float_bits(a[3])),
+        "r"(float_bits(b[0])), "r"(float_bits(b[1])));
 }
 
 }  // namespace mirage

@@ -38,6 +38,7 @@ enum class Collective : uint8_t {
   Ballot,
   MmaF16,
   MmaBf16,
+  MmaTf32,
   Ldmatrix,
   LdmatrixTrans,
   Wgmma,

@@ -87,6 +87,23 @@ void mma(Warp& warp) {
   }
 }
 
+void mma_tf32(Warp& warp) {
+  require_full(warp);
+  float a[16][8], b[8][8], d[16][8] = {};
+  for (int l = 0; l < LANES; l++) {
+    const Operands& operands = warp.lanes[l].operands;
+    for (int i = 0; i < 4; i++) a[mma_a_row(l, i)][mma_f32_a_k(l, i)] = to_tf32(bits_float(word(operands.a, i)));
+    for (int i = 0; i < 2; i++) b[mma_f32_b_k(l, i)][mma_b_column(l)] = to_tf32(bits_float(word(operands.b, i)));
+  }
+  for (int m = 0; m < 16; m++)
+    for (int k = 0; k < 8; k++)
+      for (int n = 0; n < 8; n++) d[m][n] += a[m][k] * b[k][n];
+  for (int l = 0; l < LANES; l++) {
+    auto out = static_cast<float*>(warp.lanes[l].operands.out);
+    for (int i = 0; i < 4; i++) out[i] += d[mma_d_row(l, i)][mma_d_column(l, i)];
+  }
+}
+
 void ldmatrix(Warp& warp, bool trans) {
   require_full(warp);
   const int count = warp.lanes[0].operands.n;
@@ -232,6 +249,7 @@ void run_collective(Warp& warp) {
     case Collective::Ballot: return ballot(warp);
     case Collective::MmaF16: return mma<f16>(warp);
     case Collective::MmaBf16: return mma<bf16>(warp);
+    case Collective::MmaTf32: return mma_tf32(warp);
     case Collective::Ldmatrix: return ldmatrix(warp, false);
     case Collective::LdmatrixTrans: return ldmatrix(warp, true);
     case Collective::Wgmma: return start_product(warp);

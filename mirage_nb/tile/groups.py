@@ -1,0 +1,87 @@
+"""Derived rows: what a group of four warps multiplies of f32 tiles in shared memory, by one instruction issued often.
+
+In: the instruction table. Out: `GROUPS`, and with the table `ROWS`, which planner, validator, price and printer read. A
+row is a texel of the plain cores or of the tensor cores, repeated over registers and warps; which of its elements are
+neighbours follows from how the operands lie in shared memory: what runs along a line there is loaded four at a time, so
+registers that are filled together hold neighbours (Figure 6c of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_nb.tile.instructions import INSTRUCTIONS, InstructionTile, Place
+from mirage_nb.tile.program import GROUP
+from mirage_nb.tile.texels import Texel, derived, over_warps, repeated
+
+VECTOR = 4
+"""Floats that one load brings."""
+LANE_ROWS, LANE_COLUMNS = 4, 8
+"""The outer product of a warp's lanes."""
+MOST_SUMS = 128
+"""Registers of a thread for results."""
+WARPS = ((1, 4), (2, 2), (4, 1))
+ROW_EXTENTS, COLUMN_EXTENTS = (32, 64, 128), (32, 64, 128, 256)
+MAJORS = ("k", "m")
+"""Which index of an operand runs along a line of shared memory: the summed one, or its own."""
+
+
+def group_name(kind: str, m: int, n: int, left: str, right: str) -> str:
+    """Of a derived row; `kind`: fma, or a composition of TF32."""
+    k = 4 if kind == "fma" else 8
+    return f"{kind}.m{m}n{n}k{k}.{left}{right}"
+
+
+def group_texel(row: InstructionTile, m: int, n: int, left: str, right: str) -> Texel | None:
+    """The texel of four warps that multiply m x n; None where none fits."""
+    found = []
+    for warp_rows, warp_columns in WARPS:
+        one = _warp_texel(row, m // warp_rows, n // warp_columns, left, right)
+        if one is not None and one.left is not None and one.right is not None:
+            loaded = one.left.count + one.right.count
+            found.append((loaded, over_warps(over_warps(one, "i", warp_rows), "j", warp_columns)))
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _warp_texel(row: InstructionTile, rows: int, columns: int, left: str, right: str) -> Texel | None:
+    vector = row.texel.extents[:3] == (1, 1, 1)
+    one = derived(row.texel, LANE_ROWS, LANE_COLUMNS) if vector else row.texel
+    if rows % one.m or columns % one.n:
+        return None
+    down, across = rows // one.m, columns // one.n
+    near_rows = min(VECTOR, down) if left == "m" else 1
+    near_columns = min(VECTOR, across) if right == "m" else 1
+    made = repeated(repeated(one, "i", near_rows, near=True), "j", near_columns, near=True)
+    made = repeated(made, "k", VECTOR if vector else 1)
+    return repeated(repeated(made, "i", down // near_rows), "j", across // near_columns)
+
+
+def _row(kind: str, base: str, m: int, n: int, left: str, right: str) -> InstructionTile | None:
+    one = INSTRUCTIONS[base]
+    texel = group_texel(one, m, n, left, right)
+    if texel is None:
+        return None
+    shared = frozenset({Place.SHARED})
+    terms = 3 if kind == "3xtf32" else 1
+    cycles = m * n * texel.k / (one.m * one.n * one.k) * one.cycles * terms
+    made = replace(
+        one, name=group_name(kind, m, n, left, right), m=m, n=n, k=texel.k, left=shared, right=shared, warps=GROUP,
+        cycles=cycles, texel=texel, composition="" if kind == "fma" else kind,
+    )  # fmt: skip
+    return made if made.registers <= MOST_SUMS else None
+
+
+KINDS = {"fma": "fma.m1n1k1.f32", "tf32": "mma.m16n8k8.tf32", "3xtf32": "mma.m16n8k8.tf32"}
+"""The instruction behind every kind of row."""
+
+GROUPS: dict[str, InstructionTile] = {
+    row.name: row
+    for kind, base in KINDS.items()
+    for m in ROW_EXTENTS
+    for n in COLUMN_EXTENTS
+    for left in MAJORS
+    for right in MAJORS
+    if (row := _row(kind, base, m, n, left, right)) is not None
+}
+ROWS: dict[str, InstructionTile] = INSTRUCTIONS | GROUPS
+
