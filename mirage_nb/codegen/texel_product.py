@@ -17,7 +17,7 @@ from mirage_nb.codegen.writer import Writer
 from mirage_nb.tile.groups import ROWS
 from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import Product, Program, Tile
-from mirage_nb.tile.texels import HAS, Digit, Spread, Texel
+from mirage_nb.tile.texels import HAS, LANES, Digit, Spread, Texel
 
 REST = "_rest"
 """Behind the name of registers: what is left of their elements."""
@@ -43,18 +43,22 @@ def thread_text(spread: Spread, axis: str, more: str = "0") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Registers that hold neighbours along an axis: how many, and how far apart they are numbered; and the loops over
-    the others: variable, count, weight, digit."""
+    """Registers that hold neighbours along an axis: how many, and the extents and weights of the digits that number
+    them; and the loops over the others: variable, count, weight, digit."""
 
     length: int
-    weight: int
+    inside: tuple[tuple[int, int], ...]
     loops: tuple[tuple[str, int, int, Digit], ...]
 
-    def number(self, inside: str = "") -> str:
+    def number(self, element: str = "") -> str:
         """The number of a register."""
         terms = [f"{v} * {w}" if w > 1 else v for v, _, w, _ in self.loops]
-        if inside and self.length > 1:
-            terms.append(f"{inside} * {self.weight}" if self.weight > 1 else inside)
+        below = 1
+        for extent, weight in self.inside if element else ():
+            value = f"{element} / {below}" if below > 1 else element
+            value = f"{value} % {extent}" if below * extent < self.length else value
+            terms.append(f"{value} * {weight}" if weight > 1 else value)
+            below *= extent
         return " + ".join(terms) or "0"
 
     def at(self, axis: str, more: str = "") -> str:
@@ -65,14 +69,24 @@ class Run:
 
 def run_of(spread: Spread, axis: str, most: int = 4) -> Run:
     """The longest run of neighbours along an axis, of at most `most`."""
-    length, weight, number, loops = 1, 1, 1, []
-    for place, digit in enumerate(spread.registers):
-        if getattr(digit, axis) == 1 and length == 1 and digit.extent <= most:
-            length, weight = digit.extent, number
-        elif digit.extent > 1:
-            loops.append((f"r{place}", digit.extent, number, digit))
+    weights, number = [], 1
+    for digit in spread.registers:
+        weights.append(number)
         number *= digit.extent
-    return Run(length, weight, tuple(loops))
+    inside: list[int] = []
+    length = 1
+    while True:
+        found = [p for p, d in enumerate(spread.registers) if getattr(d, axis) == length and p not in inside]
+        if not found or length * spread.registers[found[0]].extent > most:
+            break
+        inside.append(found[0])
+        length *= spread.registers[found[0]].extent
+    loops = tuple(
+        (f"r{place}", digit.extent, weights[place], digit)
+        for place, digit in enumerate(spread.registers)
+        if place not in inside and digit.extent > 1
+    )
+    return Run(length, tuple((spread.registers[p].extent, weights[p]) for p in inside), loops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +106,7 @@ class Side:
 
 
 class TexelProduct:
-    """Writes one product."""
+    """Writes one product. slot: the stage; first: where the part begins in left's rows and right's columns."""
 
     def __init__(self, out: Writer, program: Program, product: Product, slot: str, first: tuple[str, str]) -> None:
         self.out, self.product, self.slot = out, product, slot
@@ -101,32 +115,40 @@ class TexelProduct:
         left, right = program.tile(product.left), program.tile(product.right)
         (self.summed,) = set(left.axes) & set(right.axes)
         self.depth = left.shape[left.axes.index(self.summed)]
-        source = self.texel.source
-        assert self.texel.left and self.texel.right and source.left and source.right
-        self.sides = (
-            Side("left", left, "i", first[0], self.texel.left, source.left.count),
-            Side("right", right, "j", first[1], self.texel.right, source.right.count),
-        )
+        self.tiles, self.first = (left, right), first
         self.composition = COMPOSITIONS.get(self.row.composition)
+        self.pieces = self.composition.pieces if self.composition else 1
+        self.terms = self.composition.terms if self.composition else ((0, 0),)
+
+    def side(self, number: int) -> Side:
+        """The left (0) or right operand (1), which comes in registers."""
+        name = ("left", "right")[number]
+        spread, source = getattr(self.texel, name), getattr(self.texel.source, name)
+        return Side(name, self.tiles[number], "ij"[number], self.first[number], spread, source.count)
 
     def emit(self) -> None:
         """All steps of the slot."""
         out, texel = self.out, self.texel
-        target = self.product.result
+        target, sides = self.product.result, (self.side(0), self.side(1))
         with out.block():
-            for side in self.sides:
+            for side in sides:
                 self._base(side)
             if self.row.apart:
                 target = "chunk"
                 out.line(f"float chunk{_shape(texel.result.count, texel.source.result.count)} = {{}};")
             with out.unrolled("step", self.depth // texel.k) as step:
-                for side in self.sides:
+                for side in sides:
+                    self._registers(side)
                     self._load(side, step)
                 self._instances(target)
             if self.row.apart:
-                base = texel.source.result.count
-                with out.unrolled("x", texel.result.count // base) as x, out.unrolled("y", base) as y:
-                    out.line(f"{self.product.result}[{x}][{y}] += chunk[{x}][{y}];")
+                self._add_chunk()
+
+    def _add_chunk(self) -> None:
+        """What tensor cores summed, added rounding to nearest."""
+        out, base = self.out, self.texel.source.result.count
+        with out.unrolled("x", self.texel.result.count // base) as x, out.unrolled("y", base) as y:
+            out.line(f"{self.product.result}[{x}][{y}] += chunk[{x}][{y}];")
 
     def _base(self, side: Side) -> None:
         """Where the thread begins in the slot, and what it adds to the swizzle."""
@@ -137,15 +159,17 @@ class TexelProduct:
         out.line(f"const float* const {name}_base = {tile.name} + {self.slot} * {tile.elements} + {start};")
         out.line(f"const int {name}_mixed = panel_mixed({name}_row, {name}_column);")
 
-    def _load(self, side: Side, step: str) -> None:
+    def _registers(self, side: Side, steps: int = 1) -> None:
+        """Room for the pieces of an operand."""
+        many = f"[{steps}]" if steps > 1 else ""
+        for piece in range(self.pieces):
+            self.out.line(f"float {side.name}{REST * piece}{many}{_shape(side.spread.count, side.base)};")
+
+    def _load(self, side: Side, step: str, where: str = "") -> None:
         """The registers of one step, and their pieces."""
         out, name, base = self.out, side.name, side.base
         row, column = side.axes(self.summed)
         run = run_of(side.spread, column)
-        out.line(f"float {name}{_shape(side.spread.count, base)};")
-        pieces = self.composition.pieces if self.composition else 1
-        if pieces > 1:
-            out.line(f"float {name}{REST}{_shape(side.spread.count, base)};")
         with ExitStack() as stack:
             for variable, count, _, _ in run.loops:
                 stack.enter_context(out.unrolled(variable, count))
@@ -154,12 +178,12 @@ class TexelProduct:
             at = f"panel_step<{side.tile.shape[0]}>({name}_mixed, {places[0]}, {places[1]})"
             out.line(f"const auto v = load<{run.length}>({name}_base + {at});")
             with out.unrolled("e", run.length) as e:
-                self._piece(name, run.number(e), base, f"v[{e}]")
+                self._piece(name, run.number(e), base, f"v[{e}]", where)
 
-    def _piece(self, name: str, number: str, base: int, value: str) -> None:
+    def _piece(self, name: str, number: str, base: int, value: str, where: str) -> None:
         """One register: the element, or its pieces. What the tensor cores cut off themselves is not cut off here."""
         out, made = self.out, self.composition
-        place = f"[{_over(number, base)}][{_below(number, base)}]"
+        place = f"{where}[{_over(number, base)}][{_below(number, base)}]"
         if made is not None and made.pieces == 1:
             value = f"round_tf32({value})"
         out.line(f"{name}{place} = {value};")
@@ -172,7 +196,6 @@ class TexelProduct:
         counts = dict.fromkeys("kij", 1)
         for axis, count in texel.repeats:
             counts[axis] *= count
-        terms = self.composition.terms if self.composition else ((0, 0),)
         with out.unrolled("k", counts["k"]) as k, out.unrolled("turn", counts["i"]) as turn:
             i = turn
             if counts["i"] > 1 and counts["k"] > 1:
@@ -185,7 +208,7 @@ class TexelProduct:
                     j = "j"
                 at = {"k": k, "i": i, "j": j}
                 left, right, result = (f"[{self._instance(name, at)}]" for name in HAS)
-                for a, b in terms:
+                for a, b in self.terms:
                     self._call(target + result, f"left{REST * a}{left}", f"right{REST * b}{right}")
 
     def _call(self, result: str, left: str, right: str) -> None:
@@ -222,3 +245,64 @@ def _over(number: str, base: int) -> str:
 
 def _below(number: str, base: int) -> str:
     return f"({number}) % {base}" if base > 1 else "0"
+
+
+class WideProduct(TexelProduct):
+    """Writes one product of a warpgroup whose left operand is read from shared memory by the instruction: registers of
+    a step wait for the products of the step in front, second pieces of left lie in a tile of their own."""
+
+    def emit(self) -> None:
+        """All steps of the slot."""
+        out, texel, side = self.out, self.texel, self.side(1)
+        steps, base = self.depth // texel.k, texel.source.result.count
+        subtiles = texel.result.count // base
+        target = "chunk" if self.row.apart else self.product.result
+        left = self.tiles[0]
+        with out.block():
+            self._base(side)
+            out.line(f"const float* const left = {left.name} + {self.slot} * {left.elements} + ({self.first[0]}) * 32;")
+            if self.product.rest:
+                self._left_rest()
+            if self.row.apart:
+                out.line(f"float chunk{_shape(texel.result.count, base)} = {{}};")
+            self._registers(side, steps)
+            with out.unrolled("step", steps) as step:
+                self._load(side, step, f"[{step}]")
+                self._each_register(step, subtiles)
+                with out.unrolled("s", subtiles) as s:
+                    out.line(f"wgmma_fence({target}[{s}]);")
+                with out.unrolled("s", subtiles) as s:
+                    for a, b in self.terms:
+                        tile = "left_rest" if a else "left"
+                        at = f"wgmma_descriptor<Major::K>({tile} + {step} * {texel.k})"
+                        out.line(f"{self.row.function}({target}[{s}], right{REST * b}[{step}][{s}], {at});")
+                out.line("wgmma_commit();")
+                with out.block(f"if ({step} > 0)"):
+                    out.line("wgmma_pass<1>();")
+                    self._each_register(f"({step} > 0 ? {step} - 1 : 0)", subtiles)
+            with out.unrolled("s", subtiles) as s:
+                out.line(f"wgmma_wait<0>({target}[{s}]);")
+            self._each_register(str(steps - 1), subtiles)
+            if self.row.apart:
+                self._add_chunk()
+
+    def _each_register(self, step: str, subtiles: int) -> None:
+        """The registers of a step are as they are up to here."""
+        with self.out.unrolled("s", subtiles) as s:
+            for piece in range(self.pieces):
+                self.out.line(f"wgmma_hold(right{REST * piece}[{step}][{s}]);")
+
+    def _left_rest(self) -> None:
+        """The second pieces of this group's rows, in the same order; the group meets before and after."""
+        out, rows, threads = self.out, self.row.m, LANES * self.row.warps
+        group = f"warp / {self.row.warps}"
+        out.line(f"float* const left_rest = {self.product.rest} + ({self.first[0]}) * 32;")
+        out.line(f"barrier_sync(1 + {group}, {threads});")
+        with out.unrolled("q", rows * 32 // (4 * threads)) as q:
+            out.line(f"const int at = ((warp % {self.row.warps} * {LANES} + lane) + {q} * {threads}) * 4;")
+            out.line("auto v = load<4>(left + at);")
+            with out.unrolled("e", 4) as e:
+                out.line(f"v[{e}] -= to_tf32(v[{e}]);")
+            out.line("store(left_rest + at, v);")
+        out.line("fence_proxy_async();")
+        out.line(f"barrier_sync(1 + {group}, {threads});")

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
-from mirage_nb.codegen.texel_product import TexelProduct
+from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
+from mirage_nb.codegen.texel_values import TexelValueText
 from mirage_nb.codegen.texel_values import TexelValueText
 from mirage_nb.codegen.tile_values import ValueText
 from mirage_nb.codegen.writer import Writer, c_type
@@ -343,7 +344,8 @@ class ProgramText:
         left, right = program.tile(product.left), program.tile(product.right)
         ring = self._ring_of(product.left).name
         if product.instruction in GROUPS:
-            TexelProduct(out, program, product, f"{ring}_slot", (c_index(product.row), c_index(product.column))).emit()
+            writer = WideProduct if instruction.texel.left is None else TexelProduct
+            writer(out, program, product, f"{ring}_slot", (c_index(product.row), c_index(product.column))).emit()
             return
         summed = right_axis(left, right)
         subtiles, depth = result.shape[0] // instruction.m, left.shape[left.axes.index(summed)]

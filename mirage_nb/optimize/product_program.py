@@ -141,7 +141,8 @@ class _Planner:
         made, shared = self.made, self.scheme
         products = {value: [(self._slot(f.left), self._slot(f.right)) for f in made.sums[value]] for value in made.sums}
         nbytes = sum(self.tiles[name].nbytes for name in self.slots.values())
-        stages = int(ring_stages(nbytes, self.target.shared_per_block))
+        rests = sum(r.parts * r.rows * shared.step * made.dtype.size for r in shared.math if r.rest)
+        stages = int(ring_stages(nbytes, self.target.shared_per_block - rests))
         if stages < SHALLOWEST:
             return None
         for name in self.slots.values():
@@ -170,9 +171,13 @@ class _Planner:
             shape = (role.rows, role.columns)
             self.accumulators[value] = name
             self.tiles[name] = Tile(name, Place.REGISTER, (ROWS, COLUMNS), shape, DType.F32, Layout.FRAGMENT)
+        rest = f"r_{role.name}" if role.rest else ""
+        if rest:
+            shape = (role.parts * role.rows, self.scheme.step)
+            self.tiles[rest] = Tile(rest, Place.SHARED, (ROWS, SUMMED), shape, self.made.dtype, Layout.PANELS)
         row, column = counted(PART, role.rows) if role.parts > 1 else Index(), Index((), role.column)
         adding = [
-            Product(role.instruction, self.accumulators[value], a, b, row, column)
+            Product(role.instruction, self.accumulators[value], a, b, row, column, rest)
             for value, pairs in products.items()
             for a, b in pairs
         ]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_nb.tile.instructions import INSTRUCTIONS, InstructionTile, Place
+from mirage_nb.tile.instructions import INSTRUCTIONS, TF32_COLUMNS, InstructionTile, Place
 from mirage_nb.tile.program import GROUP
-from mirage_nb.tile.texels import Texel, derived, over_warps, repeated
+from mirage_nb.tile.texels import Texel, derived, nearest, over_warps, repeated, swapped
 
 VECTOR = 4
 """Floats that one load brings."""
@@ -27,9 +27,8 @@ MAJORS = ("k", "m")
 
 
 def group_name(kind: str, m: int, n: int, left: str, right: str) -> str:
-    """Of a derived row; `kind`: fma, or a composition of TF32."""
-    k = 4 if kind == "fma" else 8
-    return f"{kind}.m{m}n{n}k{k}.{left}{right}"
+    """Of a derived row of a kind."""
+    return f"{kind}.m{m}n{n}k{4 if kind == 'fma' else 8}.{left}{right}"
 
 
 def group_texel(row: InstructionTile, m: int, n: int, left: str, right: str) -> Texel | None:
@@ -56,32 +55,44 @@ def _warp_texel(row: InstructionTile, rows: int, columns: int, left: str, right:
     return repeated(repeated(made, "i", down // near_rows), "j", across // near_columns)
 
 
-def _row(kind: str, base: str, m: int, n: int, left: str, right: str) -> InstructionTile | None:
-    one = INSTRUCTIONS[base]
-    texel = group_texel(one, m, n, left, right)
+def wide_texel(rows: int, columns: int, right: str) -> Texel:
+    """wgmma with operands swapped: right, transposed, comes from registers, left from shared memory as it lies."""
+    grown = repeated(INSTRUCTIONS[f"wgmma.m64n{rows}k8.tf32"].texel, "i", columns // 64)
+    return swapped(nearest(grown, "i") if right == "m" else grown)
+
+
+def _row(kind: str, m: int, n: int, left: str, right: str) -> InstructionTile | None:
+    """A derived row, None where there is none."""
+    wide = kind.startswith("wgmma")
+    if wide and (left != "k" or m not in TF32_COLUMNS or n % 64):
+        return None
+    one = INSTRUCTIONS[f"wgmma.m64n{m}k8.tf32" if wide else KINDS[kind]]
+    texel = wide_texel(m, n, right) if wide else group_texel(one, m, n, left, right)
     if texel is None:
         return None
     shared = frozenset({Place.SHARED})
-    terms = 3 if kind == "3xtf32" else 1
-    cycles = m * n * texel.k / (one.m * one.n * one.k) * one.cycles * terms
+    composition = {"fma": ""}.get(kind, kind.partition("_")[2])
+    cycles = m * n * texel.k / (one.m * one.n * one.k) * one.cycles * (3 if composition == "3xtf32" else 1)
     made = replace(
         one, name=group_name(kind, m, n, left, right), m=m, n=n, k=texel.k, left=shared, right=shared, warps=GROUP,
-        cycles=cycles, texel=texel, composition="" if kind == "fma" else kind,
+        cycles=cycles, texel=texel, composition=composition,
     )  # fmt: skip
     return made if made.registers <= MOST_SUMS else None
 
 
-KINDS = {"fma": "fma.m1n1k1.f32", "tf32": "mma.m16n8k8.tf32", "3xtf32": "mma.m16n8k8.tf32"}
-"""The instruction behind every kind of row."""
+KINDS = {
+    "fma": "fma.m1n1k1.f32", "mma_tf32": "mma.m16n8k8.tf32", "mma_3xtf32": "mma.m16n8k8.tf32",
+    "wgmma_tf32": "wgmma.m64n64k8.tf32", "wgmma_3xtf32": "wgmma.m64n64k8.tf32",
+}  # fmt: skip
+"""The instruction behind every kind of row, of wgmma one of several."""
 
 GROUPS: dict[str, InstructionTile] = {
     row.name: row
-    for kind, base in KINDS.items()
+    for kind in KINDS
     for m in ROW_EXTENTS
     for n in COLUMN_EXTENTS
     for left in MAJORS
     for right in MAJORS
-    if (row := _row(kind, base, m, n, left, right)) is not None
+    if (row := _row(kind, m, n, left, right)) is not None
 }
 ROWS: dict[str, InstructionTile] = INSTRUCTIONS | GROUPS
-

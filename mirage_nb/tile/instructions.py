@@ -90,6 +90,14 @@ def _wgmma(n: int, dtype: DType) -> InstructionTile:
     )  # fmt: skip
 
 
+def _wgmma_tf32(n: int) -> InstructionTile:
+    multiplied = 64 * n * 8 / (TENSOR_MULTIPLIES / 2)
+    return InstructionTile(
+        f"wgmma.m64n{n}k8.tf32", 64, n, 8, DType.F32, _REGISTERS, frozenset({Place.SHARED}), 4, Unit.TENSOR,
+        (90, 90), multiplied, 32 + multiplied, f"wgmma_m64k8_tf32<{n}>", canonical_group(n, 8, 1), "tf32",
+    )  # fmt: skip
+
+
 def _mma(dtype: DType) -> InstructionTile:
     return InstructionTile(
         f"mma.m16n8k16.{dtype.value}", 16, 8, 16, dtype, _REGISTERS, _REGISTERS, 1, Unit.TENSOR,
@@ -100,10 +108,14 @@ def _mma(dtype: DType) -> InstructionTile:
 WGMMA_COLUMNS = (8, *range(16, 257, 16))
 """Columns of the products of warpgroups."""
 
+TF32_COLUMNS = (32, 64, 128)
+"""The same of TF32."""
+
 INSTRUCTIONS: dict[str, InstructionTile] = {
     tile.name: tile
     for tile in (
         *(_wgmma(n, dtype) for dtype in (DType.F16, DType.BF16) for n in WGMMA_COLUMNS),
+        *(_wgmma_tf32(n) for n in TF32_COLUMNS),
         *(_mma(dtype) for dtype in (DType.F16, DType.BF16)),
         InstructionTile("fma.m1n1k1.f32", 1, 1, 1, DType.F32, _REGISTERS, _REGISTERS, 1, Unit.PLAIN,
                         (50, NEWEST), 1 / PLAIN_MULTIPLIES, 4.0, "fused_multiply_add", canonical_vector()),

@@ -52,7 +52,7 @@ def _terms(pieces: int, most: int) -> tuple[tuple[int, int], ...]:
 COMPOSITIONS: dict[str, Composition] = {
     c.name: c
     for c in (
-        Composition("tf32", 11, False, 1, _terms(1, 0)),
+        Composition("tf32", 11, True, 1, _terms(1, 0)),
         Composition("3xtf32", 11, True, 2, _terms(2, 1)),
         Composition("3xbf16", 8, False, 2, _terms(2, 1)),
         Composition("6xbf16", 8, False, 3, _terms(3, 2)),

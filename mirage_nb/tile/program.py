@@ -180,7 +180,8 @@ class Await:
 @dataclass(frozen=True, slots=True)
 class Product:
     """result += left @ right over all of the slots' summed extent, of the stage that was awaited. `row` and `column`:
-    where in the left tile's rows and the right tile's columns this group's part begins."""
+    where in the left tile's rows and the right tile's columns this group's part begins. rest: the shared tile in which
+    this group keeps the second piece of its left operand, where its instruction reads pieces from there."""
 
     instruction: str
     result: str
@@ -188,6 +189,7 @@ class Product:
     right: str
     row: Index = Index()
     column: Index = Index()
+    rest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from mirage_nb.tile.groups import ROWS, group_name
 from mirage_nb.tile.instructions import wgmma
 from mirage_nb.tile.program import GROUP
 
-PRECISIONS = {"f32": "fma", "tf32": "tf32", "3xtf32": "3xtf32"}
-"""The kind of derived row behind every precision of f32 products: exact, one TF32 product, three of them."""
+PRECISIONS = {"f32": ("fma",), "tf32": ("wgmma_tf32", "mma_tf32"), "3xtf32": ("wgmma_3xtf32", "mma_3xtf32")}
+"""The kinds of derived rows behind every precision of f32 products, exact, one TF32 product, three of them; the fastest
+first."""
 MATH, LOAD = "math", "load"
 
 
@@ -38,6 +39,12 @@ class MathRole:
     def warps(self) -> int:
         """Of all parts."""
         return GROUP * self.parts
+
+    @property
+    def rest(self) -> bool:
+        """Whether second pieces of the left operand lie in shared memory."""
+        row = ROWS[self.instruction]
+        return row.apart and row.texel.left is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ class Asked:
 
 
 def scheme(dtype: DType, asked: Asked, precision: str) -> Scheme | None:
-    """The scheme of one kind of instruction; None where none fits."""
+    """The scheme of one kind of instruction; None where none fits. precision: one of `PRECISIONS`, or a kind."""
     if dtype is not DType.F32:
         if not rules.fits(asked.rows, asked.columns, asked.depth, asked.sums):
             return None
@@ -76,8 +83,9 @@ def scheme(dtype: DType, asked: Asked, precision: str) -> Scheme | None:
     if float_team is None or asked.depth % rules.FLOAT_STEP:
         return None
     height = asked.rows // float_team.parts
-    name = group_name(PRECISIONS[precision], height, asked.columns, *asked.majors)
-    if name not in ROWS or ROWS[name].registers * asked.sums > rules.ACCUMULATOR_REGISTERS:
-        return None
-    role = MathRole(MATH, float_team.parts, float_team.math_registers, name, height, asked.columns)
-    return Scheme(rules.FLOAT_STEP, 0, (role,), float_team.load_warps, float_team.load_registers)
+    for kind in PRECISIONS.get(precision, (precision,)):
+        name = group_name(kind, height, asked.columns, *asked.majors)
+        if name in ROWS and ROWS[name].registers * asked.sums <= rules.ACCUMULATOR_REGISTERS:
+            role = MathRole(MATH, float_team.parts, float_team.math_registers, name, height, asked.columns)
+            return Scheme(rules.FLOAT_STEP, 0, (role,), float_team.load_warps, float_team.load_registers)
+    return None

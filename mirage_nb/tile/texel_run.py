@@ -56,7 +56,8 @@ def wiring(texel: Texel) -> Wiring:
         for block in range(texel.warps // source.warps):
             for number, name in enumerate(HAS):
                 spread = getattr(texel, name)
-                assert spread is not None or texel is source, "operands in shared memory are not repeated"
+                if spread is None and len(registers_of(source, name)) != len(elements[number]):
+                    raise ValueError("operands in shared memory are not repeated")
                 count = 1 if spread is None else spread.count
                 slots = triples[number]
                 first = getattr(instance, name)

@@ -2,8 +2,8 @@
 
 In: nothing, or a texel. Out: a `Texel`. The computation space of a product has the axes i (rows), j (columns), k
 (summed) and b (batch). An operand's registers are numbered by the digits of warp, lane and register; every digit moves
-its element by fixed steps along the axes, so an operand is a quasi-affine map, and a nested space such as (4, (2, 8)) is
-nothing but more digits. A *canonical* texel is what the manual says of an instruction; *derived* ones give its results
+its element by fixed steps along the axes, so an operand is a quasi-affine map, and a nested space such as (4, (2, 8))
+is nothing but more digits. A *canonical* texel is what the manual says of an instruction; *derived* ones give its results
 other coordinates (an FMA of 32 lanes is an outer product of 4 x 8), *transformed* ones are derived ones with operands
 swapped, repeated over registers or over warps. Invariant: of a texel made here, `texel_run.multiplies` meets every
 point of its space once, and the three operands of each multiply-add agree about which point it is.
@@ -39,7 +39,7 @@ class Digit:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How an operand lies in registers: the digits of the warp's, the lane's and the register's number, lowest first."""
+    """How an operand lies in registers: digits of the warp's, the lane's and the register's number, lowest first."""
 
     warps: tuple[Digit, ...] = ()
     lanes: tuple[Digit, ...] = ()
@@ -178,6 +178,30 @@ def repeated(texel: Texel, axis: str, count: int, *, near: bool = False) -> Texe
     """Issued `count` times along an axis, in more registers. near: the copies' elements are neighbours, so that one
     load brings several of them (Figure 6c of the paper); else they lie behind each other."""
     return _grown(texel, axis, count, near, "registers")
+
+
+def nearest(texel: Texel, axis: str) -> Texel:
+    """Places along an axis renamed: those that one register's number tells apart come first, then those of lanes, of
+    warps. Any order of rows gives the same product. Raises ValueError where the operands cut the axis differently."""
+    spreads = [s for name in HAS if axis in HAS[name] and (s := getattr(texel, name)) is not None]
+    cuts = [
+        [(getattr(d, axis), d.extent, rank) for rank, digits in enumerate((s.registers, s.lanes, s.warps))
+         for d in digits if getattr(d, axis)]
+        for s in spreads
+    ]  # fmt: skip
+    if any(sorted(cut) != sorted(cuts[0]) for cut in cuts[1:]):
+        raise ValueError(f"the operands of {texel.extents} cut {axis} differently")
+    steps, weight = {0: 0}, 1
+    for step, extent, _ in sorted(cuts[0], key=lambda cut: (cut[2], cut[0])):
+        steps[step], weight = weight, weight * extent
+
+    def renamed(spread: Spread | None) -> Any:
+        return spread and spread.changed(lambda d: replace(d, **{axis: steps[getattr(d, axis)]}))
+
+    left, right, result = (
+        renamed(getattr(texel, name)) if axis in HAS[name] else getattr(texel, name) for name in HAS
+    )
+    return replace(texel, left=left, right=right, result=result, canonical=texel.source)
 
 
 def over_warps(texel: Texel, axis: str, count: int) -> Texel:

@@ -49,7 +49,8 @@ FORMS: dict[type, str] = {
     Acquire: "acquire {pipeline:word}",
     Copy: "copy {source:word} {target:word} {at:indices}",
     Await: "await {pipeline:word}",
-    Product: "product {instruction:word} {result:word} {left:word} {right:word} row {row:index} column {column:index}",
+    Product: "product {instruction:word} {result:word} {left:word} {right:word} row {row:index} column {column:index} "
+    "rest {rest:maybe}",
     Release: "release {pipeline:word} behind {behind:count}",
     Clear: "clear {result:word}",
     Number: "number {name:word} {value:fraction}",
@@ -130,6 +131,7 @@ _INDEX = _Written(_index, _read_index)
 _NUMBER = _Written(str, _count)
 KINDS: dict[str, _Written] = {
     "word": _Written(str, _word),
+    "maybe": _AXES,
     "words": _several(_AXES),
     "count": _NUMBER,
     "counts": _several(_NUMBER),

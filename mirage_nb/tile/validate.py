@@ -131,6 +131,8 @@ def _registers(program: Program, role: Role, entry: int) -> Iterator[str]:
 def _pipelines(program: Program) -> Iterator[str]:
     """Bytes, slots and arrivals."""
     filled = Counter(name for pipeline in program.pipelines for name in pipeline.tiles)
+    rests = {s.rest for _, code in program.code for s in flat(code) if isinstance(s, Product) and s.rest}
+    filled.update(rests)
     for tile in program.tiles:
         if tile.place is Place.SHARED and filled[tile.name] != 1:
             yield f"{filled[tile.name]} pipelines fill tile {tile.name}"
@@ -210,6 +212,7 @@ def _product(program: Program, role: Role, product: Product, target: Target) -> 
         return
     if {left.dtype, right.dtype} != {instruction.dtype} or result.dtype is not DType.F32:
         yield f"{role.name}: {instruction.name} takes other elements"
+    yield from _rest(program, role, product)
     summed = set(left.axes) & set(right.axes)
     if len(summed) != 1 or len({*left.axes, *right.axes}) != 3:
         yield f"{role.name}: {product.left} and {product.right} are multiplied along {len(summed)} axes"
@@ -231,3 +234,19 @@ def _product(program: Program, role: Role, product: Product, target: Target) -> 
             yield f"{role.name}: parts reach beyond the {extent} {what} of a slot"
         if any(n % instruction.m for n in (index.const, *(factor for _, factor in index.terms))):
             yield f"{role.name}: parts begin inside an instruction's {what}"
+
+
+def _rest(program: Program, role: Role, product: Product) -> Iterator[str]:
+    """Whether there is room for second pieces exactly where they are read from shared memory."""
+    row = ROWS[product.instruction]
+    needed = row.apart and row.texel.left is None
+    if not product.rest:
+        if needed:
+            yield f"{role.name}: {row.name} has nowhere to keep second pieces"
+        return
+    tile = next((t for t in program.tiles if t.name == product.rest), None)
+    left = program.tile(product.left)
+    if not needed or tile is None:
+        yield f"{role.name}: {product.rest} is no tile that {row.name} needs"
+    elif tile.place is not Place.SHARED or tile.shape != (row.m * role.parts, left.shape[1]) or tile.stages != 1:
+        yield f"{role.name}: {product.rest} does not take the second pieces of {product.left}"

@@ -26,6 +26,7 @@
 #include "cuda/shared_tma.cuh"
 #include "cuda/warpgroup_registers.cuh"
 #include "cuda/warpgroup_wgmma.cuh"
+#include "cuda/warpgroup_wgmma_tf32.cuh"
 #include "cuda/grid_dependency.cuh"
 #else
 #include "cpu/words.cuh"
@@ -48,6 +49,7 @@
 #include "cpu/shared_tma.cuh"
 #include "cpu/warpgroup_registers.cuh"
 #include "cpu/warpgroup_wgmma.cuh"
+#include "cpu/warpgroup_wgmma_tf32.cuh"
 #include "cpu/grid_dependency.cuh"
 #include "cpu/kernel_entry.cuh"
 #endif

@@ -59,6 +59,7 @@ struct WgmmaShape {
   bool bf16;
   bool a_mn, b_mn;  // which index runs contiguously, as the instruction has it
   uint64_t a, b;    // descriptors
+  bool tf32 = false;  // 8 along k instead of 16, a in registers
 };
 void collective(Collective kind, const Operands& operands, int line);
 

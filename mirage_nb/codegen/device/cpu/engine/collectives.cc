@@ -142,6 +142,15 @@ class Tile {
     }
   }
   // The elements [first, first + count) x [0, 16) in mn and k, by `put(mn - first, k, value)`.
+  // As each, of [0, count) x [0, 8) floats with k contiguous.
+  template <class Put>
+  void each_float(int count, Put put) const {
+    for (int mn = 0; mn < count; mn++)
+      for (int k = 0; k < 8; k += 4) {
+        const float* p = chunk<float>(mn * 128 + k * 4);
+        for (int i = 0; i < 4; i++) put(mn, k + i, to_tf32(p[i]));
+      }
+  }
   template <class T, class Put>
   void each(int first, int count, Put put) const {
     if (mn_major_) {
@@ -201,8 +210,27 @@ void multiply(const Warp& warp, const Product& product) {
       product.d[l][i] += d[mma_d_row(l, i % 4)][8 * (i / 4) + mma_d_column(l, i % 4)];
 }
 
+void multiply_tf32(const Warp& warp, const Product& product) {
+  const WgmmaShape& shape = product.shape;
+  float a[16][8];
+  for (int l = 0; l < LANES; l++)
+    for (int i = 0; i < 4; i++) a[mma_a_row(l, i)][mma_f32_a_k(l, i)] = to_tf32(bits_float(product.a[l][i]));
+  const Tile tile(shape.b, false, warp, product.line);
+  static float b[8][256], d[16][256];
+  tile.each_float(shape.n, [](int n, int k, float v) { b[k][n] = v; });
+  memset(d, 0, sizeof d);
+  for (int m = 0; m < 16; m++)
+    for (int k = 0; k < 8; k++)
+      for (int n = 0; n < shape.n; n++) d[m][n] += a[m][k] * b[k][n];
+  for (int l = 0; l < LANES; l++)
+    for (int i = 0; i < shape.n / 2; i++)
+      product.d[l][i] += d[mma_d_row(l, i % 4)][8 * (i / 4) + mma_d_column(l, i % 4)];
+}
+
 void run_product(const Warp& warp, const Product& product) {
-  if (product.shape.bf16) {
+  if (product.shape.tf32) {
+    multiply_tf32(warp, product);
+  } else if (product.shape.bf16) {
     multiply<bf16>(warp, product);
   } else {
     multiply<f16>(warp, product);
