@@ -88,6 +88,11 @@ def bf16_values(bits: Array) -> Array:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def tf32_values(values: Array) -> Array:
+    """What tensor cores read of floats as TF32."""
+    return (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
 def f16_bits(values: Array) -> Array:
     """Floats rounded to nearest even, as bit patterns; NaN is 0x7fff."""
     with np.errstate(over="ignore"):
@@ -270,9 +275,29 @@ def _mma(kernel: str, k: int) -> Case:
     if kernel == "mma_bf16":
         a, b = bf16_bits(a), bf16_bits(b)
         exact = (bf16_values(a), bf16_values(b))
+    if kernel == "mma_tf32":
+        exact = tuple(tf32_values(x) for x in exact)
     expected = (start + exact[0].astype(np.float64) @ exact[1].astype(np.float64)).astype(np.float32)
     args = (In(a), In(b), Out(expected, 1e-5, 1e-5, start))
     return Case(kernel, "functions.cu", kernel, (1, 1, 1), (32, 1, 1), 0, args)
+
+
+def _wgmma_tf32(columns: int) -> Case:
+    """64 x 8 by 8 x columns for each of four steps of 8: right lies along k in shared memory."""
+    a, b = _normal(64, 32), _normal(2, columns, 32)[1]
+    expected = (tf32_values(a).astype(np.float64) @ tf32_values(b).astype(np.float64).T).astype(np.float32)
+    args = (In(a), In(b), Out(expected, 1e-5, 1e-5))
+    name, options = f"wgmma {columns} tf32", (f"-DCOLUMNS={columns}",)
+    return Case(name, "wgmma_tf32.cu", "matmul", (1, 1, 1), (128, 1, 1), columns * 128, args, options)
+
+
+def _tf32_pieces() -> Case:
+    x = _hard_floats()
+    x = np.where(np.isnan(x), np.float32(1), x)
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    near = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return Case("tf32 pieces", "functions.cu", "tf32_pieces", (8, 1, 1), (256, 1, 1), 0,
+                (In(x), Out(tf32_values(x)), Out(near)))  # fmt: skip
 
 
 def _ldmatrix() -> Case:
@@ -451,8 +476,9 @@ def _roles() -> Case:
 
 AMPERE: tuple[Case, ...] = (
     _convert(), _all_halves(), _pack(), _math(), _waves(), _vectors(), _exchanges(), _reductions(), _hand_over(),
-    _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_f32", 8), _ldmatrix(), _copies(), _atomics(),
-    _places(), _quads(), _row_sum(), _softmax(), _matmul_cp_async("f16"), _matmul_cp_async("bf16"),
+    _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_f32", 8), _mma("mma_tf32", 8), _tf32_pieces(), _ldmatrix(),
+    _copies(), _atomics(), _places(), _quads(), _row_sum(), _softmax(),
+    _matmul_cp_async("f16"), _matmul_cp_async("bf16"),
 )  # fmt: skip
 """Kernels for sm_80 and newer."""
 
@@ -463,5 +489,6 @@ HOPPER: tuple[Case, ...] = (
     wgmma_case(64, "K", "K", element="bf16"), wgmma_case(128, "K", "MN", registers=True),
     wgmma_case(256, "MN", "MN", element="bf16"), wgmma_case(80, "K", "K"), wgmma_case(192, "K", "MN", element="bf16"),
     wgmma_case(224, "K", "K"), wgmma_case(112, "MN", "K", element="bf16"), _roles(),
+    _wgmma_tf32(32), _wgmma_tf32(64), _wgmma_tf32(128),
 )  # fmt: skip
 """Kernels for sm_90a."""

@@ -18,7 +18,6 @@ from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, ProductBl
 from mirage_nb.targets import Target
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
-    GROUP,
     PART,
     Acquire,
     Await,
@@ -281,7 +280,9 @@ class _Planner:
             return self._value(found, op.inputs[0], inside, part)
         if isinstance(op.body, ThreadGraph):
             return self._thread(found, op, op.body, op.body.outputs[result], axes, part)
-        operands = tuple(self._value(found, v, broadcast_axes(axes, made.block.types[v].shape), part) for v in op.inputs)
+        operands = tuple(
+            self._value(found, v, broadcast_axes(axes, made.block.types[v].shape), part) for v in op.inputs
+        )
         return self._mapped(found, op, operands)
 
     def _thread(

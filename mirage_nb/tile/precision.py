@@ -27,8 +27,8 @@ CHUNK = 32
 @dataclass(frozen=True, slots=True)
 class Composition:
     """bits: of a piece's significand, the leading one included. cut: bits beyond are dropped, else rounded to nearest.
-    pieces: of an operand. terms: which pieces of left and right are multiplied, in order. exponents: of the shorter
-    type, 8 for those of f32."""
+    pieces: of an operand. terms: which pieces of left and right are multiplied, in order. exponents: bits of the
+    shorter type's exponent; where they are fewer than f32's, piece number p is held 2^(bits * p) times as large."""
 
     name: str
     bits: int
@@ -36,6 +36,10 @@ class Composition:
     pieces: int
     terms: tuple[tuple[int, int], ...]
     exponents: int = 8
+
+    def scale(self, piece: int) -> float:
+        """How much larger a piece is held."""
+        return 2.0 ** (self.bits * piece) if self.exponents < 8 else 1.0
 
     @property
     def unit(self) -> float:
@@ -70,9 +74,7 @@ def bound(composition: Composition, depth: int) -> float:
     u, pieces = composition.unit, composition.pieces
     rest = u**pieces
     size = (1 + u) ** 2
-    left_out = sum(
-        u ** (a + b) * size for a in range(pieces) for b in range(pieces) if (a, b) not in composition.terms
-    )
+    left_out = sum(u ** (a + b) * size for a in range(pieces) for b in range(pieces) if (a, b) not in composition.terms)
     steps = len(composition.terms) * min(depth, CHUNK)
     chunks = -(-depth // CHUNK)
     summed = (2 * steps + chunks) * UNIT
@@ -88,12 +90,13 @@ def rounded(values: Array, bits: int, *, cut: bool) -> Array:
 
 
 def pieces(values: Array, composition: Composition) -> list[Array]:
-    """The pieces of f32 values."""
+    """The pieces of f32 values, not scaled."""
     rest, found = np.asarray(values, np.float32), []
-    for _ in range(composition.pieces):
+    for number in range(composition.pieces):
         piece = rounded(rest, composition.bits, cut=composition.cut)
         if composition.exponents == 5:
-            piece = piece.astype(np.float16).astype(np.float32)
+            scale = np.float32(composition.scale(number))
+            piece = (piece * scale).astype(np.float16).astype(np.float32) / scale
         found.append(piece)
         rest = rest - piece
     return found

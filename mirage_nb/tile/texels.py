@@ -3,10 +3,10 @@
 In: nothing, or a texel. Out: a `Texel`. The computation space of a product has the axes i (rows), j (columns), k
 (summed) and b (batch). An operand's registers are numbered by the digits of warp, lane and register; every digit moves
 its element by fixed steps along the axes, so an operand is a quasi-affine map, and a nested space such as (4, (2, 8))
-is nothing but more digits. A *canonical* texel is what the manual says of an instruction; *derived* ones give its results
-other coordinates (an FMA of 32 lanes is an outer product of 4 x 8), *transformed* ones are derived ones with operands
-swapped, repeated over registers or over warps. Invariant: of a texel made here, `texel_run.multiplies` meets every
-point of its space once, and the three operands of each multiply-add agree about which point it is.
+is nothing but more digits. A *canonical* texel is what the manual says of an instruction; *derived* ones give its
+results other coordinates (an FMA of 32 lanes is an outer product of 4 x 8), *transformed* ones are derived ones with
+operands swapped, repeated over registers or over warps. Invariant: of a texel made here, `texel_run.multiplies` meets
+every point of its space once, and the three operands of each multiply-add agree about which point it is.
 """
 
 from __future__ import annotations
@@ -198,9 +198,7 @@ def nearest(texel: Texel, axis: str) -> Texel:
     def renamed(spread: Spread | None) -> Any:
         return spread and spread.changed(lambda d: replace(d, **{axis: steps[getattr(d, axis)]}))
 
-    left, right, result = (
-        renamed(getattr(texel, name)) if axis in HAS[name] else getattr(texel, name) for name in HAS
-    )
+    left, right, result = (renamed(getattr(texel, name)) if axis in HAS[name] else getattr(texel, name) for name in HAS)
     return replace(texel, left=left, right=right, result=result, canonical=texel.source)
 
 

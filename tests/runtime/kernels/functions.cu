@@ -172,6 +172,22 @@ extern "C" __global__ void mma_f32(const float* A, const float* B, float* D) {
   for (int i = 0; i < 4; i++) D[mma_d_row(l, i) * 8 + mma_d_column(l, i)] = d[i];
 }
 
+extern "C" __global__ void mma_tf32(const float* A, const float* B, float* D) {
+  const int l = lane_index();
+  float a[4], b[2], d[4];
+  for (int i = 0; i < 4; i++) a[i] = A[mma_a_row(l, i) * 8 + mma_f32_a_k(l, i)];
+  for (int i = 0; i < 2; i++) b[i] = B[mma_f32_b_k(l, i) * 8 + mma_b_column(l)];
+  for (int i = 0; i < 4; i++) d[i] = D[mma_d_row(l, i) * 8 + mma_d_column(l, i)];
+  mma_m16n8k8_tf32(d, a, b);
+  for (int i = 0; i < 4; i++) D[mma_d_row(l, i) * 8 + mma_d_column(l, i)] = d[i];
+}
+
+extern "C" __global__ void tf32_pieces(const float* X, float* cut, float* near) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  cut[i] = to_tf32(X[i]);
+  near[i] = round_tf32(X[i]);
+}
+
 // M: four 8x8 matrices, stored one below the other. Registers of x1, x2, x4, then the same transposed.
 extern "C" __global__ void ldmatrix(const uint16_t* M, uint32_t* out) {
   MIRAGE_SHARED(uint16_t, tile, 32 * 8);
