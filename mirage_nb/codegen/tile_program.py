@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
 from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
 from mirage_nb.codegen.texel_values import TexelValueText
-from mirage_nb.codegen.texel_values import TexelValueText
 from mirage_nb.codegen.tile_values import ValueText
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.optimize.overlap import Overlap
