@@ -9,7 +9,7 @@ kernel graph of pre-defined operators).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NewType
+from typing import NewType, TypeGuard
 
 from mirage_nb.errors import ProgramSizeError, ProgramSyntaxError, SourceSpan
 from mirage_nb.ir.dtypes import DType, MemSpace, TensorType
@@ -27,13 +27,30 @@ Term = Value | Number
 
 @dataclass(frozen=True, slots=True)
 class Infinity:
-    """inf, or -inf: what `where` may put in the place of elements."""
+    """inf, or -inf: what `where` may put in the place of elements, or a limit that limits nothing."""
 
     sign: int
 
 
-Result = Term | tuple[Term, ...]
-"""What a function gives: a term, or several."""
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A word that chooses between ways to compute: "mean", "tanh", the name of an element type."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """None: what is left out."""
+
+
+Result = Term | Infinity | Text | Nothing | tuple["Result", ...]
+"""What an expression stands for: a term, several, or what only chooses."""
+
+
+def is_tensor(result: object) -> TypeGuard[Value]:
+    """Whether this is a tensor of the program."""
+    return isinstance(result, int)
 
 
 class Builder:
@@ -94,6 +111,12 @@ class Builder:
                 hint="tensors are declared as X: f16[2, 3]",
             )
         return term
+
+    def tensor_of(self, result: Result, what: str) -> Value:
+        """The same of any result."""
+        if isinstance(result, Number) or is_tensor(result):
+            return self.tensor(result, what)
+        raise ProgramSyntaxError(f"{what} takes a tensor", hint="tensors are declared as X: f16[2, 3]")
 
     def shape(self, value: Value) -> Shape:
         """The extents of a tensor."""

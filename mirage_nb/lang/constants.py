@@ -7,6 +7,7 @@ computed whose result would pass the stated limits.
 
 from __future__ import annotations
 
+import ast
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -115,6 +116,14 @@ def negate(x: Number) -> Number:
 def subtract(x: Number, y: Number) -> Number:
     """x - y."""
     return add(x, negate(y))
+
+
+def compared(kind: type[ast.cmpop], x: Number, y: Number) -> bool:
+    """Whether two constants compare so."""
+    if x == y:
+        return kind in (ast.Eq, ast.GtE, ast.LtE)
+    above = larger(x, y) == x
+    return kind is ast.NotEq or (above if kind in (ast.Gt, ast.GtE) else not above and kind in (ast.Lt, ast.LtE))
 
 
 def larger(x: Number, y: Number) -> Number:

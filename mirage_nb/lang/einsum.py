@@ -7,6 +7,7 @@ of both operands stay in front, where products of matrices broadcast.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from mirage_nb.ir.ops import OpKind, show_shape
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.lowering import multiply
 from mirage_nb.lang.reductions import folded
-from mirage_nb.lang.views import reshaped, transpose
+from mirage_nb.lang.views import SCALAR, reshaped, transpose
 
 _HINT = 'for example einsum("bhqd,bhkd->bhqk", Q, K)'
 
@@ -36,12 +37,16 @@ def einsum(b: Builder, text: str, tensors: tuple[Value, ...]) -> Term:
         second, *rest = rest
         needed = output + "".join(later.letters for later in rest)
         made = _product(b, _summed(b, made, second.letters + needed), _summed(b, second, made.letters + needed), needed)
+    if not output:
+        return reshaped(b, folded(b, OpKind.SUM, made.value, tuple(range(len(made.letters)))), SCALAR)
     made = _summed(b, made, output)
     return _ordered(b, made, output).value
 
 
 def _read(b: Builder, text: str, tensors: Sequence[Value]) -> tuple[list[_Lettered], str]:
-    left, _, output = text.replace(" ", "").partition("->")
+    left, arrow, output = _lettered(text.replace(" ", ""), [len(b.shape(tensor)) for tensor in tensors]).partition("->")
+    if not arrow:
+        output = "".join(sorted(letter for letter in {*left} - {","} if left.count(letter) == 1))
     parts = left.split(",")
     if len(parts) != len(tensors):
         raise ProgramSyntaxError(f"einsum: {len(parts)} operands in {text!r}, {len(tensors)} tensors", hint=_HINT)
@@ -56,10 +61,24 @@ def _read(b: Builder, text: str, tensors: Sequence[Value]) -> tuple[list[_Letter
             if extents.setdefault(letter, extent) != extent:
                 raise ShapeError(f"einsum: {letter} has extent {extents[letter]} and extent {extent}", hint=_HINT)
     unknown = next((letter for letter in output if letter not in extents), "")
-    if unknown or len(set(output)) != len(output) or not output:
-        why = f"{unknown} stands only" if unknown else "each letter stands once" if output else "nothing stands"
+    if unknown or len(set(output)) != len(output):
+        why = f"{unknown} stands only" if unknown else "each letter stands once"
         raise ProgramSyntaxError(f"einsum: {why} behind the arrow of {text!r}", hint=_HINT)
     return [_Lettered(tensor, part) for part, tensor in zip(parts, tensors, strict=True)], output
+
+
+def _lettered(text: str, ranks: Sequence[int]) -> str:
+    """The text with letters of its own in the place of dots, the same at the right of all operands."""
+    left, arrow, output = text.partition("->")
+    parts = left.split(",")
+    held = [rank - len(part.replace("...", "")) for part, rank in zip(parts, ranks, strict=False) if "..." in part]
+    spare = "".join(letter for letter in string.ascii_letters if letter not in text)[: max([*held, 0])]
+    for place, (part, rank) in enumerate(zip(parts, ranks, strict=False)):
+        own = max(0, rank - len(part.replace("...", "")))
+        parts[place] = part.replace("...", spare[len(spare) - own :])
+    if not arrow and held:
+        output = "..." + "".join(sorted(letter for letter in {*left} - {*",."} if left.count(letter) == 1))
+    return ",".join(parts) + ("->" if arrow or held else "") + output.replace("...", spare)
 
 
 def _summed(b: Builder, x: _Lettered, needed: str) -> _Lettered:

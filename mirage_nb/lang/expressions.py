@@ -7,24 +7,37 @@ whatever goes wrong below, the error that leaves carries the place of the smalle
 from __future__ import annotations
 
 import ast
+import inspect
+import itertools
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, SourceSpan, UnknownNameError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
-from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
-from mirage_nb.lang.constants import Number, literal, shorten
+from mirage_nb.lang import sequences
+from mirage_nb.lang.arguments import Arguments, Inlined, count
+from mirage_nb.lang.builder import Builder, Infinity, Nothing, Result, Term, Text, is_tensor
+from mirage_nb.lang.constants import Number, literal
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
 from mirage_nb.lang.hints import function_hint, suggestion
 from mirage_nb.lang.limits import MAX_NESTING
-from mirage_nb.lang.masks import take
-from mirage_nb.lang.signature import REST, Function, Kind, Parameter
+from mirage_nb.lang.masks import picked_together, take
+from mirage_nb.lang.names import BORROWED, CONSTANTS, EITHER, METHOD, MODULES, OWN, SPELLED, SYNONYMS, TORCH
+from mirage_nb.lang.prelude import prelude, shown
+from mirage_nb.lang.signature import Function
 from mirage_nb.lang.source import Source, nested
 from mirage_nb.lang.views import NEW_AXIS, Item, Range
 
 INF = "inf"
 """The name of infinity."""
+
+
+def built_in() -> dict[str, Function | Inlined]:
+    """The functions of the language."""
+    return {**FUNCTIONS, **prelude()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,30 +51,12 @@ class Binding:
     is_input: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Inlined:
-    """A function of the program that stands for its statements, anew wherever it is called.
-
-    `parameters`: their names with the values of those that may be left out. `place`: of its definition.
-    """
-
-    name: str
-    parameters: Mapping[str, Result | None]
-    body: tuple[ast.stmt, ...]
-    place: SourceSpan
-
-    @property
-    def signature(self) -> str:
-        """`block(x, w)`."""
-        shown = (name if default is None else f"{name}=..." for name, default in self.parameters.items())
-        return f"{self.name}({', '.join(shown)})"
-
-
-class Expressions:
+class Expressions(Arguments):
     """Reads the expressions of one program.
 
     `bindings` are the names in scope; `reads` collects those that were looked up; `functions` are those of the
-    language and of the program; `inline` runs one of the latter's statements on arguments.
+    language and of the program, `own` the names of the latter; `modules` those that names stand for; `within`: a
+    function of the language is being read; `inline` runs the statements of a function on arguments.
     """
 
     def __init__(
@@ -74,7 +69,10 @@ class Expressions:
         self.source = source
         self.builder = builder
         self.bindings: ChainMap[str, Binding] = ChainMap()
-        self.functions: dict[str, Function | Inlined] = dict(FUNCTIONS)
+        self.functions: dict[str, Function | Inlined] = built_in()
+        self.own: set[str] = set()
+        self.modules = dict(MODULES)
+        self.within = False
         self.reads: set[Binding] = set()
         self.depth = 0
         self._defined_in = defined_in
@@ -82,23 +80,31 @@ class Expressions:
 
     def term(self, node: ast.expr) -> Term:
         """What the expression stands for: one tensor or constant."""
-        found = self.result(node)
+        return self.term_of(self.result(node), node)
+
+    def term_of(self, found: Result, node: ast.expr) -> Term:
+        """What was found, which must be one tensor or constant."""
+        if isinstance(found, Number) or is_tensor(found):
+            return found
+        place = self.source.of(node)
+        if isinstance(found, Infinity):
+            hint = "where(X > 0, X, -inf); clamp(x, low=0) has no high"
+            raise UnknownNameError("inf stands as a choice of where only", hint=hint, span=place)
+        if isinstance(found, tuple) and isinstance(node, ast.Tuple | ast.List):
+            raise self.foreign(node)
         if isinstance(found, tuple):
             raise ProgramSyntaxError(
-                f"these are {_count(len(found), 'tensor')}, not one",
+                f"these are {count(len(found), 'tensor')}, not one",
                 hint="name them: A, B = ..., or take one of them: ...[0]",
-                span=self.source.of(node),
+                span=place,
             )
-        return found
-
-    def several(self, node: ast.expr) -> Result:
-        """What the expression stands for, where a sequence may stand."""
-        if isinstance(node, ast.Tuple | ast.List):
-            return tuple(self.term(element) for element in node.elts)
-        return self.result(node)
+        shown = repr(found.value) if isinstance(found, Text) else "None"
+        raise ProgramSyntaxError(
+            f"{shown} is neither a tensor nor a number", hint="it may be an option of a function", span=place
+        )
 
     def result(self, node: ast.expr) -> Result:
-        """What the expression stands for: a term, or what a function gives that has several."""
+        """What the expression stands for: a term, several, or what only chooses."""
         self.check_depth(node)
         self.depth += 1
         try:
@@ -111,33 +117,183 @@ class Expressions:
         if self.depth > MAX_NESTING:
             raise nested(self.source.of(node))
 
+    def truth(self, node: ast.expr) -> bool:
+        """Whether a condition holds that is known while the program is read."""
+        return bool(self._settled(node, sequences.truth, self.result(node)))
+
     def _result(self, node: ast.expr) -> Result:
         match node:
             case ast.Name(id=name):
                 return self._name(node, name)
-            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-                return self._lowered(node, "", lambda _: literal(self.source.text_of(node)))
+            case ast.Constant():
+                return self._constant(node)
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                return tuple(self.result(element) for element in elements)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-                row = OPERATORS[type(op)]
-                return self._lowered(node, row.shape, row.lower, self.term(left), self.term(right))
+                return self._binary(node, op, self.result(left), self.result(right))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return Number.of(not self.truth(operand))
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.term(operand)
             case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
+                found = self.result(operand)
+                if isinstance(found, Infinity) and isinstance(op, ast.USub):
+                    return Infinity(-found.sign)
                 row = OPERATORS[type(op)]
-                return self._lowered(node, row.shape, row.lower, self.term(operand))
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
-                row = OPERATORS[type(op)]
-                return self._lowered(node, row.shape, row.lower, self.term(left), self.term(right))
-            case ast.Attribute(value=inner, attr="T"):
-                row = OPERATORS[ast.Attribute]
-                return self._lowered(node, row.shape, row.lower, self.term(inner))
+                return self.lowered(node, row.shape, row.lower, self.term_of(found, operand))
+            case ast.BoolOp(op=op, values=values):
+                turned = isinstance(op, ast.Or)  # the first that is true of `or`, that is false of `and`
+                return Number.of(any(self.truth(v) is turned for v in values) is turned)
+            case ast.IfExp(test=test, body=body, orelse=other):
+                return self.result(body if self.truth(test) else other)
+            case ast.Compare():
+                return self._compared(node)
+            case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
+                return tuple(self._each_of(loops, element))
+            case ast.Attribute():
+                return self._attribute(node)
             case ast.Subscript(value=inner, slice=index) if not self._is_type(inner):
                 return self._subscript(node, self.result(inner), index)
-            case ast.Call(func=ast.Name(id=name)):
-                function = self._function(node.func, name)
-                if isinstance(function, Inlined):
-                    return self._inline(function, self._parameters(node, function), node)
-                return self._lowered(node, function.shape, function.lower, *self._arguments(node, function))
+            case ast.Call():
+                return self._call(node)
             case _:
-                raise self._foreign(node)
+                raise self.foreign(node)
+
+    def _constant(self, node: ast.Constant) -> Result:
+        match node.value:
+            case bool():
+                return Number.of(node.value)
+            case int() | float():
+                return self.lowered(node, "", lambda _: literal(node.kind or self.source.text_of(node)))
+            case str():
+                return Text(node.value)
+            case None:
+                return Nothing()
+        raise self.foreign(node)
+
+    def _binary(self, node: ast.BinOp, op: ast.operator, left: Result, right: Result) -> Result:
+        """Arithmetic; sequences are joined with +."""
+        if isinstance(left, tuple) and isinstance(right, tuple) and isinstance(op, ast.Add):
+            return left + right
+        row = OPERATORS[type(op)]
+        return self.lowered(
+            node, row.shape, row.lower, self.term_of(left, node.left), self.term_of(right, node.right)
+        )
+
+    def _compared(self, node: ast.Compare) -> Result:
+        """A comparison of tensors, or of what is known while the program is read."""
+        results = [self.result(one) for one in (node.left, *node.comparators)]
+        nodes = (node.left, *node.comparators)
+        if any(map(is_tensor, results)) and len(node.ops) > 1:
+            raise self.foreign(node)
+        held = True
+        for place, (op, (x, y)) in enumerate(zip(node.ops, itertools.pairwise(results), strict=True)):
+            known = sequences.compared(op, x, y)
+            if known is None and type(op) in OPERATORS:
+                row = OPERATORS[type(op)]
+                terms = (self.term_of(one, at) for one, at in zip((x, y), nodes[place:], strict=False))
+                made = self.lowered(node, row.shape, row.lower, *terms)
+                if not isinstance(made, Number):
+                    return made
+                known = sequences.truth(made)
+            if known is None:
+                raise self.foreign(node)
+            held = held and known
+        return Number.of(held)
+
+    def _each_of(self, loops: Sequence[ast.comprehension], element: ast.expr) -> Iterator[Result]:
+        """[x @ w for w in (A, B) if ...]: one for each."""
+        if not loops:
+            yield self.result(element)
+            return
+        outer, over = self.bindings, loops[0].iter
+        for turn in self._settled(over, partial(sequences.elements, self.builder), self.result(over)):
+            self.bindings = outer.new_child()
+            self.bind(loops[0].target, turn)
+            if all(self.truth(test) for test in loops[0].ifs):
+                yield from self._each_of(loops[1:], element)
+        self.bindings = outer
+
+    def bind(self, target: ast.expr, turn: Result) -> None:
+        """Give a name, or several, what one turn of a loop is about."""
+        if isinstance(target, ast.Name):
+            self.bindings[target.id] = Binding(target.id, turn, self.source.of(target), frozenset(self.reads))
+        elif isinstance(target, ast.Tuple) and isinstance(turn, tuple) and len(turn) == len(target.elts):
+            for inner, part in zip(target.elts, turn, strict=True):
+                self.bind(inner, part)
+        else:
+            hint = "write for i in range(3):, or for i, w in enumerate((A, B)):"
+            raise ProgramSyntaxError("a loop has one name", hint=hint, span=self.source.of(target))
+
+    def _settled(self, node: ast.expr, function: Callable[..., Any], *arguments: object) -> Any:
+        """What a function of the reader says, its mistakes told at the node."""
+        try:
+            return function(*arguments)
+        except MirageError as error:
+            raise type(error)(error.message, hint=error.hint, span=error.span or self.source.of(node)) from None
+
+    def _family(self, node: ast.expr) -> str | None:
+        """Of which library an expression is a module, if it is one."""
+        match node:
+            case ast.Name(id=name) if name not in self.bindings:
+                return self.modules.get(name)
+            case ast.Attribute(value=inner):
+                return self._family(inner)
+        return None
+
+    def _attribute(self, node: ast.Attribute) -> Result:
+        """np.pi, X.T, X.shape."""
+        if self._family(node.value) is not None:
+            if node.attr in CONSTANTS:
+                return CONSTANTS[node.attr]
+            raise self.foreign(node)
+        if node.attr not in sequences.PROPERTIES:
+            if isinstance(node.value, ast.Name):
+                self._name(node.value, node.value.id)
+            raise self.foreign(node)
+        found = self.result(node.value)
+        return self.lowered(node, "", sequences.PROPERTIES[node.attr], found)
+
+    def _call(self, node: ast.Call) -> Result:
+        """A function, by its own name, behind a module, or as the method of a tensor."""
+        match node.func:
+            case ast.Name(id=name):
+                family, first = OWN, None
+            case ast.Attribute(value=inner, attr=name):
+                family = self._family(inner) or METHOD
+                first = inner if family == METHOD else None
+                if first is not None and name in EITHER:
+                    several = TORCH if len(node.args) > 2 else METHOD  # NumPy's have two arguments
+                    family = next((SPELLED[k.arg] for k in node.keywords if k.arg in SPELLED), several)
+            case _:
+                raise self.foreign(node)
+        if first is not None and name == "size":
+            return self._size(node, first)
+        if family in (OWN, METHOD) and name in sequences.SPECIAL and name not in self.bindings and (
+            name not in self.own and (first is None or name == "float")
+        ):
+            given = [self.result(argument) for argument in ([first] if first is not None else node.args)]
+            return self._settled_call(node, name, given)
+        function = self._function(node.func, name, family)
+        if isinstance(function, Inlined):
+            return self._inline(function, self.parameters(node, function, first), node)
+        loose = family in (TORCH, METHOD)
+        return self.lowered(node, function.shape, function.lower, *self.arguments(node, function, first, loose))
+
+    def _settled_call(self, node: ast.Call, name: str, given: list[Result]) -> Result:
+        function = sequences.SPECIAL[name]
+        try:
+            inspect.signature(function).bind(self.builder, *given)
+        except TypeError:
+            message = f"{name} does not take {count(len(given), 'argument')}"
+            raise ProgramSyntaxError(message, hint="as in Python", span=self.source.of(node)) from None
+        return self.lowered(node, "", function, *given)
+
+    def _size(self, node: ast.Call, x: ast.expr) -> Result:
+        """x.size() and x.size(-1)."""
+        shape = self.lowered(node, "", sequences.PROPERTIES["shape"], self.result(x))
+        assert isinstance(shape, tuple)
+        return shape[self._axis(self.result(node.args[0]), node.args[0], len(shape))] if node.args else shape
 
     def _is_type(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Name) and node.id not in self.bindings
@@ -146,21 +302,19 @@ class Expressions:
         """x[...]: one of several tensors, or parts of a tensor."""
         items = index.elts if isinstance(index, ast.Tuple) else [index]
         if isinstance(found, tuple):
-            at = self.integer(index, "an index")
-            if not -len(found) <= at < len(found):
-                raise ShapeError(
-                    f"there are {_count(len(found), 'tensor')}",
-                    hint=f"the first one is [0], the last one [{len(found) - 1}]",
-                    span=self.source.of(index),
-                )
-            return found[at]
+            at = slice(*self._bounds(index)) if isinstance(index, ast.Slice) else self.result(index)
+            return self._settled(index, sequences.indexed, self.builder, found, at)  # type: ignore[no-any-return]
         row = OPERATORS[ast.Subscript]
-        if isinstance(found, Number):
-            return self._lowered(node, row.shape, lambda b: b.tensor(found, "an index"))
-        if isinstance(index, ast.Name | ast.Call) and not isinstance(picked := self.term(index), Number):
-            return self._lowered(node, row.shape, take, found, picked, 0)
-        parts = self._items(node, items, len(self.builder.shape(found)))
-        return self._lowered(node, row.shape, row.lower, found, parts)
+        value = self.lowered(node, row.shape, Builder.tensor_of, found, "an index")
+        assert is_tensor(value)
+        if not isinstance(index, ast.Tuple | ast.Slice | ast.Constant) and is_tensor(picked := self.result(index)):
+            return self.lowered(node, row.shape, take, value, picked, 0)
+        if len(items) > 1 and not any(isinstance(item, ast.Slice | ast.Constant | ast.UnaryOp) for item in items):
+            picks = [self.result(item) for item in items]
+            if all(map(is_tensor, picks)):
+                return self.lowered(node, row.shape, picked_together, value, picks)
+        parts = self._items(node, items, len(self.builder.shape(value)))
+        return self.lowered(node, row.shape, row.lower, value, parts)
 
     def _items(self, node: ast.Subscript, items: list[ast.expr], rank: int) -> list[Item]:
         """The items of an index into a tensor of so many dimensions, `...` written out."""
@@ -170,7 +324,7 @@ class Expressions:
             hint = "it stands for all other dimensions"
             raise ProgramSyntaxError("... stands twice", hint=hint, span=self.source.of(dots[1]))
         if held > rank:
-            message = f"an index of {held} for {_count(rank, 'dimension')}"
+            message = f"an index of {held} for {count(rank, 'dimension')}"
             hint = "one for each dimension; None makes a new one"
             raise ShapeError(message, hint=hint, span=self.source.of(node))
         parts: list[Item] = []
@@ -187,24 +341,16 @@ class Expressions:
         return parts
 
     def _range(self, node: ast.Slice) -> Range:
-        bounds = [None if e is None else self.integer(e, "a bound") for e in (node.lower, node.upper, node.step)]
-        if bounds[2] == 0:
+        return Range(*self._bounds(node))
+
+    def _bounds(self, node: ast.Slice) -> tuple[int | None, int | None, int | None]:
+        nodes = (node.lower, node.upper, node.step)
+        first, last, step = (None if one is None else self.integer(one, "a bound") for one in nodes)
+        if step == 0:
             raise ShapeError("a step of 0", hint="steps are 1, 2, ..., or negative", span=self.source.of(node))
-        return Range(*bounds)
+        return first, last, step
 
-    def integer(self, node: ast.expr, what: str) -> int:
-        """An integer constant; `what` names its role in the error."""
-        term = self.term(node)
-        if isinstance(term, Number) and term.integer is not None:
-            return term.integer
-        found = f"not {shorten(str(term))}" if isinstance(term, Number) else "not a tensor"
-        raise ShapeError(
-            f"{what} is an integer constant, {found}",
-            hint="constants are defined as NAME = 16; // divides without remainder",
-            span=self.source.of(node),
-        )
-
-    def _lowered(self, node: ast.expr, rule: str, lower: Callable[..., Result], *arguments: object) -> Result:
+    def lowered(self, node: ast.expr, rule: str, lower: Callable[..., Result], *arguments: object) -> Result:
         """The lowering of one node; its errors get the node's place, and the shape rule as their hint."""
         place = self.source.of(node)
         self.builder.place = place
@@ -218,10 +364,10 @@ class Expressions:
         if (binding := self.bindings.get(name)) is not None:
             self.reads.add(binding)
             return binding.term
+        if name in (INF, *DTYPE_NAMES):
+            return CONSTANTS[name]
         if name in self.functions:
             message, hint = f"{name} is a function", f"call it: {self.functions[name].signature}"
-        elif name == INF:
-            message, hint = "inf stands as a choice of where only", "where(X > 0, X, -inf); clamp(x, low=0) has no high"
         elif name in self._defined_in:
             message = f"{name} is used before it is defined"
             hint = f"its definition is in line {self._defined_in[name]}"
@@ -230,30 +376,33 @@ class Expressions:
             hint = suggestion(name, self.bindings) or "inputs are declared as X: f16[2, 3], constants as D = 64"
         raise UnknownNameError(message, hint=hint, span=self.source.of(node))
 
-    def _function(self, node: ast.expr, name: str) -> Function | Inlined:
-        if (binding := self.bindings.get(name)) is not None:
+    def _function(self, node: ast.expr, name: str, family: str) -> Function | Inlined:
+        """The function of a name: the program's own, what modules or methods have, the language's."""
+        binding = self.bindings.get(name) if family == OWN else None
+        if binding is not None:
             hint = f"line {binding.place.line} gives it another meaning" if name in self.functions else ""
             raise ProgramSyntaxError(
                 f"{name} is not a function", hint=hint or "a product is written with *", span=self.source.of(node)
             )
-        name = DTYPE_NAMES[name].value if name in DTYPE_NAMES and name not in self.functions else name
-        if name not in self.functions:
-            raise UnknownNameError(
-                f"there is no function {name}",
-                hint=function_hint(name, self.functions),
-                span=self.source.of(node),
-            )
-        return self.functions[name]
+        if family == METHOD and name in EITHER:
+            raise ProgramSyntaxError(f"{name} may mean two things", hint=EITHER[name], span=self.source.of(node))
+        known = name if family == OWN and name in self.own else BORROWED.get((family, name), SYNONYMS.get(name, name))
+        known = DTYPE_NAMES[known].value if known in DTYPE_NAMES and known not in self.functions else known
+        if known not in self.functions or (name.startswith("_") and not self.within):
+            if isinstance(node, ast.Attribute) and family == METHOD:
+                self.result(node.value)
+            hint = function_hint(name, map(shown, self.functions))
+            raise UnknownNameError(f"there is no function {name}", hint=hint, span=self.source.of(node))
+        return self.functions[known]
 
-    def _foreign(self, node: ast.expr) -> MirageError:
+    def foreign(self, node: ast.expr) -> MirageError:
         """The error for an expression that Python has and programs have not."""
         message, hint = "this is not an expression of the language", "%mirage help lists the language"
         match node:
-            case ast.Call(func=ast.Attribute(attr=name)) if name in self.functions:
-                message = "functions are called by their plain names"
-                hint = f"write {self.functions[name].signature}"
-            case ast.Attribute(attr=name) | ast.Call(func=ast.Attribute(attr=name)):
-                message, hint = f"tensors have no attribute {name}", ".T is the only one"
+            case ast.Attribute(value=inner, attr=name) if self._family(inner) is not None:
+                message, hint = f"there is no {name} here", f"there are functions, and {', '.join(CONSTANTS)}"
+            case ast.Attribute(attr=name):
+                message, hint = f"tensors have no attribute {name}", f"they have {', '.join(sequences.PROPERTIES)}"
             case ast.Call():
                 message, hint = "this is not a function", "a product is written with *"
             case ast.Subscript(value=ast.Name(id=name)) if name in DTYPE_NAMES:
@@ -270,210 +419,7 @@ class Expressions:
                 message, hint = "one comparison at a time", "(0 < X) & (X < 1) is true where both are"
             case ast.Compare():
                 message, hint = "this is no comparison of tensors", "comparisons are == != >= > <= <"
-            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
-                message, hint = "programs have no comprehensions", "a loop is written for w in (A, B):"
-            case ast.UnaryOp(op=ast.UAdd()):
-                message, hint = "programs have no unary +", "leave it out"
             case ast.Starred():
                 message, hint = "programs do not unpack with *", "write the arguments out"
         return ProgramSyntaxError(message, hint=hint, span=self.source.of(node))
 
-    # Arguments
-
-    def _arguments(self, node: ast.Call, function: Function) -> list[object]:
-        """One value per parameter, in order."""
-        given = self._matched(node, function)
-        values: list[object] = []
-        rank = 0
-        for index, parameter in enumerate(function.parameters):
-            value = self._argument(function, parameter, given[parameter.name], rank)
-            if index == 0 and parameter.kind in (Kind.TENSOR, Kind.TENSORS, Kind.TERM):
-                first = value[0] if isinstance(value, tuple) and value else value
-                rank = len(self.builder.shape(Value(first))) if isinstance(first, int) else 0
-            values.append(value)
-        return values
-
-    def _parameters(self, node: ast.Call, function: Inlined) -> dict[str, Result]:
-        """What the parameters of a function of the program stand for in a call of it."""
-        names, hint = list(function.parameters), f"write {function.signature}"
-        given: dict[str, Result] = {}
-        for index, argument in enumerate(node.args):
-            if isinstance(argument, ast.Starred):
-                raise self._foreign(argument)
-            if index >= len(names):
-                message = f"{function.name} takes {_count(len(names), 'argument')}, not {len(node.args)}"
-                raise ProgramSyntaxError(message, hint=hint, span=self.source.of(argument))
-            given[names[index]] = self.several(argument)
-        for keyword in node.keywords:
-            place = self.source.of(keyword)
-            if keyword.arg is None:
-                raise ProgramSyntaxError("programs do not unpack with **", hint=hint, span=place)
-            if keyword.arg not in names or keyword.arg in given:
-                known = keyword.arg in names
-                message = f"{keyword.arg} is given twice" if known else f"{function.name} has no keyword {keyword.arg}"
-                place = self.source.span(place.line, place.column, len(keyword.arg))
-                raise ProgramSyntaxError(message, hint=suggestion(keyword.arg, names) or hint, span=place)
-            given[keyword.arg] = self.several(keyword.value)
-        for name, default in function.parameters.items():
-            if default is not None:
-                given.setdefault(name, default)
-            if name not in given:
-                raise ProgramSyntaxError(f"{function.name} needs {name}", hint=hint, span=self.source.of(node))
-        return given
-
-    def _matched(self, node: ast.Call, function: Function) -> dict[str, list[ast.expr]]:
-        """Which nodes belong to which parameter; defaults fill the gaps."""
-        given: dict[str, list[ast.expr]] = {p.name: [] for p in function.parameters}
-        places = [p for p in function.parameters if not p.keyword_only]
-        signature = f"write {function.signature}"
-        for index, argument in enumerate(node.args):
-            if isinstance(argument, ast.Starred):
-                raise self._foreign(argument)
-            if index >= len(places) and places[-1].kind not in REST:
-                raise ProgramSyntaxError(
-                    f"{function.name} takes {_count(len(places), 'plain argument')}, not {len(node.args)}",
-                    hint=signature,
-                    span=self.source.of(argument),
-                )
-            given[places[min(index, len(places) - 1)].name].append(argument)
-        for keyword in node.keywords:
-            name, place = keyword.arg, self.source.of(keyword)
-            if name is None:
-                raise ProgramSyntaxError("programs do not unpack with **", hint=signature, span=place)
-            place = self.source.span(place.line, place.column, len(name))
-            named = next((p for p in function.parameters if p.name == name and p.kind not in REST), None)
-            if named is None:
-                near = suggestion(name, (p.name for p in function.parameters if p.kind not in REST))
-                message = f"{function.name} has no keyword {name}"
-                raise ProgramSyntaxError(message, hint=near or signature, span=place)
-            if given[name]:
-                raise ProgramSyntaxError(f"{name} is given twice", hint=signature, span=place)
-            given[name].append(keyword.value)
-        for parameter in function.parameters:
-            if given[parameter.name] or parameter.kind is Kind.REST_AXES:
-                continue
-            if parameter.default is None:
-                raise ProgramSyntaxError(
-                    f"{function.name} needs {parameter.name}: {parameter.kind.value}",
-                    hint=signature,
-                    span=self.source.of(node),
-                )
-        return given
-
-    def _argument(self, function: Function, parameter: Parameter, nodes: list[ast.expr], rank: int) -> object:
-        """The value of one parameter: a Term, Number, int, tuple of int, bool, or None where that is the default."""
-        what = f"the {parameter.name} of {function.name}"
-        match parameter.kind:
-            case Kind.REST_AXES:
-                return tuple(self._axis(node, rank) for node in _unpacked(nodes))
-            case Kind.REST_EXTENTS:
-                return tuple(self.integer(node, "an extent") for node in _unpacked(nodes))
-            case Kind.REST_TENSORS:
-                return tuple(self._tensor(function, node) for node in nodes)
-        if not nodes:
-            return _default(parameter, rank)
-        (node,) = nodes
-        if isinstance(node, ast.Constant) and node.value is None and parameter.default == "None":
-            return _default(parameter, rank)
-        match parameter.kind:
-            case Kind.TERM:
-                return self.term(node)
-            case Kind.TENSOR:
-                return self._tensor(function, node)
-            case Kind.CHOICE:
-                return self._infinity(node) or self.term(node)
-            case Kind.TENSORS if isinstance(node, ast.Tuple | ast.List):
-                return tuple(self._tensor(function, element) for element in node.elts)
-            case Kind.TENSORS:
-                found = self.result(node)
-                return found if isinstance(found, tuple) else self._tensor(function, node)
-            case Kind.TEXT:
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    return node.value
-                raise ProgramSyntaxError(
-                    f"{what} is {parameter.kind.value}", hint=f"write {function.example}", span=self.source.of(node)
-                )
-            case Kind.NUMBER:
-                if isinstance(term := self.term(node), Number):
-                    return term
-                raise ProgramSyntaxError(
-                    f"{what} is a constant, not a tensor", hint=f"write {function.signature}", span=self.source.of(node)
-                )
-            case Kind.COUNT:
-                return self.integer(node, what)
-            case Kind.COUNTS if isinstance(node, ast.Tuple | ast.List):
-                return tuple(self.integer(element, what) for element in node.elts)
-            case Kind.COUNTS:
-                return self.integer(node, what)
-            case Kind.NEW_AXIS:
-                return self._axis(node, rank + 1)
-            case Kind.AXIS:
-                return self._axis(node, rank)
-            case Kind.AXES:
-                return self._axes(node, rank)
-            case Kind.FLAG:
-                if isinstance(node, ast.Constant) and isinstance(node.value, bool):
-                    return node.value
-                raise ProgramSyntaxError(
-                    f"{what} is True or False", hint=f"write {parameter.name}=True", span=self.source.of(node)
-                )
-        raise AssertionError(parameter.kind)  # the rest kinds returned above
-
-    def _infinity(self, node: ast.expr) -> Infinity | None:
-        """inf or -inf, if that is what is written."""
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            found = self._infinity(node.operand)
-            return None if found is None else Infinity(-found.sign)
-        return Infinity(1) if isinstance(node, ast.Name) and node.id == INF and INF not in self.bindings else None
-
-    def _tensor(self, function: Function, node: ast.expr) -> Term:
-        lowered = self._lowered(node, "", Builder.tensor, self.term(node), function.name)
-        assert not isinstance(lowered, tuple)
-        return lowered
-
-    def _axis(self, node: ast.expr, rank: int) -> int:
-        """A dimension counted from 0; negative axes count from the end."""
-        axis = self.integer(node, "an axis")
-        if not -rank <= axis < rank:
-            raise ShapeError(
-                f"there is no axis {shorten(str(axis))}: the tensor has {_count(rank, 'dimension')}",
-                hint=f"axes go from {-rank} to {rank - 1}",
-                span=self.source.of(node),
-            )
-        return axis % rank
-
-    def _axes(self, node: ast.expr, rank: int) -> tuple[int, ...]:
-        """One axis, or several in parentheses; each once."""
-        nodes = node.elts if isinstance(node, ast.Tuple) else [node]
-        axes: list[int] = []
-        for element in nodes:
-            axis = self._axis(element, rank)
-            if axis in axes:
-                raise ShapeError(f"axis {axis} is named twice", hint="name each once", span=self.source.of(element))
-            axes.append(axis)
-        return tuple(sorted(axes))
-
-
-def _unpacked(nodes: list[ast.expr]) -> list[ast.expr]:
-    """`reshape(x, (2, 3))` is `reshape(x, 2, 3)`, as in NumPy."""
-    return nodes[0].elts if len(nodes) == 1 and isinstance(nodes[0], ast.Tuple) else nodes
-
-
-def _default(parameter: Parameter, rank: int) -> object:
-    """The value of an argument that is not given."""
-    match parameter.kind, parameter.default:
-        case Kind.AXES, "None":
-            return tuple(range(rank))
-        case Kind.AXIS, str(text) if text != "None":
-            return int(text) % rank
-        case (Kind.NEW_AXIS | Kind.COUNT | Kind.COUNTS), str(text) if text != "None":
-            return int(text)
-        case Kind.NUMBER, str(text) if text != "None":
-            return literal(text)
-        case Kind.FLAG, str(text):
-            return text == "True"
-    return None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -32,7 +32,8 @@ _BIAS = Parameter("bias", Kind.TENSOR, "None")
 _INDEX = Parameter("index", Kind.TENSOR)
 _CONVOLVED = (
     _X, Parameter("w", Kind.TENSOR), _BIAS, Parameter("stride", Kind.COUNTS, "1", keyword_only=True),
-    Parameter("padding", Kind.COUNTS, "0", keyword_only=True), Parameter("groups", Kind.COUNT, "1", keyword_only=True),
+    Parameter("padding", Kind.COUNTS, "0", keyword_only=True),
+    Parameter("dilation", Kind.COUNTS, "1", keyword_only=True), Parameter("groups", Kind.COUNT, "1", keyword_only=True),
 )  # fmt: skip
 _SAME = "the shape of x"
 _FOLDED = "without the axes; with keepdims=True they stay with extent 1"

@@ -8,6 +8,7 @@ multiplication, x * x is a square, a product with a reciprocal is a division, an
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -19,6 +20,7 @@ from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.limits import MAX_POWER
+from mirage_nb.lang.views import SCALAR, reshaped
 
 ZERO, ONE, MINUS_ONE, HALF = (Number.of(Fraction(v)) for v in ("0", "1", "-1", "1/2"))
 
@@ -92,8 +94,15 @@ def negate(b: Builder, x: Term) -> Term:
 
 
 def matmul(b: Builder, x: Term, y: Term) -> Term:
-    """x @ y."""
-    return b.emit(OpKind.MATMUL, b.tensor(x, "@"), b.tensor(y, "@"))
+    """x @ y; a vector on the left is a row, on the right a column, and goes from the result."""
+    left, right = b.tensor(x, "@"), b.tensor(y, "@")
+    row, column = (len(b.shape(v)) == 1 for v in (left, right))
+    left = reshaped(b, left, (1, *b.shape(left))) if row else left
+    right = reshaped(b, right, (*b.shape(right), 1)) if column else right
+    made = b.emit(OpKind.MATMUL, left, right)
+    *lead, rows, columns = b.shape(made)
+    kept = (*lead, *(() if row else (rows,)), *(() if column else (columns,)))
+    return reshaped(b, made, kept or SCALAR)
 
 
 def floor_divide(b: Builder, x: Term, y: Term) -> Term:
@@ -106,7 +115,11 @@ def floor_divide(b: Builder, x: Term, y: Term) -> Term:
 def power(b: Builder, x: Term, exponent: Term) -> Term:
     """x ** exponent: squares, products and roots where they suffice, because those stay in LAX."""
     if not isinstance(exponent, Number):
-        raise ProgramSyntaxError("the exponent of ** must be a constant", hint="exp(x) is e to the power of a tensor")
+        base = x.rational if isinstance(x, Number) else None
+        if base is None or base <= 0:
+            hint = "exp(y * log(x)) is x to the power of y where x is positive"
+            raise ProgramSyntaxError("the exponent of ** must be a constant, or the base a positive one", hint=hint)
+        return b.emit(OpKind.EXP, b.tensor(scale(b, exponent, Number.of(_logarithm(base))), "**"))
     if isinstance(x, Number):
         return constants.power(x, exponent)
     value = exponent.rational
@@ -124,6 +137,11 @@ def power(b: Builder, x: Term, exponent: Term) -> Term:
     half = power(b, x, Number.of(value // 2)) if value > 1 else x
     squared = square(b, half) if value > 1 else x
     return multiply(b, squared, x) if value > 1 and value % 2 else squared
+
+
+def _logarithm(base: Fraction) -> Fraction:
+    """The natural logarithm, as the double next to it."""
+    return Fraction(math.log(base.numerator) - math.log(base.denominator))
 
 
 def _small_integer(value: Fraction) -> bool:

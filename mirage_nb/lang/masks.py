@@ -48,7 +48,7 @@ def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Term, Term], Term]:
 
     def lower(b: Builder, x: Term, y: Term) -> Term:
         if isinstance(x, Number) and isinstance(y, Number):
-            raise ProgramSyntaxError("two constants are compared", hint="write the number that it gives")
+            return Number.of(constants.compared(kind, x, y))
         wanted = _SWAPPED.get(kind, kind)
         if wanted is not kind or (wanted in (ast.Eq, ast.NotEq) and isinstance(y, int) and (x, y) > (y, x)):
             x, y = y, x
@@ -207,6 +207,22 @@ def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
     count = len(b.shape(index))
     moved = (*range(count, count + axis), *range(count), *range(count + axis, count + len(shape) - 1))
     return transpose(b, made, moved)
+
+
+def picked_together(b: Builder, x: Value, indices: list[Value]) -> Term:
+    """x[i, j]: for every element of the indices, which have one shape, the one of x at these places."""
+    shapes = {b.shape(i) for i in indices}
+    if len(shapes) > 1 or len(indices) > len(b.shape(x)):
+        found = " and ".join(sorted(map(show_shape, shapes)))
+        raise ShapeError(f"indices {found} of {show_shape(b.shape(x))}", hint="indices have one shape, one an axis")
+    *first, last = indices
+    lead = b.shape(x)[: len(indices)]
+    place: Term = last
+    stride = lead[-1]
+    for index, extent in zip(first[::-1], lead[-2::-1], strict=True):
+        place = add(b, place, scale(b, index, Number.of(stride)))
+        stride *= extent
+    return take(b, reshaped(b, x, (stride, *b.shape(x)[len(indices) :])), b.tensor(place, "an index"), 0)
 
 
 def gather(b: Builder, x: Value, index: Value, axis: int) -> Term:

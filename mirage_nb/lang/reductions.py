@@ -1,7 +1,7 @@
 """Reductions: what sums, maxima and statistics over axes become.
 
 In: a tensor, the dimensions to fold (counted from 0), whether they stay with extent 1. Out: a term. Invariant:
-dimensions of extent 1 are folded by nothing, and a reduction never leaves a tensor without dimensions.
+dimensions of extent 1 are folded by nothing, and what is left of all dimensions is one element, [1].
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirage_nb.ir.ops import DimAttrs, OpKind
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import add, formula_of, multiply, negate, scale, sqrt, subtract
-from mirage_nb.lang.views import reshaped, sliced
+from mirage_nb.lang.views import SCALAR, reshaped, sliced
 
 Axes = tuple[int, ...]
 
@@ -34,9 +34,7 @@ def dropped(b: Builder, x: Term, axes: Axes, keepdims: bool) -> Term:
     if keepdims:
         return value
     left = tuple(extent for dim, extent in enumerate(b.shape(value)) if dim not in axes)
-    if not left:
-        raise ShapeError("this reduction leaves no dimension", hint="write keepdims=True: the result is a tensor too")
-    return reshaped(b, value, left)
+    return reshaped(b, value, left or SCALAR)
 
 
 def reduction(kind: OpKind) -> Callable[[Builder, Value, Axes, bool], Term]:

@@ -6,6 +6,7 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.formula import SCALARS
 from mirage_nb.lang import limits
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
+from mirage_nb.lang.prelude import prelude, shown
 from mirage_nb.lang.signature import Function, Operator
 
 _STATEMENTS = """\
@@ -25,8 +26,14 @@ never executed as Python.
       return x + y @ w
   def f(x): return log(1 + exp(x))
                           an elementwise function of one number, taken as a whole (see below)
+  if causal:              what is known while the program is read: sizes, shapes, options, None; also A if c else B
+  W = [split(X, 2)[0], Y] a list; len, zip, enumerate, range and [f(x) for x in W] are Python's
   return Y                the outputs, named after their variables: return Y or return Y, Z
   # ...                   a comment
+
+Functions may also stand as in NumPy and PyTorch: np.exp(X), torch.cat((X, Y), dim=-1), F.layer_norm(X, (64,), g, b),
+X.mean(-1, keepdim=True), X.T, X.shape[0]; where the two disagree, the module that is written says which is meant.
+A scalar is a tensor of one element, [1]: lr: f32 declares one, sum(X) is one.
 
 Numbers are exact: 0.1 is one tenth, 64 ** -0.5 is one eighth, 128 ** -0.5 keeps its root as a symbol.
 Shapes, axes, indices and bounds of loops are integer expressions of constants. Equal subexpressions are computed once.
@@ -54,6 +61,8 @@ def reference() -> str:
             "",
             "Functions (axis=-1 is the last; keepdims=True keeps a reduced axis with extent 1)",
             *(_row(row.signature, row) for row in FUNCTIONS.values()),
+            "",
+            f"Functions that are made of these: {', '.join(sorted({shown(name) for name in prelude() if name[0] != '_'}))}",
             "",
             f"Functions in formulas: {', '.join(SCALARS)}, and + - * / **; the search takes such a function as it is",
             "",

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, SourceSpan
 from mirage_nb.lang.limits import MAX_NAME, MAX_NESTING, MAX_TEXT
 
-_STRINGS = ("programs have no strings", 'but letters for axes: einsum("ij,jk->ik", X, W); comments start with #')
-_IDENTITY = ("tensors are compared with == and !=, or >= > <= <", "where(X > 0, X, Y)")
+_STRINGS = ("this text is no word", 'options and axes are: "mean", einsum("ij,jk->ik", X, W); comments start with #')
 _ASSIGN = ("programs have no assignment inside an expression", "assign on a line of its own, with =")
 
 REFUSED: dict[str, tuple[str, str]] = {
     '"': _STRINGS, "'": _STRINGS, ":=": _ASSIGN,
     "^": ("programs have no operator ^", "a power is written **"),
-    "->": ("functions have no types", "def softplus(x): return log(1 + exp(x))"),
     "%": ("programs have no operator %", "integer division is written //"),
     ";": ("a line holds one statement", "put the next statement on a line of its own"),
     "\\": ("programs have no line continuation", "an open bracket lets an expression go on in the next line"),
@@ -36,19 +34,14 @@ REFUSED: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 _LOOPS = ("the only loop is for i in range(3):, or over tensors: for w in (A, B):", "whole tensors are combined: + * @")
-_CHOICE = ("programs have no conditions", "where(X > 0, X, Y) chooses between elements; masks are joined with & | ~")
 _DEFINE = ("this is not how a function is defined", "write def block(x, w): and return its result, as in Python")
-_IMPORT = ("programs import nothing", "all functions are built in; %mirage help lists them")
 _OTHER = ("this Python statement is not part of the language", "statements are X: f16[2, 3], Y = ..., return Y")
 
 KEYWORDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("while", "break", "continue"), _LOOPS),
-    **dict.fromkeys(("if", "elif", "else", "and", "or", "not"), _CHOICE),
-    "is": _IDENTITY,
     **dict.fromkeys(("class", "lambda", "yield", "async", "await"), _DEFINE),
-    **dict.fromkeys(("import", "from"), _IMPORT),
     **dict.fromkeys(
-        ("as", "assert", "del", "except", "finally", "global", "nonlocal", "pass", "raise", "try", "with"), _OTHER
+        ("assert", "del", "except", "finally", "global", "nonlocal", "pass", "raise", "try", "with"), _OTHER
     ),
 }
 
@@ -58,12 +51,13 @@ _TOKEN = re.compile(
     r"(?P<space> +)|(?P<comment>\#.*)"
     r"|(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<letters>\"[A-Za-z, ]*->[A-Za-z ]*\"|'[A-Za-z, ]*->[A-Za-z ]*')"
+    r"|(?P<text>\"[A-Za-z0-9_,.>: -]*\"|'[A-Za-z0-9_,.>: -]*')"
     r"|(?P<comparison>[<>=!]=)"
     r"|(?P<refused>" + "|".join(map(re.escape, sorted(REFUSED, key=len, reverse=True))) + ")"
-    r"|(?P<operator>\.\.\.|\*\*=?|//=?|[-+*/@]=|[-+*/@(),:=.\[\]<>&|~])",
+    r"|(?P<operator>->|\.\.\.|\*\*=?|//=?|[-+*/@]=|[-+*/@(),:=.\[\]<>&|~])",
     re.ASCII,
 )
+_SCALAR = re.compile(r":\s*\w+\[\s*\]", re.ASCII)
 _WORD = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
 
 
@@ -191,7 +185,7 @@ def _levels(source: Source, number: int, levels: list[int], deeper: bool) -> lis
             return [*levels, leading]
         raise ProgramSyntaxError(
             "this line belongs to the one above, which ends with a colon",
-            hint="indent what a for or a def does",
+            hint="indent what a for, an if or a def does",
             span=source.span(number, 1, leading),
         )
     if leading not in levels:
@@ -273,9 +267,12 @@ def _syntax(source: Source, error: SyntaxError) -> MirageError:
     column = min(max(1, (error.offset or 1) + cut), len(source.lines[line - 1]) + 1)
     stop = error.end_offset if error.end_lineno == error.lineno else None
     width = (stop + cut if stop else column + 1) - column
+    hint = "statements are X: f16[2, 3], Y = expression, return Y"
+    if _SCALAR.search(source.lines[line - 1].partition("#")[0]):
+        hint = "a scalar is declared as x: f32; it is a tensor of one element"
     reason = error.msg.split("(")[0].strip()
     return ProgramSyntaxError(
         f"this cannot be read: {reason}",
-        hint="statements are X: f16[2, 3], Y = expression, return Y",
+        hint=hint,
         span=source.span(line, column, width),
     )

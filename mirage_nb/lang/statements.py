@@ -8,7 +8,7 @@ own names before those of the program, a loop does its statements once for each 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import (
@@ -23,21 +23,23 @@ from mirage_nb.errors import (
     SourceSpan,
     UnknownNameError,
 )
-from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, TensorType
 from mirage_nb.ir.graph import KernelGraph, Size
+from mirage_nb.lang import sequences
+from mirage_nb.lang.arguments import Inlined
 from mirage_nb.lang.builder import Builder, Result, Value
 from mirage_nb.lang.constants import Number, shorten
-from mirage_nb.lang.expressions import INF, Binding, Expressions, Inlined
-from mirage_nb.lang.functions import defined
+from mirage_nb.lang.definitions import define, numbers_of
+from mirage_nb.lang.expressions import Binding, Expressions, built_in
 from mirage_nb.lang.hints import dtype_hint, suggestion
 from mirage_nb.lang.limits import MAX_STATEMENTS
+from mirage_nb.lang.names import MODULES
+from mirage_nb.lang.prelude import located
 from mirage_nb.lang.remarks import Remark, behind, remarks
 from mirage_nb.lang.sizes import SIZE, read_size
 from mirage_nb.lang.source import Source
 
 _DECLARE = "an input is declared as X: f16[2, 3]"
-_DEFINE = "write def block(x, w): and return its result, as in Python"
 _STATEMENTS = "statements are X: f16[2, 3], Y = expression, return Y"
 _FRAMES = 4
 """Levels of nesting that a call of a function of the program, or a loop, counts as: Python's stack is finite."""
@@ -77,6 +79,10 @@ class Statements:
         self._size: tuple[Size, Binding] | None = None
         self._loops = 0
         self._done = 0
+        self._calls = 0
+        """Functions that are being read, one within the other."""
+        self._conditions: frozenset[Binding] = frozenset()
+        """What decided that the present statement is done at all."""
 
     def read(self) -> Read:
         """The whole program."""
@@ -90,7 +96,9 @@ class Statements:
                     self.expressions.reads = set()
                     self._return(value)
                 case ast.FunctionDef():
-                    self._define(statement)
+                    define(self.expressions, statement)
+                case ast.Import() | ast.ImportFrom():
+                    self._import(statement)
                 case _:
                     self._statement(statement)
         self._check_overrides()
@@ -102,21 +110,30 @@ class Statements:
 
     # -- statements
 
-    def _statement(self, statement: ast.stmt) -> None:
+    def _block(self, statements: Sequence[ast.stmt]) -> Result | None:
+        """Statements one after the other, up to a return: what it returns, if there was one."""
+        for statement in statements:
+            found = self._statement(statement)
+            if found is not None:
+                return found
+        return None
+
+    def _statement(self, statement: ast.stmt) -> Result | None:
+        """One statement; what it returns if it ends a function."""
         self._done += 1
         if self._done > MAX_STATEMENTS:
             raise self._error(
                 ProgramSizeError, f"loops and functions make more than {MAX_STATEMENTS:,} statements",
                 "a program is one kernel, or a few", statement,
             )  # fmt: skip
-        self.expressions.reads = set()
+        self.expressions.reads = set(self._conditions)
         match statement:
             case ast.AnnAssign(target=ast.Name(id=name) as target, annotation=annotation, value=None):
                 self._declare(name, target, annotation)
             case ast.AnnAssign(target=ast.Name(), value=ast.expr() as value):
                 raise self._error(ProgramSyntaxError, "an input has no value of its own", _DECLARE, value)
             case ast.Assign(targets=[ast.Name() as target], value=value):
-                self._assign(target, self.expressions.several(value), value)
+                self._assign(target, self.expressions.result(value), value)
             case ast.Assign(targets=[ast.Tuple(elts=targets) | ast.List(elts=targets)], value=value):
                 self._unpack(targets, value)
             case ast.Assign(targets=[_, target, *_]):
@@ -124,22 +141,52 @@ class Statements:
                 raise self._error(ProgramSyntaxError, "an assignment defines one name", hint, target)
             case ast.AugAssign(target=ast.Name() as target, op=op, value=value):
                 whole = ast.BinOp(ast.copy_location(ast.Name(target.id), target), op, value)
-                self._assign(target, self.expressions.term(ast.copy_location(whole, statement)), value)
+                self._assign(target, self.expressions.result(ast.copy_location(whole, statement)), value)
             case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) | ast.AugAssign(target=target):
                 raise self._error(ProgramSyntaxError, "only a name can be assigned", "write NAME = expression", target)
             case ast.For(target=target, iter=over, body=body, orelse=[]):
-                self._loop(target, over, body)
-            case ast.Return():
+                return self._loop(target, over, body)
+            case ast.If(test=test, body=body, orelse=other):
+                holds = self.expressions.truth(test)
+                outer, self._conditions = self._conditions, self._conditions | self.expressions.reads
+                found = self._block(body if holds else other)
+                self._conditions = outer
+                return found
+            case ast.Return(value=ast.expr() as value) if self._calls:
+                return self.expressions.result(value)
+            case ast.Return() if self._loops:
                 hint = "return what the loop has made behind it"
                 raise self._error(ProgramSyntaxError, "this return stands in a loop", hint, statement)
+            case ast.Return(value=ast.expr() as value):
+                self._return(value)
             case ast.FunctionDef():
                 hint = "define it before, in a line of its own"
                 raise self._error(ProgramSyntaxError, "this function stands in another or in a loop", hint, statement)
+            case ast.Expr(value=ast.Constant(value=str())):
+                return None  # what a reader is told
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() as target, attr="append"), args=[value])):
+                held, added = self.expressions.result(target), self.expressions.result(value)
+                if not isinstance(held, tuple):
+                    raise self._error(ProgramSyntaxError, f"{target.id} is no list", "it begins with [ ]", target)
+                self._bind(target.id, target, (*held, added))
             case ast.Expr(value=value):
                 hint = "write NAME = expression, or return expression"
                 raise self._error(ProgramSyntaxError, "the value of this line is not used", hint, value)
             case _:
                 raise self._error(ProgramSyntaxError, "this is not a statement of the language", _STATEMENTS, statement)
+        return None
+
+    def _import(self, statement: ast.Import | ast.ImportFrom) -> None:
+        """`import numpy as np`: its functions are known already, under the names that are given here."""
+        base = statement.module or "" if isinstance(statement, ast.ImportFrom) else ""
+        for alias in statement.names:
+            family = MODULES.get((base or alias.name).partition(".")[0])
+            if family is None:
+                hint = "np.exp, torch.exp and F.relu are known without an import; %mirage help lists all functions"
+                raise self._error(ProgramSyntaxError, "programs import NumPy and PyTorch only", hint, statement)
+            name = alias.asname or alias.name.partition(".")[0]
+            if alias.name not in built_in():
+                self.expressions.modules[name] = family
 
     def _error(self, kind: type[MirageError], message: str, hint: str, node: ast.expr | ast.stmt) -> MirageError:
         return kind(message, hint=hint, span=self.source.of(node))
@@ -170,8 +217,7 @@ class Statements:
                 dtype = self._dtype(written)
                 extents = inside.elts if isinstance(inside, ast.Tuple) else [inside]
             case ast.Name():
-                hint = f"write {name}: {self._dtype(annotation).value}[2, 3]"
-                raise self._error(ProgramSyntaxError, "this tensor type has no shape", hint, annotation)
+                dtype, extents = self._dtype(annotation), [ast.copy_location(ast.Constant(1, "1"), annotation)]
             case _:
                 raise self._error(ProgramSyntaxError, "this is not a tensor type", _DECLARE, annotation)
         if not extents:
@@ -227,14 +273,11 @@ class Statements:
 
     def _inside(self) -> bool:
         """Whether a loop or a function is being run."""
-        return bool(self._loops) or bool(self.expressions.bindings.parents)
+        return bool(self._loops) or bool(self._calls)
 
     def _assign(self, target: ast.Name, found: Result, value: ast.expr) -> None:
         """`Y = expression`, with the size from outside if there is one for this constant."""
         name = target.id
-        if isinstance(value, ast.List):
-            hint = "stack([A, B]) and concat([A, B], axis=0) make one"
-            raise self._error(ProgramSyntaxError, "a sequence is not a tensor", hint, value)
         if not self._inside() and name not in self._known_sizes:
             if name in self.sizes and name not in self.expressions.bindings:
                 if not isinstance(found, Number) or found.integer is None:
@@ -247,7 +290,7 @@ class Statements:
 
     def _unpack(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
         """`A, B = split(X, 2)`."""
-        found = self.expressions.several(value)
+        found = self.expressions.result(value)
         for target in targets:
             if not isinstance(target, ast.Name):
                 raise self._error(ProgramSyntaxError, "only a name can be assigned", "write A, B = ...", target)
@@ -262,153 +305,73 @@ class Statements:
     def _bind(self, name: str, target: ast.expr, term: Result, is_input: bool = False) -> None:
         made = Binding(name, term, self.source.of(target), frozenset(self.expressions.reads), is_input)
         self.expressions.bindings[name] = made
-        if not self.expressions.bindings.parents:
+        if not self._calls:
             self._made.append(made)
 
     # -- loops and functions
 
-    def _loop(self, target: ast.expr, over: ast.expr, body: Sequence[ast.stmt]) -> None:
+    def _loop(self, target: ast.expr, over: ast.expr, body: Sequence[ast.stmt]) -> Result | None:
         """`for i in range(3):` and `for w in (A, B):`, once for each."""
-        turns = list(self._turns(over))
+        turns = self._turns(over)
         read = self.expressions.reads
         self._loops += 1
         self._deeper(over, _FRAMES)
         for turn in turns:
             self.expressions.reads = set(read)
-            if isinstance(target, ast.Name):
-                self._bind(target.id, target, turn)
-            else:
-                hint = "write for i in range(3):"
-                raise self._error(ProgramSyntaxError, "a loop has one name", hint, target)
-            for statement in body:
-                self._statement(statement)
+            self.expressions.bind(target, turn)
+            if isinstance(target, ast.Name) and not self._calls:
+                self._made.append(self.expressions.bindings[target.id])
+            found = self._block(body)
+            if found is not None:
+                return found
         self.expressions.depth -= _FRAMES
         self._loops -= 1
+        return None
 
-    def _turns(self, over: ast.expr) -> Iterator[Result]:
-        match over:
-            case ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[]) if 1 <= len(arguments) <= 3:
-                numbers = [self.expressions.integer(argument, "a bound of range") for argument in arguments]
-                if numbers[2:] == [0]:
-                    raise self._error(ShapeError, "a step of 0", "steps are 1, 2, ..., or negative", over)
-                turns = range(*numbers)
-                if len(turns) > MAX_STATEMENTS:
-                    raise self._error(
-                        ProgramSizeError, f"a loop of more than {MAX_STATEMENTS:,} turns", "a loop is written out", over
-                    )
-                yield from map(Number.of, turns)
-            case ast.Call(func=ast.Name(id="range")):
-                hint = "write range(3), range(1, 3) or range(0, 8, 2)"
-                raise self._error(ProgramSyntaxError, "this is not a range", hint, over)
-            case _:
-                found = self.expressions.several(over)
-                if not isinstance(found, tuple):
-                    hint = "write for i in range(3):, or for w in (A, B):"
-                    raise self._error(ProgramSyntaxError, "a loop goes over a range or several tensors", hint, over)
-                yield from found
+    def _turns(self, over: ast.expr) -> tuple[Result, ...]:
+        found = self.expressions.result(over)
+        try:
+            return sequences.elements(self.builder, found)
+        except MirageError as error:
+            raise self._error(type(error), error.message, error.hint, over) from None
 
     def _deeper(self, node: ast.expr, levels: int) -> None:
         self.expressions.depth += levels
         self.expressions.check_depth(node)
 
-    def _define(self, statement: ast.FunctionDef) -> None:
-        """`def f(x): return formula` is an elementwise function, any other one stands for its statements."""
-        arguments = statement.args
-        plain = [*arguments.args, *arguments.kwonlyargs]
-        if arguments.posonlyargs or arguments.vararg or arguments.kwarg or any(a.annotation for a in plain):
-            raise self._error(ProgramSyntaxError, "parameters are names, with or without a default", _DEFINE, statement)
-        self.expressions.reads = set()
-        self.expressions.bindings.pop(statement.name, None)
-        if len(plain) == 1 and not arguments.defaults and not arguments.kwonlyargs:
-            match statement.body:
-                case [ast.Return(value=ast.expr() as value)] if self._is_formula(value, plain[0].arg):
-                    text = self._formula(value, plain[0].arg)
-                    self.expressions.functions[statement.name] = defined(statement.name, text)
-                    return
-        *_, last = statement.body
-        if not isinstance(last, ast.Return) or last.value is None:
-            hint = "its last line is return RESULT"
-            raise self._error(ProgramSyntaxError, f"{statement.name} returns nothing", hint, statement)
-        defaults = [*arguments.defaults, *arguments.kw_defaults]
-        values = [None if node is None else self.expressions.several(node) for node in defaults]
-        absent: list[Result | None] = [None] * (len(plain) - len(values))
-        parameters = dict(zip((a.arg for a in plain), absent + values, strict=True))
-        if len(parameters) < len(plain):
-            raise self._error(DuplicateNameError, "two parameters have one name", "rename one", statement)
-        self._check_names(statement, set(parameters))
-        place = self.source.of(statement)
-        self.expressions.functions[statement.name] = Inlined(statement.name, parameters, tuple(statement.body), place)
-
-    def _check_names(self, statement: ast.FunctionDef, known: set[str]) -> None:
-        """Refuse a function that reads what nobody has defined, also where nothing calls it."""
-        names = [node for line in statement.body for node in ast.walk(line) if isinstance(node, ast.Name)]
-        known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
-        known |= {statement.name, "range", INF, *self.expressions.functions, *self.expressions.bindings, *DTYPE_NAMES}
-        for node in names:
-            if node.id not in known:
-                self.expressions.result(node)
-
-    def _numbers(self) -> dict[str, Number]:
-        return {n: b.term for n, b in self.expressions.bindings.items() if isinstance(b.term, Number)}
-
-    def _is_formula(self, value: ast.expr, argument: str) -> bool:
-        """Whether an expression uses nothing but its argument, numbers, and functions of formulas."""
-        functions, numbers = self.expressions.functions, self._numbers()
-        called = {id(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
-        for node in ast.walk(value):
-            match node:
-                case ast.Name(id=name) if id(node) in called:
-                    if name not in formula.SCALARS or isinstance(functions.get(name), Inlined):
-                        return False
-                case ast.Name(id=name):
-                    if name != argument and name not in numbers:
-                        return False
-                case ast.BinOp(op=op) if type(op) not in formula.ARITHMETIC:
-                    return False
-                case ast.expr() if not isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Constant):
-                    return False
-        return True
-
-    def _formula(self, value: ast.expr, argument: str) -> str:
-        """The canonical text of an elementwise function of the program's own."""
-        numbers = {name: n.rational for name, n in self._numbers().items() if n.rational is not None}
-
-        def blame(node: ast.expr, message: str, hint: str) -> MirageError:
-            return self._error(ProgramSyntaxError, message, hint, node)
-
-        try:
-            return formula.canonical(formula.of_node(value, argument, numbers, blame))
-        except MirageError as error:
-            raise type(error)(error.message, hint=error.hint, span=error.span or self.source.of(value)) from None
-
     def _inlined(self, function: Inlined, given: dict[str, Result], call: ast.Call) -> Result:
-        """What a function of the program returns for these arguments."""
-        expressions, loops = self.expressions, self._loops
-        outer, read = expressions.bindings, expressions.reads
+        """What a function returns for these arguments."""
+        expressions, loops, conditions = self.expressions, self._loops, self._conditions
+        outer, read, functions, within = (
+            expressions.bindings, expressions.reads, expressions.functions, expressions.within
+        )  # fmt: skip
         self._deeper(call, _FRAMES)
-        local = {name: Binding(name, term, function.place) for name, term in given.items()}
-        expressions.bindings = type(outer)(local, outer.maps[-1])
-        self._loops = 0
-        touched = set(read)
+        self._calls += 1
+        self._loops, self._conditions = 0, frozenset(read)
+        place = function.place or self.source.of(call)
+        local = {name: Binding(name, term, place) for name, term in given.items()}
+        body, above = function.body, outer.maps[-1]
+        if function.place is None:  # one of the language, which knows nothing of the program
+            body, above = located(function, call), {}
+            expressions.functions, expressions.within = built_in(), True
+        expressions.bindings = type(outer)(local, above)
         try:
-            for statement in function.body[:-1]:
-                self._statement(statement)
-                touched |= expressions.reads
-            expressions.reads = set()
-            last = function.body[-1]
-            assert isinstance(last, ast.Return) and last.value is not None
-            result = expressions.several(last.value)
-            touched |= expressions.reads
+            result = self._block(body)
+            if result is None:
+                hint = "each way through it ends with return RESULT"
+                raise self._error(ProgramSyntaxError, f"{function.name} returns nothing", hint, call)
+            return result
         except MirageError as error:
-            if " calls" in error.hint:
+            if " calls" in error.hint or function.place is None:
                 raise
             hint = f"{error.hint}; line {call.lineno} calls {function.name}".lstrip("; ")
             raise type(error)(error.message, hint=hint, span=error.span) from None
         finally:
-            expressions.bindings, self._loops = outer, loops
+            expressions.reads |= read
+            expressions.bindings, self._loops, self._conditions = outer, loops, conditions
+            expressions.functions, expressions.within = functions, within
+            self._calls -= 1
             expressions.depth -= _FRAMES
-        expressions.reads = touched
-        return result
 
     # -- the end of a program
 
@@ -420,9 +383,10 @@ class Statements:
         if len(nodes) > 1:
             terms = tuple(self.expressions.term(node) for node in nodes)
         else:
-            result = self.expressions.several(value)
-            terms = result if isinstance(result, tuple) else (result,)
-            nodes = nodes * len(terms)
+            result = self.expressions.result(value)
+            results = result if isinstance(result, tuple) else (result,)
+            nodes = nodes * len(results)
+            terms = tuple(self.expressions.term_of(one, value) for one in results)
         found: dict[Value, str] = {}
         for index, (node, term) in enumerate(zip(nodes, terms, strict=True)):
             name = self._output_name(node, "O" if len(nodes) == 1 else f"O{index}")
@@ -455,7 +419,7 @@ class Statements:
         for name in self.sizes:
             binding = self.expressions.bindings.get(name)
             if binding is None:
-                constants = list(self._numbers())
+                constants = list(numbers_of(self.expressions))
                 known = f"the sizes are {', '.join(constants)}" if constants else "the program has no sizes"
                 raise UnknownNameError(
                     f"the program has no size {shorten(str(name))}", hint=suggestion(str(name), constants) or known

@@ -15,6 +15,9 @@ from mirage_nb.ir.ops import DimAttrs, OpKind, RepeatAttrs, ReshapeAttrs, Shape,
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Result, Term, Value
 
+SCALAR: Shape = (1,)
+"""A scalar is a tensor of one element."""
+
 
 def reshaped(b: Builder, x: Value, shape: Shape) -> Value:
     """The same elements in row-major order under another shape; a reshape of a reshape is one reshape."""
@@ -100,7 +103,7 @@ def _several(b: Builder, x: Result, what: str) -> tuple[Value, ...]:
     terms = x if isinstance(x, tuple) else (x,)
     if not terms:
         raise ShapeError(f"{what} of nothing", hint="name the tensors in [ ]")
-    return tuple(b.tensor(term, what) for term in terms)
+    return tuple(b.tensor_of(term, what) for term in terms)
 
 
 def expand(b: Builder, x: Value, extents: tuple[int, ...]) -> Term:
@@ -210,7 +213,4 @@ def indexed(b: Builder, x: Value, items: Sequence[Item]) -> Term:
             x = sliced(b, x, dim, numbers[0], len(numbers), numbers.step)
             shape.append(len(numbers))
         dim += 1
-    whole_shape = (*shape, *b.shape(x)[dim:])
-    if not whole_shape:
-        raise ShapeError("this index leaves no dimension", hint="i:i + 1 keeps the dimension of element i")
-    return reshaped(b, x, whole_shape)
+    return reshaped(b, x, (*shape, *b.shape(x)[dim:]) or SCALAR)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from mirage_nb.errors import ShapeError
-from mirage_nb.ir.ops import OpKind, show_shape
+from mirage_nb.ir.ops import OpKind, Shape, show_shape
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.lowering import add
 from mirage_nb.lang.masks import pad
@@ -24,7 +24,8 @@ def convolution(rank: int) -> Callable[..., Term]:
     """The function that convolves x[n, c, ...] with kernels w[o, c / groups, ...] over so many dimensions."""
 
     def lower(
-        b: Builder, x: Value, w: Value, bias: Value | None, stride: Counts, padding: Counts, groups: int
+        b: Builder, x: Value, w: Value, bias: Value | None,
+        stride: Counts, padding: Counts, dilation: Counts, groups: int,
     ) -> Term:
         shape, kernel = b.shape(x), b.shape(w)
         name = f"conv{rank}d"
@@ -38,17 +39,18 @@ def convolution(rank: int) -> Callable[..., Term]:
                 f"{name}: {shape[1]} channels in {groups} groups, and {kernel[0]} kernels of {kernel[1]} channels",
                 hint="channels are groups * w's channels; groups divides w's outputs",
             )
-        steps, edges = (_each(name, counts, rank) for counts in (stride, padding))
-        sides = zip(shape[2:], edges, kernel[2:], steps, strict=True)
+        steps, edges, apart = (_each(name, counts, rank) for counts in (stride, padding, dilation))
+        reach = [(size - 1) * gap + 1 for size, gap in zip(kernel[2:], apart, strict=True)]
+        sides = zip(shape[2:], edges, reach, steps, strict=True)
         extents = [(extent + 2 * edge - size) // max(1, step) + 1 for extent, edge, size, step in sides]
-        if min(*steps, *extents) < 1 or min(edges) < 0:
+        if min(*steps, *extents, *apart) < 1 or min(edges) < 0:
             raise ShapeError(
                 f"{name}: no window of {show_shape(kernel[2:])} in steps of {', '.join(map(str, steps))} fits",
-                hint="strides are positive, paddings are not negative; padding= makes x larger",
+                hint="strides and dilations are positive, paddings are not negative; padding= makes x larger",
             )
         for dim, edge in enumerate(edges, start=2):
             x = b.tensor(pad(b, x, edge, edge, dim), name)
-        made = _product(b, _windows(b, x, kernel[2:], steps, extents), w, groups)
+        made = _product(b, _windows(b, x, kernel[2:], apart, steps, extents), w, groups)
         made = reshaped(b, made, (shape[0], kernel[0], *extents))
         return made if bias is None else add(b, made, _channels(b, bias, kernel[0], rank))
 
@@ -62,10 +64,11 @@ def _each(name: str, counts: Counts, rank: int) -> tuple[int, ...]:
     return found
 
 
-def _windows(b: Builder, x: Value, window: tuple[int, ...], steps: tuple[int, ...], extents: list[int]) -> Value:
+def _windows(b: Builder, x: Value, window: Shape, apart: Shape, steps: Shape, extents: list[int]) -> Value:
     """[n, c, elements of a window, windows]."""
     parts: list[Value] = []
-    for place in itertools.product(*map(range, window)):
+    places = (range(0, size * gap, gap) for size, gap in zip(window, apart, strict=True))
+    for place in itertools.product(*places):
         part = x
         for dim, (start, extent, step) in enumerate(zip(place, extents, steps, strict=True), start=2):
             part = sliced(b, part, dim, start, extent, step)

@@ -17,7 +17,7 @@ import numpy as np
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import RepeatAttrs, Shape
 from mirage_nb.lang import constants, lowering, views
-from mirage_nb.lang.builder import Builder, Infinity, Term, Value
+from mirage_nb.lang.builder import Builder, Infinity, Term, Value, is_tensor
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.functions import FUNCTIONS
 
@@ -116,7 +116,7 @@ def number(value: int | float) -> Number:
 def named(b: Builder, name: str, x: Value, *numbers: float) -> Term:
     """The function of the language that is called so, of a tensor and numbers."""
     made = FUNCTIONS[name].lower(b, x, *map(number, numbers))
-    assert not isinstance(made, tuple)  # of one tensor, one tensor
+    assert is_tensor(made)  # of one tensor, one tensor
     return made
 
 

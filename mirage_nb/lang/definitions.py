@@ -1,0 +1,118 @@
+"""Functions that a program defines: elementwise ones by a formula, any other one by its statements.
+
+In: the syntax tree of a definition. Out: a row of the functions that the program knows. Invariant: a function that
+reads what nobody has defined is refused where it is defined, called or not.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from mirage_nb.errors import DuplicateNameError, MirageError, ProgramSyntaxError
+from mirage_nb.ir import formula
+from mirage_nb.ir.dtypes import DTYPE_NAMES
+from mirage_nb.lang import sequences
+from mirage_nb.lang.arguments import Inlined
+from mirage_nb.lang.constants import Number
+from mirage_nb.lang.expressions import INF, Expressions
+from mirage_nb.lang.functions import defined
+from mirage_nb.lang.names import SYNONYMS
+
+_DEFINE = "write def block(x, w): and return its result, as in Python"
+
+
+def _error(
+    expressions: Expressions, kind: type[MirageError], message: str, hint: str, node: ast.expr | ast.stmt
+) -> MirageError:
+    return kind(message, hint=hint, span=expressions.source.of(node))
+
+
+def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
+    """`def f(x): return formula` is an elementwise function, any other one stands for its statements."""
+    arguments = statement.args
+    plain = [*arguments.args, *arguments.kwonlyargs]
+    if arguments.posonlyargs or arguments.vararg or arguments.kwarg:
+        message = "parameters are names, with or without a default"
+        raise _error(expressions, ProgramSyntaxError, message, _DEFINE, statement)
+    expressions.reads = set()
+    expressions.bindings.pop(statement.name, None)
+    expressions.own.add(statement.name)
+    if len(plain) == 1 and not arguments.defaults and not arguments.kwonlyargs:
+        match statement.body:
+            case [ast.Return(value=ast.expr() as value)] if _is_formula(expressions, value, plain[0].arg):
+                text = _formula(expressions, value, plain[0].arg)
+                expressions.functions[statement.name] = defined(statement.name, text)
+                return
+    if not any(isinstance(line, ast.Return) and line.value is not None for line in _inside(statement.body)):
+        hint = "its last line is return RESULT"
+        raise _error(expressions, ProgramSyntaxError, f"{statement.name} returns nothing", hint, statement)
+    for line in _inside(statement.body):
+        if isinstance(line, ast.FunctionDef):
+            hint = "define it before, in a line of its own"
+            raise _error(expressions, ProgramSyntaxError, "this function stands in another or in a loop", hint, line)
+    names = tuple(a.arg for a in plain)
+    if len(set(names)) < len(names):
+        raise _error(expressions, DuplicateNameError, "two parameters have one name", "rename one", statement)
+    nodes = [*[None] * (len(arguments.args) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
+    given = zip(names, nodes, strict=True)
+    defaults = {name: expressions.result(node) for name, node in given if node is not None}
+    _check_names(expressions, statement, set(names))
+    expressions.functions[statement.name] = Inlined(
+        statement.name, names, defaults, tuple(statement.body), expressions.source.of(statement)
+    )
+
+
+def _check_names(expressions: Expressions, statement: ast.FunctionDef, known: set[str]) -> None:
+    """Refuse a function that reads what nobody has defined, also where nothing calls it."""
+    names = [node for line in _inside(statement.body) for node in ast.walk(line) if isinstance(node, ast.Name)]
+    known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    known |= {statement.name, INF, *sequences.SPECIAL, *expressions.functions, *expressions.bindings}
+    known |= {*DTYPE_NAMES, *expressions.modules, *SYNONYMS}
+    for node in names:
+        if node.id not in known:
+            expressions.result(node)
+
+
+def numbers_of(expressions: Expressions) -> dict[str, Number]:
+    """The constants in scope by their names."""
+    return {n: b.term for n, b in expressions.bindings.items() if isinstance(b.term, Number)}
+
+
+def _is_formula(expressions: Expressions, value: ast.expr, argument: str) -> bool:
+    """Whether an expression uses nothing but its argument, numbers, and functions of formulas."""
+    functions, numbers = expressions.functions, numbers_of(expressions)
+    called = {id(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
+    for node in ast.walk(value):
+        match node:
+            case ast.Name(id=name) if id(node) in called:
+                if name not in formula.SCALARS or isinstance(functions.get(name), Inlined):
+                    return False
+            case ast.Name(id=name):
+                if name != argument and name not in numbers:
+                    return False
+            case ast.BinOp(op=op) if type(op) not in formula.ARITHMETIC:
+                return False
+            case ast.expr() if not isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Constant):
+                return False
+    return True
+
+
+def _formula(expressions: Expressions, value: ast.expr, argument: str) -> str:
+    """The canonical text of an elementwise function of the program's own."""
+    numbers = {name: n.rational for name, n in numbers_of(expressions).items() if n.rational is not None}
+
+    def blame(node: ast.expr, message: str, hint: str) -> MirageError:
+        return _error(expressions, ProgramSyntaxError, message, hint, node)
+
+    try:
+        return formula.canonical(formula.of_node(value, argument, numbers, blame))
+    except MirageError as error:
+        raise type(error)(error.message, hint=error.hint, span=error.span or expressions.source.of(value)) from None
+
+
+def _inside(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements, and those in their branches and loops."""
+    for statement in body:
+        yield statement
+        yield from _inside([*getattr(statement, "body", ()), *getattr(statement, "orelse", ())])

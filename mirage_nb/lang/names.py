@@ -1,0 +1,89 @@
+"""Names that programs borrow from NumPy and PyTorch: modules, second names of functions and of parameters.
+
+In: nothing. Out: tables. Invariant: a borrowed name means what it means there; where NumPy and PyTorch disagree about
+a method of tensors, the program has to say which is meant.
+"""
+
+from __future__ import annotations
+
+from mirage_nb.ir.dtypes import DTYPE_NAMES
+from mirage_nb.lang.builder import Infinity, Text
+from mirage_nb.lang.constants import Number, literal
+
+NUMPY, TORCH, METHOD, OWN = "numpy", "torch", "method", ""
+"""Where the name of a function stands: behind a module of the one or the other, behind a tensor, or alone."""
+
+MODULES: dict[str, str] = {
+    **dict.fromkeys(("np", "numpy", "jnp", "jax", "math"), NUMPY),
+    **dict.fromkeys(("torch", "F", "nn"), TORCH),
+}
+"""Modules that every program knows, and those that it may import, by the first part of their names."""
+
+CONSTANTS: dict[str, Number | Infinity | Text] = {
+    "pi": literal("3.141592653589793"),
+    "e": literal("2.718281828459045"),
+    "inf": Infinity(1),
+    **{name: Text(dtype.value) for name, dtype in DTYPE_NAMES.items()},
+}
+"""What modules hold beside functions."""
+
+SYNONYMS: dict[str, str] = {
+    "concatenate": "cat",
+    **dict.fromkeys(("clip",), "clamp"),
+    **dict.fromkeys(("absolute", "fabs"), "abs"),
+    **dict.fromkeys(("mm", "bmm", "mv", "dot"), "matmul"),
+    **dict.fromkeys(("contiguous", "detach", "clone", "copy", "asarray", "ascontiguousarray"), "same"),
+    **dict.fromkeys(("astype", "to", "type"), "cast"),
+    "amax": "max", "amin": "min", "view": "reshape", "permute": "transpose", "swish": "silu", "prelu": "leaky_relu",
+    "expand_dims": "unsqueeze", "movedim": "moveaxis", "swapdims": "swapaxes", "broadcast_to": "expand",
+    "negative": "neg", "mul": "multiply", "sub": "subtract", "div": "divide", "ravel": "flatten",
+    "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow", "multi_dot": "matmul",
+}  # fmt: skip
+"""Other names of functions, which mean the same wherever they stand."""
+
+BORROWED: dict[tuple[str, str], str] = {
+    **{(TORCH, name): f"torch_{name}" for name in (
+        "split", "softmax", "log_softmax", "gelu", "pad", "var", "std", "gather", "layer_norm", "rms_norm",
+        "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose",
+    )},
+    **{(METHOD, name): f"torch_{name}" for name in (
+        "split", "softmax", "log_softmax", "gather", "max", "min", "transpose",
+    )},
+    **{(NUMPY, name): f"numpy_{name}" for name in ("split", "pad", "transpose")},
+    **{(family, "concat"): "cat" for family in (NUMPY, TORCH)},
+    (NUMPY, "repeat"): "repeat_interleave", (TORCH, "repeat"): "torch_repeat",
+}  # fmt: skip
+"""Functions that are other ones behind a module, or behind a tensor."""
+
+EITHER: dict[str, str] = {
+    "var": "NumPy divides by n, PyTorch by n - 1: write np.var(x, ...) or torch.var(x, ...)",
+    "std": "NumPy divides by n, PyTorch by n - 1: write np.std(x, ...) or torch.std(x, ...)",
+    "repeat": "NumPy repeats elements, PyTorch the whole: write repeat_interleave(x, n, axis) or tile(x, (n, m))",
+}
+"""Methods of which NumPy and PyTorch think differently, and what to write instead."""
+SPELLED: dict[str, str] = {
+    **dict.fromkeys(("axis", "keepdims", "ddof"), NUMPY),
+    **dict.fromkeys(("dim", "keepdim", "unbiased", "correction"), TORCH),
+}
+"""Keywords that say of such a method which of them is meant."""
+
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "axis": ("dim", "dims", "axes"),
+    "keepdims": ("keepdim",),
+    "low": ("min", "a_min", "min_val"),
+    "high": ("max", "a_max", "max_val"),
+    "x": ("input", "a", "tensors"),
+    "y": ("other", "b", "target"),
+    "gain": ("weight",),
+    "w": ("weight",),
+    "slope": ("negative_slope",),
+    "parts": ("chunks", "sections"),
+    "ddof": ("correction",),
+    "classes": ("num_classes",),
+    "extents": ("shape", "size"),
+    "p": ("ord",),
+    "k": ("diagonal",),
+    "pad_widths": ("pad",),
+    "reps": ("dims",),
+}
+"""What else a parameter may be called."""

@@ -1,0 +1,220 @@
+"""What programs borrow from NumPy and PyTorch means what it means there: the same text is run by Python itself."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.lang import parse
+from mirage_nb.lang.names import BORROWED, SYNONYMS
+from mirage_nb.lang.prelude import prelude, shown
+
+torch = pytest.importorskip("torch")
+
+INPUTS = {
+    "X": (4, 6), "Y": (4, 6), "W": (6, 8), "L": (8, 6), "v": (6,), "u": (6,), "w": (8,), "N": (2, 4, 6), "M": (2, 6, 4),
+    "I": (2, 4, 8, 8), "K": (6, 4, 3, 3), "C": (6, 4, 3), "Q": (2, 4, 6, 8), "P": (2, 2, 6, 8), "c": (4,), "d": (4,),
+    "S": (6, 6), "p": (4, 6),
+}  # fmt: skip
+DECLARED = "".join(f"{name}: f64{list(shape)}\n" for name, shape in INPUTS.items())
+
+LINES = """
+torch.mean(X, dim=-1, keepdim=True) | X.mean(-1) | np.mean(X, axis=0) | X.sum() | X.sum((0, 1)) | np.sum(X)
+X.max(-1, keepdim=True).values | X.amax(dim=1) | torch.max(X, Y) | torch.min(X, Y) | torch.amin(X, dim=0)
+np.var(X, axis=0) | torch.var(X, dim=1) | torch.std(X, dim=1, keepdim=True) | X.var(dim=1)
+torch.var_mean(X, dim=1)[0] | F.softmax(X, dim=0) | X.softmax(-1) | torch.log_softmax(X, dim=-1)
+torch.logsumexp(X, dim=1) | X.prod(1) | X.cumsum(0) | X.flip(1) | torch.roll(X, 2, 1) | torch.roll(X, -1, 0)
+X[:, 1:] - X[:, :-1] | torch.diff(X) | F.linear(X, L, w) | torch.matmul(X, W) | X @ v | v @ W | v @ u | np.dot(v, u)
+torch.mv(X, v) | torch.bmm(N, M) | torch.addmm(w, X, W) | torch.baddbmm(N @ M, N, M, beta=2, alpha=0.5)
+torch.outer(v, u) | X.mm(W) | N.matmul(M) | torch.einsum("ij,jk->ik", X, W) | np.einsum("ij,jk", X, W)
+np.einsum("...ij,...jk->...ik", N, M) | torch.einsum("ij->", X) | np.einsum("i j, j k -> i k", X, W)
+np.einsum("...i,i", X, v) | X.T | X.mT | X.transpose(0, 1) | N.transpose(-1, -2) | torch.transpose(N, 0, 2)
+N.permute(2, 0, 1) | np.transpose(N) | np.transpose(N, (1, 0, 2)) | X.swapaxes(0, 1) | np.moveaxis(N, 0, -1)
+torch.movedim(N, 2, 0) | X.contiguous().view(8, 3) | X.reshape(4, -1) * 2 | X.flatten() | N.flatten(1)
+I.flatten(2, 3) | X.unflatten(-1, (2, 3)) | np.ravel(X) | X.unsqueeze(1) | np.expand_dims(X, -1) | N[:, :1].squeeze(1)
+X.sum(0, keepdim=True).squeeze() | X[..., None] | X[:, None].expand(4, 3, 6) | v.expand_as(X) * X
+np.broadcast_to(v, (4, 6)) * X | X.view_as(Y) + Y | X.repeat_interleave(2, dim=0) | np.repeat(X, 3, axis=1)
+np.tile(v, (2, 2)) | np.tile(X, 2) | X.repeat(2, 1, 1) | torch.cat((X, Y), -1) | np.concatenate([X, Y])
+torch.stack([X, Y], dim=1) | np.hstack([v, u]) | np.vstack((v, u)) | torch.hstack((X, Y)) | torch.vstack((X, Y))
+X.chunk(2, dim=-1)[1] | X.split(4, dim=1)[1] | torch.split(X, [2, 4], 1)[0] | np.split(X, 3, axis=1)[2]
+np.split(X, [2, 3], axis=1)[1] | F.pad(X, (1, 2)) | F.pad(X, (1, 0, 2, 1), value=2.5) | np.pad(X, ((0, 1), (2, 0)))
+np.pad(X, 1, constant_values=1.5) | torch.ones(4, 6) * X | np.zeros((4, 6)) + X | torch.full((4, 6), 2.5) * X
+torch.zeros_like(X) + Y | np.ones_like(X) - Y | np.full_like(X, 0.5) * Y | torch.full_like(X, 2) + X | np.eye(6) + S
+np.linspace(0, 1, 6) * v | torch.tril(S) | np.triu(S, 1) | torch.triu(S, diagonal=-1) | torch.diag(S) | torch.diag(v)
+torch.trace(S) | S.trace() | X.relu() | F.relu6(5 * X) | F.hardtanh(2 * X) | F.selu(X) | F.celu(X, 0.5) | F.elu(X)
+F.silu(X) | F.glu(X, dim=-1) | F.mish(X) | F.tanhshrink(X) | F.threshold(X, 0.25, 2) | F.gelu(X, approximate="tanh")
+F.gelu(X) | F.leaky_relu(X, negative_slope=0.2) | F.softplus(X) | F.logsigmoid(X) | F.hardswish(X) | F.hardsigmoid(X)
+F.softsign(X) | X * torch.sigmoid(1.702 * X) | torch.clamp(X, min=-0.5, max=0.5) | X.clamp(0.1) | X.clamp_min(0.2)
+torch.clamp_max(X, 0.2) | np.clip(X, -0.1, 0.3) | X.abs().sqrt() | X.pow(2) | X.square() | X.exp() | p.log()
+p.rsqrt() | p.reciprocal() | X.neg() | torch.exp2(X) | np.log2(p) | torch.log10(p) | torch.ceil(3 * X) | X.erf()
+np.logaddexp(X, Y) | torch.logaddexp(X, Y) | 2.0 ** X | 10 ** (X / 3) | X.add(Y) | torch.add(X, Y, alpha=2)
+X.sub(Y, alpha=0.5) | torch.subtract(X, Y) | X.mul(Y) | X.div(p) | X.multiply(2) | np.add(X, Y)
+torch.lerp(X, Y, 0.25) | torch.addcmul(X, Y, Y, value=0.5) | torch.addcdiv(X, Y, p) | torch.sign(X) | +X * 2
+torch.where(X > 0, X, 0.0) | X.masked_fill(Y > 0, -5.0) | X.masked_fill(~(Y > 0), 1.5)
+np.where((X > 0) & (Y > 0), 1, -1) * v | torch.where(torch.logical_and(X > 0, Y < 0), X, Y)
+torch.where(torch.logical_or(X > 0, Y < 0), X, Y) | X * X.gt(Y).double()
+torch.where(torch.logical_not(X >= 0), X, Y) | X * X.ge(Y) | X * X.lt(Y) | X * X.le(Y) | X * X.eq(Y) | X * X.ne(Y)
+X / X.norm(dim=-1, keepdim=True) | torch.norm(X, p=1, dim=1) | np.linalg.norm(X, axis=0) | torch.norm(X, p=3, dim=1)
+np.linalg.norm(v, ord=np.inf) | torch.norm(X) | F.normalize(X, dim=-1) | F.normalize(X)
+F.cosine_similarity(X, Y, dim=1) | F.pairwise_distance(X, Y) | F.layer_norm(X, (6,), v, u, 1e-5)
+F.layer_norm(N, (4, 6)) | F.layer_norm(X, X.shape[-1:], eps=0.1) | F.rms_norm(X, (6,), v, 1e-6) | F.rms_norm(X, [6])
+F.group_norm(I, 2, c, d, 1e-5) | F.instance_norm(I) | F.batch_norm(I, c, d * d + 1, c, d, eps=1e-4)
+F.batch_norm(I, c, d * d + 1) | F.scaled_dot_product_attention(Q, Q, Q)
+F.scaled_dot_product_attention(Q, Q, Q, is_causal=True, scale=0.5)
+F.scaled_dot_product_attention(Q, Q, Q, attn_mask=S) | F.scaled_dot_product_attention(Q, Q, Q, attn_mask=S > 0)
+F.scaled_dot_product_attention(Q, P, P, enable_gqa=True) | F.mse_loss(X, Y) | F.mse_loss(X, Y, reduction="none")
+F.l1_loss(X, Y, reduction="sum") | F.huber_loss(3 * X, Y, delta=0.5) | F.smooth_l1_loss(3 * X, Y, beta=0.5)
+F.binary_cross_entropy(torch.sigmoid(X), torch.sigmoid(Y)) | F.binary_cross_entropy_with_logits(X, torch.sigmoid(Y))
+F.kl_div(X, p) | F.kl_div(X, Y, reduction="batchmean", log_target=True)
+F.cross_entropy(X, p / p.sum(1, keepdim=True))
+F.cross_entropy(X, torch.softmax(Y, 1), label_smoothing=0.1, reduction="sum") | F.conv1d(N, C, v, stride=1, padding=1)
+F.conv2d(I, K, v, 2, 1) | F.conv2d(I, K, None, 1, 1, 2) | F.conv1d(N, C, dilation=2) | F.conv2d(I, K[:, :2], groups=2)
+F.max_pool2d(I, 2) | F.max_pool2d(I, 3, stride=2, padding=1) | F.avg_pool2d(I, kernel_size=2, stride=2)
+F.avg_pool2d(I, (2, 3)) | F.max_pool1d(N, 2) | F.avg_pool1d(N, 2, 1, padding=1) | F.adaptive_avg_pool2d(I, 1)
+F.adaptive_avg_pool2d(I, (2, 4)) | X.type_as(Y) + 1 | X.to(torch.float64) + 1 | np.sin(X * math.pi) + np.pi
+X / math.sqrt(16) | X.detach() * X.shape[0] / X.size(-1)
+torch.concat([X @ L.T[:, i : i + 2] for i in range(0, 8, 2)], dim=1)
+torch.cat([a * b for a, b in zip((X, Y), (Y, Y))]) | sum([X.size(0), X.ndim]) * X if False else X * len(X.shape)
+torch.stack([x * i for i, x in enumerate((X, Y))]) | X * (3 if X.shape[1] > 4 and not X.shape[0] == 3 else 2)
+torch.stack([X[i] * j for i in range(2) for j in range(3) if i != j])
+"""
+EXAMPLES = [part.strip() for line in LINES.strip().splitlines() for part in line.split(" | ")]
+
+PROGRAMS = {
+    "rotary": """
+def rotate_half(x):
+    x1, x2 = x.chunk(2, dim=-1)
+    return torch.cat((-x2, x1), dim=-1)
+pos = torch.arange(6)
+inv = 1.0 / (100 ** (torch.arange(0, 8, 2) / 8))
+freqs = torch.outer(pos * 1.0, inv)
+emb = torch.cat((freqs, freqs), dim=-1)
+return Q * emb.cos() + rotate_half(Q) * emb.sin()
+""",
+    "interleaved": """
+angle = torch.arange(6)[:, None] * torch.exp(torch.arange(4) * -0.5)
+x1, x2 = Q[..., ::2], Q[..., 1::2]
+return torch.stack((x1 * angle.cos() - x2 * angle.sin(), x1 * angle.sin() + x2 * angle.cos()), dim=-1).flatten(-2)
+""",
+    "causal": """
+B, H, T, D = Q.shape
+mask = torch.tril(torch.ones(T, T))
+S = (Q @ Q.transpose(-2, -1)) / math.sqrt(D)
+S = S.masked_fill(mask == 0, float("-inf"))
+return F.softmax(S, dim=-1) @ Q
+""",
+    "llama mask": """
+T = 6
+mask = torch.full((T, T), float("-inf"))
+mask = torch.triu(mask, diagonal=1)
+return torch.softmax(Q @ Q.mT + mask, dim=-1) @ Q
+""",
+    "alibi": """
+slopes = 2.0 ** (-2 * (torch.arange(4) + 1.0))
+bias = -slopes[:, None, None] * torch.abs(torch.arange(6)[:, None] - torch.arange(6))
+return torch.softmax(Q @ Q.mT * 0.25 + bias, -1) @ Q
+""",
+    "adam": """
+b1, b2 = 0.9, 0.999
+m = b1 * X + (1 - b1) * Y
+v2 = b2 * p + (1 - b2) * Y**2
+return X - 1e-3 * (m / (1 - b1)) / (torch.sqrt(v2 / (1 - b2)) + 1e-8), m, v2
+""",
+    "layers": """
+import torch.nn.functional as nnf
+x = X
+outs = []
+for i, w in enumerate((S, S.T)):
+    x = x + nnf.relu(x @ w) * (i + 1)
+    if i > 0:
+        outs.append(x)
+    else:
+        outs = outs + [x * 2]
+return torch.cat(outs, dim=-1)
+""",
+    "typed": """
+def block(x: torch.Tensor, w: torch.Tensor, bias=None, *, act="relu") -> torch.Tensor:
+    "One layer."
+    y = x @ w
+    if bias is not None:
+        y += bias
+    if act == "relu":
+        return F.relu(y)
+    elif act == "tanh":
+        return torch.tanh(y)
+    return y
+return block(X, W), block(X, w=W, bias=w, act="tanh"), block(X, W, act="none")
+""",
+    "linear attention": """
+q, k = F.elu(Q) + 1, F.elu(Q) + 1
+kv = torch.einsum("bhnd,bhne->bhde", k, Q)
+z = 1 / (torch.einsum("bhnd,bhd->bhn", q, k.sum(dim=2)) + 1e-6)
+return torch.einsum("bhnd,bhde,bhn->bhne", q, kv, z)
+""",
+    "modulated": """
+shift, scale, gate = (F.silu(X) @ torch.cat([S, S, S], 1)).chunk(3, dim=1)
+h = F.layer_norm(X, X.shape[-1:])
+return X + gate * (h * (1 + scale) + shift)
+""",
+}  # fmt: skip
+
+
+def by_python(text: str, arrays: dict[str, Any], library: Any) -> list[np.ndarray[Any, Any]]:
+    """The outputs of the text as a function of Python, on arrays of NumPy or PyTorch."""
+    names: dict[str, Any] = {"np": np, "torch": torch, "F": torch.nn.functional, "math": math, **vars(builtins)}
+    body = "".join(f"    {line}\n" for line in text.strip().splitlines())
+    exec(f"def program({', '.join(arrays)}):\n{body}", names)
+    found = names["program"](*(library(a) for a in arrays.values()))
+    return [np.asarray(one, np.float64) for one in (found if isinstance(found, tuple) else [found])]
+
+
+def agree(text: str) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.uniform(-1, 1, shape) for name, shape in INPUTS.items()}
+    arrays["p"] = rng.uniform(0.5, 1.5, INPUTS["p"])
+    graph = parse(DECLARED + text).graph
+    found = evaluate(graph, list(arrays.values()))
+    library = np.array if "np." in text and "torch" not in text and "F." not in text else torch.tensor
+    torch.set_default_dtype(torch.float64)
+    try:
+        wanted = by_python(text, arrays, library)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert len(found) == len(wanted)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine.shape == (theirs.shape or (1,))
+        np.testing.assert_allclose(mine, theirs.reshape(mine.shape), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_expression_is_what_python_makes_of_it(example: str) -> None:
+    agree(f"return {example}")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_what_python_makes_of_it(name: str) -> None:
+    agree(PROGRAMS[name])
+
+
+def test_every_borrowed_function_has_an_example() -> None:
+    told = "\n".join([*EXAMPLES, *PROGRAMS.values()])
+    meant = {SYNONYMS.get(name, name) for name in _called(told)} | _called(told)
+    missing = {shown(name) for name in prelude() if not name.startswith("_")} - meant - INDEXED - PLAIN
+    assert not missing
+    assert {name for _, name in BORROWED} <= meant | INDEXED
+
+
+INDEXED = {"embedding", "gather", "index_select", "take_along_axis", "nll_loss", "attention"}
+"""Functions of integers: see test_lang_integers."""
+PLAIN = {"quick_gelu"}
+"""Functions that neither has under this name."""
+
+
+def _called(text: str) -> set[str]:
+    return {part.rpartition(".")[2].rpartition(" ")[2].rpartition("[")[2].rpartition("(")[2].rpartition("-")[2]
+            for part in text.replace("~", " ").split("(")}
