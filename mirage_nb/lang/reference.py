@@ -48,6 +48,7 @@ up to 2**24. So f16(x) says what is stored, and f32(x) that the results that fol
 def reference() -> str:
     """The whole language on one page: statements, operators, functions, dtypes, limits."""
     names = (f"{d.value} ({', '.join(n for n in DTYPE_NAMES if DTYPE_NAMES[n] is d and n != d.value)})" for d in DType)
+    made = sorted({shown(name) for name in prelude() if not name.startswith("_")})
     bounds = (
         f"at most {limits.MAX_TEXT:,} characters, {limits.MAX_OPERATORS} operators, {limits.MAX_RANK} dimensions, "
         f"{limits.MAX_ELEMENTS:,} elements a tensor, {limits.MAX_NESTING} levels of nesting"
@@ -62,7 +63,7 @@ def reference() -> str:
             "Functions (axis=-1 is the last; keepdims=True keeps a reduced axis with extent 1)",
             *(_row(row.signature, row) for row in FUNCTIONS.values()),
             "",
-            f"Functions that are made of these: {', '.join(sorted({shown(name) for name in prelude() if name[0] != '_'}))}",
+            f"Functions that are made of these: {', '.join(made)}",
             "",
             f"Functions in formulas: {', '.join(SCALARS)}, and + - * / **; the search takes such a function as it is",
             "",
