@@ -2,8 +2,10 @@
 
 In: a number of pairs and a seed. Out: a `Tally`: how often the verifier accepted, refuted or left open what the oracle
 tells apart, or does not. Programs are expressions over small tensors, many of them outside LAX: roots, ReLU, maxima,
-clamps, quotients, repeats, reshapes, numbers from 1e-20 to 1e20. A pair is an expression and the same rewritten,
-spoiled at one place, or with terms beside it that are zero over the reals and not in a field.
+clamps, quotients, repeats, reshapes, comparisons and choices, masks of minus infinity, slices, steps and whole numbers,
+numbers from 1e-20 to 1e20. A pair is an expression and the same rewritten, spoiled at one place, or with terms beside
+it that are zero over the reals and not in a field, or are there on few points only. Pairs come in blocks, each of a
+seed of its own, so that any of them can be made again, and processes share the work.
 
 The oracle shares no code with the verifier: it computes expressions element by element in decimal numbers of many
 digits, at points of its own. What it tells apart is different; what it does not may be equal.
@@ -12,11 +14,11 @@ digits, at points of its own. What it tells apart is different; what it does not
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from decimal import Context, Decimal, DecimalException, localcontext
-from functools import cache
-from typing import Any
+from decimal import ROUND_FLOOR, Context, Decimal, DecimalException, localcontext
+from functools import cache, partial
 
 from mirage_nb.errors import MirageError
 from mirage_nb.lang import parse
@@ -29,6 +31,8 @@ DIGITS = 120
 APART = Decimal("1e-50")
 """Relative to the larger value, and what values below it are nothing beside."""
 POINTS = 24
+BLOCK = 100
+"""Pairs of a block."""
 LIMIT = Decimal(1000)
 """Exponents up to which the oracle computes exponentials."""
 
@@ -53,9 +57,22 @@ TEMPLATES = {
     "turned": f"reshape(transpose(reshape({{}}, {COLUMNS}, {ROWS})), {ROWS}, {COLUMNS})",
     "copied": f"reshape(repeat(reshape(sum({{}}, axis=0, keepdims=True), {COLUMNS}), {ROWS}, axis=0), "
               f"{ROWS}, {COLUMNS})",
+    "above": "where({} > {}, {}, {})", "from": "where({} >= {}, {}, {})", "same": "where({} == {}, {}, {})",
+    "other": "where({} != {}, {}, {})", "abs": "abs({})", "sign": "sign({})", "step": "step({})", "floor": "floor({})",
+    "least": "minimum({}, {})", "flipped": "({})[:, ::-1]", "rolled": "concat(({0})[:, 1:], ({0})[:, :1], axis=1)",
+    "running": "cumsum({}, axis=1)", "below": f"where(arange({COLUMNS}) <= arange({ROWS})[:, None], {{}}, 0)",
+    "strictly": f"where(arange({COLUMNS}) < arange({ROWS})[:, None] + 1, {{}}, 0)",
+    "counted": f"({{}} + arange({COLUMNS}))",
+    "attended": f"softmax(where(arange({COLUMNS}) <= arange({ROWS})[:, None], {{}}, -inf))",
+    "added": f"softmax(({{}}) + where(arange({COLUMNS}) <= arange({ROWS})[:, None], 0, -inf))",
+    "chosen": "softmax(where({} > {}, {}, -inf))",
 }  # fmt: skip
-UNARY = ("relu", "sqrt", "square", "exp", "clamp", "sigmoid", "relu", "sqrt", "turned", "copied")
-BINARY = ("add", "sub", "mul", "div", "maximum", "add", "mul")
+UNARY = (
+    "relu", "sqrt", "square", "exp", "clamp", "sigmoid", "relu", "sqrt", "turned", "copied", "abs", "sign", "step",
+    "floor", "flipped", "rolled", "running", "below", "counted", "attended",
+)  # fmt: skip
+BINARY = ("add", "sub", "mul", "div", "maximum", "add", "mul", "least")
+CHOICES = ("above", "from", "same", "other")
 NUMBERS = ("2", "3", "0.5", "1", "7", "1000", "0.001", "1e10", "1e-10", "1e20", "1e-20", "0.25")
 
 Table = list[list[Decimal]]
@@ -79,6 +96,26 @@ def _same(x: Expression) -> Iterator[Expression]:
         yield make("mul", (a, make("div", (b, c))))
     if x.name == "mul" and x.operands[0].name == x.operands[1].name == "exp":
         yield make("exp", (make("add", (x.operands[0].operands[0], x.operands[1].operands[0])),))
+    if x.name in CHOICES:
+        a, b, c, d = x.operands
+        if x.name in ("same", "other"):
+            yield make("other" if x.name == "same" else "same", (a, b, d, c))
+        else:
+            yield make("from" if x.name == "above" else "above", (b, a, d, c))
+    if x.name in ("flipped", "abs") and x.operands[0].name == x.name:
+        yield x.operands[0].operands[0] if x.name == "flipped" else x.operands[0]
+    if x.name == "maximum":
+        yield make("above", (*x.operands, *x.operands))
+        yield make("sub", (make("add", x.operands), make("least", x.operands)))
+    if x.name == "relu":
+        yield make("mul", (x.operands[0], make("step", x.operands)))
+    if x.name == "abs":
+        yield make("maximum", (x.operands[0], make("sub", (make("0"), x.operands[0]))))
+    if x.name in ("below", "strictly"):
+        yield make("strictly" if x.name == "below" else "below", x.operands)
+    if x.name in ("attended", "added"):
+        yield make("added" if x.name == "attended" else "attended", x.operands)
+    yield make("flipped", (make("flipped", (x,)),))
     yield make("sub", (make("add", (x, make("1e20"))), make("1e20")))
     yield make("mul", (make("add", (x, x)), make("0.5")))
 
@@ -97,6 +134,16 @@ def _wrong(x: Expression, rng: random.Random) -> Expression:
         lambda: make("add", (x, make("mul", (make("1e-20"), make("relu", (make("X"),)))))),
         lambda: make("add", (x, make("sub", (make("sub", (make("add", (make("X"), make("1e20"))), make("1e20"))),
                                              make("Y"))))),
+        lambda: make("add", (x, make("same", (make("X"), make(rng.choice("Y203")), make("1"), make("0"))))),
+        lambda: make("other", (make("X"), make("Y"), x, make(rng.choice(("X", "1"))))),
+        lambda: make("above", (make("X"), make("0"), x, make("mul", (x, make("1.0000001"))))),
+        lambda: make(rng.choice(CHOICES), (make(rng.choice("XY")), make(rng.choice(("X", "Y", "1"))), x, make("Y"))),
+        lambda: make("add", (x, make("mul", (make("0.001"), make("sub", (make("floor", (make("X"),)), make("X"))))))),
+        lambda: make("mul", (x, make("abs", (make("sign", (make("Y"),)),)))),
+        lambda: make("step", (x,)) if x.name == "above" else make("rolled", (x,)),
+        lambda: make("add", (x, make("mul", (make("below", (make("X"),)), make("sub", (make("strictly", (make("1"),)),
+                                                                                    make("step", (make("X"),)))))))),
+        lambda: Expression(rng.choice(CHOICES), x.operands) if x.name in CHOICES else make("chosen", (x, make("Y"), x)),
         lambda: make("mul", (x, make(rng.choice(NUMBERS)))),
         lambda: make(rng.choice(UNARY), (x,)),
         lambda: make("turned", (x,)),
@@ -114,6 +161,10 @@ def grown(rng: random.Random, depth: int) -> Expression:
     if rng.random() < 0.12:
         total = Expression(rng.choice(("total", "highest")), (grown(rng, depth - 1),))
         return Expression("mul", (Expression(rng.choice("XY")), total))
+    if rng.random() < 0.2:
+        name = rng.choice((*CHOICES, "chosen"))
+        operands = [grown(rng, depth - 1) for _ in range(3 if name == "chosen" else 4)]
+        return Expression(name, tuple(operands))
     return Expression(rng.choice(BINARY), (grown(rng, depth - 1), grown(rng, depth - 1)))
 
 
@@ -154,6 +205,56 @@ def _tried(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
         return NOTHING
 
 
+def _chosen(holds: Callable[[Decimal, Decimal], bool]) -> Callable[..., Table]:
+    """Of two tables the one or the other; what is not chosen may be anything."""
+
+    def one(a: Decimal, b: Decimal, x: Decimal, y: Decimal) -> Decimal:
+        return NOTHING if a.is_nan() or b.is_nan() else x if holds(a, b) else y
+
+    return lambda *tables: [
+        [one(*(table[i][j] for table in tables)) for j in range(COLUMNS)] for i in range(ROWS)
+    ]
+
+
+def _weights(shown: Sequence[bool], row: Sequence[Decimal]) -> list[Decimal]:
+    """Softmax over what is shown of a row."""
+    seen = [x for x, there in zip(row, shown, strict=True) if there]
+    if not seen or any(x.is_nan() for x in seen):
+        return [NOTHING] * len(row)
+    top = max(seen)
+    parts = [(x - top).exp() if there else Decimal(0) for x, there in zip(row, shown, strict=True)]
+    return [part / sum(parts, Decimal(0)) for part in parts]
+
+
+def _attended(x: Table, *, added: bool = False) -> Table:
+    """Softmax over columns up to the row's number; what is added up must have a value everywhere."""
+    if added:
+        x = [[NOTHING] * COLUMNS if any(v.is_nan() for v in row) else row for row in x]
+    return [_weights([j <= i for j in range(COLUMNS)], row) for i, row in enumerate(x)]
+
+
+def _softmax_where(a: Table, b: Table, x: Table) -> Table:
+    found = []
+    for left, right, row in zip(a, b, x, strict=True):
+        if any(v.is_nan() for v in (*left, *right)):
+            found.append([NOTHING] * COLUMNS)
+        else:
+            found.append(_weights([p > q for p, q in zip(left, right, strict=True)], row))
+    return found
+
+
+def _masked(x: Table) -> Table:
+    return [[v if j <= i else Decimal(0) for j, v in enumerate(row)] for i, row in enumerate(x)]
+
+
+def _running(x: Table) -> Table:
+    """Sums with the triangle's zeros: an element without a value leaves its row without any."""
+    return [
+        [NOTHING if any(v.is_nan() for v in row) else sum(row[: j + 1], Decimal(0)) for j in range(COLUMNS)]
+        for row in x
+    ]
+
+
 def _exp(x: Decimal) -> Decimal:
     return x.exp() if abs(x) < LIMIT else NOTHING
 
@@ -182,6 +283,15 @@ MEANING: dict[str, Callable[..., Table]] = {
     "clamp": _of_elements(lambda a: min(max(a, Decimal(-1)), Decimal(2))),
     "sigmoid": _of_elements(lambda a: 1 / (1 + _exp(-a))), "turned": _turned, "copied": _copied,
     "total": _folded(lambda row: sum(row, Decimal(0))), "highest": _folded(max),
+    "above": _chosen(lambda a, b: a > b), "from": _chosen(lambda a, b: a >= b),
+    "same": _chosen(lambda a, b: a == b), "other": _chosen(lambda a, b: a != b),
+    "abs": _of_elements(abs), "sign": _of_elements(lambda a: Decimal((a > 0) - (a < 0))),
+    "step": _of_elements(lambda a: Decimal(a >= 0)), "least": _of_elements(min),
+    "floor": _of_elements(lambda a: a.to_integral_value(ROUND_FLOOR)),
+    "flipped": lambda x: [row[::-1] for row in x], "rolled": lambda x: [[*row[1:], row[0]] for row in x],
+    "running": _running, "below": _masked, "strictly": _masked,
+    "counted": lambda x: [[v + j for j, v in enumerate(row)] for row in x],
+    "attended": _attended, "added": partial(_attended, added=True), "chosen": _softmax_where,
 }  # fmt: skip
 
 
@@ -227,6 +337,17 @@ def differs(left: Expression, right: Expression) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A pair on which verifier and oracle disagree, and where it is from: the block and the place in it."""
+
+    block: int
+    place: int
+    program: str
+    candidate: str
+    said: str
+
+
 @dataclass(slots=True)
 class Tally:
     """How many pairs; how many of these are different as far as the oracle knows; what the verifier said of pairs that
@@ -234,20 +355,27 @@ class Tally:
 
     pairs: int = 0
     different: int = 0
-    said: dict[str, int] = field(default_factory=dict)
-    false_acceptances: list[tuple[str, str]] = field(default_factory=list)
-    refuted_alone: list[tuple[str, str, str]] = field(default_factory=list)
+    said: Counter[str] = field(default_factory=Counter)
+    false_acceptances: list[Contradiction] = field(default_factory=list)
+    refuted_alone: list[Contradiction] = field(default_factory=list)
 
-    def take(self, texts: tuple[str, str], apart: bool, verdict: Verdict) -> None:
+    def take(self, where: tuple[int, int], texts: tuple[str, str], apart: bool, verdict: Verdict) -> None:
         """One more pair."""
         self.pairs += 1
         self.different += apart
-        key = f"{'different' if apart else 'alike'}, {verdict.kind.value}"
-        self.said[key] = self.said.get(key, 0) + 1
+        self.said[f"{'different' if apart else 'alike'}, {verdict.kind.value}"] += 1
         if apart and verdict.accepted:
-            self.false_acceptances.append(texts)
+            self.false_acceptances.append(Contradiction(*where, *texts, str(verdict)))
         if not apart and verdict.kind is VerdictKind.REFUTED:
-            self.refuted_alone.append((*texts, str(verdict.witness)))
+            self.refuted_alone.append(Contradiction(*where, *texts, str(verdict.witness)))
+
+    def add(self, other: Tally) -> None:
+        """The pairs of another tally too."""
+        self.pairs += other.pairs
+        self.different += other.different
+        self.said += other.said
+        self.false_acceptances += other.false_acceptances
+        self.refuted_alone += other.refuted_alone
 
     def __str__(self) -> str:
         said = ", ".join(f"{count} {key}" for key, count in sorted(self.said.items()))
@@ -257,18 +385,18 @@ class Tally:
         )
 
 
-def campaign(count: int, seed: int, told: Callable[[Tally], Any] = lambda tally: None) -> Tally:
-    """Verify so many pairs; `told` after every hundred."""
-    rng = random.Random(seed)
+def block(number: int, seed: int, count: int = BLOCK) -> Tally:
+    """Verify the pairs of a block."""
+    rng = random.Random(f"{seed} {number}")
     tally = Tally()
     while tally.pairs < count:
         left, right = pair(rng)
+        final = rng.random() < 0.3
         texts = f"{HEAD}{left}", f"{HEAD}{right}"
         try:
             program, candidate = (parse(text).graph for text in texts)
         except MirageError:
             continue
-        tally.take(texts, differs(left, right), verify(program, candidate, final=rng.random() < 0.3))
-        if tally.pairs % 100 == 0:
-            told(tally)
+        verdict = verify(program, candidate, final=final)
+        tally.take((number, tally.pairs), texts, differs(left, right), verdict)
     return tally

@@ -6,8 +6,8 @@ it again on another instance (four trials each, nothing shared with another cand
 wrong shift (one exponential without its maximum, or with that of another tensor) that were never seen before; of
 looking at a candidate over the reals; the error bound of the final check on the small instance; steps and milliseconds
 of the proof for all sizes; and seconds of the final check at the full shape, on the CPU and on the GPU where there is
-one. Medians; `--record` keeps all. With `--campaign`, pairs of programs are verified that were made to go wrong
-(`campaign`).
+one. Medians; `--record` keeps all. With `--campaign`, pairs of programs are verified that were made to go wrong, with
+`--searched`, muGraphs of searches (`campaigns`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import statistics
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mirage_nb.bench.campaign import campaign
+from mirage_nb.bench.campaign import Contradiction
+from mirage_nb.bench.campaigns import pairs_campaign, searched_campaign
 from mirage_nb.bench.machine import reading
 from mirage_nb.bench.search import machine
 from mirage_nb.bench.workloads import WORKLOADS, workload
@@ -65,13 +67,17 @@ def add_verify(kinds: Any) -> None:
     sub.add_argument("--record", metavar="FILE", help="write every number as JSON")
     sub.add_argument("--from", dest="source", metavar="FILE", help="print this record instead")
     sub.add_argument("--campaign", type=int, metavar="N", help="random and mutated pairs against an oracle instead")
+    sub.add_argument("--searched", type=int, metavar="N", help="right muGraphs that searches find instead")
     sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the campaign; default: 0")
+    sub.add_argument("--first", type=int, default=0, metavar="N", help="block or unit to begin with; default: 0")
+    sub.add_argument("--jobs", type=int, default=1, metavar="N", help="processes of a campaign; default: 1")
+    sub.add_argument("--seconds", type=float, default=86_400.0, metavar="S", help="after which a campaign ends")
     sub.set_defaults(run=_verify)
 
 
 def _verify(options: argparse.Namespace) -> int:
-    if options.campaign is not None:
-        return run_campaign(options.campaign, options.seed)
+    if options.campaign is not None or options.searched is not None:
+        return run_campaign(options)
     if options.source:
         return show_record(Path(options.source))
     names = tuple(name for name in options.workloads.split(",") if name)
@@ -94,18 +100,32 @@ def run_verify(names: Sequence[str], record: str | None) -> int:
     return 0
 
 
-def run_campaign(count: int, seed: int) -> int:
-    """Print how pairs fared, and those on which verifier and oracle contradict each other; 1 if one was accepted.
+def run_campaign(options: argparse.Namespace) -> int:
+    """Print how pairs, or muGraphs that searches find, fared, and those on which verifier and oracle contradict each
+    other; 1 if a different one was accepted, or a right muGraph refused.
 
-    Raises OptionError for less than one pair.
+    Raises OptionError for less than one pair, process or second.
     """
-    if count < 1:
-        raise OptionError(f"a campaign of {count} pairs", hint="at least one")
-    found = campaign(count, seed, lambda tally: sys.stderr.write(f"\r{tally.pairs} of {count} pairs\033[K"))
-    wrong = [f"accepted, and different:\n{left}\n{right}" for left, right in found.false_acceptances]
-    alone = [f"refuted, {witness}:\n{left}\n{right}" for left, right, witness in found.refuted_alone]
-    sys.stdout.write("\n".join((*alone[:SHOWN], *wrong[:SHOWN], str(found))) + "\n")
-    return 1 if wrong else 0
+    count = options.searched if options.campaign is None else options.campaign
+    if min(count, options.jobs) < 1 or options.first < 0 or options.seconds <= 0:
+        raise OptionError(f"a campaign of {count} in {options.jobs} processes", hint="at least one of each")
+    if options.campaign is None:
+        found, errors = searched_campaign(count, options.jobs, options.seconds, options.first)
+        wrong, alone = found.contradictions, list[Contradiction]()
+        said = str(found)
+    else:
+        tally, errors = pairs_campaign(count, options.seed, options.jobs, options.seconds, options.first)
+        wrong, alone = tally.false_acceptances, tally.refuted_alone
+        said = str(tally)
+    shown = [f"refuted, {_place(c)}" for c in alone[:SHOWN]] + [f"wrong, {_place(c)}" for c in wrong[:SHOWN]]
+    shown += [f"{times} times {error[:400]}" for error, times in Counter(errors).most_common(SHOWN)]
+    sys.stdout.write("\n".join((*shown, said)) + "\n")
+    return 1 if wrong or errors else 0
+
+
+def _place(found: Contradiction) -> str:
+    """A contradiction, and where it is made again."""
+    return f"{found.said} (block {found.block}, {found.place}):\n{found.program}\n{found.candidate}"
 
 
 def show_record(path: Path) -> int:

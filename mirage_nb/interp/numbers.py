@@ -3,7 +3,8 @@
 In: numbers and the functions of the operator table. Out: numbers, or one of two holes. `UNDEFINED`: over the reals
 there is no value for certain, as of 1 / 0 and the root of -1; `OPEN`: this precision cannot tell, as of 1 / x for a
 ball x around 0, or, to the wary, of a sum that swallows one of its terms. So nothing that is said here hangs on
-rounding. Rationals stay exact as long as they are short; balls are Arb's (Johansson 2017, by way of python-flint).
+rounding. Infinities are numbers, as masks have them: exp(-inf) is 0, and infinity less infinity, or times 0, has no
+value. Rationals stay exact as long as they are short; balls are Arb's (Johansson 2017, by way of python-flint).
 
 A library's precision is a setting of the whole process; `precision` holds a lock while it is another one.
 """
@@ -75,9 +76,19 @@ def _short(x: Number) -> Number:
 
 def _told(x: Number) -> Number:
     """A ball, or an infinity; none where infinities are taken from each other, open where the ball is everything."""
-    if x.is_finite() or (x.is_exact() and not x.is_nan()):
+    if x.is_finite() or is_infinite(x):
         return x
-    return UNDEFINED if x.is_nan() else OPEN
+    if x.is_nan():
+        return UNDEFINED
+    return x.mid() if not x.mid().is_finite() and x.rad().is_finite() else OPEN
+
+
+def is_infinite(x: Number) -> bool:
+    """Whether the number is an infinity."""
+    return type(x) is arb and x.is_exact() and not x.is_finite() and not x.is_nan()
+
+
+PLUS, MINUS = arb.pos_inf(), arb.neg_inf()
 
 
 def as_ball(x: Number) -> Number:
@@ -136,8 +147,22 @@ def multiply(x: Number, y: Number) -> Number:
     if type(x) is fmpq:
         if type(y) is fmpq:
             return _short(x * y)
-        return _told(x * y) if x != 0 or not y.is_finite() else ZERO
-    return _told(x * y) if type(y) is not fmpq or y != 0 or not x.is_finite() else ZERO
+        if x == 0 and y.is_finite():
+            return ZERO
+    elif type(y) is fmpq and y == 0 and x.is_finite():
+        return ZERO
+    if is_infinite(x) or is_infinite(y):
+        return _infinite_product(x, y)
+    return _told(x * y)
+
+
+def _infinite_product(x: Number, y: Number) -> Number:
+    """The product of an infinity and something."""
+    if is_zero(x) or is_zero(y):
+        return UNDEFINED
+    if _may_be_zero(x) or _may_be_zero(y):
+        return OPEN
+    return PLUS if (x > 0) == (y > 0) else MINUS
 
 
 def divide(x: Number, y: Number) -> Number:
@@ -145,9 +170,11 @@ def divide(x: Number, y: Number) -> Number:
     if is_zero(y):
         return UNDEFINED
     if type(y) is fmpq:
-        return _short(x / y) if type(x) is fmpq else x / y
+        return _short(x / y) if type(x) is fmpq else _told(x / y)
     if y.contains(0):
         return OPEN
+    if is_infinite(y):
+        return UNDEFINED if is_infinite(x) else ZERO
     return ZERO if type(x) is fmpq and x == 0 else _told(x / y)
 
 
@@ -179,6 +206,10 @@ def power(exponent: Fraction, x: Number) -> Number:
     """x ** exponent, for a negative x where the exponent is whole."""
     if exponent < 0:
         return strict(divide)(ONE, power(-exponent, x))
+    if is_infinite(x) and exponent > 0:
+        if x < 0 and exponent.denominator != 1:
+            return UNDEFINED
+        return MINUS if x < 0 and exponent.numerator % 2 else PLUS
     if exponent.denominator == 1:
         if exponent > MAX_POWER:
             return _told(as_ball(x) ** int(exponent))
@@ -222,6 +253,8 @@ def sign(x: Number) -> Number:
 
 def floor(x: Number) -> Number:
     """The largest whole number that is not larger."""
+    if is_infinite(x):
+        return x
     below = as_ball(x).floor()
     return fmpq(below.unique_fmpz()) if below.is_exact() and below.is_finite() else OPEN
 
@@ -236,6 +269,28 @@ def step(x: Number) -> Number:
 def _of_ball(name: str, at_zero: Number) -> Operation:
     """A function of Arb's."""
     return lambda x: at_zero if is_zero(x) else _told(getattr(as_ball(x), name)())
+
+
+def _error_function(x: Number) -> Number:
+    """erf(x)."""
+    if is_infinite(x):
+        return ONE if x > 0 else -ONE
+    return ZERO if is_zero(x) else _told(as_ball(x).erf())
+
+
+def _wave(name: str, at_zero: Number) -> Operation:
+    """Sine or cosine, which no infinity has."""
+    of_ball = _of_ball(name, at_zero)
+    return lambda x: UNDEFINED if is_infinite(x) else of_ball(x)
+
+
+def rescaled(x: Number, top: Number, new: Number) -> Number:
+    """What was shifted by `top`, shifted by the larger `new` instead. Where the shift was minus infinity it left no
+    number: beside anything larger it counts nothing, beside its like the result is no number either."""
+    fall = SUBTRACT(top, new)
+    if type(fall) is not Hole and is_infinite(fall) and fall < 0:
+        return ZERO
+    return MULTIPLY(x, EXPONENTIAL(fall))
 
 
 def sigmoid(x: Number) -> Number:
@@ -253,14 +308,14 @@ def gelu(x: Number) -> Number:
     """x (1 + erf(x / sqrt(2))) / 2."""
     if is_zero(x):
         return ZERO
-    return strict(multiply)(x * HALF, strict(add)(ONE, _told((x / arb(2).sqrt()).erf())))
+    return strict(multiply)(x * HALF, strict(add)(ONE, _error_function(x / arb(2).sqrt())))
 
 
 SCALARS: dict[str, Operation] = {
     "add": add, "sub": subtract, "mul": multiply, "div": divide, "neg": negative,
     "exp": exponential, "log": logarithm, "sqrt": square_root, "square": lambda x: multiply(x, x),
-    "tanh": _of_ball("tanh", ZERO), "sigmoid": sigmoid, "erf": _of_ball("erf", ZERO), "abs": absolute,
-    "sin": _of_ball("sin", ZERO), "cos": _of_ball("cos", ONE), "expm1": _of_ball("expm1", ZERO),
+    "tanh": _of_ball("tanh", ZERO), "sigmoid": sigmoid, "erf": _error_function, "abs": absolute,
+    "sin": _wave("sin", ZERO), "cos": _wave("cos", ONE), "expm1": _of_ball("expm1", ZERO),
     "sign": sign, "floor": floor, "step": step, "minimum": minimum, "maximum": maximum,
 }  # fmt: skip
 """The primitives of formulas, but for powers and those that are made of these."""
@@ -298,7 +353,7 @@ def elementwise(kind: OpKind, attrs: Attrs | None) -> Operation:
 def _other(attrs: WhereAttrs) -> Number:
     """What stands where a condition is 0."""
     if attrs.infinite:
-        return arb.pos_inf() if attrs.infinite > 0 else arb.neg_inf()
+        return PLUS if attrs.infinite > 0 else MINUS
     return rational(attrs.other)
 
 

@@ -288,8 +288,7 @@ class SliceAlgebra:
 
     def rescaled(self, x: Node, old: Node, new: Node, batch: int) -> Node:
         """x * exp(old - new)."""
-        apart = self.each(numbers.SUBTRACT, (old, new), batch)
-        return self.each(numbers.MULTIPLY, (x, self.each(numbers.EXPONENTIAL, (apart,), batch)), batch)
+        return self.each(numbers.rescaled, (x, old, new), batch)
 
     def view(self, value: Node, move: Move) -> Node:
         places = _moved(move, value.shape)

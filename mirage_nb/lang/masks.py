@@ -28,7 +28,7 @@ from mirage_nb.ir.ops import (
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.lowering import ONE, ZERO, add, cast, formula_of, multiply, negate, scale, subtract
+from mirage_nb.lang.lowering import ONE, ZERO, add, cast, formula_of, multiply, scale, subtract
 from mirage_nb.lang.views import reshaped, transpose
 
 STEPS: dict[type[ast.cmpop], str] = {
@@ -40,7 +40,6 @@ STEPS: dict[type[ast.cmpop], str] = {
 """Comparisons of a difference with zero, as formulas."""
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
 _STEP = {kind: formula_of("compared", text) for kind, text in STEPS.items()}
-_LOG = formula_of("log", "log(x)")
 
 
 def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Term, Term], Term]:
@@ -50,11 +49,16 @@ def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Term, Term], Term]:
         if isinstance(x, Number) and isinstance(y, Number):
             return Number.of(constants.compared(kind, x, y))
         wanted = _SWAPPED.get(kind, kind)
-        if wanted is not kind or (wanted in (ast.Eq, ast.NotEq) and isinstance(y, int) and (x, y) > (y, x)):
+        if wanted is not kind or (wanted in (ast.Eq, ast.NotEq) and _stands_behind(x, y)):
             x, y = y, x
         return _STEP[wanted](b, b.tensor(subtract(b, x, y), "a comparison"))
 
     return lower
+
+
+def _stands_behind(x: Term, y: Term) -> bool:
+    """Which of two terms comes second where both orders mean the same: a number, or the later tensor."""
+    return isinstance(y, int) and (isinstance(x, Number) or x > y)
 
 
 def is_mask(b: Builder, x: Term) -> bool:
@@ -118,14 +122,14 @@ def where(b: Builder, condition: Value, x: Choice, y: Choice) -> Term:
 
 
 def _constants(b: Builder, mask: Value, x: Number | Infinity, y: Number | Infinity) -> Term:
-    """One of two constants: an infinity is a logarithm of zero."""
+    """One of two constants: beside an infinity the mask itself, which is 1, and the constant less 1."""
     if isinstance(x, Infinity):
         if isinstance(y, Infinity):
             raise ProgramSyntaxError("where chooses between two infinities", hint="one of them may be inf or -inf")
         x, y, mask = y, x, b.tensor(opposite(b, mask), "where")
     if isinstance(y, Infinity):
-        edge = _LOG(b, mask)
-        return add(b, edge if y.sign < 0 else negate(b, edge), x)
+        edge = b.emit(OpKind.WHERE, mask, mask, attrs=WhereAttrs(infinite=y.sign))
+        return add(b, edge, constants.subtract(x, ONE))
     return add(b, scale(b, mask, constants.subtract(x, y)), y)
 
 

@@ -3,8 +3,10 @@
 A candidate (the right side, a muGraph) is equal to a program (the left side) when it computes the program at every
 real point where the program is defined: the same outputs, in order. A candidate may be defined on more, never on
 less. Element by element: where one element of an output of the program has a value, that element of the candidate has
-the same value, whatever becomes of the others. Values are real numbers: nothing is said of infinities, of numbers that
-are none, and of rounding, which the float gate looks at.
+the same value, whatever becomes of the others. Values are real numbers and, where a choice says so (`where(m, x,
+-inf)`), infinities: exp(-inf) is 0, a number beside an infinity is lost in it, an output that is infinite has to be the
+same infinity. There is no value of 1 / 0, of infinity less infinity, of 0 times infinity, and of a root or logarithm
+outside its domain (so log(0) is none). Nothing is said of rounding, which the float gate looks at.
 
 In: an operator. Out: what has to hold of its operand, so that it has a value there. Invariant: every elementwise
 operator of the table and every function of formulas has a row here; what has none has no domain, and no proof.

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mirage_nb.interp.numbers import Hole, Number, as_ball, fmpq, is_zero, precision
+from mirage_nb.interp.numbers import Hole, Number, as_ball, fmpq, is_infinite, is_zero, precision
 from mirage_nb.interp.slices import Draw, Index, Slice, TooMuch
 from mirage_nb.interp.undrawn import splitmix
 from mirage_nb.ir import ClampAttrs, ConstAttrs, KernelGraph, TensorType
@@ -211,8 +211,8 @@ def _compare(x: Number, y: Number, bits: int) -> int:
     if type(x) is fmpq and type(y) is fmpq:
         return _SAME if x == y else _APART
     x, y = as_ball(x), as_ball(y)
-    if not x.is_finite():
-        return _NEITHER
+    if is_infinite(x):
+        return _SAME if is_infinite(y) and (x > 0) == (y > 0) else _APART
     if not (y.is_finite() and x.overlaps(y)):
         return _APART
     apart = (x - y).abs_upper()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.__main__ import main
-from mirage_nb.bench.campaign import Expression, campaign, differs
+from mirage_nb.bench.campaign import Expression, differs
+from mirage_nb.bench.campaigns import agree, found_in, pairs_campaign, searched
 from mirage_nb.bench.verify import candidates, summary, wrong_shifts
 from mirage_nb.bench.workloads import workload
 from mirage_nb.ir.legality import check
@@ -67,6 +68,22 @@ def test_a_campaign_finds_no_false_acceptance(capsys: pytest.CaptureFixture[str]
     assert main(["bench", "verify", "--campaign", "0"]) == 2
 
 
+def test_campaigns_go_on_where_others_ended_and_in_other_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    one, _ = pairs_campaign(110, 5, 1, 3600.0, first=2)
+    assert one.pairs == 110 and one.different > 30
+    assert main(["bench", "verify", "--campaign", "90", "--seed", "5", "--first", "2", "--jobs", "2"]) == 0
+    assert "100 pairs" in capsys.readouterr().out
+    assert main(["bench", "verify", "--campaign", "1", "--jobs", "0"]) == 2
+
+
+def test_mugraphs_of_searches_are_verified() -> None:
+    found = searched(0, "workload ntrans", 0, 0)
+    assert found.mugraphs == found.right > 0 and not found.contradictions
+    (small, other), *_ = found_in("workload gqa", 1, 0)
+    wrong = dict(wrong_shifts(other))["no maximum"]
+    assert agree(small, other) and not agree(small, wrong)
+
+
 def test_the_oracle_tells_values_apart() -> None:
     x, y = Expression("X"), Expression("Y")
     square = Expression("square", (x,))
@@ -80,5 +97,6 @@ def test_the_oracle_tells_values_apart() -> None:
 
 @pytest.mark.slow
 def test_a_long_campaign() -> None:
-    found = campaign(5000, 11)
+    found, errors = pairs_campaign(5000, 11, 1, 3600.0)
+    assert not errors
     assert not found.false_acceptances and found.different > 2000 and found.said["alike, field"] > 1500

@@ -1,0 +1,191 @@
+"""Long campaigns against the verifier, over processes: pairs made to go wrong, and muGraphs that searches find.
+
+In: how many pairs, or how many right muGraphs are wanted; how many processes, for how long; where to begin. Out: a
+tally. Work comes in units that are numbered: blocks of pairs (`campaign.block`), and configurations of programs, of
+which each gives muGraphs with the program, both small. So a campaign goes on where another one ended, and what went
+wrong is made again from its number. A muGraph is right where float64 values agree with the program's, which shares no
+line with field trials; it must not be refused. One whose values differ must not be accepted.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import contextlib
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from mirage_nb.bench.campaign import Contradiction, Tally, block
+from mirage_nb.bench.programs import PROGRAMS
+from mirage_nb.bench.programs import text as program_text
+from mirage_nb.bench.workloads import WORKLOADS, workload
+from mirage_nb.errors import MirageError
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import KernelGraph
+from mirage_nb.lang import parse
+from mirage_nb.search import EFFORTS, configurations, prepare, run_configuration, tiny
+from mirage_nb.search.session.pool import Workers
+from mirage_nb.verify.proof import with_proof
+from mirage_nb.verify.trials import verify
+
+CONFIGURATION_SECONDS, PARTS = 8.0, 4
+"""Of the search of one configuration, and units among which what it finds is dealt out."""
+CONFIGURATIONS = 60
+"""Configurations of a program at most."""
+AHEAD = 3
+"""Units that wait for every process."""
+CLOSE = 1e-8
+"""How far float64 values of equal graphs are apart at most, relative to the largest."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Searched:
+    """How many muGraphs were verified, what was said of right and of wrong ones, and those that were right and refused,
+    or wrong and accepted."""
+
+    mugraphs: int = 0
+    right: int = 0
+    said: Counter[str] = field(default_factory=Counter)
+    contradictions: list[Contradiction] = field(default_factory=list)
+
+    def take(self, unit: int, place: int, name: str, pair: tuple[KernelGraph, KernelGraph]) -> None:
+        """One more muGraph."""
+        self.mugraphs += 1
+        right = agree(*pair)
+        verdict = verify(*pair, final=True)
+        if not verdict.accepted:
+            verdict = with_proof(verdict, *pair)[0]
+        self.right += right
+        self.said[f"{'right' if right else 'wrong'}, {verdict.kind.value}"] += 1
+        if right != verdict.accepted:
+            self.contradictions.append(Contradiction(unit, place, name, pair[1].digest(), str(verdict)))
+
+    def add(self, other: Searched) -> None:
+        """The muGraphs of another one too."""
+        self.mugraphs += other.mugraphs
+        self.right += other.right
+        self.said += other.said
+        self.contradictions += other.contradictions
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{count} {key}" for key, count in sorted(self.said.items()))
+        wrong = sum(c.said.startswith(("field", "proved")) for c in self.contradictions)
+        return (
+            f"{self.mugraphs} muGraphs, {self.right} right: {len(self.contradictions) - wrong} of these not accepted; "
+            f"{wrong} wrong ones accepted ({said})"
+        )
+
+
+def agree(program: KernelGraph, candidate: KernelGraph) -> bool:
+    """Whether float64 values agree wherever those of the program are finite."""
+    rng = np.random.default_rng(7)
+    for low, high in ((0.5, 1.5), (-1.0, 1.0), (-2.0, 3.0)):
+        inputs = {i.name: rng.uniform(low, high, i.type.shape) for i in program.inputs}
+        for ours, theirs in zip(evaluate(program, inputs), evaluate(candidate, inputs), strict=True):
+            finite = np.isfinite(ours)
+            scale = np.abs(ours[finite]).max(initial=1e-300)
+            with np.errstate(invalid="ignore"):
+                if not (np.abs(ours - theirs)[finite] <= CLOSE * scale).all():
+                    return False
+    return True
+
+
+def units() -> Iterator[tuple[str, int, int]]:
+    """Programs, numbers of configurations, and parts: the first configuration of all programs, then the second one."""
+    names = (*(f"workload {name}" for name in WORKLOADS), *(f"program {name}" for name in PROGRAMS))
+    return ((name, number, part) for part in range(PARTS) for number in range(CONFIGURATIONS) for name in names)
+
+
+def found_in(name: str, number: int, part: int) -> Iterator[tuple[KernelGraph, KernelGraph]]:
+    """A part of the muGraphs of a configuration, each with its program; none where there is no such configuration."""
+    kind, named = name.split(" ")
+    program = parse(workload(named) if kind == "workload" else program_text(named)).graph
+    effort, prepared = EFFORTS["standard"], prepare(program)
+    configuration = next(itertools.islice(configurations(prepared, effort), number, None), None)
+    if configuration is None:
+        return
+    deadline = time.monotonic() + CONFIGURATION_SECONDS
+    budget = replace(effort.budget, seconds=CONFIGURATION_SECONDS)
+    late: Callable[[], bool] = lambda: time.monotonic() > deadline  # noqa: E731 (typed)
+    found = run_configuration(prepared, configuration, effort, budget, lambda counts: None, late).structures
+    for structure in found[part::PARTS]:
+        yield tiny(prepared, structure)
+
+
+def searched(unit: int, name: str, number: int, part: int) -> Searched:
+    """Verify the muGraphs of a unit. A program that no search takes has none."""
+    tally = Searched()
+    with contextlib.suppress(MirageError):
+        for place, pair in enumerate(found_in(name, number, part)):
+            tally.take(unit, place, name, pair)
+    return tally
+
+
+def side_by_side(
+    calls: Iterator[Callable[[], T]],
+    taken: Callable[[T], bool],
+    jobs: int,
+    seconds: float,
+    failed: Callable[[str], None],
+) -> None:
+    """Make calls in so many processes until they end, `taken` says that it is enough, or time is up; `failed` is told
+    of what a call raised."""
+    deadline = time.monotonic() + seconds
+    workers = Workers(jobs)
+    waiting: set[futures.Future[T]] = set()
+    try:
+        while time.monotonic() < deadline:
+            waiting |= {workers.submit(call) for call in itertools.islice(calls, AHEAD * jobs - len(waiting))}
+            if not waiting:
+                return
+            done, waiting = futures.wait(waiting, deadline - time.monotonic(), futures.FIRST_COMPLETED)
+            for one in done:
+                error = one.exception()
+                if error is not None:
+                    failed(f"{type(error).__name__}: {error}")
+                elif taken(one.result()):
+                    return
+    finally:
+        workers.terminate()
+
+
+def pairs_campaign(count: int, seed: int, jobs: int, seconds: float, first: int = 0) -> tuple[Tally, list[str]]:
+    """Verify so many pairs, from this block on; and what blocks raised."""
+    tally, errors = Tally(), list[str]()
+    blocks = itertools.count(first)
+    if jobs == 1:
+        deadline = time.monotonic() + seconds
+        while tally.pairs < count and time.monotonic() < deadline:
+            tally.add(block(next(blocks), seed, min(count - tally.pairs, 100)))
+        return tally, errors
+
+    def taken(found: Tally) -> bool:
+        tally.add(found)
+        sys.stderr.write(f"\r{tally.pairs} of {count} pairs\033[K")
+        return tally.pairs >= count
+
+    side_by_side((partial(block, number, seed) for number in blocks), taken, jobs, seconds, errors.append)
+    return tally, errors
+
+
+def searched_campaign(count: int, jobs: int, seconds: float, first: int = 0) -> tuple[Searched, list[str]]:
+    """Verify muGraphs until so many are right, from this unit on; and what units raised."""
+    tally, errors = Searched(), list[str]()
+
+    def taken(found: Searched) -> bool:
+        tally.add(found)
+        sys.stderr.write(f"\r{tally.right} of {count} muGraphs\033[K")
+        return tally.right >= count
+
+    numbered = itertools.islice(enumerate(units()), first, None)
+    side_by_side((partial(searched, unit, *named) for unit, named in numbered), taken, jobs, seconds, errors.append)
+    return tally, errors
