@@ -9,7 +9,6 @@ line with field trials; it must not be refused. One whose values differ must not
 
 from __future__ import annotations
 
-import concurrent.futures as futures
 import contextlib
 import itertools
 import sys
@@ -18,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -30,8 +28,8 @@ from mirage_nb.errors import MirageError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
+from mirage_nb.runtime.many_calls import side_by_side
 from mirage_nb.search import EFFORTS, configurations, prepare, run_configuration, tiny
-from mirage_nb.search.session.pool import Workers
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
 
@@ -39,12 +37,8 @@ CONFIGURATION_SECONDS, PARTS = 8.0, 4
 """Of the search of one configuration, and units among which what it finds is dealt out."""
 CONFIGURATIONS = 60
 """Configurations of a program at most."""
-AHEAD = 3
-"""Units that wait for every process."""
 CLOSE = 1e-8
 """How far float64 values of equal graphs are apart at most, relative to the largest."""
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -128,34 +122,6 @@ def searched(unit: int, name: str, number: int, part: int) -> Searched:
         for place, pair in enumerate(found_in(name, number, part)):
             tally.take(unit, place, name, pair)
     return tally
-
-
-def side_by_side(
-    calls: Iterator[Callable[[], T]],
-    taken: Callable[[T], bool],
-    jobs: int,
-    seconds: float,
-    failed: Callable[[str], None],
-) -> None:
-    """Make calls in so many processes until they end, `taken` says that it is enough, or time is up; `failed` is told
-    of what a call raised."""
-    deadline = time.monotonic() + seconds
-    workers = Workers(jobs)
-    waiting: set[futures.Future[T]] = set()
-    try:
-        while time.monotonic() < deadline:
-            waiting |= {workers.submit(call) for call in itertools.islice(calls, AHEAD * jobs - len(waiting))}
-            if not waiting:
-                return
-            done, waiting = futures.wait(waiting, deadline - time.monotonic(), futures.FIRST_COMPLETED)
-            for one in done:
-                error = one.exception()
-                if error is not None:
-                    failed(f"{type(error).__name__}: {error}")
-                elif taken(one.result()):
-                    return
-    finally:
-        workers.terminate()
 
 
 def pairs_campaign(count: int, seed: int, jobs: int, seconds: float, first: int = 0) -> tuple[Tally, list[str]]:
