@@ -18,6 +18,7 @@ from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError, NoKernelError, StoreError
 from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime import requested
+from mirage_nb.runtime.by_range import ByRange
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.runtime.passes import Pass, Passes, reserve
 from mirage_nb.runtime.saved import load_kernel
@@ -43,13 +44,14 @@ NOT_YET = "result() waits for it; winners is empty until then"
 __all__ = ["Limits", "Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"]
 
 
-class Session:
+class Session(ByRange):
     """A superoptimization: the search, and the passes that follow it; of any thread. Made by `superoptimize`.
 
     >>> session = superoptimize("X: f16[16, 64]\\nW: f16[64, 128]\\nreturn rms_norm(X) @ W", effort="quick")
     >>> session.result()          # wait for the end: the last snapshot, with all candidates, best first
     >>> session.best              # the winner: its muGraph, its CUDA source, and what its first run showed
     >>> session(X, W)             # run it on NumPy, CuPy or torch tensors, in input order or by name
+    >>> session.at(8).best        # with `B: size(8, 64)` in the program: the winner for B from 1 to 8
     >>> session.extend(effort="standard")    # search on; nothing that is done is repeated
     >>> session.submit(text); session.explain(text); session.pin("3f2a"); session.build("3f2a")
     """
@@ -62,15 +64,21 @@ class Session:
         checkpoint: StoreCheckpoint | None = None,
         tolerance: float = 1.0,
     ) -> None:
-        self.program = program
-        self.search = search
+        self.program, self.search = program, search
         self._passes = Passes(search, gpu, tolerance)
         self._checkpoint = checkpoint
 
     def start(self) -> Session:
         """Begin in the background and return at once."""
-        self.search.start(self._passes.run, partial(reserve, gpu=self._passes.gpu))
+        self._began = True
+        self.search.start(self._pass, partial(reserve, gpu=self._passes.gpu))
         return self
+
+    def _pass(self) -> None:
+        try:
+            self._passes.run()
+        finally:
+            self._begin_smaller()
 
     def __repr__(self) -> str:
         now = self.snapshot()
@@ -129,10 +137,6 @@ class Session:
     def snapshot(self) -> Snapshot:
         """The state now: counts, candidates, messages."""
         return self.search.snapshot()
-
-    def stop(self) -> None:
-        """End the search, or the passes that follow it; what was found stays."""
-        self.search.stop()
 
     def pause(self) -> None:
         """Let the workers sleep; the passes that follow the search rest after the present one."""
@@ -261,14 +265,6 @@ class Session:
         barriers. Given itself or the start of its digest. Raises OptionError where there is no such candidate."""
         return explain_estimate(self._chosen(candidate).graph, self.target)
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until everything has ended, at most `timeout` seconds; returns whether it has."""
-        return self.search.wait(timeout)
-
-    def result(self, timeout: float | None = None) -> Snapshot:
-        """Block until everything has ended; the last snapshot. Raises SearchError when late or failed."""
-        return self.search.result(timeout)
-
     def tune(self, *, seconds: float | None = None) -> None:
         """Compile, try and time more of what was found, in the background, the most promising first; returns at
         once. `stage` says how far it is, `stop()` ends it, `wait()` waits for its end; times show up in the
@@ -354,7 +350,8 @@ class Session:
         """
         ordered = requested.ordered([i.name for i in self.program.graph.inputs], tensors, named)
         self.wait()
-        return (next(iter(self.winners), None) or self._built_late())(*ordered, cast=cast)
+        made = self._for(ordered)
+        return (next(iter(made.winners), None) or made._built_late())(*ordered, cast=cast)
 
     def _chosen(self, candidate: Candidate | str) -> Candidate:
         return candidate if isinstance(candidate, Candidate) else self.search.candidate(candidate)
@@ -426,21 +423,19 @@ def superoptimize(
     parsed = requested.parsed(program, name, sizes)
     gpu = attached_gpu()
     chosen = find_target(target) if target is not None else requested.default_target(gpu)
-    header = Header(
-        graph=parsed.graph,
-        target=chosen.name,
-        seed=seed,
-        bounds=Bounds(effort, requested.budget(effort, max_block_ops), Switches.of(axioms, prunings, limits)),
-        text=parsed.text,
-        title=name or parsed.name,
-        sizes=parsed.sizes,
-        seconds=requested.seconds(budget),
-        edition=edition(),
-    )
-    kept = find_store(store)
-    stored_as = name or parsed.name or header.graph.digest()[:12]
-    checkpoint = kept.checkpoint(stored_as, header) if kept is not None else None
-    return _session(parsed, header, chosen, gpu, executor, checkpoint, fresh, requested.tolerance(tolerance))
+    bounds = Bounds(effort, requested.budget(effort, max_block_ops), Switches.of(axioms, prunings, limits))
+    limit, kept, allowed = requested.seconds(budget), find_store(store), requested.tolerance(tolerance)
+    session: Session | None = None
+    for part in parsed.ranges:
+        title = (name or parsed.name) + ("" if part is parsed else f" {part.called}")
+        header = Header(
+            graph=part.graph, target=chosen.name, seed=seed, bounds=bounds, text=part.text, title=title,
+            sizes=part.sizes, seconds=limit, edition=edition(),
+        )  # fmt: skip
+        checkpoint = kept.checkpoint(title or header.graph.digest()[:12], header) if kept is not None else None
+        session = _session(part, header, chosen, gpu, executor, checkpoint, fresh, allowed, session)
+    assert session is not None
+    return _begun(session)
 
 
 def resume(name: str, *, store: Store | str | Path | bool | None = None, executor: Executor | None = None) -> Session:
@@ -465,7 +460,7 @@ def resume(name: str, *, store: Store | str | Path | bool | None = None, executo
     gpu, chosen = attached_gpu(), find_target(header.target)
     header = replace(header, edition=edition())
     checkpoint = kept.checkpoint(name, header)
-    return _session(requested.written(header), header, chosen, gpu, executor, checkpoint, fresh=False)
+    return _begun(_session(requested.written(header), header, chosen, gpu, executor, checkpoint, fresh=False))
 
 
 def _session(
@@ -477,6 +472,7 @@ def _session(
     checkpoint: StoreCheckpoint | None,
     fresh: bool,
     tolerance: float = 1.0,
+    smaller: Session | None = None,
 ) -> Session:
     search = SearchSession(
         program.graph,
@@ -486,8 +482,14 @@ def _session(
     )  # fmt: skip
     if fresh and checkpoint is not None:
         checkpoint.forget(search.tell)
+    made = Session(program, search, requested.runs(gpu, target), checkpoint, tolerance)
+    made.smaller = smaller
+    return made
+
+
+def _begun(session: Session) -> Session:
     try:
-        return Session(program, search, requested.runs(gpu, target), checkpoint, tolerance).start()
+        return session.start()
     except BaseException:  # Ctrl-C: nobody would hold it
-        search.stop()
+        session.stop()
         raise

@@ -82,7 +82,7 @@ def from_torch(module: Any, example_inputs: Sequence[Any], *, name: str = "") ->
     graph = translation.finish(outputs)
     state = {**exported.state_dict, **exported.constants}
     constants = {names[node]: state[kept[node.name]] for node in read if node.name in kept}
-    return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, (), constants)
+    return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, constants=constants)
 
 
 _REST = 'torch.compile(model, backend="mirage_nb") takes what it can and leaves the rest to PyTorch'

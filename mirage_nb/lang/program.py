@@ -9,17 +9,17 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from mirage_nb.errors import FormatError, OptionError, SourceSpan
 from mirage_nb.ir.graph import KernelGraph, Size
-from mirage_nb.ir.sizes import sized
+from mirage_nb.ir.sizes import size_of, sized
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.limits import MAX_TEXT
 from mirage_nb.lang.remarks import Remark
-from mirage_nb.lang.sizes import check_size
+from mirage_nb.lang.sizes import Ends, check_size
 from mirage_nb.lang.source import read
 from mirage_nb.lang.statements import Statements
 
@@ -35,6 +35,8 @@ class TensorProgram:
         spans: the place in the text of every operator of `graph`.
         sizes: the integer constants with their final values, in the order of the text.
         remarks: what the author may want to know.
+        smaller: the same program for smaller extents of a size that is known at launch, which shall have a kernel of
+            its own.
     """
 
     name: str
@@ -43,9 +45,21 @@ class TensorProgram:
     spans: tuple[SourceSpan, ...]
     sizes: Mapping[str, int] = field(hash=False)
     remarks: tuple[Remark, ...] = ()
+    smaller: TensorProgram | None = None
 
     def __repr__(self) -> str:
         return f"<TensorProgram {self.name[:40]} of {self.graph!r}>"
+
+    @property
+    def ranges(self) -> tuple[TensorProgram, ...]:
+        """The program for every range of its size, the smallest first and itself last; just itself without one."""
+        return (*(self.smaller.ranges if self.smaller is not None else ()), self)
+
+    @property
+    def called(self) -> str:
+        """What tells it from itself at other extents: the range of its size, or its sizes."""
+        size = size_of(self.graph)
+        return str(size) if size is not None else ", ".join(f"{name} = {n}" for name, n in self.sizes.items())
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -73,12 +87,19 @@ def parse(text: str, *, name: str = "", sizes: Mapping[str, int | range] | None 
     source, tree = read(text)
     given = _checked_sizes(sizes or {})
     read_ = Statements(source, tree, given).read()
-    if read_.size is not None:
-        size, place = read_.size
-        sized(read_.graph, read_.spans)
-        at = partial(Statements, source, tree)
-        check_size(read_.graph, size, place, lambda n: at({**given, size.name: Number.of(n)}).read().graph)
-    return TensorProgram(name, text, read_.graph, read_.spans, read_.sizes, read_.remarks)
+    if read_.ends is None:
+        return TensorProgram(name, text, read_.graph, read_.spans, read_.sizes, read_.remarks)
+    ends, place = read_.ends
+    size = ends.size
+    sized(read_.graph, read_.spans)
+    at = partial(Statements, source, tree)
+    check_size(read_.graph, size, place, lambda n: at({**given, size.name: Number.of(n)}).read().graph)
+    smaller = None
+    for end in ends.smaller:
+        kept = replace(size, most=end)
+        some = at({**given, size.name: Ends(kept) if end > size.least else Number.of(end)}).read()
+        smaller = TensorProgram(name, text, some.graph, some.spans, some.sizes, some.remarks, smaller)
+    return TensorProgram(name, text, read_.graph, read_.spans, read_.sizes, read_.remarks, smaller)
 
 
 def load(
@@ -102,13 +123,13 @@ def load(
     return parse(text, name=name or file.stem, sizes=sizes)
 
 
-def _checked_sizes(sizes: Mapping[str, int | range]) -> dict[str, Number | Size]:
-    checked: dict[str, Number | Size] = {}
+def _checked_sizes(sizes: Mapping[str, int | range]) -> dict[str, Number | Ends]:
+    checked: dict[str, Number | Ends] = {}
     for name, value in sizes.items():
         if isinstance(value, range):
             if not value or value.step != 1 or value[0] < 1 or value[-1] < 2:
                 raise OptionError(f"size {name} is {value}", hint=f"for example {name}=range(1, 65): 1 to 64")
-            checked[name] = Size(name, value[0], value[-1])
+            checked[name] = Ends(Size(name, value[0], value[-1]))
             continue
         try:
             index = None if isinstance(value, bool) else operator.index(value)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 
 from mirage_nb.errors import MirageError, NamedSizeError, ProgramSyntaxError, SourceSpan
 from mirage_nb.ir.graph import KernelGraph, Size
@@ -24,16 +26,27 @@ PROBES = 64
 _FORM = "a size that is known at launch is declared as B: size, or with its largest extent, B: size(64)"
 
 
-def read_size(name: str, annotation: ast.expr, expressions: Expressions) -> Size:
-    """What `size` or `size(64)` declares. Raises ProgramSyntaxError, NamedSizeError."""
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A size, and the smaller extents up to which it shall have kernels of their own."""
+
+    size: Size
+    smaller: tuple[int, ...] = ()
+
+
+def read_size(name: str, annotation: ast.expr, expressions: Expressions) -> Ends:
+    """What `size`, `size(64)` or `size(1, 8, 64)` declares. Raises ProgramSyntaxError, NamedSizeError."""
     arguments = annotation.args if isinstance(annotation, ast.Call) else []
-    if len(arguments) > 1 or (isinstance(annotation, ast.Call) and annotation.keywords):
-        raise ProgramSyntaxError("this is not a size", hint=_FORM, span=expressions.source.of(annotation))
-    most = expressions.integer(arguments[0], "an extent") if arguments else MOST
-    if most < 2:
-        place = expressions.source.of(annotation)
-        raise NamedSizeError(f"{name} goes up to {most}", hint=f"a constant is {name} = 1", span=place)
-    return Size(name, 1, most)
+    place = expressions.source.of(annotation)
+    if isinstance(annotation, ast.Call) and annotation.keywords:
+        raise ProgramSyntaxError("this is not a size", hint=_FORM, span=place)
+    ends = [expressions.integer(node, "an extent") for node in arguments] or [MOST]
+    if any(a >= b for a, b in pairwise((0, *ends))):
+        hint = f"for 1, for 2 to 8, and for 9 to 64: {name}: size(1, 8, 64)"
+        raise NamedSizeError("the extents up to which there are kernels do not ascend", hint=hint, span=place)
+    if ends[-1] < 2:
+        raise NamedSizeError(f"{name} goes up to {ends[-1]}", hint=f"a constant is {name} = 1", span=place)
+    return Ends(Size(name, 1, ends[-1]), tuple(ends[:-1]))
 
 
 def given_size(text: str) -> tuple[str, int | range]:

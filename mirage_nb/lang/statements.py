@@ -24,7 +24,7 @@ from mirage_nb.errors import (
     UnknownNameError,
 )
 from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, TensorType
-from mirage_nb.ir.graph import KernelGraph, Size
+from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Inlined
 from mirage_nb.lang.builder import Builder, Result, Value
@@ -36,7 +36,7 @@ from mirage_nb.lang.limits import MAX_STATEMENTS
 from mirage_nb.lang.names import MODULES
 from mirage_nb.lang.prelude import located
 from mirage_nb.lang.remarks import Remark, behind, remarks
-from mirage_nb.lang.sizes import SIZE, read_size
+from mirage_nb.lang.sizes import SIZE, Ends, read_size
 from mirage_nb.lang.source import Source
 
 _DECLARE = "an input is declared as X: f16[2, 3]"
@@ -49,19 +49,20 @@ DEFAULT = "dtype"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What the statements say: see `TensorProgram`. size: that is known at launch, if there is one, and its place."""
+    """What the statements say: see `TensorProgram`. ends: of the size that is known at launch, if there is one, and its
+    place."""
 
     graph: KernelGraph
     spans: tuple[SourceSpan, ...]
     sizes: dict[str, int]
     remarks: tuple[Remark, ...]
-    size: tuple[Size, SourceSpan] | None
+    ends: tuple[Ends, SourceSpan] | None
 
 
 class Statements:
     """Reads the statements of one program."""
 
-    def __init__(self, source: Source, tree: ast.Module, sizes: Mapping[str, Number | Size]) -> None:
+    def __init__(self, source: Source, tree: ast.Module, sizes: Mapping[str, Number | Ends]) -> None:
         self.source = source
         self.body = tree.body
         self.sizes = sizes
@@ -76,7 +77,7 @@ class Statements:
         self._default: DType | None = None
         self._made: list[Binding] = []
         self._known_sizes: dict[str, int] = {}
-        self._size: tuple[Size, Binding] | None = None
+        self._size: tuple[Ends, Binding] | None = None
         self._loops = 0
         self._done = 0
         self._calls = 0
@@ -105,8 +106,8 @@ class Statements:
         if not self.outputs:
             raise self._no_return()
         graph, spans = self.builder.finish(self.outputs)
-        size = (self._size[0], self._size[1].place) if self._size is not None else None
-        return Read(graph, spans, self._known_sizes, remarks(self._made, self.expressions.reads), size)
+        ends = (self._size[0], self._size[1].place) if self._size is not None else None
+        return Read(graph, spans, self._known_sizes, remarks(self._made, self.expressions.reads), ends)
 
     # -- statements
 
@@ -223,7 +224,7 @@ class Statements:
         if not extents:
             raise self._error(ShapeError, "a tensor has at least one dimension", _DECLARE, annotation)
         outer = self._extent(extents[0])
-        batch = self._size[0] if self._size is not None and self._depends_on_size() else None
+        batch = self._size[0].size if self._size is not None and self._depends_on_size() else None
         if batch is not None and outer % batch.most:
             hint = f"write {name}: {dtype.value}[{batch.name}, ...], or a multiple such as 2*{batch.name}"
             raise self._error(NamedSizeError, f"this extent is no multiple of {batch.name}", hint, extents[0])
@@ -260,16 +261,17 @@ class Statements:
         """Whether what was just read is made of the size that is known at launch."""
         return self._size is not None and self._size[1] in behind(self.expressions.reads)
 
-    def _bind_size(self, name: str, target: ast.expr, size: Number | Size) -> None:
-        if isinstance(size, Number):
-            assert size.integer is not None
-            self._known_sizes[name] = size.integer
-            return self._bind(name, target, size)
+    def _bind_size(self, name: str, target: ast.expr, ends: Number | Ends) -> None:
+        if isinstance(ends, Number):
+            assert ends.integer is not None
+            self._known_sizes[name] = ends.integer
+            return self._bind(name, target, ends)
+        most = ends.size.most
         if self._size is not None:
-            message = f"{self._size[0].name} is known at launch only, and {name} would be, too"
-            raise self._error(NamedSizeError, message, f"one size may be; a constant is {name} = {size.most}", target)
-        self._bind(name, target, Number.of(size.most))
-        self._size = size, self.expressions.bindings[name]
+            message = f"{self._size[0].size.name} is known at launch only, and {name} would be, too"
+            raise self._error(NamedSizeError, message, f"one size may be; a constant is {name} = {most}", target)
+        self._bind(name, target, Number.of(most))
+        self._size = ends, self.expressions.bindings[name]
 
     def _inside(self) -> bool:
         """Whether a loop or a function is being run."""
@@ -424,7 +426,7 @@ class Statements:
                 raise UnknownNameError(
                     f"the program has no size {shorten(str(name))}", hint=suggestion(str(name), constants) or known
                 )
-            if name not in self._known_sizes and (self._size is None or name != self._size[0].name):
+            if name not in self._known_sizes and (self._size is None or name != self._size[0].size.name):
                 raise OptionError(
                     f"{name} is {'an input, not a size' if binding.is_input else 'not a size'}",
                     hint="sizes are integer constants, such as B = 8",

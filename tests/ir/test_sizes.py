@@ -47,7 +47,7 @@ def close(a: Array, b: Array) -> bool:
 
 
 @given(st.one_of(programs(), mugraphs(), mugraphs(overhang=True)), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_stands_behind_an_extent_changes_nothing_before_it(graph: KernelGraph, data: st.DataObject) -> None:
     graph, where = with_size(graph, data)
     most, extent = where.size.most, data.draw(st.integers(1, where.size.most - 1))
@@ -64,7 +64,7 @@ def test_what_stands_behind_an_extent_changes_nothing_before_it(graph: KernelGra
 
 
 @given(programs(), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_at_an_extent_a_program_is_the_first_part_of_itself(graph: KernelGraph, data: st.DataObject) -> None:
     graph, where = with_size(graph, data)
     most, extent = where.size.most, data.draw(st.integers(1, where.size.most))
@@ -79,7 +79,7 @@ def test_at_an_extent_a_program_is_the_first_part_of_itself(graph: KernelGraph, 
 
 
 @given(programs(), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_both_forms_keep_sizes(graph: KernelGraph, data: st.DataObject) -> None:
     plain = graph
     graph, _ = with_size(graph, data)

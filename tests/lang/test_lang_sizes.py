@@ -23,6 +23,16 @@ def test_a_size_is_declared_in_the_text_or_from_outside() -> None:
     assert size_of(fixed) is None and fixed == resized(declared, 5) == parse(f"B = 5\n{NORM}").graph
 
 
+def test_ranges_are_programs_of_their_own() -> None:
+    program = parse(f"B: size(1, 8, 64)\n{NORM}")
+    one, eight, last = program.ranges
+    assert last is program and [p.called for p in program.ranges] == ["B = 1", "B from 1 to 8", "B from 1 to 64"]
+    assert one.graph == resized(program.graph, 1) and size_of(eight.graph) == Size("B", 1, 8)
+    for wrong in ("size(8, 8)", "size(8, 1)", "size(0, 8)"):
+        with pytest.raises(NamedSizeError, match="do not ascend"):
+            parse(f"B: {wrong}\n{NORM}")
+
+
 ATTENTION = """B: size(8)
 x: f16[B, 16, 64]
 W: f16[64, 192]
@@ -62,7 +72,7 @@ def test_mistakes_are_named(name: str) -> None:
     assert told in str(caught.value) and caught.value.hint and caught.value.span is not None
 
 
-@pytest.mark.parametrize("annotation", ["size(1)", "size(0)", "size(2, 3)", "size(X)", "size(n=3)", "size()[3]"])
+@pytest.mark.parametrize("annotation", ["size(1)", "size(0)", "size(3, 2)", "size(X)", "size(n=3)", "size()[3]"])
 def test_declarations_that_are_none_are_refused(annotation: str) -> None:
     with pytest.raises(MirageError):
         parse(f"B: {annotation}\n{NORM}")
