@@ -11,6 +11,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+Guard = threading.Lock
+"""Held by the one thread that may do something which a user's threads share."""
+
 
 @dataclass
 class Job:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
@@ -53,7 +53,9 @@ COMPOSED = Grain(operators=64, products=0)
 """Every product alone, for a library; what lies between them in as few pieces as pay."""
 
 
-def partition(graph: KernelGraph, target: Target, grain: Grain = SEARCHED) -> tuple[Piece, ...]:
+def partition(
+    graph: KernelGraph, target: Target, grain: Grain = SEARCHED, inside: Collection[int] = ()
+) -> tuple[Piece, ...]:
     """The pieces of a program, in an order in which each finds what it reads; outputs that are inputs or constants
     need none, what no output needs is left out.
 
@@ -61,23 +63,27 @@ def partition(graph: KernelGraph, target: Target, grain: Grain = SEARCHED) -> tu
         graph: pre-defined operators, any number of them.
         target: whose bandwidths and rates say what pays.
         grain: how large pieces may become.
+        inside: computed values that should not lie between pieces, since nobody else knows them: whoever makes one is
+            joined with its readers, whatever it costs, unless a third piece has to come between them. Those that
+            depend on no input are made again wherever they are read.
 
     Raises:
         SearchError: an operator is no pre-defined one.
     """
-    return _Partition(graph, target, grain).pieces()
+    return _Partition(graph, target, grain, inside).pieces()
 
 
 class _Partition:
     """The work on one program. An operator is known by the value that it makes; a group of them by a number."""
 
-    def __init__(self, graph: KernelGraph, target: Target, grain: Grain) -> None:
+    def __init__(self, graph: KernelGraph, target: Target, grain: Grain, inside: Collection[int]) -> None:
         if any(op.body is not None for op in graph.ops):
             raise SearchError("only pre-defined operators are partitioned", hint="give the tensor program")
         self.graph, self.target, self.grain = graph, target, grain
         self.maker = {values[0]: op for op, values in graph.definitions()}
+        self.again = self._made_again(inside)
         self.needed = sorted(self._needed())
-        self.stored = {value for value in self.needed if self.maker[value].kind not in VIEWS}
+        self.stored = {value for value in self.needed if value not in self.again}
         self.sources = {value: self._sources(value) for value in self.needed}
         self.readers: dict[int, list[int]] = {}
         for value, sources in self.sources.items():
@@ -86,9 +92,27 @@ class _Partition:
         self.known: dict[str, float] = {}
         self.members = {value: frozenset([value]) for value in self.needed}
         self.group = {value: value for value in self.needed}
+        self.us: dict[int, float] = {}
+        self.fresh = itertools.count(len(graph.types))
+        for value in sorted(self.stored.intersection(inside)):
+            for reader in self.readers.get(value, ()):
+                first, second = self.group[value], self.group[reader]
+                if first != second and not self._apart(first, second):
+                    self._join(first, second)
         self.us = {number: self._us(members) for number, members in self.members.items()}
 
     # -- what the program is --------------------------------------------------------------------------
+
+    def _made_again(self, inside: Collection[int]) -> set[int]:
+        """Values that every piece makes for itself: views, and what is inside and depends on no input."""
+        found: set[int] = set()
+        constant: set[int] = set()
+        for value, op in self.maker.items():
+            if constant.issuperset(op.inputs):
+                constant.add(value)
+            if op.kind in VIEWS or (value in constant and value in inside):
+                found.add(value)
+        return found
 
     def _needed(self) -> set[int]:
         """The operators that some piece has to compute: outputs that are views among them."""
@@ -112,7 +136,7 @@ class _Partition:
         while front:
             source = front.pop()
             op = self.maker.get(source)
-            if op is not None and op.kind in VIEWS:
+            if op is not None and source in self.again:
                 front.extend(op.inputs)
             elif op is None or op.kind is not OpKind.CONST:
                 found[source] = None
@@ -146,18 +170,23 @@ class _Partition:
 
     def pieces(self) -> tuple[Piece, ...]:
         """Join what pays most, until nothing does."""
-        fresh = itertools.count(len(self.graph.types))
         heap: list[tuple[float, int, int]] = []
         self._offer(heap, self.members)
         while heap:
             _, first, second = heapq.heappop(heap)
             if first not in self.members or second not in self.members or self._apart(first, second):
                 continue
-            number, members = next(fresh), self.members.pop(first) | self.members.pop(second)
-            self.members[number], self.us[number] = members, self._us(members)
-            self.group.update(dict.fromkeys(members, number))
+            number = self._join(first, second)
+            self.us[number] = self._us(self.members[number])
             self._offer(heap, [number])
         return tuple(self._piece(self.members[number]) for number in self._ordered())
+
+    def _join(self, first: int, second: int) -> int:
+        """One group of two, and its number."""
+        number = next(self.fresh)
+        self.members[number] = members = self.members.pop(first) | self.members.pop(second)
+        self.group.update(dict.fromkeys(members, number))
+        return number
 
     def _offer(self, heap: list[tuple[float, int, int]], groups: Iterable[int]) -> None:
         """Pairs with one of these groups that are worth joining."""

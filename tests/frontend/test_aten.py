@@ -193,9 +193,12 @@ CASES: dict[str, list[Case]] = {
         [case(IMAGE, tensor(6), tensor(6), tensor(6), positive(6), 0.1, 1e-5)],
     "aten.scaled_dot_product_attention.default": [
         case(HEADS, tensor(2, 3, 7, 8), tensor(2, 3, 7, 6)), case(HEADS, HEADS, HEADS, tensor(5, 5), scale=0.3),
-        case(tensor(2, 6, 5, 8), tensor(2, 3, 7, 8), tensor(2, 3, 7, 8), enable_gqa=True)],
+        case(tensor(2, 6, 5, 8), tensor(2, 3, 7, 8), tensor(2, 3, 7, 8), enable_gqa=True),
+        *(case(tensor(2, 6, 5, 8), tensor(2, 3, 7, 8), tensor(2, 3, 7, 8), mask, enable_gqa=True)
+          for mask in (tensor(5, 7), tensor(2, 1, 5, 7), tensor(1, 6, 1, 7)))],
     "aten._scaled_dot_product_flash_attention_for_cpu.default":
-        [case(HEADS, HEADS, HEADS), case(HEADS, HEADS, HEADS, attn_mask=tensor(2, 3, 5, 5), scale=0.3)],
+        [case(HEADS, HEADS, HEADS), case(HEADS, HEADS, HEADS, attn_mask=tensor(2, 3, 5, 5), scale=0.3),
+         case(tensor(2, 6, 5, 8), tensor(2, 3, 5, 8), tensor(2, 3, 5, 8))],
 }  # fmt: skip
 
 GPU_ONLY = {

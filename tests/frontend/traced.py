@@ -10,6 +10,7 @@ import torch
 from mirage_nb.errors import LaunchError
 from mirage_nb.frontend.compiled.backend import compile_inside, compile_with
 from mirage_nb.frontend.compiled.kernels import Found, Kernels
+from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.report import Reports
@@ -25,6 +26,7 @@ def regions_of(model: Any, *inputs: Any) -> Regions:
 
     def inner(gm: torch.fx.GraphModule, example_inputs: Any, **more: Any) -> Callable[[list[Any]], Any]:
         restore_softmax(gm.graph)
+        lift_masks(gm.graph)
         found.append(find_regions(gm.graph, find_target("h200"), more["static_input_idxs"]))
 
         def run(arguments: list[Any]) -> Any:

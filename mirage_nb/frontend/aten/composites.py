@@ -14,7 +14,7 @@ from typing import Any
 from mirage_nb.frontend.aten.folds import variance
 from mirage_nb.frontend.aten.masks import triangle
 from mirage_nb.frontend.aten.products import product, transposed
-from mirage_nb.frontend.aten.terms import At, Left, Result, Row, number
+from mirage_nb.frontend.aten.terms import At, Left, Result, Row, narrowest, number
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.lang import constants, lowering, masks, norms, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
@@ -109,21 +109,21 @@ def attention(
     at: At, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Term:  # fmt: skip
-    """softmax(q @ k.T * scale + mask) @ v."""
+    """softmax(q @ k.T * scale + mask) @ v; fewer heads of keys than of queries are shared in turn."""
     if dropout_p:
         raise Left("random numbers")
     b = at.b
     q, k, v = at.tensor(query), at.tensor(key), at.tensor(value)
-    if enable_gqa and b.shape(q)[-3] != b.shape(k)[-3]:
-        if attn_mask is not None:
-            raise Left("a mask of grouped heads")
-        q, k, v = _grouped(b, q, k, v)
+    mask = None if attn_mask is None else at.tensor(attn_mask)
+    if len(b.shape(q)) > 3 and b.shape(q)[-3] != b.shape(k)[-3]:
+        kept = b.shape(k)[-3]
+        q, mask = _grouped(b, q, kept), None if mask is None else _grouped(b, mask, kept)
+        k, v = (views.reshaped(b, x, (*b.shape(x)[:-2], 1, *b.shape(x)[-2:])) for x in (k, v))
     factor = _root(b.shape(q)[-1]) if scale is None else number(scale)
     scores = b.tensor(lowering.multiply(b, product(b, q, transposed(b, k)), factor), "attention")
-    if attn_mask is not None:
-        allowed = at.logical(attn_mask)
-        added = lowering.add(b, scores, at.tensor(attn_mask)) if allowed is None else _masked(b, allowed, scores)
-        scores = b.tensor(added, "attention")
+    if mask is not None:
+        logical = at.logical(attn_mask) is not None
+        scores = _masked(b, mask, scores) if logical else b.tensor(lowering.add(b, scores, mask), "attention")
     if is_causal:
         rows, columns = b.shape(scores)[-2:]
         scores = _masked(b, triangle(b, rows, columns, 0, ast.GtE), scores)
@@ -141,13 +141,17 @@ def _root(extent: int) -> Number:
     return constants.power(Number.of(extent), Number.of(Fraction(-1, 2)))
 
 
-def _grouped(b: Builder, q: Value, k: Value, v: Value) -> tuple[Value, Value, Value]:
-    """Heads of queries side by side that share a head of keys: an axis of their own."""
-    *lead, heads, rows, depth = b.shape(q)
-    kept = b.shape(k)[-3]
-    split = views.reshaped(b, q, (*lead, kept, heads // kept, rows, depth))
-    key, value = (views.reshaped(b, x, (*b.shape(x)[:-2], 1, *b.shape(x)[-2:])) for x in (k, v))
-    return split, key, value
+def _grouped(b: Builder, x: Value, kept: int) -> Value:
+    """Heads side by side that share a head of keys: an axis of their own; what is the same for all heads stays so."""
+    narrow = narrowest(b, x)
+    x = narrow if b.shape(narrow)[-3:-2] == (1,) else x
+    *lead, rows, depth = b.shape(x)
+    if not lead:
+        return x
+    heads = lead.pop()
+    if heads > 1 and heads % kept:
+        raise Left(f"{heads} heads of queries share {kept} of keys")
+    return views.reshaped(b, x, (*lead, *((1, 1) if heads == 1 else (kept, heads // kept)), rows, depth))
 
 
 def _flash(

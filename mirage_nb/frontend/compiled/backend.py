@@ -40,8 +40,7 @@ def compile_with(
 ) -> Any:
     """The same with other kernels, and with reports of its own."""
     chosen = Options.of(mode, options)
-    patches = torch._inductor.list_mode_options(chosen.mode) if chosen.mode else {}
-    return compile_inside(Compiler(kernels, reports, chosen), model, example_inputs, patches)
+    return compile_inside(Compiler(kernels, reports, chosen), model, example_inputs, chosen.patches)
 
 
 def compile_inside(inner: Any, model: Any, example_inputs: Sequence[Any], patches: Mapping[str, Any]) -> Any:

@@ -3,12 +3,14 @@
 In: functional ATen graphs. Out: callables that take their arguments in one list. A graph is compiled as it is, and
 again with regions replaced when all its kernels are known. A graph whose sizes are not fixed is looked at anew for each
 of the first sizes that it is called with. Invariants: whatever fails on the way to a replacement leaves the graph as it
-was, with the reason in the report; a swap happens between two calls, in the thread that calls; sizes beyond the first
-ones are PyTorch's, so nothing is compiled without end.
+was, with the reason in the report; a swap happens between two calls, in the thread that calls, with PyTorch's compiler
+set as it was for the graph; sizes beyond the first ones are PyTorch's, so nothing is compiled without end. Nothing is
+waited for inside PyTorch's compiler: it holds a lock then, which the search needs where it races against PyTorch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 from collections.abc import Callable, Sequence
@@ -21,13 +23,16 @@ from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mirage_nb.frontend.compiled.compiling import compiling
 from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, without_strides
+from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Region, Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import replace
 from mirage_nb.frontend.compiled.report import Entry, GraphReport, Reports
 from mirage_nb.frontend.compiled.restore import restore_softmax
 from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.runtime.later import Guard
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 Call = Callable[[list[Any]], Any]
@@ -46,34 +51,43 @@ class Compiler:
     options: Options
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) -> Call:
-        build: Build = eager if self.options.remainder == "eager" else compile_fx_inner
         try:
             original = copy.deepcopy(gm)
-            if not fixed(original.graph):
-                return _BySize(self, original, build(gm, example_inputs, **more), more)
-            swapping = self.swapping(original, partial(_again, build, list(example_inputs), more), more)
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             self.reports.add(GraphReport([], trouble=_first_line(error)))
-            return build(gm, example_inputs, **more)
-        if not swapping.swapped:
-            swapping.run = build(gm, example_inputs, **more)
-        return swapping
+            return self.build(gm, example_inputs, **more)
+        plain = self.build(gm, example_inputs, **more)
+        if not fixed(original.graph):
+            return _BySize(self, original, plain, more)
+        try:
+            return self.swapping(original, list(example_inputs), plain, more)
+        except Exception as error:  # noqa: BLE001  # as above
+            self.reports.add(GraphReport([], trouble=_first_line(error)))
+            return plain
 
-    def swapping(
-        self, gm: torch.fx.GraphModule, again: Callable[[torch.fx.GraphModule], Call], more: dict[str, Any]
-    ) -> Swapping:
-        """Look for regions and for kernels; with the option to wait, kernels are in place at once."""
+    @property
+    def build(self) -> Build:
+        """What compiles a graph without our help."""
+        return eager if self.options.remainder == "eager" else compile_fx_inner
+
+    def swapping(self, gm: torch.fx.GraphModule, examples: list[Any], plain: Call, more: dict[str, Any]) -> Swapping:
+        """Look for regions and for kernels; `plain` runs until these are known."""
         target = target_of(self.options)
         restore_softmax(gm.graph)
+        lift_masks(gm.graph)
         found = find_regions(gm.graph, target, more.get("static_input_idxs", ()))
         held = [(region, self.kernels.of(region, self.options)) for region in found.found]
         report = self.reports.add(GraphReport([Entry.of(r, k, target) for r, k in held], reasons(found)))
-        made = Swapping(gm, held, report, again)
-        if self.options.wait:
-            for _, kernel in held:
-                kernel.job.wait()
-            made.swap()
-        return made
+        return Swapping(plain, gm, held, report, partial(self.again, examples, more), self.options.wait)
+
+    def again(self, examples: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule) -> Call:
+        """Compile a changed graph as the first one was: with the same settings, and a context to leave notes in."""
+        fake = torch._guards.detect_fake_mode(examples)
+        with compiling(self.options.patches), contextlib.ExitStack() as stack:
+            if fake is not None:
+                stack.enter_context(V.set_fake_mode(fake))
+                stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(fake)))
+            return self.build(gm, examples, **more)
 
 
 def fixed(graph: torch.fx.Graph) -> bool:
@@ -99,43 +113,48 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) 
     return run
 
 
-def _again(build: Build, example_inputs: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule) -> Call:
-    """Compile a changed graph as the first one was: the compiler leaves notes in a context of its own."""
-    fake = torch._guards.detect_fake_mode(example_inputs)
-    if fake is None:
-        return build(gm, example_inputs, **more)
-    with V.set_fake_mode(fake), torch._guards.tracing(torch._guards.TracingContext(fake)):
-        return build(gm, example_inputs, **more)
-
-
 class Swapping:
     """Compiled code that becomes better once, between two calls, when all kernels are known.
 
-    `run`: what computes the graph now; whoever makes this sets it, unless it has swapped at once.
+    `run`: what computes the graph now. `wait`: the first call waits until they are. May be called from any thread.
     """
-
-    run: Call
-    swapped = False
 
     def __init__(
         self,
+        run: Call,
         original: torch.fx.GraphModule,
         held: list[tuple[Region, Kernel]],
         report: GraphReport,
         again: Callable[[torch.fx.GraphModule], Call],
+        wait: bool,
     ) -> None:
         self._boxed_call = True  # takes its arguments in one list; PyTorch looks for it in the object itself
+        self.run = run
         self._original: torch.fx.GraphModule | None = original
         self._held = held
         self._report = report
         self._again = again
+        self._wait = wait
+        self._turn = Guard()
 
     def __call__(self, arguments: list[Any]) -> Any:
-        if self._original is not None and not any(kernel.pending for _, kernel in self._held):
-            self.swap()
+        if self._original is not None:
+            self._look()
         return self.run(arguments)
 
-    def swap(self) -> None:
+    def _look(self) -> None:
+        """Swap if it is time; whoever comes while another thread does goes on with the code that is there."""
+        if torch.compiler.is_compiling() or not self._turn.acquire(blocking=self._wait):
+            return
+        try:
+            for _, kernel in self._held if self._wait else ():
+                kernel.job.wait()
+            if not any(kernel.pending for _, kernel in self._held):
+                self._swap()
+        finally:
+            self._turn.release()
+
+    def _swap(self) -> None:
         """Put kernels in the place of their regions; on any failure everything stays."""
         original, self._original = self._original, None
         taken = [(region, kernel) for region, kernel in self._held if kernel.operator is not None]
@@ -147,7 +166,6 @@ class Swapping:
         except Exception as error:  # noqa: BLE001  # the code that is there goes on
             self._report.trouble = _first_line(error)
         else:
-            self.swapped = True
             self._report.taken(region for region, _ in taken)
 
 
@@ -174,18 +192,14 @@ class _BySize:
     def _made(self, arguments: list[Any]) -> Call:
         """Traced again with these sizes as numbers."""
         compiler = self._compiler
-        build: Build = eager if compiler.options.remainder == "eager" else compile_fx_inner
         try:
-            with torch.no_grad():
+            with torch.no_grad(), compiling({}):
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
-            made = compiler.swapping(gm, partial(_again, build, examples, self._more), self._more)
+            return compiler.swapping(gm, examples, self._plain, self._more)
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             compiler.reports.add(GraphReport([], trouble=_first_line(error)))
             return self._plain
-        if not made.swapped:
-            made.run = self._plain
-        return made
 
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[Any]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mirage_nb.errors import OptionError
 from mirage_nb.search import EFFORTS
 
@@ -34,7 +36,8 @@ class Options:
         emulate: without a GPU, run regions on the CPU edition of the device library: slow, for trying things out.
         store: where sessions are kept and found again: a file, True for the user's own, False for none.
         target: the GPU to search for; default: the attached one.
-        mode: of torch.compile, for what is PyTorch's.
+        mode: of torch.compile, for what is PyTorch's. Beside other options it is one of them, since torch.compile takes
+            a mode or options.
     """
 
     effort: str = "quick"
@@ -49,16 +52,27 @@ class Options:
     @classmethod
     def of(cls, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Options:
         """Read what torch.compile was given. Raises OptionError."""
+        given = dict(options or {})
+        mode = given.setdefault("mode", mode)
         if mode not in MODES:
             raise OptionError(f"there is no mode {mode!r}", hint=f"modes are {', '.join(filter(None, MODES))}")
-        known = [f.name for f in fields(cls) if f.name != "mode"]
-        given = dict(options or {})
+        known = [f.name for f in fields(cls)]
         for name in given:
             if name not in known:
                 raise OptionError(f"the backend has no option {name!r}", hint=f"options are {', '.join(known)}")
-        made = cls(**{"effort": MODES[mode], **given}, mode=None if mode == "default" else mode)
+        made = cls(**{"effort": MODES[mode], **given})
         made._check()
         return made
+
+    @property
+    def patches(self) -> dict[str, Any]:
+        """The settings of PyTorch's compiler in this mode."""
+        return dict(torch._inductor.list_mode_options(self.mode)) if self.mode is not None else {}
+
+    @property
+    def code(self) -> dict[str, Any]:
+        """Those of them that change the kernels it makes."""
+        return {name: value for name, value in self.patches.items() if not name.startswith("triton.cudagraph")}
 
     def _check(self) -> None:
         if self.effort not in EFFORTS:

@@ -178,7 +178,8 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
         return
     graph, _, numbers = translation.builder.numbered(tuple((n.name, v) for v, n in outputs.items()))
     known = {number: nodes[value] for value, number in numbers.items() if value in nodes}
-    for piece in partition(graph, target):
+    hidden = [value for value in range(graph.input_count, len(graph.types)) if value not in known]
+    for piece in partition(graph, target, inside=hidden):
         try:
             yield _region(piece, known, fixed)
         except Left as why:
