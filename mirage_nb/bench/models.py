@@ -1,0 +1,244 @@
+"""`bench models`: layers of whole models through torch.compile, with our backend and without (the paper's Figure 11).
+
+For every model and point: a stack of layers with random weights, one decode step over a full static cache of keys or a
+prefill, in bf16. Every contestant's output is compared with the same stack in single precision, and only those that are
+as near to it as eager PyTorch is are timed, in turns, as CUDA graphs. Prints microseconds a layer, the practical floor
+(bytes over bandwidth; for a prefill operations over their rate, if that is more) and how near we are to it, the best
+mode of torch.compile, and what became of the regions; at the end the geometric mean of the ratios, and whether a small
+seeded model says the same 64 tokens. Without a GPU `--small` goes the same way with small layers, untimed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirage_nb.bench.kernels import geometric_mean
+from mirage_nb.bench.machine import machine, openable, reading
+from mirage_nb.errors import MissingPartError, OptionError
+from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
+
+if TYPE_CHECKING:
+    from mirage_nb.bench.layers import Config
+    from mirage_nb.bench.racing_models import Contestants
+
+Row = dict[str, Any]
+OURS = "mirage_nb"
+POINTS = "1,8,16,prefill"
+PREFILL_ROWS, SMALL_ROWS = 2048, 8
+NAMES = ("llama-3-8b", "chameleon-7b", "ngpt-1b", "gpt-3-7b-lora", "qwen3-8b")
+TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A model and what is asked of it: one token for each of `batch` sequences, or so many `rows` of one."""
+
+    model: str
+    config: Config
+    batch: int
+    rows: int = 1
+
+    @property
+    def what(self) -> str:
+        """In a few words."""
+        return f"prefill of {self.rows}" if self.rows > 1 else f"decode B={self.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be measured: the points, how many layers, seconds of search for a region, whether on small layers,
+    what the record is called, the commit it names, and the store of the searches."""
+
+    points: tuple[Point, ...]
+    layers: int = 4
+    budget: float = 30.0
+    small: bool = False
+    record: str | None = None
+    revision: str | None = None
+    store: str | None = None
+
+
+def points_of(models: str, points: str, *, is_small: bool = False) -> tuple[Point, ...]:
+    """The points that are meant by names and numbers, separated by commas.
+
+    Raises:
+        OptionError: there is no such model or point.
+        MissingPartError: there is no PyTorch.
+    """
+    try:
+        from mirage_nb.bench.layers import MODELS, small
+    except ImportError as error:
+        raise MissingPartError(f"models need PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
+    names = [name for name in models.split(",") if name]
+    for name in names:
+        if name not in MODELS:
+            raise OptionError(f"unknown model {name!r}", hint=f"one of {', '.join(MODELS)}")
+    wanted = [point for point in points.split(",") if point]
+    for point in wanted:
+        if point != "prefill" and not re.fullmatch("[1-9][0-9]{0,3}", point):
+            raise OptionError(f"--points {point!r}: neither a batch size nor prefill", hint=f"as {POINTS}")
+    rows = SMALL_ROWS if is_small else PREFILL_ROWS
+    configs = {name: small(MODELS[name]) if is_small else MODELS[name] for name in names}
+    return tuple(
+        Point(name, configs[name], 1, rows) if point == "prefill" else Point(name, configs[name], int(point))
+        for name in names
+        for point in wanted
+    )
+
+
+def run_models(asked: Asked) -> int:
+    """Measure every point; print the table; write the record. Returns an exit code.
+
+    Raises:
+        MissingPartError: no GPU, and no small layers were asked for.
+        StoreError: the record cannot be written.
+    """
+    from mirage_nb.bench.racing_models import contestants
+
+    gpu = attached_gpu()
+    if gpu is None and not asked.small:
+        raise MissingPartError("bench models needs a GPU", hint="--small tries it out without one, untimed")
+    openable(asked.record)
+    origin = machine(gpu, asked.revision) if gpu is not None else {}
+    target = (gpu.target() if gpu is not None else None) or find_target(DEFAULT_TARGET)
+    made = contestants("cuda" if gpu is not None else "cpu", asked.budget, asked.store)
+    rows: list[Row] = []
+    for point in asked.points:
+        try:
+            rows.append(measured(point, asked.layers, made, target))
+        except Exception as error:  # noqa: BLE001  # one point must not cost the others
+            first = (str(error).splitlines() or [""])[0]
+            rows.append({**_named(point), "us": {}, "floor_us": None, "trouble": f"{type(error).__name__}: {first}"})
+        sys.stdout.write(f"{told(rows[-1])}\n")
+        sys.stdout.flush()
+        if asked.record:
+            Path(asked.record).write_text(json.dumps({**origin, "layers": asked.layers, "rows": rows}, indent=1))
+    spoken = _speak(made)
+    sys.stdout.write(f"{table(rows)}\n{spoken}\n")
+    return 0 if all(row["us"].get(OURS) or gpu is None for row in rows) else 1
+
+
+def measured(point: Point, layers: int, made: Contestants, target: Target) -> Row:
+    """One row: who is right, and how long they take for one layer (microseconds; nothing on a CPU)."""
+    stack, inputs = made.stack(point, layers)
+    errors, calls, left_out, regions = made.compared(stack, inputs)
+    us = {name: taken / layers for name, taken in made.timed(calls).items()}
+    floor = floor_us(point, sum(p.nbytes for p in stack.parameters()) / layers, target)
+    return {**_named(point), "us": us, "errors": errors, "left_out": left_out, "floor_us": floor, "regions": regions}
+
+
+def _named(point: Point) -> Row:
+    return {"model": point.model, "point": point.what}
+
+
+def floor_us(point: Point, weight_bytes: float, target: Target) -> float:
+    """What a layer takes at least: its weights and its cache read once, or its products at the rate of the card.
+
+    Args:
+        weight_bytes: of the parameters of a layer; two bytes each.
+        target: whose start-up of a kernel, bandwidth and rate count.
+    """
+    config, tokens = point.config, point.batch * point.rows
+    read = config.keys if point.rows == 1 else point.rows
+    cache = 2 * 2 * point.batch * config.kept * config.size * read
+    pairs = point.batch * point.rows * (config.keys if point.rows == 1 else (point.rows + 1) / 2)
+    operations = weight_bytes * tokens + 4 * pairs * config.heads * config.size
+    moved = target.start_us + (weight_bytes + cache) / (target.device_bandwidth * 1e3)
+    return max(moved, operations / (target.tensor_rate * 1e6))
+
+
+def best_peer(row: Row) -> tuple[str, float] | None:
+    """The fastest that is not ours."""
+    peers = {name: us for name, us in row["us"].items() if not name.startswith(OURS)}
+    return min(peers.items(), key=lambda item: item[1]) if peers else None
+
+
+def ratio(row: Row) -> float | None:
+    """How many times faster than the best peer; None if one of the two was not timed."""
+    ours, peer = row["us"].get(OURS), best_peer(row)
+    return peer[1] / ours if ours and peer else None
+
+
+def told(row: Row) -> str:
+    """What is worth a look while the next point is measured: times, errors, regions."""
+    head = f"{row['model']}, {row['point']}"
+    if row.get("trouble"):
+        return f"{head}: not measured: {row['trouble']}"
+    times = ", ".join(f"{name} {us:.1f}" for name, us in row["us"].items()) or "not timed without a GPU"
+    errors = ", ".join(f"{name} {error:.1e}" for name, error in row["errors"].items())
+    left = "".join(f"\n  left out: {name}: {why}" for name, why in row["left_out"].items())
+    return f"{head}: {times}\n  errors: {errors}{left}\n  " + "\n  ".join(row["regions"])
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One line for each point, and the geometric means."""
+    lines = [f"{'model':<16}{'point':<18}{'ours us':>9}{'floor us':>10}{'of floor':>10}{'peer us':>9}  "
+             f"{'best peer':<22}{'ratio':>6}"]  # fmt: skip
+    for row in rows:
+        ours, peer, floor, faster = row["us"].get(OURS), best_peer(row), row["floor_us"], ratio(row)
+        shown = ["-" if value is None else f"{value:.1f}" for value in (ours, floor, peer and peer[1])]
+        share = f"{floor / ours:.0%}" if ours and floor else "-"
+        name = peer[0] if peer else "-"
+        said = "-" if faster is None else f"{faster:.2f}"
+        lines.append(f"{row['model']:<16}{row['point']:<18}{shown[0]:>9}{shown[1]:>10}{share:>10}{shown[2]:>9}  "
+                     f"{name:<22}{said:>6}")  # fmt: skip
+    for kind in ("decode", "prefill"):
+        found = [r for row in rows if row["point"].startswith(kind) and (r := ratio(row)) is not None]
+        if found:
+            least = f"least {min(found):.2f}"
+            lines.append(f"{kind}: geometric mean of {len(found)} ratios {geometric_mean(found):.2f}, {least}")
+    return "\n".join(lines)
+
+
+def _speak(made: Contestants) -> str:
+    """Whether a small model says the same tokens with our backend as without."""
+    theirs, margins = made.spoken(TOKENS, ours=False)
+    ours, _ = made.spoken(TOKENS, ours=True)
+    apart = next((n for n, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b), None)
+    if apart is None:
+        return f"greedy tokens of a small model: all {TOKENS} as eager PyTorch says them"
+    return (f"greedy tokens of a small model: {apart} of {TOKENS} as eager PyTorch says them; there its two best words "
+            f"are {margins[apart]:.1e} apart, over the largest logit")  # fmt: skip
+
+
+def show_record(path: str) -> int:
+    """Print a record. Raises OptionError where it is none."""
+    with reading(path, "models"):
+        record: Mapping[str, Any] = json.loads(Path(path).read_text())
+        where = ", ".join(str(record[key]) for key in ("card", "date", "commit") if record.get(key))
+        text = "\n".join([where, *map(told, record["rows"]), table(record["rows"])])
+    sys.stdout.write(f"{text}\n")
+    return 0
+
+
+def add_models(kinds: Any) -> None:
+    """Add the command."""
+    parser = kinds.add_parser("models", help="layers of whole models through torch.compile, on the attached GPU")
+    parser.add_argument("--models", default=",".join(NAMES), help="names, separated by commas; default: all")
+    parser.add_argument("--points", default=POINTS, help=f"batch sizes of decode steps, and prefill; default: {POINTS}")
+    parser.add_argument("--layers", type=int, default=4, metavar="N", help="how many layers, with their own weights")
+    parser.add_argument("--budget", type=float, default=30.0, metavar="SECONDS", help="search for each region")
+    parser.add_argument("--small", action="store_true", help="small layers, to try it out; needs no GPU")
+    parser.add_argument("--store", metavar="FILE", help="keep the searches there; what it has is not searched again")
+    parser.add_argument("--record", metavar="FILE", help="write the measurements as JSON, after every point")
+    parser.add_argument("--from", dest="source", metavar="FILE", help="show this record instead; needs no GPU")
+    parser.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.source:
+        return show_record(options.source)
+    if options.layers < 1 or not 0 < options.budget < float("inf"):
+        raise OptionError("--layers and --budget have to be positive")
+    points = points_of(options.models, options.points, is_small=options.small)
+    files = options.record, options.commit, options.store
+    return run_models(Asked(points, options.layers, options.budget, options.small, *files))
