@@ -59,6 +59,7 @@ class GpuExecutable:
         self._gpu = gpu
         self._index = int(cupy.cuda.Device().id)
         self._bound: dict[tuple[int, ...], Enqueue] = {}
+        self._captured: list[Enqueue] = []
         with card_errors():
             self._loaded = Loaded(lower(emitted, arch=cubin.arch, cubin=cubin.data), self._index)
 
@@ -98,7 +99,8 @@ class GpuExecutable:
             outputs = [like.new_empty(t.shape, dtype=torch_dtype(torch, t.dtype)) for t in types]
             # From torch's memory: inside a CUDA graph capture only its pool may be asked for more.
             workspace = like.new_empty(self._emitted.workspace_bytes, dtype=torch.uint8)
-            call = self.bind(tensors, outputs, workspace.data_ptr())
+            captured = torch.cuda.is_current_stream_capturing()
+            call = self.bind(tensors, outputs, workspace.data_ptr(), captured=captured)
             call(torch.cuda.current_stream().cuda_stream)
         return outputs
 
@@ -115,13 +117,17 @@ class GpuExecutable:
                 return [_host(o, t) for o, t in pairs]
         return outputs
 
-    def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: int | None = None) -> Call:
+    def bind(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: int | None = None, *, captured: bool = False
+    ) -> Call:
         """Prepare the launches for these buffers; the returned function only enqueues them: on the stream of the
         address that it is given, or on CuPy's current one.
 
         Args:
             inputs, outputs: torch or CuPy tensors; the function keeps them alive.
             workspace: address of `workspace_bytes` of device memory that the caller keeps alive; default: its own.
+            captured: whether the call goes into a CUDA graph that nobody here knows: what it uses beside these
+                buffers stays for as long as this executable.
 
         Raises:
             ShapeError, DTypeError, LaunchError: a tensor is missing, does not fit, is elsewhere, or is not contiguous.
@@ -139,6 +145,8 @@ class GpuExecutable:
                 own = cupy.empty(self._emitted.workspace_bytes, "uint8")
                 workspace = int(own.data.ptr)
             enqueue = self._enqueue(given, made, workspace or 0, emitted.extent or 0)
+        if captured:
+            self._captured.append(enqueue)
         held = (own, inputs, outputs)
 
         def call(stream: int | None = None, held: object = held) -> None:
@@ -152,10 +160,10 @@ class GpuExecutable:
         key = (threading.get_ident(), extent, workspace, *inputs, *outputs)
         found = self._bound.get(key)
         if found is None:
-            if len(self._bound) >= BOUND:
-                with allocations_while_captured():
+            with allocations_while_captured():  # and freed
+                if len(self._bound) >= BOUND:
                     self._bound.clear()
-            found = self._bound[key] = self._loaded.at(extent).bind(inputs, outputs, workspace)
+                found = self._bound[key] = self._loaded.at(extent).bind(inputs, outputs, workspace)
         return found
 
     def prepare(self, *tensors: Any) -> Prepared:

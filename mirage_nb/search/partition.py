@@ -94,11 +94,8 @@ class _Partition:
         self.group = {value: value for value in self.needed}
         self.us: dict[int, float] = {}
         self.fresh = itertools.count(len(graph.types))
-        for value in sorted(self.stored.intersection(inside)):
-            for reader in self.readers.get(value, ()):
-                first, second = self.group[value], self.group[reader]
-                if first != second and not self._apart(first, second):
-                    self._join(first, second)
+        while self._joined_around(sorted(self.stored.intersection(inside))):
+            pass
         self.us = {number: self._us(members) for number, members in self.members.items()}
 
     # -- what the program is --------------------------------------------------------------------------
@@ -187,6 +184,16 @@ class _Partition:
         self.members[number] = members = self.members.pop(first) | self.members.pop(second)
         self.group.update(dict.fromkeys(members, number))
         return number
+
+    def _joined_around(self, inside: Iterable[int]) -> bool:
+        """Join makers of these values with readers, where nothing comes between; whether there were any."""
+        before = len(self.members)
+        for value in inside:
+            for reader in self.readers.get(value, ()):
+                first, second = self.group[value], self.group[reader]
+                if first != second and not self._apart(first, second):
+                    self._join(first, second)
+        return len(self.members) < before
 
     def _offer(self, heap: list[tuple[float, int, int]], groups: Iterable[int]) -> None:
         """Pairs with one of these groups that are worth joining."""

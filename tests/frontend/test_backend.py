@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from mirage_nb.errors import OptionError
-from mirage_nb.frontend.compiled.graphs import MAX_SIZES
+from mirage_nb.frontend.compiled import graphs
+from mirage_nb.frontend.compiled.graphs import MAX_SIZES, eager
 from mirage_nb.frontend.compiled.options import Options
 from tests.frontend.traced import Backend, Composed
 
@@ -133,6 +134,75 @@ def test_kernels_come_in_between_calls_when_nobody_waits() -> None:
         assert graph.kernel is not None
         graph.kernel.job.wait(60)
     close(compiled(x), model(x))
+    assert backend.replaced > 0
+
+
+@torch.no_grad()
+def test_a_search_may_compile_with_pytorch_while_a_call_waits_for_it() -> None:
+    """PyTorch's compiler holds a lock as it compiles: who waited for a search inside of it would wait for ever."""
+
+    class Racing(Composed):
+        def find(self, *args: Any) -> Any:
+            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+            return super().find(*args)
+
+    backend, model, x = Backend(Racing()), Block(), torch.randn(4, 32)
+    close(torch.compile(model, backend=backend)(x), model(x))
+    assert backend.replaced > 0
+
+
+@torch.no_grad()
+def test_a_changed_graph_is_compiled_with_the_settings_of_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def build(gm: Any, examples: Any, **more: Any) -> Any:
+        seen.append(torch._inductor.config.max_autotune)
+        return eager(gm, examples, **more)
+
+    monkeypatch.setattr(graphs, "compile_fx_inner", build)
+    backend, model, x = Backend(), Block(), torch.randn(4, 32)
+    options = {"mode": "max-autotune-no-cudagraphs", "remainder": "inductor", "wait": False}
+    compiled = torch.compile(model, backend=backend, options=options)
+    close(compiled(x), model(x))
+    for entry in backend.reports.all().entries:
+        assert entry.kernel is not None
+        entry.kernel.job.wait(60)
+    close(compiled(x), model(x))
+    assert seen == [True, True] and backend.replaced > 0
+    assert not torch._inductor.config.max_autotune
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("grouped", [True, False])
+def test_attention_under_a_mask_of_positions_is_one_region(grouped: bool) -> None:
+    q, k, v = torch.randn(2, 4, 1, 8), *torch.randn(2, 2, 2 if grouped else 4, 16, 8)
+
+    def attend(q: Any, k: Any, v: Any, position: Any, dead: Any) -> torch.Tensor:
+        mask = (torch.arange(16) <= position) & ~dead
+        return F.scaled_dot_product_attention(q, k, v, mask[:, None, None], enable_gqa=grouped)
+
+    backend, dead = Backend(), torch.rand(2, 16) < 0.2
+    dead[:, 0] = False
+    compiled = torch.compile(attend, backend=backend)
+    for position in (0, 5, 15):
+        inputs = q, k, v, torch.tensor([position]), dead
+        close(compiled(*inputs), attend(*inputs))
+    (entry,) = backend.reports.all().entries
+    assert entry.taken and "attention" in " ".join(entry.region.operators)
+
+
+@torch.no_grad()
+def test_masks_that_are_given_or_come_from_what_has_no_row() -> None:
+    def model(x: Any, given: Any, index: Any) -> Any:
+        found = torch.where(given, x.sigmoid(), -x)
+        found = torch.where(torch.isnan(x) | (index > 2)[:, None], found * 2, found + 1)
+        return found.masked_fill(given.logical_not(), 3.0) * x, given & (index > 1)[:, None]
+
+    backend, x = Backend(), torch.randn(5, 6)
+    inputs = x, torch.rand(5, 6) < 0.5, torch.arange(5)
+    for found, wanted in zip(torch.compile(model, backend=backend)(*inputs), model(*inputs), strict=True):
+        assert found.dtype == wanted.dtype
+        close(found, wanted)
     assert backend.replaced > 0
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
-from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.ir import ArangeAttrs, BlockGraph, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.search.partition import COMPOSED, FREE, SEARCHED, Grain, partition
 from mirage_nb.search.pieces import HEAVY, Piece
 from mirage_nb.targets import TARGETS
@@ -126,6 +126,49 @@ def test_what_pays_depends_on_the_rows() -> None:
 
 def test_attention_stays_whole() -> None:
     assert len(partition(qknorm(), H200)) == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs(), st.sampled_from(GRAINS), st.data())
+def test_what_is_inside_lies_between_no_pieces_that_could_be_one(
+    program: KernelGraph, grain: Grain, data: st.DataObject
+) -> None:
+    made = [v for _, (v, *_) in program.definitions()]
+    inside = data.draw(st.sets(st.sampled_from(made))) - set(program.outputs)
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
+    parts = partition(program, H200, grain, inside)
+    with np.errstate(all="ignore"):
+        expected = reference.evaluate(program, arrays)
+        for found, right in zip(composed(program, parts, arrays), expected, strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-9)
+    makers = {v: n for n, piece in enumerate(parts) for v in piece.writes}
+    for value in inside & makers.keys():
+        for reader in (n for n, piece in enumerate(parts) if value in piece.reads):
+            assert _by_another_way(parts, makers, makers[value], reader)
+
+
+def _by_another_way(parts: tuple[Piece, ...], makers: dict[int, int], first: int, second: int) -> bool:
+    """Whether a piece reads from others that read, in the end, from the first one."""
+    front = [makers[v] for v in parts[second].reads if v in makers and makers[v] != first]
+    while front:
+        number = front.pop()
+        if number == first:
+            return True
+        front.extend(makers[v] for v in parts[number].reads if v in makers)
+    return False
+
+
+def test_what_is_inside_and_depends_on_nothing_is_made_again() -> None:
+    b = Builder.over(X=(64, 64), A=(64, 64))
+    mask = b.op(OpKind.EXP, b.op(OpKind.ARANGE, attrs=ArangeAttrs(64)))
+    one = b.matmul(b.op(OpKind.MUL, 0, mask), 1)
+    program = b.done(b.op(OpKind.MUL, b.matmul(b.matmul(one, 1), 1), mask))  # type: ignore[arg-type]
+    assert any(mask in piece.reads for piece in partition(program, H200, COMPOSED))
+    parts = partition(program, H200, COMPOSED, inside={mask})
+    assert not any(mask in (*piece.reads, *piece.writes) for piece in parts)
+    arrays = [np.random.default_rng(0).uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
+    np.testing.assert_allclose(composed(program, parts, arrays), reference.evaluate(program, arrays), rtol=1e-9)
 
 
 def test_pieces_wait_for_none_that_waits_for_them() -> None:

@@ -52,7 +52,7 @@ class Compiler:
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) -> Call:
         try:
-            original = copy.deepcopy(gm)
+            original = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             self.reports.add(GraphReport([], trouble=_first_line(error)))
             return self.build(gm, example_inputs, **more)

@@ -9,13 +9,17 @@ find what they read; equal regions (`digest`) are one program, searched once how
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
 from mirage_nb.frontend.aten import VIEWS
-from mirage_nb.frontend.aten.terms import Left
+from mirage_nb.frontend.aten.terms import Left, number
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.ops import OPS, Trait
@@ -110,21 +114,34 @@ class _Levels:
         if node.op in ("placeholder", "output"):
             self.level[node] = before
             return
-        if node.op == "call_function" and self._translated(node, before):
+        if self._translated(node, before):
             self.level[node] = before
             self.home[node] = before
         else:
             self.level[node] = before + 1
-            self.left.setdefault(node, f"a {node.op} stays with PyTorch")
 
     def _translated(self, node: Any, level: int) -> bool:
-        translation = self.translations.get(level)
-        if translation is None:
-            translation = self.translations[level] = Translation(Builder(MAX_OPERATORS))
+        if node.op != "call_function":
+            return self._is_number(node, level)
+        translation = self.translations.setdefault(level, Translation(Builder(MAX_OPERATORS)))
         ready = all(self._brought(n, level, translation) for n in node.all_input_nodes)
         if ready and translation.add(node):
             return True
         self.left[node] = translation.left.get(node) or self._missing(node, translation)
+        return False
+
+    def _is_number(self, node: Any, level: int) -> bool:
+        """A constant tensor of the model: known if it has one element."""
+        module = self.graph.owning_module
+        held = operator.attrgetter(node.target)(module) if node.op == "get_attr" and module is not None else None
+        if isinstance(held, torch.Tensor) and held.numel() == 1 and held.dtype.is_floating_point:
+            with unset_fake_temporarily():
+                value = float(held)
+            if math.isfinite(value):
+                translation = self.translations.setdefault(level, Translation(Builder(MAX_OPERATORS)))
+                translation.terms[node] = number(value)
+                return True
+        self.left[node] = f"a {node.op} stays with PyTorch"
         return False
 
     def _missing(self, node: Any, translation: Translation) -> str:
