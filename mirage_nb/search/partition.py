@@ -94,8 +94,8 @@ class _Partition:
         self.group = {value: value for value in self.needed}
         self.us: dict[int, float] = {}
         self.fresh = itertools.count(len(graph.types))
-        while self._joined_around(sorted(self.stored.intersection(inside))):
-            pass
+        self.inside = sorted(self.stored.intersection(inside))
+        self._join_around()
         self.us = {number: self._us(members) for number, members in self.members.items()}
 
     # -- what the program is --------------------------------------------------------------------------
@@ -176,6 +176,7 @@ class _Partition:
             number = self._join(first, second)
             self.us[number] = self._us(self.members[number])
             self._offer(heap, [number])
+        self._join_around()
         return tuple(self._piece(self.members[number]) for number in self._ordered())
 
     def _join(self, first: int, second: int) -> int:
@@ -185,15 +186,16 @@ class _Partition:
         self.group.update(dict.fromkeys(members, number))
         return number
 
-    def _joined_around(self, inside: Iterable[int]) -> bool:
-        """Join makers of these values with readers, where nothing comes between; whether there were any."""
-        before = len(self.members)
-        for value in inside:
-            for reader in self.readers.get(value, ()):
-                first, second = self.group[value], self.group[reader]
-                if first != second and not self._apart(first, second):
-                    self._join(first, second)
-        return len(self.members) < before
+    def _join_around(self) -> None:
+        """Join makers of values inside with their readers, wherever nothing comes between them any more."""
+        before = 0
+        while before != len(self.members):
+            before = len(self.members)
+            for value in self.inside:
+                for reader in self.readers.get(value, ()):
+                    first, second = self.group[value], self.group[reader]
+                    if first != second and not self._apart(first, second):
+                        self._join(first, second)
 
     def _offer(self, heap: list[tuple[float, int, int]], groups: Iterable[int]) -> None:
         """Pairs with one of these groups that are worth joining."""
