@@ -48,6 +48,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.frontend.compiled": 7,
     "mirage_nb.frontend": 8,
     "mirage_nb.bench": 7,
+    "mirage_nb.bench.racing_models": 8,
     "mirage_nb.report": 7,
     "mirage_nb.viz": 7,
     "mirage_nb.widgets": 8,
