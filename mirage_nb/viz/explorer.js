@@ -231,11 +231,11 @@ function attachLinks(explorer) {
     clear();
     const wanted = opsOf(from);
     const exact = linked.filter((node) => opsOf(node).some((op) => wanted.includes(op)));
-    const near = exact.some((node) => node.classList.contains("mir-line"))
+    const near = exact.some((node) => node.matches(".mir-source .mir-line"))
       ? exact
       : [...exact, ...linked.filter((n) => n.matches(".mir-line,tr") && opsOf(n).some((op) => wanted.some((w) => related(op, w))))];
     near.forEach((node) => node.classList.add("mir-lit"));
-    const line = near.find((node) => node.classList.contains("mir-line"));
+    const line = near.find((node) => node.matches(".mir-source .mir-line"));
     if (line && listing && !listing.contains(from)) listing.scrollTop = line.offsetTop - listing.offsetTop - 60;
   };
   const tell = (event) => {

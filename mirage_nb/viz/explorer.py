@@ -16,12 +16,14 @@ from importlib import resources
 from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import MirageError
 from mirage_nb.ir import BlockGraph, KernelGraph
+from mirage_nb.lang import TensorProgram
 from mirage_nb.optimize import Options
 from mirage_nb.optimize.placement import Place
 from mirage_nb.optimize.plan import RESERVED_BYTES, BlockPlan, Plan, plan
 from mirage_nb.targets import Target
 from mirage_nb.viz.axes import axis_names
 from mirage_nb.viz.mugraph import mugraph_svg, place_of
+from mirage_nb.viz.program_lines import program_html
 from mirage_nb.viz.schedule import describe_buffer, kilobytes, memory_svg, schedule_html
 from mirage_nb.viz.source import source_html, source_lines
 from mirage_nb.viz.svg import STYLE
@@ -63,14 +65,21 @@ def emission(graph: KernelGraph, target: Target, options: Options | None = None)
     return Emission(plan(graph, target, emitted.options), emitted)
 
 
-def explorer_html(graph: KernelGraph, target: Target, options: Options | None = None, *, opened: bool = True) -> str:
+def explorer_html(
+    graph: KernelGraph,
+    target: Target,
+    options: Options | None = None,
+    *,
+    opened: bool = True,
+    program: TensorProgram | None = None,
+) -> str:
     """The explorer of a muGraph, its panels open or closed; where it cannot be emitted for the target: its picture, its
-    tiles, and the reason."""
+    tiles, and the reason. With its program, lines of that and of the source and operators of the picture are linked."""
     try:
         found = emission(graph, target, options)
     except MirageError as error:
         complaint = f"<p class='mir-complaint' role='note'>not emitted: {escape(str(error))}</p>"
-        return _framed(mugraph_svg(graph), complaint + "".join(_tiles(graph)))
+        return _framed(mugraph_svg(graph), complaint + "".join(_tiles(graph)), text=_text(program, graph))
     known = found.plan.graph
     panels = []
     for number, op in enumerate(known.ops):
@@ -79,19 +88,25 @@ def explorer_html(graph: KernelGraph, target: Target, options: Options | None = 
             panels.append(_kernel(number, found, block, target))
     listing = source_html(source_lines(found.emitted.source, known))
     listing = _panel("CUDA source", listing, f"{len(found.emitted.source.splitlines())} lines")
-    drawn = _framed(mugraph_svg(known, _facts(found.plan)), "".join(panels), listing)
+    drawn = _framed(mugraph_svg(known, _facts(found.plan)), "".join(panels), listing, _text(program, known))
     return drawn if opened else drawn.replace(_OPEN, _CLOSED)
 
 
-def explorer_page(graph: KernelGraph, target: Target, options: Options | None = None) -> str:
+def explorer_page(
+    graph: KernelGraph, target: Target, options: Options | None = None, program: TensorProgram | None = None
+) -> str:
     """The explorer with its style and script: for a page, or for a notebook cell that nothing else serves."""
     style = f"<style>{STYLE}{CSS}</style>"
     script = f"<script type='module'>{SCRIPT}\nattachExplorers(document);</script>"
-    return f"{style}<div class='mir mir-view'>{explorer_html(graph, target, options)}</div>{script}"
+    return f"{style}<div class='mir mir-view'>{explorer_html(graph, target, options, program=program)}</div>{script}"
 
 
-def _framed(picture: str, panels: str, listing: str = "") -> str:
-    """The picture and the source on one side, everything else on the other."""
+def _text(program: TensorProgram | None, graph: KernelGraph) -> str:
+    return "" if program is None else program_html(program, graph)
+
+
+def _framed(picture: str, panels: str, listing: str = "", text: str = "") -> str:
+    """Program, picture and source on one side, everything else on the other."""
     buttons = "".join(
         f"<button type='button' class='mir-button' data-zoom='{name}' title='{words}' aria-label='{words}'>"
         f"{sign}</button>"
@@ -101,7 +116,7 @@ def _framed(picture: str, panels: str, listing: str = "") -> str:
     return (
         "<div class='mir-explorer'><div class='mir-explorer-left'>"
         f"<div class='mir-explorer-bar mir-needs-script' role='toolbar' aria-label='zoom'>{buttons}"
-        f"<span class='mir-none'>{hint}</span></div>"
+        f"<span class='mir-none'>{hint}</span></div>{text}"
         f"<div class='mir-canvas'>{picture}</div>"
         "<p class='mir-inspect mir-needs-script' role='status'>Point at an operator or a tensor.</p>"
         f"{listing}</div>"

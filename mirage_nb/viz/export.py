@@ -98,7 +98,7 @@ def _candidates(session: Session) -> str:
     options = {winner.candidate.digest: winner.emitted.options for winner in session.winners}
     found = "".join(
         f"<section data-opened='candidate:{escape(c.digest)}'>"
-        f"{html.candidate_html(c, session.target, options.get(c.digest))}</section>"
+        f"{html.candidate_html(c, session.target, options.get(c.digest), program=session.program)}</section>"
         for c in session.snapshot().candidates[:OPENED_CANDIDATES]
     )
     rest = f"only the first {OPENED_CANDIDATES} µGraphs of the table were exported whole"

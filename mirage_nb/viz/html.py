@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from html import escape
 
 from mirage_nb.ir import BlockGraph
+from mirage_nb.lang import TensorProgram
 from mirage_nb.optimize import Options
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.targets import Target
-from mirage_nb.viz import explorer, groups, tree
+from mirage_nb.viz import explorer, groups, steps, tree
 from mirage_nb.viz.groups import Group
 from mirage_nb.viz.history import Moment, history_svg
 from mirage_nb.viz.mugraph import mugraph_svg
@@ -36,7 +37,7 @@ LINES = 100
 STILL_PREFIXES = 60
 """In the static form, which is kept in notebooks."""
 
-CSS = explorer.CSS
+CSS = explorer.CSS + steps.CSS
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ def snapshot_html(
     target: Target | None = None,
     peer: Peer | None = None,
     moments: Sequence[Moment] = (),
+    program: TensorProgram | None = None,
 ) -> str:
     """All sections in one fragment, the best candidate opened; stands on its own in any page. Results come first, how
     they were found is in closed sections below.
@@ -66,9 +68,10 @@ def snapshot_html(
         target: the GPU that it searches for; without it muGraphs are shown without plan and source.
         peer: the fastest peer; speed-ups of measured times are against it.
         moments: the counts over time.
+        program: what is searched for; its lines are linked to the opened muGraph.
     """
     best = snapshot.best
-    opened = candidate_html(best, target) if best is not None else ""
+    opened = candidate_html(best, target, program=program) if best is not None else ""
     listed = candidates_html(snapshot, best.digest if best else "", peer) + messages_html(snapshot)
     folds = (
         ("what the search did", counters_html(snapshot) + chart_html(snapshot) + history_html(moments)),
@@ -280,11 +283,16 @@ def _time(candidate: Candidate) -> tuple[float, str]:
 
 
 def candidate_html(
-    candidate: Candidate, target: Target | None = None, options: Options | None = None, buttons: str = ""
+    candidate: Candidate,
+    target: Target | None = None,
+    options: Options | None = None,
+    buttons: str = "",
+    program: TensorProgram | None = None,
 ) -> str:
     """One muGraph opened: verdict with what was checked, sizes, time, error, and its picture.
 
-    With a target: the whole explorer, emitted with `options`. `buttons` stand behind the title.
+    With a target: the whole explorer, emitted with `options`, and with the lines of `program`. `buttons` stand behind
+    the title.
     """
     sizes = ", ".join(f"{name}={size}" for name, size in candidate.sizes.items())
     facts = [
@@ -300,7 +308,7 @@ def candidate_html(
     graph = candidate.graph
     drawn = framed(mugraph_svg(graph), "its picture")
     if target is not None:
-        drawn = explorer.explorer_html(graph, target, options, opened=False)
+        drawn = explorer.explorer_html(graph, target, options, opened=False, program=program)
     return (
         f"<div class='mir-detail'><div class='mir-title'><h4>µGraph {escape(candidate.digest[:8])}</h4>"
         f"<span>{escape(duration(candidate))}</span>{buttons}</div>{verdict_html(candidate.verdict)}{drawn}{facts_html(facts)}</div>"
@@ -314,6 +322,19 @@ def _place(candidate: Candidate) -> str:
 def prefixes_html(snapshot: Snapshot, chosen: str = "", most: int = tree.MOST) -> str:
     """A sample of at most `most` prefixes, some of every outcome, as a tree."""
     return tree.tree_html(snapshot.prefixes, sum(snapshot.counts.values()), chosen, most)
+
+
+def steps_html(snapshot: Snapshot, chosen: str = "") -> str:
+    """The configurations that may be stepped through, and the walkthrough of the chosen one; empty without a sample."""
+    names = steps.configurations(snapshot)
+    buttons = "".join(
+        f"<button type='button' class='mir-button' data-choose='steps:{escape(name)}' "
+        f"aria-current='{str(name == chosen).lower()}'>{escape(name)}</button> "
+        for name in names
+    )
+    walked = steps.steps_html(steps.Walkthrough.of(snapshot, chosen)) if chosen in names else ""
+    hint = "<span class='mir-none'>choose what to step through, event by event:</span> "
+    return f"<div class='mir-step-choice'>{hint}{buttons}</div>{walked}" if names else ""
 
 
 def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:

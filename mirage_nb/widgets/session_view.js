@@ -1,6 +1,6 @@
 // Puts the HTML sections of a session into the page and tells the kernel what the reader does.
 // The sections are made (and escaped) in Python, see mirage_nb/viz/html.py and mirage_nb/widgets/actions.py; here
-// they are only placed. mirage_nb/viz/explorer.js and sections.js stand in front of this text.
+// they are only placed. mirage_nb/viz/explorer.js, steps.js and sections.js stand in front of this text.
 
 // What stands below each other; a list in a list is a column. Results come first; a title makes a closed section.
 const LAYOUT = [
@@ -8,6 +8,7 @@ const LAYOUT = [
   { className: "mir-results", columns: [["candidates", "messages"], ["candidate"]] },
   { sections: ["compared", "controls", "editor", "answer"] },
   { title: "what the search did", sections: ["counters"], columns: [["chart"], ["history"]] },
+  { title: "step through the search", sections: ["steps"] },
   { title: "verifier outcomes", sections: ["outcomes", "rejected"] },
   { title: "prefixes", className: "mir-walk", columns: [["prefixes"], ["prefix"]] },
 ];
@@ -118,7 +119,8 @@ function render({ model, el }) {
       ends[name]?.();
       replaceSection(section, model.get(name), order);
       hideEmpty(section);
-      ends[name] = attachExplorers(section);
+      const [explorers, steppers] = [attachExplorers(section), attachSteps(section)];
+      ends[name] = () => { explorers(); steppers(); };
       keepKeys(section);
     };
     show();

@@ -24,10 +24,11 @@ from IPython.core.getipython import get_ipython
 from IPython.display import DisplayHandle, display
 
 from mirage_nb.ir.text import print_graph
+from mirage_nb.lang import TensorProgram
 from mirage_nb.optimize import Options
 from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.targets import Target
-from mirage_nb.viz import compare, explorer, export, html
+from mirage_nb.viz import compare, explorer, export, html, steps
 from mirage_nb.viz.history import History
 from mirage_nb.viz.mugraph import mugraph_svg, png_bundle
 from mirage_nb.viz.outcomes import outcomes_html, rejected_html
@@ -83,7 +84,8 @@ class SessionView(anywidget.AnyWidget):
         budget_seconds: the seconds that the search may take, shown against the seconds it took.
     """
 
-    _esm = explorer.SCRIPT + export.SECTIONS_SCRIPT + _FILES.joinpath("session_view.js").read_text(encoding="utf-8")
+    _scripts = (explorer.SCRIPT, steps.SCRIPT, export.SECTIONS_SCRIPT)
+    _esm = "".join(_scripts) + _FILES.joinpath("session_view.js").read_text(encoding="utf-8")
     _css = STYLE + html.CSS + _FILES.joinpath("session_view.css").read_text(encoding="utf-8")
 
     state = traitlets.Unicode("waiting").tag(sync=True)
@@ -104,6 +106,7 @@ class SessionView(anywidget.AnyWidget):
     editor = traitlets.Unicode("").tag(sync=True)
     prefixes = traitlets.Unicode("").tag(sync=True)
     prefix = traitlets.Unicode("").tag(sync=True)
+    steps = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, session: Watched, *, budget_seconds: float | None = None) -> None:
         super().__init__()
@@ -113,6 +116,7 @@ class SessionView(anywidget.AnyWidget):
         self._chosen_candidate: str | None = None
         self._chosen_prefix = ""
         self._chosen_rejected = ""
+        self._stepped = ""
         self._compare_with = ""
         self._submitted: dict[str, Candidate] = {}
         self._history = History()
@@ -137,6 +141,11 @@ class SessionView(anywidget.AnyWidget):
         """What the session searches for now, if it says so."""
         return getattr(self._session, "target", None)
 
+    @property
+    def _program(self) -> TensorProgram | None:
+        """What it searches for, if it was written as a text."""
+        return getattr(self._session, "program", None)
+
     def __repr__(self) -> str:
         return f"<SessionView of {self._session.snapshot().name or 'session'}: {self.state}>"
 
@@ -156,6 +165,7 @@ class SessionView(anywidget.AnyWidget):
             target=self._target,
             peer=self._peer(),
             moments=self._history.moments,
+            program=self._program,
         )
         return {
             "text/plain": snapshot_text(snapshot, self._budget_seconds, stage),
@@ -315,13 +325,15 @@ class SessionView(anywidget.AnyWidget):
 
     def _candidate(self, chosen: Candidate, whole: bool, options: Options | None, pinned: bool) -> str:
         buttons = candidate_buttons(self._actions, chosen.digest, self._compare_with == chosen.digest, pinned)
-        return html.candidate_html(chosen, self._target if whole else None, options, buttons)
+        return html.candidate_html(chosen, self._target if whole else None, options, buttons, self._program)
 
     def _show_prefixes(self, snapshot: Snapshot) -> None:
         opened = next((p for p in snapshot.prefixes if key(p) == self._chosen_prefix), None)
         if self._changed("prefixes", (snapshot.prefixes, self._chosen_prefix)):
             self.prefixes = html.prefixes_html(snapshot, self._chosen_prefix)
             self.prefix = html.prefix_html(opened, snapshot.prefixes) if opened else ""
+        if self._changed("steps", (snapshot.prefixes, snapshot.state in LIVE, self._stepped)):
+            self.steps = html.steps_html(snapshot, self._stepped)
 
     def _opened(self, snapshot: Snapshot) -> Candidate | None:
         return self._named(snapshot, self._chosen_candidate or "") or snapshot.best
@@ -352,6 +364,8 @@ class SessionView(anywidget.AnyWidget):
                 self._chosen_candidate = identity
             elif kind == "prefix":
                 self._chosen_prefix = identity
+            elif kind == "steps":
+                self._stepped = identity
             elif kind == "rejected":
                 self._chosen_rejected = "" if self._chosen_rejected == identity else identity
             elif action == "compare":

@@ -17,6 +17,10 @@ import pytest
 pytest.importorskip("anywidget")
 pytest.importorskip("matplotlib")
 
+from mirage_nb.ir.text import parse_graph
+from mirage_nb.lang import parse
+from mirage_nb.targets import find_target
+from mirage_nb.viz.explorer import explorer_page
 from mirage_nb.widgets import ExplorerView, SessionView
 from tests.browser.conftest import OPEN
 from tests.browser.fake_session import FakeSession, rejected
@@ -141,6 +145,71 @@ def test_it_talks_through_the_model_alone_and_leaves_nothing(new_page: Callable[
     assert tab.evaluate("window.listeners()") > 0
     tab.evaluate("window.unmount()")
     assert tab.evaluate("window.listeners()") == 0
+
+
+def test_a_search_is_stepped_through_forwards_and_backwards(
+    new_page: Callable[..., Any], view: SessionView, tmp_path: Path
+) -> None:
+    for width, host in ((1280, HOSTS[0]), (1920, HOSTS[3])):
+        tab = new_page(width, host.dark)
+        mount(tab, host, view)
+        tab.wait_for_selector("#live .mir-explorer.mir-ready")
+        tab.evaluate(OPEN)
+        tab.locator("#live [data-choose='steps:loop over b']").click()
+        assert tab.evaluate("window.sent.at(-1)") == {"choose": "steps:loop over b"}
+        view._receive(None, {"choose": "steps:loop over b"}, None)
+        view._show(view._session.snapshot(), slow=True, rare=True)
+        tab.evaluate("(html) => model.set('steps', html)", view.steps)
+        stepper = tab.locator("#live .mir-stepper.mir-ready")
+        told, shown = stepper.locator("output"), stepper.locator(".mir-step-events > li:visible")
+        for _ in range(4):
+            stepper.locator("[data-step=next]").click()
+        assert told.inner_text().startswith("event 5 of ") and shown.count() == 1
+        assert "no term has 2·X" in shown.inner_text() and "pruned: expression" in shown.inner_text()
+        assert stepper.locator("[data-count=kept]").inner_text() == "4"
+        assert stepper.locator("[data-only].mir-now").count() == 1 and stepper.locator(".mir-read").count() == 1
+        stepper.locator("[data-step=back]").click()
+        assert told.inner_text().startswith("event 4 of ") and stepper.locator("[data-count=kept]").inner_text() == "4"
+        assert stepper.locator("[data-born].mir-now title").first.text_content() == "Matmul: Σb X·W"
+        tab.evaluate("(html) => model.set('steps', html + ' ')", view.steps)
+        assert told.inner_text().startswith("event 4 of "), "a section that is drawn anew goes on where it was"
+        tab.screenshot(path=tmp_path / f"steps-{host.name}-{width}.png", full_page=True)
+        assert tab.evaluate(OUTSIDE) == [] and tab.evaluate(UNNAMED) == [] and tab.evaluate(CONTRAST) == {}
+        tab.close()
+
+
+TEXT = "X: f16[16, 64]\nW: f16[64, 64]\nE = exp(X)\nreturn E @ W"
+FUSED = """mugraph 1
+input %0 X f16[16, 64]
+input %1 W f16[64, 64]
+%2 = Graph(%0, %1) grid=[2] loop=4 {
+  %0 = InIter arg=0 imap=[*] fmap=1
+  %1 = InIter arg=1 imap=[1] fmap=0
+  %2 = EwExp(%0)
+  %3 = Matmul(%2, %1)
+  %4 = Accum(%3) kind=sum
+  OutSaver(%4) omap=[1]
+}
+output %2 O
+"""
+
+
+def test_program_picture_and_source_light_each_other(new_page: Callable[..., Any], tmp_path: Path) -> None:
+    tab = new_page(1280)
+    tab.set_content(explorer_page(parse_graph(FUSED), find_target("h200"), program=parse(TEXT)))
+    tab.wait_for_selector(".mir-explorer.mir-ready")
+    line = "document.querySelectorAll('.mir-program .mir-line')"
+    for number, operator in ((2, "EwExp"), (3, "Matmul")):
+        tab.locator(".mir-program .mir-line").nth(number).hover()
+        lit = tab.evaluate("[...document.querySelectorAll('.mir-canvas .mir-lit > title')].map((t) => t.textContent)")
+        assert any(operator in title for title in lit), (operator, lit)
+        assert tab.locator(".mir-source .mir-lit").count() > 0
+    tab.evaluate(f"{line}.forEach((node) => node.classList.remove('mir-lit'))")
+    tab.locator(".mir-canvas [data-op='0.2']").hover()
+    assert tab.evaluate(f"[...{line}].map((node) => node.classList.contains('mir-lit'))")[2]
+    tab.locator(".mir-source .mir-line[data-ops*='0.3']").last.hover()
+    assert tab.evaluate(f"[...{line}].map((node) => node.classList.contains('mir-lit'))")[3]
+    tab.screenshot(path=tmp_path / "three.png", full_page=True)
 
 
 @pytest.mark.parametrize("host", [HOSTS[0], HOSTS[2]], ids=lambda host: host.name)
