@@ -30,7 +30,7 @@ CSS = _FILES.joinpath("steps.css").read_text(encoding="utf-8")
 
 GRAPHS = 8
 """Verified muGraphs that are shown, and as many refuted ones; each brings a picture."""
-WIDTH, HEIGHT, GAP_X, GAP_Y, PAD, HEAD = 118.0, 30.0, 34.0, 9.0, 8.0, 46.0
+WIDTH, HEIGHT, GAP_X, GAP_Y, PAD, HEAD = 140.0, 34.0, 34.0, 9.0, 8.0, 50.0
 LABEL = 18
 """Longest text of a value in the map."""
 ENDS = {"refuted": "loop", "verified": "block"}
@@ -226,8 +226,8 @@ def _box(prefix: Prefix, at: tuple[float, float]) -> Iterator[str]:
     short = text if len(text) <= LABEL else text[: LABEL - 1] + "…"
     yield svg.element("title", escape(f"{prefix.operator}: {text}"))
     yield svg.rect(x, y, WIDTH, HEIGHT, f"op value {COLOUR[prefix.outcome]}", 5)
-    yield svg.label(prefix.operator, x + WIDTH / 2, y + 10.0, 11.0, anchor="middle")
-    yield svg.label(short, x + WIDTH / 2, y + 22.0, 9.5, cls="soft", anchor="middle")
+    yield svg.label(prefix.operator, x + WIDTH / 2, y + 10.5, 11.5, anchor="middle")
+    yield svg.label(short, x + WIDTH / 2, y + 24.0, 11.0, cls="soft", anchor="middle")
 
 
 _STYLE = (
