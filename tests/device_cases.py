@@ -430,8 +430,9 @@ def _matmul_tma(k: int = 512, n: int = 128) -> Case:
     return Case("matmul by TMA", "matmul_tma.cu", "matmul", (n // 64, 1, 1), (160, 1, 1), shared, args)
 
 
-def wgmma_case(columns: int, a_order: str, b_order: str, *, element: str = "f16", registers: bool = False) -> Case:
-    """One warpgroup: every width, both orders of both operands, a in registers."""
+def wgmma_case(columns: int, a_order: str, b_order: str, *, element: str = "f16", registers: bool = False,
+               overwrites: bool = False) -> Case:  # fmt: skip
+    """One warpgroup: every width, both orders of both operands, a in registers; sums that the first product begins."""
     k = 192
     a, b = _normal(64, k), _normal(k, columns)
     stored: list[Array] = []
@@ -454,8 +455,9 @@ def wgmma_case(columns: int, a_order: str, b_order: str, *, element: str = "f16"
         f"-DB_ORDER={b_order}",
         f"-DELEMENT={element}",
     )
-    options += (f"-DA_REGISTERS={int(registers)}",)
+    options += (f"-DA_REGISTERS={int(registers)}", f"-DOVERWRITES={int(overwrites)}")
     name = f"wgmma {columns} {element}, a {'in registers' if registers else a_order}, b {b_order}"
+    name += ", overwrites" * overwrites
     shared = 64 * 128 * (1 - -columns // 64)
     args = (a_map, b_map, Out(expected, 1e-4, 1e-3), k)
     return Case(name, "wgmma.cu", "matmul", (1, 1, 1), (128, 1, 1), shared, args, options)
@@ -489,6 +491,6 @@ HOPPER: tuple[Case, ...] = (
     wgmma_case(64, "K", "K", element="bf16"), wgmma_case(128, "K", "MN", registers=True),
     wgmma_case(256, "MN", "MN", element="bf16"), wgmma_case(80, "K", "K"), wgmma_case(192, "K", "MN", element="bf16"),
     wgmma_case(224, "K", "K"), wgmma_case(112, "MN", "K", element="bf16"), _roles(),
-    _wgmma_tf32(32), _wgmma_tf32(64), _wgmma_tf32(128),
+    _wgmma_tf32(32), _wgmma_tf32(64), _wgmma_tf32(128), wgmma_case(48, "K", "K", overwrites=True),
 )  # fmt: skip
 """Kernels for sm_90a."""

@@ -12,7 +12,8 @@ from math import prod
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
 from mirage_nb.codegen.reach import Reaches, reaches
-from mirage_nb.codegen.tile_program import LINE_BYTES, ProgramText
+from mirage_nb.codegen.tile_names import LINE_BYTES
+from mirage_nb.codegen.tile_program import ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.sizes import sized

@@ -33,7 +33,7 @@ class TexelValueText(ValueText):
         super().__init__(out, program, statements, ends)
         self.rows, self.columns = held[0].shape
         self.row_axis, self.column_axis = held[0].axes
-        self.registers = {tile.name for tile in held}
+        self.registers = {tile.name: tile for tile in held}
         self.texel = row.texel
         self.run = run_of(row.texel.result, "j")
 

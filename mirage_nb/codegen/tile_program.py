@@ -14,6 +14,9 @@ from dataclasses import dataclass, field, replace
 from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
 from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
 from mirage_nb.codegen.texel_values import TexelValueText
+from mirage_nb.codegen.tile_names import LINE_BYTES, c_index
+from mirage_nb.codegen.tile_products import ProductText
+from mirage_nb.codegen.tile_registers import RegisterText, declared
 from mirage_nb.codegen.tile_values import ValueText
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.optimize.overlap import Overlap
@@ -21,6 +24,7 @@ from mirage_nb.tile.groups import GROUPS, ROWS
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     GROUP,
+    LANES,
     PART,
     Acquire,
     Await,
@@ -34,20 +38,22 @@ from mirage_nb.tile.program import (
     Product,
     Program,
     Read,
+    Reduce,
     Release,
     Role,
+    Set,
     Statement,
     Store,
     Tile,
+    Turn,
     Walk,
+    Yield,
     flat,
-    inner,
+    register_tiles,
 )
 
-PANEL = 64
-"""Elements of 16 bits across a panel."""
-LINE_BYTES = 128
-"""Of a row of a panel."""
+TURN = 1
+"""The named barrier of a role's first group; those of the others follow."""
 REGISTERS_OF_MULTIPROCESSOR = 65536
 REGISTER_UNIT = 8
 
@@ -63,12 +69,6 @@ class MapBox:
     box: tuple[int, int]
 
 
-def c_index(index: Index) -> str:
-    """The C expression of an index; it needs brackets inside a product."""
-    parts = [name if factor == 1 else f"{name} * {factor}" for name, factor in index.terms]
-    return " + ".join([*parts, *([str(index.const)] if index.const or not parts else [])])
-
-
 def start(tile: Tile, at: tuple[Index, ...]) -> tuple[Index, Index]:
     """Row and column of a box in a global tensor seen as a matrix: its last dimension is the columns."""
     row = Index()
@@ -77,18 +77,26 @@ def start(tile: Tile, at: tuple[Index, ...]) -> tuple[Index, Index]:
     return row, at[-1]
 
 
+Value = Number | Read | Map | Reduce | Set | Store
+
+
 @dataclass(slots=True)
 class ProgramText:
-    """Writes one kernel. `uncommitted`: products were printed that no group has yet; `role`: whose code it is.
-    `reaches`: how far its tensors go that end where a size does, which is known at launch."""
+    """Writes one kernel. `reaches`: how far its tensors go that end where a size does, which is known at launch. role:
+    whose code it is. held: stages of every ring that were awaited and not handed back. defined: values so far."""
 
     name: str
     program: Program
     overlap: Overlap
     reaches: Reaches = field(default_factory=Reaches)
     out: Writer = field(default_factory=Writer)
-    uncommitted: bool = False
     role: str = ""
+    held: dict[str, int] = field(default_factory=dict)
+    defined: dict[str, Number | Map | Reduce] = field(default_factory=dict)
+    products: ProductText = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.products = ProductText(self.out, self.program)
 
     def text(self) -> str:
         """The whole function."""
@@ -185,6 +193,7 @@ class ProgramText:
         used = {s.pipeline for s in flat(statements) if isinstance(s, Acquire | Await)}
         if not copies:
             self._rings(statements, used)
+            self._registers(role)
             self._body(statements)
             return
         with out.block(f"if (warp == {first} && lane == 0)"):
@@ -196,36 +205,67 @@ class ProgramText:
     def _rings(self, statements: tuple[Statement, ...], used: set[str]) -> None:
         for ring in self.program.pipelines:
             if ring.name in used:
-                self.out.line(f"int {ring.name}_stage = 0, {ring.name}_phase = 0;")
+                self.out.line(f"int {ring.name}_stage = 0, {ring.name}_phase = 0, {ring.name}_slot = 0;")
             if any(isinstance(s, Release) and s.pipeline == ring.name for s in flat(statements)):
                 self.out.line(f"int {ring.name}_kept = 0;  // the oldest stage that is not handed back")
 
-    def _body(self, statements: tuple[Statement, ...], counter: str = "", held: int = 0) -> None:
-        """Statements of one level; `held`: stages that the loop before them has left unreleased."""
-        values: list[Number | Read | Map | Store] = []
-        for statement in statements:
+    def _registers(self, role: Role) -> None:
+        """Tiles in registers, and who has the first turn."""
+        statements = tuple(flat(self.program.statements(role.name)))
+        derived = {s.result for s in self._derived()}
+        for tile in dict.fromkeys(tile for s in statements for tile in register_tiles(self.program, s)):
+            if tile.name not in derived:
+                self.out.line(declared(tile))
+        if any(isinstance(s, Turn) for s in statements):
+            with self.out.block(f"if ({PART} == {role.parts - 1})"):
+                self.out.line(f"barrier_arrive({TURN}, {2 * GROUP * LANES});")
+
+    def _body(self, statements: tuple[Statement, ...], counter: str = "") -> None:
+        """Statements of one level."""
+        waiting: list[Value] = []
+        registers = RegisterText(self.out, self.program, self.defined)
+
+        def compute() -> None:
+            for value in waiting:
+                assert isinstance(value, Number | Map | Reduce | Set)
+                registers.write(value)
+            waiting.clear()
+
+        for place, statement in enumerate(statements):
+            if not isinstance(statement, Product):
+                self.products.commit()
             if isinstance(statement, Number | Read | Map | Store):
-                values.append(statement)
+                waiting.append(statement)
                 continue
+            compute()
             match statement:
                 case Walk():
                     with self._walk(statement):
                         self._body(statement.body)
                 case Loop():
-                    name = statement.counter
-                    head = f"for (int {name} = 0; {name} < {statement.count}; ++{name})"
-                    with self.out.block(head):
-                        self._body(statement.body, name)
-                        for ring in (s.pipeline for s in statement.body if isinstance(s, Acquire)):
-                            self._advance(self.program.pipeline(ring))
-                    left = [s.behind for s in inner(statement) if isinstance(s, Release)]
-                    held = min(left[-1], statement.count) if left else 0
+                    self._loop(statement)
                 case Release():
-                    self._release(statement, counter, held)
+                    self._release(statement, counter)
+                case Reduce() | Set():
+                    registers.write(statement)
+                case Clear() if self._derived():
+                    self._clear(statement.result)
+                case Clear():
+                    if not self._overwritten(statement, statements[place + 1 :]):
+                        registers.clear(statement)
+                case Product() if statement.instruction in GROUPS:
+                    self._derived_product(statement)
+                case Product():
+                    before = statements[place - 1] if place else None
+                    fresh = isinstance(before, Clear) and self._overwritten(before, statements[place:])
+                    self.products.write(statement, fresh=fresh)
                 case _:
                     self._statement(statement)
-        if values:
-            self._values(tuple(values))
+        self.products.commit()
+        if any(isinstance(value, Store) for value in waiting):
+            self._values(tuple(v for v in waiting if not isinstance(v, Reduce | Set)))
+        else:
+            compute()
 
     def _values(self, values: tuple[Number | Read | Map | Store, ...]) -> None:
         """What stands behind the products of a role."""
@@ -240,6 +280,29 @@ class ProgramText:
         """The products of this role whose operands are loaded into registers by instructions of their own."""
         products = (s for s in flat(self.program.statements(self.role)) if isinstance(s, Product))
         return [s for s in products if s.instruction in GROUPS]
+
+    def _clear(self, name: str) -> None:
+        """Zeros for such products, whose registers lie as their instruction has them."""
+        row = next(ROWS[s.instruction] for s in self._derived() if s.result == name)
+        count, base = row.texel.result.count, row.texel.source.result.count
+        self.out.line(f"float {name}[{count // base}][{base}] = {{}};")
+
+    def _overwritten(self, clear: Clear, behind: tuple[Statement, ...]) -> bool:
+        """Whether the next statement is a product that needs no zeros to add to."""
+        product = behind[0] if behind else None
+        if not isinstance(product, Product) or product.result != clear.result:
+            return False
+        return self.program.tile(product.left).place is Place.SHARED and not self._derived()
+
+    def _loop(self, loop: Loop) -> None:
+        """The body as it is printed once is the one behind many: groups of the iteration before are on their way."""
+        name = loop.counter
+        entered = dict(self.held)
+        self.products.enter(loop.body)
+        with self.out.block(f"for (int {name} = 0; {name} < {loop.count}; ++{name})"):
+            self._body(loop.body, name)
+        for release in (s for s in loop.body if isinstance(s, Release)):
+            self.held[release.pipeline] = min(entered.get(release.pipeline, 0) + loop.count, release.behind)
 
     @contextmanager
     def _walk(self, walk: Walk) -> Iterator[None]:
@@ -302,93 +365,56 @@ class ProgramText:
                 ring = self.program.pipeline(name)
                 out.line(f"mbarrier_wait({name}_empty + {name}_stage, {name}_phase ^ 1);")
                 out.line(f"mbarrier_arrive_expect_tx({name}_full + {name}_stage, {ring.nbytes});")
+                out.line(f"{name}_slot = {name}_stage;")
+                self._advance(ring)
             case Copy():
                 self._copy(statement)
             case Await(name):
                 out.line(f"mbarrier_wait({name}_full + {name}_stage, {name}_phase);")
-                out.line(f"const int {name}_slot = {name}_stage;")
+                out.line(f"{name}_slot = {name}_stage;")
                 self._advance(self.program.pipeline(name))
-            case Clear(name):
-                tile = self.program.tile(name)
-                rows = {ROWS[s.instruction] for s in self._derived() if s.result == name}
-                count, base = tile.shape[0] // 64 * tile.shape[1] // 2, tile.shape[1] // 2
-                for row in rows:
-                    count, base = row.texel.result.count, row.texel.source.result.count
-                out.line(f"float {name}[{count // base}][{base}] = {{}};")
-            case Product():
-                self._product(statement)
+                self.held[name] = self.held.get(name, 0) + 1
+            case Turn():
+                out.line(f"barrier_sync({TURN} + {PART}, {2 * GROUP * LANES});")
+            case Yield():
+                parts = next(r.parts for r in self.program.roles if statement in flat(self.program.statements(r.name)))
+                out.line(f"barrier_arrive({TURN} + ({PART} + 1) % {parts}, {2 * GROUP * LANES});")
             case _:
                 raise AssertionError(statement)
-
-    def _ring_of(self, tile: str) -> Pipeline:
-        return next(ring for ring in self.program.pipelines if tile in ring.tiles)
 
     def _copy(self, copy: Copy) -> None:
         """A tile is a box for each of its panels."""
         target = self.program.tile(copy.target)
-        ring = self._ring_of(copy.target).name
+        ring = self.products.ring_of(copy.target).name
         row, column = start(self.program.tile(copy.source), copy.at)
         panel = LINE_BYTES // target.dtype.size
         panels, size = target.shape[1] // panel, target.shape[0] * panel
         with self.out.unrolled("p", panels) as p:
-            to = f"{target.name} + {ring}_stage * {target.elements}" + (f" + {p} * {size}" if panels > 1 else "")
+            to = f"{target.name} + {ring}_slot * {target.elements}" + (f" + {p} * {size}" if panels > 1 else "")
             across = c_index(column) + (f" + {p} * {panel}" if panels > 1 else "")
-            full = f"{ring}_full + {ring}_stage"
+            full = f"{ring}_full + {ring}_slot"
             self.out.line(f"tma_load_2d({to}, map_{target.name}, {full}, {across}, {c_index(row)});")
 
-    def _product(self, product: Product) -> None:
-        """All of the slot's summed elements, 16 by 16, for every 64 rows of this part."""
-        out, program = self.out, self.program
-        instruction, result = ROWS[product.instruction], program.tile(product.result)
-        left, right = program.tile(product.left), program.tile(product.right)
-        ring = self._ring_of(product.left).name
-        if product.instruction in GROUPS:
-            writer = WideProduct if instruction.texel.left is None else TexelProduct
-            writer(out, program, product, f"{ring}_slot", (c_index(product.row), c_index(product.column))).emit()
-            return
-        summed = right_axis(left, right)
-        subtiles, depth = result.shape[0] // instruction.m, left.shape[left.axes.index(summed)]
-        if not self.uncommitted:
-            accumulators = dict.fromkeys(s.result for s in self._all() if isinstance(s, Product))
-            for name in accumulators:
-                with out.unrolled("i", program.tile(name).shape[0] // instruction.m) as i:
-                    out.line(f"wgmma_fence({name}[{i}]);")
-        self.uncommitted = True
-        majors = [("K" if tile.axes[-1] == summed else "MN") for tile in (left, right)]
-        steps = [instruction.k if m == "K" else instruction.k * PANEL for m in majors]
-        # Rows of the left tile lie 64 elements apart, or panels of 64 of them lie a whole panel apart.
-        unit = PANEL if majors[0] == "K" else left.shape[0]
-        at = c_index(product.row * unit)
-        base = f"{left.name} + {ring}_slot * {left.elements}" + (f" + {at}" if at != "0" else "")
-        with out.unrolled("k16", depth // instruction.k) as k, out.unrolled("i", subtiles) as i:
-            below = f" + {i} * {instruction.m * unit}" if subtiles > 1 else ""
-            a = f"wgmma_descriptor<Major::{majors[0]}>({base}{below} + {k} * {steps[0]}, {left.shape[0] * LINE_BYTES})"
-            at = c_index(product.column * (PANEL if majors[1] == "K" else right.shape[0]))
-            b_base = f"{right.name} + {ring}_slot * {right.elements}" + (f" + {at}" if at != "0" else "")
-            b = f"wgmma_descriptor<Major::{majors[1]}>({b_base} + {k} * {steps[1]}, {right.shape[0] * LINE_BYTES})"
-            kinds = f"{c_type(left.dtype)}, Major::{majors[0]}, Major::{majors[1]}"
-            function = instruction.function.removesuffix(">")
-            out.line(f"{function}, {kinds}>({product.result}[{i}], {a}, {b});")
+    def _derived_product(self, product: Product) -> None:
+        writer = WideProduct if ROWS[product.instruction].texel.left is None else TexelProduct
+        slot = f"{self.products.ring_of(product.left).name}_slot"
+        writer(self.out, self.program, product, slot, (c_index(product.row), c_index(product.column))).emit()
 
-    def _release(self, release: Release, counter: str, held: int) -> None:
+    def _release(self, release: Release, counter: str) -> None:
         """Stages go back in the order in which they were awaited."""
         out, ring = self.out, self.program.pipeline(release.pipeline)
-        if self.uncommitted:
-            out.line("wgmma_commit();")
-            self.uncommitted = False
-        derived = bool(self._derived())
-        if derived and (counter or held):
+        derived, held = bool(self._derived()), self.held.get(release.pipeline, 0)
+        if derived and (counter or held > release.behind):
             out.line("fence_proxy_async();")  # what was loaded from the stage has come
             out.line("warp_sync();")
-        for name in () if derived else dict.fromkeys(s.result for s in self._all() if isinstance(s, Product)):
-            tile = self.program.tile(name)
-            with out.unrolled("i", tile.shape[0] // 64) as i:
-                out.line(f"wgmma_wait<{release.behind}>({name}[{i}]);")
+        elif not derived:
+            self.products.wait(release)
         behind = f"{counter} >= {release.behind}" if counter and release.behind else ""
-        for _ in range(1 if counter else held):
+        for _ in range(1 if counter else held - release.behind):
             with out.block(f"if ({behind})" if behind else ""):
                 out.line(f"if (lane == 0) mbarrier_arrive({ring.name}_empty + {ring.name}_kept);")
                 self._advance(ring, "kept")
+        self.held[ring.name] = release.behind
 
 
 def _product(counts: list[str]) -> str:
@@ -401,9 +427,3 @@ def _product(counts: list[str]) -> str:
             names.append(count)
     parts = [*names, *([str(number)] if number > 1 or not names else [])]
     return parts[0] if len(parts) == 1 else f"({' * '.join(parts)})"
-
-
-def right_axis(left: Tile, right: Tile) -> str:
-    """The axis along which two tiles are multiplied."""
-    (axis,) = set(left.axes) & set(right.axes)
-    return axis

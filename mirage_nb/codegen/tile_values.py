@@ -52,12 +52,17 @@ class ValueText:
         self.out, self.program, self.statements, self.ends = out, program, statements, ends
         self.stores = [s for s in statements if isinstance(s, Store)]
         self.reads = [s for s in statements if isinstance(s, Read)]
-        held = [t for t in program.tiles if t.place is Place.REGISTER]
-        self.rows, self.columns = held[0].shape
-        self.row_axis, self.column_axis = held[0].axes
-        self.registers = {t.name for t in held}
+        self.registers = {t.name: t for t in program.tiles if t.place is Place.REGISTER}
+        whole = next(t for t in self.registers.values() if t.name in self._read() and len(t.shape) > 1)
+        self.rows, self.columns = whole.shape
+        self.row_axis, self.column_axis = whole.axes
         self.group = TOGETHER if self.columns % (TOGETHER * FRAGMENT) == 0 else 2
         self.most = self._counters()
+
+    def _read(self) -> set[str]:
+        """The names that are computed with, or stored."""
+        found = {s.value for s in self.stores}
+        return found.union(*(s.operands for s in self.statements if isinstance(s, Map)))
 
     def _counters(self) -> dict[str, int]:
         """The largest value of every counter."""
@@ -113,7 +118,7 @@ class ValueText:
                 out.line(f"float y_{store.target}[2];")
             with out.unrolled("e", 2) as e:
                 place = f"[{i}][4 * ({self.group} * {j} + {q}) + 2 * {h} + {e}]"
-                self._elements(place, e)
+                self._elements(place, f"[{i}][{h}]", e)
             for store in self.stores:
                 element = c_type(self.program.tile(store.target).dtype)
                 if moved[store].wide:
@@ -128,10 +133,10 @@ class ValueText:
                 with self._when(access.inside):
                     out.line(f"store_words({access.tile.name} + {access.offset}, w_{store.target});")
 
-    def _elements(self, place: str, e: str) -> None:
+    def _elements(self, place: str, row: str, e: str) -> None:
         """One column: every value once."""
         out = self.out
-        text: dict[str, str] = {name: f"{name}{place}" for name in self.registers}
+        text = {name: f"{name}{place if len(tile.shape) > 1 else row}" for name, tile in self.registers.items()}
         for statement in self.statements:
             match statement:
                 case Number(name, value):

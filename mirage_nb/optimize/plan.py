@@ -13,6 +13,8 @@ from fractions import Fraction
 
 from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind, TensorType
+from mirage_nb.optimize.attention import find_attention
+from mirage_nb.optimize.attention_program import attention_program
 from mirage_nb.optimize.held import Held, find_held
 from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
@@ -222,9 +224,7 @@ def plan_block(
     those of the block graph. Raises TargetError."""
     literal_args = frozenset(literals or ())
     if options.specialised and private:
-        found = find_product(block, literal_args)
-        given = Given(outputs or block.output_types, literals or {}, options.precision)
-        program = product_program(found, target, given) if found is not None else None
+        program = _program(block, target, Given(outputs or block.output_types, literals or {}, options.precision))
         if program is not None:
             return _plan_program(block, program, options)
     options = replace(options, specialised=False)
@@ -253,6 +253,16 @@ def plan_block(
         f"a block needs {planned.shared_bytes} bytes of shared memory; {target.name} has {available}",
         hint="use a larger grid or a larger for-loop range",
     )
+
+
+def _program(block: BlockGraph, target: Target, given: Given) -> Program | None:
+    """The block as a tile program, if it is one of products."""
+    numbers = frozenset(given.numbers)
+    if (product := find_product(block, numbers)) is not None:
+        return product_program(product, target, given)
+    if (attention := find_attention(block, numbers)) is not None:
+        return attention_program(attention, target, given)
+    return None
 
 
 def _plan_program(block: BlockGraph, program: Program, options: Options) -> BlockPlan:

@@ -73,7 +73,7 @@ class Region:
         return Tiling(1, self.rows, columns, depth, False, split)
 
 
-class _Kind(enum.Enum):
+class Shift(enum.Enum):
     """What a shift by the running maximum does to a value."""
 
     PLAIN = 0
@@ -86,8 +86,8 @@ class _Kind(enum.Enum):
     """It is divided by exp(shift)."""
 
 
-_Status = tuple[_Kind, int | None]
-_PLAIN: _Status = (_Kind.PLAIN, None)
+Status = tuple[Shift, int | None]
+UNSHIFTED: Status = (Shift.PLAIN, None)
 
 
 def find_region(block: BlockGraph, warps: int) -> Region | None:
@@ -150,7 +150,7 @@ class _Body:
         self.block = block
         self.first = [values[0] if values else -1 for _, values in block.definitions()]
         self.values = [values for _, values in block.definitions()]
-        self.status: dict[int, _Status] = {}
+        self.status: dict[int, Status] = {}
         self.leaves: set[int] = set()
         self.invariant: set[int] = set()
         self.ops: list[int] = []
@@ -221,13 +221,13 @@ class _Body:
         value = self.first[index]
         if left in self.leaves:
             self.keyed.add(value)
-            self.status[value] = _PLAIN
+            self.status[value] = UNSHIFTED
             return math.prod(types[left].shape[:-2]) == 1
         self.chained |= left in self.keyed
         self.partial.add(value)
         self.splittable &= left in self.keyed
         self.status[value] = self.status[left]
-        return self.status[left][0] in (_Kind.PLAIN, _Kind.SCALED)
+        return self.status[left][0] in (Shift.PLAIN, Shift.SCALED)
 
     def _reduction(self, index: int, op: Op) -> bool:
         (source,) = op.inputs
@@ -240,13 +240,13 @@ class _Body:
         if op.kind is OpKind.SUM:
             self.partial.add(value)
             self.status[value] = self.status[source]
-            return kind in (_Kind.PLAIN, _Kind.SCALED)
+            return kind in (Shift.PLAIN, Shift.SCALED)
         if value in self.shifts:
-            self.status[value] = (_Kind.TOP, value)
+            self.status[value] = (Shift.TOP, value)
         else:
             self.partial.add(value)
-            self.status[value] = _PLAIN
-        return kind is _Kind.PLAIN
+            self.status[value] = UNSHIFTED
+        return kind is Shift.PLAIN
 
     def _accumulator(self, index: int, op: Op) -> bool:
         assert isinstance(op.attrs, AccumAttrs)
@@ -256,33 +256,33 @@ class _Body:
         source = op.inputs[0]
         if source in self.keyed:
             self.keyed.add(self.first[index])
-        elif source not in self.partial and found[0][0] is not _Kind.TOP:
+        elif source not in self.partial and found[0][0] is not Shift.TOP:
             self.splittable = False  # every key warp has all of it: adding copies up would count it twice
         match op.attrs.kind:
             case AccumKind.SUM:
-                return found[0] == _PLAIN
+                return found[0] == UNSHIFTED
             case AccumKind.MAX:
                 return self.block.types[op.inputs[0]].shape[-1] == 1 and found[0][0] in (
-                    _Kind.PLAIN,
-                    _Kind.TOP,
+                    Shift.PLAIN,
+                    Shift.TOP,
                 )
             case AccumKind.RESCALE:
-                return found == [(_Kind.SCALED, op.inputs[1]), (_Kind.TOP, op.inputs[1])]
+                return found == [(Shift.SCALED, op.inputs[1]), (Shift.TOP, op.inputs[1])]
             case _:
                 return False
 
     def _elementwise(self, index: int, op: Op) -> bool:
         if op.kind is not OpKind.FUSED and Trait.ELEMENTWISE not in OPS[op.kind].traits:
             return False
-        known = [_PLAIN if v in self.leaves else self.status[v] for v in op.inputs]
+        known = [UNSHIFTED if v in self.leaves else self.status[v] for v in op.inputs]
         if op.kind is OpKind.FUSED:
             assert isinstance(op.body, ThreadGraph)
-            inner: list[_Status | None] = list(known)
+            inner: list[Status | None] = list(known)
             for thread_op in op.body.ops:
-                inner.append(_shifted(thread_op, [inner[v] for v in thread_op.inputs]))
+                inner.append(shifted(thread_op.kind, [inner[v] for v in thread_op.inputs]))
             found = [inner[v] for v in op.body.outputs]
         else:
-            found = [_shifted(op, list(known))]
+            found = [shifted(op.kind, list(known))]
         keyed = any(v in self.keyed for v in op.inputs)
         for value, status in zip(self.values[index], found, strict=True):
             if status is None:
@@ -293,24 +293,24 @@ class _Body:
         return True
 
 
-def _shifted(op: Op, found: list[_Status | None]) -> _Status | None:
+def shifted(kind: OpKind, found: list[Status | None]) -> Status | None:
     """How an elementwise operator passes a shift on; None: the shift would change what it computes."""
     if any(status is None for status in found):
         return None
     known = [status for status in found if status is not None]
-    if all(status == _PLAIN for status in known):
-        return _PLAIN
+    if all(status == UNSHIFTED for status in known):
+        return UNSHIFTED
     kinds = [kind for kind, _ in known]
-    match op.kind:
-        case OpKind.SUB if kinds == [_Kind.PLAIN, _Kind.TOP]:
-            return _Kind.LOG, known[1][1]
-        case OpKind.EXP if kinds == [_Kind.LOG]:
-            return _Kind.SCALED, known[0][1]
-        case OpKind.MUL if sorted(k.value for k in kinds) == [_Kind.PLAIN.value, _Kind.SCALED.value]:
-            return next(status for status in known if status != _PLAIN)
-        case OpKind.DIV if kinds == [_Kind.SCALED, _Kind.PLAIN]:
+    match kind:
+        case OpKind.SUB if kinds == [Shift.PLAIN, Shift.TOP]:
+            return Shift.LOG, known[1][1]
+        case OpKind.EXP if kinds == [Shift.LOG]:
+            return Shift.SCALED, known[0][1]
+        case OpKind.MUL if sorted(k.value for k in kinds) == [Shift.PLAIN.value, Shift.SCALED.value]:
+            return next(status for status in known if status != UNSHIFTED)
+        case OpKind.DIV if kinds == [Shift.SCALED, Shift.PLAIN]:
             return known[0]
-        case OpKind.ADD | OpKind.SUB if kinds == [_Kind.SCALED] * 2 and known[0] == known[1]:
+        case OpKind.ADD | OpKind.SUB if kinds == [Shift.SCALED] * 2 and known[0] == known[1]:
             return known[0]
         case _:
             return None

@@ -22,11 +22,12 @@ from typing import TypeAlias
 
 from mirage_nb.ir import DType, OpKind
 from mirage_nb.ir.ops import Attrs
-from mirage_nb.tile.instructions import InstructionTile, Place
+from mirage_nb.tile.instructions import Place
 
 LANES = 32
 GROUP = 4
 """Warps that multiply together, and hand registers over together."""
+REGISTER_BYTES = 4
 PART = "part"
 """The counter of a role's groups of four warps, where it has several."""
 
@@ -179,9 +180,10 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """result += left @ right over all of the slots' summed extent, of the stage that was awaited. `row` and `column`:
-    where in the left tile's rows and the right tile's columns this group's part begins. rest: the shared tile in which
-    this group keeps the second piece of its left operand, where its instruction reads pieces from there."""
+    """result += left @ right over all of the tiles' summed extent; tiles in shared memory are those of the stage that
+    was awaited last. `row` and `column`: where in the left tile's rows and the right tile's columns this group's part
+    begins. rest: the shared tile in which this group keeps the second piece of its left operand, where its instruction
+    reads pieces from there."""
 
     instruction: str
     result: str
@@ -235,6 +237,35 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
+class Reduce:
+    """The sum or the largest of a value's elements along an axis, as far as this group's tile reaches."""
+
+    name: str
+    kind: OpKind
+    operand: str
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """A value goes to a register tile, rounded to the tile's type. A value that was computed from what the tile held
+    before is not used behind it, unless it has rows only."""
+
+    result: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Wait until it is this group's turn: the groups of a role take turns, in their order, beginning with the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """Hand the turn over to the next group of the role."""
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """A value goes to a global tensor, from `at` on; what lies beyond the tensor's end is dropped."""
 
@@ -243,7 +274,10 @@ class Store:
     at: tuple[Index, ...]
 
 
-Statement: TypeAlias = Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Map | Store
+Statement: TypeAlias = (
+    Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Map | Reduce | Set | Store
+    | Turn | Yield
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +344,22 @@ def flat(statements: tuple[Statement, ...]) -> Iterator[Statement]:
         yield from flat(inner(statement))
 
 
-def registers(program: Program, role: Role, table: dict[str, InstructionTile]) -> int:
-    """Of a thread of the role, for the register tiles that its products add to."""
-    held = {s.result: table[s.instruction].warps for s in flat(program.statements(role.name)) if isinstance(s, Product)}
-    return sum(-(-program.tile(name).elements // (LANES * warps)) for name, warps in held.items())
+def register_tiles(program: Program, statement: Statement) -> tuple[Tile, ...]:
+    """The register tiles that a statement multiplies, adds to or keeps."""
+    match statement:
+        case Product(_, result, left):
+            names: tuple[str, ...] = (result, left)
+        case Clear(result) | Set(result):
+            names = (result,)
+        case _:
+            return ()
+    return tuple(t for t in program.tiles if t.name in names and t.place is Place.REGISTER)
+
+
+def registers(program: Program, role: Role) -> int:
+    """Of a thread of the role, for its register tiles; what has rows only is in all four lanes of a row."""
+    held = {tile.name: tile for s in flat(program.statements(role.name)) for tile in register_tiles(program, s)}
+    return sum(
+        -(-tile.nbytes // (REGISTER_BYTES * LANES * GROUP)) if len(tile.shape) > 1 else tile.elements // (LANES)
+        for tile in held.values()
+    )

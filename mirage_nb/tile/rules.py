@@ -77,3 +77,27 @@ def stages(nbytes: Extent, memory: int) -> Any:
     """Stages of the ring: nbytes that land in one of them, of `memory` bytes that a block may take. Fewer than
     `SHALLOWEST` are too few."""
     return np.minimum(DEEPEST, np.floor_divide(memory - BARRIER_BYTES, nbytes))
+
+
+CHAINED_REGISTERS = {64: 192, 128: 192, 192: 128}
+"""By the rows of a block's tile: of a thread, for scores, weights and result of two chained products."""
+DEEPEST_CHAINED = 4
+"""Stages of keys and values at most."""
+
+
+def chained_stages(rows: Extent, keys: Extent, depth: Extent, columns: Extent, memory: int) -> Any:
+    """Stages of the rings of keys and of values, beside the queries."""
+    free = memory - BARRIER_BYTES - 2 * np.multiply(rows, depth)
+    return np.minimum(DEEPEST_CHAINED, np.floor_divide(free, 2 * np.multiply(keys, np.add(depth, columns))))
+
+
+def chained_fits(rows: Extent, keys: Extent, depth: Extent, columns: Extent, memory: int) -> Any:
+    """Whether a team multiplies `rows` of 16-bit elements by `keys`, and what comes of that by `columns`."""
+    threads = LANES * GROUP
+    held = HEIGHT * (np.add(keys, columns) + np.divide(keys, 2)) / threads
+    most = sum(np.where(np.equal(rows, height), room, 0) for height, room in CHAINED_REGISTERS.items())
+    known = np.isin(columns, WGMMA_COLUMNS) & np.isin(keys, WGMMA_COLUMNS) & np.equal(np.mod(keys, 16), 0)
+    return (
+        known & (held <= most) & np.equal(np.mod(depth, STEP), 0) & np.equal(np.mod(columns, STEP), 0)
+        & (chained_stages(rows, keys, depth, columns, memory) >= 2)
+    )  # fmt: skip

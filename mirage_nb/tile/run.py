@@ -12,13 +12,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import GraphError
-from mirage_nb.ir import AccumKind, ConstAttrs, OpKind
+from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, OpKind
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
@@ -36,12 +37,17 @@ from mirage_nb.tile.program import (
     Product,
     Program,
     Read,
+    Reduce,
     Release,
     Role,
+    Set,
     Statement,
     Store,
     Tile,
+    Turn,
     Walk,
+    Yield,
+    flat,
 )
 
 T = TypeVar("T")
@@ -160,6 +166,8 @@ class _Block(Generic[T]):
     ) -> None:
         self.program, self.number, self.operands, self.algebra, self.stored = program, number, operands, algebra, stored
         self.rings: dict[str, _Ring[T]] = {p.name: _Ring(p) for p in program.pipelines}
+        code = [s for _, statements in program.code for s in flat(statements)]
+        self.made = {s.name: s for s in code if isinstance(s, Map | Reduce)}
 
     def run(self) -> None:
         """Whoever can go on does, those that fill first."""
@@ -228,8 +236,26 @@ class _Block(Generic[T]):
                 thread.values[name] = self._box(tile, at, self._extents(tile), thread)
             case Map(name, kind, attrs, operands):
                 thread.values[name] = self.algebra.apply(kind, [self._operand(thread, o) for o in operands], attrs, 0)
+            case Reduce(name, kind, operand, axis):
+                dim = self._axes(operand).index(axis)
+                thread.values[name] = self.algebra.apply(kind, [self._operand(thread, operand)], DimAttrs(dim), 0)
+            case Set(result, value):
+                thread.sums[result] = (self._operand(thread, value),)
+            case Turn() | Yield():
+                pass  # blocks run one role after the other as far as each can go: turns change nothing
             case Store():
                 self._store(thread, statement)
+
+    def _axes(self, name: str) -> tuple[str, ...]:
+        """The axes of a value's dimensions: rows that were reduced keep one of one element."""
+        tile = next((t for t in self.program.tiles if t.name == name), None)
+        if tile is None:
+            made = self.made.get(name)
+            if made is None:
+                return ()
+            operands = made.operands if isinstance(made, Map) else (made.operand,)
+            return max((self._axes(operand) for operand in operands), key=len, default=())
+        return tile.axes
 
     # -- elements
 
@@ -259,7 +285,8 @@ class _Block(Generic[T]):
     def _copy(self, thread: _Thread[T], copy: Copy) -> None:
         source, target = self.program.tile(copy.source), self.program.tile(copy.target)
         ring = next(r for r in self.rings.values() if target.name in r.pipeline.tiles)
-        shape = (*(1,) * (len(source.shape) - 2), *target.shape)
+        sizes = dict(zip(target.axes, target.shape, strict=True))
+        shape = tuple(sizes.get(axis, 1) for axis in source.axes)
         value = self._box(source, copy.at, shape, thread)
         slot = (ring.began - 1) % ring.pipeline.stages
         ring.slots[slot, target.name] = self.algebra.view(value, lambda array: array.reshape(target.shape))
@@ -289,7 +316,9 @@ class _Block(Generic[T]):
             turned = array if right.axes[0] == axis else array.T
             return turned[:, column : column + result.shape[1]]
 
-        a = self.algebra.view(self._slot(thread, product.left), rows)
+        held = left.place is Place.REGISTER
+        source = self._operand(thread, left.name) if held else self._slot(thread, left.name)
+        a = self.algebra.view(source, rows)
         b = self.algebra.view(self._slot(thread, product.right), columns)
         added = self.algebra.apply(OpKind.MATMUL, (a, b), None, 0)
         if product.result not in thread.sums:
@@ -297,8 +326,9 @@ class _Block(Generic[T]):
         thread.sums[product.result] = self.algebra.fold(AccumKind.SUM, thread.sums[product.result], (added,), 0)
 
     def _operand(self, thread: _Thread[T], name: str) -> T:
-        if thread.sums.get(name):
-            return thread.sums[name][0]
+        if name in thread.sums:
+            cleared = self.algebra.apply(OpKind.CONST, (), ConstAttrs(Fraction(0)), 0)
+            return thread.sums[name][0] if thread.sums[name] else cleared
         if name not in thread.values:
             raise GraphError(f"there is no value {name}")
         return thread.values[name]

@@ -31,12 +31,16 @@ from mirage_nb.tile.program import (
     Product,
     Program,
     Read,
+    Reduce,
     Release,
     Role,
+    Set,
     Statement,
     Store,
     Tile,
+    Turn,
     Walk,
+    Yield,
 )
 
 FORMS: dict[type, str] = {
@@ -55,6 +59,10 @@ FORMS: dict[type, str] = {
     Clear: "clear {result:word}",
     Number: "number {name:word} {value:fraction}",
     Read: "read {name:word} {source:word} {at:indices}",
+    Reduce: "reduce {name:word} {kind:kind} {operand:word} {axis:word}",
+    Set: "set {result:word} {value:word}",
+    Turn: "turn",
+    Yield: "yield",
     Map: "map {name:word} {kind:kind} {operands:words} {attrs:attrs}",
     Store: "store {value:word} {target:word} {at:indices}",
 }

@@ -123,7 +123,7 @@ def _capacity(program: Program, target: Target) -> Iterator[str]:
 def _registers(program: Program, role: Role, entry: int) -> Iterator[str]:
     if role.registers and (role.registers % REGISTER_UNIT or role.registers < LEAST_REGISTERS or role.registers > 256):
         yield f"{role.name}: {role.registers} registers cannot be claimed"
-    needed, limit = registers(program, role, ROWS), role.registers or entry
+    needed, limit = registers(program, role), role.registers or entry
     if needed and needed + WORKING_REGISTERS > limit:
         yield f"{role.name}: {needed} registers of accumulators, of {limit}"
 
@@ -181,7 +181,7 @@ def _laid(tile: Tile) -> Iterator[str]:
         yield f"tile {tile.name} lies in {tile.layout.value} in {tile.place.value} memory"
     if tile.place is not Place.SHARED and tile.stages > 1:
         yield f"tile {tile.name} has stages, and no pipeline fills it"
-    if tile.place is not Place.GLOBAL and len(tile.shape) != 2:
+    if tile.place is not Place.GLOBAL and len(tile.shape) != 2 and not (tile.place is Place.REGISTER and tile.axes):
         yield f"tile {tile.name} is no matrix"
     elif tile.place is Place.SHARED:
         rows, columns = tile.shape
@@ -194,7 +194,7 @@ def _copied(source: Tile, target: Tile, program: Program) -> Iterator[str]:
     if source.place is not Place.GLOBAL or source.name in program.outputs or target.place is not Place.SHARED:
         yield f"{source.name} cannot be copied to {target.name}"
         return
-    if source.dtype is not target.dtype or len(source.shape) < 2 or source.axes[-2:] != target.axes:
+    if source.dtype is not target.dtype or tuple(a for a in source.axes if a in target.axes) != target.axes:
         yield f"boxes of {source.name} are no {target.name}"
     if source.shape[-1] * source.dtype.size % CHUNK_BYTES:
         yield f"rows of {source.name} begin anywhere"

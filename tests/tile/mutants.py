@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from mirage_nb.tile.instructions import INSTRUCTIONS
+from mirage_nb.ir import OpKind
+from mirage_nb.tile.instructions import INSTRUCTIONS, Place
 from mirage_nb.tile.program import (
     Copy,
     Index,
@@ -15,7 +16,9 @@ from mirage_nb.tile.program import (
     Pipeline,
     Product,
     Program,
+    Reduce,
     Release,
+    Set,
     Statement,
     Store,
     Tile,
@@ -104,6 +107,15 @@ def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, S
                     for other_name in ring.tiles:
                         if other_name != target:
                             yield f"to {other_name}", replace(statement, target=other_name)
+        case Reduce(_, kind, _, axis):
+            yield "of another kind", replace(statement, kind=OpKind.MAX if kind is OpKind.SUM else OpKind.SUM)
+            for other_axis in program.axes:
+                if other_axis.name != axis:
+                    yield f"along {other_axis.name}", replace(statement, axis=other_axis.name)
+        case Set(result, _):
+            for tile in program.tiles:
+                if tile.place is Place.REGISTER and tile.name != result:
+                    yield f"in {tile.name}", replace(statement, result=tile.name)
         case Map(_, _, _, operands) if len(operands) == 2:
             yield "one operand", replace(statement, operands=operands[:1])
             yield "of an unknown value", replace(statement, operands=(operands[0], "nobody"))

@@ -22,16 +22,20 @@ kernel0(const f16* __restrict__ x2, const f16* x3, f16* __restrict__ o0, const _
     // math: 8 warps
     registers_claim<240>();
     const int part = warp / 4;
-    int ring_stage = 0, ring_phase = 0;
+    int ring_stage = 0, ring_phase = 0, ring_slot = 0;
     int ring_kept = 0;  // the oldest stage that is not handed back
+    float c5[1][128];
     for (int point = (int)blockIdx.x; point < 1376; point += 132) {
       const int place = point, band = place / 688, first = band * 16;
       const int height = 16;
       const int m = first + place % 688 % height, n = place % 688 / height;
-      float c5[1][128] = {};
+      MIRAGE_UNROLL
+      for (int r = 0; r < 128; ++r) {
+        c5[0][r] = 0.0f;
+      }
       for (int k = 0; k < 64; ++k) {
         mbarrier_wait(ring_full + ring_stage, ring_phase);
-        const int ring_slot = ring_stage;
+        ring_slot = ring_stage;
         if (++ring_stage == 4) { ring_stage = 0; ring_phase ^= 1; }
         wgmma_fence(c5[0]);
         MIRAGE_UNROLL
@@ -93,7 +97,7 @@ kernel0(const f16* __restrict__ x2, const f16* x3, f16* __restrict__ o0, const _
     if (warp == 8 && lane == 0) {
       tma_prefetch_map(map_s0);
       tma_prefetch_map(map_s1);
-      int ring_stage = 0, ring_phase = 0;
+      int ring_stage = 0, ring_phase = 0, ring_slot = 0;
       for (int point = (int)blockIdx.x; point < 1376; point += 132) {
         const int place = point, band = place / 688, first = band * 16;
         const int height = 16;
@@ -101,12 +105,13 @@ kernel0(const f16* __restrict__ x2, const f16* x3, f16* __restrict__ o0, const _
         for (int k = 0; k < 64; ++k) {
           mbarrier_wait(ring_empty + ring_stage, ring_phase ^ 1);
           mbarrier_arrive_expect_tx(ring_full + ring_stage, 49152);
-          tma_load_2d(s0 + ring_stage * 8192, map_s0, ring_full + ring_stage, k * 64, m * 128);
+          ring_slot = ring_stage;
+          if (++ring_stage == 4) { ring_stage = 0; ring_phase ^= 1; }
+          tma_load_2d(s0 + ring_slot * 8192, map_s0, ring_full + ring_slot, k * 64, m * 128);
           MIRAGE_UNROLL
           for (int p = 0; p < 4; ++p) {
-            tma_load_2d(s1 + ring_stage * 16384 + p * 4096, map_s1, ring_full + ring_stage, n * 256 + p * 64, k * 64);
+            tma_load_2d(s1 + ring_slot * 16384 + p * 4096, map_s1, ring_full + ring_slot, n * 256 + p * 64, k * 64);
           }
-          if (++ring_stage == 4) { ring_stage = 0; ring_phase ^= 1; }
         }
       }
     }

@@ -19,6 +19,10 @@ using namespace mirage;
 #define A_REGISTERS 0
 #endif
 
+#ifndef OVERWRITES
+#define OVERWRITES 0  // the first product does not add to what is there
+#endif
+
 // Tests replace this to see the mistake caught.
 #ifndef WAIT_PRODUCTS
 #if A_REGISTERS
@@ -44,7 +48,9 @@ extern "C" __global__ void __launch_bounds__(128)
     fence_mbarrier_init();
   }
   block_sync();
-  float d[COLUMNS / 2] = {};
+  float d[COLUMNS / 2];
+  MIRAGE_UNROLL
+  for (int i = 0; i < COLUMNS / 2; i++) d[i] = OVERWRITES ? 7.0f : 0.0f;
   for (int step = 0; step < depth / 64; step++) {
     if (t == 0) {
       const int k = step * 64;
@@ -70,7 +76,11 @@ extern "C" __global__ void __launch_bounds__(128)
       wgmma_m64k16<COLUMNS, ELEMENT, BM>(d, a[k][0], b);
 #else
       const uint64_t a = wgmma_descriptor<AM>(a_tile + k * (AM == Major::K ? 32 : 2048));
-      wgmma_m64k16<COLUMNS, ELEMENT, AM, BM>(d, a, b);
+      if (OVERWRITES && step == 0 && k == 0) {
+        wgmma_m64k16<COLUMNS, ELEMENT, AM, BM, false>(d, a, b);
+      } else {
+        wgmma_m64k16<COLUMNS, ELEMENT, AM, BM>(d, a, b);
+      }
 #endif
     }
     wgmma_commit();

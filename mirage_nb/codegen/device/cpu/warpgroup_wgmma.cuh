@@ -41,10 +41,10 @@ MIRAGE_DEVICE void wgmma_wait(float (&d)[R], uint32_t (&)[K][1][4] MIRAGE_SITE) 
   wgmma_wait<Pending>(d MIRAGE_PASS);
 }
 
-// d += a * b with both in shared memory.
-template <int N, class T, Major A_MAJOR, Major B_MAJOR>
+// d += a * b with both in shared memory; ADD false: d = a * b.
+template <int N, class T, Major A_MAJOR, Major B_MAJOR, bool ADD = true>
 MIRAGE_DEVICE void wgmma_m64k16(float (&d)[N / 2], uint64_t a, uint64_t b MIRAGE_SITE) {
-  const cpu::WgmmaShape shape{N, detail::IS_BF16<T>, A_MAJOR == Major::MN, B_MAJOR == Major::MN, a, b};
+  const cpu::WgmmaShape shape{N, detail::IS_BF16<T>, A_MAJOR == Major::MN, B_MAJOR == Major::MN, a, b, false, ADD};
   cpu::collective(cpu::Collective::Wgmma, {d, nullptr, nullptr, 0, &shape}, line);
 }
 // d += a * b with a in registers.

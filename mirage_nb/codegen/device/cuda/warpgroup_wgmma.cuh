@@ -63,11 +63,11 @@ struct Wgmma;
 #define MIRAGE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MIRAGE_D8(i) MIRAGE_D4(i), MIRAGE_D4(i + 4)
 
-#define MIRAGE_WGMMA_SHARED(N, TYPE, REGISTERS, OUTPUTS, A, B, TRANS_A, TRANS_B)                                 \
+#define MIRAGE_WGMMA_SHARED(N, TYPE, REGISTERS, OUTPUTS, A, B, TRANS_A, TRANS_B, ADDS)                           \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #A ", %" #B \
-               ", 1, 1, 1, %" #TRANS_A ", %" #TRANS_B ";"                                                        \
+               ", %" #ADDS ", 1, 1, %" #TRANS_A ", %" #TRANS_B ";"                                               \
                : OUTPUTS                                                                                         \
-               : "l"(a), "l"(b), "n"(A_MAJOR == Major::MN), "n"(B_MAJOR == Major::MN))
+               : "l"(a), "l"(b), "n"(A_MAJOR == Major::MN), "n"(B_MAJOR == Major::MN), "n"(ADD))
 #define MIRAGE_WGMMA_REGISTER(N, TYPE, REGISTERS, OUTPUTS, A0, A1, A2, A3, B, TRANS_B)                              \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, {%" #A0 ", %" #A1 \
                ", %" #A2 ", %" #A3 "}, %" #B ", 1, 1, 1, %" #TRANS_B ";"                                            \
@@ -78,12 +78,12 @@ struct Wgmma;
 #define MIRAGE_WGMMA_SHAPE(N, REGISTERS, OUTPUTS, P0, P1, P2, P3, P4, P5)                          \
   template <>                                                                                      \
   struct Wgmma<N> {                                                                                \
-    template <class T, Major A_MAJOR, Major B_MAJOR>                                               \
+    template <class T, Major A_MAJOR, Major B_MAJOR, bool ADD>                                     \
     static MIRAGE_DEVICE void run(float (&d)[N / 2], uint64_t a, uint64_t b) {                     \
       if constexpr (IS_F16<T>) {                                                                   \
-        MIRAGE_WGMMA_SHARED(N, "f16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3);            \
+        MIRAGE_WGMMA_SHARED(N, "f16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3, P4);        \
       } else {                                                                                     \
-        MIRAGE_WGMMA_SHARED(N, "bf16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3);           \
+        MIRAGE_WGMMA_SHARED(N, "bf16", REGISTERS, MIRAGE_LIST(OUTPUTS), P0, P1, P2, P3, P4);       \
       }                                                                                            \
     }                                                                                              \
     template <class T, Major B_MAJOR>                                                              \
@@ -234,10 +234,10 @@ MIRAGE_DEVICE void wgmma_wait(float (&d)[R], uint32_t (&a)[K][1][4]) {
   detail::pin(a);
 }
 
-// d += a * b with both in shared memory.
-template <int N, class T, Major A_MAJOR, Major B_MAJOR>
+// d += a * b with both in shared memory; ADD false: d = a * b.
+template <int N, class T, Major A_MAJOR, Major B_MAJOR, bool ADD = true>
 MIRAGE_DEVICE void wgmma_m64k16(float (&d)[N / 2], uint64_t a, uint64_t b) {
-  detail::Wgmma<N>::template run<T, A_MAJOR, B_MAJOR>(d, a, b);
+  detail::Wgmma<N>::template run<T, A_MAJOR, B_MAJOR, ADD>(d, a, b);
 }
 // d += a * b with a in registers.
 template <int N, class T, Major B_MAJOR>

@@ -60,6 +60,7 @@ struct WgmmaShape {
   bool a_mn, b_mn;  // which index runs contiguously, as the instruction has it
   uint64_t a, b;    // descriptors
   bool tf32 = false;  // 8 along k instead of 16, a in registers
+  bool add = true;    // to what d holds
 };
 void collective(Collective kind, const Operands& operands, int line);
 

@@ -207,7 +207,7 @@ void multiply(const Warp& warp, const Product& product) {
       for (int n = 0; n < shape.n; n++) d[m][n] += a[m][k] * b[k][n];
   for (int l = 0; l < LANES; l++)
     for (int i = 0; i < shape.n / 2; i++)
-      product.d[l][i] += d[mma_d_row(l, i % 4)][8 * (i / 4) + mma_d_column(l, i % 4)];
+      product.d[l][i] = (shape.add ? product.d[l][i] : 0) + d[mma_d_row(l, i % 4)][8 * (i / 4) + mma_d_column(l, i % 4)];
 }
 
 void multiply_tf32(const Warp& warp, const Product& product) {

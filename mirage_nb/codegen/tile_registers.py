@@ -1,0 +1,208 @@
+"""What a role computes between products: values on register tiles as they lie in an instruction's fragments.
+
+In: the statements of a tile program that define, reduce and keep values. Out: statements on a thread's own elements.
+A value with rows only is computed where it stands; one with rows and columns is no more than an expression, computed
+anew for whatever takes it, element by element. Invariant: every lane takes part in every reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from mirage_nb.codegen.operators import CUDA, number
+from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.ir import DType, OpKind
+from mirage_nb.tile.instructions import Place
+from mirage_nb.tile.program import Clear, Map, Number, Program, Reduce, Set, Tile
+
+SUBTILE = 64
+"""Rows of a warpgroup's product."""
+FRAGMENT = 8
+"""Columns that the four lanes of a row hold between them in one fragment."""
+OPERAND = 16
+"""Columns of a fragment that is a product's left operand."""
+QUAD = 4
+REDUCTIONS = {
+    OpKind.SUM: ("0.0f", "{} + {}", "warp_sum"),
+    OpKind.MAX: ("NEGATIVE_INFINITY", "maximum({}, {})", "warp_max"),
+}
+"""What a reduction begins with, how it goes on, how lanes do it together."""
+
+Defined = Number | Map | Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A thread's element: its subtile, which of its two rows there, its fragment and its column there, in C."""
+
+    i: str
+    h: str
+    j: str = ""
+    e: str = ""
+
+
+def is_operand(tile: Tile) -> bool:
+    """Whether a register tile holds a product's left operand."""
+    return tile.dtype is not DType.F32
+
+
+def declared(tile: Tile) -> str:
+    """The registers of a tile."""
+    subtiles = tile.shape[0] // SUBTILE
+    if is_operand(tile):
+        return f"uint32_t {tile.name}[{subtiles}][{tile.shape[1] // OPERAND}][1][4];"
+    return f"float {tile.name}[{subtiles}][{tile.shape[1] // 2 if len(tile.shape) > 1 else 2}];"
+
+
+@dataclass(slots=True)
+class RegisterText:
+    """Writes them. defined: the statement of every value so far."""
+
+    out: Writer
+    program: Program
+    defined: dict[str, Defined] = field(default_factory=dict)
+
+    def write(self, statement: Number | Map | Reduce | Set) -> None:
+        """One statement."""
+        match statement:
+            case Number():
+                self.defined[statement.name] = statement
+            case Map():
+                self.defined[statement.name] = statement
+                if len(self.axes(statement.name)) == 1:
+                    self._rows(statement)
+            case Reduce():
+                self.defined[statement.name] = statement
+                self._reduce(statement)
+            case Set():
+                self._set(statement)
+
+    def clear(self, statement: Clear) -> None:
+        """Zeros."""
+        tile = self.program.tile(statement.result)
+        count = tile.shape[1] // 2 if len(tile.shape) > 1 else 2
+        with self.out.unrolled("i", tile.shape[0] // SUBTILE) as i, self.out.unrolled("r", count) as r:
+            self.out.line(f"{tile.name}[{i}][{r}] = 0.0f;")
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """The axes of a value or register tile, rows first."""
+        tile = self._tile(name)
+        if tile is not None:
+            return tile.axes
+        match self.defined[name]:
+            case Number():
+                return ()
+            case Map(_, _, _, operands):
+                return max((self.axes(operand) for operand in operands), key=len, default=())
+            case Reduce(_, _, operand, axis):
+                return tuple(a for a in self.axes(operand) if a != axis)
+
+    def _tile(self, name: str) -> Tile | None:
+        return next((t for t in self.program.tiles if t.name == name and t.place is Place.REGISTER), None)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """The extents of a value, those of the register tiles that it is computed from."""
+        tile = self._tile(name)
+        if tile is not None:
+            return tile.shape
+        match self.defined[name]:
+            case Number():
+                return ()
+            case Map(_, _, _, operands):
+                return max((self._shape(operand) for operand in operands), key=len, default=())
+            case Reduce(_, _, operand, _):
+                return self._shape(operand)[:1]
+
+    # -- statements
+
+    def _rows(self, made: Map) -> None:
+        subtiles = self._shape(made.name)[0] // SUBTILE
+        self.out.line(f"float {made.name}[{subtiles}][2];")
+        with self._each_row(subtiles) as (i, h):
+            self.out.line(f"{made.name}[{i}][{h}] = {self._said(made, Element(i, h), set())};")
+
+    def _reduce(self, made: Reduce) -> None:
+        rows, columns = self._shape(made.operand)
+        start, combine, across = REDUCTIONS[made.kind]
+        self.out.line(f"float {made.name}[{rows // SUBTILE}][2];")
+        with self._each_row(rows // SUBTILE) as (i, h):
+            self.out.line(f"float part[2] = {{{start}, {start}}};")
+            with self.out.unrolled("j", columns // FRAGMENT) as j, self.out.unrolled("e", 2) as e:
+                text = self._element(made.operand, Element(i, h, j, e), set())
+                self.out.line(f"part[{e}] = {combine.format(f'part[{e}]', text)};")
+            self.out.line(f"{made.name}[{i}][{h}] = {across}<{QUAD}>({combine.format('part[0]', 'part[1]')});")
+
+    def _set(self, made: Set) -> None:
+        tile = self._tile(made.result)
+        assert tile is not None
+        name, subtiles = tile.name, tile.shape[0] // SUBTILE
+        if is_operand(tile):
+            self._set_operand(made, tile)
+            return
+        with self._each_row(subtiles) as (i, h):
+            if len(tile.shape) == 1:
+                self.out.line(f"{name}[{i}][{h}] = {self._element(made.value, Element(i, h), set())};")
+                return
+            with self.out.unrolled("j", tile.shape[1] // FRAGMENT) as j, self.out.unrolled("e", 2) as e:
+                at = Element(i, h, j, e)
+                text = self._element(made.value, at, set())
+                self.out.line(f"{name}{self._place(at)} = {text};")
+
+    def _set_operand(self, made: Set, tile: Tile) -> None:
+        """Two neighbours in a row to a word: a fragment of sixteen columns is two accumulators' of eight."""
+        out, element = self.out, c_type(tile.dtype)
+        with self._each_row(tile.shape[0] // SUBTILE) as (i, h), out.unrolled("j", tile.shape[1] // FRAGMENT) as j:
+            out.line("float pair[2];")
+            with out.unrolled("e", 2) as e:
+                out.line(f"pair[{e}] = {self._element(made.value, Element(i, h, j, e), set())};")
+            out.line(f"{tile.name}[{i}][{j} / 2][0][{j} % 2 * 2 + {h}] = pack2<{element}>(pair[0], pair[1]);")
+
+    # -- elements
+
+    def _element(self, name: str, at: Element, said: set[str]) -> str:
+        """The C name of a value's element, behind the lines that compute it."""
+        tile = self._tile(name)
+        if tile is not None:
+            return f"{name}{self._place(at) if len(tile.shape) > 1 else f'[{at.i}][{at.h}]'}"
+        made = self.defined[name]
+        if isinstance(made, Number):
+            return number(made.value)
+        if len(self.axes(name)) == 1:
+            return f"{name}[{at.i}][{at.h}]"
+        assert isinstance(made, Map)
+        if name not in said:
+            said.add(name)
+            self.out.line(f"const float {name} = {self._said(made, at, said)};")
+        return name
+
+    def _said(self, made: Map, at: Element, said: set[str]) -> str:
+        """What a Map computes, its operands at the same element."""
+        whole = made.kind is OpKind.EXP and len(self.axes(made.name)) > 1
+        fall = self.defined.get(made.operands[0]) if whole else None
+        if not isinstance(fall, Map) or fall.kind is not OpKind.SUB:
+            return CUDA[made.kind]([self._element(o, at, said) for o in made.operands], made.attrs)
+        # In powers of two, factors and differences are one instruction.
+        name, factor = self._scaled(fall.operands[0])
+        scaled, top = self._element(name, at, said), self._element(fall.operands[1], at, said)
+        return f"fast_exp2(fused_multiply_add({scaled}, {number(factor)} * LOG2_E, -({top} * LOG2_E)))"
+
+    def _scaled(self, name: str) -> tuple[str, Fraction]:
+        """A value as another one times a number."""
+        made = self.defined.get(name)
+        if isinstance(made, Map) and made.kind is OpKind.MUL:
+            for value, other in (made.operands, made.operands[::-1]):
+                by = self.defined.get(other)
+                if isinstance(by, Number):
+                    return value, by.value
+        return name, Fraction(1)
+
+    def _place(self, at: Element) -> str:
+        return f"[{at.i}][4 * {at.j} + 2 * {at.h} + {at.e}]"
+
+    @contextmanager
+    def _each_row(self, subtiles: int) -> Iterator[tuple[str, str]]:
+        with self.out.unrolled("i", subtiles) as i, self.out.unrolled("h", 2) as h:
+            yield i, h

@@ -1,0 +1,398 @@
+"""The planner of chained products: a block of attention becomes a persistent tile program of two kinds of roles.
+
+In: an `AttentionBlock`, a target, what the block graph does not say. Out: a tile program, or None where the block's
+extents fit no instruction or no ring. One role loads queries once and keys and values into rings of their own; groups
+of four warps have 64 rows each. The product of an iteration's keys is issued in front of the product of the values of
+the iteration before, whose weights are registers, so that exponentials are computed while the other product runs; and
+groups take turns, so that one multiplies while the other computes (FlashAttention-3, section 3). Invariant: what is
+planned is a function of its arguments, and `tile.validate` finds nothing in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from mirage_nb.ir import (
+    OPS,
+    AccumAttrs,
+    AccumKind,
+    ConstAttrs,
+    DType,
+    InIterAttrs,
+    OpKind,
+    TensorType,
+    Trait,
+)
+from mirage_nb.optimize.attention import KEYS, AttentionBlock, matrix_axes
+from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, reshaped
+from mirage_nb.optimize.product_program import LEADING, Given
+from mirage_nb.targets import Target
+from mirage_nb.tile.instructions import Place, wgmma
+from mirage_nb.tile.program import (
+    GROUP,
+    PART,
+    Acquire,
+    Await,
+    Axis,
+    Clear,
+    Copy,
+    Index,
+    Layout,
+    Loop,
+    Map,
+    Number,
+    Pipeline,
+    Product,
+    Program,
+    Reduce,
+    Release,
+    Role,
+    Set,
+    Statement,
+    Store,
+    Tile,
+    Turn,
+    Walk,
+    Yield,
+    counted,
+)
+from mirage_nb.tile.rules import CAPABILITY, CHUNK_BYTES, HEIGHT, STEP, TEAMS, chained_fits, chained_stages
+from mirage_nb.tile.schemes import LOAD
+
+MATH, QUERY_RING, KEY_RING, VALUE_RING = "math", "rq", "rk", "rv"
+SCORES, WEIGHTS, RESULT, TOP = "s", "p", "o", "top"
+LOWEST = -(Fraction(2) ** 126)
+"""Where a running maximum begins: rows that are masked so far have an exponential of zero, not of no number."""
+
+
+class _OtherBlock(Exception):
+    """Something that these programs do not compute."""
+
+
+def attention_program(made: AttentionBlock, target: Target, given: Given) -> Program | None:
+    """The tile program of a block, None where there is none."""
+    if target.capability != CAPABILITY or not _fits(made, target):
+        return None
+    try:
+        return _Planner(made, target, given, _counters(made)).program()
+    except _OtherBlock:
+        return None
+
+
+def _fits(made: AttentionBlock, target: Target) -> bool:
+    """Whether tiles are those of warpgroups, and the copy engine can bring every operand."""
+    sizes = made.rows, made.step, made.depth, made.columns
+    return bool(chained_fits(*sizes, target.shared_per_block)) and all(
+        _boxed(made, operand) for operand in (made.queries, made.keys, made.values)
+    )
+
+
+def _boxed(made: AttentionBlock, operand: Operand) -> bool:
+    """Whether boxes of the copy engine bring the tile: rows behind each other, in whole panels, none beyond the end."""
+    tensor, tile = made.block.args[operand.attrs.arg], made.block.tile_shape(operand.attrs)
+    long = [dim for dim, axis in enumerate(operand.axes) if axis]
+    return (
+        tensor.shape[-1] * tensor.dtype.size % CHUNK_BYTES == 0
+        and long[-1] == len(tile) - 1
+        and tile[-1] % STEP == 0
+        and not any(made.block.overhanging(operand.attrs))
+    )
+
+
+def _counters(made: AttentionBlock) -> tuple[str, ...]:
+    """A name for every grid dim: the axis that it cuts, or a letter."""
+    names = []
+    for g, extent in enumerate(made.block.grid):
+        cut = {o.axes[dim] for o in (made.queries, made.keys, made.values) if (dim := o.attrs.imap[g]) is not None}
+        cut.discard("")
+        if cut & {KEYS, SUMMED} or len(cut) > 1:
+            raise _OtherBlock
+        names.append(cut.pop() if cut and extent > 1 else LEADING[g])
+    if len(set(names)) < len(names):
+        raise _OtherBlock
+    return tuple(names)
+
+
+@dataclass(slots=True)
+class _Planner:
+    """Writes one program. known: the names of nodes that were computed, as long as what they are computed from holds.
+    stale: register tiles whose first contents are gone."""
+
+    made: AttentionBlock
+    target: Target
+    given: Given
+    counters: tuple[str, ...]
+    tiles: dict[str, Tile] = field(default_factory=dict)
+    axes: dict[str, int] = field(default_factory=dict)
+    known: dict[int, str] = field(default_factory=dict)
+    names: int = 0
+
+    def program(self) -> Program:
+        """The whole program."""
+        made, team = self.made, TEAMS[self.made.rows]
+        stages = int(chained_stages(made.rows, made.step, made.depth, made.columns, self.target.shared_per_block))
+        rings = [
+            self._ring(QUERY_RING, "q", made.queries, 1, GROUP * team.parts),
+            self._ring(KEY_RING, "k", made.keys, stages, GROUP * team.parts),
+            self._ring(VALUE_RING, "v", made.values, stages, GROUP * team.parts),
+        ]
+        self._registers()
+        roles = (Role(MATH, GROUP * team.parts, team.math_registers), Role(LOAD, team.load_warps, team.load_registers))
+        walk, blocks = self._walk()
+        computing, loading = self._computing(team.parts), self._loading()
+        code = ((MATH, (Walk(walk, 1, computing),)), (LOAD, (Walk(walk, 1, loading),)))
+        return Program(
+            CAPABILITY, blocks, tuple(Axis(*pair) for pair in self.axes.items()), roles, tuple(self.tiles.values()),
+            tuple(rings), tuple(f"o{i}" for i in range(len(self.given.outputs))), code,
+        )  # fmt: skip
+
+    def _walk(self) -> tuple[tuple[tuple[str, int], ...], int]:
+        """The points of the grid: those that read the same keys behind each other."""
+        extents = {name: n for name, n in zip(self.counters, self.made.block.grid, strict=True) if n > 1}
+        order = sorted(extents, key=lambda name: (name == COLUMNS, name == ROWS))
+        blocks = min(math.prod(extents.values()), self.target.multiprocessors)
+        return tuple((name, extents[name]) for name in order), blocks
+
+    # -- tiles
+
+    def _ring(self, ring: str, name: str, operand: Operand, stages: int, arrivals: int) -> Pipeline:
+        attrs, block = operand.attrs, self.made.block
+        self._global(f"x{attrs.arg}", block.args[attrs.arg], self._named(attrs.imap, operand.axes))
+        long = [dim for dim, axis in enumerate(operand.axes) if axis]
+        shape, axes = block.tile_shape(attrs), tuple(operand.axes[dim] for dim in long)
+        slot = tuple(shape[dim] for dim in long)
+        self.tiles[name] = tile = Tile(name, Place.SHARED, axes, slot, self.made.dtype, Layout.PANELS, stages)
+        return Pipeline(ring, (name,), stages, tile.nbytes, arrivals)
+
+    def _registers(self) -> None:
+        made = self.made
+        if len(made.results) != 1 or len(made.tops) > 1:
+            raise _OtherBlock
+        if not made.tops and made.dtype is DType.F16:
+            raise _OtherBlock  # its smallest numbers are too large for exponentials that nothing holds up
+        f32 = [(SCORES, (ROWS, KEYS), (HEIGHT, made.step)), (RESULT, (ROWS, COLUMNS), (HEIGHT, made.columns))]
+        rows = [*(_total(place) for place in made.sums), *([TOP] if made.tops else [])]
+        for name, axes, shape in (*f32, *((name, (ROWS,), (HEIGHT,)) for name in rows)):
+            self.tiles[name] = Tile(name, Place.REGISTER, axes, shape, DType.F32, Layout.FRAGMENT)
+        shape = (HEIGHT, made.step)
+        self.tiles[WEIGHTS] = Tile(WEIGHTS, Place.REGISTER, (ROWS, KEYS), shape, made.dtype, Layout.FRAGMENT)
+
+    def _named(self, cut: tuple[int | None, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
+        """The axes of a global tensor: leading dimensions have those of the grid dims that cut them."""
+        named = list(axes)
+        for g, dim in enumerate(cut):
+            if dim is not None and not named[dim] and self.made.block.grid[g] > 1:
+                named[dim] = self.counters[g]
+        return tuple(named)
+
+    def _global(self, name: str, type_: TensorType, axes: tuple[str, ...]) -> None:
+        for axis, extent in zip(axes, type_.shape, strict=True):
+            if axis:
+                self.axes.setdefault(axis, extent)
+        self.tiles.setdefault(name, Tile(name, Place.GLOBAL, axes, type_.shape, type_.dtype))
+
+    def _at(self, cut: tuple[int | None, ...], shape: tuple[int, ...]) -> tuple[Index, ...]:
+        """Where this point's part of a tensor begins."""
+        found = []
+        for dim, size in enumerate(shape):
+            start = Index()
+            for g, extent in enumerate(self.made.block.grid):
+                if cut[g] == dim and extent > 1:
+                    start = start * extent + counted(self.counters[g])
+            found.append(start * size)
+        return tuple(found)
+
+    # -- roles
+
+    def _loading(self) -> tuple[Statement, ...]:
+        made = self.made
+        step = counted(KEYS, made.step)
+        body = (
+            Acquire(KEY_RING), self._copy("k", made.keys, step),
+            Acquire(VALUE_RING), self._copy("v", made.values, step),
+        )  # fmt: skip
+        return Acquire(QUERY_RING), self._copy("q", made.queries, Index()), Loop(KEYS, made.block.loop, body)
+
+    def _copy(self, name: str, operand: Operand, step: Index) -> Copy:
+        shape = self.made.block.tile_shape(operand.attrs)
+        at = self._at(operand.attrs.imap, shape)
+        moved = tuple(i + step if axis == KEYS else i for i, axis in zip(at, operand.axes, strict=True))
+        return Copy(f"x{operand.attrs.arg}", name, moved)
+
+    def _computing(self, parts: int) -> tuple[Statement, ...]:
+        """What a group of four warps does at a point."""
+        made = self.made
+        row = counted(PART, HEIGHT) if parts > 1 else Index()
+        turn: tuple[Statement, ...] = (Turn(),) if parts > 1 else ()
+        over: tuple[Statement, ...] = (Yield(),) if parts > 1 else ()
+        scored = (Clear(SCORES), Product(wgmma(made.step, made.dtype).name, SCORES, "q", "k", row))
+        added = Product(wgmma(made.columns, made.dtype).name, RESULT, WEIGHTS, "v")
+        first, again = self._softmax(rescaled=False), self._softmax(rescaled=True)
+        start = (Clear(RESULT), *(Clear(_total(place)) for place in made.sums), *self._lowest())
+        looped = (
+            Await(KEY_RING), *turn, *scored, Await(VALUE_RING), added, *over,
+            Release(KEY_RING), *again[0], Release(VALUE_RING), *again[1],
+        )  # fmt: skip
+        loop = (Loop(KEYS, made.block.loop - 1, looped),) if made.block.loop > 1 else ()
+        return (
+            *start, Await(QUERY_RING), Await(KEY_RING), *turn, *scored, *over, Release(KEY_RING), *first[0], *first[1],
+            *loop, Release(QUERY_RING), Await(VALUE_RING), added, Release(VALUE_RING), *self._epilogue(row),
+        )  # fmt: skip
+
+    def _lowest(self) -> list[Statement]:
+        if not self.made.tops:
+            return []
+        name = self._new()
+        return [Number(name, LOWEST), Set(TOP, name)]
+
+    def _softmax(self, *, rescaled: bool) -> tuple[list[Statement], list[Statement]]:
+        """Everything between the products: in front of the result's release, and behind it. rescaled: the result holds
+        something already."""
+        made, found = self.made, list[Statement]()
+        self.known = {made.scores: SCORES}
+        factor = ""
+        for top in made.tops:
+            source = made.written.nodes[top].inputs[0]
+            self._keep(found, source)
+            largest, risen, fallen, factor = (self._new() for _ in range(4))
+            found += [
+                Reduce(largest, OpKind.MAX, self._value(found, source, (ROWS, KEYS)), KEYS),
+                Map(risen, OpKind.MAXIMUM, None, (largest, TOP)),
+                Map(fallen, OpKind.SUB, None, (TOP, risen)),
+                Map(factor, OpKind.EXP, None, (fallen,)),
+                Set(TOP, risen),
+            ]
+            self.known[top] = risen
+        shared = self._shared_node()
+        if shared is not None:
+            self._keep(found, shared)
+        weights = self._value(found, made.weights, (ROWS, KEYS))
+        for place, source in made.sums.items():
+            total, part, added = _total(place), self._new(), self._new()
+            found.append(Reduce(part, OpKind.SUM, self._value(found, source, (ROWS, KEYS)), KEYS))
+            if self._rescaled(place):
+                kept = self._new()
+                found += [Map(kept, OpKind.MUL, None, (total, factor)), Map(added, OpKind.ADD, None, (kept, part))]
+            else:
+                found.append(Map(added, OpKind.ADD, None, (total, part)))
+            found.append(Set(total, added))
+        behind: list[Statement] = []
+        if rescaled and self._rescaled(made.results[0]):
+            name = self._new()
+            behind = [Map(name, OpKind.MUL, None, (RESULT, factor)), Set(RESULT, name)]
+        return found, [*behind, Set(WEIGHTS, weights)]
+
+    def _rescaled(self, place: int) -> bool:
+        attrs = self.made.written.nodes[place].attrs
+        return isinstance(attrs, AccumAttrs) and attrs.kind is AccumKind.RESCALE
+
+    def _shared_node(self) -> int | None:
+        """The last node that weights and sums both come from: computed once."""
+        made = self.made
+        wanted = [made.weights, *made.sums.values()]
+        common = set.intersection(*(self._behind(node) for node in wanted)) - {made.scores}
+        return max(common, default=None) if len(wanted) > 1 else None
+
+    def _behind(self, node: int) -> set[int]:
+        """The matrices of rows and keys that a node is computed from, itself included, up to the scores."""
+        found: set[int] = set()
+        front = [node]
+        while front:
+            place = front.pop()
+            shape = self.made.written.nodes[place].shape
+            if place in found or place in self.made.tops or place < self.made.scores or not shape or shape[-1] == 1:
+                continue
+            found.add(place)
+            if place != self.made.scores:
+                front.extend(self.made.written.nodes[place].inputs)
+        return found
+
+    def _keep(self, found: list[Statement], node: int) -> None:
+        """The scores' registers hold this node from here on, unless it is little more than what they hold."""
+        made = self.made.written.nodes[node]
+        numbers = [v for v in made.inputs if self.made.written.nodes[v].kind is OpKind.CONST]
+        if self.known.get(node) == SCORES or (made.kind is OpKind.MUL and numbers):
+            return
+        found.append(Set(SCORES, self._value(found, node, (ROWS, KEYS))))
+        rows = {place: name for place, name in self.known.items() if self.made.written.nodes[place].shape[-1:] == (1,)}
+        self.known = {**rows, node: SCORES, **{p: n for p, n in self.known.items() if self._number(p)}}
+
+    def _number(self, place: int) -> bool:
+        return self.made.written.nodes[place].kind is OpKind.CONST
+
+    # -- values
+
+    def _new(self) -> str:
+        self.names += 1
+        return f"v{self.names}"
+
+    def _value(self, found: list[Statement], place: int, axes: tuple[str, ...]) -> str:
+        """The name of a node that has these axes."""
+        if place in self.known:
+            return self.known[place]
+        node = self.made.written.nodes[place]
+        if place == self.made.scores:
+            raise _OtherBlock  # its registers hold something else by now
+        if node.kind is OpKind.RESHAPE:
+            inside = reshaped(_padded(axes, node.shape), node.shape, self.made.written.nodes[node.inputs[0]].shape)
+            if inside is None:
+                raise _OtherBlock
+            return self._value(found, node.inputs[0], inside)
+        if isinstance(node.attrs, ConstAttrs):
+            return self._named_value(place, found, Number(self._new(), node.attrs.value))
+        if isinstance(node.attrs, InIterAttrs):
+            if node.attrs.arg not in self.given.numbers:
+                raise _OtherBlock
+            return self._named_value(place, found, Number(self._new(), self.given.numbers[node.attrs.arg]))
+        if place in self.made.sums or place in self.made.results:
+            return _total(place) if place in self.made.sums else RESULT
+        if place in self.made.late:
+            return self._value(found, node.inputs[0], axes)
+        if not _elementwise(node.kind):
+            raise _OtherBlock
+        full = _padded(axes, node.shape)
+        operands = tuple(
+            self._value(found, v, broadcast_axes(full, self.made.written.nodes[v].shape)) for v in node.inputs
+        )
+        return self._named_value(place, found, Map(self._new(), node.kind, node.attrs, operands))
+
+    def _named_value(self, place: int, found: list[Statement], statement: Number | Map) -> str:
+        found.append(statement)
+        self.known[place] = statement.name
+        return statement.name
+
+    def _epilogue(self, row: Index) -> list[Statement]:
+        """What stands behind the loop, and what is stored."""
+        made, found = self.made, list[Statement]()
+        self.known = {}
+        for number, (place, attrs) in enumerate(made.written.saved):
+            type_, shape = self.given.outputs[number], made.written.nodes[place].shape
+            axes = matrix_axes(shape, (ROWS, COLUMNS))
+            if axes is None or shape[axes.index(ROWS)] != made.rows or shape[-1] != made.columns:
+                raise _OtherBlock
+            name = self._value(found, place, axes)
+            self._global(f"o{number}", type_, self._named(attrs.omap, axes))
+            at = self._at(attrs.omap, shape)
+            placed = tuple(i + row if axis == ROWS else i for i, axis in zip(at, axes, strict=True))
+            found.append(Store(name, f"o{number}", placed))
+        return found
+
+
+def _total(place: int) -> str:
+    return f"t{place}"
+
+
+def _elementwise(kind: OpKind) -> bool:
+    return Trait.ELEMENTWISE in OPS[kind].traits
+
+
+def _padded(axes: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Axes of rows and columns as the dimensions of a node have them."""
+    if len(axes) == len(shape):
+        return axes
+    found = matrix_axes(shape, (axes[0], axes[-1]))
+    if found is None:
+        raise _OtherBlock
+    return found

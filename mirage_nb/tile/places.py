@@ -1,0 +1,142 @@
+"""Where things lie along axes: coordinates, parts that were summed, bounds, and what is stored once.
+
+In: tiles, indices, the counters of a role. Out: findings in words. `tile.flow` follows the statements and asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mirage_nb.tile.instructions import Place
+from mirage_nb.tile.program import Index, Program, Tile, counted
+
+Coordinates = dict[str, Index]
+Parts = frozenset[tuple[Index, int]]
+"""Where parts of an axis begin, and how long they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A value, or what a register tile holds: where it begins along its axes; of what was summed, along which axis and
+    of which operands, the parts; the tiles of rows and columns that it is computed from, each as it was then."""
+
+    at: Coordinates = field(default_factory=dict)
+    folded: dict[tuple[str, str], Parts] = field(default_factory=dict)
+    axes: tuple[str, ...] = ()
+    reads: dict[str, int] = field(default_factory=dict)
+    version: int = 0
+
+
+def joined(one: Held, other: Held) -> Held:
+    """What is computed of two values."""
+    keys = one.folded.keys() | other.folded.keys()
+    folded = {key: one.folded.get(key, frozenset()) | other.folded.get(key, frozenset()) for key in keys}
+    axes = max(one.axes, other.axes, key=len)
+    return Held(one.at | other.at, folded, axes, one.reads | other.reads)
+
+
+class Places:
+    """The counters of a role: how many values those of the walk take, and what those of loops are now."""
+
+    def __init__(self, program: Program, counters: dict[str, int]) -> None:
+        self.program, self.counters = program, counters
+        self.bound: dict[str, int] = {}
+
+    def index(self, index: Index) -> Index:
+        """With the counters of loops replaced by what they are."""
+        terms = tuple(term for term in index.terms if term[0] not in self.bound)
+        return Index(terms, index.const + sum(f * self.bound[c] for c, f in index.terms if c in self.bound))
+
+    def tensor(self, name: str) -> Tile | None:
+        """The global tile of this name."""
+        return next((t for t in self.program.tiles if t.name == name and t.place is Place.GLOBAL), None)
+
+    def box(self, tile: Tile) -> dict[str, int]:
+        """What one access to a global tensor behind the products reaches: as long as register tiles are."""
+        sizes: dict[str, int] = {}
+        for held in self.program.tiles:
+            if held.place is Place.REGISTER:
+                sizes |= dict(zip(held.axes, held.shape, strict=True))
+        return {axis: sizes.get(axis, 1) for axis in tile.axes if axis}
+
+    def placed(self, tile: Tile, at: tuple[Index, ...]) -> Coordinates:
+        """The coordinates of a box of a global tensor."""
+        return {axis: self.index(index) for axis, index in zip(tile.axes, at, strict=False) if axis}
+
+    def reduced(self, value: Held, axis: str) -> Held:
+        """A value summed along an axis, as far as its tile reaches."""
+        held = [t for t in self.program.tiles if t.place is Place.REGISTER and axis in t.axes]
+        length = max((t.shape[t.axes.index(axis)] for t in held), default=1)
+        key = (axis, "")
+        parts = value.folded.get(key, frozenset()) | {(value.at.get(axis, Index()), length)}
+        at = {name: place for name, place in value.at.items() if name != axis}
+        return Held(at, {**value.folded, key: parts}, tuple(a for a in value.axes if a != axis))
+
+    def whole(self, axis: str, what: str, parts: Parts) -> Iterator[str]:
+        """Whether parts are all of the axis, or of the part of it that counters choose."""
+        extent, end, last = self.program.extents[axis], 0, 0
+        terms = {start.terms for start, _ in parts}
+        for start, length in sorted(parts, key=lambda part: part[0].const):
+            if start.const != end or len(terms) > 1:
+                yield f"{what}: steps along {axis} leave elements out, or take some twice"
+                return
+            last, end = start.const, start.const + length
+        for counter, factor in sorted(next(iter(terms)), key=lambda term: term[1]):
+            if factor != end:
+                yield f"{what}: steps along {axis} leave elements out, or take some twice"
+                return
+            last += factor * (self.counters.get(counter, 1) - 1)
+            end *= self.counters.get(counter, 1)
+        if end < extent or last >= extent:
+            yield f"{what}: {end} of {extent} elements along {axis} are summed"
+
+    def with_parts(self, value: Held) -> Coordinates:
+        """The coordinates of a value, those counters included that choose the part of an axis that it sums."""
+        chosen = {name for parts in value.folded.values() for start, _ in parts for name, _ in start.terms}
+        return {**value.at, **{name: counted(name) for name in chosen}}
+
+    def stored(self, tile: Tile, at: tuple[Index, ...]) -> Iterator[str]:
+        """Whether all elements of an output are stored once."""
+        used: list[str] = []
+        for axis, extent, index in zip(tile.axes, tile.shape, at, strict=True):
+            used += [name for name, _ in index.terms]
+            yield from self._covers(axis, extent, index, self.box(tile).get(axis, 1))
+        once = {name for name, count in self.counters.items() if count > 1}
+        if sorted(used) != sorted(set(used)) or not once <= set(used):
+            yield f"elements of {tile.name} are stored more than once"
+
+    def _covers(self, axis: str, extent: int, index: Index, size: int) -> Iterator[str]:
+        """Whether the tiles of all counters lie behind each other, from the first element to the last."""
+        last = 0
+        for name, factor in sorted(index.terms, key=lambda term: term[1]):
+            if factor != size:
+                yield f"tiles along {axis} are {factor} apart, and {size} long"
+                return
+            last += factor * (self.counters.get(name, 1) - 1)
+            size *= self.counters.get(name, 1)
+        if index.const or size < extent or last >= extent:
+            yield f"{size} of {extent} elements along {axis} are stored, from {index.const} on"
+
+    def bounds(self, tile: Tile, at: tuple[Index, ...], box: dict[str, int], *, engine: bool) -> Iterator[str]:
+        """Whether every box begins inside the tensor; one that ends beyond it is cut off there."""
+        if len(at) != len(tile.shape):
+            yield f"{len(at)} indices into {tile.name}"
+            return
+        for dim, (axis, extent, place) in enumerate(zip(tile.axes, tile.shape, at, strict=True)):
+            index = self.index(place)
+            unknown = [name for name, _ in index.terms if name not in self.counters]
+            if unknown:
+                yield f"{tile.name}: {', '.join(unknown)} does not run here"
+                continue
+            if index.const < 0 or any(factor < 0 for _, factor in index.terms):
+                yield f"{tile.name}: an index before its first element"
+            last = index.const + sum(factor * (self.counters[name] - 1) for name, factor in index.terms)
+            if last >= extent:
+                yield f"{tile.name}: an index {last} of {extent} along {axis or 'a dimension of one element'}"
+            hangs = last + box.get(axis, 1) > extent
+            lead = 1
+            for other in tile.shape[:-2]:
+                lead *= other
+            if engine and hangs and dim == len(tile.shape) - 2 and lead > 1:
+                yield f"{tile.name}: boxes reach into the next matrix"

@@ -1,0 +1,91 @@
+"""Chained products as tile programs: right on the CPU edition, eager and deferred, without spills, and as the muGraph
+says; what is no such block is emitted as before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from mirage_nb.codegen import emit
+from mirage_nb.ir import AccumKind, DType, KernelGraph, OpKind
+from mirage_nb.optimize import plan
+from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.targets import TARGETS
+from mirage_nb.tile.program import Program
+from tests.codegen.mugraphs import attention, split_safe_attention
+from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
+from tests.mugraphs import Block, one_kernel, tensor
+
+H200 = TARGETS["h200"]
+FEW = replace(H200, multiprocessors=3)
+
+
+def chained(
+    rows: int = 128, keys: int = 64, d: int = 64, *, heads: int = 2, row_blocks: int = 2, loop: int = 2,
+    dtype: DType = DType.F16, safe: bool = True, turned: bool = False, late: bool = False, columns: int = 0,
+) -> KernelGraph:  # fmt: skip
+    """softmax(Q @ K^T / 8) @ V in tiles of rows x keys. turned: K is stored [d, keys]. late: weights are summed behind
+    the loop. columns: of V, if not d."""
+    n, total = columns or d, keys * loop
+    shapes = [(heads, rows * row_blocks, d), (heads, d, total) if turned else (heads, total, d), (heads, total, n)]
+    b = Block(tuple(tensor(shape, dtype) for shape in shapes), (heads, row_blocks), loop)
+    q, k, v = b.read(0, (0, 1)), b.read(1, (0, None), 2 if turned else 1), b.read(2, (0, None), 1)
+    scores = b.op(OpKind.MATMUL, q, k if turned else b.transpose(k, 0, 2, 1))
+    scores = b.op(OpKind.MUL, scores, b.const(Fraction(1, 8)))
+    top = [b.max(scores, 2)] if safe else []
+    weights = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top[0]) if safe else scores)
+    kind = AccumKind.RESCALE if safe else AccumKind.SUM
+    sums = b.sum(b.accum(weights, *top, kind=kind), 2) if late else b.accum(b.sum(weights, 2), *top, kind=kind)
+    result = b.accum(b.op(OpKind.MATMUL, weights, v), *top, kind=kind)
+    b.save(b.op(OpKind.DIV, result, sums), (0, 1))
+    return one_kernel("Q K V", b)
+
+
+NAMED: dict[str, KernelGraph] = {
+    "128 x 64, three iterations": chained(128, 64, loop=3, row_blocks=1, heads=4),
+    "64 x 64 x 128, bf16, sums behind the loop": chained(64, 64, 128, dtype=DType.BF16, late=True),
+    "192 x 64, keys turned, wider values": chained(192, 64, turned=True, columns=128, row_blocks=1, heads=1),
+    "64 x 64, no maximum, one iteration": chained(64, 64, safe=False, dtype=DType.BF16, loop=1, row_blocks=3),
+}
+
+
+def planned(graph: KernelGraph) -> Program | None:
+    """The tile program of a muGraph's kernel."""
+    block = plan(graph, FEW).kernels[0]
+    assert block is not None
+    return block.program
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named(name: str) -> None:
+    graph = NAMED[name]
+    assert planned(graph) is not None
+    emitted, inputs = emit(graph, FEW), draw(graph, scale=1.0)
+    for how in WAYS:
+        outputs = run(emitted, inputs, checked=name.startswith("64 x 64 x 128"), **how)
+        for error, type_ in zip(errors(graph, emitted, inputs, outputs), graph.output_types, strict=True):
+            assert error < TOLERANCE[type_.dtype], how
+
+
+@pytest.mark.parametrize("graph", [
+    chained(128, 128, 128, dtype=DType.BF16, loop=8), chained(192, 128, 64, loop=8), chained(128, 64, 256, loop=8),
+])  # fmt: skip
+def test_no_spills_and_products_stay_asynchronous(graph: KernelGraph) -> None:
+    cubin = compile_cubin(emit(graph, H200).source, "sm_90a")
+    (usage,) = cubin.usage.values()
+    assert usage.spill_store_bytes == usage.spill_load_bytes == usage.stack_bytes == 0
+    assert "warning" not in cubin.log and "serialized" not in cubin.log, cubin.log
+
+
+@pytest.mark.parametrize("graph", [
+    chained(32),  # few rows
+    chained(64, 256),  # more than registers hold
+    chained(64, 64, safe=False),  # in f16 nothing holds the exponentials up
+    split_safe_attention(rows=64, keys=256),  # keys over the grid
+    attention(rows=128),  # as well
+])  # fmt: skip
+def test_other_blocks_are_emitted_as_before(graph: KernelGraph) -> None:
+    assert planned(graph) is None
+    emit(graph, H200)
