@@ -38,8 +38,9 @@ class _Made:
 
 
 def program_html(program: TensorProgram, graph: KernelGraph) -> str:
-    """The text of the program; a line is an element with `data-ops`. Empty for a program that has no text."""
-    if len(program.spans) != len(program.graph.ops):
+    """The text of the program; a line is an element with `data-ops`. Empty for a program that has no text, and for
+    what is no muGraph of it."""
+    if len(program.spans) != len(program.graph.ops) or graph.input_count != program.graph.input_count:
         return ""
     owners = _owners(program, graph)
     shown = []

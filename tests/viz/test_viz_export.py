@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mirage_nb.errors import StoreError
+from mirage_nb.lang import parse
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.viz.export import OPENED_CANDIDATES, export, session_page
 from tests.browser.fake_session import FakeSession
@@ -19,7 +20,7 @@ from tests.viz.test_viz_html import read
 class Exported(FakeSession):
     """A scripted session with what an export reads besides."""
 
-    program = SimpleNamespace(text="X: f16[16, 1024]\nreturn X  # <b>")
+    program = parse("X: f16[16, 1024]\nG: f16[1024]\nW: f16[1024, 4096]\nX = rms_norm(X, G) @ W\nreturn X  # <b>")
     winners: tuple[Any, ...] = ()
     baselines = (
         SimpleNamespace(name="eager", timing=SimpleNamespace(median_us=9.0)),
