@@ -48,8 +48,7 @@ def verify_and_prove(
         device=device,
         progress=progress,
     )
-    pairing = verdict.outputs or (None if permuted else tuple(range(len(program.outputs))))
-    return with_proof(verdict, program, candidate, seconds=seconds, outputs=pairing, properties=properties)
+    return with_proof(verdict, program, candidate, seconds=seconds, permuted=permuted, properties=properties)
 
 
 def with_proof(
@@ -58,13 +57,18 @@ def with_proof(
     candidate: KernelGraph,
     *,
     seconds: float = SECONDS,
-    outputs: tuple[int, ...] | None = None,
+    permuted: bool = False,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> tuple[Verdict, Proof | None]:
-    """The verdict as far as a proof lifts it, and the proof. The verdict may be that of a smaller pair of graphs."""
+    """The verdict as far as a proof lifts it, and the proof. The verdict may be that of a smaller pair of graphs.
+
+    `permuted`: where the verdict pairs no outputs, a proof may pair them in any order; else they are paired in order.
+    """
     if verdict.kind is VerdictKind.REFUTED:
         return verdict, None
-    found = prove(program, candidate, seconds=seconds, outputs=outputs, properties=properties)
+    in_order = None if permuted else tuple(range(len(program.outputs)))
+    pairing = verdict.outputs or in_order
+    found = prove(program, candidate, seconds=seconds, outputs=pairing, properties=properties)
     if isinstance(found, Unproved):
         return replace(verdict, note="; ".join(filter(None, (verdict.note, str(found))))), None
     return lifted(verdict, found), found

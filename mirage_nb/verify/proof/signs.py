@@ -7,6 +7,7 @@ the root of a negative number. Invariant: facts only ever grow, and whatever equ
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -37,6 +38,10 @@ FUNCTIONS: Mapping[str, Callable[[Signs], Signs]] = MappingProxyType(
     }
 )
 """What the signs of a function's first argument say of it, for functions that are known by name."""
+
+
+CHOICE = re.compile(r"Where(?:\(other=(-?)[0-9/]+\))?")
+"""The names of choices, and the sign of what stands where the condition is 0, which is 0 unless it is named."""
 
 
 class Facts:
@@ -147,6 +152,9 @@ def _formed(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) ->
         case Kind.TOP:
             least = max(min(part) for part in signs)
             return frozenset(sign for part in signs for sign in part if sign >= least)
+    choice = CHOICE.fullmatch(term.data)
+    if choice is not None and len(signs) == 2:
+        return signs[1] | {{None: 0, "-": -1, "": 1}[choice[1]]}
     function = FUNCTIONS.get(term.data)
     return function(signs[0]) if function is not None and signs else ANY
 

@@ -177,10 +177,11 @@ class _Reader:
     """Terms of elements, each built once."""
 
     literal: bool
-    known: dict[tuple[int, int, Index, Env], Term] = field(default_factory=dict)
+    known: dict[tuple[int, int, Index, Env, tuple[Term, ...]], Term] = field(default_factory=dict)
     needs: dict[tuple[Need, Term], None] = field(default_factory=dict)
     constants: dict[object, str] = field(default_factory=dict)
     functions: dict[str, object] = field(default_factory=dict)
+    guards: tuple[Term, ...] = ()
     used: int = 0
 
     def element(self, scope: Scope, value: int, index: Index) -> tuple[Term, Needs]:
@@ -191,7 +192,10 @@ class _Reader:
 
     def _require(self, need: Need, term: Term) -> None:
         """Take down a need, for all values of the indices that are summed over. What is not 0 stands as one over it,
-        whose factors steps take apart."""
+        whose factors steps take apart. What is chosen where a condition is not 0 is needed there only: elsewhere 1
+        stands in its place, which is all that may be asked for."""
+        for guard in reversed(self.guards):
+            term = self._function(Op(OpKind.WHERE, (), WhereAttrs(Fraction(1))), guard, term)
         if need is Need.NONZERO:
             term = inv(term)
         names: dict[Var, Var] = {}
@@ -204,7 +208,7 @@ class _Reader:
 
     def at(self, scope: Scope, value: int, index: Index, env: Env) -> Term:
         """The element of a value at an index."""
-        key = (id(scope), value, index, env)
+        key = (id(scope), value, index, env, self.guards)
         if key not in self.known:
             self.known[key] = self._at(scope, value, index, env)
         return self.known[key]
@@ -321,7 +325,19 @@ class _Reader:
                 return self.at(scope, op.inputs[0], tuple(index[i] for i in order), env)
             case _, ReshapeAttrs():
                 return self.at(scope, op.inputs[0], _regrouped(scope, op, index), env)
+        if op.kind is OpKind.WHERE:
+            return self._elementwise(op, self._choice(scope, op, index, env))
         return self._elementwise(op, [self._operand(scope, op, place, index, env) for place in range(len(op.inputs))])
+
+    def _choice(self, scope: Scope, op: Op, index: Index, env: Env) -> list[Term]:
+        """A condition, and what is read where it is not 0."""
+        condition = self._operand(scope, op, 0, index, env)
+        before = self.guards
+        self.guards = (*before, condition)
+        try:
+            return [condition, self._operand(scope, op, 1, index, env)]
+        finally:
+            self.guards = before
 
     def _elementwise(self, op: Op, operands: list[Term]) -> Term:
         match op.attrs:
@@ -337,6 +353,10 @@ class _Reader:
                 raise ProofError(f"it is not known where {op.kind.value} is defined")
         if op.kind in ELEMENTWISE:
             return ELEMENTWISE[op.kind](*operands)
+        return self._function(op, *operands)
+
+    def _function(self, op: Op, *operands: Term) -> Term:
+        """An operator that terms know by its name."""
         name = function_name(op)
         if self.functions.setdefault(name, (op.kind.value, op.attrs)) != (op.kind.value, op.attrs):
             raise ProofError(f"two functions are called {name}")
