@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
 from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
@@ -69,12 +70,32 @@ class MapBox:
     box: tuple[int, int]
 
 
-def start(tile: Tile, at: tuple[Index, ...]) -> tuple[Index, Index]:
-    """Row and column of a box in a global tensor seen as a matrix: its last dimension is the columns."""
-    row = Index()
-    for place, extent in zip(at[:-1], tile.shape[:-1], strict=True):
-        row = row * extent + place
-    return row, at[-1]
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A global tensor as the copy engine has it for some box: the dimensions up to the box's rows are the rows."""
+
+    tile: Tile
+    split: int
+
+    @classmethod
+    def of(cls, source: Tile, target: Tile) -> Matrix:
+        """As boxes of `target` are cut from it."""
+        return cls(source, source.axes.index(target.axes[0]) + 1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return prod(self.tile.shape[: self.split]), prod(self.tile.shape[self.split :])
+
+    def start(self, at: tuple[Index, ...]) -> tuple[Index, Index]:
+        """Row and column of a box."""
+        return self._flat(at, 0, self.split), self._flat(at, self.split, len(at))
+
+    def _flat(self, at: tuple[Index, ...], first: int, last: int) -> Index:
+        found = Index()
+        for place, extent in zip(at[first:last], self.tile.shape[first:last], strict=True):
+            found = found * extent + place
+        return found
 
 
 Value = Number | Read | Map | Reduce | Set | Store
@@ -126,11 +147,10 @@ class ProgramText:
         for statement in self._all():
             if isinstance(statement, Copy):
                 source, target = self.program.tile(statement.source), self.program.tile(statement.target)
-                rows = source.elements // source.shape[-1]
+                rows, columns = Matrix.of(source, target).shape
                 box = (target.shape[0], LINE_BYTES // target.dtype.size)
-                found[target.name] = MapBox(
-                    self.program.operand(source.name), f"map_{target.name}", rows, source.shape[-1], box
-                )
+                operand = self.program.operand(source.name)
+                found[target.name] = MapBox(operand, f"map_{target.name}", rows, columns, box)
         return tuple(found.values())
 
     def _all(self) -> Iterator[Statement]:
@@ -386,7 +406,7 @@ class ProgramText:
         """A tile is a box for each of its panels."""
         target = self.program.tile(copy.target)
         ring = self.products.ring_of(copy.target).name
-        row, column = start(self.program.tile(copy.source), copy.at)
+        row, column = Matrix.of(self.program.tile(copy.source), target).start(copy.at)
         panel = LINE_BYTES // target.dtype.size
         panels, size = target.shape[1] // panel, target.shape[0] * panel
         with self.out.unrolled("p", panels) as p:

@@ -134,9 +134,10 @@ class Places:
             last = index.const + sum(factor * (self.counters[name] - 1) for name, factor in index.terms)
             if last >= extent:
                 yield f"{tile.name}: an index {last} of {extent} along {axis or 'a dimension of one element'}"
-            hangs = last + box.get(axis, 1) > extent
-            lead = 1
-            for other in tile.shape[:-2]:
-                lead *= other
-            if engine and hangs and dim == len(tile.shape) - 2 and lead > 1:
+            if engine and axis in box and last + box[axis] > extent and self._next(tile, dim, box):
                 yield f"{tile.name}: boxes reach into the next matrix"
+
+    def _next(self, tile: Tile, dim: int, box: dict[str, int]) -> bool:
+        """Whether something else follows the end of a dimension of a box, as rows and columns of one matrix lie."""
+        rows = next(n for n, other in enumerate(tile.axes) if other in box)
+        return max(tile.shape[:rows] if dim == rows else tile.shape[rows + 1 : dim], default=1) > 1

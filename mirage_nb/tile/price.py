@@ -7,11 +7,12 @@ is printed can be held against each other.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from mirage_nb.targets import Target
 from mirage_nb.tile.groups import ROWS
-from mirage_nb.tile.program import Copy, Loop, Product, Program, Release, Role, Statement, Store, Walk, flat
+from mirage_nb.tile.program import Await, Copy, Loop, Product, Program, Role, Statement, Store, Walk, flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ def price(program: Program, target: Target) -> Price:
             elif isinstance(statement, Store):
                 stored += _stored(program, role, statement)
     copies = [s.target for _, code in program.code for s in flat(code) if isinstance(s, Copy)]
-    steps = max((_steps(program.statements(role.name)) for role in program.roles), default=0)
+    awaited = [count for _, code in program.code for count in _steps(code).values()]
+    steps = max(awaited, default=0)
     return Price(
         points,
         math.ceil(points / running),
@@ -56,7 +58,7 @@ def price(program: Program, target: Target) -> Price:
         sum(program.tile(name).nbytes for name in copies),
         multiplied,
         cycles,
-        min((ring.stages for ring in program.pipelines), default=1),
+        max((ring.stages for ring in program.pipelines), default=1),
         program.shared_bytes,
     )
 
@@ -74,12 +76,12 @@ def _stored(program: Program, role: Role, store: Store) -> int:
     return program.tile(held[0]).elements * role.parts * program.tile(store.target).dtype.size if held else 0
 
 
-def _steps(statements: tuple[Statement, ...]) -> int:
-    """Stages that a role awaits at one point."""
-    count = 0
+def _steps(statements: tuple[Statement, ...], times: int = 1) -> Counter[str]:
+    """Stages of every pipeline that a role awaits at one point."""
+    count: Counter[str] = Counter()
     for statement in statements:
-        if isinstance(statement, Walk):
-            count += _steps(statement.body)
-        elif isinstance(statement, Loop) and any(isinstance(s, Release) for s in statement.body):
-            count += statement.count
+        if isinstance(statement, Walk | Loop):
+            count += _steps(statement.body, times * (statement.count if isinstance(statement, Loop) else 1))
+        elif isinstance(statement, Await):
+            count[statement.pipeline] += times
     return count

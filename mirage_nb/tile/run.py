@@ -341,6 +341,8 @@ class _Block(Generic[T]):
             raise GraphError(f"elements of {tile.name} at {starts} are stored twice")
 
         def placed(array: Array) -> Array:
+            if array.size == math.prod(shape):
+                return array.reshape(shape)
             lead = array.reshape((1,) * (len(shape) - array.ndim) + array.shape) if array.ndim < len(shape) else array
             return np.broadcast_to(lead.reshape(lead.shape[-len(shape) :]), shape) if math.prod(shape) else lead
 

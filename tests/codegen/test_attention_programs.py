@@ -43,10 +43,24 @@ def chained(
     return one_kernel("Q K V", b)
 
 
+def grouped(rows: int = 64, keys: int = 64, d: int = 64, loop: int = 2) -> KernelGraph:
+    """softmax(Q @ K^T) @ V of two rows' heads behind each other, which share one of keys: [rows, heads, d]."""
+    b = Block((tensor((2, 2 * rows, 2, d)), tensor((2, keys * loop, d)), tensor((2, keys * loop, d))), (2, 2, 2), loop)
+    q, k, v = b.read(0, (0, 2, 1)), b.read(1, (0, None, None), 1), b.read(2, (0, None, None), 1)
+    scores = b.op(OpKind.MATMUL, q, b.reshape(b.transpose(k, 0, 2, 1), 1, 1, d, keys))
+    top = b.max(scores, 3)
+    weights = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
+    sums = b.accum(b.sum(weights, 3), top, kind=AccumKind.RESCALE)
+    result = b.accum(b.op(OpKind.MATMUL, weights, b.reshape(v, 1, 1, keys, d)), top, kind=AccumKind.RESCALE)
+    b.save(b.op(OpKind.DIV, result, sums), (0, 2, 1))
+    return one_kernel("Q K V", b)
+
+
 NAMED: dict[str, KernelGraph] = {
     "128 x 64, three iterations": chained(128, 64, loop=3, row_blocks=1, heads=4),
     "64 x 64 x 128, bf16, sums behind the loop": chained(64, 64, 128, dtype=DType.BF16, late=True),
     "192 x 64, keys turned, wider values": chained(192, 64, turned=True, columns=128, row_blocks=1, heads=1),
+    "heads between rows and columns": grouped(),
     "64 x 64, no maximum, one iteration": chained(64, 64, safe=False, dtype=DType.BF16, loop=1, row_blocks=3),
 }
 

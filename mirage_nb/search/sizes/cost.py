@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths, largest, register_held
+from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.fitting import needed
 from mirage_nb.search.sizes.occupancy import (
@@ -37,7 +38,6 @@ from mirage_nb.search.sizes.occupancy import (
     registers_of,
     resident,
 )
-from mirage_nb.search.sizes.specialised import specialised
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import Copies, Traffic, copies, traffic
 from mirage_nb.search.sizes.work import Work, held_work, work
@@ -228,7 +228,7 @@ def estimate(
         us[chosen] = np.minimum(us[chosen], np.where(able[:, chosen], others, np.inf).min(axis=0))
     least = np.where(block.staged, needed(tiles, block.copies.bulk), 0.0)
     moved, memory = block.traffic, running.memory[0]
-    roles = specialised(tiles, target, constants, moved.device)
+    roles = with_roles(tiles, target, constants, moved.device)
     if roles is not None:
         us = np.where(roles.able, roles.us, us)
         memory, least = (np.where(roles.able, roles.memory, nbytes) for nbytes in (memory, least))

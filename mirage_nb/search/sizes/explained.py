@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import Block, Running, block_of, run, start_us
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits
-from mirage_nb.search.sizes.specialised import Specialised, specialised
+from mirage_nb.search.sizes.specialised import Specialised
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import Work, work
 from mirage_nb.search.sizes.written import Written, written_kernels
@@ -120,7 +121,7 @@ def _kernel(made: Written, target: Target, constants: Constants) -> KernelEstima
     prepared, kernel, sizes = made.prepared, made.kernel, made.sizes
     tiles = Tiles.of(prepared, kernel, sizes)
     block = block_of(tiles, target, constants)
-    roles = specialised(tiles, target, constants, block.traffic.device)
+    roles = with_roles(tiles, target, constants, block.traffic.device)
     if roles is not None and roles.able[0]:
         return _with_roles(roles, block, kernel, target, constants)
     way, running = _best(block, target, constants)

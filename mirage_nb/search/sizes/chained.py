@@ -1,0 +1,173 @@
+"""Chained products as persistent blocks with roles: where a kernel of attention can be emitted so, and what it takes.
+
+In: the tiles of a kernel at many sizes. Out: a `Specialised`. What makes a block one of chained products is said over
+axes here and over dimensions in `optimize.attention`; how it is cut then are the rules of `tile.rules`, for both.
+An iteration takes its two products at the rate that the card keeps up, or its exponentials, if these take longer: the
+one runs while the other is computed. A point takes its iterations, and what is behind and in front of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from mirage_nb.ir import AccumKind, DType, OpKind
+from mirage_nb.search.axes import Layout
+from mirage_nb.search.saturation.values import BODY, ITER, TILE, Type
+from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths, layout_of
+from mirage_nb.search.sizes.constants import Constants
+from mirage_nb.search.sizes.specialised import Specialised, specialised
+from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.structure import KernelStructure
+from mirage_nb.targets import Target
+from mirage_nb.tile import rules
+
+_FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The steps that read queries, keys and values, the first product, and the axis that it sums."""
+
+    queries: int
+    keys: int
+    values: int
+    scores: int
+    summed: int
+
+
+@lru_cache(maxsize=1024)
+def chain_of(kernel: KernelStructure) -> Chain | None:
+    """The two products of a loop body that chains them, with row by row computation between; None if it is another."""
+    steps, loop = kernel.steps, kernel.loop
+    products = [i for i, s in enumerate(steps) if s.operator.kind is OpKind.MATMUL]
+    if loop is None or len(products) != 2 or any(steps[i].stage != BODY for i in products) or loop in kernel.grid:
+        return None
+    first, second = products
+    inputs = {i for i, s in enumerate(steps) if s.operator.kind is OpKind.IN_ITER}
+    # Operands of a product come in any order: the streamed one of the first is that of the keys.
+    queries, keys = sorted(steps[first].reads, key=lambda i: bool(steps[i].type[loop] & ITER))
+    weights, values = sorted(steps[second].reads, key=lambda i: i in inputs)
+    read = (queries, keys, values)
+    if inputs != {*read} or steps[second].operator.axis != loop or weights in inputs:
+        return None
+    if [bool(steps[i].type[loop] & ITER) for i in read] != [False, True, True]:
+        return None
+    for index, step in enumerate(steps):
+        kind = step.operator.kind
+        if step.operator.is_leaf or index in products:
+            continue
+        if kind is OpKind.ACCUM:
+            if step.operator.accum not in (AccumKind.SUM, AccumKind.RESCALE):
+                return None
+        elif kind in _FOLDS:
+            if step.operator.axis != loop:
+                return None
+        elif kind not in ELEMENTWISE:
+            return None
+    return Chain(queries, keys, values, first, steps[first].operator.axis)
+
+
+def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
+    """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
+    chain = chain_of(tiles.kernel)
+    if chain is None or target.capability != rules.CAPABILITY or tiles.width != 2:
+        return None
+    if any(tiles.made.wide[i] or tiles.made.partial[i] for i in (chain.queries, chain.keys, chain.values)):
+        return None
+    if chain.summed in tiles.kernel.grid or not (_rescaled(tiles.kernel) or _wide_exponents(tiles)):
+        return None
+    loop = tiles.kernel.loop
+    assert loop is not None
+    scored = tiles.steps[chain.scores].type
+    keys_type = tiles.steps[chain.keys].type
+    cut = [
+        _matrix(tiles, chain.queries, chain.summed, [a for a, code in enumerate(keys_type) if code]),
+        _matrix(tiles, chain.keys, chain.summed, [a for a in range(len(scored)) if a != loop]),
+        _matrix(tiles, chain.values, loop, [a for a, code in enumerate(scored) if code]),
+    ]
+    if any(part is None for part in cut):
+        return None
+    able = np.ones(tiles.shape, bool)
+    for part in cut:
+        assert part is not None
+        able &= part[0]
+    rows, keys, columns = (part[1] for part in cut if part is not None)
+    depth = tiles.sizes.extent(tiles.kernel, chain.summed, tiles.steps[chain.queries].type[chain.summed] & TILE)
+    able &= rules.chained_fits(rows, keys, depth, columns, target.shared_per_block)
+    if not able.any():
+        return None
+    stages = rules.chained_stages(rows, keys, depth, columns, target.shared_per_block)
+    return _timed(tiles, target, constants, able, (rows, keys, depth, columns), stages, device)
+
+
+def with_roles(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
+    """A kernel whose warps have roles: one of products, or of chained ones."""
+    return specialised(tiles, target, constants, device) or chained(tiles, target, constants, device)
+
+
+def _rescaled(kernel: KernelStructure) -> bool:
+    """Whether a running maximum holds the exponentials up."""
+    return any(step.operator.accum is AccumKind.RESCALE for step in kernel.steps)
+
+
+def _wide_exponents(tiles: Tiles) -> bool:
+    """Whether the elements hold exponentials that nothing holds up."""
+    return all(i.type.dtype is DType.BF16 for i in tiles.prepared.graph.inputs)
+
+
+def _matrix(tiles: Tiles, index: int, summed: int, shared: list[int]) -> tuple[Truths, Numbers] | None:
+    """Where an operand comes in whole boxes, with one long axis that is not summed and not shared; its extent. None:
+    nowhere."""
+    step, sizes, kernel = tiles.steps[index], tiles.sizes, tiles.kernel
+    assert step.source is not None
+    layout: Layout = layout_of(tiles.prepared, kernel, index, step.source)
+    axes = [a for a in layout if a is not None]
+    if not axes or summed not in axes or layout[-1] is None:
+        return None
+
+    def extent(axis: int) -> Numbers:
+        return sizes.extent(kernel, axis, _inside(step.type, axis))
+
+    fits = np.ones(tiles.shape, bool)
+    own = [a for a in axes if a != summed and a not in shared]
+    length, longest = np.ones(tiles.shape), np.ones(tiles.shape)
+    for axis in own:
+        length, longest = length * extent(axis), np.maximum(longest, extent(axis))
+    for axis in axes:
+        fits &= ~tiles.hanging(axis, step.type[axis])
+        if axis != summed and axis in shared:
+            fits &= extent(axis) == 1
+    last = axes[-1]
+    if sizes.extents[last] * tiles.width % rules.CHUNK_BYTES:
+        return None
+    return fits & (length == longest) & (np.mod(extent(last), rules.STEP) == 0), length
+
+
+def _inside(type_: Type, axis: int) -> int:
+    return type_[axis] & TILE
+
+
+def _timed(
+    tiles: Tiles, target: Target, constants: Constants, able: Truths, extents: tuple[Numbers, ...], stages: Numbers,
+    device: Numbers,
+) -> Specialised:  # fmt: skip
+    """What it takes; extents: rows and keys of a tile, summed elements, columns."""
+    rows, keys, depth, columns = extents
+    turns = np.ceil(tiles.sizes.total_blocks() / target.multiprocessors)
+    rate = constants.chained_share * target.tensor_rate * 1e6 / target.multiprocessors
+    products = 2 * rows * keys * (depth + columns) / rate
+    exponentials = rows * keys / constants.exponentials_us
+    copied = 2 * keys * (depth + columns) / constants.stream_bytes_us
+    longest = np.maximum(np.maximum(products, exponentials), copied) + constants.chained_step_us
+    looped = turns * (tiles.sizes.loop * longest + constants.chained_point_us)
+    moved = device / (target.device_bandwidth * 1e3)
+    us = constants.latency_us + np.maximum(looped, moved)
+    steps, values = turns * tiles.sizes.loop, turns * constants.chained_point_us
+    memory = 2 * (rows * depth + stages * keys * (depth + columns))
+    return Specialised(
+        able, rules.parts(rows), us, turns, steps * np.maximum(products, exponentials), steps * copied, values, moved,
+        memory, stages,
+    )  # fmt: skip
