@@ -9,10 +9,10 @@ from mirage_nb.errors import TargetError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import EFFORTS, configurations, prepare, run_configuration
+from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of, start_us
 from mirage_nb.search.sizes.instantiate import instances, numbered
-from mirage_nb.search.sizes.specialised import specialised
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.price import price
@@ -27,9 +27,17 @@ PROGRAMS = {
     "f32": "X: f32[512, 1024]\nW: f32[1024, 512]\nreturn X @ W",
     "norm": "X: f16[256, 1024]\nG: f16[1024]\nW: f16[1024, 512]\nreturn rms_norm(X, G) @ W",
     "few rows": "X: f16[16, 4096]\nW: f16[4096, 4096]\nreturn gelu(X @ W)",
+    "attention": "Q: bf16[8, 512, 128]\nK: bf16[8, 512, 128]\nV: bf16[8, 512, 64]\n"
+    "return softmax(Q @ transpose(K) / 16) @ V",
+    "grouped attention": "Q: f16[2, 256, 4, 64]\nK: f16[2, 384, 64]\nV: f16[2, 384, 64]\n"
+    "return softmax(reshape(Q, (2, 1024, 64)) @ transpose(K)) @ V",
+    "unsafe attention": "Q: f16[4, 256, 64]\nK: f16[4, 256, 64]\nV: f16[4, 256, 64]\n"
+    "E = exp(Q @ transpose(K))\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V",
+    "normed attention": "Q: bf16[4, 256, 64]\nK: bf16[4, 256, 64]\nV: bf16[4, 256, 64]\n"
+    "return softmax(Q @ transpose(rms_norm(K))) @ V",
     "output turned": "X: f16[256, 512]\nW: f16[512, 256]\nreturn transpose(X @ W)",
 }
-SPECIALISED = {"linear", "stored turned", "gated", "batch"}
+SPECIALISED = {"linear", "stored turned", "gated", "batch", "attention", "grouped attention"}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -45,7 +53,7 @@ def test_ranking_and_planner_agree(name: str) -> None:
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
                 tiles = Tiles.of(prepared, kernel, sizes)
                 device = block_of(tiles, H200, FITTED).traffic.device
-                roles = specialised(tiles, H200, FITTED, device)
+                roles = with_roles(tiles, H200, FITTED, device)
                 able = roles is not None and bool(roles.able[0])
                 try:
                     block = next(k for k in plan(instance.graph, H200).kernels if k is not None)
