@@ -68,7 +68,7 @@ class Constants:
     """What a step of products takes beside its products or copies."""
     behind_operations: float = 10.0
     """As `vector_operations`, for an element in the registers of the products."""
-    chained_share: float = 0.79
+    chained_share: float = 0.99
     """Of the tensor rate, what chained products keep up while exponentials run beside them: an iteration of 128 rows,
     128 keys and a head of 128 took 1.51 us."""
     exponentials_us: float = 16.7e3
