@@ -20,7 +20,7 @@ from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime import requested
 from mirage_nb.runtime.by_range import ByRange
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.passes import Pass, Passes, reserve
+from mirage_nb.runtime.passes import Pass, Passes, Timed, reserve
 from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.runtime.tuning import ready_to_tune, tune
@@ -115,6 +115,11 @@ class Session(ByRange):
         return self._passes.trace
 
     @property
+    def timed(self) -> tuple[Timed, ...]:
+        """Every timing on the card, in order, from the start of the session on."""
+        return self._passes.timed
+
+    @property
     def baselines(self) -> tuple[Lap, ...]:
         """How PyTorch fared beside the winners."""
         return self._passes.baselines
@@ -194,9 +199,8 @@ class Session(ByRange):
             configuration_seconds=requested.seconds(configuration_seconds),
             switches=Switches.of(axioms, prunings, limits),
         )
-        if self._checkpoint is not None:
-            now = self.search
-            self._checkpoint.header = replace(self._checkpoint.header, bounds=now.bounds, seconds=now.seconds)
+        if (kept := self._checkpoint) is not None:
+            kept.header = replace(kept.header, bounds=self.search.bounds, seconds=self.search.seconds)
         if wanted != self.target:
             self._turn_to(wanted)
         return self

@@ -36,6 +36,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.algebra": 2,
     "mirage_nb.interp": 2,
     "mirage_nb.tile": 2,
+    "mirage_nb.predefined": 2,
     "mirage_nb.verify.verdict": 2,
     "mirage_nb.verify": 3,
     "mirage_nb.search": 3,

@@ -9,6 +9,7 @@ from mirage_nb.bench.ablation import print_record, run_ablation
 from mirage_nb.bench.breadth import breadth_entries
 from mirage_nb.bench.cost import rank_record, run_cost
 from mirage_nb.bench.coverage import add_programs
+from mirage_nb.bench.first import add_first
 from mirage_nb.bench.kernels import Asked, Entry, run_kernels, show_record, workload_entries
 from mirage_nb.bench.models import add_models
 from mirage_nb.bench.sanitize import TOOLS, run_sanitize
@@ -54,6 +55,7 @@ def add_parser(commands: Any) -> None:
     cost.add_argument("--record", metavar="FILE", help="write every measurement as JSON")
     cost.add_argument("--from", dest="source", metavar="FILE", help="rank this record anew instead; needs no GPU")
     cost.set_defaults(run=_cost)
+    add_first(kinds)
     add_models(kinds)
     add_search(kinds)
     add_verify(kinds)

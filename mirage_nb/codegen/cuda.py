@@ -51,9 +51,14 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
     constants, where = graph.uniform(), sized(graph)
     parts = [HEADER]
     launches: list[Launch | LibraryCall] = []
-    aliases, copies = _views(graph)
+    aliases, copies = _views(graph, plan.left_out)
+    matched = {match.output: match for match in plan.library}
     for index, (op, values) in enumerate(graph.definitions()):
-        if values[0] in constants:
+        if values[0] in constants or index in plan.left_out:
+            continue
+        if (match := matched.get(values[0])) is not None:
+            by = match.launches[min(options.library, len(match.launches)) - 1]
+            launches.append(LibraryCall(op, match.inputs, match.output, index, match, by))
             continue
         if op.kind is OpKind.RESHAPE and values[0] not in copies:
             continue
@@ -74,13 +79,15 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
     return Emitted(graph, said, "\n".join(parts), tuple(launches), temporaries, plan.workspace.peak, aliases)
 
 
-def _views(graph: KernelGraph) -> tuple[tuple[tuple[int, int], ...], frozenset[int]]:
+def _views(
+    graph: KernelGraph, left_out: frozenset[int]
+) -> tuple[tuple[tuple[int, int], ...], frozenset[int]]:
     """(view, original) pairs that share memory, in an order in which one of the two has its place; and the views that
     are copied: outputs whose original is an input, or has its place in another output."""
     constants = graph.uniform()
     original: dict[int, int] = {}
-    for op, values in graph.definitions():
-        if op.kind is OpKind.RESHAPE and values[0] not in constants:
+    for index, (op, values) in enumerate(graph.definitions()):
+        if op.kind is OpKind.RESHAPE and values[0] not in constants and index not in left_out:
             original[values[0]] = original.get(op.inputs[0], op.inputs[0])
     placed = {*range(graph.input_count), *graph.outputs}
     first: list[tuple[int, int]] = []

@@ -15,6 +15,7 @@ from mirage_nb.ir import KernelGraph, Op, Size, TensorType
 from mirage_nb.ir.graph import few
 from mirage_nb.ir.sizes import Cut, extent_of, resized, size_of
 from mirage_nb.optimize import Options
+from mirage_nb.predefined import Match
 
 KEPT = 64
 """Extents of a size whose launches are kept ready."""
@@ -65,12 +66,22 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """A pre-defined operator between generated kernels: `output` = op(`inputs`), all value numbers."""
+    """A pre-defined operator between generated kernels: `output` = op(`inputs`), all value numbers.
+
+    match: the library kernel that computes it together with operators in front of it, launched the way `by`.
+    """
 
     op: Op
     inputs: tuple[int, ...]
     output: int
     index: int
+    match: Match | None = None
+    by: str = ""
+
+    @property
+    def name(self) -> str:
+        """What is called, for a reader."""
+        return f"{self.match.row} by {self.by}" if self.match is not None else self.op.kind.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,7 @@ class Emitted:
         return replace(arg, rows=arg.rows * part // whole)
 
     def __repr__(self) -> str:
-        steps = few([step.kernel if isinstance(step, Launch) else step.op.kind.value for step in self.launches])
+        steps = few([step.kernel if isinstance(step, Launch) else step.name for step in self.launches])
         return f"<Emitted {steps}: {self.source.count(chr(10))} lines of CUDA, {str(self.options)[:80]}>"
 
 

@@ -27,7 +27,8 @@ class Options:
     early ask for so much shared memory that no multiprocessor takes more of their blocks than its share. specialised:
     products of many rows by persistent blocks whose warps have roles (`optimize.product_program`, sm_90a); `warps` and
     `stages` follow from the tiles then. precision: how such blocks multiply f32: "f32" exactly, "tf32" or "3xtf32"
-    (`tile.precision`) where the program's owner allows it.
+    (`tile.precision`) where the program's owner allows it. library: 0: a library computes pre-defined operators one by
+    one; n: several at once where it can (`mirage_nb.predefined`), in the n-th of its ways, or the last one that it has.
     """
 
     warps: int = 8
@@ -38,6 +39,7 @@ class Options:
     spread: bool = False
     specialised: bool = False
     precision: str = "f32"
+    library: int = 0
 
     @property
     def compute_threads(self) -> int:
@@ -52,7 +54,7 @@ class Options:
 
 def default_options(target: Target) -> Options:
     """What is tried first on a target."""
-    return Options(bulk=target.tma, specialised=target.capability == WARPGROUPS)
+    return Options(bulk=target.tma, specialised=target.capability == WARPGROUPS, library=1)
 
 
 def all_options(target: Target) -> tuple[Options, ...]:
@@ -69,4 +71,6 @@ def all_options(target: Target) -> tuple[Options, ...]:
     near = [Options(w, s, target.tma, wide) for w, s, wide in CHAINED if target.capability >= DEPENDENT_LAUNCH]
     near += [first] if first.specialised else []
     chained = [replace(o, chained=True, spread=spread) for o in near for spread in (False, True)]
-    return tuple(dict.fromkeys((first, plain, *others, Options(16, 4, target.tma), *wide, *chained)))
+    ways = dict.fromkeys((first, plain, *others, Options(16, 4, target.tma), *wide, *chained))
+    library = [replace(first, library=n) for n in (2, 3, 0)]
+    return (*(replace(way, library=1) for way in ways), *library)

@@ -7,7 +7,7 @@ its elementwise chains fused, nothing else is changed. Invariant: emitting a pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -32,6 +32,7 @@ from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
 from mirage_nb.optimize.transfer import boxes
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.optimize.widen import widen
+from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import Copy, Program, flat
 
@@ -114,7 +115,8 @@ class Plan:
     """A muGraph with one BlockPlan per graph-defined operator (None for others) and its device memory.
 
     overlaps: per operator, what may run at the same time. temporaries: values in device memory that are
-    neither inputs nor outputs, in order; `workspace` has their offsets.
+    neither inputs nor outputs, in order; `workspace` has their offsets. library: pre-defined operators that one
+    library kernel computes together; left_out: the operators that no kernel has to compute any more.
     """
 
     graph: KernelGraph
@@ -122,6 +124,8 @@ class Plan:
     overlaps: tuple[Overlap, ...]
     temporaries: tuple[int, ...]
     workspace: MemoryPlan
+    library: tuple[Match, ...] = ()
+    left_out: frozenset[int] = frozenset()
 
 
 def plan(graph: KernelGraph, target: Target, options: Options | None = None) -> Plan:
@@ -145,9 +149,10 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
     through shared memory. Raises TargetError.
     """
     literals = graph.uniform()
+    of_block = replace(options, library=0)
     kernels = tuple(
         plan_block(
-            op.body, target, options, {i: literals[v] for i, v in enumerate(op.inputs) if v in literals}, private,
+            op.body, target, of_block, {i: literals[v] for i, v in enumerate(op.inputs) if v in literals}, private,
             tuple(graph.types[v] for v in values),
         )
         if isinstance(op.body, BlockGraph)
@@ -155,21 +160,32 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
         for op, values in graph.definitions()
     )  # fmt: skip
     bulk = [kernel.bulk_operands if kernel is not None else frozenset[int]() for kernel in kernels]
-    return Plan(graph, kernels, overlaps(graph, target, bulk, options), *plan_device(graph))
+    library = matches(graph) if options.library else ()
+    needs = needed(graph, library)
+    left_out = frozenset(n for n, (_, values) in enumerate(graph.definitions()) if library and values[0] not in needs)
+    device = plan_device(graph, library, left_out)
+    return Plan(graph, kernels, overlaps(graph, target, bulk, options), *device, library, left_out)
 
 
-def plan_device(graph: KernelGraph) -> tuple[tuple[int, ...], MemoryPlan]:
-    """Temporaries in device memory: they live from the kernel that writes them to the last that reads them."""
+def plan_device(
+    graph: KernelGraph, library: Sequence[Match] = (), left_out: frozenset[int] = frozenset()
+) -> tuple[tuple[int, ...], MemoryPlan]:
+    """Temporaries in device memory: they live from the kernel that writes them to the last that reads them, an operator
+    or a match of a library's; operators that are left out write none."""
     found = []
     uniform = graph.uniform()
+    place = {values[0]: index for index, (_, values) in enumerate(graph.definitions())}
+    last = {value: max(readers, default=0) for value, readers in enumerate(graph.uses())}
+    last |= dict.fromkeys(graph.outputs, len(graph.ops))
+    for match in library:
+        last |= {value: max(last[value], place[match.output]) for value in match.inputs}
     for index, (op, values) in enumerate(graph.definitions()):
-        if op.kind is OpKind.RESHAPE or values[0] in uniform:
+        if op.kind is OpKind.RESHAPE or values[0] in uniform or index in left_out:
             continue
         for value in values:
             held = (value, *_aliases(graph, value))
             if not set(held).intersection(graph.outputs):
-                last = max((_last_use(graph, v) for v in held), default=index)
-                found.append(Interval(value, graph.types[value].nbytes, index, max(index, last)))
+                found.append(Interval(value, graph.types[value].nbytes, index, max(index, *(last[v] for v in held))))
     return tuple(i.name for i in found), allocate(found, alignment=256)
 
 
@@ -181,12 +197,6 @@ def _aliases(graph: KernelGraph, value: int) -> list[int]:
     return found
 
 
-def _last_use(graph: KernelGraph, value: int) -> int:
-    if value in graph.outputs:
-        return len(graph.ops)
-    return max(graph.uses()[value], default=0)
-
-
 def variants(graph: KernelGraph, target: Target) -> tuple[Options, ...]:
     """The options under which `graph` fits `target` and that differ in what they make of it, default first."""
     found: dict[object, Options] = {}
@@ -195,20 +205,22 @@ def variants(graph: KernelGraph, target: Target) -> tuple[Options, ...]:
             planned = plan(graph, target, options)
         except TargetError:
             continue
-        found.setdefault(_made(planned), as_planned(options, planned))
+        said = as_planned(options, planned)
+        found.setdefault((_made(planned), said.library), said)
     return tuple(found.values())
 
 
 def as_planned(options: Options, planned: Plan) -> Options:
     """The options that led to a plan: those that asked for roles where no warps have them asked for nothing."""
     taken = any(kernel is not None and kernel.program is not None for kernel in planned.kernels)
-    return replace(options, specialised=options.specialised and taken)
+    ways = max((len(match.launches) for match in planned.library), default=0)
+    return replace(options, specialised=options.specialised and taken, library=min(options.library, ways))
 
 
 def _made(planned: Plan) -> object:
     """What a plan comes to: two of them that are equal here are emitted alike."""
     kernels = [k and replace(k, options=replace(k.options, chained=False, spread=False)) for k in planned.kernels]
-    return tuple(kernels), planned.overlaps
+    return tuple(kernels), tuple(o for k, o in zip(kernels, planned.overlaps, strict=True) if k is not None)
 
 
 def plan_block(

@@ -17,6 +17,7 @@ from mirage_nb.codegen import Emitted, Fitting, Launch, LibraryCall, TensorArg
 from mirage_nb.errors import LaunchError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, Op
+from mirage_nb.predefined import part
 from mirage_nb.runtime.buffers import (
     STORED,
     Array,
@@ -213,7 +214,11 @@ def _handed_out(stored: Array, dtype: DType, like: Any) -> Any:
 def _library(
     step: LibraryCall, held: dict[int, Array], graph: KernelGraph, constants: Mapping[int, Fraction]
 ) -> Array:
-    """A pre-defined operator between kernels, by the float64 reference, rounded as stored."""
+    """A pre-defined operator between kernels, or several that one library kernel computes, by the float64 reference,
+    rounded as stored."""
+    if step.match is not None:
+        wide = [decode(held[v], graph.types[v].dtype) for v in step.match.inputs]
+        return encode(evaluate(part(graph, step.match), wide)[0], graph.types[step.output].dtype)
 
     def operand(value: int) -> Array:
         type_ = graph.types[value]

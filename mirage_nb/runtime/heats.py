@@ -218,6 +218,7 @@ class Heats:
                 raise LaunchError(lap.note)
             took = lap.timing.median_us
             self.timed += 1
+            self._passes.note_time(winner.candidate.digest, took)
         digest = winner.candidate.digest
         if digest not in self._fastest or took < self.us(digest):
             self._fastest[digest] = (took, winner)

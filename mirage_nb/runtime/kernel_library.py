@@ -1,4 +1,5 @@
-"""Pre-defined operators between kernels, on a GPU: products of matrices by cuBLAS, everything else by CuPy.
+"""Pre-defined operators between kernels, on a GPU: products of matrices by cuBLAS, several operators at once by
+PyTorch's kernels (`kernel_rows`), everything else by CuPy.
 
 Copied into every file that saves a muGraph (see `saved`), so it imports nothing of this package but what is
 copied with it. In: an operator of a plan, addresses of its tensors. Out: a function that enqueues it on a stream.
@@ -21,6 +22,7 @@ import numpy as np
 
 from mirage_nb.runtime.kernel_operators import OPERATORS, STORED, decode, encode
 from mirage_nb.runtime.kernel_plan import Apply, KernelError, Tensor
+from mirage_nb.runtime.kernel_rows import LAUNCHES, by_torch
 
 Enqueue = Callable[[int], None]
 """Enqueues work on the stream of this address."""
@@ -86,10 +88,24 @@ def library_call(step: Apply, tensors: Sequence[Tensor], address: Sequence[int],
     """An operator on tensors that begin at these addresses of `device`; computed in float32 at least.
 
     Raises:
-        KernelError: CuPy finds no cuBLAS. The returned function: the card refuses.
+        KernelError: CuPy finds no cuBLAS, or there is no PyTorch for a step that needs it. The returned function: the
+            card refuses.
     """
     used = (*step.inputs, step.output)
     shapes, places = [tensors[n].shape for n in used], [address[n] for n in used]
+    if (step.operator, step.attrs.get("by")) in LAUNCHES:
+        enqueue = by_torch(step, [tensors[n] for n in used], places, device)
+
+        def enqueue_apart(stream: int) -> None:
+            with allocations_while_captured():
+                enqueue(stream)
+
+        return enqueue_apart
+    if step.operator == "linear":
+        turned = matrix_product(shapes, bool(step.attrs["left"]), bool(step.attrs["right"]))
+        if turned is None:
+            raise KernelError(f"no one product of matrices: {shapes}")
+        return _by_blas([(turned, (places[0], places[1]))], tensors[step.output].dtype, places[-1], device)
     if step.operator in PRODUCTS and not step.scalars and len({tensors[n].dtype for n in used}) == 1:
         products = [matrix_product([shapes[n] for n in (*pair, -1)]) for pair in PRODUCTS[step.operator]]
         known = [product for product in products if product is not None]
@@ -142,12 +158,13 @@ def _by_blas(
         # A matrix of cuBLAS lies column by column, so it sees all three transposed: the result is right^T @ left^T.
         operands = (
             pointer(one.ctypes.data),
-            pointer(right), number(element), number(p.columns), stride(p.right_stride),
-            pointer(left), number(element), number(p.depth), stride(p.left_stride),
+            pointer(right), number(element), number(p.depth if p.right_turned else p.columns), stride(p.right_stride),
+            pointer(left), number(element), number(p.rows if p.left_turned else p.depth), stride(p.left_stride),
             pointer((one if place else zero).ctypes.data),
             pointer(result), number(element), number(p.columns), stride(p.rows * p.columns),
         )  # fmt: skip
-        extents = (number(0), number(0), number(p.columns), number(p.rows), number(p.depth))
+        turned = (number(int(p.right_turned)), number(int(p.left_turned)))
+        extents = (*turned, number(p.columns), number(p.rows), number(p.depth))
         calls.append((*extents, *operands, number(p.batch), number(compute), number(-1)))
     p = products[0][0]
     nbytes = min(MOST_WORKSPACE, max(LEAST_WORKSPACE, SPLITS * 4 * p.batch * p.rows * p.columns))
@@ -193,7 +210,8 @@ def _blas_handle(device: int, thread: int) -> ctypes.c_void_p:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`batch` products [rows, depth] @ [depth, columns]; strides in elements from one matrix to the next."""
+    """`batch` products [rows, depth] @ [depth, columns]; strides in elements from one matrix to the next; whether an
+    operand lies transposed."""
 
     batch: int
     rows: int
@@ -201,21 +219,28 @@ class Product:
     depth: int
     left_stride: int
     right_stride: int
+    left_turned: bool = False
+    right_turned: bool = False
 
 
-def matrix_product(shapes: Sequence[tuple[int, ...]]) -> Product | None:
-    """NumPy's matmul of two contiguous arrays into a third one as one call: shapes of operands and result. None if
-    their leading dimensions broadcast in a way that one stride for each does not describe."""
+def matrix_product(
+    shapes: Sequence[tuple[int, ...]], left_turned: bool = False, right_turned: bool = False
+) -> Product | None:
+    """NumPy's matmul of two contiguous arrays, or of one with its last dimensions exchanged, into a third one as one
+    call: shapes of operands as they lie, and of the result. None if their leading dimensions broadcast in a way that
+    one stride for each does not describe."""
     left, right, result = shapes
     if min(len(left), len(right)) < 2:
         return None
-    rows, depth, columns = left[-2], left[-1], right[-1]
+    rows, depth = left[-2:] if not left_turned else left[:-3:-1]
+    columns = right[-2] if right_turned else right[-1]
     batch, lefts, rights = (math.prod(shape[:-2]) for shape in (result, left, right))
-    if rights == 1 and lefts == batch:  # the left operands are one tall matrix
-        return Product(1, batch * rows, columns, depth, 0, 0)
+    turned = left_turned, right_turned
+    if rights == 1 and lefts == batch and (batch == 1 or not left_turned):  # the left operands are one tall matrix
+        return Product(1, batch * rows, columns, depth, 0, 0, *turned)
     if not {lefts, rights} <= {1, batch}:
         return None
-    return Product(batch, rows, columns, depth, rows * depth * (lefts > 1), depth * columns * (rights > 1))
+    return Product(batch, rows, columns, depth, rows * depth * (lefts > 1), depth * columns * (rights > 1), *turned)
 
 
 class Temporaries:

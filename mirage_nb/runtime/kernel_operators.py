@@ -117,6 +117,13 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 """What each pre-defined operator computes, of a module (NumPy or CuPy), attributes and arrays."""
 
 
+LIBRARY = {
+    "attention": ("flash", "cudnn", "efficient"), "softmax": ("torch",), "log_softmax": ("torch",), "norm": ("torch",),
+    "linear": ("cublas", "torch"),
+}  # fmt: skip
+"""Library kernels that compute several operators at once (`mirage_nb.predefined`), and the ways to launch each."""
+
+
 Step = tuple[str, Mapping[str, Any], Sequence[int]]
 """An operator, its attributes, and the numbers of its operands."""
 

@@ -17,11 +17,12 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from mirage_nb.runtime.kernel_operators import OPERATORS, PRIMITIVES, STORED
+from mirage_nb.runtime.kernel_operators import LIBRARY, OPERATORS, PRIMITIVES, STORED
 
 FORMAT, VERSION, SIZED_VERSION = "mirage_nb kernel", 1, 2
 ALIGNMENT = 16
@@ -90,7 +91,8 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Apply:
     """An operator of `OPERATORS` on whole tensors: numbers of tensors in, the number of one out; `scalars` are
-    operands that are numbers, each with its position."""
+    operands that are numbers, each with its position. As a step of a plan also a kernel of `LIBRARY`, launched the way
+    that the attribute `by` says."""
 
     operator: str
     attrs: Mapping[str, Any]
@@ -356,7 +358,7 @@ def _tensor(record: _Record, size: Size | None) -> Tensor:
 
 def _step(record: _Record, tensors: Sequence[Tensor]) -> Launch | Apply:
     if record.has("operator"):
-        step = _apply(record)
+        step = _apply(record, LIBRARY)
         used: Sequence[int] = (*step.inputs, step.output)
         found: Launch | Apply = step
     else:
@@ -388,11 +390,13 @@ def _cut(record: _Record) -> tuple[int, int, int] | None:
     return found[0], found[1], found[2]
 
 
-def _apply(record: _Record) -> Apply:
+def _apply(record: _Record, library: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Apply:
     operator = record.text("operator")
-    if operator not in OPERATORS:
+    if operator not in OPERATORS and operator not in library:
         raise KernelError(f"{record.where}: unknown operator {_short(operator)!r}")
     attrs = record.mapping("attrs")
+    if operator in library and attrs.get("by") not in library[operator]:
+        raise KernelError(f"{record.where}: {operator} by {_short(attrs.get('by'))}")
     for name, value in attrs.items():
         if name not in ATTRS or not (value is None or ATTRS[name](value)):
             raise KernelError(f"{record.where}: the attribute {_short(name)} is {_short(value)}")
@@ -446,6 +450,9 @@ ATTRS: dict[Any, Callable[[Any], bool]] = {
     "dim": _is_whole, "times": lambda value: _is_whole(value, MAX_TIMES) and value > 0, "shape": _is_wholes,
     "perm": _is_wholes, "value": _is_rational, "exponent": _is_rational, "low": _is_rational, "high": _is_rational,
     **dict.fromkeys(("start", "extent", "step", "before", "after", "infinite"), _is_whole), "other": _is_rational,
+    **dict.fromkeys(("heads", "groups"), lambda value: _is_whole(value) and value > 0), "window": _is_whole,
+    **dict.fromkeys(("left", "right", "relu", "causal", "centred", "gain", "bias"), lambda value: value in (0, 1)),
+    **dict.fromkeys(("scale", "eps"), _is_rational), "by": _is_text,
     "symbol": _is_text, "dtype": _is_text, "name": _is_text, "formula": _is_formula,
 }  # fmt: skip
 """Attributes of operators: what each has to be, unless it is null."""

@@ -73,6 +73,15 @@ CONFIRM_ELEMENTS = 2**26
 
 
 @dataclass(frozen=True, slots=True)
+class Timed:
+    """One timing on the card: seconds since the session's passes were made, the muGraph, microseconds."""
+
+    at: float
+    candidate: str
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
     """One traced pass over one candidate: its name, how long it took (seconds), and what came of it."""
 
@@ -86,7 +95,8 @@ class Passes:
     """The later passes of one session, and what they made. May be used from any thread.
 
     `stage` says what is being done, for a reader; `trace` which passes were run; `baselines` how PyTorch
-    fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted. `tolerance`:
+    fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted; `timed` every
+    timing that counted, in order. `tolerance`:
     how many times the program's own rounding kernels may be off, 1 for what that explains.
     """
 
@@ -98,6 +108,8 @@ class Passes:
         self.trace: tuple[Pass, ...] = ()
         self.baselines: tuple[Lap, ...] = ()
         self.entered: set[tuple[str, str]] = set()
+        self.timed: tuple[Timed, ...] = ()
+        self._made = time.monotonic()
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
         self._sample: Sample | None = None
@@ -391,6 +403,11 @@ class Passes:
             winner = self._winners[digest]
             winner = replace(winner, candidate=replace(winner.candidate, verdict=verdict))
         self.keep(winner)
+
+    def note_time(self, digest: str, us: float) -> None:
+        """A muGraph took so long on the card just now."""
+        with self._guard:
+            self.timed = (*self.timed, Timed(time.monotonic() - self._made, digest, us))
 
     def set_aside(self, candidate: Candidate, error: Exception) -> None:
         """A wrong candidate is dropped; one that a pass could not take stays, and says why it did not run."""

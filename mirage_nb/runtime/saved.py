@@ -39,7 +39,7 @@ from mirage_nb.runtime.kernel_plan import (
     write_plan,
 )
 
-COPIED = ("kernel_operators", "kernel_plan", "kernel_library", "kernel_driver", "kernel")
+COPIED = ("kernel_operators", "kernel_plan", "kernel_rows", "kernel_library", "kernel_driver", "kernel")
 """The modules that a saved file is made of, in the order of their imports."""
 BEGIN, END = "# -- the plan: a block of JSON ", "# -- end of the plan "
 MAX_FILE = 2**24
@@ -143,6 +143,9 @@ def _launch(step: EmittedLaunch, numbers: Mapping[int, int]) -> Launch:
 def _apply_step(
     step: LibraryCall, numbers: Mapping[int, int], constants: Mapping[int, float], dim: int | None
 ) -> Apply:
+    if step.match is not None:
+        attrs = {**step.match.attrs, "by": step.by}
+        return Apply(step.match.row, attrs, tuple(numbers[v] for v in step.inputs), numbers[step.output])
     scalars = tuple((n, constants[v]) for n, v in enumerate(step.inputs) if v in constants)
     inputs = tuple(numbers[v] for v in step.inputs if v not in constants)
     return Apply(_known(step.op.kind), plain_attrs(step.op.attrs, dim), inputs, numbers[step.output], scalars)

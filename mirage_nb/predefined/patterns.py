@@ -1,0 +1,275 @@
+"""What several pre-defined operators compute together: softmax, norms, attention, linear layers.
+
+In: a value of a kernel graph. Out: what it is (`Found`: the tensors that it is computed from, and numbers), or None.
+Invariant: what is found equals the operators over the reals, and has their types at its ends; between them a kernel
+rounds less than they do.
+
+The language and the PyTorch frontend give each of these one form (`lang.norms`, `frontend.recognise`), however it
+was written; only that form, and what people write by hand for it, is looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from mirage_nb.ir import DType, OpKind, WhereAttrs
+from mirage_nb.predefined.masks import Band, band
+from mirage_nb.predefined.reading import Reading
+
+HALVES = frozenset({DType.F16, DType.BF16})
+FLOATS = HALVES | {DType.F32}
+LOG = "log(x)"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a value is: a function of `inputs` with these `attrs`, which are plain data."""
+
+    inputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+
+
+def softmax(r: Reading, value: int) -> Found | None:
+    """exp(x) over its sum along a dimension, x less its maximum or not."""
+    op = r.op(value, OpKind.DIV)
+    total = r.folded(op.inputs[1], OpKind.SUM) if op is not None else None
+    if op is None or total is None or total[0] != op.inputs[0]:
+        return None
+    raised = r.op(total[0], OpKind.EXP)
+    return _along(r, _unshifted(r, raised.inputs[0], total[1]), value, total[1]) if raised is not None else None
+
+
+def log_softmax(r: Reading, value: int) -> Found | None:
+    """x less the logarithm of the sum of exp(x), x less its maximum or not."""
+    op = r.op(value, OpKind.SUB)
+    inner = r.formula(op.inputs[1], LOG) if op is not None else None
+    total = r.folded(inner, OpKind.SUM) if inner is not None else None
+    raised = r.op(total[0], OpKind.EXP) if total is not None else None
+    if op is None or total is None or raised is None or raised.inputs[0] != op.inputs[0]:
+        return None
+    return _along(r, _unshifted(r, op.inputs[0], total[1]), value, total[1])
+
+
+def _unshifted(r: Reading, value: int, dim: int) -> int:
+    """x where a value is x less its maximum along a dimension; else the value itself."""
+    op = r.op(value, OpKind.SUB)
+    return op.inputs[0] if op is not None and r.folded(op.inputs[1], OpKind.MAX) == (op.inputs[0], dim) else value
+
+
+def _along(r: Reading, x: int, value: int, dim: int) -> Found | None:
+    return Found((x,), {"dim": dim}) if _alike(r, x, value) else None
+
+
+def _alike(r: Reading, x: int, value: int) -> bool:
+    """Whether two values have one shape and one element type, which libraries take."""
+    mine, other = r.graph.types[x], r.graph.types[value]
+    return (mine.shape, mine.dtype) == (other.shape, other.dtype) and mine.dtype in FLOATS | {DType.F64}
+
+
+def norm(r: Reading, value: int) -> Found | None:
+    """x, less its mean or not, over the root of its mean square along the last dimension, times a gain, plus a bias.
+
+    `inputs` are x, then the gain and the bias that are there; `attrs` say which.
+    """
+    bias = gain = None
+    inner = value
+    if (parts := _beside(r, inner, OpKind.ADD)) is not None:
+        inner, bias = parts
+    if (parts := _beside(r, inner, OpKind.MUL)) is not None:
+        inner, gain = parts
+    if bias is not None and gain is None:
+        return None
+    found = _normed(r, inner)
+    if found is None or not _alike(r, found.inputs[0], value):
+        return None
+    given = [v for v in (gain, bias) if v is not None]
+    dtype = r.graph.types[value].dtype
+    if any(r.graph.types[v].dtype is not dtype for v in given):
+        return None
+    return Found((*found.inputs, *given), {**found.attrs, "gain": int(gain is not None), "bias": int(bias is not None)})
+
+
+def _beside(r: Reading, value: int, kind: OpKind) -> tuple[int, int] | None:
+    """x and a vector along the last dimension of x, where a value is one of `kind` of the two."""
+    op = r.op(value, kind)
+    for x, vector in (op.inputs, op.inputs[::-1]) if op is not None else ():
+        shape, lined = r.shape(value), r.shape(vector)
+        if shape and r.shape(x) == shape and lined[-1:] == shape[-1:] and math.prod(lined) == shape[-1]:
+            return x, vector
+    return None
+
+
+def _normed(r: Reading, value: int) -> Found | None:
+    op = r.op(value, OpKind.DIV)
+    root = r.op(op.inputs[1], OpKind.SQRT) if op is not None else None
+    if op is None or root is None:
+        return None
+    spread, eps = root.inputs[0], Fraction(0)
+    if (sum_ := r.op(spread, OpKind.ADD)) is not None:
+        known = [(a, n) for a, b in (sum_.inputs, sum_.inputs[::-1]) if (n := r.number(b)) is not None]
+        if not known:
+            return None
+        spread, eps = known[0]
+    centred = op.inputs[0]
+    squares = _mean(r, spread)
+    square = r.op(squares, OpKind.SQR) if squares is not None else None
+    if square is None or square.inputs[0] != centred or eps < 0:
+        return None
+    less = r.op(centred, OpKind.SUB)
+    is_layer = less is not None and _mean(r, less.inputs[1]) == less.inputs[0]
+    x = less.inputs[0] if less is not None and is_layer else centred
+    return Found((x,), {"centred": int(is_layer), "eps": str(eps)})
+
+
+def _mean(r: Reading, value: int) -> int | None:
+    """x where a value is the mean of x along its last dimension."""
+    scaled = r.scaled(value)
+    total = r.folded(scaled[0], OpKind.SUM) if scaled is not None else None
+    if scaled is None or total is None:
+        return None
+    shape = r.shape(total[0])
+    return total[0] if total[1] == len(shape) - 1 and scaled[1] == Fraction(1, shape[-1]) else None
+
+
+def linear(r: Reading, value: int) -> Found | None:
+    """A product of matrices, each transposed or not, plus a bias along the last dimension or not, and its ReLU or not;
+    None for a product alone of operands as they lie, which is an operator of its own."""
+    relu = r.op(value, OpKind.RELU)
+    inner = relu.inputs[0] if relu is not None else value
+    bias = None
+    if r.op(inner, OpKind.ADD) is not None:
+        if (parts := _beside(r, inner, OpKind.ADD)) is None:
+            return None
+        inner, bias = parts
+    product = r.op(inner, OpKind.MATMUL)
+    if product is None or (relu is not None and bias is None):
+        return None
+    turned = [r.transposed(v) for v in product.inputs]
+    left, right = (v if t is None else t for v, t in zip(product.inputs, turned, strict=True))
+    if bias is None and turned == [None, None]:
+        return None
+    inputs = (left, right) if bias is None else (left, right, bias)
+    if len({r.graph.types[v].dtype for v in (*inputs, value)}) > 1 or min(len(r.shape(v)) for v in (left, right)) < 2:
+        return None
+    if bias is not None and (len(r.shape(right)) > 2 or (len(r.shape(left)) > 2 and turned[0] is not None)):
+        return None
+    left_turned, right_turned = (int(t is not None) for t in turned)
+    return Found(inputs, {"left": left_turned, "right": right_turned, "relu": int(relu is not None)})
+
+
+def attention(r: Reading, value: int) -> Found | None:
+    """softmax(scale * Q @ K^T, masked or not) @ V.
+
+    `inputs` are Q [..., queries, d], K [..., keys, d], V [..., keys, e] and a bias that is added to the scores, if
+    there is one. `heads`, `groups`: of queries and of keys, so many after each other share one of these. `causal`,
+    `window`: as of `masks.Band`, a window of -1 is none.
+    """
+    parts = _weighted(r, value)
+    scores = _Scores.of(r, parts[0]) if parts is not None else None
+    if parts is None or scores is None:
+        return None
+    q, k, v = scores.q, scores.k, parts[1]
+    heads = _heads(r, q, k, v, value)
+    used = [r.graph.types[x] for x in (q, k, v, value)]
+    if heads is None or len({t.dtype for t in used}) > 1 or used[0].dtype not in FLOATS or scores.scale <= 0:
+        return None
+    queries, keys = r.shape(q)[-2], r.shape(k)[-2]
+    if scores.band is not None and queries != keys:
+        return None
+    window = -1 if scores.band is None or scores.band.window is None else scores.band.window
+    bias = () if scores.bias is None else (scores.bias,)
+    if bias and r.graph.types[bias[0]].dtype is not used[0].dtype:
+        return None
+    return Found(
+        (q, k, v, *bias),
+        {
+            "scale": str(scores.scale), "causal": int(scores.band is not None), "window": window, "heads": heads[0],
+            "groups": heads[1],
+        },
+    )  # fmt: skip
+
+
+def _weighted(r: Reading, value: int) -> tuple[tuple[int, int], int] | None:
+    """What the softmax is of and its dimension, and V, where a value is softmax @ V; divided before or behind."""
+    product = r.op(value, OpKind.MATMUL)
+    if product is not None:
+        found = softmax(r, product.inputs[0])
+        return ((found.inputs[0], found.attrs["dim"]), product.inputs[1]) if found is not None else None
+    divided = r.op(value, OpKind.DIV)
+    product = r.op(divided.inputs[0], OpKind.MATMUL) if divided is not None else None
+    total = r.folded(divided.inputs[1], OpKind.SUM) if divided is not None else None
+    if product is None or total is None or total[0] != product.inputs[0]:
+        return None
+    raised = r.op(total[0], OpKind.EXP)
+    return ((_unshifted(r, raised.inputs[0], total[1]), total[1]), product.inputs[1]) if raised is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """scale * q @ k^T, and a bias that is added to it or a band that masks it."""
+
+    q: int
+    k: int
+    scale: Fraction
+    bias: int | None
+    band: Band | None
+
+    @classmethod
+    def of(cls, r: Reading, softmaxed: tuple[int, int]) -> _Scores | None:
+        value, dim = softmaxed
+        if dim != len(r.shape(value)) - 1:
+            return None
+        scale, bias = Fraction(1), None
+        mask: Band | None = None
+        while (product := r.op(value, OpKind.MATMUL)) is None:  # from the outside in
+            if (scaled := r.scaled(value)) is not None:
+                value, scale = scaled[0], scale * scaled[1]
+            elif (chosen := r.op(value, OpKind.WHERE)) is not None and mask is None:
+                attrs = chosen.attrs
+                mask = band(r, chosen.inputs[0])
+                if mask is None or not isinstance(attrs, WhereAttrs) or attrs.infinite != -1 or scale < 0:
+                    return None
+                value = chosen.inputs[1]
+            elif (added := r.op(value, OpKind.ADD)) is not None and bias is None and mask is None and scale == 1:
+                sides = [(a, b) for a, b in (added.inputs, added.inputs[::-1]) if _is_product(r, a)]
+                if len(sides) != 1 or r.shape(sides[0][0]) != r.shape(value):
+                    return None
+                value, bias = sides[0]
+            else:
+                return None
+        q, turned = product.inputs
+        k = r.transposed(turned)
+        for side in ("q", "k"):
+            inner = r.scaled(q if side == "q" else k) if k is not None else None
+            if inner is not None:
+                q, k, scale = (inner[0], k, scale * inner[1]) if side == "q" else (q, inner[0], scale * inner[1])
+        return cls(q, k, scale, bias, mask) if k is not None else None
+
+
+def _is_product(r: Reading, value: int) -> bool:
+    """Whether a value is a product of matrices, scaled or not."""
+    while (scaled := r.scaled(value)) is not None:
+        value = scaled[0]
+    return r.op(value, OpKind.MATMUL) is not None
+
+
+def _heads(r: Reading, q: int, k: int, v: int, value: int) -> tuple[int, int] | None:
+    """How many heads of queries and of keys there are, all leading dimensions counted: those of the keys are the first
+    ones of the queries', the others 1."""
+    lead = r.shape(q)[:-2]
+    if r.shape(value)[:-2] != lead:
+        return None
+    known: list[tuple[int, ...]] = []
+    for other in (k, v):
+        shape = r.shape(other)
+        if len(shape) < 2 or len(shape) > len(lead) + 2:
+            return None
+        known.append((*(1 for _ in range(len(lead) + 2 - len(shape))), *shape[:-2]))
+    if known[0] != known[1]:
+        return None
+    shared = next((n for n in range(len(lead), -1, -1) if known[0] == (*lead[:n], *(1 for _ in lead[n:]))), None)
+    return (math.prod(lead), math.prod(lead[:shared])) if shared is not None else None

@@ -1,0 +1,187 @@
+"""THE table of library kernels that compute several operators at once: what they compute, when, and what they take.
+
+In: a kernel graph, a target. Out: disjoint `Match`es, each a part of the graph whose operators one library kernel
+computes, those that compute most first (attention before the softmax in it). The muGraph stays what it is: a match
+says how pre-defined operators are run, so what was verified of the muGraph holds of it, and the kernel is compared with
+float64 like any other before it is timed or handed out.
+
+A row names its launches, the ways that libraries have to do the same, in the order in which they are tried;
+`runtime.kernel_rows` has their calls, and a test compares the two tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mirage_nb.ir import DType, Input, KernelGraph
+from mirage_nb.predefined import patterns
+from mirage_nb.predefined.patterns import HALVES, Found
+from mirage_nb.predefined.reading import Reading
+from mirage_nb.targets import Target
+
+PLAIN_SHARE = {DType.F32: 0.8, DType.F64: 0.4}
+"""Of the vector rate, what libraries reach for element types that no tensor core takes."""
+LARGEST_HEAD, LARGEST_CUDNN_HEAD = 256, 128
+MOST_HEADS = 65_535
+"""Grid dims of a kernel are no larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A part of a graph that one library kernel computes: `output` from `inputs`, in the first or another of
+    `launches`; `inside` are the values on the way, which nobody else needs."""
+
+    row: str
+    launches: tuple[str, ...]
+    inputs: tuple[int, ...]
+    output: int
+    attrs: Mapping[str, Any]
+    inside: frozenset[int]
+
+    def us(self, graph: KernelGraph, target: Target) -> float:
+        """Microseconds that it should take."""
+        row = ROWS[self.row]
+        used = [graph.types[v] for v in (*self.inputs, self.output)]
+        moved = sum(t.nbytes for t in used) * row.passes / (target.device_bandwidth * 1e3)
+        share = PLAIN_SHARE.get(used[-1].dtype)
+        rate = target.tensor_rate * row.share if share is None else target.vector_rate * share
+        return target.start_us + target.launch_us + max(moved, row.flops(graph, self) / (rate * 1e6))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel of the table.
+
+    find: what a value is, if it is computed by this kernel. launches: by name, whether they take it. flops: of one
+    call. share: of the tensor rate, what it reaches. passes: over its operands and its result. at_any_size: its
+    attributes hold for every extent of a size that is known at launch.
+    """
+
+    find: Callable[[Reading, int], Found | None]
+    launches: Mapping[str, Callable[[Reading, Found, int], bool]]
+    flops: Callable[[KernelGraph, Match], float]
+    share: float = 0.8
+    passes: float = 1.0
+    at_any_size: bool = True
+
+
+def matches(graph: KernelGraph, rows: Collection[str] = ()) -> tuple[Match, ...]:
+    """The parts of a graph that rows of the table compute (default: all rows), disjoint, in launch order."""
+    reading = Reading(graph)
+    taken: set[int] = set()
+    chosen: list[Match] = []
+    known_at_launch = any(i.size is not None for i in graph.inputs)
+    for name in rows or ROWS:
+        if known_at_launch and not ROWS[name].at_any_size:
+            continue
+        for op, (value, *_) in reversed([*graph.definitions()]):  # whatever ends with a bias has it
+            if op.body is None and value not in taken and (found := _match(reading, name, value)) is not None:
+                mine = {v for v in found.inside if not reading.is_free(v)}
+                if not taken & (mine | {value}):
+                    taken |= mine | {value}
+                    chosen.append(found)
+    return tuple(sorted(chosen, key=lambda match: match.output))
+
+
+def part(graph: KernelGraph, match: Match) -> KernelGraph:
+    """The operators of a match as a program of its inputs."""
+    made = KernelGraph.start(*(Input(f"x{n}", graph.types[v]) for n, v in enumerate(match.inputs)))
+    place = {v: n for n, v in enumerate(match.inputs)}
+    for op, (value, *_) in graph.definitions():
+        if value in match.inside or value == match.output:
+            place[value] = len(made.types)
+            made = made.append(replace(op, inputs=tuple(place[v] for v in op.inputs)))
+    return made.returning((place[match.output],))
+
+
+def needed(graph: KernelGraph, chosen: Sequence[Match]) -> frozenset[int]:
+    """The values that are computed when these matches are: what outputs and other kernels read."""
+    by_output = {match.output: match.inputs for match in chosen}
+    maker = {v: op.inputs for op, values in graph.definitions() for v in values}
+    found, front = set[int](), list(graph.outputs)
+    while front:
+        value = front.pop()
+        if value not in found:
+            found.add(value)
+            front.extend(by_output.get(value, maker.get(value, ())))
+    return frozenset(found)
+
+
+def _match(reading: Reading, name: str, value: int) -> Match | None:
+    found = ROWS[name].find(reading, value)
+    if found is None:
+        return None
+    inside = reading.between(value, found.inputs)
+    launches = tuple(launch for launch, takes in ROWS[name].launches.items() if takes(reading, found, value))
+    if not launches or not reading.hidden(inside, value):
+        return None
+    return Match(name, launches, found.inputs, value, found.attrs, inside)
+
+
+def _always(r: Reading, found: Found, value: int) -> bool:
+    return True
+
+
+def _flash(r: Reading, found: Found, value: int) -> bool:
+    head, last = r.shape(found.inputs[0])[-1], r.shape(value)[-1]
+    fits = head == last <= LARGEST_HEAD and head % 8 == 0 and found.attrs["heads"] <= MOST_HEADS
+    return fits and len(found.inputs) == 3 and r.graph.types[value].dtype in HALVES
+
+
+def _cudnn(r: Reading, found: Found, value: int) -> bool:
+    heads = [r.shape(found.inputs[0])[-1], r.shape(value)[-1]]
+    fits = all(h <= LARGEST_CUDNN_HEAD and h % 8 == 0 for h in heads) and found.attrs["window"] < 0
+    return fits and _aligned(r, found) and r.graph.types[value].dtype in HALVES
+
+
+def _efficient(r: Reading, found: Found, value: int) -> bool:
+    heads = [r.shape(found.inputs[0])[-1], r.shape(value)[-1]]
+    return all(h % 8 == 0 for h in heads) and found.attrs["window"] < 0 and _aligned(r, found)
+
+
+def _aligned(r: Reading, found: Found) -> bool:
+    """A bias is read by vectors of eight."""
+    return len(found.inputs) == 3 or r.shape(found.inputs[3])[-1] % 8 == 0
+
+
+def _by_cublas(r: Reading, found: Found, value: int) -> bool:
+    """One call of cuBLAS without an epilogue."""
+    lead, left, right = (math.prod(r.shape(v)[:-2]) for v in (value, *found.inputs[:2]))
+    folded = right == 1 and left == lead and (lead == 1 or not found.attrs["left"])
+    return len(found.inputs) == 2 and (folded or {left, right} <= {1, lead})
+
+
+def _by_torch(r: Reading, found: Found, value: int) -> bool:
+    return len(found.inputs) == 3
+
+
+def _pairs(graph: KernelGraph, match: Match) -> float:
+    """Products of attention; half of the pairs of queries and keys where later keys are masked."""
+    (*_, queries, head), (*_, keys, _), *_ = (graph.types[v].shape for v in match.inputs)
+    both = head + graph.types[match.output].shape[-1]
+    return 2.0 * int(match.attrs["heads"]) * queries * keys * both * (0.5 if match.attrs["causal"] else 1.0)
+
+
+def _multiplied(graph: KernelGraph, match: Match) -> float:
+    shape = graph.types[match.inputs[0]].shape
+    return 2.0 * graph.types[match.output].elements * shape[-2 if match.attrs["left"] else -1]
+
+
+def _none(graph: KernelGraph, match: Match) -> float:
+    return 0.0
+
+
+ROWS: Mapping[str, Row] = {
+    "attention": Row(
+        patterns.attention, {"flash": _flash, "cudnn": _cudnn, "efficient": _efficient}, _pairs, share=0.5,
+        at_any_size=False,
+    ),
+    "softmax": Row(patterns.softmax, {"torch": _always}, _none, passes=1.5),
+    "log_softmax": Row(patterns.log_softmax, {"torch": _always}, _none, passes=1.5),
+    "norm": Row(patterns.norm, {"torch": _always}, _none, passes=1.5),
+    "linear": Row(patterns.linear, {"cublas": _by_cublas, "torch": _by_torch}, _multiplied),
+}  # fmt: skip
+"""By name; those that compute more stand in front."""

@@ -1,0 +1,107 @@
+"""Programs that a kernel of a library computes whole, or that look as if one did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ATTENTION = ("flash", "cudnn", "efficient")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A program, the row that computes all of it, the launches that take it, and what the row has to know of it."""
+
+    text: str
+    row: str
+    launches: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+_QKV = "Q: f16[4,64,64]\nK: f16[4,64,64]\nV: f16[4,64,64]"
+
+
+def _attention(scores: str, types: str = _QKV) -> str:
+    return f"{types}\nS = {scores}\nreturn softmax(S) @ V"
+
+
+_BAND = "where((arange(64)[:, None] >= arange(64)) & (arange(64)[:, None] - arange(64) <= 16), Q @ K.T / 8, -inf)"
+_DIVIDED = "E = exp(Q @ K.T / 8)\nreturn (E @ V) / sum(E, axis=-1, keepdims=True)"
+
+WHOLE: Mapping[str, Sample] = {
+    "attention": Sample(_attention("Q @ K.T / 8"), "attention", ATTENTION, {"scale": "1/8", "causal": 0, "heads": 4}),
+    "causal": Sample(
+        _attention("where(arange(64)[:, None] >= arange(64), Q @ K.T / 8, -inf)"), "attention", ATTENTION,
+        {"causal": 1, "window": -1},
+    ),
+    "strictly later keys hidden": Sample(
+        _attention("where(arange(64) > arange(64)[:, None], -inf, Q @ K.T / 8)"), "attention", ATTENTION,
+        {"causal": 1, "window": -1},
+    ),
+    "window": Sample(_attention(_BAND), "attention", ("flash",), {"causal": 1, "window": 16}),
+    "scaled queries": Sample(_attention("(Q / 8) @ K.T"), "attention", ATTENTION, {"scale": "1/8"}),
+    "bias": Sample(
+        _attention("Q @ K.T / 8 + M", _QKV + "\nM: f16[64,64]"),
+        "attention", ("cudnn", "efficient"),
+    ),
+    "grouped": Sample(
+        _attention("Q @ K.T / 8", "Q: bf16[2,3,64,64]\nK: bf16[2,1,128,64]\nV: bf16[2,1,128,64]"), "attention",
+        ATTENTION, {"heads": 6, "groups": 2},
+    ),
+    "one head of keys": Sample(
+        _attention("Q @ K.T", "Q: f16[4,16,64]\nK: f16[128,64]\nV: f16[128,64]"), "attention", ATTENTION,
+        {"heads": 4, "groups": 1, "scale": "1"},
+    ),
+    "values of another width": Sample(
+        _attention("Q @ K.T / 8", "Q: bf16[16,192]\nK: bf16[64,192]\nV: bf16[64,128]"), "attention", ("efficient",)
+    ),
+    "attention in f32": Sample(
+        _attention("Q @ K.T / 8", "Q: f32[4,64,64]\nK: f32[4,64,64]\nV: f32[4,64,64]"), "attention", ("efficient",)
+    ),
+    "divided behind": Sample(
+        f"{_QKV}\n{_DIVIDED}", "attention", ATTENTION, {"scale": "1/8"}
+    ),
+    "softmax": Sample("X: f16[8,1000]\nreturn softmax(X)", "softmax", ("torch",), {"dim": 1}),
+    "softmax of columns": Sample("X: f32[8,100]\nreturn softmax(X, axis=0)", "softmax", ("torch",), {"dim": 0}),
+    "softmax by hand": Sample(
+        "X: f32[8,100]\nreturn exp(X) / sum(exp(X), axis=-1, keepdims=True)", "softmax", ("torch",)
+    ),
+    "log_softmax": Sample("X: bf16[8,1000]\nreturn log_softmax(X)", "log_softmax", ("torch",), {"dim": 1}),
+    "layer_norm": Sample(
+        "X: f16[8,256]\nG: f16[256]\nB: f16[256]\nreturn layer_norm(X, G, B, eps=1e-5)", "norm", ("torch",),
+        {"centred": 1, "eps": "1/100000", "gain": 1, "bias": 1},
+    ),
+    "layer_norm alone": Sample("X: f32[8,256]\nreturn layer_norm(X)", "norm", ("torch",), {"eps": "0", "gain": 0}),
+    "rms_norm": Sample(
+        "X: bf16[8,256]\nG: bf16[256]\nreturn rms_norm(X, G, eps=1e-5)", "norm", ("torch",), {"centred": 0, "gain": 1}
+    ),
+    "linear": Sample("X: bf16[16,64]\nW: bf16[32,64]\nreturn X @ W.T", "linear", ("cublas",), {"left": 0, "right": 1}),
+    "turned left": Sample("X: f32[64,16]\nW: f32[64,32]\nreturn X.T @ W", "linear", ("cublas",), {"left": 1}),
+    "both turned, batched": Sample(
+        "X: f16[3,64,16]\nW: f16[3,32,64]\nreturn X.T @ W.T", "linear", ("cublas",), {"left": 1, "right": 1}
+    ),
+    "many rows, one matrix": Sample("X: f16[3,8,64]\nW: f16[32,64]\nreturn X @ W.T", "linear", ("cublas",)),
+    "biased": Sample("X: f16[16,64]\nW: f16[64,32]\nb: f16[32]\nreturn X @ W + b", "linear", ("torch",), {"relu": 0}),
+    "biased relu": Sample(
+        "X: f32[16,64]\nW: f32[32,64]\nb: f32[32]\nreturn relu(X @ W.T + b)", "linear", ("torch",), {"relu": 1}
+    ),
+}  # fmt: skip
+"""By name."""
+
+OTHERWISE: Mapping[str, str] = {
+    "the probabilities are an output": f"{_QKV}\nP = softmax(Q @ K.T)\nreturn P, P @ V",
+    "softmax over queries": f"{_QKV}\nreturn softmax(Q @ K.T, axis=1) @ V",
+    "a mask of numbers": _attention("where(arange(64)[:, None] >= arange(64), Q @ K.T, -1)"),
+    "earlier keys hidden": _attention("where(arange(64)[:, None] <= arange(64), Q @ K.T, -inf)"),
+    "every other key": _attention("where(arange(64)[:, None] >= 2 * arange(64), Q @ K.T, -inf)"),
+    "a negative scale": _attention("Q @ K.T / -8"),
+    "shifted by another maximum": "X: f16[8,64]\nY: f16[8,64]\n"
+    "return exp(X - max(Y, axis=-1, keepdims=True)) / sum(exp(X), axis=-1, keepdims=True)",
+    "more keys than queries, causal": _attention(
+        "where(arange(32)[:, None] >= arange(64), Q @ K.T, -inf)", "Q: f16[4,32,64]\nK: f16[4,64,64]\nV: f16[4,64,64]"
+    ),
+    "values of other heads": _attention("Q @ K.T", "Q: f16[4,64,64]\nK: f16[4,64,64]\nV: f16[64,64]"),
+    "heads shared the other way": _attention("Q @ K.T", "Q: f16[2,3,64,64]\nK: f16[1,3,64,64]\nV: f16[1,3,64,64]"),
+}
+"""Programs that no row computes whole, by what is different."""

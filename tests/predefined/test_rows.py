@@ -1,0 +1,125 @@
+"""The table of library kernels: what is recognised, what is not, and that a match computes what its operators do."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb.codegen import LibraryCall, emit
+from mirage_nb.interp import evaluate
+from mirage_nb.ir import KernelGraph
+from mirage_nb.lang import parse
+from mirage_nb.optimize.plan import variants
+from mirage_nb.predefined import ROWS, Match, matches, part
+from mirage_nb.runtime.buffers import draw_sample
+from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.kernel_operators import LIBRARY
+from mirage_nb.runtime.kernel_rows import LAUNCHES
+from mirage_nb.targets import find_target
+from tests.library_programs import OTHERWISE, WHOLE, Sample
+
+H200 = find_target("h200")
+
+
+def program(text: str) -> KernelGraph:
+    return parse(text).graph
+
+
+def only_match(text: str) -> Match:
+    graph = program(text)
+    (match,) = matches(graph)
+    assert match.output in graph.outputs
+    return match
+
+
+@pytest.mark.parametrize("sample", WHOLE.values(), ids=[*WHOLE])
+def test_what_a_kernel_computes_is_found_however_it_is_written(sample: Sample) -> None:
+    match = only_match(sample.text)
+    assert (match.row, match.launches) == (sample.row, sample.launches)
+    assert sample.attrs.items() <= match.attrs.items()
+    graph = program(sample.text)
+    assert set(match.inputs) == set(range(graph.input_count)) and match.us(graph, H200) > 0
+
+
+@pytest.mark.parametrize("text", OTHERWISE.values(), ids=[*OTHERWISE])
+def test_what_only_looks_like_it_is_left_to_its_operators(text: str) -> None:
+    graph = program(text)
+    assert not any(match.output == graph.outputs[-1] for match in matches(graph))
+
+
+def test_every_launch_has_its_call_and_its_name_in_saved_files() -> None:
+    named = {(row, launch) for row, it in ROWS.items() for launch in it.launches}
+    assert named == {(row, launch) for row, launches in LIBRARY.items() for launch in launches}
+    assert named - {("linear", "cublas")} == set(LAUNCHES)
+
+
+@pytest.mark.parametrize("sample", WHOLE.values(), ids=[*WHOLE])
+def test_the_operators_of_a_match_are_the_program(sample: Sample) -> None:
+    graph = program(sample.text)
+    drawn = np.random.default_rng(0)
+    inputs = [drawn.standard_normal(i.type.shape) for i in graph.inputs]
+    match = only_match(sample.text)
+    (mine,) = evaluate(part(graph, match), [inputs[v] for v in match.inputs])
+    (whole,) = evaluate(graph, inputs)
+    np.testing.assert_array_equal(mine, whole)
+    np.testing.assert_allclose(_meant(match, [inputs[v] for v in match.inputs]), whole, rtol=1e-9, atol=1e-12)
+
+
+def _meant(match: Match, inputs: list[Any]) -> Any:
+    """What libraries say that the kernel of a match computes, from its attributes alone."""
+    attrs = match.attrs
+    if match.row in ("softmax", "log_softmax"):
+        raised = np.exp(inputs[0] - inputs[0].max(attrs["dim"], keepdims=True))
+        share = raised / raised.sum(attrs["dim"], keepdims=True)
+        return share if match.row == "softmax" else np.log(share)
+    if match.row == "norm":
+        x, *rest = inputs
+        x = x - x.mean(-1, keepdims=True) * attrs["centred"]
+        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + float(Fraction(attrs["eps"])))
+        return x * (rest[0] if attrs["gain"] else 1) + (rest[-1] if attrs["bias"] else 0)
+    if match.row == "linear":
+        sides = zip(inputs[:2], ("left", "right"), strict=True)
+        left, right = (np.swapaxes(x, -1, -2) if attrs[side] else x for x, side in sides)
+        made = left @ right + (inputs[2] if len(inputs) == 3 else 0)
+        return np.maximum(made, 0) if attrs["relu"] else made
+    return _attended(attrs, *inputs)
+
+
+def _attended(attrs: Any, q: Any, k: Any, v: Any, *bias: Any) -> Any:
+    heads, groups = attrs["heads"], attrs["groups"]
+    shape = (*q.shape[:-1], v.shape[-1])
+    q = q.reshape(heads, *q.shape[-2:])
+    k, v = (np.repeat(x.reshape(groups, *x.shape[-2:]), heads // groups, axis=0) for x in (k, v))
+    scores = float(Fraction(attrs["scale"])) * q @ np.swapaxes(k, -1, -2)
+    for added in bias:
+        scores = scores + np.broadcast_to(added, (*shape[:-2], *scores.shape[-2:])).reshape(scores.shape)
+    row, column = np.arange(scores.shape[-2])[:, None], np.arange(scores.shape[-1])
+    if attrs["causal"]:
+        scores = np.where(row >= column, scores, -np.inf)
+    if attrs["window"] >= 0:
+        scores = np.where(row - column <= attrs["window"], scores, -np.inf)
+    raised = np.exp(scores - scores.max(-1, keepdims=True))
+    return (raised / raised.sum(-1, keepdims=True) @ v).reshape(shape)
+
+
+def test_a_match_is_one_call_and_what_it_hides_is_computed_by_nobody() -> None:
+    graph = program(WHOLE["causal"].text)
+    ways = {way.library: emit(graph, H200, way) for way in variants(graph, H200)}
+    assert [*ways] == [1, 2, 3, 0]
+    for number, launch in enumerate(WHOLE["causal"].launches, 1):
+        (call,) = ways[number].launches
+        assert isinstance(call, LibraryCall) and call.by == launch and ways[number].workspace_bytes == 0
+    assert len(ways[0].launches) > 5 and ways[0].workspace_bytes > 0
+    sample = draw_sample(graph, 0)
+    assert all(CpuExecutable(emitted).check(sample).ok for emitted in ways.values())
+
+
+def test_what_a_match_reads_lives_until_it_runs() -> None:
+    """The scaled queries are read by an operator in front that the match computes, and by the match itself."""
+    text = "Q: f16[4,64,64]\nK: f16[4,64,64]\nV: f16[4,64,64]\nreturn softmax(exp(Q) @ exp(K).T) @ exp(V)"
+    graph = program(text)
+    for way in variants(graph, H200):
+        assert CpuExecutable(emit(graph, H200, way)).check(draw_sample(graph, 0)).ok

@@ -1,0 +1,83 @@
+"""Library kernels on the card: every launch of every row against float64, captured into CUDA graphs, and saved."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage_nb.codegen import emit
+from mirage_nb.lang import parse
+from mirage_nb.optimize.plan import variants
+from mirage_nb.runtime.buffers import draw_sample
+from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.saved import lower, write_file
+from mirage_nb.runtime.torch_program import torch_dtype
+from mirage_nb.targets import DEFAULT_TARGET, find_target
+from tests.library_programs import WHOLE, Sample
+
+pytestmark = pytest.mark.gpu
+
+CASES = [(name, way) for name, sample in WHOLE.items() for way in range(1, len(sample.launches) + 1)]
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Gpu:
+    found = attached_gpu()
+    if found is None:
+        pytest.skip("no GPU")
+    return found
+
+
+def emitted(sample: Sample, way: int) -> Any:
+    graph = parse(sample.text).graph
+    target = find_target(DEFAULT_TARGET)
+    options = next(o for o in variants(graph, target) if o.library == way)
+    return emit(graph, target, options)
+
+
+NAMES = [f"{name}, {WHOLE[name].launches[way - 1]}" for name, way in CASES]
+
+
+@pytest.mark.parametrize(("name", "way"), CASES, ids=NAMES)
+def test_every_launch_is_right_and_stays_right_in_cuda_graphs(gpu: Gpu, name: str, way: int) -> None:
+    import torch
+
+    from mirage_nb.runtime.launch import GpuExecutable
+
+    made = emitted(WHOLE[name], way)
+    ready = GpuExecutable(made, compile_cubin(made.source, find_target(DEFAULT_TARGET).arch), gpu)
+    graph = made.graph
+    report = ready.check(draw_sample(graph, 1))
+    assert report.ok, report.note
+    inputs = [torch.randn(i.type.shape, device="cuda").to(torch_dtype(torch, i.type.dtype)) for i in graph.inputs]
+    call = ready.prepare(*inputs)
+    first = call().clone()
+    held = [torch.full((2**20,), 7.0, device="cuda") for _ in range(8)]  # whoever reuses the call's memory spoils it
+    call()
+    del held
+    again = call().clone()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(again, first, rtol=1e-3, atol=1e-3)
+    outputs = ready(*inputs)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        outputs = ready(*inputs)
+    outputs.fill_(float("nan"))
+    captured.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(outputs, first, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["causal", "softmax", "both turned, batched", "biased relu", "layer_norm"])
+def test_saved_files_run_without_the_package(gpu: Gpu, name: str, tmp_path: Path) -> None:
+    made = emitted(WHOLE[name], 1)
+    plan = lower(made, made.graph, arch=find_target(DEFAULT_TARGET).arch, about={"name": name})
+    path = write_file(plan, tmp_path / "saved.py")
+    run = [sys.executable, path.name]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
