@@ -72,6 +72,7 @@ class Session(ByRange):
         """Begin in the background and return at once."""
         self._began = True
         self.search.start(self._pass, partial(reserve, gpu=self._passes.gpu))
+        self._passes.begin()
         return self
 
     def _pass(self) -> None:
@@ -81,8 +82,7 @@ class Session(ByRange):
             self._begin_smaller()
 
     def __repr__(self) -> str:
-        now = self.snapshot()
-        best = f", best {now.best.line}" if now.best is not None else ""
+        best = f", best {now.best.line}" if (now := self.snapshot()).best is not None else ""
         return f"<Session {self.name or 'without a name'} for {self.target.name}: {now.state.value}{best}>"
 
     @property
@@ -116,7 +116,7 @@ class Session(ByRange):
 
     @property
     def timed(self) -> tuple[Timed, ...]:
-        """Every timing on the card, in order, from the start of the session on."""
+        """Every timing on the card, in order."""
         return self._passes.timed
 
     @property

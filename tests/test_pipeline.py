@@ -42,7 +42,7 @@ from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime import passes, without_gpu
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS
+from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.progress import State
 from mirage_nb.search.session.session import SearchSession
@@ -193,7 +193,7 @@ def test_the_json_form(session: Session) -> None:
         assert parse_graph(row["mugraph"]) == candidate.graph
         assert row["time_us"] is None and row["estimate_us"] > 0
         assert row["verdict"]["kind"] in ("field", "proved") and "log2_bound" in row["verdict"]
-        if candidate.configuration not in (OWN_OPERATORS, LIBRARY_AND_FUSED):
+        if candidate.configuration not in UNSEARCHED:
             assert row["kernels"] == 1 and row["verdict"]["trials"] >= 4
             assert set(row["verdict"]["sizes"]) == {"X", "W"}
     assert data["baseline"]["configuration"] == OWN_OPERATORS and data["no_kernel"] is None
@@ -396,7 +396,7 @@ def _in_this_process(self: passes.Passes, candidate: Any, emitted: Emitted, call
 def test_a_refutation_at_the_real_shape_takes_the_winner_back(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def call_all(self: Any, function: Any, arguments: Any, *, seconds: float) -> Any:
+    def call_all(self: Any, function: Any, arguments: Any, *, seconds: float, until: float = 0.0) -> Any:
         for number, args in enumerate(arguments):
             kind = VerdictKind.REFUTED if not asked else VerdictKind.FIELD
             asked.append(args)

@@ -18,6 +18,8 @@ from mirage_nb.targets import DEFAULT_TARGET, find_target
 PROBE = '#include "mirage_device.cuh"\nextern "C" __global__ void probe() {}\n'
 """The smallest kernel that needs everything that real ones need."""
 
+FOR_TORCH = "library kernels (attention, softmax, norms, biased products), baselines and float64 on a GPU"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -39,7 +41,7 @@ def examine(settings: Settings | None = None) -> tuple[Part, ...]:
         _gpu(),
         _nvrtc(known),
         _compiler(known),
-        _package("torch", "baselines and the float64 reference on a GPU", "pip install 'mirage-nb[torch]'"),
+        _package("torch", FOR_TORCH, "pip install 'mirage-nb[torch]'"),
         _package("ipywidgets", "the live view", "pip install 'mirage-nb[notebook]'"),
         _package("anywidget", "the live view", "pip install 'mirage-nb[notebook]'"),
         _package("matplotlib", "figures", "pip install 'mirage-nb[notebook]'"),

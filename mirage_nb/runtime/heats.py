@@ -12,6 +12,7 @@ import functools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -65,6 +66,16 @@ class Heats:
         for winner in winners:
             if winner.candidate.time_us is not None:
                 self._fastest[winner.candidate.digest] = (winner.candidate.time_us, winner)
+
+    def know_tried(self, winner: Winner, shown: Winner) -> None:
+        """What trials on hard inputs showed of a winner, beside its time."""
+        us, known = self._fastest[winner.candidate.digest]
+        if known.label == winner.label:
+            self._fastest[winner.candidate.digest] = (us, shown)
+
+    def forget(self, winner: Winner) -> None:
+        """It is no winner any more."""
+        self._fastest.pop(winner.candidate.digest, None)
 
     @property
     def entered(self) -> int:
@@ -121,13 +132,15 @@ class Heats:
             CardLost: nothing can be timed any more.
             Stopped: the session was stopped.
         """
-        entries = [(c, made) for c, options in jobs if (made := self._emitted(c, options)) is not None]
+        emitted = ((c, self._emitted(c, options)) for c, options in jobs if time.monotonic() < until)
+        entries = [(c, made) for c, made in emitted if made is not None]
         untimed = dict(enumerate(entries))
         try:
             cubins = self._compiled(untimed, said, until)
             self._say(said, "waiting for the card")
             with self._passes.turn(self._gpu):
-                winners = self._tried(untimed, cubins, said, until)
+                untried = self.track is None  # nothing to compare with on the card
+                winners = self._tried(untimed, cubins, said, until, untried)
                 for number in sorted(winners):
                     if time.monotonic() > until:
                         return
@@ -144,7 +157,7 @@ class Heats:
         order = [*untimed]
         sources = [(untimed[number][1].source, self._passes.search.target.arch) for number in order]
         found: dict[int, Cubin] = {}
-        for place, future in self._passes.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS):
+        for place, future in self._begun(sources, until):
             with self._noting(untimed, order[place]):
                 found[order[place]] = future.result()
             self._say(said, f"{len(found)} of {len(order)} kernels compiled")
@@ -152,15 +165,19 @@ class Heats:
                 break
         return found
 
+    def _begun(self, sources: Sequence[tuple[str, str]], until: float) -> Iterator[tuple[int, Future[Cubin]]]:
+        return self._passes.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS, until=until)
+
     def _tried(
-        self, untimed: dict[int, Entry], cubins: dict[int, Cubin], said: str, until: float
+        self, untimed: dict[int, Entry], cubins: dict[int, Cubin], said: str, until: float, hard: bool
     ) -> dict[int, Winner]:
-        """Those whose first runs were right."""
+        """Those that ran, or with `hard` those that were right on random and hard inputs."""
         order = [*cubins]
         trying = [(*untimed[number], cubins[number]) for number in order]
         found: dict[int, Winner] = {}
         self._say(said, f"0 of {len(order)} kernels were tried and right")
-        for place, outcome in self._passes.first_runs(trying, self._trials):
+        runs = self._passes.hard_runs if hard else self._passes.first_runs
+        for place, outcome in runs(trying, self._trials, until):
             with self._noting(untimed, order[place]):
                 found[order[place]] = self._passes.on_gpu(*trying[place], self._gpu, outcome)
             self._say(said, f"{len(found)} of {len(order)} kernels were tried and right")
@@ -217,6 +234,7 @@ class Heats:
             if lap.timing is None:
                 raise LaunchError(lap.note)
             took = lap.timing.median_us
+            winner = winner.compared(lap.error or 0.0)
             self.timed += 1
             self._passes.note_time(winner.candidate.digest, took)
         digest = winner.candidate.digest

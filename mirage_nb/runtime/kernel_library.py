@@ -168,7 +168,7 @@ def _by_blas(
         calls.append((*extents, *operands, number(p.batch), number(compute), number(-1)))
     p = products[0][0]
     nbytes = min(MOST_WORKSPACE, max(LEAST_WORKSPACE, SPLITS * 4 * p.batch * p.rows * p.columns))
-    with cupy.cuda.Device(device):
+    with cupy.cuda.Device(device), allocations_while_captured():
         workspace = cupy.cuda.alloc(nbytes)
     start, size = pointer(workspace.ptr), ctypes.c_size_t(nbytes)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -131,6 +132,27 @@ def _view(torch: Any, tensor: Tensor, start: int, device: int) -> Any:
     return found.view(torch.bfloat16) if tensor.dtype == "bf16" else found
 
 
+class Pool:
+    """Memory of one call: what PyTorch takes while it runs goes back there, so that nobody else gets it while a CUDA
+    graph that has captured the call may be replayed. It is given up with the call, never in the middle of something."""
+
+    def __init__(self, torch: Any, device: int) -> None:
+        self._cuda, self._device, self._name = torch._C, device, torch.cuda.graph_pool_handle()
+        self._cuda._cuda_beginAllocateCurrentThreadToPool(device, self._name)
+        self._cuda._cuda_endAllocateToPool(device, self._name)
+        weakref.finalize(self, self._cuda._cuda_releasePool, device, self._name).atexit = False
+
+    @contextlib.contextmanager
+    def taken_from(self) -> Iterator[None]:
+        """What this thread allocates meanwhile is of this memory."""
+        self._cuda._cuda_beginAllocateCurrentThreadToPool(self._device, self._name)
+        try:
+            yield
+        finally:
+            self._cuda._cuda_endAllocateToPool(self._device, self._name)
+            self._cuda._cuda_releasePool(self._device, self._name)
+
+
 def by_torch(step: Apply, tensors: Sequence[Tensor], starts: Sequence[int], device: int) -> Callable[[int], None]:
     """A step on tensors that begin at these addresses, the result last: a function that enqueues it on the stream of
     an address.
@@ -145,13 +167,12 @@ def by_torch(step: Apply, tensors: Sequence[Tensor], starts: Sequence[int], devi
     with _told(step), torch.cuda.device(device):
         *operands, result = (_view(torch, t, start, device) for t, start in zip(tensors, starts, strict=True))
         go = LAUNCHES[step.operator, step.attrs["by"]](torch, step.attrs, operands, result)
-        pool = torch.cuda.MemPool()
-
+        pool = Pool(torch, device)
     cuda: Any = torch.cuda
 
     def enqueue(stream: int) -> None:
         with _told(step), cuda.device(device), cuda.stream(cuda.ExternalStream(stream)):
-            with cuda.use_mem_pool(pool), torch.no_grad():
+            with pool.taken_from(), torch.no_grad():
                 go()
 
     return enqueue

@@ -15,26 +15,30 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mirage_nb.codegen import Emitted, emit
+from mirage_nb.codegen import Emitted, LibraryCall, default_options, emit
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.ir.graph import few
 from mirage_nb.runtime.artifacts import distrusted
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
+from mirage_nb.runtime.early import Early, Inputs
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.final import verify_final
 from mirage_nb.runtime.finalists import unique, varied
-from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, busy_percent
-from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
-from mirage_nb.runtime.trial import Outcome, Trials, draw_into, try_on_cpu, try_on_gpu
+from mirage_nb.runtime.gpu import TURN, Gpu, busy_percent
+from mirage_nb.runtime.heats import COMPILE_SECONDS, told
+from mirage_nb.runtime.on_card import OnCard
+from mirage_nb.runtime.trial import Outcome, Trials, draw_into, run_once, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
 from mirage_nb.runtime.without_gpu import WithoutGpu, here, is_generated
-from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS
+from mirage_nb.search.composition import UNSEARCHED
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
@@ -45,31 +49,35 @@ if TYPE_CHECKING:
     from mirage_nb.runtime.race import Lap, Track
 
 T = TypeVar("T")
+Entry = tuple[Candidate, Emitted, Cubin]
+Outcomes = Iterator[tuple[int, Callable[[], Outcome]]]
 
 FINALISTS_GPU = 40
 """How many candidates are compiled, checked and timed where a GPU is attached."""
-CONFIRMED = 4
-"""How many of the fastest are verified at the real shape."""
-NEAR, RICHER = 1.5, 12
-"""At most so many muGraphs within this factor of the best are emitted in every other way, too."""
 LEAST_RESERVE = 3.0
 """Seconds of a session that are kept for what follows the search, unless that is more than half of them."""
-RACE_SHARE, RACE_SECONDS = 0.4, 10.0
-"""Of a limited time, what is kept for the last race and for verification; less than so many seconds is none for it."""
-RACED = 24
-"""So many of them are timed once more, in turns: the least of many short timings flatters."""
 TURN_SECONDS = 0.05
 BUSY_PERCENT = 20
 """A card that is busier than this with others' work is no place to time on."""
 QUIET_SECONDS = 1.5
 """What the driver says of a card's last moment is not about what ended before that."""
+AT_LEAST_SECONDS = 15.0
+"""What it may take beyond a budget to have something that runs."""
 EXECUTE_SECONDS = 180.0
-TRIAL_SECONDS, DRAW_SECONDS = 120.0, 300.0
-"""The first runs of a kernel on a GPU, and drawing their inputs."""
-CONFIRM_SECONDS = 60.0
+FIRST_SECONDS, TRIAL_SECONDS, DRAW_SECONDS = 30.0, 120.0, 300.0
+"""The first run of a kernel on a GPU, runs on all inputs, and drawing these."""
+CONFIRM_SECONDS = 20.0
 """What final verification may take; beyond it the verdict of the search stands."""
 CONFIRM_ELEMENTS = 2**26
 """Elements of all tensors of a program that is also tried at its real shape: a trial takes about 20 bytes for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Final verification that workers have begun: of which muGraphs, and what comes of it, by their numbers."""
+
+    candidates: Sequence[Candidate]
+    coming: Iterator[tuple[int, Future[Verdict]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class Passes:
 
     `stage` says what is being done, for a reader; `trace` which passes were run; `baselines` how PyTorch
     fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted; `timed` every
-    timing that counted, in order. `tolerance`:
+    timing that counted, in order; `tried` the labels of winners that were run on hard inputs. `tolerance`:
     how many times the program's own rounding kernels may be off, 1 for what that explains.
     """
 
@@ -109,11 +117,14 @@ class Passes:
         self.baselines: tuple[Lap, ...] = ()
         self.entered: set[tuple[str, str]] = set()
         self.timed: tuple[Timed, ...] = ()
+        self.tried: set[str] = set()
         self._made = time.monotonic()
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
         self._sample: Sample | None = None
-        self._drawing: Callable[[float], None] | None = None
+        self._scale: float | None = None
+        self._track: Track | None = None
+        self._early: Early | None = None
 
     @property
     def winners(self) -> dict[str, Winner]:
@@ -152,9 +163,9 @@ class Passes:
                 self.search.tell("no muGraph was verified within these bounds")
                 return
             if self.gpu is not None:
-                plain = [c for c in candidates if c.configuration in (OWN_OPERATORS, LIBRARY_AND_FUSED)]
+                plain = [c for c in candidates if c.configuration in UNSEARCHED]
                 finalists = unique((*chosen, *varied(candidates, FINALISTS_GPU), *plain))
-                if self._race_on_gpu([c for c in finalists if c.digest not in self.winners], self.gpu):
+                if OnCard(self, self.gpu).run(finalists):
                     self._at_least(snapshot.baseline)
                     return
             WithoutGpu(self, snapshot.baseline).run(chosen, candidates)
@@ -162,27 +173,51 @@ class Passes:
             self.search.tell(f"no kernel was executed: {error}")
         finally:
             self.stage = ""
+            self._end_early()
             self._say_who_won()
+
+    def begin(self) -> None:
+        """What can begin before anything is found, on a card: see `early`."""
+        if self.gpu is not None and self._early is None:
+            self._early = Early(self, self.gpu)
+            self._early.start()
+
+    def early_times(self) -> None:
+        """Wait for what was begun early to be timed."""
+        while self._early is not None and not self._early.timed(TURN_SECONDS) and self.search.left > 0:
+            if not self.search.proceed():
+                raise Stopped("the session was stopped")
+
+    def _end_early(self) -> None:
+        if self._early is not None:
+            self._early.close()
+            self._early = None
+        self._track = None
 
     def _at_least(self, baseline: Candidate | None) -> None:
         """The program's own operators where nothing else came through in time, or was right: something has to run,
         budget or not."""
         if baseline is None or self.winners or not self.search.proceed():
             return
+        if self._early is not None and self._early.timed(AT_LEAST_SECONDS) and self.winners:
+            return
         try:
-            self.built(baseline, here)
+            self.built(baseline, here, AT_LEAST_SECONDS)
         except MirageError as error:
             self.set_aside(baseline, error)
 
     def _say_who_won(self) -> None:
         """Where the best is a library's: that it is, so that nobody looks for a kernel in it."""
         best = min(self.winners.values(), key=lambda w: w.candidate.rank, default=None)
-        if best is None or (best.candidate.configuration != LIBRARY_AND_FUSED and is_generated(best.candidate.graph)):
+        composed = best is not None and best.candidate.configuration in UNSEARCHED
+        if best is None or not (composed or not is_generated(best.candidate.graph)):
             return
         how = "measured" if best.candidate.time_us is not None else "estimated"
         better = any(c.estimate_us < best.candidate.estimate_us for c in self.search.candidates())
         if best.candidate.time_us is not None or not better:
-            self.search.tell(f"the library won: {best.candidate.configuration}, {how} the fastest")
+            called = [step.name for step in best.emitted.launches if isinstance(step, LibraryCall)]
+            won = f"{best.candidate.configuration} ({few([*dict.fromkeys(called)])})"
+            self.search.tell(f"the library won: {won}, {how} the fastest")
         else:
             what = best.candidate.configuration
             self.search.tell(f"what runs is {what}: nothing that is estimated faster was executed and right")
@@ -191,15 +226,24 @@ class Passes:
         """Seconds that a step may take which may take so many, and no more than the session has left."""
         return max(0.0, min(seconds, self.search.left))
 
-    def built(self, candidate: Candidate, call: Call) -> Winner:
-        """Emit the default way, compile, execute and compare with float64."""
-        try:
-            emitted = self._traced("emit", candidate, lambda: emit(candidate.graph, self.search.target))
-            return self._executed(candidate, emitted, call)
-        except Exception as error:  # whatever goes wrong with one candidate is told like a mistake
-            raise told(error) from error
+    def built(self, candidate: Candidate, call: Call, seconds: float = math.inf) -> Winner:
+        """Emit the default way, compile, execute and compare with float64; what only libraries compute by their kernels
+        for several operators first, and where these fail one by one. Trials on a card end after so many seconds."""
+        failed: MirageError | None = None
+        target = self.search.target
+        for library in (None,) if is_generated(candidate.graph) else (None, 0):
+            options = default_options(target) if library is None else replace(default_options(target), library=library)
+            try:
+                emitted = self._traced("emit", candidate, partial(emit, candidate.graph, target, options))
+                return self._executed(candidate, emitted, call, time.monotonic() + seconds)
+            except Exception as error:  # noqa: BLE001  # whatever goes wrong with one candidate is told like a mistake
+                failed = told(error)
+                if isinstance(failed, (MissingPartError, Stopped)):
+                    break
+        assert failed is not None
+        raise failed
 
-    def _executed(self, candidate: Candidate, emitted: Emitted, call: Call) -> Winner:
+    def _executed(self, candidate: Candidate, emitted: Emitted, call: Call, until: float = math.inf) -> Winner:
         cubin = None
         try:
             if self.gpu is not None or is_generated(candidate.graph):
@@ -209,62 +253,24 @@ class Passes:
         except MissingPartError as error:
             self.search.tell(f"no cubin: {error}")
         if self.gpu is not None and cubin is not None:
-            self._drawing = None
             with Trials(lambda: True) as trials:  # called for by the user, whatever became of the session
-                ((_, outcome),) = self.first_runs([(candidate, emitted, cubin)], trials)
+                ((_, outcome),) = self.hard_runs([(candidate, emitted, cubin)], trials, until)
                 return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome))
         trying = (try_on_cpu, self.search.program, emitted, self._sample_seed, self.tolerance)
         outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=self.allowed(EXECUTE_SECONDS)))
         return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
 
-    def _race_on_gpu(self, finalists: Sequence[Candidate], gpu: Gpu) -> bool:
-        """Heats of the finalists, other ways to emit the best of them, a race beside PyTorch, and verification of the
-        fastest at the real shape; False without NVRTC."""
-        if not finalists:
-            return True
-        try:
-            with self.trials() as trials:
-                heats = Heats(self, gpu, trials)
-                try:
-                    heats.run([(candidate, None) for candidate in finalists], "finalists", self._until(RACE_SHARE))
-                    more = heats.ways(finalists, NEAR, RICHER)
-                    heats.run(more, "other ways to emit the best", self._until(RACE_SHARE))
-                except CardLost as error:
-                    self.search.tell(str(error))
-                heats.settle(finalists)
-        except MissingPartError as error:
-            self.search.tell(f"not executed on the {gpu.name}: {error}")
-            return False
-        self.finish(heats.winners, gpu)
-        return True
-
-    def _until(self, share: float) -> float:
-        """The moment of the clock at which only this share of what is left now is left."""
-        left = self.search.left
-        return time.monotonic() + (1 - share) * left if left < math.inf else math.inf
-
-    def finish(self, winners: Sequence[Winner], gpu: Gpu) -> None:
-        """Keep winners, fastest first, race the best of them beside PyTorch, and verify these at the real shape."""
-        best = {winner.candidate.digest: self.keep(winner) for winner in winners}
-        times = [winner.candidate.time_us or 0.0 for winner in winners]
-        near = [winner for winner, us in zip(winners, times, strict=True) if us <= NEAR * min(times)]
-        if best and self.search.proceed() and self.search.left < RACE_SECONDS:
-            self.search.tell("not timed beside PyTorch: the budget is over")
-        elif best and self.search.proceed():
-            try:
-                for winner in self._raced(near[:RACED], gpu):
-                    best[winner.candidate.digest] = self.keep(winner)
-            except LaunchError as error:
-                self.search.tell(f"not timed: {error}")
-        fastest = sorted((w.candidate for w in best.values()), key=lambda c: c.rank)
-        self.confirm(fastest[:CONFIRMED])
-
     def track(self, gpu: Gpu) -> Track | None:
-        """Buffers to time on; None, and a message, where there is nothing to time with."""
+        """Buffers to time on; None, and a message, where there is nothing to time with. Asked for by whoever has the
+        card."""
+        if self._track is not None:
+            return self._track
         try:
             from mirage_nb.runtime.race import Track
 
-            return Track(self.search.program, gpu, self.input_scale)
+            self._track = Track(self.search.program, gpu)
+            self._scale = self._track.scale
+            return self._track
         except ImportError as error:
             self.search.tell(f"nothing was timed, PyTorch is missing: {error}")
         except LaunchError as error:
@@ -272,15 +278,10 @@ class Passes:
         return None
 
     def trials(self) -> Trials:
-        """Processes for first runs on the card; their inputs are drawn while kernels are compiled."""
+        """Processes for first runs on the card."""
         from mirage_nb.runtime.launch import lanes
 
-        trials = Trials(self.search.proceed, lanes(read_settings().workers))
-        self._drawing = None if self._drawn_file.exists() else self._draw(trials)
-        return trials
-
-    def _draw(self, trials: Trials) -> Callable[[float], None]:
-        return trials.begin(draw_into, self._drawn_file, self.search.program, self._sample_seed)
+        return Trials(self.search.proceed, lanes(read_settings().workers))
 
     @functools.cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:
@@ -290,26 +291,45 @@ class Passes:
         except OSError as error:
             raise MissingPartError(f"no folder for temporary files: {error}", hint="name one in TMPDIR") from error
 
-    @property
-    def _drawn_file(self) -> Path:
-        return Path(self._folder.name) / "drawn"
+    @functools.cached_property
+    def inputs(self) -> Inputs:
+        """What kernels are tried on."""
+        return Inputs(self.search.program, self._sample_seed, Path(self._folder.name))
 
-    def first_runs(
-        self, entries: Sequence[tuple[Candidate, Emitted, Cubin]], trials: Trials
-    ) -> Iterator[tuple[int, Callable[[], Outcome]]]:
-        """First runs of kernels in processes of their own, side by side; where the card takes one process only, in
-        this one. Yields the number of an entry, and what returns its outcome or raises, as they end."""
+    def first_runs(self, entries: Sequence[Entry], trials: Trials, until: float = math.inf) -> Outcomes:
+        """One run of each kernel, in processes of their own, side by side, to see that it ends; where the card takes
+        one process only there is none. Yields the number of an entry, and what returns its outcome or raises, as they
+        end, at most until the clock (`time.monotonic`) says so."""
         from mirage_nb.runtime.launch import exclusive
 
-        if not self._drawn_file.exists():
-            drawing, self._drawing = self._drawing or self._draw(trials), None
-            drawing(DRAW_SECONDS)
-        arguments = [(self._drawn_file, emitted, cubin, self.tolerance) for _, emitted, cubin in entries]
+        if exclusive():
+            yield from self.hard_runs(entries, trials, until)
+            return
+        arguments = [(emitted, cubin, self.input_scale) for _, emitted, cubin in entries]
+        for number, future in trials.call_all(run_once, arguments, seconds=FIRST_SECONDS, until=until):
+            yield number, future.result
+
+    def hard_runs(self, entries: Sequence[Entry], trials: Trials, until: float = math.inf) -> Outcomes:
+        """Runs of each kernel on random and on hard inputs; yields as `first_runs` does, where the card takes one
+        process only from this one. Raises LaunchError where no inputs are drawn by then."""
+        from mirage_nb.runtime.launch import exclusive
+
+        if self._early is not None:
+            self._early.drawn(until)
+        elif missing := self.inputs.missing:
+            for _ in trials.call_all(draw_into, missing, seconds=DRAW_SECONDS, until=until):
+                pass
+        drawn = self.inputs.there
+        if not drawn:
+            raise LaunchError("no inputs were drawn in time to try it on")
+        if left := (asked := len(self.inputs.names)) - len(drawn):
+            self.search.tell(f"{left} of {asked} kinds of inputs were not drawn in time to try kernels on them")
+        arguments = [(drawn, emitted, cubin, self.tolerance) for _, emitted, cubin in entries]
         if exclusive():
             for number, trying in enumerate(arguments):
                 yield number, partial(try_on_gpu, *trying, alone=False)
         else:
-            for number, future in trials.call_all(try_on_gpu, arguments, seconds=TRIAL_SECONDS):
+            for number, future in trials.call_all(try_on_gpu, arguments, seconds=TRIAL_SECONDS, until=until):
                 yield number, future.result
 
     @contextlib.contextmanager
@@ -340,41 +360,28 @@ class Passes:
         shown = self._traced("execute", candidate, outcome, lambda found: found.seconds)
         return Winner.judged(candidate, emitted, GpuExecutable(emitted, cubin, gpu), cubin, shown, self.origin)
 
-    def _raced(self, winners: Sequence[Winner], gpu: Gpu) -> list[Winner]:
-        """Winners with their times in one race, in turns and beside PyTorch; none without it. Raises LaunchError."""
-        try:
-            from mirage_nb.runtime.race import doubt, pytorch_peers, race
-        except ImportError:  # it was told
-            return []
-
-        self.stage = "timing"
-        graph = self.search.program
-        entries: dict[str, Any] = {winner.label: winner.executable for winner in winners}
-        with self.turn(gpu):
-            laps = race(graph, entries, pytorch_peers(graph), gpu, scale=self.input_scale)
-        self.baselines = tuple(lap for lap in laps if lap.name not in entries)
-        timed = {lap.name: lap.timing for lap in laps if lap.timing is not None}
-        doubtful = doubt(laps, gpu)
-        if doubtful is not None:
-            self.search.tell(doubtful)
-        return [
-            replace(winner, candidate=replace(winner.candidate, time_us=timed[winner.label].median_us))
-            for winner in winners
-            if winner.label in timed
-        ]
-
     def confirm(self, candidates: Sequence[Candidate]) -> bool:
         """Verify muGraphs that ran once more, within bounds; False when one of them was refuted."""
+        return self.learn(self.verdicts(candidates))
+
+    def verdicts(self, candidates: Sequence[Candidate]) -> Verdicts:
+        """Begin to verify muGraphs that ran once more; workers do it meanwhile."""
         elements = sum(t.elements for t in self.search.program.types)
         whole = elements <= CONFIRM_ELEMENTS
-        if not whole:
+        if candidates and not whole:
             self.search.tell(f"field trials at smaller shapes only: this one has {elements:,} elements")
-        self.stage = "verifying the finalists"
-        refuted = False
         program, made_of = self.search.program, self.search.made_of
         pairs = [(program, candidate, whole, made_of(candidate.digest)) for candidate in candidates]
-        for number, future in self.search.call_all(verify_final, pairs, seconds=self.allowed(CONFIRM_SECONDS)):
-            candidate = candidates[number]
+        until = time.monotonic() + max(0.0, self.search.left)
+        coming = self.search.call_all(verify_final, pairs, seconds=self.allowed(CONFIRM_SECONDS), until=until)
+        return Verdicts(candidates, coming)
+
+    def learn(self, verdicts: Verdicts) -> bool:
+        """Wait for verdicts and take them over; False when a muGraph was refuted, which is dropped."""
+        self.stage = "verifying the finalists"
+        refuted = False
+        for number, future in verdicts.coming:
+            candidate = verdicts.candidates[number]
             try:
                 verdict = future.result()
             except (MirageError, MemoryError) as error:
@@ -391,6 +398,20 @@ class Passes:
 
     # -- what is known ------------------------------------------------------------------------------
 
+    def note(self, winners: Iterable[Winner]) -> None:
+        """Keep what is faster than it was before, for everybody to see."""
+        known = {c.digest: c.time_us for c in self.search.candidates()}
+        for winner in winners:
+            took, before = winner.candidate.time_us, known.get(winner.candidate.digest)
+            if winner.candidate.digest in known and took is not None and (before is None or took < before):
+                self.keep(winner)
+
+    def withdraw(self, winner: Winner, error: MirageError) -> None:
+        """What was timed is no winner: it is wrong, poor, or was not tried as it has to be."""
+        with self._guard:
+            self._winners.pop(winner.candidate.digest, None)
+        self.set_aside(replace(winner.candidate, time_us=None, error=None, executed_on=""), error)
+
     def keep(self, winner: Winner) -> Winner:
         """Note a winner, in place of an earlier one of its candidate."""
         with self._guard:
@@ -400,7 +421,9 @@ class Passes:
 
     def _learn(self, digest: str, verdict: Verdict) -> None:
         with self._guard:
-            winner = self._winners[digest]
+            winner = self._winners.get(digest)
+            if winner is None:  # withdrawn meanwhile
+                return
             winner = replace(winner, candidate=replace(winner.candidate, verdict=verdict))
         self.keep(winner)
 
@@ -435,7 +458,7 @@ class Passes:
     @property
     def input_scale(self) -> float:
         """Standard deviation of the random inputs that keeps the program's values inside their types' range."""
-        return self._drawn().scale
+        return self._scale if self._scale is not None else self._drawn().scale
 
     @property
     def origin(self) -> Origin:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +19,12 @@ import torch
 
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph, TensorType
+from mirage_nb.runtime.buffers import SMALLEST_SCALE
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.launch import Call, GpuExecutable, usable
 from mirage_nb.runtime.timing import (
     Contestant,
+    Lane,
     Timing,
     foreign_kernel,
     set_count,
@@ -142,14 +145,18 @@ def doubt(laps: Sequence[Lap], gpu: Gpu) -> str | None:
 
 
 class Track:
-    """Buffers of a program, rotated past L2, on which executables are checked and timed one after the other."""
+    """Buffers of a program, rotated past L2, on which executables are checked and timed one after the other.
 
-    def __init__(self, program: KernelGraph, gpu: Gpu, scale: float) -> None:
+    `scale`: the standard deviation of its random inputs, one on which the program agrees with itself in float64.
+    """
+
+    def __init__(self, program: KernelGraph, gpu: Gpu) -> None:
         self._gpu = gpu
         with torch_errors():
-            self._sets = _buffer_sets(program, gpu, scale)
+            self.scale = _scale(program)
+            self._sets = _buffer_sets(program, gpu, self.scale)
             self._reference = as_torch(program, torch)(*(t.double() for t in self._sets[0][0]))
-            self._behind = foreign_kernel(torch)
+            self._lane = Lane(torch, foreign_kernel(torch))
 
     def lap(self, name: str, executable: GpuExecutable, limit_us: float) -> Lap:
         """Check one executable and time it, briefly if it takes longer than `limit_us`.
@@ -174,7 +181,7 @@ class Track:
         distance = _error(outputs, self._reference)
         if not distance <= RACE_TOLERANCE:
             return Lap(name, distance, None, "wrong or inaccurate: not timed")
-        timing = time_quickly(Contestant(name, calls), torch, limit_us, behind=self._behind)
+        timing = time_quickly(Contestant(name, calls), torch, limit_us, lane=self._lane)
         return Lap(name, distance, timing, "" if timing is not None else "not captured into a CUDA graph")
 
 
@@ -198,6 +205,21 @@ def pytorch_peers(program: KernelGraph) -> dict[str, Peer]:
 def _compiled(program: KernelGraph) -> tuple[Callable[..., Any], Callable[..., Any]]:
     eager = as_torch(program, torch)
     return eager, torch.compile(eager, dynamic=False)
+
+
+def _scale(program: KernelGraph) -> float:
+    """1, halved while that brings what the program computes in its own types nearer to float64."""
+    run = as_torch(program, torch)
+    best, least, scale = 1.0, math.inf, 1.0
+    while scale >= SMALLEST_SCALE:
+        inputs, _ = _buffers(program, scale, torch.Generator("cuda").manual_seed(0))
+        distance = _error(run(*inputs), run(*(t.double() for t in inputs)))
+        if distance <= RACE_TOLERANCE / 2:
+            return scale
+        if distance >= least and least < math.inf:
+            break
+        best, least, scale = (scale, distance, scale / 2) if distance < least else (best, least, scale / 2)
+    return best
 
 
 def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float) -> list[Buffers]:

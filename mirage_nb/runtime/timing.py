@@ -87,7 +87,7 @@ def time_interleaved(
     """
     if not torch.cuda.is_available():
         raise LaunchError("there is no GPU to time on")
-    lane = _Lane(torch, behind)
+    lane = Lane(torch, behind)
     captured = [(contestant.name, replay) for contestant in contestants if (replay := lane.captured(contestant))]
     samples: dict[str, list[float]] = {name: [] for name, _ in captured}
     for _ in range(3):
@@ -102,11 +102,11 @@ def time_interleaved(
 
 
 def time_quickly(
-    contestant: Contestant, torch: Any, limit_us: float, *, repeats: int = 16, behind: Call | None = None
+    contestant: Contestant, torch: Any, limit_us: float, *, repeats: int = 16, lane: Lane | None = None
 ) -> Timing | None:
     """Time one contestant by itself, and stop after a few replays when all of them took longer than `limit_us`
     per call, or after one round of calls when that is hopeless. None when it cannot be captured into a CUDA graph.
-    `behind` as for `time_interleaved`.
+    `lane`: how calls are lined up, made once for all who are timed; default: back to back.
 
     Raises:
         LaunchError: no GPU is attached.
@@ -116,7 +116,7 @@ def time_quickly(
     once = _took(lambda: [call() for call in contestant.calls], torch) / len(contestant.calls)
     if once > max(HOPELESS * limit_us, HOPELESS_US):
         return _summary(contestant.name, [once])
-    lane = _Lane(torch, behind)
+    lane = lane if lane is not None else Lane(torch, None)
     replay = lane.captured(contestant)
     if replay is None:
         return None
@@ -159,7 +159,7 @@ class _Replay:
         return _took(self.run, torch) / self.calls
 
 
-class _Lane:
+class Lane:
     """How calls are lined up in CUDA graphs: back to back, or each behind a foreign kernel."""
 
     def __init__(self, torch: Any, behind: Call | None) -> None:

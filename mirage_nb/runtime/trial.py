@@ -8,6 +8,8 @@ process that is replaced; a CUDA context that saw a fault is never used again.
 from __future__ import annotations
 
 import concurrent.futures as futures
+import contextlib
+import math
 import os
 import pickle
 import sys
@@ -19,13 +21,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import Input, KernelGraph
 from mirage_nb.runtime.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.runtime.kernel_operators import encode as plain_encode
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.session import Stopped
 from mirage_nb.verify.float_gate import FloatReport, GateReport, HardSample, judge, samples
@@ -104,33 +109,74 @@ Hard = tuple[list[Array], HardSample]
 
 def draw(program: KernelGraph, seed: int, elements: int, most: int | None = None) -> tuple[Sample, list[Hard]]:
     """Random inputs of a program, and at most so many hard ones of about so many elements in all."""
-    hard: list[Hard] = []
-    for name in hard_names(program, elements)[:most]:
-        for found in samples(program, seed, names=(name,)):  # one by one: in float64 they are large
-            inputs = [encode(found.inputs[i.name], i.type.dtype) for i in program.inputs]
-            hard.append((inputs, replace(found, inputs={})))
-    return draw_sample(program, seed), hard
+    names = hard_names(program, elements)[:most]
+    return draw_sample(program, seed), [hard for name in names for hard in draw_hard(program, seed, name)]
 
 
-def draw_into(drawn: Path, program: KernelGraph, seed: int) -> None:
-    """Write what first runs of a program's kernels on a GPU need to this file: drawing it takes longer than they do."""
+def draw_hard(program: KernelGraph, seed: int, name: str) -> list[Hard]:
+    """The hard inputs of a program that have this name; none where nothing is asked of them."""
+    return [
+        ([encode(found.inputs[i.name], i.type.dtype) for i in program.inputs], replace(found, inputs={}))
+        for found in samples(program, seed, names=(name,))
+    ]
+
+
+def draw_into(drawn: Path, program: KernelGraph, seed: int, name: str = "") -> None:
+    """Write what kernels of a program are tried on to this file: random inputs, or the hard ones of this name. Drawing
+    these and computing what is right takes longer than the trials do."""
+    found: Sample | list[Hard] = draw_hard(program, seed, name) if name else draw_sample(program, seed)
     with tempfile.NamedTemporaryFile(dir=drawn.parent, delete=False) as file:
-        pickle.dump(draw(program, seed, HARD_ELEMENTS), file, protocol=pickle.HIGHEST_PROTOCOL)
+        pickle.dump(found, file, protocol=pickle.HIGHEST_PROTOCOL)
     Path(file.name).replace(drawn)  # whoever finds the file finds all of it
 
 
-def try_on_gpu(drawn: Path, emitted: Emitted, cubin: Cubin, tolerance: float = 1.0, alone: bool = True) -> Outcome:
-    """The same on the attached GPU.
+def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
+    """Run a kernel that never ran on inputs of this size, for nothing but to see that it ends: in a process that is
+    there for trials.
+
+    Raises:
+        LaunchError: the card rejects the cubin or a launch, or the kernel failed on it.
+    """
+    from mirage_nb.runtime.launch import GpuExecutable, card_errors
+
+    with card_errors():
+        gpu = attached_gpu()
+        if gpu is None:
+            raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
+    started = time.monotonic()
+    with _ending_when_spoiled(alone=True), card_errors():
+        executable = GpuExecutable(emitted, cubin, gpu)
+        executable.run(_any_inputs(emitted.graph.inputs, scale))
+    return Outcome(FloatReport(0.0, True, "ran"), True, seconds=time.monotonic() - started)
+
+
+@lru_cache(maxsize=1)
+def _any_inputs(inputs: Sequence[Input], scale: float) -> list[Any]:
+    """Some numbers of this size for each input, on the card; nobody asks what comes of them."""
+    import cupy
+
+    numbers = cupy.asarray(np.random.default_rng(0).standard_normal(2**16, np.float32) * np.float32(scale))
+    found = []
+    for given in inputs:
+        repeated = cupy.tile(numbers, -(-given.type.elements // numbers.size))[: given.type.elements]
+        found.append(plain_encode(repeated, given.type.dtype.value, cupy).reshape(given.type.shape))
+    return found
+
+
+def try_on_gpu(
+    drawn: tuple[Path, ...], emitted: Emitted, cubin: Cubin, tolerance: float = 1.0, alone: bool = True
+) -> Outcome:
+    """The same as `try_on_cpu` on the attached GPU.
 
     Args:
-        drawn: what `draw_into` wrote for the program.
+        drawn: what `draw_into` wrote for the program, random inputs first.
         tolerance: as of `tried`.
         alone: this process is there for trials; it ends when the kernel has spoiled its CUDA context.
 
     Raises:
         LaunchError: the card rejects the cubin or a launch, or the kernel failed on it.
     """
-    from mirage_nb.runtime.launch import GpuExecutable, card_errors, usable
+    from mirage_nb.runtime.launch import GpuExecutable, card_errors
 
     with card_errors():
         gpu = attached_gpu()
@@ -138,12 +184,21 @@ def try_on_gpu(drawn: Path, emitted: Emitted, cubin: Cubin, tolerance: float = 1
             raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
         card = _on_card(drawn)
     started = time.monotonic()
-    try:
+    with _ending_when_spoiled(alone):
         outcome = tried(GpuExecutable(emitted, cubin, gpu), emitted, card.sample, card.hard, tolerance)
         if card.sums() != card.expected:
             _on_card.cache_clear()
             raise LaunchError("the kernel wrote where it may not: its inputs have changed")
         return replace(outcome, seconds=time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _ending_when_spoiled(alone: bool) -> Iterator[None]:
+    """After a LaunchError that has spoiled the card's context a process that is there for trials ends."""
+    from mirage_nb.runtime.launch import usable
+
+    try:
+        yield
     except LaunchError as error:
         if not usable():
             if alone:
@@ -170,12 +225,12 @@ class _Card:
 
 
 @lru_cache(maxsize=1)
-def _on_card(drawn: Path) -> _Card:
+def _on_card(drawn: tuple[Path, ...]) -> _Card:
     """The samples of the program that is being tried."""
     import cupy
 
-    with drawn.open("rb") as file:  # of this session: nobody else has its folder
-        sample, hard = pickle.load(file)
+    sample, *named = (pickle.loads(path.read_bytes()) for path in drawn)  # of this session: nobody else has its folder
+    hard = [found for one in named for found in one]
     placed = replace(sample, inputs=tuple(cupy.asarray(a) for a in sample.inputs))
     card = _Card(placed, [([cupy.asarray(a) for a in inputs], wanted) for inputs, wanted in hard])
     return replace(card, expected=card.sums())
@@ -215,18 +270,24 @@ class Trials:
         return self.begin(function, *args)(seconds)
 
     def call_all(
-        self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, seconds: float
+        self,
+        function: Callable[..., T],
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        seconds: float,
+        until: float = math.inf,
     ) -> Iterator[tuple[int, futures.Future[T]]]:
         """Many calls side by side; yields the number of a call and its done future as they end, outcomes as of `call`.
+        Those that have not ended when the clock (`time.monotonic`) says `until` fail, begun or not.
 
         Raises:
             Stopped: there is no reason to go on.
         """
         waiting = {self._workers.submit(function, *args): number for number, args in enumerate(arguments)}
-        return self._watched(waiting, seconds)
+        return self._watched(waiting, seconds, until)
 
     def _watched(
-        self, waiting: dict[futures.Future[T], int], seconds: float
+        self, waiting: dict[futures.Future[T], int], seconds: float, until: float = math.inf
     ) -> Iterator[tuple[int, futures.Future[T]]]:
         begun: dict[futures.Future[T], float] = {}
         try:
@@ -237,9 +298,12 @@ class Trials:
                 for future in done:
                     yield waiting.pop(future), _told(future)
                 now = time.monotonic()
-                for future in [f for f in waiting if f.running() and now - begun.setdefault(f, now) > seconds]:
-                    self._workers.kill(future)
-                    yield waiting.pop(future), _failed(f"the kernel did not end within {seconds:g} s")
+                late = [f for f in waiting if f.running() and now - begun.setdefault(f, now) > seconds]
+                for future in late if now < until else [*waiting]:
+                    if not future.cancel():
+                        self._workers.kill(future)
+                    why = f"the kernel did not end within {seconds:g} s" if now < until else "there was no time left"
+                    yield waiting.pop(future), _failed(why)
         finally:
             for future in waiting:
                 if not future.cancel():

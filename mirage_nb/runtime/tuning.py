@@ -23,6 +23,7 @@ from mirage_nb.errors import MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.heats import Heats, Job
+from mirage_nb.runtime.on_card import OnCard, tried
 from mirage_nb.runtime.passes import Passes
 from mirage_nb.runtime.trial import POLL_SECONDS
 from mirage_nb.search import Assembly, configurations, instances, prepare, run_configuration, tiny
@@ -37,11 +38,13 @@ from mirage_nb.targets import Target
 SECONDS = 150.0
 """What tuning takes when nothing else is said."""
 FINAL_SECONDS = 30.0
-"""Kept for the last race and for the verification of its fastest at the real shape."""
+"""Kept for trials on hard inputs, the last race, and the verification of its fastest at the real shape."""
 BATCH = 32
 """Ways to emit that are compiled side by side before the order is looked at again."""
 FAR = 3.0
 """What is expected to take this many times as long as the best is not timed."""
+TRIED_SECONDS = 15.0
+"""Of these, what trials on hard inputs may take."""
 INSTANCES_SECONDS = 60.0
 
 
@@ -188,10 +191,11 @@ class _Tuning:
                     self._search.tell(str(error))
                 finally:
                     self._note(heats)
+                tried(self._passes, heats, self._gpu, trials, self._until + TRIED_SECONDS)
         finally:
             workers.terminate()
         earlier = [w for w in self._passes.winners.values() if w.candidate.time_us is not None]
-        self._passes.finish(sorted(earlier, key=lambda w: w.candidate.rank), self._gpu)
+        OnCard(self._passes, self._gpu).finish(sorted(earlier, key=lambda w: w.candidate.rank))
 
     def _batch(self, heats: Heats, workers: Workers) -> None:
         """Time the next ones; where there are none, wait for instances that are being found, or look further."""
@@ -220,11 +224,7 @@ class _Tuning:
     def _note(self, heats: Heats) -> None:
         """Keep what is faster than it was before."""
         self._timed = heats.timed
-        known = {c.digest: c.time_us for c in self._search.candidates()}
-        for winner in heats.winners:
-            took, before = heats.us(winner.candidate.digest), known.get(winner.candidate.digest)
-            if winner.candidate.digest in known and (before is None or took < before):
-                self._passes.keep(winner)
+        self._passes.note(heats.winners)
 
     def _enrich(self, workers: Workers) -> None:
         """Take in the instances that workers found; have them find more of the structures whose members are the

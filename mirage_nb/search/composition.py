@@ -1,16 +1,19 @@
-"""The program without a search: its own operators, and library products with everything between them fused.
+"""The program without a search: its own operators, and library kernels with everything between them fused.
 
-In: a tensor program, a target. Out: an instance of its operators, each a pre-defined kernel, and a `Composition` in
-which every product is a library's and the operators between products are as few generated kernels as pay, each the
-operators of its piece as they stand. Nothing is explored, so both are there within milliseconds: whatever a search
-finds or does not find, there is something that runs, and nothing is called the best that is slower than it.
+In: a tensor program, a target. Out: an instance of its operators, each a pre-defined kernel, and `Composition`s in
+which every product is a library's, and what else one kernel of a library computes whole (`mirage_nb.predefined`), and
+the operators between these are as few generated kernels as pay, each the operators of its piece as they stand. Nothing
+is explored, so all are there within milliseconds: whatever a search finds or does not find, there is something that
+runs, and nothing is called the best that is slower than it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.predefined import matches
 from mirage_nb.search.assemble import Assembly, Part, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.limits import NO_LIMITS, Limits
@@ -24,6 +27,12 @@ from mirage_nb.targets import Target
 
 OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
+LIBRARY_KERNELS = "library kernels, the rest fused"
+UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS})
+"""The configurations of candidates that nobody searched for."""
+COMPOSED_ROWS = ("attention", "softmax", "log_softmax")
+"""Library kernels that several operators of a composition are left to: those that write where they are told to, or that
+take long beside it."""
 PIECES = " pieces"
 """How the configuration of a muGraph ends that was made from the best ones of pieces, so many of them."""
 
@@ -43,10 +52,18 @@ class Composition:
 
 
 def library_and_fused(
-    program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0
+    program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0, rows: Sequence[str] = ()
 ) -> Composition | None:
-    """Library products and generated kernels between them; None where no operators can be joined to a kernel."""
-    parts = [_computed(piece, target, limits, seed) for piece in partition(program, target, COMPOSED)]
+    """Library products, library kernels of these rows, and generated kernels between them; None where no operators can
+    be joined to a kernel, or no kernel is of these rows, if there are any."""
+    library = matches(program, rows) if rows else ()
+    if rows and not library:
+        return None
+    whole = {match.output for match in library}
+    parts = [
+        _computed(piece, target, limits, seed, bool(whole.intersection(piece.writes)))
+        for piece in partition(program, target, COMPOSED, library=library)
+    ]
     if all(part.structure is None for part in parts):
         return None
     assembly = Assembly.of(parts)
@@ -55,11 +72,11 @@ def library_and_fused(
     return Composition(assembly, instance, tiny_parts(assembly, instance.overhanging))
 
 
-def _computed(piece: Piece, target: Target, limits: Limits, seed: int) -> Part:
-    """What computes a piece: a library its product, one kernel anything else that fits one."""
+def _computed(piece: Piece, target: Target, limits: Limits, seed: int, by_library: bool) -> Part:
+    """What computes a piece: a library its product, or all of it, one kernel anything else that fits one."""
     prepared = prepare(piece.graph, seed=seed)
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
-    if simple and not any(op.kind in HEAVY for op in piece.graph.ops):
+    if simple and not by_library and not any(op.kind in HEAVY for op in piece.graph.ops):
         fused = Part(piece, prepared, as_they_stand(prepared))
         if part_drafts(fused, target, 1, limits):
             return fused

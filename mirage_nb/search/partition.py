@@ -19,11 +19,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, part_of
 from mirage_nb.search.sizes.coarse import coarse_us
@@ -54,7 +55,11 @@ COMPOSED = Grain(operators=64, products=0)
 
 
 def partition(
-    graph: KernelGraph, target: Target, grain: Grain = SEARCHED, inside: Collection[int] = ()
+    graph: KernelGraph,
+    target: Target,
+    grain: Grain = SEARCHED,
+    inside: Collection[int] = (),
+    library: Sequence[Match] = (),
 ) -> tuple[Piece, ...]:
     """The pieces of a program, in an order in which each finds what it reads; outputs that are inputs or constants
     need none, what no output needs is left out.
@@ -66,17 +71,25 @@ def partition(
         inside: computed values that should not lie between pieces, since nobody else knows them: whoever makes one is
             joined with its readers, whatever it costs, unless a third piece has to come between them. Those that
             depend on no input are made again wherever they are read.
+        library: what kernels of a library compute whole, each a piece of its own.
 
     Raises:
         SearchError: an operator is no pre-defined one.
     """
-    return _Partition(graph, target, grain, inside).pieces()
+    return _Partition(graph, target, grain, inside, library).pieces()
 
 
 class _Partition:
     """The work on one program. An operator is known by the value that it makes; a group of them by a number."""
 
-    def __init__(self, graph: KernelGraph, target: Target, grain: Grain, inside: Collection[int]) -> None:
+    def __init__(
+        self,
+        graph: KernelGraph,
+        target: Target,
+        grain: Grain,
+        inside: Collection[int],
+        library: Sequence[Match],
+    ) -> None:
         if any(op.body is not None for op in graph.ops):
             raise SearchError("only pre-defined operators are partitioned", hint="give the tensor program")
         self.graph, self.target, self.grain = graph, target, grain
@@ -90,8 +103,11 @@ class _Partition:
             for source in sources:
                 self.readers.setdefault(source, []).append(value)
         self.known: dict[str, float] = {}
-        self.members = {value: frozenset([value]) for value in self.needed}
-        self.group = {value: value for value in self.needed}
+        self.whole = {self._computed_by(match): match for match in library if match.output in self.stored}
+        self.fixed = frozenset[int]().union(*self.whole)
+        self.members = {value: frozenset([value]) for value in self.needed if value not in self.fixed}
+        self.members |= {match.output: members for members, match in self.whole.items()}
+        self.group = {value: number for number, members in self.members.items() for value in members}
         self.us: dict[int, float] = {}
         self.fresh = itertools.count(len(graph.types))
         self.inside = sorted(self.stored.intersection(inside))
@@ -139,6 +155,13 @@ class _Partition:
                 found[source] = None
         return list(found)
 
+    def _computed_by(self, match: Match) -> frozenset[int]:
+        """The operators of a match, without those that others read, too: numbers along an axis."""
+        mine = {match.output, *(v for v in match.inside if v in self.stored)}
+        while outside := [v for v in mine - {match.output} if not mine.issuperset(self.readers.get(v, ()))]:
+            mine.difference_update(outside)
+        return frozenset(mine)
+
     # -- what a group is -------------------------------------------------------------------------------
 
     def _piece(self, members: frozenset[int]) -> Piece:
@@ -149,6 +172,8 @@ class _Partition:
 
     def _us(self, members: frozenset[int]) -> float:
         """What a group takes: as one kernel or two, or, alone, by a library; infinite if neither can be."""
+        if (match := self.whole.get(members)) is not None:
+            return match.us(self.graph, self.target)
         piece = self._piece(members)
         known = self.known.get(piece.digest)
         if known is None:
@@ -160,6 +185,8 @@ class _Partition:
         return known
 
     def _allowed(self, members: frozenset[int]) -> bool:
+        if members & self.fixed:
+            return False
         kinds = [self.maker[v].kind for v in members if self.maker[v].kind not in FREE]
         return len(kinds) <= self.grain.operators and sum(kind in HEAVY for kind in kinds) <= self.grain.products
 

@@ -100,9 +100,9 @@ def test_full_memory_is_told(gpu: Gpu, full_card: Any, tmp_path: Path) -> None:
     draw_into(tmp_path / "drawn", program, 3)
     with Trials(lambda: True) as trials:
         with pytest.raises(LaunchError, match=r"(?i)memory"):
-            trials.call(try_on_gpu, tmp_path / "drawn", emitted, cubin, seconds=120)
+            trials.call(try_on_gpu, (tmp_path / "drawn",), emitted, cubin, seconds=120)
         full_card.clear()
-        assert trials.call(try_on_gpu, tmp_path / "drawn", emitted, cubin, seconds=120).report.ok
+        assert trials.call(try_on_gpu, (tmp_path / "drawn",), emitted, cubin, seconds=120).report.ok
 
 
 def test_a_session_on_a_full_card_ends_and_says_why(gpu: Gpu, full_card: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,12 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.report import to_json
-from mirage_nb.runtime import heats, passes
+from mirage_nb.runtime import early, heats, on_card, passes
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, Turn
 from mirage_nb.runtime.timing import Timing
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.winner import Winner
+from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.verify.float_gate import FloatReport, GateReport, SampleReport
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -30,6 +32,7 @@ from tests.codegen import mugraphs
 
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
 CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
+BEGIN = passes.Passes.begin
 
 
 def finished(**options: Any) -> Session:
@@ -65,9 +68,10 @@ class Race:
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []
+        self.scale = 1.0
         self.spread = 1.01
 
-    def Track(self, program: object, gpu: Gpu, scale: float) -> Race:
+    def Track(self, program: object, gpu: Gpu) -> Race:
         self.calls.append(([], []))
         return self
 
@@ -110,13 +114,15 @@ def card(monkeypatch: pytest.MonkeyPatch, mirage_home: Path, cubins: Path) -> Ra
         return Winner.judged(candidate, emitted, stand_in, cubin, outcome, self.origin)
 
     monkeypatch.setattr(passes, "FINALISTS_GPU", 3)
-    monkeypatch.setattr(passes, "RICHER", 2)
+    monkeypatch.setattr(on_card, "RICHER", 2)
     race = Race()
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
     monkeypatch.setattr(passes.Passes, "trials", lambda self: nullcontext())
     monkeypatch.setattr(passes, "busy_percent", lambda: 3)
-    monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials: enumerate(entries))
+    monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
+    monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
+    monkeypatch.setattr(passes.Passes, "hard_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)
     return race
 
@@ -273,3 +279,67 @@ def test_another_target_than_the_card(card: Race) -> None:
     session = finished(target="a100")
     assert session.target.name == "a100" and card.calls == []
     assert session.best is not None and session.best.candidate.executed_on == "CPU edition"
+
+
+def test_a_librarys_time_is_there_while_the_search_goes_on(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time of a session is of its own operators, and no trial is waited for."""
+    lapped: list[str] = []
+
+    def lap(self: early.Early, own: Candidate, emitted: Emitted, cubin: object) -> None:
+        lapped.append(own.configuration)
+        outcome = Outcome(FloatReport(1e-4, True), True)
+        stand_in: Any = SimpleNamespace(device=CARD.name)
+        winner = Winner.judged(own, emitted, stand_in, None, outcome, self._passes.origin)
+        self._passes.note([replace(winner, candidate=replace(winner.candidate, time_us=2000.0))])
+
+    monkeypatch.setattr(passes.Passes, "begin", BEGIN)
+    monkeypatch.setattr(early.Early, "_lap", lap)
+    monkeypatch.setattr(early.Early, "_draw", lambda self: self._drawn.set())
+    session = finished()
+    assert set(lapped) == {OWN_OPERATORS}
+    assert parse(SMALL).graph.digest() in {w.candidate.digest for w in session.winners}
+    assert parse(SMALL).graph.digest() not in {t.candidate for t in session.timed}, "nothing is timed twice"
+
+
+def test_what_breaks_on_hard_inputs_is_withdrawn_though_it_was_timed(
+    card: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = SampleReport("wide range", False, float("inf"), "output 0[1, 2] is nan, the reference is 3")
+    right = passes.Passes.on_gpu
+    poor: list[str] = []
+
+    def hard_runs(self: passes.Passes, entries: Any, trials: Any, until: float = 0.0) -> Any:
+        poor[:] = poor or [entries[0][0].digest]
+        yield from ((n, "hard") for n in range(len(entries)))
+
+    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu, outcome: Any) -> Winner:
+        if outcome == "hard" and candidate.digest == poor[0]:
+            stand_in: Any = SimpleNamespace(device=gpu.name)
+            broken = Outcome(FloatReport(1e-4, True), True, GateReport((lost,)))
+            return Winner.judged(candidate, emitted, stand_in, cubin, broken, self.origin)
+        return right(self, candidate, emitted, cubin, gpu, outcome)
+
+    monkeypatch.setattr(passes.Passes, "hard_runs", hard_runs)
+    monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
+    session = finished()
+    (withdrawn,) = [c for c in session.snapshot().candidates if c.digest == poor[0]]
+    assert withdrawn.time_us is None and withdrawn.note.startswith("numerically poor: wide range")
+    assert [t for t in session.timed if t.candidate == poor[0]], "it was timed before"
+    assert session.winners and poor[0] not in {w.candidate.digest for w in session.winners}
+
+
+def test_without_time_for_hard_inputs_what_was_compared_is_a_winner_and_that_is_said(
+    card: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hard_runs(*given: Any, **named: Any) -> Any:
+        raise LaunchError("no inputs were drawn in time to try it on")
+
+    monkeypatch.setattr(passes.Passes, "hard_runs", hard_runs)
+    session = finished()
+    assert session.winners
+    assert [m for m in session.snapshot().messages if m.startswith("kernels were compared with float64 on random")]
+
+
+def test_finalists_come_in_batches_that_grow() -> None:
+    sizes = [len(batch) for batch in on_card.batches([None] * 43)]  # type: ignore[list-item]
+    assert sizes == [2, 6, 18, 17]

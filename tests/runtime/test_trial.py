@@ -97,9 +97,11 @@ def test_a_call_that_is_begun_early(tmp_path: Path) -> None:
     with Trials(lambda: True) as trials:
         ended = trials.begin(draw_into, tmp_path / "drawn", program, 5)
         ended(60)
-    sample, hard = pickle.loads((tmp_path / "drawn").read_bytes())
+        trials.call(draw_into, tmp_path / "hard", program, 5, "wide range", seconds=60)
+    sample, hard = (pickle.loads((tmp_path / name).read_bytes()) for name in ("drawn", "hard"))
     again, _ = draw(program, 5, 10**5)
-    assert [*tmp_path.iterdir()] == [tmp_path / "drawn"] and len(hard) > 3
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "drawn", tmp_path / "hard"]
+    assert [known.name for _, known in hard] == ["wide range"]
     assert all(np.array_equal(x, y) for x, y in zip(sample.inputs, again.inputs, strict=True))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures as futures
 import re
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,9 +17,9 @@ from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError, MissingPartError, OptionError
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
-from mirage_nb.runtime import heats, passes, tuning
+from mirage_nb.runtime import heats, on_card, passes, tuning
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.timing import Contestant, Timing, time_interleaved, time_launches, time_quickly
+from mirage_nb.runtime.timing import Contestant, Lane, Timing, time_interleaved, time_launches, time_quickly
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.tuning import calibrated, more_instances, next_ones, structure_of
 from mirage_nb.runtime.winner import Winner
@@ -165,7 +164,7 @@ def test_what_a_foreign_kernel_takes_is_taken_off(monkeypatch: pytest.MonkeyPatc
     contestant = Contestant("x", [torch.work(5.0), torch.work(7.0)])
     (alone,) = time_interleaved([contestant], torch)
     (behind,) = time_interleaved([contestant], torch, behind=torch.work(90.0))
-    quick = time_quickly(contestant, torch, 30.0, behind=torch.work(90.0))
+    quick = time_quickly(contestant, torch, 30.0, lane=Lane(torch, torch.work(90.0)))
     assert quick is not None and alone.median_us == behind.median_us == quick.median_us == pytest.approx(6.0)
     assert lined_up == [24, 16, 16, 16, 16], "as many foreign kernels as calls"
     drifting = torch.work(*(float(us) for us in range(50, 2000)))
@@ -195,8 +194,9 @@ class Card:
     def __init__(self) -> None:
         self.laps: list[str] = []
         self.races: list[list[str]] = []
+        self.scale = 1.0
 
-    def Track(self, program: object, gpu: Gpu, scale: float) -> Card:
+    def Track(self, program: object, gpu: Gpu) -> Card:
         return self
 
     @staticmethod
@@ -230,21 +230,23 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         outcome = Outcome(FloatReport(1e-4, True), True)
         return Winner.judged(candidate, emitted, stand_in, cubin, outcome, self.origin)
 
-    def compiled(executor: Any, function: Any, arguments: Sequence[Any], seconds: float, check: Any) -> Any:
+    def compiled(executor: Any, function: Any, arguments: Any, seconds: float, check: Any, until: float) -> Any:
         for number, args in enumerate(arguments):
             check()
             quick = function is heats.compile_cubin
             yield number, SimpleNamespace(result=lambda a=args, q=quick: None if q else function(*a))
 
     monkeypatch.setattr(passes, "FINALISTS_GPU", 2)
-    monkeypatch.setattr(passes, "RICHER", 1)
+    monkeypatch.setattr(on_card, "RICHER", 1)
     monkeypatch.setattr(tuning, "REACH", (tuning.Reach(1.15, 4, 2, 8),))
     found = Card()
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
     monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
     monkeypatch.setattr(passes.Passes, "trials", lambda self: nullcontext())
     monkeypatch.setattr(passes, "busy_percent", lambda: 3)
-    monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials: enumerate(entries))
+    monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
+    monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
+    monkeypatch.setattr(passes.Passes, "hard_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
     monkeypatch.setattr("mirage_nb.search.session.background.call_all", compiled)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", found)
     return found
@@ -277,13 +279,13 @@ def test_a_tuning_times_more_and_finds_the_fastest(card: Card, monkeypatch: pyte
 
 
 def test_only_what_is_near_the_best_is_raced_at_last(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "NEAR", 1.1)
+    monkeypatch.setattr(on_card, "NEAR", 1.1)
     monkeypatch.setattr(passes, "FINALISTS_GPU", 12)
     session = finished()
     times = {w.label: card.took(w.label) for w in session.winners}
     near = [label for label, us in sorted(times.items(), key=lambda pair: pair[1]) if us <= 1.1 * min(times.values())]
     assert card.races == [[*near, "eager"]] and len(near) < len(times)
-    monkeypatch.setattr(passes, "RACED", 1)
+    monkeypatch.setattr(on_card, "RACED", 1)
     assert finished().best is not None and card.races[-1] == [near[0], "eager"]
 
 
@@ -298,8 +300,8 @@ def test_a_tuning_compares_within_one_race(card: Card, monkeypatch: pytest.Monke
     session = finished()
     assert session.best is not None
     was = session.best.candidate
-    monkeypatch.setattr(passes, "NEAR", 9.0)
-    monkeypatch.setattr(passes, "RACED", 999)
+    monkeypatch.setattr(on_card, "NEAR", 9.0)
+    monkeypatch.setattr(on_card, "RACED", 999)
     session.tune(seconds=30)
     snapshot = session.result(60)
     before, now = re.findall(r"([0-9.]+) us", snapshot.messages[-1])

@@ -34,7 +34,7 @@ from mirage_nb.search import (
     run_configuration,
     tiny,
 )
-from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS
+from mirage_nb.search.composition import UNSEARCHED
 from mirage_nb.search.explain import Tally, explain, why_nothing
 from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.search.session.session import SearchSession
@@ -223,7 +223,7 @@ def ended(text: str, **bounds: object) -> Snapshot:
 
 def searched(found: Snapshot) -> list[Candidate]:
     """What was found: the program's own operators are there without a search."""
-    return [c for c in found.candidates if c.configuration not in (OWN_OPERATORS, LIBRARY_AND_FUSED)]
+    return [c for c in found.candidates if c.configuration not in UNSEARCHED]
 
 
 def test_a_session_that_ends_with_nothing_says_why() -> None:

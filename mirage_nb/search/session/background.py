@@ -9,6 +9,7 @@ that call and leaves no lock held (so locks are taken by themselves, never throu
 from __future__ import annotations
 
 import concurrent.futures as futures
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -123,6 +124,11 @@ class Background:
 
     # -- what follows the search ------------------------------------------------------------------
 
+    @property
+    def state(self) -> State:
+        """Its state now."""
+        return self._state
+
     def proceed(self) -> bool:
         """Sit out a pause; False once the session was stopped, or extended so that the search goes on."""
         with self._turn:
@@ -142,13 +148,19 @@ class Background:
         return future.result()
 
     def call_all(
-        self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, seconds: float
+        self,
+        function: Callable[..., T],
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        seconds: float,
+        until: float = math.inf,
     ) -> Iterator[tuple[int, futures.Future[T]]]:
-        """Many calls side by side; yields the number of a call and its done future as they end.
+        """Many calls side by side, begun now; yields the number of a call and its done future as they end.
 
-        Outcomes are those of `call`. Raises Stopped as `call` does.
+        Outcomes are those of `call`; calls that have not ended when the clock (`time.monotonic`) says `until` fail.
+        Raises Stopped as `call` does.
         """
-        return call_all(self._executor(), function, arguments, seconds, self._check)
+        return call_all(self._executor(), function, arguments, seconds, self._check, until)
 
     def _check(self) -> None:
         if not self.proceed():

@@ -7,6 +7,7 @@ it was begun; one whose worker died or hung is begun again, `ATTEMPTS` times in 
 from __future__ import annotations
 
 import concurrent.futures as futures
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -149,16 +150,29 @@ def call_all(
     arguments: Sequence[tuple[Any, ...]],
     seconds: float,
     check: Callable[[], None],
+    until: float = math.inf,
 ) -> Iterator[tuple[int, futures.Future[T]]]:
-    """Many calls side by side; yields the number of a call and its done future as they end.
+    """Many calls side by side, begun now; yields the number of a call and its done future as they end.
 
-    A call fails with SearchError when it takes longer than `seconds` or its worker dies. `check` is called all
-    the time; what it raises ends the waiting.
+    A call fails with SearchError when it takes longer than `seconds`, as far as somebody waits, or its worker dies; all
+    that are left fail when the clock (`time.monotonic`) says `until`, begun or not. `check` is called all the time;
+    what it raises ends the waiting.
     """
     try:
         waiting = {executor.submit(function, *args): number for number, args in enumerate(arguments)}
     except RuntimeError as error:  # broken for good, or shut down by its owner
         raise SearchError(f"the executor takes no more work: {error}") from error
+    return _watched(executor, function.__name__, waiting, seconds, check, until)
+
+
+def _watched(
+    executor: futures.Executor,
+    name: str,
+    waiting: dict[futures.Future[T], int],
+    seconds: float,
+    check: Callable[[], None],
+    until: float,
+) -> Iterator[tuple[int, futures.Future[T]]]:
     since: dict[futures.Future[T], float] = {}
     try:
         while waiting:
@@ -167,16 +181,21 @@ def call_all(
             for future in done:
                 number, lost = waiting.pop(future), future.exception()
                 if isinstance(lost, futures.BrokenExecutor):
-                    future = _failed(f"{function.__name__} did not end: {lost}")
+                    future = _failed(f"{name} did not end: {lost}")
                 yield number, future
             now = time.monotonic()
-            for future in [f for f in waiting if f.running() and now - since.setdefault(f, now) > seconds]:
-                if isinstance(executor, Workers):
+            late = [f for f in waiting if f.running() and now - since.setdefault(f, now) > seconds]
+            for future in late if now < until else [*waiting]:
+                if isinstance(executor, Workers) and not future.cancel():
                     executor.kill(future)
-                yield waiting.pop(future), _failed(f"{function.__name__} took more than {seconds:g} s")
+                yield waiting.pop(future), _failed(_too_late(name, seconds, now < until))
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _too_late(name: str, seconds: float, had_time: bool) -> str:
+    return f"{name} took more than {seconds:g} s" if had_time else f"there was no time left for {name}"
 
 
 def _failed(why: str) -> futures.Future[Any]:

@@ -1,4 +1,4 @@
-"""Candidates that nobody has to search: the program's own operators, and a library's products with the rest fused.
+"""Candidates that nobody has to search: the program's own operators, and a library's kernels with the rest fused.
 
 In: a tensor program, a target. Out: verified `Candidate`s, the program itself first; they are there before the first
 configuration is begun, so that every session has something that runs, and something to be faster than.
@@ -6,10 +6,17 @@ configuration is begun, so that every session has something that runs, and somet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, KernelGraph, ThreadGraph
-from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS, library_and_fused, own_operators
+from mirage_nb.search.composition import (
+    COMPOSED_ROWS,
+    LIBRARY_AND_FUSED,
+    LIBRARY_KERNELS,
+    OWN_OPERATORS,
+    library_and_fused,
+    own_operators,
+)
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import FREE
 from mirage_nb.search.session.progress import Candidate
@@ -26,7 +33,8 @@ PROOF_SECONDS = 1.0
 def unsearched(
     program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0
 ) -> Iterator[Candidate]:
-    """The program's own operators, then library products with the rest fused, where that is something else."""
+    """The program's own operators, then library products, and more of a library's kernels, with the rest fused, where
+    that is something else."""
     itself = own_operators(program, target)
     yield Candidate(
         digest=program.digest(),
@@ -37,14 +45,17 @@ def unsearched(
         verdict=ITSELF,
         estimate_us=itself.cost.us,
     )
-    fused = _fused(program, target, limits, seed)
-    if fused is not None:
-        yield fused
+    for name, rows in ((LIBRARY_AND_FUSED, ()), (LIBRARY_KERNELS, COMPOSED_ROWS)):
+        fused = _fused(program, target, limits, seed, name, rows)
+        if fused is not None:
+            yield fused
 
 
-def _fused(program: KernelGraph, target: Target, limits: Limits, seed: int) -> Candidate | None:
-    """Library products with the rest fused; None where there is nothing to fuse, or nobody can verify it."""
-    found = library_and_fused(program, target, limits, seed)
+def _fused(
+    program: KernelGraph, target: Target, limits: Limits, seed: int, name: str, rows: Sequence[str]
+) -> Candidate | None:
+    """Library kernels with the rest fused; None where there is nothing to fuse, or nobody can verify it."""
+    found = library_and_fused(program, target, limits, seed, rows)
     if found is None or limits.without & set(_named(found.instance.graph)):
         return None
     verdict = judged(*found.small, seed)
@@ -53,7 +64,7 @@ def _fused(program: KernelGraph, target: Target, limits: Limits, seed: int) -> C
     return Candidate(
         digest=found.instance.graph.digest(),
         graph=found.instance.graph,
-        configuration=LIBRARY_AND_FUSED,
+        configuration=name,
         operators=found.assembly.operators,
         sizes=dict(found.instance.sizes),
         verdict=verdict,

@@ -15,7 +15,7 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import Block, Running, block_of, run, start_us
-from mirage_nb.search.sizes.library import library_us
+from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits
 from mirage_nb.search.sizes.specialised import Specialised
 from mirage_nb.search.sizes.tiles import Tiles
@@ -104,14 +104,15 @@ def kernel_estimates(
 
 def explain_estimate(graph: KernelGraph, target: Target) -> str:
     """Where the estimate of a muGraph comes from, kernel by kernel."""
+    library = {step.values[-1]: step for step in library_steps(graph, target)}
     lines = []
-    for number, (op, made) in enumerate(written_kernels(graph), 1):
+    for value, made in written_kernels(graph):
         if made is not None:
-            lines.append(f"kernel {number}: {_kernel(made, target, FITTED)}")
-        else:
-            us = library_us(graph, op, target)
+            lines.append(str(_kernel(made, target, FITTED)))
+        elif (step := library.get(value)) is not None:
             what = "by a library, its launch, and its bytes or its operations"
-            lines.append(f"kernel {number}: {us:.2f} us: {op.kind.value} {what}")
+            lines.append(f"{step.us:.2f} us: {step.name} {what}")
+    lines = [f"kernel {number}: {line}" for number, line in enumerate(lines, 1)]
     if any(op.kind is OpKind.GRAPH for op in graph.ops):
         lines.append("Device memory, copies and the work of threads overlap; the longest of them counts.")
     return "\n".join(lines)

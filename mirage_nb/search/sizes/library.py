@@ -7,7 +7,12 @@ put in its place (`runtime.kernel_library`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from mirage_nb.ir import DType, KernelGraph, Op, OpKind
+from mirage_nb.predefined import matches, needed
+from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.targets import Target
 
 LIBRARY_SHARE = 0.8
@@ -15,6 +20,30 @@ LIBRARY_SHARE = 0.8
 PLAIN_SHARE = {DType.F32: 0.8, DType.F64: 0.4}
 """The same of the vector rate, for element types that no tensor core takes."""
 PRODUCTS = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryStep:
+    """One kernel of a library: what it is called, microseconds, the values that it reads and writes."""
+
+    name: str
+    us: float
+    values: tuple[int, ...]
+
+    def cost(self, graph: KernelGraph) -> Cost:
+        """What it takes, in a graph."""
+        return Cost(self.us, sum(graph.types[v].nbytes for v in self.values), 0.0, 0.0, 1, 1)
+
+
+def library_steps(graph: KernelGraph, target: Target) -> Iterator[LibraryStep]:
+    """The kernels of a library that compute a graph of pre-defined operators, and those beside graph-defined ones."""
+    chosen = matches(graph)
+    computed, whole = needed(graph, chosen), {match.output: match for match in chosen}
+    for op, values in graph.definitions():
+        if (match := whole.get(values[0])) is not None:
+            yield LibraryStep(match.row, match.us(graph, target), (*match.inputs, match.output))
+        elif values[0] in computed and op.body is None and (us := library_us(graph, op, target)):
+            yield LibraryStep(op.kind.value, us, (*op.inputs, *values))
 
 
 def library_us(graph: KernelGraph, op: Op, target: Target) -> float:

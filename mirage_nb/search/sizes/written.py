@@ -34,7 +34,7 @@ from mirage_nb.search.dims import folded_dim, joined_dim
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, ITER, LOOP, POST, TILE, Operator
 from mirage_nb.search.sizes.anatomy import Sizes
 from mirage_nb.search.sizes.cost import Cost, estimate
-from mirage_nb.search.sizes.library import library_us
+from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.search.structure import KernelStructure, Source, Step
 from mirage_nb.targets import Target
 
@@ -68,21 +68,18 @@ class Written:
 
 def written_cost(graph: KernelGraph, target: Target) -> Cost:
     """What the kernels of a muGraph take in a row: generated ones by the cost model, pre-defined ones by a library."""
-    return Cost.in_a_row([_cost(graph, op, made, target) for op, made in written_kernels(graph)])
+    library = {step.values[-1]: step.cost(graph) for step in library_steps(graph, target)}
+    kernels = [(value, made.cost(target) if made is not None else None) for value, made in written_kernels(graph)]
+    costs = [made if made is not None else library.get(value) for value, made in kernels]
+    return Cost.in_a_row([cost for cost in costs if cost is not None])
 
 
-def _cost(graph: KernelGraph, op: Op, made: Written | None, target: Target) -> Cost:
-    if made is not None:
-        return made.cost(target)
-    moved = sum(t.nbytes for t in (*(graph.types[v] for v in op.inputs), *graph.results(op)))
-    return Cost(library_us(graph, op, target), moved, 0.0, 0.0, 1, 1)
-
-
-def written_kernels(graph: KernelGraph) -> list[tuple[Op, Written | None]]:
-    """The kernels of a muGraph in launch order; None stands for what a pre-defined one does."""
+def written_kernels(graph: KernelGraph) -> list[tuple[int, Written | None]]:
+    """The kernels of a muGraph in launch order, each with the first value that it makes; None stands for what a
+    pre-defined one does, alone or with others."""
     held = {value: _Tensor.of(graph, value) for value in range(graph.input_count)}
     uniform = graph.uniform()
-    found: list[tuple[Op, _Block | None]] = []
+    found: list[tuple[int, _Block | None]] = []
     for op, values in graph.definitions():
         if values[0] in uniform:
             held[values[0]] = _Tensor.of(graph, values[0])
@@ -97,9 +94,9 @@ def written_kernels(graph: KernelGraph) -> list[tuple[Op, Written | None]]:
             continue
         else:
             held[values[0]] = _Tensor.of(graph, values[0])
-        found.append((op, block))
+        found.append((values[0], block))
     folded = {key for _, block in found if block is not None for key in block.folded}
-    return [(op, None if block is None else block.written(graph, folded)) for op, block in found]
+    return [(value, None if block is None else block.written(graph, folded)) for value, block in found]
 
 
 @dataclass(frozen=True, slots=True)

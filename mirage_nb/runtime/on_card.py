@@ -1,0 +1,175 @@
+"""Finalists on a card: a few at first, best estimate in front, each shown when it is timed; what is fast is then tried
+on hard inputs, and verified at the real shape while others are timed.
+
+In: the passes of a session that found candidates. Out: winners. Invariants: nothing is timed that did not run in a
+process of its own before; no time is kept of what was wrong on random inputs of this card; a winner that breaks on hard
+inputs, or that was not tried on them while others were, is withdrawn, and that is told.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.runtime.gpu import CardLost, Gpu
+from mirage_nb.runtime.heats import Heats, told
+from mirage_nb.runtime.trial import Trials
+from mirage_nb.runtime.winner import Winner
+from mirage_nb.search.session.crew import Stopped
+from mirage_nb.search.session.progress import Candidate
+
+if TYPE_CHECKING:
+    from mirage_nb.runtime.passes import Passes, Verdicts
+
+FIRST_BATCH, LARGER = 2, 3.0
+"""Finalists that are compiled and timed before the next ones, and by how much each batch is larger than the last."""
+HEAT_SHARE, TRIED_SHARE, WAYS_SHARE = 0.55, 0.4, 0.25
+"""Of what is left of a limited time, what is kept: of the heats of the finalists, of trials on hard inputs, of other
+ways to emit the best."""
+NEAR, RICHER = 1.5, 12
+"""At most so many muGraphs within this factor of the best are emitted in every other way, too."""
+SOON = 4
+"""So many of the fastest are tried on hard inputs before other ways to emit them are looked at."""
+CONFIRMED = 4
+"""How many of the fastest are verified at the real shape."""
+RACE_SECONDS = 10.0
+"""A race beside PyTorch needs so many of a limited time."""
+RACED = 24
+"""So many of them are timed once more, in turns: the least of many short timings flatters."""
+
+
+def until(left: float, share: float) -> float:
+    """The moment of the clock (`time.monotonic`) at which only this share of what is left now is left."""
+    return time.monotonic() + (1 - share) * left if left < math.inf else math.inf
+
+
+class OnCard:
+    """The finalists of one session on its card."""
+
+    def __init__(self, passes: Passes, gpu: Gpu) -> None:
+        self._passes, self._search, self._gpu = passes, passes.search, gpu
+
+    def run(self, finalists: Sequence[Candidate]) -> bool:
+        """Heats of the finalists, other ways to emit the best of them, trials on hard inputs, a race beside PyTorch,
+        and verification at the real shape; False without NVRTC."""
+        verdicts = None
+        try:
+            with self._passes.trials() as trials:
+                self._passes.early_times()
+                finalists = [c for c in finalists if c.digest not in self._passes.winners]
+                heats = Heats(self._passes, self._gpu, trials)
+                heats.know(self._passes.winners.values())
+                try:
+                    self._batches(heats, finalists)
+                    tried(self._passes, heats, self._gpu, trials, until(self._search.left, TRIED_SHARE), SOON)
+                    verdicts = self._passes.verdicts([w.candidate for w in heats.winners[:SOON]])
+                    more = heats.ways(finalists, NEAR, RICHER)
+                    heats.run(more, "other ways to emit the best", until(self._search.left, WAYS_SHARE))
+                except CardLost as error:
+                    self._search.tell(str(error))
+                heats.settle(finalists)
+                tried(self._passes, heats, self._gpu, trials, until(self._search.left, WAYS_SHARE))
+        except MissingPartError as error:
+            self._search.tell(f"not executed on the {self._gpu.name}: {error}")
+            return False
+        self.finish(heats.winners, verdicts)
+        return True
+
+    def finish(self, winners: Sequence[Winner], verdicts: Verdicts | None = None) -> None:
+        """Keep winners, fastest first, race the best of them beside PyTorch, and verify these at the real shape; some
+        of that may have begun."""
+        best = {winner.candidate.digest: self._passes.keep(winner) for winner in winners}
+        times = [winner.candidate.time_us or 0.0 for winner in winners]
+        near = [winner for winner, us in zip(winners, times, strict=True) if us <= NEAR * min(times)]
+        if best and self._search.proceed() and self._search.left < RACE_SECONDS:
+            self._search.tell("not timed beside PyTorch: the budget is over")
+        elif best and self._search.proceed():
+            try:
+                for winner in self._raced(near[:RACED]):
+                    best[winner.candidate.digest] = self._passes.keep(winner)
+            except LaunchError as error:
+                self._search.tell(f"not timed: {error}")
+        fastest = sorted((w.candidate for w in best.values()), key=lambda c: c.rank)[:CONFIRMED]
+        begun = frozenset(c.digest for c in verdicts.candidates) if verdicts is not None else frozenset()
+        if verdicts is not None:
+            self._passes.learn(verdicts)
+        self._passes.learn(self._passes.verdicts([c for c in fastest if c.digest not in begun]))
+
+    def _raced(self, winners: Sequence[Winner]) -> list[Winner]:
+        """Winners with their times in one race, in turns and beside PyTorch; none without it. Raises LaunchError."""
+        try:
+            from mirage_nb.runtime.race import doubt, pytorch_peers, race
+        except ImportError:  # it was told
+            return []
+
+        self._passes.stage = "timing"
+        graph = self._search.program
+        entries: dict[str, Any] = {winner.label: winner.executable for winner in winners}
+        with self._passes.turn(self._gpu):
+            laps = race(graph, entries, pytorch_peers(graph), self._gpu, scale=self._passes.input_scale)
+        self._passes.baselines = tuple(lap for lap in laps if lap.name not in entries)
+        timed = {lap.name: lap.timing for lap in laps if lap.timing is not None}
+        doubtful = doubt(laps, self._gpu)
+        if doubtful is not None:
+            self._search.tell(doubtful)
+        return [
+            replace(winner, candidate=replace(winner.candidate, time_us=timed[winner.label].median_us))
+            for winner in winners
+            if winner.label in timed
+        ]
+
+    def _batches(self, heats: Heats, finalists: Sequence[Candidate]) -> None:
+        """Enter finalists, a few first; what is timed is shown at once."""
+        ended = until(self._search.left, HEAT_SHARE)
+        for batch in batches(finalists):
+            heats.run([(candidate, None) for candidate in batch], "finalists", ended)
+            self._passes.note(heats.winners)
+            if time.monotonic() > ended:
+                return
+
+
+def batches(finalists: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
+    """All of them in their order, in batches that grow."""
+    size, begun = float(FIRST_BATCH), 0
+    while begun < len(finalists):
+        yield finalists[begun : begun + int(size)]
+        begun, size = begun + int(size), LARGER * size
+
+
+def tried(passes: Passes, heats: Heats, gpu: Gpu, trials: Trials, ended: float, most: int | None = None) -> None:
+    """Try winners of heats on random and hard inputs, the fastest first, and withdraw those that break. Where there was
+    no time for some of them (all of them are asked for, unless `most`), they are no winners either, if others are."""
+    waiting = [winner for winner in heats.winners if winner.label not in passes.tried][:most]
+    entries = [(w.candidate, w.emitted, w.cubin) for w in waiting if w.cubin is not None]
+    passes.stage = f"hard inputs: {len(entries)} kernels"
+    left = dict(enumerate(waiting)) if len(entries) == len(waiting) else {}
+    try:
+        for number, outcome in passes.hard_runs(entries, trials, ended) if entries else ():
+            winner = left.pop(number)
+            try:
+                shown = passes.on_gpu(*entries[number], gpu, outcome)
+                passes.tried.add(winner.label)
+                heats.know_tried(winner, shown)
+            except Stopped:
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever goes wrong with one of them, the others go on
+                if time.monotonic() > ended:
+                    left[number] = winner
+                    continue
+                _out(passes, heats, winner, told(error))
+    except LaunchError as error:
+        passes.search.tell(f"kernels were compared with float64 on random inputs only: {error}")
+        return
+    if most is None and any(w.label in passes.tried for w in heats.winners):
+        for winner in left.values():
+            _out(passes, heats, winner, LaunchError("timed, not tried on hard inputs: there was no time left"))
+    passes.note(heats.winners)
+
+
+def _out(passes: Passes, heats: Heats, winner: Winner, error: MirageError) -> None:
+    heats.forget(winner)
+    passes.withdraw(winner, error)
