@@ -98,10 +98,11 @@ def part(graph: KernelGraph, match: Match) -> KernelGraph:
 
 
 def needed(graph: KernelGraph, chosen: Sequence[Match]) -> frozenset[int]:
-    """The values that are computed when these matches are: what outputs and other kernels read."""
+    """The values that are computed when these matches are: all but what only they read on their way."""
     by_output = {match.output: match.inputs for match in chosen}
     maker = {v: op.inputs for op, values in graph.definitions() for v in values}
-    found, front = set[int](), list(graph.outputs)
+    unread = [value for value, readers in enumerate(graph.uses()) if not readers]
+    found, front = set[int](), [*graph.outputs, *unread]
     while front:
         value = front.pop()
         if value not in found:
