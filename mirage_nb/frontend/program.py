@@ -141,6 +141,8 @@ def _outputs(exported: Any, translation: Translation) -> list[tuple[str, Value]]
         if value in found:
             raise TraceError(f"outputs {found[value]} and {index} are the same tensor", hint="return it once")
         found[value] = "O" if len(output.args[0]) == 1 else f"O{index}"
+    if not found:
+        raise TraceError("it returns no tensor", hint="return what is computed")
     return [(name, value) for value, name in found.items()]
 
 

@@ -195,12 +195,21 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
         return
     graph, _, numbers = translation.builder.numbered(tuple((n.name, v) for v, n in outputs.items()))
     known = {number: nodes[value] for value, number in numbers.items() if value in nodes}
-    hidden = [value for value in range(graph.input_count, len(graph.types)) if value not in known]
-    for piece in partition(graph, target, inside=hidden):
+    for piece in partition(graph, target, inside=_inside(graph, known)):
         try:
             yield _region(piece, known, fixed)
         except Left as why:
             left.update({known[v]: str(why) for v in piece.writes if v in known})
+
+
+def _inside(graph: KernelGraph, known: dict[int, Any]) -> set[int]:
+    """Values that regions should not hand to each other: PyTorch's graph has no tensor for them, or they depend on no
+    input, as masks of positions, and are cheaper made again than read."""
+    constant: set[int] = set()
+    for op, (value, *_) in graph.definitions():
+        if constant.issuperset(op.inputs):
+            constant.add(value)
+    return constant.union(value for value in range(graph.input_count, len(graph.types)) if value not in known)
 
 
 def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left: dict[Any, str]) -> dict[Value, Any]:
@@ -237,6 +246,8 @@ def _lies_well(node: Any) -> bool:
 def _region(piece: Piece, known: dict[int, Any], fixed: set[Any]) -> Region:
     if any(value not in known for value in (*piece.reads, *piece.writes)):
         raise Left("it is cut at a value that PyTorch's graph does not have")
+    if not piece.reads:
+        raise Left("it depends on no input")
     kinds = [op.kind for op in piece.graph.ops if op.kind not in FREE and op.kind is not OpKind.CAST]
     if len(kinds) < 2 and all(Trait.ELEMENTWISE in OPS[kind].traits or kind in COPIES for kind in kinds):
         raise Left("a single elementwise operator: there is nothing to fuse")
