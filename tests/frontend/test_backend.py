@@ -206,6 +206,23 @@ def test_masks_that_are_given_or_come_from_what_has_no_row() -> None:
     assert backend.replaced > 0
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_constants_behind_a_mask_have_the_type_of_the_result(dtype: torch.dtype) -> None:
+    """A mask of positions is half precision inside, which holds neither -65536 nor 0.1 as single precision does."""
+
+    def model(x: Any, position: Any) -> Any:
+        mask = torch.arange(8) <= position
+        zero, low, tenth = (torch.full((), v, dtype=dtype) for v in (0.0, -65536.0, 0.1))
+        return torch.softmax(x + torch.where(mask, zero, low), -1), torch.where(mask, tenth, zero) * x
+
+    backend, x = Backend(), torch.randn(3, 8).to(dtype)
+    found = torch.compile(model, backend=backend)(x, torch.tensor([4]))
+    wide = {torch.float32: 1e-6}.get(dtype, 1e-2)
+    torch.testing.assert_close(found, model(x, torch.tensor([4])), rtol=wide, atol=wide)
+    assert backend.replaced > 0
+
+
 def test_derivatives_are_pytorchs() -> None:
     backend, model, x = Backend(), Block(), torch.randn(4, 32, requires_grad=True)
     torch.compile(model, backend=backend)(x).square().sum().backward()

@@ -57,7 +57,11 @@ def _choice(at: At, x: Any) -> masks.Choice:
 
 
 def _where(at: At, condition: Any, x: Any, y: Any) -> Term:
-    return _typed(at, masks.where(at.b, _mask(at, condition), _choice(at, x), _choice(at, y)))
+    """Between two constants a mask is computed with, in the type of the result: its own may not hold them."""
+    mask, one, other = _mask(at, condition), _choice(at, x), _choice(at, y)
+    if at.dtype is not None and not isinstance(one, int) and not isinstance(other, int):
+        mask = at.b.tensor(lowering.cast(at.dtype)(at.b, mask), "where")
+    return _typed(at, masks.where(at.b, mask, one, other))
 
 
 def _filled(at: At, x: Any, condition: Any, value: Any) -> Term:

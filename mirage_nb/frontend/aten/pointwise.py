@@ -12,8 +12,12 @@ from typing import Any
 
 from mirage_nb.frontend import recognise
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, elementwise, named, number
+from mirage_nb.ir.dtypes import DType
 from mirage_nb.lang import lowering
 from mirage_nb.lang.builder import Infinity, Term
+
+LARGEST = {DType.F16: 65519.0, DType.BF16: 3.39e38, DType.F32: 3.4028235e38, DType.F64: math.inf}
+"""What PyTorch rounds to infinity when it fills a tensor of a type is beyond these."""
 
 
 def _named(name: str) -> Row:
@@ -105,7 +109,8 @@ def _cast(at: At, x: Any, *_: Any, **__: Any) -> Term:
 def _filled(at: At, value: Any) -> Result:
     if at.dtype is None or isinstance(value, Held):
         raise Left("a constant that is not a floating-point number")
-    return Infinity(1 if value > 0 else -1) if math.isinf(value) else number(value)
+    infinite = math.isinf(value) or abs(value) > LARGEST[at.dtype]
+    return Infinity(1 if value > 0 else -1) if infinite else number(value)
 
 
 def _full(at: At, _: Any, value: Any, **__: Any) -> Result:
