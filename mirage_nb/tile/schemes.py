@@ -13,13 +13,21 @@ from dataclasses import dataclass
 from mirage_nb.ir import DType
 from mirage_nb.tile import rules
 from mirage_nb.tile.groups import ROWS, group_name
-from mirage_nb.tile.instructions import wgmma
-from mirage_nb.tile.program import GROUP
+from mirage_nb.tile.instructions import Unit, wgmma
+from mirage_nb.tile.precision import COMPOSITIONS
+from mirage_nb.tile.program import GROUP, LANES
+from mirage_nb.tile.tessellation import Kind, tessellate
 
 PRECISIONS = {"f32": ("fma",), "tf32": ("wgmma_tf32", "mma_tf32"), "3xtf32": ("wgmma_3xtf32", "mma_3xtf32")}
 """The kinds of derived rows behind every precision of f32 products, exact, one TF32 product, three of them; the fastest
 first."""
+MULTIPLIES = {"fma": 99.7, "mma_tf32": 350.0, "mma_3xtf32": 155.0, "wgmma_tf32": 682.0, "wgmma_3xtf32": 206.0}
+"""Multiply-adds of a multiprocessor in a cycle of 1755 MHz, as kernels of one kind reach them on one H200 with products
+of 4096 cubed."""
 MATH, LOAD = "math", "load"
+REGISTERS, REGISTER_UNIT, LEAST_REGISTERS = 65536, 8, 24
+ADDRESSES = 36
+"""Registers of a thread for what is neither a sum nor an operand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,8 @@ class Asked:
 
 
 def scheme(dtype: DType, asked: Asked, precision: str) -> Scheme | None:
-    """The scheme of one kind of instruction; None where none fits. precision: one of `PRECISIONS`, or a kind."""
+    """The scheme of one kind of instruction; None where none fits. precision: one of `PRECISIONS`, a kind, or
+    two kinds with a plus between them, which share the columns."""
     if dtype is not DType.F32:
         if not rules.fits(asked.rows, asked.columns, asked.depth, asked.sums):
             return None
@@ -79,6 +88,8 @@ def scheme(dtype: DType, asked: Asked, precision: str) -> Scheme | None:
         row = wgmma(asked.columns, dtype).name
         role = MathRole(MATH, team.parts, team.math_registers, row, asked.rows // team.parts, asked.columns)
         return Scheme(rules.STEP, 1, (role,), team.load_warps, team.load_registers)
+    if "+" in precision:
+        return mixed(asked, *precision.split("+"))
     float_team = rules.FLOAT_TEAMS.get(asked.rows)
     if float_team is None or asked.depth % rules.FLOAT_STEP:
         return None
@@ -89,3 +100,44 @@ def scheme(dtype: DType, asked: Asked, precision: str) -> Scheme | None:
             role = MathRole(MATH, float_team.parts, float_team.math_registers, name, height, asked.columns)
             return Scheme(rules.FLOAT_STEP, 0, (role,), float_team.load_warps, float_team.load_registers)
     return None
+
+
+def mixed(asked: Asked, tensor: str, plain: str) -> Scheme | None:
+    """Two kinds side by side: the tessellation of the tile by 32 columns, each kind by warps of its own. None where the
+    planner takes one kind, or the rows or registers are not there."""
+    columns = [
+        Kind(kind, (asked.rows, rules.FLOAT_STEP, rules.FLOAT_STEP, 1), cycles(kind, asked.rows), unit)
+        for kind, unit in ((tensor, Unit.TENSOR), (plain, Unit.PLAIN))
+    ]
+    found = tessellate((asked.rows, asked.columns, rules.FLOAT_STEP, 1), columns)
+    widths = {region.kind.name: region.extents[1] for region in found.regions} if found else {}
+    if len(widths) != 2 or asked.depth % rules.FLOAT_STEP or asked.rows % 2:
+        return None
+    roles, at = [], 0
+    for kind, parts in ((tensor, 2), (plain, 1)):
+        height = asked.rows // parts
+        name = group_name(kind, height, widths[kind], *asked.majors)
+        if name not in ROWS or ROWS[name].registers * asked.sums > rules.ACCUMULATOR_REGISTERS:
+            return None
+        roles.append(MathRole(kind, parts, needed(name, asked.sums), name, height, widths[kind], at))
+        at += widths[kind]
+    threads = LANES * (sum(role.warps for role in roles) + GROUP)
+    taken = LANES * (sum(role.warps * role.registers for role in roles) + GROUP * LEAST_REGISTERS)
+    if taken > REGISTERS // threads // REGISTER_UNIT * REGISTER_UNIT * threads:
+        return None
+    return Scheme(rules.FLOAT_STEP, 0, tuple(roles), GROUP, LEAST_REGISTERS)
+
+
+def cycles(kind: str, rows: int) -> float:
+    """Of a multiprocessor for 32 columns and 32 summed elements, as measured."""
+    return rows * rules.FLOAT_STEP**2 / MULTIPLIES[kind]
+
+
+def needed(name: str, sums: int) -> int:
+    """Registers of a thread: sums, operands and their pieces, and what addresses take."""
+    row = ROWS[name]
+    held = [spread.count for spread in (row.texel.left, row.texel.right) if spread is not None]
+    pieces = COMPOSITIONS[row.composition].pieces if row.composition else 1
+    steps = rules.FLOAT_STEP // row.k if row.texel.left is None else 1
+    count = row.registers * sums + sum(held) * pieces * steps + ADDRESSES
+    return -(-count // REGISTER_UNIT) * REGISTER_UNIT

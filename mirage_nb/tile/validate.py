@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from mirage_nb.ir import DType
 from mirage_nb.targets import Target
 from mirage_nb.tile.flow import follow
-from mirage_nb.tile.groups import ROWS
+from mirage_nb.tile.groups import GROUPS, ROWS
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     GROUP,
@@ -33,7 +33,7 @@ from mirage_nb.tile.program import (
     flat,
     registers,
 )
-from mirage_nb.tile.rules import BARRIER_BYTES
+from mirage_nb.tile.rules import BARRIER_BYTES, FLOAT_STEP
 
 LINE_BYTES, PATTERN_ROWS, BOX_ROWS = 128, 8, 256
 """The swizzle of panels: bytes of a row, rows after which it repeats; and the rows of one box of the copy engine."""
@@ -232,7 +232,8 @@ def _product(program: Program, role: Role, product: Product, target: Target) -> 
         last = index.const + sum(factor * (role.parts - 1) for _, factor in index.terms)
         if any(name != "part" for name, _ in index.terms) or index.const < 0 or last + size > extent:
             yield f"{role.name}: parts reach beyond the {extent} {what} of a slot"
-        if any(n % instruction.m for n in (index.const, *(factor for _, factor in index.terms))):
+        unit = FLOAT_STEP if what == "columns" and instruction.name in GROUPS else instruction.m
+        if any(n % unit for n in (index.const, *(factor for _, factor in index.terms))):
             yield f"{role.name}: parts begin inside an instruction's {what}"
 
 
