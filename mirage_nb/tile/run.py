@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, OpKind
 from mirage_nb.ir.ops import Attrs
-from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     GROUP,
     PART,

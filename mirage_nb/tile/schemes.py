@@ -16,7 +16,7 @@ from mirage_nb.tile.groups import ROWS, group_name
 from mirage_nb.tile.instructions import Unit, wgmma
 from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import GROUP, LANES
-from mirage_nb.tile.tessellation import Kind, tessellate
+from mirage_nb.tile.tessellation import Kind, SideBySide, tessellate
 
 PRECISIONS = {"f32": ("fma",), "tf32": ("wgmma_tf32", "mma_tf32"), "3xtf32": ("wgmma_3xtf32", "mma_3xtf32")}
 """The kinds of derived rows behind every precision of f32 products, exact, one TF32 product, three of them; the fastest
@@ -24,6 +24,8 @@ first."""
 MULTIPLIES = {"fma": 99.7, "mma_tf32": 350.0, "mma_3xtf32": 155.0, "wgmma_tf32": 682.0, "wgmma_3xtf32": 206.0}
 """Multiply-adds of a multiprocessor in a cycle of 1755 MHz, as kernels of one kind reach them on one H200 with products
 of 4096 cubed."""
+SIDE_BY_SIDE = SideBySide()
+"""What is lost where both units of a multiprocessor work."""
 MATH, LOAD = "math", "load"
 REGISTERS, REGISTER_UNIT, LEAST_REGISTERS = 65536, 8, 24
 ADDRESSES = 36
@@ -103,29 +105,41 @@ def scheme(dtype: DType, asked: Asked, precision: str) -> Scheme | None:
 
 
 def mixed(asked: Asked, tensor: str, plain: str) -> Scheme | None:
-    """Two kinds side by side: the tessellation of the tile by 32 columns, each kind by warps of its own. None where the
-    planner takes one kind, or the rows or registers are not there."""
-    columns = [
-        Kind(kind, (asked.rows, rules.FLOAT_STEP, rules.FLOAT_STEP, 1), cycles(kind, asked.rows), unit)
-        for kind, unit in ((tensor, Unit.TENSOR), (plain, Unit.PLAIN))
-    ]
-    found = tessellate((asked.rows, asked.columns, rules.FLOAT_STEP, 1), columns)
-    widths = {region.kind.name: region.extents[1] for region in found.regions} if found else {}
-    if len(widths) != 2 or asked.depth % rules.FLOAT_STEP or asked.rows % 2:
+    """Two kinds side by side, each with columns of its own by warps of its own. None where the planner takes one kind,
+    or the rows or registers are not there."""
+    widths = shares(asked, tensor, plain)
+    if widths is None or asked.depth % rules.FLOAT_STEP or asked.rows % 2:
         return None
     roles, at = [], 0
-    for kind, parts in ((tensor, 2), (plain, 1)):
+    for (kind, width), parts in zip(widths.items(), (2, 1), strict=True):
         height = asked.rows // parts
-        name = group_name(kind, height, widths[kind], *asked.majors)
+        name = group_name(kind, height, width, *asked.majors)
         if name not in ROWS or ROWS[name].registers * asked.sums > rules.ACCUMULATOR_REGISTERS:
             return None
-        roles.append(MathRole(kind, parts, needed(name, asked.sums), name, height, widths[kind], at))
-        at += widths[kind]
+        roles.append(MathRole(kind, parts, needed(name, asked.sums), name, height, width, at))
+        at += width
     threads = LANES * (sum(role.warps for role in roles) + GROUP)
     taken = LANES * (sum(role.warps * role.registers for role in roles) + GROUP * LEAST_REGISTERS)
     if taken > REGISTERS // threads // REGISTER_UNIT * REGISTER_UNIT * threads:
         return None
     return Scheme(rules.FLOAT_STEP, 0, tuple(roles), GROUP, LEAST_REGISTERS)
+
+
+def shares(asked: Asked, tensor: str, plain: str) -> dict[str, int] | None:
+    """The columns of each kind: those that are asked for ("kind:columns"), or those of the tessellation of the tile by
+    32 columns at a time."""
+    named = [kind.partition(":") for kind in (tensor, plain)]
+    if all(width.isdecimal() for _, _, width in named):
+        given = {kind: int(width) for kind, _, width in named}
+        return given if sum(given.values()) == asked.columns and len(given) == 2 else None
+    columns = [
+        Kind(kind, (asked.rows, rules.FLOAT_STEP, rules.FLOAT_STEP, 1), cycles(kind, asked.rows), unit)
+        for kind, unit in ((tensor, Unit.TENSOR), (plain, Unit.PLAIN))
+        if kind in MULTIPLIES
+    ]
+    found = tessellate((asked.rows, asked.columns, rules.FLOAT_STEP, 1), columns, SIDE_BY_SIDE)
+    widths = {region.kind.name: region.extents[1] for region in found.regions} if found else {}
+    return {kind: widths[kind] for kind in (tensor, plain)} if len(widths) == 2 else None
 
 
 def cycles(kind: str, rows: int) -> float:
