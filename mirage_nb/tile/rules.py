@@ -58,19 +58,32 @@ FLOAT_STEP = 32
 """Summed f32 elements of a stage: a line of shared memory."""
 FLOAT_TEAMS: dict[int, Team] = {64: Team(1, 0, 0, 1), 128: Team(2, 240, 24, GROUP), 256: Team(2, 240, 24, GROUP)}
 """Of products of f32."""
+FLOAT_COLUMNS = (32, 64, 128, 256)
+FLOAT = 4
+"""Bytes of an f32 element."""
+FLOAT_SHARE = 0.77
+"""Of the plain cores' rate, what products of f32 reach; measured."""
 
 
-def parts(rows: Extent) -> Any:
+def step(width: int) -> int:
+    """Summed elements of a stage, where an element has `width` bytes: a line of shared memory."""
+    return STEP * 2 // width
+
+
+def parts(rows: Extent, width: int = 2) -> Any:
     """Warpgroups that multiply; 0 where no team is for so many rows."""
-    return sum(np.where(np.equal(rows, height), team.parts, 0) for height, team in TEAMS.items())
+    teams = FLOAT_TEAMS if width == FLOAT else TEAMS
+    return sum(np.where(np.equal(rows, height), team.parts, 0) for height, team in teams.items())
 
 
-def fits(rows: Extent, columns: Extent, depth: Extent, sums: int) -> Any:
-    """Whether a tile of `sums` accumulators, each of rows x columns, is one for a team; depth: summed elements."""
-    many = parts(rows)
+def fits(rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2) -> Any:
+    """Whether a tile of `sums` accumulators, each of rows x columns, is one for a team; depth: summed elements, of
+    `width` bytes."""
+    many = parts(rows, width)
     each = np.multiply(rows, columns) * sums / np.maximum(many, 1) / (LANES * GROUP)
-    known = np.isin(columns, WGMMA_COLUMNS) & np.greater_equal(columns, LEAST_COLUMNS)
-    return (many > 0) & known & (each <= ACCUMULATOR_REGISTERS) & np.equal(np.mod(depth, STEP), 0)
+    known = np.isin(columns, FLOAT_COLUMNS if width == FLOAT else WGMMA_COLUMNS)
+    known &= np.greater_equal(columns, LEAST_COLUMNS)
+    return (many > 0) & known & (each <= ACCUMULATOR_REGISTERS) & np.equal(np.mod(depth, step(width)), 0)
 
 
 def stages(nbytes: Extent, memory: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -11,9 +12,11 @@ import pytest
 
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import DType, OpKind
+from mirage_nb.tile import rules
 from mirage_nb.tile.groups import GROUPS, ROWS
 from mirage_nb.tile.instructions import INSTRUCTIONS
+from mirage_nb.tile.schemes import Asked, scheme
 from mirage_nb.tile.texel_run import multiplies, run_texel
 from mirage_nb.tile.texels import (
     HAS,
@@ -135,3 +138,11 @@ def test_zig_zag_shares_an_operand() -> None:
     assert all(shared(a, b) for a, b in pairwise(order))
     plain = list(instances(texel, zigzag=False))
     assert sum(not shared(a, b) for a, b in pairwise(plain)) > 5
+
+
+def test_rules_and_schemes_agree_about_f32() -> None:
+    """What the ranking takes for possible has a row of the table, whatever the operands' layouts."""
+    for rows, columns, sums in itertools.product((32, 64, 96, 128, 192, 256), (16, 32, 48, 64, 96, 128, 256), (1, 2)):
+        fits = bool(rules.fits(rows, columns, 64, sums, rules.FLOAT))
+        for majors in itertools.product("km", repeat=2):
+            assert (scheme(DType.F32, Asked(rows, columns, 64, sums, majors), "f32") is not None) == fits

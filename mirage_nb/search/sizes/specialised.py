@@ -79,7 +79,7 @@ def products_of(kernel: KernelStructure) -> tuple[tuple[int, ...], tuple[int, ..
 def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
     """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
     found = products_of(tiles.kernel)
-    if found is None or target.capability != rules.CAPABILITY or tiles.width != 2:
+    if found is None or target.capability != rules.CAPABILITY or tiles.width != (rules.FLOAT if tiles.floats else 2):
         return None
     products, sums = found
     if any(tiles.made.wide[read] for index in products for read in tiles.steps[index].reads):
@@ -96,9 +96,9 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
         for read in tiles.steps[index].reads:
             step = tiles.steps[read]
             lines = tiles.elements[read] / (depth / tiles.sizes.loop)
-            streamed[step.source, step.type] = lines * rules.STEP * tiles.width
-    able &= rules.fits(rows, columns, depth, len(sums))
-    able &= depth == rules.STEP * tiles.sizes.loop  # whatever the loop, stages are alike: one of them says it all
+            streamed[step.source, step.type] = lines * rules.step(tiles.width) * tiles.width
+    able &= rules.fits(rows, columns, depth, len(sums), tiles.width)
+    able &= depth == rules.step(tiles.width) * tiles.sizes.loop  # stages are alike: one loop says it all
     stage = sum(streamed.values(), np.zeros(tiles.shape))
     stages = rules.stages(stage, target.shared_per_block)
     able &= stages >= rules.SHALLOWEST
@@ -112,12 +112,16 @@ def _timed(
     depth: Numbers, stage: Numbers, stages: Numbers, device: Numbers,
 ) -> Specialised:  # fmt: skip
     """What it takes; `columns`: of all products of a point together, `stage`: bytes of a step."""
-    points, steps = tiles.sizes.total_blocks(), depth / rules.STEP
+    each = rules.step(tiles.width)
+    points, steps = tiles.sizes.total_blocks(), depth / each
     turns = np.ceil(points / target.multiprocessors)
     last = points - (turns - 1) * target.multiprocessors
-    work = 2.0 * rows * columns * rules.STEP
+    work = 2.0 * rows * columns * each
     kept = constants.sustained_share * target.tensor_rate * 1e6
     alone = constants.alone_share * target.tensor_rate * 1e6 / target.multiprocessors
+    if tiles.width == rules.FLOAT:
+        kept = rules.FLOAT_SHARE * target.vector_rate * 1e6
+        alone = kept / target.multiprocessors
     full = work / np.minimum(alone, kept / target.multiprocessors)
     rest = work / np.minimum(alone, kept / last)
     copied = stage / constants.stream_bytes_us
@@ -129,7 +133,7 @@ def _timed(
     moved = device / (target.device_bandwidth * 1e3)
     us = constants.latency_us + np.maximum(looped, moved) + values
     return Specialised(
-        able, rules.parts(rows), us, turns, steps * ((turns - 1) * full + rest), turns * steps * copied, values, moved,
+        able, rules.parts(rows, tiles.width), us, turns, steps * ((turns - 1) * full + rest), turns * steps * copied, values, moved,
         stage * stages, stages,
     )  # fmt: skip
 
@@ -165,7 +169,7 @@ def _product(tiles: Tiles, index: int) -> tuple[Truths, Numbers, Numbers, Number
             fits &= sizes.extent(kernel, other, type_[other]) == 1
             fits &= ~tiles.hanging(inner, type_[inner]) & ~tiles.hanging(axis, type_[axis])
         if last == inner:
-            fits &= sizes.extent(kernel, inner, type_[inner]) % (rules.STEP if side else rules.HEIGHT) == 0
+            fits &= sizes.extent(kernel, inner, type_[inner]) % (rules.step(tiles.width) if side else rules.HEIGHT) == 0
     rows, columns = (sizes.extent(kernel, a, t[a]) for a, t in zip((row, column), types, strict=True))
     return fits, rows, columns, sizes.extent(kernel, axis, types[0][axis] & TILE) * sizes.loop
 

@@ -68,6 +68,11 @@ class Tiles:
         return cls(prepared, kernel, sizes, width, made, elements, private, direct, fragments, chained)
 
     @property
+    def floats(self) -> bool:
+        """Whether every input of the program is f32 or wider."""
+        return min(i.type.dtype.size for i in self.prepared.graph.inputs) > 2
+
+    @property
     def steps(self) -> tuple[Step, ...]:
         """The steps of the kernel."""
         return self.kernel.steps

@@ -139,7 +139,7 @@ class _Steps:
     def _product(self, index: int) -> tuple[Numbers, Numbers]:
         """Microseconds of a product, and those in which the tensor cores are busy with it."""
         step, part = self.tiles.steps[index], self.tiles.made.parts[index]
-        wide = any(self.tiles.made.wide[read] for read in step.reads)
+        wide = self.tiles.floats or any(self.tiles.made.wide[read] for read in step.reads)
         if part is Part.PRIVATE:  # what it takes depends on all of the body
             return self._multiplied(index, wide)
         types = (data_of(self.tiles.steps[read].type) for read in step.reads)
