@@ -24,7 +24,7 @@ from mirage_nb.ir import (
 from mirage_nb.optimize import Options, default_options
 from mirage_nb.targets import Target
 from mirage_nb.tile import rules
-from mirage_nb.tile.schemes import MULTIPLIES, SIDE_BY_SIDE, Asked, shares
+from mirage_nb.tile.schemes import BESIDE, MULTIPLIES, SIDE_BY_SIDE, Asked, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,8 @@ def _expected(shape: Shape, what: str, rows: int, columns: int, target: Target) 
         widths = {what: columns}
     if widths is None:
         return None
-    times = [rows * n * shape.k / {**MULTIPLIES, "wgmma": WGMMA_MULTIPLIES}[kind] for kind, n in widths.items()]
+    rates = {**(BESIDE if "+" in what else MULTIPLIES), "wgmma": WGMMA_MULTIPLIES}
+    times = [rows * n * shape.k / rates[kind] for kind, n in widths.items()]
     together = max(times) + (SIDE_BY_SIDE.lost * min(times) if len(times) > 1 else 0.0)
     turns = math.ceil(shape.batch * math.ceil(shape.m / rows) * math.ceil(shape.n / columns) / target.multiprocessors)
     return turns * together / CLOCK

@@ -128,10 +128,11 @@ def _shape(program: Program) -> Iterator[str]:
         for name, count in Counter(s.name for s in inside if isinstance(s, Number | Read | Map | Reduce)).items():
             if name not in used or count > 1:
                 yield f"{role}: {name} is computed {count} times, and {'' if name in used else 'not '}used"
-    stored = [s.target for _, statements in program.code for s in flat(statements) if isinstance(s, Store)]
     for name in program.outputs:
-        if stored.count(name) != 1:
-            yield f"output {name} is stored by {stored.count(name)} statements"
+        stores = program.stores(name)
+        starts = {tuple(index.const for index in store.at) for _, store in stores}
+        if not stores or len({role for role, _ in stores}) < len(stores) or len(starts) < len(stores):
+            yield f"output {name} is stored by {len(stores)} statements"
 
 
 def _used(statement: Statement) -> tuple[str, ...]:
@@ -172,7 +173,7 @@ class _Role:
 
     def __init__(self, program: Program, role: Role, rings: dict[str, _Ring]) -> None:
         self.program, self.role, self.rings = program, role, rings
-        self.places = Places(program, {PART: role.parts} if role.parts > 1 else {})
+        self.places = Places(program, role.name, {PART: role.parts} if role.parts > 1 else {})
         self.flight = Flight(program)
         self.tiles: dict[str, Held] = {}
         self.values: dict[str, Held] = {}
@@ -411,4 +412,4 @@ class _Role:
         if wanted != self.places.with_parts(held):
             yield f"{store.value} is not stored where it belongs in {store.target}"
         yield from self.places.bounds(tile, store.at, self.places.box(tile), engine=False)
-        yield from self.places.stored(tile, store.at)
+        yield from self.places.stored(store)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import Index, Program, Tile, counted
+from mirage_nb.tile.program import Index, Program, Store, Tile, counted
 
 Coordinates = dict[str, Index]
 Parts = frozenset[tuple[Index, int]]
@@ -39,8 +39,8 @@ def joined(one: Held, other: Held) -> Held:
 class Places:
     """The counters of a role: how many values those of the walk take, and what those of loops are now."""
 
-    def __init__(self, program: Program, counters: dict[str, int]) -> None:
-        self.program, self.counters = program, counters
+    def __init__(self, program: Program, role: str, counters: dict[str, int]) -> None:
+        self.program, self.role, self.counters = program, role, counters
         self.bound: dict[str, int] = {}
 
     def index(self, index: Index) -> Index:
@@ -52,12 +52,11 @@ class Places:
         """The global tile of this name."""
         return next((t for t in self.program.tiles if t.name == name and t.place is Place.GLOBAL), None)
 
-    def box(self, tile: Tile) -> dict[str, int]:
-        """What one access to a global tensor behind the products reaches: as long as register tiles are."""
+    def box(self, tile: Tile, role: str = "") -> dict[str, int]:
+        """What one access to a global tensor behind the products reaches: as long as the role's register tiles are."""
         sizes: dict[str, int] = {}
-        for held in self.program.tiles:
-            if held.place is Place.REGISTER:
-                sizes |= dict(zip(held.axes, held.shape, strict=True))
+        for held in self.program.register_tiles(role or self.role):
+            sizes |= dict(zip(held.axes, held.shape, strict=True))
         return {axis: sizes.get(axis, 1) for axis in tile.axes if axis}
 
     def placed(self, tile: Tile, at: tuple[Index, ...]) -> Coordinates:
@@ -96,15 +95,29 @@ class Places:
         chosen = {name for parts in value.folded.values() for start, _ in parts for name, _ in start.terms}
         return {**value.at, **{name: counted(name) for name in chosen}}
 
-    def stored(self, tile: Tile, at: tuple[Index, ...]) -> Iterator[str]:
-        """Whether all elements of an output are stored once."""
-        used: list[str] = []
-        for axis, extent, index in zip(tile.axes, tile.shape, at, strict=True):
+    def stored(self, store: Store) -> Iterator[str]:
+        """Whether all elements of an output are stored once, by this role and those beside it."""
+        tile, used = self.program.tile(store.target), list[str]()
+        for dim, (axis, extent, index) in enumerate(zip(tile.axes, tile.shape, store.at, strict=True)):
             used += [name for name, _ in index.terms]
-            yield from self._covers(axis, extent, index, self.box(tile).get(axis, 1))
+            first, size = self._together(tile, store, dim)
+            yield from self._covers(axis, extent, Index(index.terms, first), size)
         once = {name for name, count in self.counters.items() if count > 1}
         if sorted(used) != sorted(set(used)) or not once <= set(used):
             yield f"elements of {tile.name} are stored more than once"
+
+    def _together(self, tile: Tile, store: Store, dim: int) -> tuple[int, int]:
+        """Where the parts begin that this role and those beside it store along a dimension, and how far they reach
+        without a gap or an overlap; 0 where there is one."""
+        parts = {
+            other.at[dim].const: self.box(tile, role).get(tile.axes[dim], 1)
+            for role, other in self.program.stores(store.target)
+            if len(other.at) == len(store.at) and other.at[dim].terms == store.at[dim].terms
+        }
+        first = at = min(parts)
+        while at in parts:
+            at += parts.pop(at)
+        return first, at - first if not parts else 0
 
     def _covers(self, axis: str, extent: int, index: Index, size: int) -> Iterator[str]:
         """Whether the tiles of all counters lie behind each other, from the first element to the last."""

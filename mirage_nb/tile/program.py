@@ -316,6 +316,16 @@ class Program:
         """What a role does."""
         return dict(self.code)[role]
 
+    def register_tiles(self, role: str) -> tuple[Tile, ...]:
+        """The register tiles that a role adds to or sets."""
+        names = {s.result for s in flat(self.statements(role)) if isinstance(s, Product | Clear | Set)}
+        return tuple(t for t in self.tiles if t.place is Place.REGISTER and t.name in names)
+
+    def stores(self, output: str) -> tuple[tuple[str, Store], ...]:
+        """What stores to an output: role and statement."""
+        every = ((role, s) for role, code in self.code for s in flat(code))
+        return tuple((role, s) for role, s in every if isinstance(s, Store) and s.target == output)
+
     @property
     def threads(self) -> int:
         """Of a block: every role but the last has whole groups of four warps."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, OpKind
 from mirage_nb.ir.ops import Attrs
+from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     GROUP,
     PART,
@@ -100,7 +102,9 @@ def run(program: Program, operands: Mapping[str, T], algebra: Algebra[T]) -> dic
 
 
 def _assembled(tile: Tile, tiles: dict[tuple[int, ...], T], algebra: Algebra[T]) -> T:
-    """The tensor that tiles make, by where they begin."""
+    """The tensor that tiles make, by where they begin; cut where others begin, as tiles of several roles differ."""
+    for dim in range(len(tile.shape)):
+        tiles = _cut(tiles, dim, algebra)
 
     def joined(prefix: tuple[int, ...]) -> T:
         dim = len(prefix)
@@ -120,6 +124,31 @@ def _assembled(tile: Tile, tiles: dict[tuple[int, ...], T], algebra: Algebra[T])
     if any(a < b for a, b in zip(shapes[0], tile.shape, strict=True)):
         raise GraphError(f"some elements of {tile.name} are never stored")
     return found
+
+
+def _cut(tiles: dict[tuple[int, ...], T], dim: int, algebra: Algebra[T]) -> dict[tuple[int, ...], T]:
+    """The same elements, every tile cut along a dimension wherever another one begins."""
+    starts = sorted({at[dim] for at in tiles})
+    found: dict[tuple[int, ...], T] = {}
+    for at, value in tiles.items():
+        shapes: list[tuple[int, ...]] = []
+        algebra.view(value, partial(_seen, shapes))
+        end = at[dim] + shapes[0][dim]
+        inside = [start for start in starts if at[dim] <= start < end]
+        for start, stop in zip(inside, [*inside[1:], end], strict=True):
+            box = (*(slice(None),) * dim, slice(start - at[dim], stop - at[dim]))
+            part = value if len(inside) == 1 else algebra.view(value, partial(_boxed, box))
+            found[(*at[:dim], start, *at[dim + 1 :])] = part
+    return found
+
+
+def _seen(shapes: list[tuple[int, ...]], array: Array) -> Array:
+    shapes.append(array.shape)
+    return array
+
+
+def _boxed(box: tuple[slice, ...], array: Array) -> Array:
+    return array[box]
 
 
 @dataclass(slots=True)
@@ -232,7 +261,7 @@ class _Block(Generic[T]):
                 thread.values[name] = self.algebra.apply(OpKind.CONST, (), ConstAttrs(value), 0)
             case Read(name, source, at):
                 tile = self.program.tile(source)
-                thread.values[name] = self._box(tile, at, self._extents(tile), thread)
+                thread.values[name] = self._box(tile, at, self._extents(tile, thread), thread)
             case Map(name, kind, attrs, operands):
                 thread.values[name] = self.algebra.apply(kind, [self._operand(thread, o) for o in operands], attrs, 0)
             case Reduce(name, kind, operand, axis):
@@ -273,12 +302,11 @@ class _Block(Generic[T]):
 
         return self.algebra.view(self.operands[tile.name], box)
 
-    def _extents(self, tile: Tile) -> tuple[int, ...]:
-        """What one access behind the products reaches of a global tensor."""
+    def _extents(self, tile: Tile, thread: _Thread[T]) -> tuple[int, ...]:
+        """What one access behind the products of a role reaches of a global tensor."""
         sizes: dict[str, int] = {}
-        for held in self.program.tiles:
-            if held.place is Place.REGISTER:
-                sizes |= dict(zip(held.axes, held.shape, strict=True))
+        for held in self.program.register_tiles(thread.role.name):
+            sizes |= dict(zip(held.axes, held.shape, strict=True))
         return tuple(sizes.get(axis, 1) if axis else 1 for axis in tile.axes)
 
     def _copy(self, thread: _Thread[T], copy: Copy) -> None:
@@ -335,7 +363,7 @@ class _Block(Generic[T]):
     def _store(self, thread: _Thread[T], store: Store) -> None:
         tile = self.program.tile(store.target)
         starts = tuple(self._at(index, thread) for index in store.at)
-        shape = self._extents(tile)
+        shape = self._extents(tile, thread)
         if starts in self.stored[tile.name]:
             raise GraphError(f"elements of {tile.name} at {starts} are stored twice")
 

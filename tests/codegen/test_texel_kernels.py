@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mirage_nb.codegen import emit
+from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
 from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.optimize import default_options, plan
 from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.tile.run import run as run_program
+from mirage_nb.tile.schemes import Asked, shares
 from mirage_nb.tile.text import parse_program, print_program
 from mirage_nb.tile.validate import validate
 from tests.codegen.mugraphs import linear
@@ -50,6 +54,42 @@ def test_right_on_the_cpu_edition(name: str) -> None:
         outputs = run(emitted, inputs, checked=number == 0 and name in ("exact, both turned", "warpgroups, one"), **how)
         for error in errors(graph, emitted, inputs, outputs):
             assert error < OFF[precision], how
+
+
+@pytest.mark.parametrize("precision", ["wgmma_3xtf32:64+fma:32", "mma_tf32:64+fma:32"])
+def test_two_kinds_side_by_side(precision: str) -> None:
+    """Columns of the tensor cores and columns of the plain ones, by warps of their own, of one block's tile."""
+    graph = f32(200, 184, 128, 96, residual=True)
+    options = replace(default_options(H200), precision=precision)
+    block = plan(graph, FEW, options).kernels[0]
+    assert block is not None and block.program is not None
+    kinds, program = precision.split("+"), block.program
+    assert [role.name for role in program.roles[:2]] == [kind.partition(":")[0] for kind in kinds]
+    assert validate(program, H200) == ()
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(t.shape) for t in block.block.args]
+    (expected,) = evaluate_block(block.block, arrays)
+    found = run_program(program, {f"x{i}": a for i, a in enumerate(arrays)}, FloatAlgebra(np.dtype(float)))["o0"]
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    emitted, inputs = emit(graph, FEW, options), draw(graph)
+    for how in WAYS:
+        for error in errors(graph, emitted, inputs, run(emitted, inputs, **how)):
+            assert error < OFF[kinds[0].partition(":")[0]]
+
+
+def test_one_kind_where_its_rate_says_so() -> None:
+    """By the rates that were measured no tile of 96 columns is faster by two kinds: the planner shares none."""
+    assert shares(Asked(128, 96, 64, 1, ("k", "m")), "wgmma_tf32", "fma") is None
+
+
+def test_overlapping_and_missing_columns_are_found() -> None:
+    options = replace(default_options(H200), precision="mma_tf32:64+fma:32")
+    block = plan(f32(256, 192, 128, 96), FEW, options).kernels[0]
+    assert block is not None and block.program is not None
+    text = print_program(block.program)
+    for said, wrong in (("96*n+64]", "96*n+32]"), ("96*n+64]", "96*n+96]"), ("column 64", "column 32")):
+        assert said in text
+        assert validate(parse_program(text.replace(said, wrong)), H200)
 
 
 @pytest.mark.parametrize(("rows", "columns", "precision"), [

@@ -133,8 +133,8 @@ def _timed(
     moved = device / (target.device_bandwidth * 1e3)
     us = constants.latency_us + np.maximum(looped, moved) + values
     return Specialised(
-        able, rules.parts(rows, tiles.width), us, turns, steps * ((turns - 1) * full + rest), turns * steps * copied, values, moved,
-        stage * stages, stages,
+        able, rules.parts(rows, tiles.width), us, turns, steps * ((turns - 1) * full + rest), turns * steps * copied,
+        values, moved, stage * stages, stages,
     )  # fmt: skip
 
 

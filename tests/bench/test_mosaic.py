@@ -1,0 +1,44 @@
+"""`bench mosaic`: what it would measure is planned; its table says who won, and whether the planner knew."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_nb.__main__ import main
+from mirage_nb.bench.mosaic import LIBRARY, Row, chose_right, line, summary
+from mirage_nb.bench.mosaic_shapes import SHAPES, product_graph, ways
+from mirage_nb.optimize import plan
+from mirage_nb.targets import TARGETS
+
+H200 = TARGETS["h200"]
+
+
+def test_at_least_twenty_shapes_of_four_precisions() -> None:
+    assert len(SHAPES) >= 20 and {s.precision for s in SHAPES} == {"f16", "tf32", "3xtf32", "f32", "f64"}
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s.name in ("LLaMA-3-8B scores", "Phi-3 down")], ids=str)
+def test_every_way_is_planned(shape: object) -> None:
+    for way in ways(shape, H200):  # type: ignore[arg-type]
+        block = plan(product_graph(shape, way), H200, way.options).kernels[0]  # type: ignore[arg-type]
+        assert block is not None and block.program is not None
+        assert len(block.program.roles) == (3 if way.mixed else 2)
+
+
+def row(us: dict[str, float], planner: str) -> Row:
+    off = dict.fromkeys(us, 1e-6)
+    return {"shape": "a", "precision": "3xtf32", "planner": planner, "us": us, "off": off, "refused": {"c": "wrong"}}
+
+
+def test_lines() -> None:
+    won = row({LIBRARY: 30.0, "a 1x1": 20.0, "a+b 1x1": 25.0}, "a")
+    assert "1.50" in line(won) and "0.80" in line(won) and "c refused: wrong" in line(won)
+    assert chose_right(won) and not chose_right(row(won["us"], "a+b"))
+    assert chose_right(row({LIBRARY: 1.0, "a": 1.0}, "a")) is None
+    assert summary([won, row(won["us"], "a+b")]).endswith("1 of 2 shapes")
+    assert "the library alone" in line(row({LIBRARY: 30.0}, "a"))
+
+
+def test_covers_need_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "mosaic", "--covers", "60"]) == 0
+    assert "60 spaces" in capsys.readouterr().out and main(["bench", "mosaic", "--precisions", "f8"]) == 2
