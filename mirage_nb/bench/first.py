@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage_nb.bench.kernels import program_of
@@ -56,6 +56,7 @@ class Waited:
     end: float
     what: str
     phases: tuple[Phase, ...]
+    said: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -87,6 +88,7 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout.write(f"{waited.line}\n")
         if options.phases:
             sys.stdout.writelines(f"    {p.begun:6.2f} to {p.ended:6.2f}  {p.stage}\n" for p in waited.phases)
+            sys.stdout.writelines(f"    said: {message}\n" for message in waited.said)
         sys.stdout.flush()
     return 0
 
@@ -115,7 +117,9 @@ def wait(name: str, session: Session) -> Waited:
             seen.append((time.monotonic() - began, stage))
         if ended:
             break
-    return waited(name, session.timed, time.monotonic() - began, _winner(session), tuple(_phases(seen, began)))
+    ended_at, phases = time.monotonic() - began, tuple(_phases(seen, began))
+    found = waited(name, session.timed, ended_at, _winner(session), phases)
+    return replace(found, said=session.snapshot().messages)
 
 
 def _winner(session: Session) -> str:

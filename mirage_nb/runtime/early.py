@@ -1,8 +1,10 @@
 """What a session on a card begins while it still searches: the inputs that kernels are tried on, and the first times.
 
 In: the passes of a session. Out: files of random and hard inputs with what is right for them, drawn by processes of
-their own; and a winner within seconds, of kernels of libraries alone, which need no trial: the program's own operators,
-in every way that a library has. Invariant: nothing of it outlives its session.
+their own; processes for trials, with all that they need loaded; and winners within seconds: first kernels of libraries
+alone, which need no trial, the program's own operators in every way that a library has; then what the search has found
+so far, best estimate first. Invariants: nothing of it outlives its session; once the passes after the search begin,
+nothing more is timed here.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.gpu import TURN, Gpu
 from mirage_nb.runtime.heats import SLOW
-from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names
+from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names, run_once, warm
 from mirage_nb.runtime.winner import Winner
+from mirage_nb.runtime.without_gpu import is_generated
 from mirage_nb.search.session.crew import Stopped, internal_error
 from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.settings import read_settings
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
 
 DRAW_SECONDS = 120.0
 """What drawing one set of inputs may take."""
+FIRST_SECONDS = 30.0
+"""What the first run of a kernel may take."""
+PEERS_SECONDS = 30.0
+"""With less time there may be no race beside PyTorch."""
 DRAWERS = 4
 """Processes that draw side by side, at most."""
 LOOK_SECONDS = 0.02
@@ -70,21 +77,34 @@ class Early:
     def __init__(self, passes: Passes, gpu: Gpu) -> None:
         self._passes, self._search, self._gpu = passes, passes.search, gpu
         self._closed = threading.Event()
+        self._over = threading.Event()
+        self._lanes: Trials | None = None
         self._drawn = threading.Event()
         self._timed = threading.Event()
+        self._entered: set[str] = set()
 
-    def start(self) -> None:
+    def start(self) -> Early:
         """Begin, and return at once."""
         for work in (self._draw, self._time):
             threading.Thread(target=work, name=f"mirage early {self._search.name}", daemon=True).start()
+        return self
 
     def close(self) -> None:
         """End what is not done."""
         self._closed.set()
+        if (lanes := self.lanes) is not None:
+            lanes.terminate()
 
     def timed(self, seconds: float) -> bool:
-        """Wait so long for the first times; whether they are there, or will never be."""
+        """Begin nothing more, and wait so long for what was begun; whether it has ended."""
+        self._over.set()
         return self._timed.wait(seconds)
+
+    @property
+    def lanes(self) -> Trials | None:
+        """The processes for trials, for whoever comes first, who ends them."""
+        taken, self._lanes = self._lanes, None
+        return taken
 
     def drawn(self, until: float) -> None:
         """Wait for all inputs, or until the clock (`time.monotonic`) says so."""
@@ -118,10 +138,18 @@ class Early:
                 if not self._proceed():
                     return
                 time.sleep(LOOK_SECONDS)
+            lanes = self._warmed()
             self._time_library(own)
+            if self._search.left > PEERS_SECONDS:  # the last race waits for them, if it has to
+                threading.Thread(target=self._compile_peers, name="mirage peers", daemon=True).start()
+            self._time_found(lanes)
+        except Stopped:
+            pass
         except Exception as error:  # noqa: BLE001  # as above; the passes that follow try all of it again
             self._search.tell(f"no early times: {error if isinstance(error, MirageError) else internal_error(error)}")
         finally:
+            if not self._proceed():
+                self.close()
             self._timed.set()
 
     def _time_library(self, own: Candidate) -> None:
@@ -143,6 +171,48 @@ class Early:
             finally:
                 TURN.give()
 
+    def _compile_peers(self) -> None:
+        """What the last race has beside our kernels, called once: compiling takes PyTorch seconds."""
+        track = self._passes.track(self._gpu)
+        if track is not None:
+            track.warm_peers()
+
+    def _warmed(self) -> Trials:
+        """Processes for trials, which load what they need meanwhile."""
+        from mirage_nb.runtime.launch import lanes
+
+        count = lanes(read_settings().workers)
+        self._lanes = found = Trials(lambda: self._search.state in LIVE, count)
+        for _ in range(count):
+            found.begin(warm)
+        return found
+
+    def _time_found(self, lanes: Trials) -> None:
+        """Time what the search has found so far, best estimate first, until it ends."""
+        while not self._over.is_set() and self._proceed():
+            known = [c for c in self._search.candidates() if c.time_us is None and not c.note]
+            found = next((c for c in known if c.digest not in self._entered and is_generated(c.graph)), None)
+            if found is None:
+                time.sleep(LOOK_SECONDS)
+                continue
+            self._entered.add(found.digest)
+            try:
+                emitted = emit(found.graph, self._search.target)
+                cubin = compile_cubin(emitted.source, self._search.target.arch)
+                self._passes.entered.add((found.digest, str(emitted.options)))
+                scale = self._passes.input_scale
+                lanes.call(run_once, emitted, cubin, scale, seconds=FIRST_SECONDS)
+                if not self._turn():
+                    return
+                try:
+                    self._lap(found, emitted, cubin)
+                finally:
+                    TURN.give()
+            except Stopped:
+                raise
+            except MirageError as error:
+                self._passes.set_aside(found, error)
+
     def _lap(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:
         """Compare with float64 on the card, time, and show, if that is faster than the ways before."""
         track = self._passes.track(self._gpu)
@@ -151,9 +221,9 @@ class Early:
         from mirage_nb.runtime.launch import GpuExecutable
 
         executable = GpuExecutable(emitted, cubin, self._gpu)
-        known = self._passes.winners.get(own.digest)
-        best = known.candidate.time_us if known is not None else None
-        lap = track.lap(str(emitted.options), executable, SLOW * best if best is not None else math.inf)
+        times = [t.us for t in self._passes.timed]
+        label = f"{own.digest[:8]} {emitted.options}"
+        lap = track.lap(label, executable, SLOW * min(times, default=math.inf))
         if lap.timing is None:
             raise LaunchError(lap.note)
         outcome = Outcome(FloatReport(lap.error or 0.0, True), True)

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 FIRST_BATCH, LARGER = 2, 3.0
 """Finalists that are compiled and timed before the next ones, and by how much each batch is larger than the last."""
-HEAT_SHARE, TRIED_SHARE, WAYS_SHARE = 0.55, 0.4, 0.25
+HEAT_SHARE, TRIED_SHARE, WAYS_SHARE = 0.4, 0.3, 0.2
 """Of what is left of a limited time, what is kept: of the heats of the finalists, of trials on hard inputs, of other
 ways to emit the best."""
+HEAT_SECONDS, WAYS_SECONDS = 12.0, 12.0
+"""What heats of the finalists and of other ways may take without a limit; tuning takes more."""
 NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
 SOON = 4
@@ -42,9 +44,10 @@ RACED = 24
 """So many of them are timed once more, in turns: the least of many short timings flatters."""
 
 
-def until(left: float, share: float) -> float:
-    """The moment of the clock (`time.monotonic`) at which only this share of what is left now is left."""
-    return time.monotonic() + (1 - share) * left if left < math.inf else math.inf
+def until(left: float, share: float, most: float = math.inf) -> float:
+    """The moment of the clock (`time.monotonic`) at which only this share of what is left now is left, or so many
+    seconds have passed."""
+    return time.monotonic() + min(most, (1 - share) * left)
 
 
 class OnCard:
@@ -58,8 +61,8 @@ class OnCard:
         and verification at the real shape; False without NVRTC."""
         verdicts = None
         try:
+            self._passes.early_times()
             with self._passes.trials() as trials:
-                self._passes.early_times()
                 finalists = [c for c in finalists if c.digest not in self._passes.winners]
                 heats = Heats(self._passes, self._gpu, trials)
                 heats.know(self._passes.winners.values())
@@ -68,7 +71,8 @@ class OnCard:
                     tried(self._passes, heats, self._gpu, trials, until(self._search.left, TRIED_SHARE), SOON)
                     verdicts = self._passes.verdicts([w.candidate for w in heats.winners[:SOON]])
                     more = heats.ways(finalists, NEAR, RICHER)
-                    heats.run(more, "other ways to emit the best", until(self._search.left, WAYS_SHARE))
+                    ended = until(self._search.left, WAYS_SHARE, WAYS_SECONDS)
+                    heats.run(more, "other ways to emit the best", ended)
                 except CardLost as error:
                     self._search.tell(str(error))
                 heats.settle(finalists)
@@ -124,7 +128,7 @@ class OnCard:
 
     def _batches(self, heats: Heats, finalists: Sequence[Candidate]) -> None:
         """Enter finalists, a few first; what is timed is shown at once."""
-        ended = until(self._search.left, HEAT_SHARE)
+        ended = until(self._search.left, HEAT_SHARE, HEAT_SECONDS)
         for batch in batches(finalists):
             heats.run([(candidate, None) for candidate in batch], "finalists", ended)
             self._passes.note(heats.winners)
@@ -151,7 +155,7 @@ def tried(passes: Passes, heats: Heats, gpu: Gpu, trials: Trials, ended: float, 
         for number, outcome in passes.hard_runs(entries, trials, ended) if entries else ():
             winner = left.pop(number)
             try:
-                shown = passes.on_gpu(*entries[number], gpu, outcome)
+                shown = passes.judged(winner, outcome)
                 passes.tried.add(winner.label)
                 heats.know_tried(winner, shown)
             except Stopped:

@@ -28,7 +28,7 @@ from mirage_nb.ir.graph import few
 from mirage_nb.runtime.artifacts import distrusted
 from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
-from mirage_nb.runtime.early import Early, Inputs
+from mirage_nb.runtime.early import FIRST_SECONDS, Early, Inputs
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.final import verify_final
 from mirage_nb.runtime.finalists import unique, varied
@@ -64,8 +64,8 @@ QUIET_SECONDS = 1.5
 AT_LEAST_SECONDS = 15.0
 """What it may take beyond a budget to have something that runs."""
 EXECUTE_SECONDS = 180.0
-FIRST_SECONDS, TRIAL_SECONDS, DRAW_SECONDS = 30.0, 120.0, 300.0
-"""The first run of a kernel on a GPU, runs on all inputs, and drawing these."""
+TRIAL_SECONDS, DRAW_SECONDS = 120.0, 300.0
+"""Runs of a kernel on all inputs on a GPU, and drawing these."""
 CONFIRM_SECONDS = 20.0
 """What final verification may take; beyond it the verdict of the search stands."""
 CONFIRM_ELEMENTS = 2**26
@@ -177,10 +177,14 @@ class Passes:
             self._say_who_won()
 
     def begin(self) -> None:
-        """What can begin before anything is found, on a card: see `early`."""
+        """What can begin before anything is found: see `early`."""
         if self.gpu is not None and self._early is None:
-            self._early = Early(self, self.gpu)
-            self._early.start()
+            self._early = Early(self, self.gpu).start()
+
+    def judged(self, winner: Winner, outcome: Callable[[], Outcome]) -> Winner:
+        """A winner with what trials on hard inputs showed. Raises what they raised, or what `Winner.judged` does."""
+        shown = self._traced("execute", winner.candidate, outcome, lambda found: found.seconds)
+        return winner.shown(shown)
 
     def early_times(self) -> None:
         """Wait for what was begun early to be timed."""
@@ -199,9 +203,9 @@ class Passes:
         budget or not."""
         if baseline is None or self.winners or not self.search.proceed():
             return
-        if self._early is not None and self._early.timed(AT_LEAST_SECONDS) and self.winners:
-            return
         try:
+            if self._early is not None and self._early.timed(AT_LEAST_SECONDS) and self.winners:
+                return
             self.built(baseline, here, AT_LEAST_SECONDS)
         except MirageError as error:
             self.set_aside(baseline, error)
@@ -281,6 +285,8 @@ class Passes:
         """Processes for first runs on the card."""
         from mirage_nb.runtime.launch import lanes
 
+        if self._early is not None and (warmed := self._early.lanes) is not None:
+            return warmed
         return Trials(self.search.proceed, lanes(read_settings().workers))
 
     @functools.cached_property

@@ -151,12 +151,18 @@ class Track:
     """
 
     def __init__(self, program: KernelGraph, gpu: Gpu) -> None:
-        self._gpu = gpu
+        self._program, self._gpu = program, gpu
         with torch_errors():
             self.scale = _scale(program)
             self._sets = _buffer_sets(program, gpu, self.scale)
             self._reference = as_torch(program, torch)(*(t.double() for t in self._sets[0][0]))
             self._lane = Lane(torch, foreign_kernel(torch))
+
+    def warm_peers(self) -> None:
+        """Have PyTorch compile the program; whether it can is no matter here."""
+        for peer in pytorch_peers(self._program).values():
+            with contextlib.suppress(Exception):
+                peer.run(*self._sets[0][0])
 
     def lap(self, name: str, executable: GpuExecutable, limit_us: float) -> Lap:
         """Check one executable and time it, briefly if it takes longer than `limit_us`.

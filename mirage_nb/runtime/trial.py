@@ -130,6 +130,14 @@ def draw_into(drawn: Path, program: KernelGraph, seed: int, name: str = "") -> N
     Path(file.name).replace(drawn)  # whoever finds the file finds all of it
 
 
+def warm() -> None:
+    """Load what trials on the card need, in a process that is there for them."""
+    import cupy
+
+    if attached_gpu() is not None:
+        cupy.zeros(1).sum().get()
+
+
 def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
     """Run a kernel that never ran on inputs of this size, for nothing but to see that it ends: in a process that is
     there for trials.
@@ -247,6 +255,10 @@ class Trials:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.terminate()
+
+    def terminate(self) -> None:
+        """End the processes."""
         self._workers.terminate()
 
     def begin(self, function: Callable[..., T], /, *args: Any) -> Callable[[float], T]:

@@ -101,6 +101,10 @@ class Winner:
         known = replace(candidate, error=error, executed_on=executable.device, note="")
         return cls(known, emitted, executable, cubin, report, origin)
 
+    def shown(self, outcome: Outcome) -> Winner:
+        """The same with what its runs showed. Raises as `judged` does."""
+        return Winner.judged(self.candidate, self.emitted, self.executable, self.cubin, outcome, self.origin)
+
     def compared(self, error: float) -> Winner:
         """The same with the relative error that a comparison with float64 on random inputs of the card showed."""
         report = replace(self.report, relative_error=error)

@@ -32,7 +32,7 @@ from tests.codegen import mugraphs
 
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
 CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
-BEGIN = passes.Passes.begin
+BEGIN, JUDGED = passes.Passes.begin, passes.Passes.judged
 
 
 def finished(**options: Any) -> Session:
@@ -123,6 +123,7 @@ def card(monkeypatch: pytest.MonkeyPatch, mirage_home: Path, cubins: Path) -> Ra
     monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
     monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
     monkeypatch.setattr(passes.Passes, "hard_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
+    monkeypatch.setattr(passes.Passes, "judged", lambda self, winner, outcome: winner)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)
     return race
 
@@ -295,6 +296,8 @@ def test_a_librarys_time_is_there_while_the_search_goes_on(card: Race, monkeypat
     monkeypatch.setattr(passes.Passes, "begin", BEGIN)
     monkeypatch.setattr(early.Early, "_lap", lap)
     monkeypatch.setattr(early.Early, "_draw", lambda self: self._drawn.set())
+    monkeypatch.setattr(early.Early, "_warmed", lambda self: nullcontext())
+    monkeypatch.setattr(early.Early, "_time_found", lambda self, lanes: None)
     session = finished()
     assert set(lapped) == {OWN_OPERATORS}
     assert parse(SMALL).graph.digest() in {w.candidate.digest for w in session.winners}
@@ -305,22 +308,19 @@ def test_what_breaks_on_hard_inputs_is_withdrawn_though_it_was_timed(
     card: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = SampleReport("wide range", False, float("inf"), "output 0[1, 2] is nan, the reference is 3")
-    right = passes.Passes.on_gpu
+    right = JUDGED
     poor: list[str] = []
 
     def hard_runs(self: passes.Passes, entries: Any, trials: Any, until: float = 0.0) -> Any:
         poor[:] = poor or [entries[0][0].digest]
         yield from ((n, "hard") for n in range(len(entries)))
 
-    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu, outcome: Any) -> Winner:
-        if outcome == "hard" and candidate.digest == poor[0]:
-            stand_in: Any = SimpleNamespace(device=gpu.name)
-            broken = Outcome(FloatReport(1e-4, True), True, GateReport((lost,)))
-            return Winner.judged(candidate, emitted, stand_in, cubin, broken, self.origin)
-        return right(self, candidate, emitted, cubin, gpu, outcome)
+    def judged(self: passes.Passes, winner: Winner, outcome: Any) -> Winner:
+        report = GateReport((lost,) if winner.candidate.digest == poor[0] else ())
+        return right(self, winner, lambda: Outcome(FloatReport(1e-4, True), True, report))
 
     monkeypatch.setattr(passes.Passes, "hard_runs", hard_runs)
-    monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
+    monkeypatch.setattr(passes.Passes, "judged", judged)
     session = finished()
     (withdrawn,) = [c for c in session.snapshot().candidates if c.digest == poor[0]]
     assert withdrawn.time_us is None and withdrawn.note.startswith("numerically poor: wide range")

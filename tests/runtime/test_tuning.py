@@ -247,6 +247,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
     monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
     monkeypatch.setattr(passes.Passes, "hard_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
+    monkeypatch.setattr(passes.Passes, "judged", lambda self, winner, outcome: winner)
     monkeypatch.setattr("mirage_nb.search.session.background.call_all", compiled)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", found)
     return found
