@@ -12,6 +12,7 @@ from mirage_nb.bench.coverage import add_programs
 from mirage_nb.bench.first import add_first
 from mirage_nb.bench.kernels import Asked, Entry, run_kernels, show_record, workload_entries
 from mirage_nb.bench.models import add_models
+from mirage_nb.bench.modules import add_modules
 from mirage_nb.bench.mosaic import add_mosaic
 from mirage_nb.bench.sanitize import TOOLS, run_sanitize
 from mirage_nb.bench.search import add_search
@@ -58,6 +59,7 @@ def add_parser(commands: Any) -> None:
     cost.set_defaults(run=_cost)
     add_first(kinds)
     add_models(kinds)
+    add_modules(kinds)
     add_search(kinds)
     add_verify(kinds)
     add_programs(kinds)

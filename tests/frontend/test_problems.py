@@ -1,47 +1,41 @@
-"""What people benchmark compilers with goes through the backend: right outputs, and regions taken."""
+"""What people benchmark compilers with goes through the backend: right outputs, regions taken, reasons for the rest."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-import torch
+from mirage_nb.bench.modules import Fate, fates, table
+from mirage_nb.bench.running_modules import problems
+from mirage_nb.errors import MissingPartError, OptionError
+from mirage_nb.runtime.gpu import attached_gpu
 
-from tests.frontend.problems import PROBLEMS
-from tests.frontend.traced import Backend
-
-AT_LEAST = 0.75
-"""Of the problems have a region."""
-
-
-def run(name: str) -> tuple[Any, Any, Backend]:
-    model, inputs = PROBLEMS[name]
-    if isinstance(model, torch.nn.Module):
-        model.eval()
-    torch._dynamo.reset()
-    backend = Backend()
-    with torch.no_grad():
-        return torch.compile(model, backend=backend)(*inputs), model(*inputs), backend
+AT_LEAST = 80
+"""Modules that have a region."""
 
 
 @pytest.mark.slow
-def test_every_problem_is_right_and_most_have_regions() -> None:
-    taken, table = 0, []
-    for name in PROBLEMS:
-        found, wanted, backend = run(name)
-        torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3, msg=lambda said, name=name: f"{name}: {said}")
-        report = backend.reports.all()
-        taken += report.replaced > 0
-        why = "; ".join({*report.reasons(), *(e.state for e in report.entries if not e.taken)})
-        table.append(f"{name}: {report.replaced} of {len(report.entries)} regions{'; ' + why if why else ''}")
-    print("\n".join([*table, f"{taken} of {len(PROBLEMS)} problems have a region"]))
-    assert taken >= AT_LEAST * len(PROBLEMS)
+def test_every_module_is_right_and_most_have_regions() -> None:
+    found = fates()
+    print(table(found))
+    assert len(found) == len(problems()) >= 106
+    assert not [fate for fate in found if fate.wrong]
+    assert sum(fate.taken > 0 for fate in found) >= AT_LEAST
+    assert all(fate.why for fate in found if not fate.taken)
 
 
-@pytest.mark.parametrize("name", ["gelu, softmax", "layer norm", "attention", "upper triangle"])
-def test_some_problems(name: str) -> None:
-    found, wanted, _ = run(name)
-    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+def test_some_modules() -> None:
+    found = fates(["gelu, softmax", "layer norm of a row", "attention", "upper triangle", "minimum, subtract"])
+    assert len(found) == 6 and all(fate.taken and not fate.wrong for fate in found), table(found)
+    (one,) = fates(["min, tanh, tanh"])
+    assert "aten.convolution.default has no row" in one.why
+    assert table([one, Fate("x", 0, 0, (), "no")]).endswith("2 modules: 1 right, 1 with a region taken")
+
+
+def test_modules_that_there_are_not() -> None:
+    with pytest.raises(OptionError, match="no module"):
+        fates(["turing machine"])
+    if attached_gpu() is None:
+        with pytest.raises(MissingPartError, match="no GPU"):
+            fates(searched=True)
