@@ -107,7 +107,7 @@ def _race(
     repeats: int,
 ) -> list[Lap]:
     sets = _buffer_sets(program, gpu, scale)
-    reference = as_torch(program, torch)(*(t.double() for t in sets[0][0]))
+    reference = as_torch(program, torch, exact=True)(*(t.double() for t in sets[0][0]))
     laps: dict[str, Lap] = {}
     contestants: list[Contestant] = []
     entrants: dict[str, Callable[[], tuple[Calls, Sequence[Any]]]] = {
@@ -155,7 +155,7 @@ class Track:
         with torch_errors():
             self.scale = _scale(program)
             self._sets = _buffer_sets(program, gpu, self.scale)
-            self._reference = as_torch(program, torch)(*(t.double() for t in self._sets[0][0]))
+            self._reference = as_torch(program, torch, exact=True)(*(t.double() for t in self._sets[0][0]))
             self._lane = Lane(torch, foreign_kernel(torch))
 
     def warm_peers(self) -> None:
@@ -215,11 +215,11 @@ def _compiled(program: KernelGraph) -> tuple[Callable[..., Any], Callable[..., A
 
 def _scale(program: KernelGraph) -> float:
     """1, halved while that brings what the program computes in its own types nearer to float64."""
-    run = as_torch(program, torch)
+    run, exact = as_torch(program, torch), as_torch(program, torch, exact=True)
     best, least, scale = 1.0, math.inf, 1.0
     while scale >= SMALLEST_SCALE:
         inputs, _ = _buffers(program, scale, torch.Generator("cuda").manual_seed(0))
-        distance = _error(run(*inputs), run(*(t.double() for t in inputs)))
+        distance = _error(run(*inputs), exact(*(t.double() for t in inputs)))
         if distance <= RACE_TOLERANCE / 2:
             return scale
         if distance >= least and least < math.inf:

@@ -7,6 +7,7 @@ inputs, on whatever device and dtype they come in. One table, keyed like the ope
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from mirage_nb.errors import DTypeError, GraphError
@@ -190,7 +191,7 @@ def check_dtype(tensor: Any, into: Input) -> None:
         raise DTypeError(said, hint=f"{into.name}.to({wanted}) converts it, {CAST}")
 
 
-def as_torch(graph: KernelGraph, torch: Any) -> Callable[..., tuple[Any, ...]]:
+def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable[..., tuple[Any, ...]]:
     """A function of the graph's inputs that returns its outputs, as one traced graph that torch.compile takes whole.
 
     Scalars are Python floats, so that they do not change the dtype of what they meet.
@@ -198,6 +199,7 @@ def as_torch(graph: KernelGraph, torch: Any) -> Callable[..., tuple[Any, ...]]:
     Args:
         graph: a tensor program.
         torch: the imported module.
+        exact: whether it is to be called with tensors of float64, and shall stay there: casts round nothing.
 
     Raises:
         GraphError: the graph has graph-defined operators.
@@ -217,6 +219,11 @@ def as_torch(graph: KernelGraph, torch: Any) -> Callable[..., tuple[Any, ...]]:
             scalars[result] = float(rule(torch, op, operands))
             continue
         operands = tuple(scalars[v] if v in scalars else values[v] for v in op.inputs)
+        if exact and op.kind is OpKind.CAST:
+            values[result] = values[op.inputs[0]]
+            continue
+        if exact and isinstance(op.attrs, ArangeAttrs):
+            op = replace(op, attrs=replace(op.attrs, dtype=DType.F64))
         if op.kind is OpKind.ARANGE:
             operands = tuple(values[v].device for v in values if v == 0)
         if op.kind not in ARITHMETIC:

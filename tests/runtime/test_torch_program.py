@@ -34,6 +34,20 @@ def test_values_are_those_of_the_reference(graph: KernelGraph) -> None:
             np.testing.assert_allclose(got.numpy(), want, rtol=1e-7, atol=1e-9)
 
 
+def test_casts_round_nothing_where_the_exact_value_is_asked_for() -> None:
+    """A norm in single precision in front of a product in half: in float64 all of it is."""
+    declared = "X: bf16[4, 16]\nM: f16[8]\nW: bf16[8, 16]"
+    text = f"{declared}\nreturn bf16(rms_norm(f32(X))) @ W.T + bf16(where(arange(8) >= 3, M, 1))"
+    graph = parse(text).graph
+    rng = np.random.default_rng(0)
+    inputs = {i.name: rng.standard_normal(i.type.shape) for i in graph.inputs}
+    tensors = [torch.from_numpy(inputs[i.name]) for i in graph.inputs]
+    (found,) = as_torch(graph, torch, exact=True)(*tensors)
+    np.testing.assert_allclose(found.numpy(), evaluate(graph, inputs)[0], rtol=1e-12)
+    typed = (t.to(torch_dtype(torch, i.type.dtype)) for t, i in zip(tensors, graph.inputs, strict=True))
+    assert as_torch(graph, torch)(*typed)[0].dtype is torch.bfloat16
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_workloads_at_their_own_dtype(name: str) -> None:
     text = workload(name)
