@@ -71,7 +71,7 @@ class Session(ByRange):
     def start(self) -> Session:
         """Begin in the background and return at once."""
         self._began = True
-        self.search.start(self._pass, partial(reserve, gpu=self._passes.gpu))
+        self.search.start(self._pass, partial(reserve, gpu=self._passes.gpu), self._passes.meanwhile)
         self._passes.begin()
         return self
 

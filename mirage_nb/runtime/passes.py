@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_nb.codegen import Emitted, LibraryCall, default_options, emit
-from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.errors import CompileError, LaunchError, MirageError, MissingPartError
 from mirage_nb.ir.graph import few
 from mirage_nb.runtime.artifacts import distrusted
-from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.early import FIRST_SECONDS, Early, Inputs
 from mirage_nb.runtime.execute import CpuExecutable
@@ -35,7 +34,7 @@ from mirage_nb.runtime.finalists import unique, varied
 from mirage_nb.runtime.gpu import TURN, Gpu, busy_percent
 from mirage_nb.runtime.heats import COMPILE_SECONDS, told
 from mirage_nb.runtime.on_card import OnCard
-from mirage_nb.runtime.trial import Outcome, Trials, draw_into, run_once, try_on_cpu, try_on_gpu
+from mirage_nb.runtime.trial import Outcome, Trials, draw_into, drawn, run_once, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
 from mirage_nb.runtime.without_gpu import WithoutGpu, here, is_generated
 from mirage_nb.search.composition import UNSEARCHED
@@ -121,7 +120,6 @@ class Passes:
         self._made = time.monotonic()
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
-        self._sample: Sample | None = None
         self._scale: float | None = None
         self._track: Track | None = None
         self._early: Early | None = None
@@ -143,6 +141,12 @@ class Passes:
             self.set_aside(candidate, error)
             raise
         finally:
+            self.stage = ""
+
+    def meanwhile(self) -> None:
+        """What can be done while workers search; called in the supervising thread."""
+        if self.gpu is None:
+            WithoutGpu(self, self.search.snapshot().baseline).begin()
             self.stage = ""
 
     def run(self) -> None:
@@ -248,21 +252,26 @@ class Passes:
         raise failed
 
     def _executed(self, candidate: Candidate, emitted: Emitted, call: Call, until: float = math.inf) -> Winner:
-        cubin = None
-        try:
-            if self.gpu is not None or is_generated(candidate.graph):
-                compiling = (compile_cubin, emitted.source, self.search.target.arch)
-                limit = self.allowed(COMPILE_SECONDS)
-                cubin = self._traced("compile", candidate, lambda: call(*compiling, seconds=limit))
-        except MissingPartError as error:
-            self.search.tell(f"no cubin: {error}")
+        late = self.gpu is None and self.search.left < math.inf  # what runs comes before what does not
+        cubin = None if late else self.cubin_of(candidate, emitted, call)
         if self.gpu is not None and cubin is not None:
             with Trials(lambda: True) as trials:  # called for by the user, whatever became of the session
                 ((_, outcome),) = self.hard_runs([(candidate, emitted, cubin)], trials, until)
                 return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome))
-        trying = (try_on_cpu, self.search.program, emitted, self._sample_seed, self.tolerance)
+        trying = (try_on_cpu, self.search.program, emitted, self.sample_seed, self.tolerance)
         outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=self.allowed(EXECUTE_SECONDS)))
         return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
+
+    def cubin_of(self, candidate: Candidate, emitted: Emitted, call: Call) -> Cubin | None:
+        """Its cubin, if kernels are generated and there is something to compile them. Raises CompileError."""
+        compiling = (compile_cubin, emitted.source, self.search.target.arch)
+        limit = self.allowed(COMPILE_SECONDS)
+        try:
+            if self.gpu is not None or is_generated(candidate.graph):
+                return self._traced("compile", candidate, partial(call, *compiling, seconds=limit))
+        except MissingPartError as error:
+            self.search.tell(f"no cubin: {error}")
+        return None
 
     def track(self, gpu: Gpu) -> Track | None:
         """Buffers to time on; None, and a message, where there is nothing to time with. Asked for by whoever has the
@@ -300,7 +309,7 @@ class Passes:
     @functools.cached_property
     def inputs(self) -> Inputs:
         """What kernels are tried on."""
-        return Inputs(self.search.program, self._sample_seed, Path(self._folder.name))
+        return Inputs(self.search.program, self.sample_seed, Path(self._folder.name))
 
     def first_runs(self, entries: Sequence[Entry], trials: Trials, until: float = math.inf) -> Outcomes:
         """One run of each kernel, in processes of their own, side by side, to see that it ends; where the card takes
@@ -448,23 +457,21 @@ class Passes:
             return
         self.search.tell(why)
         with self._guard:
+            if isinstance(error, CompileError):  # it ran before it was compiled for the card
+                self._winners.pop(candidate.digest, None)
             ran = candidate.digest in self._winners
         if not ran:
             self.search.update(replace(candidate, note=str(error).splitlines()[0]))
 
-    def _drawn(self) -> Sample:
-        if self._sample is None:
-            self._sample = draw_sample(self.search.program, self._sample_seed)
-        return self._sample
-
     @property
-    def _sample_seed(self) -> int:
+    def sample_seed(self) -> int:
+        """Of the inputs that every finalist is tried on."""
         return self.search.seed + 2
 
     @property
     def input_scale(self) -> float:
         """Standard deviation of the random inputs that keeps the program's values inside their types' range."""
-        return self._scale if self._scale is not None else self._drawn().scale
+        return self._scale if self._scale is not None else drawn(self.search.program, self.sample_seed).scale
 
     @property
     def origin(self) -> Origin:

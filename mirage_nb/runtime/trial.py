@@ -72,14 +72,21 @@ def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int, tolerance: flo
         MissingPartError: there is no C++ compiler.
         CompileError, LaunchError: the kernels do not compile or do not run.
     """
-    sample, hard = _drawn(program, seed, 0 if emitted.graph == program else HARD_CPU)
-    return tried(CpuExecutable(emitted), emitted, sample, hard, tolerance)
+    hard = () if emitted.graph == program else hard_drawn(program, seed)
+    return tried(CpuExecutable(emitted), emitted, drawn(program, seed), hard, tolerance)
 
 
 @lru_cache(maxsize=2)
-def _drawn(program: KernelGraph, seed: int, most: int) -> tuple[Sample, list[Hard]]:
-    """For all finalists of one program: drawing takes longer than some of them."""
-    return draw(program, seed, HARD_ELEMENTS_CPU, most)
+def drawn(program: KernelGraph, seed: int) -> Sample:
+    """Random inputs, for all finalists of a program: drawing takes longer than running some of them."""
+    return draw_sample(program, seed)
+
+
+@lru_cache(maxsize=2)
+def hard_drawn(program: KernelGraph, seed: int) -> Sequence[Hard]:
+    """Hard inputs for the CPU edition, likewise."""
+    names = hard_names(program, HARD_ELEMENTS_CPU)[:HARD_CPU]
+    return [hard for name in names for hard in draw_hard(program, seed, name)]
 
 
 def tried(

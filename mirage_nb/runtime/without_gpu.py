@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mirage_nb.errors import MirageError, MissingPartError
+from mirage_nb.errors import CompileError, MirageError, MissingPartError, SearchError
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.runtime.trial import hard_drawn
 from mirage_nb.runtime.winner import PoorResult
 from mirage_nb.search.pieces import HEAVY
 from mirage_nb.search.session.crew import Stopped
@@ -30,6 +32,8 @@ NUMPY_OPERATIONS = 2e11
 """Additions and multiplications of a program that NumPy computes within about a minute."""
 AT_ONCE = 1e9
 """What it computes in less time than a worker takes to start."""
+AT_ONCE_US = 20.0
+"""The same of generated kernels, by their estimates."""
 
 
 def here(function: Callable[..., T], *args: Any, seconds: float = 0.0) -> T:
@@ -46,9 +50,17 @@ class WithoutGpu:
         self._poor: set[frozenset[str]] = set()
         self._nothing_compiles = False
 
+    def begin(self) -> None:
+        """While others search, where time is limited: the program's own operators, and the inputs for all finalists."""
+        if self._search.left == math.inf or operations(self._search.program) > AT_ONCE:
+            return
+        if self._own is not None and self._own.digest not in self._passes.winners:
+            self._executed(self._own)
+        hard_drawn(self._search.program, self._passes.sample_seed)
+
     def run(self, pinned: Sequence[Candidate], ranked: Sequence[Candidate]) -> None:
         """Execute until one is right."""
-        if self._own is not None and self._search.left < math.inf:
+        if self._own is not None and self._search.left < math.inf and self._own.digest not in self._passes.winners:
             self._executed(self._own)
         for candidate in self._in_turn(pinned, ranked):
             known = self._passes.winners
@@ -57,8 +69,29 @@ class WithoutGpu:
             if self._search.left <= 0:
                 self._search.tell(f"{candidate.digest[:8]}: not executed, the budget is over; build() does it")
                 return
-            if candidate.digest not in known and self._executed(candidate) and self._passes.confirm([candidate]):
+            if candidate.digest not in known and self._executed(candidate) and self._kept(candidate):
                 return
+
+    def _kept(self, candidate: Candidate) -> bool:
+        """Whether a candidate that ran is verified, too, and its kernels compile for the card."""
+        if not self._passes.confirm([candidate]):
+            return False
+        winner = self._passes.winners[candidate.digest]
+        if winner.cubin is not None or self._search.left == math.inf:
+            return True
+        try:
+            if self._search.left <= 0:
+                raise SearchError("the budget is over")
+            cubin = self._passes.cubin_of(candidate, winner.emitted, self._search.call)
+            self._passes.keep(replace(winner, cubin=cubin))
+        except CompileError as error:
+            self._passes.set_aside(candidate, error)
+            return False
+        except Stopped:
+            raise
+        except SearchError as error:
+            self._search.tell(f"no cubin: {error}")
+        return True
 
     def _in_turn(self, pinned: Sequence[Candidate], ranked: Sequence[Candidate]) -> Iterator[Candidate]:
         """What to try next, as long as nothing was right; muGraphs that compute alike are poor alike."""
@@ -81,7 +114,8 @@ class WithoutGpu:
         if self._nothing_compiles and is_generated(candidate.graph):
             return False
         try:
-            at_once = not is_generated(candidate.graph) and operations(candidate.graph) <= AT_ONCE
+            soon = self._search.left < math.inf and candidate.estimate_us <= AT_ONCE_US
+            at_once = operations(self._search.program) <= AT_ONCE and (soon or not is_generated(candidate.graph))
             self._passes.built(candidate, here if at_once else self._search.call)
         except MissingPartError as error:  # what needs no compiler runs all the same
             self._nothing_compiles = True

@@ -19,6 +19,14 @@ GRACE_SECONDS = 0.3
 """How long a worker may take to notice that the search is over; then it is ended."""
 
 
+Todo = Callable[[], None]
+"""What a session does for whoever started it."""
+
+
+def idle() -> None:
+    """Nothing is to be done."""
+
+
 def nothing_kept(seconds: float) -> float:
     """Nothing follows the search."""
     return 0.0

@@ -22,7 +22,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import EFFORTS, Budget, Configuration, prepare
 from mirage_nb.search.explain import why_nothing
-from mirage_nb.search.session.allowance import Allowance, Reserve, nothing_kept
+from mirage_nb.search.session.allowance import Allowance, Reserve, Todo, idle, nothing_kept
 from mirage_nb.search.session.background import LIVE, Background
 from mirage_nb.search.session.checkpoint import Checkpoint, Recorder
 from mirage_nb.search.session.crew import Crew, failure
@@ -93,7 +93,8 @@ class SearchSession(Background):
         self._pieces: Pieces | None = None
         self._programs: dict[Configuration, KernelGraph] = {}
         self._recorder = Recorder(checkpoint, self.tell)
-        self._finish: Callable[[], None] | None = None
+        self._finish: Todo | None = None
+        self._meanwhile: Todo = idle
         self._restored = False
         self._first: float | None = None
         self._numbers = itertools.count()
@@ -123,17 +124,20 @@ class SearchSession(Background):
 
     # -- what a user does -------------------------------------------------------------------------
 
-    def start(self, finish: Callable[[], None] | None = None, reserve: Reserve = nothing_kept) -> SearchSession:
+    def start(
+        self, finish: Todo | None = None, reserve: Reserve = nothing_kept, meanwhile: Todo = idle
+    ) -> SearchSession:
         """Begin in the background and return at once. A session is started once.
 
         Args:
             finish: called in the supervising thread after every search, unless that was stopped.
             reserve: how many of its seconds, if it has a limit, are kept for that.
+            meanwhile: called in that thread when the workers have begun.
         """
         with self._turn:
             if self._state is not State.WAITING:
                 raise SearchError("the session was started before", hint="make a new one")
-            self._finish, self._allowed.reserve = finish, reserve
+            self._finish, self._allowed.reserve, self._meanwhile = finish, reserve, meanwhile
             self._set_deadline()
             self._begin(self._search_and_finish)
         return self
@@ -303,6 +307,7 @@ class SearchSession(Background):
         if tasks and not self._is_over():
             crew = Crew(self._executor(), self)
             crew.begin(tasks)
+            self._follow(self._meanwhile)
             self._oversee(crew)
         if self.proceed():
             self._follow(partial(look_again, self))
@@ -384,15 +389,10 @@ class SearchSession(Background):
     def _task(self, configuration: Configuration) -> Task:
         assert self._box is not None
         return Task(
-            index=next(self._numbers),
-            program=self._programs[configuration],
-            configuration=configuration,
-            bounds=self.bounds,
-            target=self.target,
-            seed=self.seed,
-            deadline=self._allowed.search_ends,
-            mailbox=self._box,
-        )
+            index=next(self._numbers), program=self._programs[configuration], configuration=configuration,
+            bounds=self.bounds, target=self.target, seed=self.seed,
+            deadline=self._allowed.search_ends, mailbox=self._box,
+        )  # fmt: skip
 
     def _make_wholes(self) -> None:
         """muGraphs of the program from those of its pieces."""
