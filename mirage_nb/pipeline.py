@@ -212,7 +212,7 @@ class Session(ByRange):
             self.search.wait()
             self._checkpoint = kept.store.checkpoint(kept.name, replace(kept.header, target=target.name))
         self.search = self.search.again(target, self._checkpoint)
-        self._passes = Passes(self.search, requested.runs(attached_gpu(), target))
+        self._passes = Passes(self.search, requested.runs(attached_gpu(), target), self._passes.tolerance)
         self.start()
 
     def pin(self, digest: str) -> None:
@@ -428,16 +428,16 @@ def superoptimize(
     gpu = attached_gpu()
     chosen = find_target(target) if target is not None else requested.default_target(gpu)
     bounds = Bounds(effort, requested.budget(effort, max_block_ops), Switches.of(axioms, prunings, limits))
-    limit, kept, allowed = requested.seconds(budget), find_store(store), requested.tolerance(tolerance)
+    limit, kept = requested.seconds(budget), find_store(store)
     session: Session | None = None
     for part in parsed.ranges:
         title = (name or parsed.name) + ("" if part is parsed else f" {part.called}")
         header = Header(
             graph=part.graph, target=chosen.name, seed=seed, bounds=bounds, text=part.text, title=title,
-            sizes=part.sizes, seconds=limit, edition=edition(),
+            sizes=part.sizes, seconds=limit, edition=edition(), tolerance=requested.tolerance(tolerance),
         )  # fmt: skip
         checkpoint = kept.checkpoint(title or header.graph.digest()[:12], header) if kept is not None else None
-        session = _session(part, header, chosen, gpu, executor, checkpoint, fresh, allowed, session)
+        session = _session(part, header, chosen, gpu, executor, checkpoint, fresh, session)
     assert session is not None
     return _begun(session)
 
@@ -475,7 +475,6 @@ def _session(
     executor: Executor | None,
     checkpoint: StoreCheckpoint | None,
     fresh: bool,
-    tolerance: float = 1.0,
     smaller: Session | None = None,
 ) -> Session:
     search = SearchSession(
@@ -486,7 +485,8 @@ def _session(
     )  # fmt: skip
     if fresh and checkpoint is not None:
         checkpoint.forget(search.tell)
-    made = Session(program, search, requested.runs(gpu, target), checkpoint, tolerance)
+    allowed = requested.tolerance(header.tolerance)
+    made = Session(program, search, requested.runs(gpu, target), checkpoint, allowed)
     made.smaller = smaller
     return made
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mirage_nb import Store, resume, superoptimize
-from mirage_nb.errors import StoreError
+from mirage_nb.errors import OptionError, StoreError
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import parse
 from mirage_nb.runtime import store as store_module
@@ -59,6 +59,17 @@ def facts(snapshot: Snapshot) -> tuple[object, ...]:
     candidates = tuple(replace(c, verdict=Verdict(c.verdict.kind)) for c in snapshot.candidates)
     return (candidates, snapshot.counts, snapshot.prefixes, snapshot.cut, snapshot.structures,
             snapshot.verified, snapshot.refuted, snapshot.exhausted, snapshot.configurations_done)  # fmt: skip
+
+
+
+def test_how_far_kernels_may_be_off_is_kept(tmp_path: Path) -> None:
+    first = superoptimize(TEXT, name="loose", effort="quick", store=tmp_path / "s", tolerance=3)
+    first.result(120)
+    again = resume("loose", store=tmp_path / "s")
+    said = [m for m in again.result(120).messages if "off by 3 times" in m]
+    assert said and again._passes.tolerance == 3
+    with pytest.raises(OptionError):
+        superoptimize(TEXT, tolerance=-1)
 
 
 def kept(path: Path) -> SearchSession:

@@ -53,7 +53,8 @@ SEARCHING = ("algebra", "interp", "ir", "search", "verify", "targets.py")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a session searches for. `text`, `sizes`: the program as it was written; `seconds`: limit of a search."""
+    """What a session searches for. `text`, `sizes`: the program as it was written; `seconds`: limit of a search;
+    `tolerance`: how far its kernels may be off, in times what the program's own rounding explains."""
 
     graph: KernelGraph
     target: str
@@ -64,6 +65,7 @@ class Header:
     sizes: Mapping[str, int] = field(default_factory=dict)
     seconds: float | None = None
     edition: str = ""
+    tolerance: float = 1.0
 
     def __repr__(self) -> str:
         return f"<Header of a search for {self.target}, effort {self.bounds.effort}: {self.graph!r}>"

@@ -40,6 +40,9 @@ LINEAR = frozenset({OpKind.SUM, OpKind.MATMUL, OpKind.CONCAT_MATMUL})
 """Linear in each operand: errors add up as their squares do."""
 STEEP = frozenset({OpKind.EXP, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID})
 """Evaluated by the exponential unit, whose argument is rounded to f32, too."""
+WRITTEN = {OpKind.GELU: "x * (1 + erf(x / (14142135623730951/10000000000000000))) / 2"}
+"""Operators that round as this formula does: the sum within cancels where x is negative, and what it loses there is a
+share of 1, not of the result."""
 FLUSHED = frozenset({DType.F32, DType.BF16})
 """Types whose denormals a kernel may take for zero."""
 
@@ -113,8 +116,9 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tens
     (dtype,) = dtypes
     if all(t.deviation is None for t in operands) and _holds(dtype, exact) and op.kind not in STEEP:
         return [_Tensor(exact, dtype)]
-    if isinstance(op.attrs, ApplyAttrs):
-        squares = _of_formula(op.attrs.formula, operands[0], dtype)
+    written = op.attrs.formula if isinstance(op.attrs, ApplyAttrs) else WRITTEN.get(op.kind)
+    if written is not None:
+        squares = _of_formula(written, operands[0], dtype)
     else:
         squares = _carried(op, operands, exact)
     moved = Trait.VIEW in OPS[op.kind].traits and all(t.dtype is dtype for t in operands)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.verify.conditioning import ROUNDING, analyse
 from mirage_nb.verify.float_gate import as_written
@@ -70,3 +70,11 @@ def test_numbers_that_a_type_has_are_exact() -> None:
     graph = parse("X: f32[4]\nreturn step(2 * X - 4) * X").graph
     found = analyse(graph, {"X": np.arange(4.0)})
     assert found.outputs[0].tolist() == [0, 0, 2, 3] and (found.deviations[0] < 1e-6).all()
+
+
+def test_a_sum_that_cancels_within_an_operator_loses_a_share_of_one() -> None:
+    graph = parse("X: f32[64]\nreturn gelu(clamp(X, -2, 2))").graph
+    inputs = {"X": np.linspace(-40, -30, 64).astype(np.float32)}  # all of it is the value at -2, exactly
+    found = analyse(graph, inputs)
+    share = found.deviations[0] / np.abs(found.outputs[0])
+    assert (share > 5 * ROUNDING[DType.F32]).all() and (share < 50 * ROUNDING[DType.F32]).all()
