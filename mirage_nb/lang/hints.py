@@ -43,8 +43,6 @@ FORMULAS: dict[str, str] = {
 }  # fmt: skip
 """Elementwise functions as a line of a program defines them."""
 
-WHOLE = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "int", "int8", "int16", "int32", "int64",
-         "uint8", "uint16", "uint32", "uint64", "long", "short", "byte")  # fmt: skip
 EIGHT = ("f8", "fp8", "e4m3", "e5m2", "float8", "float8_e4m3fn", "float8_e5m2", "int4", "fp4", "complex64")
 
 
@@ -69,8 +67,6 @@ def function_hint(name: str, known: Iterable[str]) -> str:
 
 def dtype_hint(name: str) -> str:
     """What to say of an element type that there is not."""
-    if name.lower() in WHOLE:
-        return "the dtypes are real numbers, f16, bf16, f32 and f64: convert whole numbers before"
     if name.lower() in EIGHT:
-        return "the dtypes are f16, bf16, f32 and f64: none is narrower, none is complex"
+        return "the dtypes are f16, bf16, f32, f64, and i32, i64, bool of inputs: none is narrower, none is complex"
     return suggestion(name, DTYPE_NAMES) or f"dtypes are {', '.join(DTYPE_NAMES)}"

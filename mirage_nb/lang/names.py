@@ -27,6 +27,13 @@ CONSTANTS: dict[str, Number | Infinity | Text] = {
 }
 """What modules hold beside functions."""
 
+WHOLE = frozenset({
+    *(f"{kind}{bits}" for kind in ("i", "u", "int", "uint") for bits in (8, 16, 32, 64)),
+    "bool", "int", "long", "short",
+})  # fmt: skip
+"""Element types of inputs that hold whole numbers, as indices, classes and masks do. Kernels hold them in f32, exactly
+up to 2**24, which is more than any axis that they may be a place of."""
+
 SYNONYMS: dict[str, str] = {
     "concatenate": "cat",
     **dict.fromkeys(("clip",), "clamp"),

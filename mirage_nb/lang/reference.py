@@ -41,8 +41,9 @@ Shapes, axes, indices and bounds of loops are integer expressions of constants. 
 Element types: an operator on two types gives the wider one, f16 with bf16 gives f32; numbers take the type of the
 tensor beside them. f32(x) changes the type of x. Sums, products of matrices and everything elementwise are computed in
 f32 (in f64 for f64 operands) and rounded to the type of the result where it is stored; what stays inside a kernel may
-keep its digits. Indices (of take, gather, one_hot and cross_entropy) are whole numbers in a float type: f32 holds those
-up to 2**24. So f16(x) says what is stored, and f32(x) that the results that follow are stored as f32."""
+keep its digits. So f16(x) says what is stored, and f32(x) that the results that follow are stored as f32. Inputs of
+whole numbers (i32, i64, bool and their like: indices, classes, masks) are passed as integer tensors and held in f32,
+which has those up to 2**24 exactly."""
 
 
 def reference() -> str:

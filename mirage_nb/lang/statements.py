@@ -33,7 +33,7 @@ from mirage_nb.lang.definitions import define, numbers_of
 from mirage_nb.lang.expressions import Binding, Expressions, built_in
 from mirage_nb.lang.hints import dtype_hint, suggestion
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.names import MODULES
+from mirage_nb.lang.names import MODULES, WHOLE
 from mirage_nb.lang.prelude import located
 from mirage_nb.lang.remarks import Remark, behind, remarks
 from mirage_nb.lang.sizes import SIZE, Ends, read_size
@@ -236,6 +236,8 @@ class Statements:
         self._bind(name, target, value, is_input=True)
 
     def _dtype(self, written: ast.Name) -> DType:
+        if written.id in WHOLE:
+            return DType.F32
         if written.id not in DTYPE_NAMES:
             hint = dtype_hint(written.id)
             raise self._error(DTypeError, f"there is no dtype {written.id}", hint, written)

@@ -19,6 +19,7 @@ from mirage_nb.ir.ops import show_shape
 from mirage_nb.ir.sizes import resized, size_of
 from mirage_nb.verify.conditioning import ROUNDING
 from mirage_nb.verify.float_gate import Reference, reference
+from mirage_nb.verify.indices import drawn_places, indices
 
 Array = NDArray[Any]
 
@@ -162,6 +163,13 @@ def _moved(want: Array, deviation: Array) -> float:
 
 
 def draw(graph: KernelGraph, seed: int, scale: float) -> list[Array]:
-    """One stored array per input: normal numbers of standard deviation `scale`."""
-    rng = np.random.default_rng(seed)
-    return [encode(rng.standard_normal(i.type.shape, np.float32) * scale, i.type.dtype) for i in graph.inputs]
+    """One stored array per input: normal numbers of standard deviation `scale`; of an index, places of its axis."""
+    rng, places = np.random.default_rng(seed), indices(graph)
+    return [
+        encode(
+            drawn_places(rng, i.type.shape, places[i.name]) if i.name in places
+            else rng.standard_normal(i.type.shape, np.float32) * scale,
+            i.type.dtype,
+        )
+        for i in graph.inputs
+    ]  # fmt: skip

@@ -182,6 +182,20 @@ def as_declared(tensors: Sequence[Any], inputs: Sequence[Input]) -> tuple[Any, .
     return tuple(_declared(t, i.type.dtype) for t, i in zip(tensors, inputs, strict=True))
 
 
+def whole_declared(tensors: Sequence[Any], inputs: Sequence[Input]) -> tuple[Any, ...]:
+    """Tensors of whole numbers, which have no float type of their own, as the program says; others stay. Bits of bf16
+    look like whole numbers, and are none."""
+    pairs = zip(tensors, inputs, strict=True)
+    return tuple(_declared(t, i.type.dtype) if _is_whole(t, i.type.dtype) else t for t, i in pairs)
+
+
+def _is_whole(tensor: Any, dtype: DType) -> bool:
+    if is_torch(tensor):
+        return not tensor.is_floating_point() and not tensor.is_complex()
+    kind = getattr(getattr(tensor, "dtype", None), "kind", "")
+    return kind in ("i", "u", "b") and dtype is not DType.BF16 and not isinstance(tensor, np.ndarray)
+
+
 def _declared(tensor: Any, dtype: DType) -> Any:
     if is_torch(tensor):
         import torch

@@ -20,7 +20,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.runtime.buffers import check_count
 from mirage_nb.runtime.compile import Cubin
-from mirage_nb.runtime.execute import CpuExecutable, Executable, Prepared, as_declared
+from mirage_nb.runtime.execute import CpuExecutable, Executable, Prepared, as_declared, whole_declared
 from mirage_nb.runtime.kernel_plan import Plan
 from mirage_nb.runtime.saved import lower, write_file
 from mirage_nb.runtime.torch_operator import torch_operator
@@ -129,8 +129,10 @@ class Winner:
         return f"{self.candidate.digest[:8]} {self.emitted.options}"
 
     def __call__(self, *tensors: Any, cast: bool = False) -> Any:
-        """Run on tensors in input order, as the session does."""
-        return self.executable(*(self._declared(tensors) if cast else tensors))
+        """Run on tensors in input order, as the session does; whole numbers are converted to the program's types."""
+        check_count(tensors, self.origin.program.inputs)
+        declared = as_declared if cast else whole_declared
+        return self.executable(*declared(tensors, self.origin.program.inputs))
 
     def _declared(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         check_count(tensors, self.origin.program.inputs)

@@ -2,7 +2,7 @@
 
 In: a program, the name of a way, a seed. Out: arrays of numbers that the inputs' types hold, by input name. Inputs that
 are added to what a maximum or an exponential is taken of are masks, as people write them: minus infinity, or a large
-finite number, on whole tiles, on whole rows and in a triangle.
+finite number, on whole tiles, on whole rows and in a triangle. Indices are places of their axis in all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.ir import OPS, ConstAttrs, Input, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.ops import Shape
+from mirage_nb.verify.indices import drawn_places, indices
 from mirage_nb.verify.rounding import SMALLEST, rounded
 
 Array = NDArray[Any]
@@ -153,7 +154,12 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     """The inputs of this name."""
     rng = np.random.default_rng([seed, *name.encode()])
     draw = DRAWS.get(name, DRAWS["normal"])
-    inputs = {i.name: rounded(draw(rng, i), i.type.dtype) for i in program.inputs}
+    places = indices(program)
+    inputs = {
+        i.name: drawn_places(rng, i.type.shape, places[i.name]) if i.name in places
+        else rounded(draw(rng, i), i.type.dtype)
+        for i in program.inputs
+    }  # fmt: skip
     if name in MASKS:
         seen, low = MASKS[name]
         types = {i.name: i.type for i in program.inputs}

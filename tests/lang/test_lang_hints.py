@@ -10,7 +10,7 @@ import pytest
 from mirage_nb.errors import DTypeError, MirageError, UnknownNameError
 from mirage_nb.interp import evaluate
 from mirage_nb.lang import FUNCTIONS, parse
-from mirage_nb.lang.hints import EIGHT, FORMULAS, NAMES, WHOLE, dtype_hint
+from mirage_nb.lang.hints import EIGHT, FORMULAS, NAMES, dtype_hint
 
 EXACT = {
     "sinh": np.sinh, "cosh": np.cosh, "tan": np.tan, "exp2": np.exp2, "log2": np.log2, "log10": np.log10,
@@ -47,7 +47,7 @@ def test_what_means_something_else_is_no_slip_of_the_pen(name: str) -> None:
         assert "did you mean" not in hint(f"X: f16[4, 4]\nreturn {name}(X)")
 
 
-@pytest.mark.parametrize("name", [*WHOLE, *EIGHT])
+@pytest.mark.parametrize("name", EIGHT)
 def test_whole_numbers_are_not_taken_for_real_ones(name: str) -> None:
     try:
         parse(f"X: {name}[4]\nreturn X * 2")

@@ -95,7 +95,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("return 2 @ X", SYNTAX, "2 @ X", "takes a tensor"),
     # declarations
     ("Z: f17[2]", DTypeError, "f17", "did you mean f16?"),
-    ("Z: int[2]", DTypeError, "int", "dtypes are"),
+    ("Z: int4[2]", DTypeError, "int4", "the dtypes are"),
     ("Z: f16[]", SYNTAX, "", "a scalar is declared as x: f32"),
     ("Z: f16[0, 2]", SHAPE, "0", "at least 1"),
     ("Z: f16[2, -3]", SHAPE, "-3", "at least 1"),

@@ -1,0 +1,65 @@
+"""Inputs that are indices: they are read only to be compared with the places of an axis.
+
+In: a tensor program. Out: for each such input the extent of the axis. Invariant: whatever else reads an input, it is
+no index, and is drawn like any other real numbers; an index is drawn from the places, for what lies beside them tells
+nothing of a kernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.ir import OPS, ApplyAttrs, KernelGraph, OpKind, Trait
+from mirage_nb.ir.ops import ArangeAttrs
+
+PLACES = "step("
+"""What comparisons are made of."""
+
+
+def indices(program: KernelGraph) -> dict[str, int]:
+    """The extents of the axes that inputs are indices of, the smallest one of each; by their names."""
+    counts: dict[int, int] = {}
+    sources: dict[int, str] = {n: i.name for n, i in enumerate(program.inputs) if i.type.shape}
+    found: dict[str, int] = {}
+    other: set[str] = set()
+    compared = _compared(program)
+    for op, values in program.definitions():
+        (value,) = values if len(values) == 1 else (-1,)
+        passes = Trait.VIEW in OPS[op.kind].traits or op.kind is OpKind.CAST
+        held = [sources[v] for v in op.inputs if v in sources]
+        if isinstance(op.attrs, ArangeAttrs):
+            counts[value] = op.attrs.extent
+        elif passes and len(op.inputs) == 1:
+            (operand,) = op.inputs
+            if operand in counts:
+                counts[value] = counts[operand]
+            if operand in sources:
+                sources[value] = sources[operand]
+        elif op.kind is OpKind.SUB and value in compared and len(held) == 1:
+            (extent,) = [counts[v] for v in op.inputs if v in counts] or (0,)
+            if extent:
+                found[held[0]] = min(extent, found.get(held[0], extent))
+            else:
+                other.update(held)
+        else:
+            other.update(held)
+    returned = {sources[v] for v in program.outputs if v in sources}
+    return {name: extent for name, extent in found.items() if name not in other | returned}
+
+
+def _compared(program: KernelGraph) -> set[int]:
+    """Values that are read by comparisons with zero only."""
+    read: dict[int, bool] = {}
+    for op in program.ops:
+        steps = isinstance(op.attrs, ApplyAttrs) and PLACES in op.attrs.formula
+        for v in op.inputs:
+            read[v] = read.get(v, True) and steps
+    return {v for v, only in read.items() if only} - set(program.outputs)
+
+
+def drawn_places(rng: np.random.Generator, shape: tuple[int, ...], extent: int) -> NDArray[np.float32]:
+    """Places of an axis, the last one among them."""
+    places = rng.integers(0, extent, shape)
+    places.flat[rng.integers(places.size)] = extent - 1
+    return places.astype(np.float32)

@@ -1,0 +1,76 @@
+"""Indices, classes and masks as integers: what programs make of them is what PyTorch does, also when they are run."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb import superoptimize
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.lang import parse
+from mirage_nb.runtime.buffers import draw
+from mirage_nb.verify.hard_inputs import DRAWS, hard_inputs
+from mirage_nb.verify.indices import indices
+
+torch = pytest.importorskip("torch")
+
+DECLARED = (
+    "X: f64[8, 12]\nW: f64[10, 6]\ny: i64[8]\nz: int64[8]\nI: i32[3, 5]\nJ: i64[8, 4]\nM: bool[8, 12]\nn: i32[1]\n"
+)
+EXAMPLES = (
+    "F.embedding(I, W)", "W[I]", "torch.index_select(W, 0, I[0])", "torch.gather(X, 1, J)", "X.gather(1, J)",
+    "F.cross_entropy(X, y)", "F.cross_entropy(X, y, label_smoothing=0.1, reduction='sum')",
+    "F.nll_loss(F.log_softmax(X, dim=-1), y)", "-F.log_softmax(X, dim=-1)[torch.arange(8), y].mean()",
+    "-torch.log_softmax(X, -1).gather(1, y[:, None]).squeeze(1).mean()", "X[z, y]", "torch.where(M, X, 0.0)",
+    "torch.softmax(X.masked_fill(M, -1e9), -1)",
+    "torch.softmax(torch.where(torch.arange(12) < n, X, float('-inf')), -1)",
+    "torch.take_along_dim(X, J, dim=1)", "F.one_hot(y, num_classes=12) * X",
+)  # fmt: skip
+EXTENTS = {"y": 12, "z": 8, "I": 10, "J": 12, "M": 2, "n": 12}
+
+
+def arrays() -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    made = {}
+    for given in parse(DECLARED + "return X * 2").graph.inputs:
+        name, shape = given.name, given.type.shape
+        whole = rng.integers(1 if name == "n" else 0, EXTENTS.get(name, 2), shape)
+        made[name] = whole.astype(bool) if name == "M" else whole if name in EXTENTS else rng.uniform(-1, 1, shape)
+    return made
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_expression_is_what_pytorch_makes_of_it(example: str) -> None:
+    given = arrays()
+    (found,) = evaluate(parse(f"{DECLARED}return {example}").graph, list(given.values()))
+    names = {"torch": torch, "F": torch.nn.functional, **{name: torch.tensor(a) for name, a in given.items()}}
+    wanted = np.asarray(eval(example, names), np.float64)
+    np.testing.assert_allclose(found, wanted.reshape(found.shape), rtol=1e-9, atol=1e-12)
+
+
+def test_indices_are_known_and_drawn_as_such() -> None:
+    text = "X: f32[8, 12]\ny: i64[8]\nZ: f32[8, 12]\nk: i32[1]\nreturn gather(X, y[:, None], 1) + k, where(Z > 0, X, 0)"
+    graph = parse(text).graph
+    assert indices(graph) == {"y": 12}  # k is added to something, Z is compared with a number
+    for sample in (draw(graph, 0, 0.5), [*hard_inputs(graph, next(iter(DRAWS)), 0).values()]):
+        assert set(np.unique(sample[1])) <= set(range(12)) and sample[1].max() == 11
+        assert np.abs(sample[0] - np.round(sample[0])).max() > 0
+    (found, _) = evaluate(graph, draw(graph, 0, 1.0))
+    assert np.count_nonzero(found) == found.size
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32])
+def test_integer_tensors_are_passed_as_they_are(kind: type[np.generic]) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        session = superoptimize(
+            "X: f32[8, 16]\ny: i64[8]\nreturn F.cross_entropy(X, y)", effort="quick", budget=2, executor=executor
+        )
+        session.result(120)
+        rng = np.random.default_rng(1)
+        x, y = rng.standard_normal((8, 16)).astype(np.float32), rng.integers(0, 16, 8).astype(kind)
+        wanted = float(torch.nn.functional.cross_entropy(torch.tensor(x), torch.tensor(y).long()))
+        assert float(session(torch.tensor(x), torch.tensor(y))) == pytest.approx(wanted, rel=1e-4)
+        assert float(session(x, y)[0]) == pytest.approx(wanted, rel=1e-4)
