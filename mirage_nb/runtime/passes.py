@@ -264,11 +264,11 @@ class Passes:
 
     def cubin_of(self, candidate: Candidate, emitted: Emitted, call: Call) -> Cubin | None:
         """Its cubin, if kernels are generated and there is something to compile them. Raises CompileError."""
-        compiling = (compile_cubin, emitted.source, self.search.target.arch)
-        limit = self.allowed(COMPILE_SECONDS)
+        compiling, limit = (compile_cubin, emitted.source, self.search.target.arch), self.allowed(COMPILE_SECONDS)
         try:
             if self.gpu is not None or is_generated(candidate.graph):
-                return self._traced("compile", candidate, partial(call, *compiling, seconds=limit))
+                made: Cubin = self._traced("compile", candidate, partial(call, *compiling, seconds=limit))
+                return made
         except MissingPartError as error:
             self.search.tell(f"no cubin: {error}")
         return None
