@@ -261,8 +261,8 @@ def test_a_stopped_session_still_runs_its_best_candidate() -> None:
 def test_stop_while_a_kernel_is_compiled_or_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     # The text of the kernel never reaches the compiler: the worker sleeps instead.
     monkeypatch.setattr(passes, "compile_cubin", time.sleep)
-    monkeypatch.setattr(passes, "emit", lambda graph, target: SimpleNamespace(source=60))
-    monkeypatch.setattr(passes.Passes, "_executed", lambda self, c, e, call: call(time.sleep, e.source, seconds=99))
+    monkeypatch.setattr(passes, "emit", lambda *graph: SimpleNamespace(source=60))
+    monkeypatch.setattr(passes.Passes, "_executed", lambda self, c, e, call, u: call(time.sleep, e.source, seconds=99))
     session = superoptimize(SMALL, effort="quick")
     assert until(lambda: session.search._workers is not None and session.search._workers.processes)  # type: ignore[attr-defined]
     session.stop()
@@ -337,7 +337,7 @@ def _rejects(source: str, arch: str) -> None:
     raise CompileError("NVRTC rejects the kernel")
 
 
-def _bug(graph: object, target: object) -> None:
+def _bug(*graph: object) -> None:
     raise ZeroDivisionError("a bug in one pass")
 
 
@@ -387,7 +387,7 @@ def test_wrong_kernels_are_dropped_and_the_next_one_is_tried(monkeypatch: pytest
     assert session.best is not None and message[:8] not in {c.digest[:8] for c in snapshot.candidates}
 
 
-def _in_this_process(self: passes.Passes, candidate: Any, emitted: Emitted, call: Any) -> Winner:
+def _in_this_process(self: passes.Passes, candidate: Any, emitted: Emitted, call: Any, until: float) -> Winner:
     """Executed where the test's changes hold."""
     outcome = passes.try_on_cpu(self.search.program, emitted, 0)
     return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), None, outcome, self.origin))
