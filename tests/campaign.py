@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import math
 import sys
 import time
 import traceback
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--search", action="store_true")
     parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="tell what was seen by then, and end")
     parser.add_argument("--rows", action="store_true", help="a line of JSON for each program, and nothing else")
     asked = parser.parse_args()
     seeds = range(asked.first, asked.first + asked.count)
@@ -124,6 +126,8 @@ def main() -> None:
             print(json.dumps([seed, what]), flush=True)
         elif what not in (GENERATED, PLAIN):
             print(f"--- {seed}: {what}\n{program(seed)}\n", flush=True)
+        if time.monotonic() - started > asked.seconds:
+            break
     if not asked.rows:
         shown = {what or "well": count for what, count in outcomes.items()}
         print(f"{shown} in {time.monotonic() - started:.0f} s")

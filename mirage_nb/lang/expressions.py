@@ -10,12 +10,12 @@ import ast
 import inspect
 import itertools
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, SourceSpan, UnknownNameError
+from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, ShapeError, SourceSpan, UnknownNameError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Arguments, Inlined, count
@@ -23,12 +23,12 @@ from mirage_nb.lang.builder import Builder, Infinity, Nothing, Result, Term, Tex
 from mirage_nb.lang.constants import Number, literal
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
 from mirage_nb.lang.hints import function_hint, suggestion
-from mirage_nb.lang.limits import MAX_NESTING
+from mirage_nb.lang.limits import MAX_NESTING, MAX_STATEMENTS
 from mirage_nb.lang.masks import picked_together, take
 from mirage_nb.lang.names import BORROWED, CONSTANTS, EITHER, METHOD, MODULES, OWN, SPELLED, SYNONYMS, TORCH
 from mirage_nb.lang.prelude import prelude, shown
 from mirage_nb.lang.signature import Function
-from mirage_nb.lang.source import Source, nested
+from mirage_nb.lang.source import Source, Within, nested
 from mirage_nb.lang.views import NEW_AXIS, Item, Range
 
 INF = "inf"
@@ -55,8 +55,8 @@ class Expressions(Arguments):
     """Reads the expressions of one program.
 
     `bindings` are the names in scope; `reads` collects those that were looked up; `functions` are those of the
-    language and of the program, `own` the names of the latter; `modules` those that names stand for; `within`: a
-    function of the language is being read; `inline` runs the statements of a function on arguments.
+    language and of the program, `own` the names of the latter; `modules` those that names stand for; `inline` runs
+    the statements of a function on arguments.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Expressions(Arguments):
         self.functions: dict[str, Function | Inlined] = built_in()
         self.own: set[str] = set()
         self.modules = dict(MODULES)
-        self.within = False
         self.reads: set[Binding] = set()
         self.depth = 0
+        self.turns = 0
         self._defined_in = defined_in
         self._inline = inline
 
@@ -128,7 +128,7 @@ class Expressions(Arguments):
             case ast.Constant():
                 return self._constant(node)
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
-                return tuple(self.result(element) for element in elements)
+                return self._sequence(node, (self.result(element) for element in elements))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
                 return self._binary(node, op, self.result(left), self.result(right))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -149,7 +149,7 @@ class Expressions(Arguments):
             case ast.Compare():
                 return self._compared(node)
             case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
-                return tuple(self._each_of(loops, element))
+                return self._sequence(node, self._each_of(loops, element))
             case ast.Attribute():
                 return self._attribute(node)
             case ast.Subscript(value=inner, slice=index) if not self._is_type(inner):
@@ -174,7 +174,7 @@ class Expressions(Arguments):
     def _binary(self, node: ast.BinOp, op: ast.operator, left: Result, right: Result) -> Result:
         """Arithmetic; sequences are joined with +."""
         if isinstance(left, tuple) and isinstance(right, tuple) and isinstance(op, ast.Add):
-            return left + right
+            return self._sequence(node, left + right)
         row = OPERATORS[type(op)]
         return self.lowered(
             node, row.shape, row.lower, self.term_of(left, node.left), self.term_of(right, node.right)
@@ -201,26 +201,34 @@ class Expressions(Arguments):
             held = held and known
         return Number.of(held)
 
+    def _sequence(self, node: ast.expr, found: Iterable[Result]) -> tuple[Result, ...]:
+        made: tuple[Result, ...] = self._settled(node, sequences.sequence, found)
+        return made
+
     def _each_of(self, loops: Sequence[ast.comprehension], element: ast.expr) -> Iterator[Result]:
         """[x @ w for w in (A, B) if ...]: one for each."""
         if not loops:
             yield self.result(element)
             return
-        outer, over = self.bindings, loops[0].iter
+        outer, over, read = self.bindings, loops[0].iter, frozenset(self.reads)
         for turn in self._settled(over, partial(sequences.elements, self.builder), self.result(over)):
+            self.turns += 1
+            if self.turns > MAX_STATEMENTS:
+                message = f"loops within expressions make more than {MAX_STATEMENTS:,} turns"
+                raise ProgramSizeError(message, hint="a program is one kernel, or a few", span=self.source.of(over))
             self.bindings = outer.new_child()
-            self.bind(loops[0].target, turn)
+            self.bind(loops[0].target, turn, read)
             if all(self.truth(test) for test in loops[0].ifs):
                 yield from self._each_of(loops[1:], element)
         self.bindings = outer
 
-    def bind(self, target: ast.expr, turn: Result) -> None:
-        """Give a name, or several, what one turn of a loop is about."""
+    def bind(self, target: ast.expr, turn: Result, read: frozenset[Binding]) -> None:
+        """Give a name, or several, what one turn of a loop is about; `read`: what the loop goes over."""
         if isinstance(target, ast.Name):
-            self.bindings[target.id] = Binding(target.id, turn, self.source.of(target), frozenset(self.reads))
+            self.bindings[target.id] = Binding(target.id, turn, self.source.of(target), read)
         elif isinstance(target, ast.Tuple) and isinstance(turn, tuple) and len(turn) == len(target.elts):
             for inner, part in zip(target.elts, turn, strict=True):
-                self.bind(inner, part)
+                self.bind(inner, part, read)
         else:
             hint = "write for i in range(3):, or for i, w in enumerate((A, B)):"
             raise ProgramSyntaxError("a loop has one name", hint=hint, span=self.source.of(target))
@@ -388,7 +396,7 @@ class Expressions(Arguments):
             raise ProgramSyntaxError(f"{name} may mean two things", hint=EITHER[name], span=self.source.of(node))
         known = name if family == OWN and name in self.own else BORROWED.get((family, name), SYNONYMS.get(name, name))
         known = DTYPE_NAMES[known].value if known in DTYPE_NAMES and known not in self.functions else known
-        if known not in self.functions or (name.startswith("_") and not self.within):
+        if known not in self.functions or (name.startswith("_") and not isinstance(self.source, Within)):
             if isinstance(node, ast.Attribute) and family == METHOD:
                 self.result(node.value)
             hint = function_hint(name, map(shown, self.functions))

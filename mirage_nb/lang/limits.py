@@ -14,7 +14,7 @@ MAX_OPERATORS: Final = 512
 """Operators of a program after lowering."""
 
 MAX_STATEMENTS: Final = 4_000
-"""Statements that are read, those of loops and functions every time."""
+"""Statements that are read, those of loops and functions every time; and turns of loops within expressions."""
 
 MAX_NAME: Final = 64
 """Characters of a name."""

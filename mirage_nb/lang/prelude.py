@@ -8,7 +8,6 @@ that kind, or methods of tensors, have under the rest of it where that differs f
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import re
 from collections.abc import Mapping
@@ -331,12 +330,3 @@ def _default(node: ast.expr) -> Result:
         case ast.Constant(value=str(text)):
             return Text(text)
     return Nothing()
-
-
-def located(function: Inlined, call: ast.Call) -> tuple[ast.stmt, ...]:
-    """Its lines, as if they stood where it is called."""
-    body = copy.deepcopy(function.body)
-    for statement in body:
-        for node in ast.walk(statement):
-            ast.copy_location(node, call)
-    return body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mirage_nb.errors import DTypeError, ProgramSizeError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
@@ -19,12 +19,32 @@ from mirage_nb.lang.lowering import cast
 from mirage_nb.lang.masks import is_mask
 from mirage_nb.lang.views import swap_last
 
+MAX_LEVELS = 4
+"""Of sequences within sequences."""
+
 
 def numbers(values: range | tuple[int, ...]) -> tuple[Result, ...]:
     """Integers as a sequence of constants."""
     if len(values) > MAX_STATEMENTS:
         raise ProgramSizeError(f"a loop of more than {MAX_STATEMENTS:,} turns", hint="a loop is written out")
     return tuple(map(Number.of, values))
+
+
+def sequence(found: Iterable[Result]) -> tuple[Result, ...]:
+    """These one after the other. Raises ProgramSizeError for very many, and for sequences far within each other."""
+    made = tuple(found)
+    if _leaves(made) > MAX_STATEMENTS or _levels(made) > MAX_LEVELS:
+        message = f"a sequence of more than {MAX_STATEMENTS:,} elements, or of more than {MAX_LEVELS} levels"
+        raise ProgramSizeError(message, hint="stack and concat make one tensor of several")
+    return made
+
+
+def _leaves(found: Result) -> int:
+    return sum(map(_leaves, found)) + 1 if isinstance(found, tuple) else 1
+
+
+def _levels(found: Result) -> int:
+    return 1 + max(map(_levels, found), default=0) if isinstance(found, tuple) else 0
 
 
 def _integers(given: tuple[Result, ...]) -> list[int]:
@@ -55,11 +75,11 @@ def _length(b: Builder, x: Result) -> Result:
 
 
 def _zipped(b: Builder, *given: Result) -> Result:
-    return tuple(tuple(row) for row in zip(*(elements(b, g) for g in given), strict=False))
+    return sequence(tuple(row) for row in zip(*(elements(b, g) for g in given), strict=False))
 
 
 def _numbered(b: Builder, x: Result) -> Result:
-    return tuple((Number.of(place), one) for place, one in enumerate(elements(b, x)))
+    return sequence((Number.of(place), one) for place, one in enumerate(elements(b, x)))
 
 
 def _real(b: Builder, x: Result) -> Result:

@@ -92,6 +92,17 @@ class Source:
         return place.text[place.column - 1 : place.column - 1 + place.width]
 
 
+@dataclass(frozen=True, slots=True)
+class Within(Source):
+    """What stands elsewhere and is read as if it stood at one place of the program."""
+
+    place: SourceSpan
+
+    def of(self, node: ast.expr | ast.stmt | ast.keyword) -> SourceSpan:
+        """That place."""
+        return self.place
+
+
 def read(text: str) -> tuple[Source, ast.Module]:
     """The source and its syntax tree.
 

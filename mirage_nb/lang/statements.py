@@ -34,10 +34,9 @@ from mirage_nb.lang.expressions import Binding, Expressions, built_in
 from mirage_nb.lang.hints import dtype_hint, suggestion
 from mirage_nb.lang.limits import MAX_STATEMENTS
 from mirage_nb.lang.names import MODULES, WHOLE
-from mirage_nb.lang.prelude import located
 from mirage_nb.lang.remarks import Remark, behind, remarks
 from mirage_nb.lang.sizes import SIZE, Ends, read_size
-from mirage_nb.lang.source import Source
+from mirage_nb.lang.source import Source, Within
 
 _DECLARE = "an input is declared as X: f16[2, 3]"
 _STATEMENTS = "statements are X: f16[2, 3], Y = expression, return Y"
@@ -169,7 +168,7 @@ class Statements:
                 held, added = self.expressions.result(target), self.expressions.result(value)
                 if not isinstance(held, tuple):
                     raise self._error(ProgramSyntaxError, f"{target.id} is no list", "it begins with [ ]", target)
-                self._bind(target.id, target, (*held, added))
+                self._bind(target.id, target, sequences.sequence((*held, added)))
             case ast.Expr(value=value):
                 hint = "write NAME = expression, or return expression"
                 raise self._error(ProgramSyntaxError, "the value of this line is not used", hint, value)
@@ -322,7 +321,7 @@ class Statements:
         self._deeper(over, _FRAMES)
         for turn in turns:
             self.expressions.reads = set(read)
-            self.expressions.bind(target, turn)
+            self.expressions.bind(target, turn, frozenset(read))
             if isinstance(target, ast.Name) and not self._calls:
                 self._made.append(self.expressions.bindings[target.id])
             found = self._block(body)
@@ -345,22 +344,18 @@ class Statements:
 
     def _inlined(self, function: Inlined, given: dict[str, Result], call: ast.Call) -> Result:
         """What a function returns for these arguments."""
-        expressions, loops, conditions = self.expressions, self._loops, self._conditions
-        outer, read, functions, within = (
-            expressions.bindings, expressions.reads, expressions.functions, expressions.within
-        )  # fmt: skip
+        expressions, loops, conditions, source = self.expressions, self._loops, self._conditions, self.source
+        outer, read, functions = expressions.bindings, expressions.reads, expressions.functions
         self._deeper(call, _FRAMES)
         self._calls += 1
         self._loops, self._conditions = 0, frozenset(read)
-        place = function.place or self.source.of(call)
-        local = {name: Binding(name, term, place) for name, term in given.items()}
-        body, above = function.body, outer.maps[-1]
+        place, above = function.place or source.of(call), outer.maps[-1]
         if function.place is None:  # one of the language, which knows nothing of the program
-            body, above = located(function, call), {}
-            expressions.functions, expressions.within = built_in(), True
-        expressions.bindings = type(outer)(local, above)
+            self.source = expressions.source = Within(source.lines, source.indent, place)
+            above, expressions.functions = {}, built_in()
+        expressions.bindings = type(outer)({name: Binding(name, term, place) for name, term in given.items()}, above)
         try:
-            result = self._block(body)
+            result = self._block(function.body)
             if result is None:
                 hint = "each way through it ends with return RESULT"
                 raise self._error(ProgramSyntaxError, f"{function.name} returns nothing", hint, call)
@@ -373,7 +368,7 @@ class Statements:
         finally:
             expressions.reads |= read
             expressions.bindings, self._loops, self._conditions = outer, loops, conditions
-            expressions.functions, expressions.within = functions, within
+            expressions.functions, expressions.source, self.source = functions, source, source
             self._calls -= 1
             expressions.depth -= _FRAMES
 

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mirage_nb.codegen import Emitted, LibraryCall, default_options, emit
 from mirage_nb.errors import CompileError, LaunchError, MirageError, MissingPartError
@@ -267,8 +267,7 @@ class Passes:
         compiling, limit = (compile_cubin, emitted.source, self.search.target.arch), self.allowed(COMPILE_SECONDS)
         try:
             if self.gpu is not None or is_generated(candidate.graph):
-                made: Cubin = self._traced("compile", candidate, partial(call, *compiling, seconds=limit))
-                return made
+                return cast(Cubin, self._traced("compile", candidate, partial(call, *compiling, seconds=limit)))
         except MissingPartError as error:
             self.search.tell(f"no cubin: {error}")
         return None
