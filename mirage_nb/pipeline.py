@@ -25,7 +25,7 @@ from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.runtime.tuning import ready_to_tune, tune
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.runtime.without_gpu import FINALISTS
+from mirage_nb.runtime.without_gpu import FINALISTS, meanwhile
 from mirage_nb.search import Limits, Switches, prepare, switched
 from mirage_nb.search.explain import explain
 from mirage_nb.search.session.findings import Bounds
@@ -71,7 +71,7 @@ class Session(ByRange):
     def start(self) -> Session:
         """Begin in the background and return at once."""
         self._began = True
-        self.search.start(self._pass, partial(reserve, gpu=self._passes.gpu), self._passes.meanwhile)
+        self.search.start(self._pass, partial(reserve, gpu=self._passes.gpu), partial(meanwhile, self._passes))
         self._passes.begin()
         return self
 

@@ -143,12 +143,6 @@ class Passes:
         finally:
             self.stage = ""
 
-    def meanwhile(self) -> None:
-        """What can be done while workers search; called in the supervising thread."""
-        if self.gpu is None:
-            WithoutGpu(self, self.search.snapshot().baseline).begin()
-            self.stage = ""
-
     def run(self) -> None:
         """Take the finalists of the search through all passes; called in its supervising thread.
 

@@ -36,6 +36,13 @@ AT_ONCE_US = 20.0
 """The same of generated kernels, by their estimates."""
 
 
+def meanwhile(passes: Passes) -> None:
+    """What the passes of a session without a GPU can do while workers search; called in the supervising thread."""
+    if passes.gpu is None:
+        WithoutGpu(passes, passes.search.snapshot().baseline).begin()
+        passes.stage = ""
+
+
 def here(function: Callable[..., T], *args: Any, seconds: float = 0.0) -> T:
     """The call of a function by this thread."""
     return function(*args)
