@@ -1,6 +1,7 @@
 # make demo    superoptimize one program and print the result
 # make test    the default, notebook and browser tests      make test-gpu, make test-slow   the other groups
-# make lint    ruff and mypy                                make clean   remove .venv and caches
+# make docs    the pages, in docs/_build/html               make lint    ruff and mypy
+# make clean   remove .venv and caches
 #
 # PYTHON       the interpreter that .venv is made from (3.11 or newer)
 # TORCH        the torch requirement; on machines without nvidia-smi its CPU build is installed
@@ -17,7 +18,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-default test-notebook test-browser test-gpu test-slow lint clean install needs-cxx needs-chromium
+.PHONY: demo docs test test-default test-notebook test-browser test-gpu test-slow lint clean install needs-cxx needs-chromium
 
 demo: install needs-cxx
 	$(BIN)/python -m mirage_nb superoptimize --workload rmsnorm_fig3
@@ -45,12 +46,16 @@ test-gpu: install
 test-slow: install needs-cxx
 	$(PYTEST) -m "slow and not gpu"
 
+# Runs every notebook; what did not change since the last build is taken from its cache.
+docs: $(VENV)/docs needs-cxx
+	$(BIN)/python -m sphinx -W -b html docs docs/_build/html
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build docs/notebooks docs/gallery.md *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- the environment: three stamps, each newer than what it was made from ---
@@ -79,6 +84,10 @@ $(VENV)/torch: $(VENV)/created
 
 $(VENV)/installed: pyproject.toml $(VENV)/torch
 	$(PIP) --editable '.[dev,torch]'
+	@touch $@
+
+$(VENV)/docs: $(VENV)/installed
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 # --- what pip cannot install ---

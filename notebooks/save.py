@@ -15,12 +15,12 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-from mirage_nb.viz.mugraph import png_bundle
+from mirage_nb.viz.raster import png_bundle
 
 FOLDER = Path(__file__).parent
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PICTURE = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
-UNSAFE = re.compile(r"<(style|svg|script)\b.*?</\1>", re.DOTALL)
+UNSAFE = re.compile(r"<(style|svg|script)\b.*?</\1>|<img class='mir-instead'[^>]*>", re.DOTALL)
 
 
 def safe(output: dict[str, Any]) -> list[dict[str, Any]]:

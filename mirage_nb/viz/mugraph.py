@@ -9,7 +9,6 @@ what follows the loop stands below it. Invariant: boxes do not overlap, and all 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -38,7 +37,7 @@ from mirage_nb.ir import (
 from mirage_nb.ir.text import print_graph
 from mirage_nb.viz import layout, svg
 from mirage_nb.viz.axes import AxisNames, Path, axis_names
-from mirage_nb.viz.raster import png
+from mirage_nb.viz.raster import instead, png_bundle
 from mirage_nb.viz.shapes import PILL, SMALL, Chip, Shape, operator, pill, tagged, tip
 
 PAD, HEADER = 14.0, 24.0
@@ -67,13 +66,7 @@ def mugraph_svg(graph: KernelGraph, facts: Mapping[str, str] | None = None) -> s
 def mugraph_bundle(graph: KernelGraph) -> dict[str, str]:
     """The picture and the text form, by MIME type, as notebooks and terminals want them."""
     drawn = mugraph_svg(graph)
-    return {"text/html": drawn, "text/plain": print_graph(graph), **png_bundle(drawn)}
-
-
-def png_bundle(drawn: str) -> dict[str, str]:
-    """A picture as PNG by its MIME type; empty where it cannot be made."""
-    made = png(drawn)
-    return {"image/png": base64.b64encode(made).decode("ascii")} if made is not None else {}
+    return {"text/html": drawn + instead(drawn), "text/plain": print_graph(graph), **png_bundle(drawn)}
 
 
 @dataclass(frozen=True, slots=True)

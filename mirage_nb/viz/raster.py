@@ -6,6 +6,7 @@ without it there is no PNG, and nothing else changes.
 
 from __future__ import annotations
 
+import base64
 import re
 
 from mirage_nb.viz.svg import STYLE
@@ -34,3 +35,17 @@ def resolved(svg: str) -> str:
         value = str(_LIGHT.get(found[1], found[2] or "none"))
         text = text[: found.start()] + value + text[found.end() :]
     return text
+
+
+def png_bundle(svg: str) -> dict[str, str]:
+    """A picture as PNG by its MIME type; empty where it cannot be made."""
+    made = png(svg)
+    return {"image/png": base64.b64encode(made).decode("ascii")} if made is not None else {}
+
+
+def instead(svg: str) -> str:
+    """A picture as PNG for HTML that has it as SVG: it shows where a page takes styles and SVG out of what it does not
+    trust, and HTML is what it prefers. Empty where it cannot be made."""
+    made = png_bundle(svg).get("image/png")
+    style = "<style>.mir-instead{display:none}</style>"
+    return f"{style}<img class='mir-instead' alt='the picture' src='data:image/png;base64,{made}'>" if made else ""

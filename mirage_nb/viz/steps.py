@@ -17,11 +17,12 @@ from importlib import resources
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot
 from mirage_nb.viz import explorer, svg
-from mirage_nb.viz.mugraph import mugraph_svg, png_bundle
+from mirage_nb.viz.mugraph import mugraph_svg
+from mirage_nb.viz.raster import instead, png_bundle
 from mirage_nb.viz.search import COLOUR
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import duration, expression_text
-from mirage_nb.viz.verdicts import facts_html, outcome, verdict_html
+from mirage_nb.viz.verdicts import facts_html, outcome, verdict_html, witness_text
 
 _FILES = resources.files("mirage_nb.viz")
 SCRIPT = _FILES.joinpath("steps.js").read_text(encoding="utf-8")
@@ -65,11 +66,15 @@ class Walkthrough:
         return len(self.prefixes) + len(self.rejected) + len(self.verified)
 
     def __repr__(self) -> str:
-        return f"<Walkthrough of {len(self)} events: {self.configuration}>"
+        return f"<Walkthrough of {len(self)} event{'s' * (len(self) != 1)}: {self.configuration}>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """With a slider where scripts run; else the map, as a picture that survives distrust."""
-        return {"text/plain": repr(self), "text/html": steps_page(self), **png_bundle(_Map.of(self.prefixes).svg())}
+        """With a slider where scripts run; else the map, or the first muGraph, as a picture that survives distrust."""
+        found = [*(one.graph for one in self.rejected), *(one.graph for one in self.verified)]
+        drawn = mugraph_svg(found[0]) if found and not self.prefixes else _Map.of(self.prefixes).svg()
+        witnesses = [witness_text(one.verdict.witness) for one in self.rejected if one.verdict.witness is not None]
+        text = "\n".join([repr(self), *witnesses])
+        return {"text/plain": text, "text/html": steps_page(self) + instead(drawn), **png_bundle(drawn)}
 
 
 def configurations(snapshot: Snapshot) -> tuple[str, ...]:

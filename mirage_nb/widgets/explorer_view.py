@@ -18,6 +18,8 @@ from mirage_nb.ir.text import print_graph
 from mirage_nb.optimize import Options
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 from mirage_nb.viz import explorer, html
+from mirage_nb.viz.mugraph import mugraph_svg
+from mirage_nb.viz.raster import instead
 from mirage_nb.viz.svg import STYLE
 
 _display: Any = display  # IPython gives it no types
@@ -66,7 +68,8 @@ class ExplorerView(anywidget.AnyWidget):
 
     def still(self) -> dict[str, str]:
         """The forms without a kernel."""
-        return {"text/plain": print_graph(self._graph), "text/html": still_html(html.styled(self.content))}
+        drawn = html.styled(self.content) + instead(mugraph_svg(self._graph))
+        return {"text/plain": print_graph(self._graph), "text/html": still_html(drawn)}
 
     def show(self) -> ExplorerView:
         """Display the live form and, in an output of its own, the static one."""

@@ -30,8 +30,9 @@ from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.targets import Target
 from mirage_nb.viz import compare, explorer, export, html, steps
 from mirage_nb.viz.history import History
-from mirage_nb.viz.mugraph import mugraph_svg, png_bundle
+from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.outcomes import outcomes_html, rejected_html
+from mirage_nb.viz.raster import instead, png_bundle
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import snapshot_text
 from mirage_nb.viz.tree import key
@@ -167,10 +168,11 @@ class SessionView(anywidget.AnyWidget):
             moments=self._history.moments,
             program=self._program,
         )
+        picture = mugraph_svg(snapshot.best.graph) if snapshot.best and snapshot.state not in LIVE else ""
         return {
             "text/plain": snapshot_text(snapshot, self._budget_seconds, stage),
-            "text/html": still_html(drawn),
-            **(png_bundle(mugraph_svg(snapshot.best.graph)) if snapshot.best and snapshot.state not in LIVE else {}),
+            "text/html": still_html(drawn + instead(picture) if picture else drawn),
+            **(png_bundle(picture) if picture else {}),
         }
 
     def show(self) -> SessionView:
