@@ -13,6 +13,7 @@ digits, at points of its own. What it tells apart is different; what it does not
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -205,11 +206,28 @@ def _tried(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
         return NOTHING
 
 
+class Unsure(ArithmeticError):
+    """Rounding may decide how two numbers compare."""
+
+
+def _unsure(a: Decimal, b: Decimal) -> bool:
+    """Whether one of two numbers is none. Raises Unsure where rounding may decide how they compare."""
+    if a.is_nan() or b.is_nan():
+        return True
+    if len(a.as_tuple().digits) > DIGITS - 20 if a == b else abs(a - b) <= APART * max(abs(a), abs(b)):
+        raise Unsure
+    return False
+
+
+def _floor(x: Decimal) -> Decimal:
+    return NOTHING if _unsure(x, x.to_integral_value()) else x.to_integral_value(ROUND_FLOOR)
+
+
 def _chosen(holds: Callable[[Decimal, Decimal], bool]) -> Callable[..., Table]:
     """Of two tables the one or the other; what is not chosen may be anything."""
 
     def one(a: Decimal, b: Decimal, x: Decimal, y: Decimal) -> Decimal:
-        return NOTHING if a.is_nan() or b.is_nan() else x if holds(a, b) else y
+        return NOTHING if _unsure(a, b) else x if holds(a, b) else y
 
     return lambda *tables: [
         [one(*(table[i][j] for table in tables)) for j in range(COLUMNS)] for i in range(ROWS)
@@ -236,7 +254,7 @@ def _attended(x: Table, *, added: bool = False) -> Table:
 def _softmax_where(a: Table, b: Table, x: Table) -> Table:
     found = []
     for left, right, row in zip(a, b, x, strict=True):
-        if any(v.is_nan() for v in (*left, *right)):
+        if any(map(_unsure, left, right)):
             found.append([NOTHING] * COLUMNS)
         else:
             found.append(_weights([p > q for p, q in zip(left, right, strict=True)], row))
@@ -287,7 +305,7 @@ MEANING: dict[str, Callable[..., Table]] = {
     "same": _chosen(lambda a, b: a == b), "other": _chosen(lambda a, b: a != b),
     "abs": _of_elements(abs), "sign": _of_elements(lambda a: Decimal((a > 0) - (a < 0))),
     "step": _of_elements(lambda a: Decimal(a >= 0)), "least": _of_elements(min),
-    "floor": _of_elements(lambda a: a.to_integral_value(ROUND_FLOOR)),
+    "floor": _of_elements(_floor),
     "flipped": lambda x: [row[::-1] for row in x], "rolled": lambda x: [[*row[1:], row[0]] for row in x],
     "running": _running, "below": _masked, "strictly": _masked,
     "counted": lambda x: [[v + j for j, v in enumerate(row)] for row in x],
@@ -327,14 +345,19 @@ def points() -> tuple[dict[str, Table], ...]:
 
 
 def differs(left: Expression, right: Expression) -> bool:
-    """Whether the oracle tells a candidate from its program."""
+    """Whether the oracle tells a candidate from its program, at points at which no rounding decides anything."""
     with localcontext(Context(prec=DIGITS, Emax=10**15, Emin=-(10**15))):
         for inputs in points():
-            for a_row, b_row in zip(value(left, inputs), value(right, inputs), strict=True):
-                for a, b in zip(a_row, b_row, strict=True):
-                    if not a.is_nan() and (b.is_nan() or abs(a - b) > APART * max(abs(a), abs(b), Decimal(1))):
-                        return True
+            with contextlib.suppress(Unsure):
+                if _apart(value(left, inputs), value(right, inputs)):
+                    return True
     return False
+
+
+def _apart(left: Table, right: Table) -> bool:
+    """Whether an element that the program has differs from the candidate's, or the candidate has none."""
+    pairs = [(a, b) for rows in zip(left, right, strict=True) for a, b in zip(*rows, strict=True) if not a.is_nan()]
+    return any(b.is_nan() or abs(a - b) > APART * max(abs(a), abs(b), Decimal(1)) for a, b in pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from threading import RLock
 from typing import Any
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb as arb
+from flint import ctx
 from flint import fmpq as fmpq
 from numpy.typing import NDArray
 

@@ -70,12 +70,14 @@ Draw = Callable[[str, Index], Array]
 
 
 class Slice:
-    """Some output elements of a graph, ready to be computed on any inputs.
+    """Some output elements of a graph, ready to be computed on any inputs. `operators`: which of those operators of the
+    walk that some numbers have no value in are behind them, by number.
 
     Raises TooMuch; GraphError where an evaluation does.
     """
 
     def __init__(self, graph: KernelGraph, wanted: Sequence[Index], limit: int = MAX_TAKEN) -> None:
+        self._limit = limit
         algebra = SliceAlgebra(limit)
         leaves = [algebra.node(i.type.shape, (), None, name=i.name) for i in graph.inputs]
         values = run_kernel(graph, leaves, algebra)
@@ -87,16 +89,29 @@ class Slice:
         self.taken = tuple(_taken(self._outputs, limit))
         wanted_of = {taken.node: taken.wanted for taken in self.taken}
         self._places = places = {taken.node: taken.at for taken in self.taken}
+        used = [number for number, (node, _) in enumerate(algebra.critical) if node in wanted_of]
+        self.operators = tuple(used)
+        self._maxima = [node for node in algebra.maxima if node in places]
         self._critical = [
             (node.operands[operand], np.searchsorted(places[node.operands[operand]], _there(wanted_of[node][operand])))
-            for node, operand in algebra.critical
-            if node in wanted_of
+            for node, operand in (algebra.critical[number] for number in used)
         ]
 
     def critical(self, draw: Draw) -> list[Array]:
         """What the elements divide by, and take roots, powers and logarithms of, operator by operator."""
         made = self._made(draw)
         return [made[node][at] for node, at in self._critical]
+
+    def numbers(self, draw: Draw) -> tuple[list[Array], list[Array]]:
+        """What `critical` gives, and the maxima behind the elements."""
+        made = self._made(draw)
+        return [made[node][at] for node, at in self._critical], [made[node] for node in self._maxima]
+
+    def reads(self, operator: int, places: Sequence[int]) -> dict[str, Index]:
+        """The input elements that some of the numbers depend on that `critical` gives for an operator."""
+        node, at = self._critical[operator]
+        wanted = self._places[node][at[np.asarray(places)]]
+        return {t.node.name: t.at for t in _taken([(node, wanted)], self._limit) if t.combine is None}
 
     def compute(self, draw: Draw) -> list[Array]:
         """The output elements."""
@@ -184,6 +199,8 @@ class SliceAlgebra:
     limit: int
     critical: list[tuple[Node, int]] = field(default_factory=list)
     """What has no value for some numbers, and for which operand."""
+    maxima: list[Node] = field(default_factory=list)
+    """What maxima of tensors are."""
     _count: Iterator[int] = field(default_factory=itertools.count)
 
     def afford(self, count: int) -> None:
@@ -197,7 +214,10 @@ class SliceAlgebra:
 
     def apply(self, kind: OpKind, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
         if kind in RULES:
-            return RULES[kind](self, operands, attrs, batch)
+            made = RULES[kind](self, operands, attrs, batch)
+            if kind is OpKind.MAX:
+                self.maxima.append(made)
+            return made
         if kind in MOVES:
             move: Move = functools.partial(MOVES[kind], attrs=attrs, batch=batch)
             return self.view(operands[0], move)

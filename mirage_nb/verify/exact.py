@@ -26,6 +26,7 @@ from mirage_nb.interp.slices import Draw, Index, Slice, TooMuch
 from mirage_nb.interp.undrawn import splitmix
 from mirage_nb.ir import ClampAttrs, ConstAttrs, KernelGraph, TensorType
 from mirage_nb.ir.ops import Shape
+from mirage_nb.verify.covered import Asked, uncovered
 from mirage_nb.verify.gaps import Suspect, gaps
 from mirage_nb.verify.lax import all_ops
 from mirage_nb.verify.points import KINDS, point
@@ -138,7 +139,13 @@ class _Look:
                 self._suspect(suspect)
                 if self.witness is not None:
                     break
-        return self.result()
+        found = self.result()
+        if found.outcome is Outcome.AGREE and not self.right.slice.is_total and self.left.graph != self.right.graph:
+            ours, theirs = (Asked(x.graph, x.slice) for x in (self.left, self.right))
+            note = uncovered(ours, theirs, self.seed)
+            if note:
+                return Looked(Outcome.OPEN, f"{found.note}, and {note}", whole=found.whole)
+        return found
 
     def take(self, name: str, draw: Draw, close: bool = False) -> None:
         """Compare at one point; for a close look nothing may be lost in a sum, and more bits are taken for that."""

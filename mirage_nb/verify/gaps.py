@@ -3,17 +3,21 @@
 In: the elements of both graphs that are looked at. Out: `Suspect`s. What the candidate divides by or takes roots,
 powers and logarithms of, and the program does not, is followed along straight lines between points: where it changes
 its sign it has a zero, where it turns round near zero it may have two. A straight line meets its zero in one step and a
-parabola its vertex, in exact numbers; other zeros are enclosed in short intervals. A suspect is no more than a place to
-look at: whether values are there is seen there.
+parabola its vertex, in exact numbers; other zeros are enclosed in short intervals. Where such a number is 0 or negative
+at some point already, but the program has no value there, the elements that it depends on are put into a point at which
+the program has one. A suspect is no more than a place to look at: whether values are there is seen there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mirage_nb.interp.numbers import HALF, ONE, ZERO, Hole, Number, as_ball, fmpq, precision
-from mirage_nb.interp.slices import Draw, Slice
+import numpy as np
+
+from mirage_nb.interp.numbers import HALF, ONE, ZERO, Array, Hole, Number, as_ball, fmpq, precision
+from mirage_nb.interp.slices import Draw, Index, Slice
 from mirage_nb.verify.points import KINDS, between, point
 
 LINES = ((0, 2), (0, 4), (3, 6))
@@ -21,6 +25,8 @@ LINES = ((0, 2), (0, 4), (3, 6))
 FOLLOWED = 8
 """Numbers that are followed on a line."""
 HALVINGS = 24
+TRANSPLANTS = 24
+"""Points at most that are made of two."""
 BITS = 256
 
 
@@ -35,10 +41,50 @@ class Suspect:
 
 def gaps(program: Slice, candidate: Slice, seed: int) -> Iterator[Suspect]:
     """Where to look."""
+    yield from itertools.islice(_transplants(program, candidate, seed), TRANSPLANTS)
     for number, (start, end) in enumerate(LINES):
         line = _Line(candidate, point(KINDS[start], seed + number), point(KINDS[end], seed + number + 1))
         own = _known(program, line.first)
         yield from line.suspects(own)
+
+
+def _transplants(program: Slice, candidate: Slice, seed: int) -> Iterator[Suspect]:
+    """Points at which the program has values, but for the elements that make a critical number of the candidate, and
+    not of the program, 0 or negative at another point."""
+    good = point(max(KINDS, key=lambda kind: _values(program, point(kind, seed))), seed)
+    for kind in KINDS:
+        bad = point(kind, seed)
+        own = _known(program, bad)
+        with precision(BITS):
+            numbers = [x.tolist() for x in candidate.critical(bad)]
+        for operator, values in enumerate(numbers):
+            places = [n for n, x in enumerate(values) if _is_suspect(x) and _key(x) not in own]
+            if places:
+                yield Suspect(_mixed(bad, good, candidate.reads(operator, places)))
+
+
+def _values(graph: Slice, draw: Draw) -> int:
+    """How many of a graph's elements have a value at a point."""
+    with precision(BITS):
+        return sum(type(x) is not Hole for part in graph.compute(draw) for x in part)
+
+
+def _is_suspect(x: Number) -> bool:
+    """Whether a number may be none to divide by, or to take a root of."""
+    return type(x) is not Hole and bool(x <= 0)
+
+
+def _mixed(bad: Draw, good: Draw, reads: Mapping[str, Index]) -> Draw:
+    """One point at these elements, another one elsewhere."""
+
+    def draw(name: str, at: Index) -> Array:
+        found = good(name, at)
+        here = np.isin(at, reads.get(name, np.zeros(0, np.int64)))
+        if here.any():
+            found[here] = bad(name, at[here])
+        return found
+
+    return draw
 
 
 def _known(graph: Slice, draw: Draw) -> set[str]:

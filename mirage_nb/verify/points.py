@@ -26,11 +26,12 @@ MANTISSA = 12
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How to fill inputs: from random words, whole numbers and powers of two that they are multiplied by. `close`: a
-    difference is looked for beyond all rounding; `one`: all elements of an input are the same."""
+    """How to fill inputs: from random words, whole numbers and powers of two that they are multiplied by; None: every
+    input with something else. `close`: a difference is looked for beyond all rounding; `one`: all elements of an input
+    are the same."""
 
     name: str
-    fill: Callable[[Words], tuple[Ints, Ints]]
+    fill: Callable[[Words], tuple[Ints, Ints]] | None
     close: bool = False
     one: bool = False
 
@@ -41,7 +42,8 @@ def point(kind: Kind, seed: int) -> Draw:
     def draw(name: str, at: Index) -> Array:
         key = hashlib.sha256(f"{seed} {kind.name} {name}".encode()).digest()
         places = np.zeros_like(at) if kind.one else at
-        mantissas, exponents = kind.fill(splitmix(places.view(np.uint64), int.from_bytes(key[:8], "little")))
+        fill = kind.fill or OWN[key[8] % len(OWN)]
+        mantissas, exponents = fill(splitmix(places.view(np.uint64), int.from_bytes(key[:8], "little")))
         found = np.empty(len(at), object)
         found[:] = [_scaled(m, e) for m, e in zip(mantissas.tolist(), exponents.tolist(), strict=True)]
         return found
@@ -93,6 +95,19 @@ def _zero(words: Words) -> tuple[Ints, Ints]:
     return np.zeros(len(words), np.int64), np.zeros(len(words), np.int64)
 
 
+def _mostly(sign: int) -> Callable[[Words], tuple[Ints, Ints]]:
+    """Of one sign, but for one number in four."""
+    return lambda words: (sign * _size(words) * (1 - 2 * (_below(words, 4) == 0)), np.full(len(words), -MANTISSA))
+
+
+def _with_zeros(words: Words) -> tuple[Ints, Ints]:
+    """Positive, but for one number in four, which is 0."""
+    return _size(words) * (_below(words, 4) > 0), np.full(len(words), -MANTISSA)
+
+
+OWN = (_of_sign(1), _of_sign(-1), _mostly(1), _with_zeros, _whole, _around(0))
+"""What single inputs are filled with where each is of a kind of its own."""
+
 KINDS = (
     Kind("around 1", _around(0), close=True),
     Kind("around 1/1000", _around(-10), close=True),
@@ -106,6 +121,12 @@ KINDS = (
     Kind("around 2^70", _around(70)),
     Kind("all elements of an input the same", _around(0), one=True),
     Kind("zero", _zero),
+    Kind("mostly positive", _mostly(1)),
+    Kind("positive, with zeros", _with_zeros),
+    Kind("mostly negative", _mostly(-1)),
+    Kind("every input of a kind of its own", None),
+    Kind("every input of another kind of its own", None),
+    Kind("every input of a third kind of its own", None),
 )
 """The most telling ones first."""
 

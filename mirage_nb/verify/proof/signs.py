@@ -114,7 +114,7 @@ def _signs(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) -> 
         found = _formed(term, known, memo)
         if known and found != ABOVE:
             factor, rest = canonical(term)
-            found &= _times(known.get(rest, ANY), frozenset({1 if factor > 0 else -1}))
+            found &= times(known.get(rest, ANY), frozenset({1 if factor > 0 else -1}))
         memo[term] = found
     return memo[term]
 
@@ -133,18 +133,18 @@ def _formed(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) ->
             found: Signs = ABOVE
             for factor, count in Counter(args).items():
                 own = _signs(factor, known, memo)
-                found = _times(found, own if count % 2 else _times(own, own, same=True))
+                found = times(found, own if count % 2 else times(own, own, same=True))
             return found
         case Kind.RESCALED:
-            return _sum([_signs(opened(term)[1][0], known, memo)] * 2)
+            return summed([_signs(opened(term)[1][0], known, memo)] * 2)
         case Kind.IN:
             return ANY
     signs = [_signs(arg, known, memo) for arg in args]
     match term.kind:
         case Kind.ADD:
-            return _sum(signs)
+            return summed(signs)
         case Kind.SUM:
-            return _sum(signs * 2)
+            return summed(signs * 2)
         case Kind.INV | Kind.MAX:
             return signs[0]
         case Kind.SQRT:
@@ -159,11 +159,12 @@ def _formed(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) ->
     return function(signs[0]) if function is not None and signs else ANY
 
 
-def _times(left: Signs, right: Signs, same: bool = False) -> Signs:
+def times(left: Signs, right: Signs, same: bool = False) -> Signs:
+    """The signs of a product; of a square, if both factors are the same."""
     return frozenset(a * b for a in left for b in right if a == b or not same)
 
 
-def _sum(parts: list[Signs]) -> Signs:
+def summed(parts: list[Signs]) -> Signs:
     """The signs of a sum: those of its terms, unless these can be of both signs."""
     every = frozenset[int]().union(*parts)
     if every == frozenset({0}) or not every >= frozenset({-1, 1}):
@@ -181,7 +182,7 @@ def _note(known: dict[Term, Signs], term: Term, signs: Signs) -> None:
     signs &= before
     if not signs:
         raise ProofError("the program is defined nowhere: what it divides by is 0, or a root is of what is negative")
-    known[rest] = _times(signs, frozenset({1 if factor > 0 else -1}))
+    known[rest] = times(signs, frozenset({1 if factor > 0 else -1}))
     match term.kind:
         case Kind.MUL:
             if 0 not in signs:
@@ -191,7 +192,7 @@ def _note(known: dict[Term, Signs], term: Term, signs: Signs) -> None:
             others = [part for part in term.args if part not in certain]
             if certain and others:
                 for part in certain:
-                    signs = _times(signs, _signs(part, known, {}))
+                    signs = times(signs, _signs(part, known, {}))
                 _note(known, mul(*others), signs)
         case Kind.INV:
             _note(known, term.args[0], signs)

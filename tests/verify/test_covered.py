@@ -1,0 +1,93 @@
+"""A candidate has a value wherever its program has one: attacks that field trials see nothing of, and what is right.
+
+Divisors and radicands that are functions no field knows (ReLU, steps, choices, powers, a program's own) have a value in
+every trial; what they are over the reals is 0 or negative far away, in a narrow place, or where another input has a
+sign of its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_nb.lang import parse
+from mirage_nb.verify import verify
+from mirage_nb.verify.covered import needs_of
+from mirage_nb.verify.domain import Need
+from mirage_nb.verify.proof.signs import ABOVE, ANY
+from mirage_nb.verify.verdict import VerdictKind
+
+HEAD = """X: f32[2, 4]
+Y: f32[2, 4]
+Z: f32[2, 4]
+def f(x): return 1 / (x - 3.7)
+def g(x): return log(sqrt(x + 10000000) + 1)
+"""
+
+ADDED = (
+    "0*log(X+1e30)", "0*sqrt(X+1e35)", "0*log(X*X*X+1e37)", "0*log(sum(X,axis=1,keepdims=True)+1e36)",
+    "0/(X*X*X-1e37)", "0/(X*X+Y*Y-2)", "0/(exp(X)-1e30)", "0/(sin(X)-0.9999)", "0*sqrt(0.9999+sin(X*Y))",
+    "0/(floor(X)-77777)", "0/(abs(X)+abs(Y)-0.00001)", "0*log(abs(X)+abs(Y))", "0/(X[:,:1]-X[:,1:2])",
+    "0*log(where(X==3.25,0,1))", "0*log(1.5-where(X==3.25,2,1))", "0/where(X==0.37,0,1)",
+    "0/(1-where((X>0.3)&(X<0.3001),1,0))", "0/(step(X-1e30)-1)", "0/where(X>Y*1e20,0,1)", "0/where(X*X+Y*Y==Z*Z,0,1)",
+    "0/(relu(X-1e6)*relu(-Y-1e6)-0.5)", "0/((X-1)*(X-1)+(Y-2)*(Y-2)+(Z+0.37)*(Z+0.37))", "0*f(X)", "0*g(X)",
+    "0*(X+1e30)**0.3", "0/max(X+1e25,axis=1,keepdims=True)", "0/cumsum(relu(X-2),axis=1)", "0*log(clamp(X,-1,1)+1)",
+    "0*(exp(where((X>0.3)&(X<0.3001),-inf,X))/exp(where((X>0.3)&(X<0.3001),-inf,X)))",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_nothing_may_be_undefined_far_away_or_in_a_narrow_place(added: str) -> None:
+    program, candidate = (parse(f"{HEAD}return 2 * Y + X * Z{more}").graph for more in ("", f" + {added}"))
+    assert not verify(program, candidate).accepted
+
+
+PARTIAL = (
+    "relu(X)", "relu(X-5)", "(X+abs(X))", "maximum(X,Y)", "relu(sum(X,axis=1,keepdims=True))", "relu(X*Z)",
+    "relu(X[:, ::-1])", "where(X>0,1,0)", "step(X)", "floor(relu(X))", "relu(-X-Y)", "relu(relu(X)-relu(Y))",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("factor", PARTIAL)
+def test_nor_where_inputs_have_signs_that_the_program_asks_for(factor: str) -> None:
+    """The program has a value where all of two inputs are positive: seldom by chance."""
+    value = "sqrt(Y) * sqrt(Z - 3) + X"
+    program, candidate = (
+        parse(f"{HEAD}return {text}").graph for text in (value, f"({value}) * {factor} / {factor}")
+    )
+    assert not verify(program, candidate).accepted
+
+
+def test_a_point_is_made_of_two_where_a_program_asks_for_much() -> None:
+    program, candidate = (
+        parse(f"{HEAD}return {text}").graph
+        for text in ("log(Y - 10) + X", "log(Y - 10) + X + 0 * log(X)")
+    )
+    verdict = verify(program, candidate)
+    assert verdict.kind is VerdictKind.REFUTED
+
+
+RIGHT = {
+    "a sum of exponentials": ("softmax(X)", "exp(X) / sum(exp(X), axis=1, keepdims=True)"),
+    "a constant factor": ("X / sqrt(mean(X * X, axis=1, keepdims=True))",
+                          "X * 2 / sqrt(sum(X * X, axis=1, keepdims=True))"),
+    "a product of two needs": ("X / sqrt(Y) / Z", "X / (sqrt(Y) * Z)"),
+    "the same needs apart": ("X / (sqrt(Y) * Z)", "X / Z / sqrt(Y)"),
+    "one and an exponential": ("X * sigmoid(Y)", "X / (1 + exp(-Y))"),
+    "masked weights": ("softmax(where(Y > 0, X, -inf))",
+                       "exp(where(Y > 0, X, -inf)) / sum(exp(where(Y > 0, X, -inf)), axis=1, keepdims=True)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", RIGHT)
+def test_right_ones_are_covered(how: str) -> None:
+    program, candidate = (parse(f"{HEAD}return {text}").graph for text in RIGHT[how])
+    verdict = verify(program, candidate)
+    assert verdict.accepted, verdict
+
+
+def test_needs_have_the_signs_that_their_form_says() -> None:
+    found = needs_of(parse(f"{HEAD}return X / (1 + exp(Y)) + log(X) + sqrt(Z * Z) + X ** -2").graph)
+    needs = [need for need, _ in found]
+    assert sorted(need.name for need in needs) == ["NONNEGATIVE", "NONZERO", "NONZERO", "POSITIVE"]
+    assert found[needs.index(Need.NONZERO)][1] in (ABOVE, ANY) and (Need.POSITIVE, ANY) in found
+    assert (Need.NONNEGATIVE, frozenset({0, 1})) in found
