@@ -207,7 +207,7 @@ def _tried(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
 
 
 class Unsure(ArithmeticError):
-    """Rounding may decide how two numbers compare."""
+    """Rounding may decide how two numbers compare, or a number is too large."""
 
 
 def _unsure(a: Decimal, b: Decimal) -> bool:
@@ -274,7 +274,9 @@ def _running(x: Table) -> Table:
 
 
 def _exp(x: Decimal) -> Decimal:
-    return x.exp() if abs(x) < LIMIT else NOTHING
+    if abs(x) >= LIMIT:
+        raise Unsure
+    return x.exp()
 
 
 def _turned(x: Table) -> Table:

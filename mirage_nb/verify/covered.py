@@ -17,7 +17,7 @@ from typing import Any
 
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Move
-from mirage_nb.interp.numbers import EXPONENTIAL, Hole, Number, arb, as_ball, is_zero, precision
+from mirage_nb.interp.numbers import EXPONENTIAL, SUBTRACT, ZERO, Hole, Number, arb, as_ball, is_zero, precision
 from mirage_nb.interp.run import run_kernel
 from mirage_nb.interp.slices import Draw, Slice
 from mirage_nb.ir import (
@@ -251,7 +251,8 @@ def _points(program: Slice, seed: int) -> list[Draw]:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """The numbers that the program and the candidate need something of, operator by operator, at one point; `scales`:
-    exponentials of the program's maxima, which are positive."""
+    exponentials of maxima that the program takes, of those that the candidate takes with the other sign, and of both:
+    shifts, which are positive."""
 
     ours: list[list[Number]]
     theirs: list[list[Number]]
@@ -260,8 +261,16 @@ class _Seen:
     @classmethod
     def at(cls, program: Slice, candidate: Slice, draw: Draw) -> _Seen:
         ours, maxima = program.numbers(draw)
-        exponentials = _numbers(EXPONENTIAL(x) for x in itertools.chain.from_iterable(maxima))
-        return cls([_numbers(x) for x in ours], [_numbers(x) for x in candidate.critical(draw)], exponentials)
+        theirs, other = candidate.numbers(draw)
+        up = [ZERO, *itertools.chain.from_iterable(maxima)]
+        down = [ZERO, *itertools.chain.from_iterable(other)]
+        shifts = (EXPONENTIAL(SUBTRACT(x, y)) for x in _different(up) for y in _different(down))
+        return cls([_numbers(x) for x in ours], [_numbers(x) for x in theirs], _numbers(shifts))
+
+
+def _different(values: Iterable[Number]) -> list[Number]:
+    """The numbers, once each."""
+    return list({_digits(as_ball(x)): x for x in values if type(x) is not Hole}.values())
 
 
 def _is_known(seen: Sequence[_Seen], number: int, enough: Sequence[int], need: Need) -> bool:
