@@ -40,7 +40,7 @@ from mirage_nb.verify.proof.signs import ABOVE, ANY, NEEDED, Signs, summed, time
 BITS = 128
 SHARED = 10
 """Decimal digits in which numbers agree that are taken for the same; there are many such numbers."""
-FACTORS, MOST_TRIED = 24, 40_000
+FACTORS, MOST_TRIED = 24, 500_000
 """Numbers with which constant factors are sought, and products that are tried."""
 POINTS = 5
 ENOUGH: dict[Need, frozenset[Need]] = {
@@ -282,18 +282,21 @@ def _is_known(seen: Sequence[_Seen], number: int, enough: Sequence[int], need: N
     values = [one.theirs[number] for one in there]
     known = [[x for at in enough for x in one.ours[at]] for one in there]
     unit = [[_UNIT]] * len(there)
-    factors = [[*parts, *one.scales] for parts, one in zip(known, there, strict=True)]
-    if _matches(values, known, unit, need) or _matches(values, known, factors, need):
+    scales = [one.scales for one in there]
+    if _matches(values, known, unit, need) or _matches(values, known, scales, need, constants=False):
+        return True
+    if _matches(values, known, known, need):
         return True
     others = [[1 / x for at, xs in enumerate(one.theirs) if at != number for x in xs] for one in there]
     return need is Need.NONZERO and all(others) and _matches(values, known, others, need)
 
 
-def _matches(values: _Lists, known: _Lists, factors: _Lists, need: Need) -> bool:
-    """Whether every value is a known number times a factor times one constant."""
+def _matches(values: _Lists, known: _Lists, factors: _Lists, need: Need, *, constants: bool = True) -> bool:
+    """Whether every value is a known number times a factor, and times one constant if there may be one."""
     if sum(len(v) * len(f) for v, f in zip(values, factors, strict=True)) > MOST_TRIED:
         return False
-    first = [values[0][0] / (x * y) for x in known[0][:FACTORS] for y in factors[0][:FACTORS]]
+    pairs = itertools.product(known[0][:FACTORS], factors[0][:FACTORS]) if constants else ()
+    first = [values[0][0] / (x * y) for x, y in pairs]
     digits = [set(map(_digits, part)) for part in known]
     for constant in dict.fromkeys(_digits(x) for x in (_UNIT, *first)):
         scale = arb(constant) if constant in ("1.000000000", "-1.000000000") else None
