@@ -80,6 +80,7 @@ def test_other_sizes_are_right_and_compile_no_further() -> None:
         counts.append(len(backend.reports.all().graphs))
     assert backend.replaced > 5  # sizes of their own for the first ones
     assert counts[-1] <= MAX_SIZES + 2  # then PyTorch's code, compiled once
+    assert f"the first {MAX_SIZES} have kernels" in str(backend.reports.all())
 
 
 @torch.no_grad()

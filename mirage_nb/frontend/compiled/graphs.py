@@ -116,7 +116,8 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) 
 class Swapping:
     """Compiled code that becomes better once, between two calls, when all kernels are known.
 
-    `run`: what computes the graph now. `wait`: the first call waits until they are. May be called from any thread.
+    `run`: what computes the graph now; `report`: what became of it. `wait`: the first call waits until they are. May be
+    called from any thread.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Swapping:
         self.run = run
         self._original: torch.fx.GraphModule | None = original
         self._held = held
-        self._report = report
+        self.report = report
         self._again = again
         self._wait = wait
         self._turn = Guard()
@@ -164,9 +165,9 @@ class Swapping:
             replace(original, taken)
             self.run = self._again(original)
         except Exception as error:  # noqa: BLE001  # the code that is there goes on
-            self._report.trouble = _first_line(error)
+            self.report.trouble = _first_line(error)
         else:
-            self._report.taken(region for region, _ in taken)
+            self.report.taken(region for region, _ in taken)
 
 
 class _BySize:
@@ -187,7 +188,15 @@ class _BySize:
             known = self._plain
             if len(self._known) < MAX_SIZES:
                 known = self._known[key] = self._made(arguments)
+            else:
+                self._tell()
         return known(arguments)
+
+    def _tell(self) -> None:
+        """Say with one of the known sizes that there were others."""
+        known = next((call for call in self._known.values() if isinstance(call, Swapping)), None)
+        if known is not None and not known.report.trouble:
+            known.report.trouble = f"of many sizes the first {MAX_SIZES} have kernels"
 
     def _made(self, arguments: list[Any]) -> Call:
         """Traced again with these sizes as numbers."""
