@@ -31,6 +31,7 @@ from mirage_nb.tile.program import (
     Await,
     Clear,
     Copy,
+    Count,
     Index,
     Loop,
     Map,
@@ -43,6 +44,7 @@ from mirage_nb.tile.program import (
     Release,
     Role,
     Set,
+    Skip,
     Statement,
     Store,
     Tile,
@@ -98,7 +100,7 @@ class Matrix:
         return found
 
 
-Value = Number | Read | Map | Reduce | Set | Store
+Value = Number | Read | Count | Map | Reduce | Set | Store
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class ProgramText:
     out: Writer = field(default_factory=Writer)
     role: str = ""
     held: dict[str, int] = field(default_factory=dict)
-    defined: dict[str, Number | Map | Reduce] = field(default_factory=dict)
+    defined: dict[str, Number | Count | Map | Reduce] = field(default_factory=dict)
     products: ProductText = field(init=False)
 
     def __post_init__(self) -> None:
@@ -247,14 +249,14 @@ class ProgramText:
 
         def compute() -> None:
             for value in waiting:
-                assert isinstance(value, Number | Map | Reduce | Set)
+                assert isinstance(value, Number | Count | Map | Reduce | Set)
                 registers.write(value)
             waiting.clear()
 
         for place, statement in enumerate(statements):
             if not isinstance(statement, Product):
                 self.products.commit()
-            if isinstance(statement, Number | Read | Map | Store):
+            if isinstance(statement, Number | Read | Count | Map | Store):
                 waiting.append(statement)
                 continue
             compute()
@@ -283,7 +285,7 @@ class ProgramText:
                     self._statement(statement)
         self.products.commit()
         if any(isinstance(value, Store) for value in waiting):
-            self._values(tuple(v for v in waiting if not isinstance(v, Reduce | Set)))
+            self._values(tuple(v for v in waiting if not isinstance(v, Count | Reduce | Set)))
         else:
             compute()
 
@@ -319,7 +321,8 @@ class ProgramText:
         name = loop.counter
         entered = dict(self.held)
         self.products.enter(loop.body)
-        with self.out.block(f"for (int {name} = 0; {name} < {loop.count}; ++{name})"):
+        count = c_index(loop.more + Index((), loop.count))
+        with self.out.block(f"for (int {name} = 0; {name} < {count}; ++{name})"):
             self._body(loop.body, name)
         for release in (s for s in loop.body if isinstance(s, Release)):
             self.held[release.pipeline] = min(entered.get(release.pipeline, 0) + loop.count, release.behind)
@@ -394,6 +397,8 @@ class ProgramText:
                 out.line(f"{name}_slot = {name}_stage;")
                 self._advance(self.program.pipeline(name))
                 self.held[name] = self.held.get(name, 0) + 1
+            case Skip(axis, first):
+                out.line(f"// {axis} ends at {c_index(first)}")
             case Turn():
                 out.line(f"barrier_sync({TURN} + {PART}, {2 * GROUP * LANES});")
             case Yield():

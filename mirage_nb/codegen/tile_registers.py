@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_nb.codegen.operators import CUDA, number
+from mirage_nb.codegen.tile_names import c_index
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import DType, OpKind
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import Clear, Map, Number, Program, Reduce, Set, Tile
+from mirage_nb.tile.program import Clear, Count, Map, Number, Program, Reduce, Set, Tile
 
 SUBTILE = 64
 """Rows of a warpgroup's product."""
@@ -31,7 +32,7 @@ REDUCTIONS = {
 }
 """What a reduction begins with, how it goes on, how lanes do it together."""
 
-Defined = Number | Map | Reduce
+Defined = Number | Count | Map | Reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,17 @@ class RegisterText:
     program: Program
     defined: dict[str, Defined] = field(default_factory=dict)
 
-    def write(self, statement: Number | Map | Reduce | Set) -> None:
+    def write(self, statement: Defined | Set) -> None:
         """One statement."""
         match statement:
+            case Count():
+                self.defined[statement.name] = statement
+                self._count(statement)
             case Number():
                 self.defined[statement.name] = statement
             case Map():
                 self.defined[statement.name] = statement
-                if len(self.axes(statement.name)) == 1:
+                if self._of_rows(statement.name):
                     self._rows(statement)
             case Reduce():
                 self.defined[statement.name] = statement
@@ -95,28 +99,48 @@ class RegisterText:
         match self.defined[name]:
             case Number():
                 return ()
+            case Count(_, axis):
+                return (axis,)
             case Map(_, _, _, operands):
-                return max((self.axes(operand) for operand in operands), key=len, default=())
+                found = {axis for operand in operands for axis in self.axes(operand)}
+                return tuple(axis for axis in self._order() if axis in found)
             case Reduce(_, _, operand, axis):
                 return tuple(a for a in self.axes(operand) if a != axis)
+
+    def _order(self) -> tuple[str, ...]:
+        """The axes of register tiles: those of rows first."""
+        tiles = [t.axes for t in self.program.tiles if t.place is Place.REGISTER]
+        return tuple(dict.fromkeys(axis for dim in range(2) for axes in tiles for axis in axes[dim : dim + 1]))
+
+    def _of_rows(self, name: str) -> bool:
+        """Whether a value has rows only."""
+        axes = self.axes(name)
+        return axes == self._order()[:1]
 
     def _tile(self, name: str) -> Tile | None:
         return next((t for t in self.program.tiles if t.name == name and t.place is Place.REGISTER), None)
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        """The extents of a value, those of the register tiles that it is computed from."""
-        tile = self._tile(name)
-        if tile is not None:
-            return tile.shape
-        match self.defined[name]:
-            case Number():
-                return ()
-            case Map(_, _, _, operands):
-                return max((self._shape(operand) for operand in operands), key=len, default=())
-            case Reduce(_, _, operand, _):
-                return self._shape(operand)[:1]
+        """The extents of a value: those of register tiles along its axes."""
+        sizes: dict[str, int] = {}
+        for tile in self.program.tiles:
+            if tile.place is Place.REGISTER:
+                sizes |= dict(zip(tile.axes, tile.shape, strict=True))
+        return tuple(sizes[axis] for axis in self.axes(name))
 
     # -- statements
+
+    def _count(self, made: Count) -> None:
+        """Rows one by one; columns from this lane's first one on."""
+        out, name = self.out, made.name
+        if self._of_rows(name):
+            subtiles = self._shape(name)[0] // SUBTILE
+            out.line(f"float {name}[{subtiles}][2];")
+            with self._each_row(subtiles) as (i, h):
+                row = f"{SUBTILE} * {i} + 16 * (warp % 4) + lane / 4 + 8 * {h}"
+                out.line(f"{name}[{i}][{h}] = float({c_index(made.at)} + {row});")
+            return
+        out.line(f"const float {name} = float({c_index(made.at)} + 2 * (lane % 4));")
 
     def _rows(self, made: Map) -> None:
         subtiles = self._shape(made.name)[0] // SUBTILE
@@ -170,8 +194,10 @@ class RegisterText:
         made = self.defined[name]
         if isinstance(made, Number):
             return number(made.value)
-        if len(self.axes(name)) == 1:
+        if self._of_rows(name):
             return f"{name}[{at.i}][{at.h}]"
+        if isinstance(made, Count):
+            return f"({name} + float({FRAGMENT} * {at.j} + {at.e}))"
         assert isinstance(made, Map)
         if name not in said:
             said.add(name)

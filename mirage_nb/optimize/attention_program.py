@@ -11,7 +11,7 @@ planned is a function of its arguments, and `tile.validate` finds nothing in it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_nb.ir import (
@@ -24,8 +24,10 @@ from mirage_nb.ir import (
     OpKind,
     TensorType,
     Trait,
+    WhereAttrs,
 )
 from mirage_nb.optimize.attention import KEYS, AttentionBlock, matrix_axes
+from mirage_nb.optimize.mask import Bounds, Span, bounds_of, places, span_of
 from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, reshaped
 from mirage_nb.optimize.product_program import LEADING, Given
 from mirage_nb.targets import Target
@@ -38,6 +40,7 @@ from mirage_nb.tile.program import (
     Axis,
     Clear,
     Copy,
+    Count,
     Index,
     Layout,
     Loop,
@@ -50,6 +53,7 @@ from mirage_nb.tile.program import (
     Release,
     Role,
     Set,
+    Skip,
     Statement,
     Store,
     Tile,
@@ -63,6 +67,10 @@ from mirage_nb.tile.schemes import LOAD
 
 MATH, QUERY_RING, KEY_RING, VALUE_RING = "math", "rq", "rk", "rv"
 SCORES, WEIGHTS, RESULT, TOP = "s", "p", "o", "top"
+MASKED = "i"
+"""The counter of iterations whose scores are masked."""
+NEAR_BYTES = 30_000_000
+"""Keys and values that stay in L2 while the rows of several heads go by side by side."""
 LOWEST = -(Fraction(2) ** 126)
 """Where a running maximum begins: rows that are masked so far have an exponential of zero, not of no number."""
 
@@ -118,7 +126,7 @@ def _counters(made: AttentionBlock) -> tuple[str, ...]:
 @dataclass(slots=True)
 class _Planner:
     """Writes one program. known: the names of nodes that were computed, as long as what they are computed from holds.
-    stale: register tiles whose first contents are gone."""
+    span: the keys that rows need; mask: the node that chooses scores, if one does. row: where a group's rows begin."""
 
     made: AttentionBlock
     target: Target
@@ -128,6 +136,16 @@ class _Planner:
     axes: dict[str, int] = field(default_factory=dict)
     known: dict[int, str] = field(default_factory=dict)
     names: int = 0
+    span: Span = field(init=False)
+    row: Index = field(init=False)
+    mask: int | None = field(init=False)
+    key: Index = field(default_factory=Index)
+    chosen: bool = False
+
+    def __post_init__(self) -> None:
+        self.mask = _mask(self.made)
+        self.span = _span(self.made, self.given, self.counters)
+        self.row = counted(PART, HEIGHT) if TEAMS[self.made.rows].parts > 1 else Index()
 
     def program(self) -> Program:
         """The whole program."""
@@ -142,18 +160,35 @@ class _Planner:
         roles = (Role(MATH, GROUP * team.parts, team.math_registers), Role(LOAD, team.load_warps, team.load_registers))
         walk, blocks = self._walk()
         computing, loading = self._computing(team.parts), self._loading()
-        code = ((MATH, (Walk(walk, 1, computing),)), (LOAD, (Walk(walk, 1, loading),)))
+        code = ((MATH, (replace(walk, body=computing),)), (LOAD, (replace(walk, body=loading),)))
         return Program(
             CAPABILITY, blocks, tuple(Axis(*pair) for pair in self.axes.items()), roles, tuple(self.tiles.values()),
             tuple(rings), tuple(f"o{i}" for i in range(len(self.given.outputs))), code,
         )  # fmt: skip
 
-    def _walk(self) -> tuple[tuple[tuple[str, int], ...], int]:
-        """The points of the grid: those that read the same keys behind each other."""
+    def _walk(self) -> tuple[Walk, int]:
+        """The points of the grid: those that read the same keys behind each other. Where rows need unlike many keys,
+        those with most come first, and blocks take the next one when they are done with another."""
         extents = {name: n for name, n in zip(self.counters, self.made.block.grid, strict=True) if n > 1}
         order = sorted(extents, key=lambda name: (name == COLUMNS, name == ROWS))
-        blocks = min(math.prod(extents.values()), self.target.multiprocessors)
-        return tuple((name, extents[name]) for name in order), blocks
+        points = math.prod(extents.values())
+        group = 1
+        if self.span.slope and len(order) > 1:
+            read = self.made.step * self.made.block.loop * (self.made.depth + self.made.columns) * self.made.dtype.size
+            group = max(1, min(extents[order[-2]], NEAR_BYTES // read))
+        walk = Walk(tuple((name, extents[name]) for name in order), group, ())
+        return walk, points if self.span.slope else min(points, self.target.multiprocessors)
+
+    def _tiles_of_keys(self) -> Index:
+        """How many this point needs."""
+        if not self.span.slope:
+            return Index((), self.span.base)
+        last = self.made.block.grid[self.counters.index(ROWS)] - 1
+        return Index(((ROWS, -self.span.slope),), self.span.slope * last + self.span.base)
+
+    def _key(self, done: Index) -> Index:
+        """Where the keys of an iteration begin: the last ones come first."""
+        return (self._tiles_of_keys() + Index((), -1) + done * -1) * self.made.step
 
     # -- tiles
 
@@ -200,20 +235,31 @@ class _Planner:
             start = Index()
             for g, extent in enumerate(self.made.block.grid):
                 if cut[g] == dim and extent > 1:
-                    start = start * extent + counted(self.counters[g])
+                    start = start * extent + self._counter(g, extent)
             found.append(start * size)
         return tuple(found)
+
+    def _counter(self, g: int, extent: int) -> Index:
+        """The counter of a grid dim; that of rows runs from the last ones where these need more keys."""
+        name = self.counters[g]
+        turned = name == ROWS and self.span.slope
+        return Index(((name, -1),), extent - 1) if turned else counted(name)
 
     # -- roles
 
     def _loading(self) -> tuple[Statement, ...]:
         made = self.made
-        step = counted(KEYS, made.step)
+        step = self._key(counted(KEYS))
         body = (
             Acquire(KEY_RING), self._copy("k", made.keys, step),
             Acquire(VALUE_RING), self._copy("v", made.values, step),
         )  # fmt: skip
-        return Acquire(QUERY_RING), self._copy("q", made.queries, Index()), Loop(KEYS, made.block.loop, body)
+        return Acquire(QUERY_RING), self._copy("q", made.queries, Index()), self._loop(KEYS, body, 0)
+
+    def _loop(self, counter: str, body: tuple[Statement, ...], done: int) -> Loop:
+        """Over all tiles of keys but those that are done."""
+        count = self._tiles_of_keys()
+        return Loop(counter, count.const - done, body, Index(count.terms))
 
     def _copy(self, name: str, operand: Operand, step: Index) -> Copy:
         shape = self.made.block.tile_shape(operand.attrs)
@@ -223,22 +269,31 @@ class _Planner:
 
     def _computing(self, parts: int) -> tuple[Statement, ...]:
         """What a group of four warps does at a point."""
-        made = self.made
-        row = counted(PART, HEIGHT) if parts > 1 else Index()
+        made, masked = self.made, max(1, self.span.masked)
         turn: tuple[Statement, ...] = (Turn(),) if parts > 1 else ()
         over: tuple[Statement, ...] = (Yield(),) if parts > 1 else ()
-        scored = (Clear(SCORES), Product(wgmma(made.step, made.dtype).name, SCORES, "q", "k", row))
+        scored = (Clear(SCORES), Product(wgmma(made.step, made.dtype).name, SCORES, "q", "k", self.row))
         added = Product(wgmma(made.columns, made.dtype).name, RESULT, WEIGHTS, "v")
-        first, again = self._softmax(rescaled=False), self._softmax(rescaled=True)
         start = (Clear(RESULT), *(Clear(_total(place)) for place in made.sums), *self._lowest())
-        looped = (
-            Await(KEY_RING), *turn, *scored, Await(VALUE_RING), added, *over,
-            Release(KEY_RING), *again[0], Release(VALUE_RING), *again[1],
-        )  # fmt: skip
-        loop = (Loop(KEYS, made.block.loop - 1, looped),) if made.block.loop > 1 else ()
+        ends = () if not self.span.slope else (Skip(KEYS, self._tiles_of_keys() * made.step),)
+
+        def iteration(done: Index, *, chosen: bool) -> tuple[Statement, ...]:
+            before, behind = self._softmax(self._key(done), rescaled=True, chosen=chosen)
+            return (
+                Await(KEY_RING), *turn, *scored, Await(VALUE_RING), added, *over,
+                Release(KEY_RING), *before, Release(VALUE_RING), *behind,
+            )  # fmt: skip
+
+        first = self._softmax(self._key(Index()), rescaled=False, chosen=self.span.masked > 0)
+        loops: list[Statement] = []
+        if masked > 1:
+            loops.append(Loop(MASKED, masked - 1, iteration(counted(MASKED) + Index((), 1), chosen=True)))
+        rest = self._loop(KEYS, iteration(counted(KEYS) + Index((), masked), chosen=False), masked)
+        if rest.more.terms or rest.count:
+            loops.append(rest)
         return (
-            *start, Await(QUERY_RING), Await(KEY_RING), *turn, *scored, *over, Release(KEY_RING), *first[0], *first[1],
-            *loop, Release(QUERY_RING), Await(VALUE_RING), added, Release(VALUE_RING), *self._epilogue(row),
+            *ends, *start, Await(QUERY_RING), Await(KEY_RING), *turn, *scored, *over, Release(KEY_RING), *first[0],
+            *first[1], *loops, Release(QUERY_RING), Await(VALUE_RING), added, Release(VALUE_RING), *self._epilogue(),
         )  # fmt: skip
 
     def _lowest(self) -> list[Statement]:
@@ -247,11 +302,13 @@ class _Planner:
         name = self._new()
         return [Number(name, LOWEST), Set(TOP, name)]
 
-    def _softmax(self, *, rescaled: bool) -> tuple[list[Statement], list[Statement]]:
+    def _softmax(
+        self, key: Index, *, rescaled: bool, chosen: bool
+    ) -> tuple[list[Statement], list[Statement]]:
         """Everything between the products: in front of the result's release, and behind it. rescaled: the result holds
-        something already."""
+        something already. chosen: the mask leaves out some of the scores."""
         made, found = self.made, list[Statement]()
-        self.known = {made.scores: SCORES}
+        self.known, self.key, self.chosen = {made.scores: SCORES}, key, chosen
         factor = ""
         for top in made.tops:
             source = made.written.nodes[top].inputs[0]
@@ -311,6 +368,9 @@ class _Planner:
 
     def _keep(self, found: list[Statement], node: int) -> None:
         """The scores' registers hold this node from here on, unless it is little more than what they hold."""
+        if node == self.mask and not self.chosen:
+            self._keep(found, self.made.written.nodes[node].inputs[1])
+            return
         made = self.made.written.nodes[node]
         numbers = [v for v in made.inputs if self.made.written.nodes[v].kind is OpKind.CONST]
         if self.known.get(node) == SCORES or (made.kind is OpKind.MUL and numbers):
@@ -342,10 +402,12 @@ class _Planner:
             return self._value(found, node.inputs[0], inside)
         if isinstance(node.attrs, ConstAttrs):
             return self._named_value(place, found, Number(self._new(), node.attrs.value))
-        if isinstance(node.attrs, InIterAttrs):
-            if node.attrs.arg not in self.given.numbers:
-                raise _OtherBlock
+        if place == self.mask and not self.chosen:
+            return self._value(found, node.inputs[1], axes)
+        if isinstance(node.attrs, InIterAttrs) and node.attrs.arg in self.given.numbers:
             return self._named_value(place, found, Number(self._new(), self.given.numbers[node.attrs.arg]))
+        if isinstance(node.attrs, InIterAttrs):
+            return self._named_value(place, found, self._count(node.attrs, axes))
         if place in self.made.sums or place in self.made.results:
             return _total(place) if place in self.made.sums else RESULT
         if place in self.made.late:
@@ -358,12 +420,21 @@ class _Planner:
         )
         return self._named_value(place, found, Map(self._new(), node.kind, node.attrs, operands))
 
-    def _named_value(self, place: int, found: list[Statement], statement: Number | Map) -> str:
+    def _count(self, attrs: InIterAttrs, axes: tuple[str, ...]) -> Count:
+        """The places of rows or keys."""
+        axis = _places(self.made, self.given, self.counters, attrs)
+        if axis not in axes:
+            raise _OtherBlock
+        shape = self.made.block.tile_shape(attrs)
+        (at,) = (index for index, n in zip(self._at(attrs.imap, shape), shape, strict=True) if n > 1)
+        return Count(self._new(), axis, at + self.row if axis == ROWS else self.key)
+
+    def _named_value(self, place: int, found: list[Statement], statement: Number | Count | Map) -> str:
         found.append(statement)
         self.known[place] = statement.name
         return statement.name
 
-    def _epilogue(self, row: Index) -> list[Statement]:
+    def _epilogue(self) -> list[Statement]:
         """What stands behind the loop, and what is stored."""
         made, found = self.made, list[Statement]()
         self.known = {}
@@ -375,9 +446,53 @@ class _Planner:
             name = self._value(found, place, axes)
             self._global(f"o{number}", type_, self._named(attrs.omap, axes))
             at = self._at(attrs.omap, shape)
-            placed = tuple(i + row if axis == ROWS else i for i, axis in zip(at, axes, strict=True))
+            placed = tuple(i + self.row if axis == ROWS else i for i, axis in zip(at, axes, strict=True))
             found.append(Store(name, f"o{number}", placed))
         return found
+
+
+def _places(made: AttentionBlock, given: Given, counters: tuple[str, ...], attrs: InIterAttrs) -> str:
+    """The axis whose places an operand numbers; "" if it does not."""
+    long = [dim for dim, extent in enumerate(made.block.tile_shape(attrs)) if extent > 1]
+    if attrs.arg not in given.places or len(long) != 1 or any(made.block.overhanging(attrs)):
+        return ""
+    cut = [counters[g] for g, dim in enumerate(attrs.imap) if dim == long[0] and made.block.grid[g] > 1]
+    if attrs.fmap == long[0]:
+        return "" if cut else KEYS
+    extent = made.block.tile_shape(attrs)[long[0]]
+    return ROWS if extent == made.rows and (cut == [ROWS] or (not cut and ROWS not in counters)) else ""
+
+
+def _mask(made: AttentionBlock) -> int | None:
+    """The node that leaves scores out by minus infinity, where all exponentials are of what it chooses."""
+    nodes = made.written.nodes
+    choices = [i for i, node in enumerate(nodes) if isinstance(node.attrs, WhereAttrs) and not node.late]
+    chosen = [i for i in choices if (attrs := nodes[i].attrs) and isinstance(attrs, WhereAttrs) and attrs.infinite < 0]
+    if len(chosen) != 1 or len(made.tops) != 1 or nodes[made.tops[0]].inputs != (chosen[0],):
+        return None
+    for node in nodes:
+        if node.kind is OpKind.EXP and not node.late and made.tops[0] in nodes[node.inputs[0]].inputs:
+            if nodes[node.inputs[0]].inputs[0] != chosen[0]:
+                return None
+    return chosen[0]
+
+
+def _span(made: AttentionBlock, given: Given, counters: tuple[str, ...]) -> Span:
+    """The keys that rows need."""
+    mask = _mask(made)
+    rows = made.block.grid[counters.index(ROWS)] if ROWS in counters else 1
+    if mask is None:
+        return Span(0, made.block.loop, 0)
+
+    def leaf(node: int) -> Bounds | None:
+        attrs = made.written.nodes[node].attrs
+        assert isinstance(attrs, InIterAttrs)
+        axis = _places(made, given, counters, attrs)
+        if axis == ROWS:
+            return places(rows, made.rows, rows=True)
+        return places(made.block.loop, made.step, rows=False) if axis == KEYS else None
+
+    return span_of(bounds_of(made.written, made.written.nodes[mask].inputs[0], leaf), rows, made.block.loop)
 
 
 def _total(place: int) -> str:

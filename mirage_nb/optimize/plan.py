@@ -148,12 +148,12 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
     private: tiles may stay in the registers of threads or warps from one operator to the next; otherwise they pass
     through shared memory. Raises TargetError.
     """
-    literals = graph.uniform()
+    literals, places = graph.uniform(), numbered(graph)
     of_block = replace(options, library=0)
     kernels = tuple(
         plan_block(
             op.body, target, of_block, {i: literals[v] for i, v in enumerate(op.inputs) if v in literals}, private,
-            tuple(graph.types[v] for v in values),
+            tuple(graph.types[v] for v in values), frozenset(i for i, v in enumerate(op.inputs) if v in places),
         )
         if isinstance(op.body, BlockGraph)
         else None
@@ -165,6 +165,16 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
     left_out = frozenset(n for n, (_, values) in enumerate(graph.definitions()) if library and values[0] not in needs)
     device = plan_device(graph, library, left_out)
     return Plan(graph, kernels, overlaps(graph, target, bulk, options), *device, library, left_out)
+
+
+def numbered(graph: KernelGraph) -> frozenset[int]:
+    """The values whose elements are 0, 1, ... along their one long dimension."""
+    found: set[int] = set()
+    for op, values in graph.definitions():
+        if op.kind is OpKind.ARANGE or (op.kind is OpKind.RESHAPE and op.inputs[0] in found):
+            if sum(extent > 1 for extent in graph.types[values[0]].shape) <= 1:
+                found.add(values[0])
+    return frozenset(found)
 
 
 def plan_device(
@@ -230,13 +240,15 @@ def plan_block(
     literals: Mapping[int, Fraction] | None = None,
     private: bool = True,
     outputs: tuple[TensorType, ...] = (),
+    places: frozenset[int] = frozenset(),
 ) -> BlockPlan:
     """Plan one block graph whose chains are as they shall be; the ring gets shallower until it fits. `literals`:
     operands that are one number; `private`: see `plan_chains`; `outputs`: the types of its outputs, if they are not
-    those of the block graph. Raises TargetError."""
+    those of the block graph; `places`: operands that number the places of an axis. Raises TargetError."""
     literal_args = frozenset(literals or ())
     if options.specialised and private:
-        program = _program(block, target, Given(outputs or block.output_types, literals or {}, options.precision))
+        given = Given(outputs or block.output_types, literals or {}, options.precision, places)
+        program = _program(block, target, given)
         if program is not None:
             return _plan_program(block, program, options)
     options = replace(options, specialised=False)

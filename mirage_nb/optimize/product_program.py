@@ -58,12 +58,13 @@ Parts = Mapping[str, Index]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a block graph does not say of itself: the types of its outputs, operands that are one number; and how
-    products of f32 are to be computed."""
+    """What a block graph does not say of itself: the types of its outputs, operands that are one number; how
+    products of f32 are to be computed; operands that number the places of an axis."""
 
     outputs: tuple[TensorType, ...]
     numbers: Mapping[int, Fraction]
     precision: str = "f32"
+    places: frozenset[int] = frozenset()
 
 
 def product_program(made: ProductBlock, target: Target, given: Given) -> Program | None:

@@ -9,6 +9,7 @@ is summed is summed once, and the starts of what is stored along an axis, with a
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from mirage_nb.tile.program import (
     Await,
     Clear,
     Copy,
+    Count,
     Index,
     Loop,
     Map,
@@ -34,6 +36,7 @@ from mirage_nb.tile.program import (
     Release,
     Role,
     Set,
+    Skip,
     Statement,
     Store,
     Turn,
@@ -72,12 +75,27 @@ def follow(program: Program) -> tuple[str, ...]:
     found: dict[str, None] = dict.fromkeys(_shape(program))
     if found:
         return tuple(found)
+    walks = [s for _, code in program.code for s in code if isinstance(s, Walk)]
+    loops = [s for _, code in program.code for s in flat(code) if isinstance(s, Loop)]
+    deciding = {name for loop in loops for name, _ in loop.more.terms}
+    ranges = [[(name, n) for n in range(count)] for name, count in dict(walks[0].counters if walks else ()).items()
+              if name in deciding]  # fmt: skip
+    for point in itertools.product(*ranges):  # what decides how often loops run is not left open
+        found |= dict.fromkeys(_point(program, dict(point)))
+        if len(found) >= MOST:
+            break
+    return tuple(found)
+
+
+def _point(program: Program, bound: dict[str, int]) -> tuple[str, ...]:
+    """The findings at points of the walk whose counters have these values, where any are given."""
+    found: dict[str, None] = {}
     rings = {p.name: _Ring(p.stages, frozenset(p.tiles)) for p in program.pipelines}
     for name, statements in program.code:
         for statement in flat(statements):
             if isinstance(statement, Await):
                 rings[statement.pipeline].given[name] = 0
-    followed = [_Role(program, role, rings) for role in program.roles]
+    followed = [_Role(program, role, rings, bound) for role in program.roles]
     going = [(role, role.run()) for role in followed]
     while going and len(found) < MOST:
         before = [role.steps for role in followed]
@@ -125,7 +143,8 @@ def _shape(program: Program) -> Iterator[str]:
     for role, statements in program.code:
         inside = tuple(flat(statements))
         used = {name for s in inside for name in _used(s)}
-        for name, count in Counter(s.name for s in inside if isinstance(s, Number | Read | Map | Reduce)).items():
+        made = [s.name for s in inside if isinstance(s, Number | Read | Count | Map | Reduce)]
+        for name, count in Counter(made).items():
             if name not in used or count > 1:
                 yield f"{role}: {name} is computed {count} times, and {'' if name in used else 'not '}used"
     for name in program.outputs:
@@ -155,7 +174,7 @@ def _bodies(role: str, statements: tuple[Statement, ...], running: set[str]) -> 
             names = {name for name, _ in statement.counters}
         elif isinstance(statement, Loop):
             names = {statement.counter}
-            if statement.count < 1:
+            if statement.count < 1 and not statement.more.terms:
                 yield f"{role}: loop of {statement.count}"
             awaited = sorted(s.pipeline for s in statement.body if isinstance(s, Await))
             released = sorted(s.pipeline for s in statement.body if isinstance(s, Release))
@@ -171,9 +190,10 @@ def _bodies(role: str, statements: tuple[Statement, ...], running: set[str]) -> 
 class _Role:
     """Follows one role. steps: statements that it has done."""
 
-    def __init__(self, program: Program, role: Role, rings: dict[str, _Ring]) -> None:
+    def __init__(self, program: Program, role: Role, rings: dict[str, _Ring], bound: dict[str, int]) -> None:
         self.program, self.role, self.rings = program, role, rings
         self.places = Places(program, role.name, {PART: role.parts} if role.parts > 1 else {})
+        self.places.bound |= bound
         self.flight = Flight(program)
         self.tiles: dict[str, Held] = {}
         self.values: dict[str, Held] = {}
@@ -206,12 +226,14 @@ class _Role:
                 case Walk(counters, _, body):
                     self.places.counters |= dict(counters)
                     yield from self._body(body)
-                case Loop(counter, count, body):
-                    known = set(self.values)
-                    for number in range(count):
+                case Loop(counter, count, body, more):
+                    known, times = set(self.values), count + self.places.index(more).const
+                    if times < 0:
+                        yield f"loop of {times}"
+                    for number in range(times):
                         self.places.bound[counter] = number
                         yield from self._body(body)
-                    del self.places.bound[counter]
+                    self.places.bound.pop(counter, None)
                     self.values = {name: value for name, value in self.values.items() if name in known}
                 case Acquire(name):
                     if name in self.taken:
@@ -239,13 +261,15 @@ class _Role:
                 yield from self._product(statement)
             case Turn() | Yield():
                 yield from self._turn(isinstance(statement, Turn))
+            case Skip(axis, start):
+                self.places.ends[axis] = self.places.index(start)
             case Clear(name):
                 yield from self._changed(name, Held())
             case Set(name, value):
                 yield from self._set(name, value)
             case Store():
                 yield from self._store(statement)
-            case Number() | Read() | Map() | Reduce():
+            case Number() | Read() | Count() | Map() | Reduce():
                 yield from self._value(statement)
             case _:
                 yield f"{type(statement).__name__} may not stand here"
@@ -323,10 +347,12 @@ class _Role:
         folded[key] = folded.get(key, frozenset()) | {(summed, depth)}
         self.tiles[product.result] = replace(total, at=at, folded=folded, version=total.version + 1)
 
-    def _value(self, statement: Number | Read | Map | Reduce) -> Iterator[str]:
+    def _value(self, statement: Number | Read | Count | Map | Reduce) -> Iterator[str]:
         match statement:
             case Number(name):
                 self.values[name] = Held()
+            case Count(name, axis, at):
+                self.values[name] = Held({axis: self.places.index(at)}, axes=(axis,))
             case Read(name, source, at):
                 tile = self.places.tensor(source)
                 if tile is None or source in self.program.outputs:

@@ -42,6 +42,8 @@ class Places:
     def __init__(self, program: Program, role: str, counters: dict[str, int]) -> None:
         self.program, self.role, self.counters = program, role, counters
         self.bound: dict[str, int] = {}
+        self.ends: dict[str, Index] = {}
+        """Where axes end at this point that are not summed as a whole."""
 
     def index(self, index: Index) -> Index:
         """With the counters of loops replaced by what they are."""
@@ -75,6 +77,8 @@ class Places:
     def whole(self, axis: str, what: str, parts: Parts) -> Iterator[str]:
         """Whether parts are all of the axis, or of the part of it that counters choose."""
         extent, end, last = self.program.extents[axis], 0, 0
+        if axis in self.ends:
+            extent = min(extent, self.ends[axis].const)
         terms = {start.terms for start, _ in parts}
         for start, length in sorted(parts, key=lambda part: part[0].const):
             if start.const != end or len(terms) > 1:
@@ -121,7 +125,7 @@ class Places:
 
     def _covers(self, axis: str, extent: int, index: Index, size: int) -> Iterator[str]:
         """Whether the tiles of all counters lie behind each other, from the first element to the last."""
-        last = 0
+        last, index = 0, self._forward(index)
         for name, factor in sorted(index.terms, key=lambda term: term[1]):
             if factor != size:
                 yield f"tiles along {axis} are {factor} apart, and {size} long"
@@ -130,6 +134,11 @@ class Places:
             size *= self.counters.get(name, 1)
         if index.const or size < extent or last >= extent:
             yield f"{size} of {extent} elements along {axis} are stored, from {index.const} on"
+
+    def _forward(self, index: Index) -> Index:
+        """The same places, with counters that run the other way."""
+        turned = sum(factor * (self.counters.get(name, 1) - 1) for name, factor in index.terms if factor < 0)
+        return Index(tuple((name, abs(factor)) for name, factor in index.terms), index.const + turned)
 
     def bounds(self, tile: Tile, at: tuple[Index, ...], box: dict[str, int], *, engine: bool) -> Iterator[str]:
         """Whether every box begins inside the tensor; one that ends beyond it is cut off there."""
@@ -142,7 +151,8 @@ class Places:
             if unknown:
                 yield f"{tile.name}: {', '.join(unknown)} does not run here"
                 continue
-            if index.const < 0 or any(factor < 0 for _, factor in index.terms):
+            index = self._forward(index)
+            if index.const < 0:
                 yield f"{tile.name}: an index before its first element"
             last = index.const + sum(factor * (self.counters[name] - 1) for name, factor in index.terms)
             if last >= extent:

@@ -147,11 +147,12 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The body for counter = 0, 1, ..., count - 1."""
+    """The body for counter = 0, 1, ..., count - 1; `more` of them, which counters of the walk decide."""
 
     counter: str
     count: int
     body: tuple[Statement, ...]
+    more: Index = Index()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +228,23 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """A value that is the place of every element along an axis: at, at + 1, and so on."""
+
+    name: str
+    axis: str
+    at: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Of an axis that is summed, what lies from here on adds nothing at this point of the walk."""
+
+    axis: str
+    start: Index
+
+
+@dataclass(frozen=True, slots=True)
 class Map:
     """An elementwise operator on values and register tiles, which broadcast along their axes."""
 
@@ -275,8 +293,8 @@ class Store:
 
 
 Statement: TypeAlias = (
-    Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Map | Reduce | Set | Store
-    | Turn | Yield
+    Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Count | Map | Reduce | Set
+    | Store | Skip | Turn | Yield
 )  # fmt: skip
 
 

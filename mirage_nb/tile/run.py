@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import GraphError
-from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, OpKind
+from mirage_nb.ir import AccumKind, ArangeAttrs, ConstAttrs, DimAttrs, OpKind
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
@@ -30,6 +30,7 @@ from mirage_nb.tile.program import (
     Await,
     Clear,
     Copy,
+    Count,
     Index,
     Loop,
     Map,
@@ -42,6 +43,7 @@ from mirage_nb.tile.program import (
     Release,
     Role,
     Set,
+    Skip,
     Statement,
     Store,
     Tile,
@@ -229,8 +231,8 @@ class _Block(Generic[T]):
                         if place % self.program.blocks == self.number:
                             thread.counters |= at
                             yield from self._body(thread, statement.body)
-                case Loop(counter, count, body):
-                    for number in range(count):
+                case Loop(counter, count, body, more):
+                    for number in range(count + self._at(more, thread)):
                         thread.counters[counter] = number
                         yield from self._body(thread, body)
                 case Acquire(name):
@@ -269,10 +271,21 @@ class _Block(Generic[T]):
                 thread.values[name] = self.algebra.apply(kind, [self._operand(thread, operand)], DimAttrs(dim), 0)
             case Set(result, value):
                 thread.sums[result] = (self._operand(thread, value),)
-            case Turn() | Yield():
+            case Count(name, axis, at):
+                thread.values[name] = self._count(axis, self._at(at, thread))
+            case Turn() | Yield() | Skip():
                 pass  # blocks run one role after the other as far as each can go: turns change nothing
             case Store():
                 self._store(thread, statement)
+
+    def _count(self, axis: str, first: int) -> T:
+        """first, first + 1, ... along an axis, as far as register tiles reach."""
+        held = [t for t in self.program.tiles if t.place is Place.REGISTER and axis in t.axes]
+        length, rows = held[0].shape[held[0].axes.index(axis)], held[0].axes[0] == axis
+        places = self.algebra.apply(OpKind.ARANGE, (), ArangeAttrs(length), 0)
+        start = self.algebra.apply(OpKind.CONST, (), ConstAttrs(Fraction(first)), 0)
+        moved = self.algebra.apply(OpKind.ADD, (places, start), None, 0)
+        return self.algebra.view(moved, lambda array: array.reshape((length, 1) if rows else (1, length)))
 
     def _axes(self, name: str) -> tuple[str, ...]:
         """The axes of a value's dimensions: rows that were reduced keep one of one element."""

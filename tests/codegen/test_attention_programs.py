@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from mirage_nb.codegen import emit
-from mirage_nb.ir import AccumKind, DType, KernelGraph, OpKind
+from mirage_nb.ir import AccumKind, ApplyAttrs, ArangeAttrs, DType, Input, KernelGraph, Op, OpKind, WhereAttrs
 from mirage_nb.optimize import plan
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.targets import TARGETS
@@ -41,6 +41,33 @@ def chained(
     result = b.accum(b.op(OpKind.MATMUL, weights, v), *top, kind=kind)
     b.save(b.op(OpKind.DIV, result, sums), (0, 1))
     return one_kernel("Q K V", b)
+
+
+def masked(
+    rows: int = 64, keys: int = 64, d: int = 64, *, tiles: int = 3, heads: int = 1, window: int = 0,
+    dtype: DType = DType.F16,
+) -> KernelGraph:  # fmt: skip
+    """Causal attention, by places of rows and keys; of the last `window` keys only, if given."""
+    t = keys * tiles
+    shape = tensor((heads, t, d), dtype)
+    graph = KernelGraph.start(*(Input(name, shape) for name in "QKV"))
+    graph = graph.append(Op(OpKind.ARANGE, (), ArangeAttrs(t)))
+    b = Block((graph.types[3], shape, shape, shape), (heads, t // rows), tiles)
+    row, key = b.reshape(b.read(0, (None, 0)), rows, 1), b.read(0, (None, None), 0)
+    q, k, v = b.read(1, (0, 1)), b.read(2, (0, None), 1), b.read(3, (0, None), 1)
+    scores = b.op(OpKind.MUL, b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1)), b.const(Fraction(1, 8)))
+    apart = b.op(OpKind.SUB, row, key)
+    mask = b.op(OpKind.APPLY, apart, attrs=ApplyAttrs("compared", "step(x)"))
+    if window:
+        within = b.op(OpKind.SUB, b.const(Fraction(window)), apart)
+        mask = b.op(OpKind.MUL, mask, b.op(OpKind.APPLY, within, attrs=ApplyAttrs("compared", "1 - step(-x)")))
+    scores = b.op(OpKind.WHERE, mask, scores, attrs=WhereAttrs(infinite=-1))
+    top = b.max(scores, 2)
+    weights = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
+    sums = b.accum(b.sum(weights, 2), top, kind=AccumKind.RESCALE)
+    result = b.accum(b.op(OpKind.MATMUL, weights, v), top, kind=AccumKind.RESCALE)
+    b.save(b.op(OpKind.DIV, result, sums), (0, 1))
+    return graph.append(Op(OpKind.GRAPH, (3, 0, 1, 2), body=b.graph)).returning((4,))
 
 
 def grouped(rows: int = 64, keys: int = 64, d: int = 64, loop: int = 2) -> KernelGraph:

@@ -1,0 +1,113 @@
+"""Masks of places, seen tile by tile: which keys a block's rows need, and of which tiles a mask leaves elements out.
+
+In: a mask as nodes over numbered places of rows and keys, and how long tiles are. Out: a `Span`, which says for every
+tile of rows how many tiles of keys it needs, from the first one on, and how many of the last of these are masked at
+all. Invariant: what is left out is wholly masked, what is not evaluated wholly kept; the bounds of a mask over a tile
+come from the bounds of what it is computed of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.ir import ApplyAttrs, ConstAttrs, OpKind, formula
+from mirage_nb.optimize.written_out import WrittenOut
+
+Array = NDArray[np.float64]
+Bounds = tuple[Array, Array]
+"""The least and the largest value in every tile of rows and keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tiles of keys that the tile r of rows needs: slope * r + base of them, of which the last `masked` are masked."""
+
+    slope: int
+    base: int
+    masked: int
+
+
+def _add(x: Bounds, y: Bounds) -> Bounds:
+    return x[0] + y[0], x[1] + y[1]
+
+
+def _negate(x: Bounds) -> Bounds:
+    return -x[1], -x[0]
+
+
+def _subtract(x: Bounds, y: Bounds) -> Bounds:
+    return _add(x, _negate(y))
+
+
+def _multiply(x: Bounds, y: Bounds) -> Bounds:
+    products = [a * b for a in x for b in y]
+    return np.minimum.reduce(products), np.maximum.reduce(products)
+
+
+def _monotone(function: Callable[..., Array]) -> Callable[..., Bounds]:
+    return lambda *operands: (function(*(x[0] for x in operands)), function(*(x[1] for x in operands)))
+
+
+_SCALARS: Mapping[str, Callable[..., Any]] = {
+    "add": _add, "sub": _subtract, "mul": _multiply, "neg": _negate, "floor": _monotone(np.floor),
+    "step": _monotone(lambda x: np.where(x >= 0, 1.0, 0.0)), "minimum": _monotone(np.minimum),
+    "maximum": _monotone(np.maximum),
+}  # fmt: skip
+_OPERATORS: Mapping[OpKind, Callable[..., Bounds]] = {
+    OpKind.ADD: _add, OpKind.SUB: _subtract, OpKind.MUL: _multiply, OpKind.MAXIMUM: _monotone(np.maximum),
+    OpKind.RESHAPE: lambda x: x, OpKind.CAST: lambda x: x, OpKind.SQR: lambda x: _multiply(x, x),
+}  # fmt: skip
+
+
+def bounds_of(written: WrittenOut, node: int, leaf: Callable[[int], Bounds | None]) -> Bounds | None:
+    """The bounds of a node in every tile; None where nothing is known. leaf: those of what is read."""
+    made = written.nodes[node]
+    if isinstance(made.attrs, ConstAttrs):
+        return _constant(made.attrs.value)
+    if made.kind is OpKind.IN_ITER:
+        return leaf(node)
+    operands = [bounds_of(written, operand, leaf) for operand in made.inputs]
+    known = [operand for operand in operands if operand is not None]
+    if len(known) < len(operands):
+        return None
+    if isinstance(made.attrs, ApplyAttrs):
+        try:
+            found: Bounds = formula.fold(formula.read(made.attrs.formula), known[0], _constant, _SCALARS)
+        except KeyError:  # a primitive of which nothing is known
+            return None
+        return found
+    rule = _OPERATORS.get(made.kind)
+    return rule(*known) if rule is not None else None
+
+
+def _constant(value: Fraction) -> Bounds:
+    return np.array(float(value)), np.array(float(value))
+
+
+def places(tiles: int, length: int, *, rows: bool) -> Bounds:
+    """The places along rows or keys, of so many tiles of this length."""
+    first = np.arange(tiles, dtype=np.float64) * length
+    first = first[:, None] if rows else first[None, :]
+    return first, first + length - 1
+
+
+def span_of(bounds: Bounds | None, rows: int, keys: int) -> Span:
+    """What a mask over tiles of rows and keys needs: all of it where that is not known, or follows no line."""
+    whole = Span(0, keys, keys)
+    if bounds is None:
+        return whole
+    low, high = (np.broadcast_to(side, (rows, keys)) for side in bounds)
+    needed, masked = ~((low == 0) & (high == 0)), ~((low > 0) | (high < 0))
+    ends = keys - np.argmax(needed[:, ::-1], axis=1)
+    firsts = np.where(masked.any(axis=1), np.argmax(masked, axis=1), ends)
+    slope, most = int(ends[1] - ends[0]) if rows > 1 else 0, int((ends - firsts).max())
+    straight = slope >= 0 and bool((ends == ends[0] + slope * np.arange(rows)).all())
+    if not needed.any(axis=1).all() or not straight or most > ends.min():
+        return whole
+    return Span(slope, int(ends[0]), max(most, 0))
