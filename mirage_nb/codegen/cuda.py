@@ -76,7 +76,24 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
         for value, offset in zip(plan.temporaries, plan.workspace.offsets, strict=True)
     )
     said = as_planned(options, plan)
-    return Emitted(graph, said, "\n".join(parts), tuple(launches), temporaries, plan.workspace.peak, aliases)
+    needed = _needed(graph, launches, aliases)
+    return Emitted(graph, said, "\n".join(parts), needed, temporaries, plan.workspace.peak, aliases)
+
+
+def _needed(
+    graph: KernelGraph, launches: list[Launch | LibraryCall], aliases: tuple[tuple[int, int], ...]
+) -> tuple[Launch | LibraryCall, ...]:
+    """All launches but those that number places which no other one reads: kernels may count themselves."""
+    read = set(graph.outputs)
+    for launch in launches:
+        read |= {*launch.inputs} if isinstance(launch, LibraryCall) else {arg.value for arg in launch.args}
+    for view, original in aliases:
+        read |= {original} if view in read else set()
+    return tuple(
+        launch
+        for launch in launches
+        if not isinstance(launch, LibraryCall) or launch.op.kind is not OpKind.ARANGE or launch.output in read
+    )
 
 
 def _views(
