@@ -29,13 +29,16 @@ _FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The steps that read queries, keys and values, the first product, and the axis that it sums."""
+    """The steps that read queries, keys and values, the first product, and the axis that it sums; those that read
+    numbered places; whether scores are masked."""
 
     queries: int
     keys: int
     values: int
     scores: int
     summed: int
+    places: tuple[int, ...]
+    masked: bool
 
 
 @lru_cache(maxsize=1024)
@@ -51,7 +54,8 @@ def chain_of(kernel: KernelStructure) -> Chain | None:
     queries, keys = sorted(steps[first].reads, key=lambda i: bool(steps[i].type[loop] & ITER))
     weights, values = sorted(steps[second].reads, key=lambda i: i in inputs)
     read = (queries, keys, values)
-    if inputs != {*read} or steps[second].operator.axis != loop or weights in inputs:
+    places = {i for i in inputs - {*read} if _places(steps[i].type)}
+    if inputs != {*read, *places} or steps[second].operator.axis != loop or weights in inputs:
         return None
     if [bool(steps[i].type[loop] & ITER) for i in read] != [False, True, True]:
         return None
@@ -67,7 +71,13 @@ def chain_of(kernel: KernelStructure) -> Chain | None:
                 return None
         elif kind not in ELEMENTWISE:
             return None
-    return Chain(queries, keys, values, first, steps[first].operator.axis)
+    masked = any(s.operator.kind is OpKind.WHERE for s in steps)
+    return Chain(queries, keys, values, first, steps[first].operator.axis, tuple(places), masked)
+
+
+def _places(type_: Type) -> bool:
+    """Whether an input has a single axis, as numbered places have."""
+    return sum(bool(code & TILE) for code in type_) == 1
 
 
 def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
@@ -100,7 +110,11 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     if not able.any():
         return None
     stages = rules.chained_stages(rows, keys, depth, columns, target.shared_per_block)
-    return _timed(tiles, target, constants, able, (rows, keys, depth, columns), stages, device)
+    # Of keys that rows see only up to themselves, they need one half, and those beside them.
+    all_keys = tiles.sizes.loop
+    halved = np.minimum(all_keys, (all_keys + rows / keys) / 2)
+    iterations = halved if chain.masked and chain.places else all_keys
+    return _timed(tiles, target, constants, able, (rows, keys, depth, columns), stages, iterations, device)
 
 
 def with_roles(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
@@ -152,7 +166,7 @@ def _inside(type_: Type, axis: int) -> int:
 
 def _timed(
     tiles: Tiles, target: Target, constants: Constants, able: Truths, extents: tuple[Numbers, ...], stages: Numbers,
-    device: Numbers,
+    iterations: Numbers, device: Numbers,
 ) -> Specialised:  # fmt: skip
     """What it takes; extents: rows and keys of a tile, summed elements, columns."""
     rows, keys, depth, columns = extents
@@ -162,10 +176,10 @@ def _timed(
     exponentials = rows * keys / constants.exponentials_us
     copied = 2 * keys * (depth + columns) / constants.stream_bytes_us
     longest = np.maximum(np.maximum(products, exponentials), copied) + constants.chained_step_us
-    looped = turns * (tiles.sizes.loop * longest + constants.chained_point_us)
+    looped = turns * (iterations * longest + constants.chained_point_us)
     moved = device / (target.device_bandwidth * 1e3)
     us = constants.latency_us + np.maximum(looped, moved)
-    steps, values = turns * tiles.sizes.loop, turns * constants.chained_point_us
+    steps, values = turns * iterations, turns * constants.chained_point_us
     memory = 2 * (rows * depth + stages * keys * (depth + columns))
     return Specialised(
         able, rules.parts(rows), us, turns, steps * np.maximum(products, exponentials), steps * copied, values, moved,
