@@ -24,6 +24,7 @@ from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 from mirage_nb.tile import rules
 
+ELEMENT_BYTES = 2
 _FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
 
 
@@ -83,11 +84,14 @@ def _places(type_: Type) -> bool:
 def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
     """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
     chain = chain_of(tiles.kernel)
-    if chain is None or target.capability != rules.CAPABILITY or tiles.width != 2:
+    if chain is None or target.capability != rules.CAPABILITY:
+        return None
+    types = {_dtype(tiles, i) for i in (chain.queries, chain.keys, chain.values)}
+    if len(types) > 1 or not types <= {DType.F16, DType.BF16}:
         return None
     if any(tiles.made.wide[i] or tiles.made.partial[i] for i in (chain.queries, chain.keys, chain.values)):
         return None
-    if chain.summed in tiles.kernel.grid or not (_rescaled(tiles.kernel) or _wide_exponents(tiles)):
+    if chain.summed in tiles.kernel.grid or not (_rescaled(tiles.kernel) or types == {DType.BF16}):
         return None
     loop = tiles.kernel.loop
     assert loop is not None
@@ -127,9 +131,12 @@ def _rescaled(kernel: KernelStructure) -> bool:
     return any(step.operator.accum is AccumKind.RESCALE for step in kernel.steps)
 
 
-def _wide_exponents(tiles: Tiles) -> bool:
-    """Whether the elements hold exponentials that nothing holds up."""
-    return all(i.type.dtype is DType.BF16 for i in tiles.prepared.graph.inputs)
+def _dtype(tiles: Tiles, index: int) -> DType | None:
+    """The element type of an input of the program; None of what an earlier kernel left."""
+    source = tiles.steps[index].source
+    assert source is not None
+    prepared = tiles.prepared
+    return prepared.graph.types[prepared.tensors[source.index].input].dtype if source.kernel is None else None
 
 
 def _matrix(tiles: Tiles, index: int, summed: int, shared: list[int]) -> tuple[Truths, Numbers] | None:
@@ -155,7 +162,7 @@ def _matrix(tiles: Tiles, index: int, summed: int, shared: list[int]) -> tuple[T
         if axis != summed and axis in shared:
             fits &= extent(axis) == 1
     last = axes[-1]
-    if sizes.extents[last] * tiles.width % rules.CHUNK_BYTES:
+    if sizes.extents[last] * ELEMENT_BYTES % rules.CHUNK_BYTES:
         return None
     return fits & (length == longest) & (np.mod(extent(last), rules.STEP) == 0), length
 
