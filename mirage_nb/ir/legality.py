@@ -16,7 +16,7 @@ from dataclasses import replace
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.ir.dtypes import MemSpace, TensorType
 from mirage_nb.ir.graph import BlockGraph, Graph, KernelGraph, Op, ThreadGraph, result_count
-from mirage_nb.ir.ops import OPS, AccumAttrs, AccumKind, InIterAttrs, OpKind
+from mirage_nb.ir.ops import OPS, AccumAttrs, AccumKind, InIterAttrs, OpKind, Trait
 from mirage_nb.targets import Target
 
 REGISTER_BYTES = 4
@@ -57,10 +57,16 @@ def peak_shared_bytes(graph: BlockGraph) -> int:
     """Bytes of the shared tensors alive at once, each from its operator to its last reader.
 
     What the loop body makes lives on within its iteration; accumulators live from the start of the loop;
-    views and savers take nothing. A plan may need more (stages of a ring) or less (values in registers).
+    views and savers take nothing, nor does what an elementwise operator makes for one other: it is a thread graph's,
+    which has it in registers (paper section 2). A plan may need more (stages of a ring) or less (values in registers).
     """
     last = _last_use(graph)
-    size = [_stored_bytes(op, t) for op, values in graph.definitions() for t in (graph.types[v] for v in values)]
+    passed = _passed_on(graph)
+    size = [
+        0 if value in passed else _stored_bytes(op, graph.types[value])
+        for op, values in graph.definitions()
+        for value in values
+    ]
     born = [
         0 if op.kind is OpKind.ACCUM else number
         for number, (op, values) in enumerate(graph.definitions())
@@ -89,6 +95,24 @@ def _last_use(graph: BlockGraph) -> list[int]:
 
 def _is_view(op: Op) -> bool:
     return op.kind in (OpKind.RESHAPE, OpKind.TRANSPOSE)
+
+
+def _passed_on(graph: BlockGraph) -> frozenset[int]:
+    """Values that an elementwise operator makes for a single one, views between them included."""
+    uses, made = graph.uses(), [values for _, values in graph.definitions()]
+    found: set[int] = set()
+    for op, values in graph.definitions():
+        value = values[0] if len(values) == 1 and _elementwise(op) else None
+        while value is not None and len(uses[value]) == 1:
+            (reader,) = uses[value]
+            if _elementwise(graph.ops[reader]):
+                found.add(values[0])
+            value = made[reader][0] if _is_view(graph.ops[reader]) else None
+    return frozenset(found)
+
+
+def _elementwise(op: Op) -> bool:
+    return Trait.ELEMENTWISE in OPS[op.kind].traits
 
 
 def _stored_bytes(op: Op, t: TensorType) -> int:

@@ -8,12 +8,12 @@ from fractions import Fraction
 
 import pytest
 
-from mirage_nb.codegen import emit
+from mirage_nb.codegen import Launch, emit
 from mirage_nb.ir import AccumKind, ApplyAttrs, ArangeAttrs, DType, Input, KernelGraph, Op, OpKind, WhereAttrs
 from mirage_nb.optimize import plan
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Program
+from mirage_nb.tile.program import Loop, Program, flat
 from tests.codegen.mugraphs import attention, split_safe_attention
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.mugraphs import Block, one_kernel, tensor
@@ -88,15 +88,15 @@ NAMED: dict[str, KernelGraph] = {
     "64 x 64 x 128, bf16, sums behind the loop": chained(64, 64, 128, dtype=DType.BF16, late=True),
     "192 x 64, keys turned, wider values": chained(192, 64, turned=True, columns=128, row_blocks=1, heads=1),
     "heads between rows and columns": grouped(),
+    "causal, 64 x 64": masked(),
+    "causal, 128 x 64, the last 70 keys": masked(128, 64, tiles=4, heads=2, window=70, dtype=DType.BF16),
     "64 x 64, no maximum, one iteration": chained(64, 64, safe=False, dtype=DType.BF16, loop=1, row_blocks=3),
 }
 
 
 def planned(graph: KernelGraph) -> Program | None:
     """The tile program of a muGraph's kernel."""
-    block = plan(graph, FEW).kernels[0]
-    assert block is not None
-    return block.program
+    return next(block for block in plan(graph, FEW).kernels if block is not None).program
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -110,8 +110,19 @@ def test_named(name: str) -> None:
             assert error < TOLERANCE[type_.dtype], how
 
 
+def test_places_are_not_stored_where_kernels_count() -> None:
+    """One launch, whose blocks are as many as there are points: those with most keys begin."""
+    graph = masked(rows=64, tiles=3, heads=2)
+    program = planned(graph)
+    assert program is not None and program.blocks == 6
+    assert [type(launch) for launch in emit(graph, FEW).launches] == [Launch]
+    loops = [s for s in flat(program.statements("load")) if isinstance(s, Loop)]
+    assert [(loop.count, loop.more.terms) for loop in loops] == [(3, (("m", -1),))]
+
+
 @pytest.mark.parametrize("graph", [
-    chained(128, 128, 128, dtype=DType.BF16, loop=8), chained(192, 128, 64, loop=8), chained(128, 64, 256, loop=8),
+    chained(128, 128, 128, dtype=DType.BF16, loop=8), masked(128, 128, 128, tiles=8), chained(192, 128, 64, loop=8),
+    chained(128, 64, 256, loop=8),
 ])  # fmt: skip
 def test_no_spills_and_products_stay_asynchronous(graph: KernelGraph) -> None:
     cubin = compile_cubin(emit(graph, H200).source, "sm_90a")

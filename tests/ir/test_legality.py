@@ -250,9 +250,23 @@ def test_shared_memory_is_counted_by_live_intervals() -> None:
     b = k.block((0,), (1,))
     x = b.read(0, (None,))
     for _ in range(5):
-        x = b.op(OpKind.SQR, x)  # operand and result alive, nothing else
+        x = b.op(OpKind.MATMUL, x, x)  # operand and result alive, nothing else
     b.save(b.op(OpKind.RESHAPE, x, attrs=ReshapeAttrs((4096,))), (None,))
     assert peak_shared_bytes(b.graph) == 2 * 64 * 64 * 2
+
+
+@pytest.mark.parametrize(("twice", "tiles"), [(False, 1), (True, 2)])
+def test_what_one_elementwise_operator_makes_for_another_takes_no_shared_memory(twice: bool, tiles: int) -> None:
+    """It is in registers; what two of them read is not."""
+    k = Kernel(X=(64, 64))
+    b = k.block((0,), (1,))
+    x = b.read(0, (None,))
+    first = b.op(OpKind.SQR, x)
+    flat = b.op(OpKind.EXP, b.op(OpKind.RESHAPE, first, attrs=ReshapeAttrs((4096,))))
+    if twice:
+        flat = b.op(OpKind.ADD, flat, b.op(OpKind.RESHAPE, first, attrs=ReshapeAttrs((4096,))))
+    b.save(flat, (None,))
+    assert peak_shared_bytes(b.graph) == tiles * 64 * 64 * 2
 
 
 def test_accumulators_live_through_the_loop() -> None:

@@ -17,7 +17,7 @@ from mirage_nb.errors import FormatError, GraphError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.runtime.compile import DEVICE_FOLDER
 from mirage_nb.targets import TARGETS
@@ -33,7 +33,7 @@ from tests.codegen.test_specialised import NAMED as PRODUCTS
 from tests.tile.mutants import mutants
 
 NAMED = PRODUCTS | CHAINED
-CHANGED = (*PRODUCTS, "128 x 64, three iterations", "64 x 64, no maximum, one iteration")
+CHANGED = (*PRODUCTS, "128 x 64, three iterations", "64 x 64, no maximum, one iteration", "causal, 64 x 64")
 """Those of which all mutants are looked at."""
 FLOATS = FloatAlgebra(np.dtype(float))
 LEAST_CAUGHT = 0.95
@@ -41,8 +41,8 @@ LEAST_CAUGHT = 0.95
 
 @cache
 def planned(name: str) -> tuple[BlockPlan, Program]:
-    block = plan(NAMED[name], FEW).kernels[0]
-    assert block is not None and block.program is not None
+    block = next(block for block in plan(NAMED[name], FEW).kernels if block is not None)
+    assert block.program is not None
     return block, block.program
 
 
@@ -51,7 +51,11 @@ def drawn(name: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """Operands, and what the block makes of them."""
     block, _ = planned(name)
     rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(t.shape) for t in block.block.args]
+    places = [t.dtype is DType.F32 and len(t.shape) == 1 for t in block.block.args]
+    arrays = [
+        np.arange(t.shape[0], dtype=float) if numbered else rng.standard_normal(t.shape)
+        for t, numbered in zip(block.block.args, places, strict=True)
+    ]
     return {f"x{i}": a for i, a in enumerate(arrays)}, evaluate_block(block.block, arrays)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths, data_of
+from mirage_nb.search.sizes.anatomy import ELEMENTWISE, WARPS, Numbers, Part, Truths, data_of
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
 from mirage_nb.targets import Target
 
@@ -56,26 +56,48 @@ def live(tiles: Tiles) -> Numbers:
     """Bytes of the tensors that are alive at once; accumulators live from the start."""
     end = len(tiles.steps)
     ends: list[list[int]] = [[] for _ in range(end + 1)]
-    last = list(range(end))
+    last, readers = list(range(end)), [0] * end
     for index, step in enumerate(tiles.steps):
         for read in step.reads:
             last[read] = index
+            readers[read] += 1
     for output in tiles.kernel.outputs:
         last[output] = end
+    widths = _widths(tiles)
     for value, until in enumerate(last):
-        if tiles.steps[value].operator.kind is not OpKind.CONST:
-            ends[until].append(value)
+        if tiles.steps[value].operator.kind is OpKind.CONST:
+            widths[value] = 0
+        elif until < end and readers[value] == 1:  # one elementwise operator makes it for another, in registers
+            kinds = {tiles.steps[place].operator.kind for place in (value, until)}
+            widths[value] *= not kinds <= ELEMENTWISE
+        ends[until].append(value)
     held = peak = np.zeros(tiles.shape)
     for index, step in enumerate(tiles.steps):
         if step.operator.kind is OpKind.ACCUM:
-            held = held + tiles.elements[index]
+            held = held + tiles.elements[index] * widths[index]
     for index, step in enumerate(tiles.steps):
-        if step.operator.kind not in (OpKind.ACCUM, OpKind.CONST):
-            held = held + tiles.elements[index]
+        if step.operator.kind is not OpKind.ACCUM:
+            held = held + tiles.elements[index] * widths[index]
             peak = np.maximum(peak, held)
         for value in ends[index]:
-            held = held - tiles.elements[value]
-    return peak * tiles.width
+            held = held - tiles.elements[value] * widths[value]
+    return peak
+
+
+def _widths(tiles: Tiles) -> list[int]:
+    """Bytes of an element of every step: those of the widest operand, or of what a condition chooses from."""
+    prepared, found = tiles.prepared, list[int]()
+    for step in tiles.steps:
+        if step.source is not None and step.source.kernel is None:
+            found.append(prepared.graph.types[prepared.tensors[step.source.index].input].dtype.size)
+        elif step.operator.kind is OpKind.WHERE:
+            found.append(found[step.reads[-1]])
+        elif step.source is not None or not step.reads:
+            found.append(tiles.width)
+        else:
+            read = [found[i] for i in step.reads if tiles.steps[i].operator.kind is not OpKind.CONST]
+            found.append(max(read, default=tiles.width))
+    return found
 
 
 def memory_beside(tiles: Tiles) -> tuple[Numbers, Numbers]:
