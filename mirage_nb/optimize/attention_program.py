@@ -24,10 +24,10 @@ from mirage_nb.ir import (
     OpKind,
     TensorType,
     Trait,
-    WhereAttrs,
 )
 from mirage_nb.optimize.attention import KEYS, AttentionBlock, matrix_axes
-from mirage_nb.optimize.mask import Bounds, Span, bounds_of, places, span_of
+from mirage_nb.optimize.attention_mask import mask_of, places_of, span_needed
+from mirage_nb.optimize.mask import Span
 from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, reshaped
 from mirage_nb.optimize.product_program import LEADING, Given
 from mirage_nb.targets import Target
@@ -143,8 +143,8 @@ class _Planner:
     chosen: bool = False
 
     def __post_init__(self) -> None:
-        self.mask = _mask(self.made)
-        self.span = _span(self.made, self.given, self.counters)
+        self.mask = mask_of(self.made)
+        self.span = span_needed(self.made, self.given, self.counters)
         self.row = counted(PART, HEIGHT) if TEAMS[self.made.rows].parts > 1 else Index()
 
     def program(self) -> Program:
@@ -422,7 +422,7 @@ class _Planner:
 
     def _count(self, attrs: InIterAttrs, axes: tuple[str, ...]) -> Count:
         """The places of rows or keys."""
-        axis = _places(self.made, self.given, self.counters, attrs)
+        axis = places_of(self.made, self.given, self.counters, attrs)
         if axis not in axes:
             raise _OtherBlock
         shape = self.made.block.tile_shape(attrs)
@@ -449,50 +449,6 @@ class _Planner:
             placed = tuple(i + self.row if axis == ROWS else i for i, axis in zip(at, axes, strict=True))
             found.append(Store(name, f"o{number}", placed))
         return found
-
-
-def _places(made: AttentionBlock, given: Given, counters: tuple[str, ...], attrs: InIterAttrs) -> str:
-    """The axis whose places an operand numbers; "" if it does not."""
-    long = [dim for dim, extent in enumerate(made.block.tile_shape(attrs)) if extent > 1]
-    if attrs.arg not in given.places or len(long) != 1 or any(made.block.overhanging(attrs)):
-        return ""
-    cut = [counters[g] for g, dim in enumerate(attrs.imap) if dim == long[0] and made.block.grid[g] > 1]
-    if attrs.fmap == long[0]:
-        return "" if cut else KEYS
-    extent = made.block.tile_shape(attrs)[long[0]]
-    return ROWS if extent == made.rows and (cut == [ROWS] or (not cut and ROWS not in counters)) else ""
-
-
-def _mask(made: AttentionBlock) -> int | None:
-    """The node that leaves scores out by minus infinity, where all exponentials are of what it chooses."""
-    nodes = made.written.nodes
-    choices = [i for i, node in enumerate(nodes) if isinstance(node.attrs, WhereAttrs) and not node.late]
-    chosen = [i for i in choices if (attrs := nodes[i].attrs) and isinstance(attrs, WhereAttrs) and attrs.infinite < 0]
-    if len(chosen) != 1 or len(made.tops) != 1 or nodes[made.tops[0]].inputs != (chosen[0],):
-        return None
-    for node in nodes:
-        if node.kind is OpKind.EXP and not node.late and made.tops[0] in nodes[node.inputs[0]].inputs:
-            if nodes[node.inputs[0]].inputs[0] != chosen[0]:
-                return None
-    return chosen[0]
-
-
-def _span(made: AttentionBlock, given: Given, counters: tuple[str, ...]) -> Span:
-    """The keys that rows need."""
-    mask = _mask(made)
-    rows = made.block.grid[counters.index(ROWS)] if ROWS in counters else 1
-    if mask is None:
-        return Span(0, made.block.loop, 0)
-
-    def leaf(node: int) -> Bounds | None:
-        attrs = made.written.nodes[node].attrs
-        assert isinstance(attrs, InIterAttrs)
-        axis = _places(made, given, counters, attrs)
-        if axis == ROWS:
-            return places(rows, made.rows, rows=True)
-        return places(made.block.loop, made.step, rows=False) if axis == KEYS else None
-
-    return span_of(bounds_of(made.written, made.written.nodes[mask].inputs[0], leaf), rows, made.block.loop)
 
 
 def _total(place: int) -> str:
