@@ -17,8 +17,9 @@ from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vector
 from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, loaded, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, OpKind, OutSaverAttrs, TensorType
-from mirage_nb.optimize.held import REDUCTIONS, WARP, Held
+from mirage_nb.optimize.held import REDUCTIONS, Held
 from mirage_nb.optimize.placement import Place
+from mirage_nb.tile.program import LANES
 
 
 class HeldText:
@@ -62,7 +63,7 @@ class HeldText:
 
     @property
     def _row_warps(self) -> int:
-        return self.held.lanes // WARP
+        return self.held.lanes // LANES
 
     def _along(self, kept: Multi, slot: str) -> Multi:
         """The index into the tile of a thread's vector `slot`."""

@@ -3,7 +3,8 @@
 In: a block graph of elementwise operators and reductions along one axis. Out: a `Held`: how threads share the
 tile. Along the last axis a group of warps shares a row, each thread with vectors of it; along another axis a
 thread has whole columns of the reduction, as wide as a vector. Invariant: nothing but partial results of a row
-passes between threads, so a reduction costs one barrier at most.
+passes between threads, so a reduction costs one barrier at most. How wide vectors are, and what fits, are the rules of
+`tile.held`, which the ranking asks, too.
 """
 
 from __future__ import annotations
@@ -13,12 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mirage_nb.ir import OPS, BlockGraph, DimAttrs, InIterAttrs, Op, OpKind, OutSaverAttrs, Trait
-
-REGISTER_BUDGET = 128
-"""32-bit registers that the tiles of one thread may take."""
-LONGEST_COLUMN = 64
-"""Elements of a column that one thread may hold."""
-WARP = 32
+from mirage_nb.tile.held import Loaded, by_columns, by_rows, row_lanes, row_slots, widest
+from mirage_nb.tile.program import LANES
 
 REDUCTIONS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
 _SOURCES = frozenset({OpKind.IN_ITER, OpKind.CONST})
@@ -88,11 +85,20 @@ def find_held(block: BlockGraph, literal_args: frozenset[int], warps: int) -> He
         for op, values in block.definitions()
         if isinstance(op.attrs, InIterAttrs) and op.attrs.arg not in literal_args
     ]
-    most = 16 // max((t.dtype.size for t in loaded), default=4)
-    runs = {tile[-1], *_ragged_runs(block)}
-    widths = [w for w in (8, 4, 2, 1) if w <= most and not any(run % w for run in runs)]
-    found = _rows(tile, widths, warps) if axis == -1 else _columns(tile, len(tile) + axis, widths, warps)
-    return next((h for h in found if _registers(h, [(t.shape, t.dtype.size) for t in loaded]) <= REGISTER_BUDGET), None)
+    tiles = [Loaded(_extent(t.shape, axis) > 1, _extent(t.shape, -1) > 1, t.dtype.size) for t in loaded]
+    most = widest([tile[-1], *_ragged_runs(block)], [t.dtype.size for t in loaded])
+    results = math.prod(tile) // tile[axis]
+    if axis == -1:
+        width = int(by_rows(tile[-1], results, most, tiles, warps))
+        lanes = int(row_lanes(results, warps))
+        return Held(tile, len(tile) - 1, width, int(row_slots(tile[-1], lanes, width)), lanes, warps) if width else None
+    width = int(by_columns(tile[axis], results, most, tiles))
+    busy = min(warps, math.ceil(results / max(width, 1) / LANES))
+    return Held(tile, len(tile) + axis, width, tile[axis], 1, busy) if width else None
+
+
+def _extent(shape: tuple[int, ...], axis: int) -> int:
+    return shape[axis] if -axis <= len(shape) else 1
 
 
 def _ragged_runs(block: BlockGraph) -> set[int]:
@@ -139,28 +145,3 @@ def _saves(block: BlockGraph, tile: tuple[int, ...], axis: int) -> bool:
         elif op.kind is not OpKind.RESHAPE and not renamed.keys().isdisjoint(op.inputs):
             return False
     return True
-
-
-def _rows(tile: tuple[int, ...], widths: list[int], warps: int) -> list[Held]:
-    """Whole warps per row; the widest vectors that leave no thread without one, else the narrowest."""
-    rows = math.prod(tile[:-1])
-    if warps % rows:
-        return []
-    lanes = WARP * warps // rows
-    width = next((w for w in widths if tile[-1] // w >= lanes), widths[-1])
-    return [Held(tile, len(tile) - 1, width, math.ceil(tile[-1] / width / lanes), lanes, warps)]
-
-
-def _columns(tile: tuple[int, ...], dim: int, widths: list[int], warps: int) -> list[Held]:
-    """A thread per vector of results; the widest vectors first that give a warp something to do."""
-    if tile[dim] > LONGEST_COLUMN:
-        return []
-    results = math.prod(tile) // tile[dim]
-    busy = [w for w in widths if results // w >= WARP] or widths[-1:]
-    return [Held(tile, dim, w, tile[dim], 1, min(warps, math.ceil(results / w / WARP))) for w in busy]
-
-
-def _registers(held: Held, loaded: list[tuple[tuple[int, ...], int]]) -> int:
-    """32-bit registers for the loaded tiles, and in f32 for one tile of a row that is computed from them."""
-    tiles = sum(held.count(s) * math.ceil(held.vector(s) * size / 4) for s, size in loaded)
-    return tiles + (held.slots * held.width if held.rows else 0)

@@ -48,10 +48,6 @@ DIRECT_ROWS = 64
 """Rows from which on half of the warps can have rows of their own."""
 PRIVATE_ELEMENTS = 45056
 """Of a warp-private body, accumulators and its widest value: 176 registers of every thread."""
-HELD_REGISTERS = 128
-"""Of a thread, for the tiles of a block that holds them in registers."""
-LONGEST_COLUMN = 64
-"""Elements of a column that one thread may hold."""
 KNOWN = 1024
 """Kernels whose parts are remembered: a program has few, at many sizes."""
 
@@ -323,35 +319,6 @@ def _row_axis(prepared: Prepared, kernel: KernelStructure, body: Sequence[int]) 
     ]
     inner = [layout_of(prepared, kernel, index, source)[-1:] for index, source in inputs]
     return rows_[0] if len(rows_) == 1 and (rows_[0],) not in inner else None
-
-
-def register_held(kernel: KernelStructure, sizes: Sizes, elements: Sequence[Numbers], lay: Sequence[Layout]) -> Truths:
-    """Where a block without a loop and without products holds its tiles in registers (see `optimize.held`).
-
-    It reduces along one axis; `lay` are the layouts of its inputs. Along their innermost axis whole warps share a
-    row, along another one a thread has whole columns.
-    """
-    steps = kernel.steps
-    axes = {step.operator.axis for step in steps if step.operator.kind in REDUCTIONS}
-    simple = all(s.operator.is_leaf or s.operator.kind in REDUCTIONS | ELEMENTWISE for s in steps)
-    if kernel.loop is not None or not simple or len(axes) != 1:
-        return np.zeros(sizes.loop.shape, bool)
-    (axis,) = axes
-    tile = np.ones_like(sizes.loop)
-    along = np.ones_like(sizes.loop)
-    loaded = np.zeros_like(sizes.loop)
-    for index, step in enumerate(steps):
-        tile = np.maximum(tile, elements[index])
-        if step.type[axis] & DATA:
-            along = np.maximum(along, sizes.extent(kernel, axis, step.type[axis]))
-        if step.source is not None:
-            loaded = loaded + elements[index]
-    results = tile / along
-    if all(layout[-1:] == (axis,) for layout in lay):
-        fits: Truths = (WARPS % results == 0) & (loaded / 2 + tile <= HELD_REGISTERS * 32 * WARPS)
-        return fits
-    fits = (along <= LONGEST_COLUMN) & (loaded / results <= HELD_REGISTERS)
-    return fits
 
 
 def _worth_staging(kernel: KernelStructure, varying: bool) -> bool:

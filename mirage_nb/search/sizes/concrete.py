@@ -343,17 +343,10 @@ class _Kernel:
     # -- dimension order
 
     def _elementwise(self, operator: Operator, x: int, y: int) -> int:
-        first, second = self.layouts[x], self.layouts[y]
-        if _axes(first) >= _axes(second) and (first or not second):  # a tensor never loses its last dimension:
-            y = self._fitted(y, first)  # it would take the type of a constant
-        elif _axes(second) >= _axes(first):
-            x = self._fitted(x, second)
-        else:
-            wide = tuple(sorted(_axes(first) | _axes(second)))
-            x, y = self._fitted(x, wide), self._fitted(y, wide)
-        return self._append(
-            Op(operator.kind, (x, y), operator.attrs), _broadcast(self.layouts[x], self.layouts[y])
-        )
+        wide = joined(self.layouts[x], self.layouts[y])
+        x, y = self._fitted(x, wide), self._fitted(y, wide)
+        layout = broadcast_layout(self.layouts[x], self.layouts[y])
+        return self._append(Op(operator.kind, (x, y), operator.attrs), layout)
 
     def _matmul(self, axis: int, x: int, y: int) -> int:
         plans = [self._product_layouts(axis, x, y), self._product_layouts(axis, y, x)]
@@ -365,7 +358,7 @@ class _Kernel:
             x, y, plans = y, x, plans[::-1]
         left, right = plans[0]
         x, y = self._viewed(x, left), self._viewed(y, right)
-        lead = _broadcast(self.layouts[x][:-2], self.layouts[y][:-2])
+        lead = broadcast_layout(self.layouts[x][:-2], self.layouts[y][:-2])
         return self._append(Op(OpKind.MATMUL, (x, y)), (*lead, self.layouts[x][-2], self.layouts[y][-1]))
 
     def _product_layouts(self, axis: int, x: int, y: int) -> tuple[Layout, Layout]:
@@ -385,11 +378,7 @@ class _Kernel:
     def _fitted(self, value: int, wide: Layout) -> int:
         """A view of `value` that broadcasts to `wide`, whose axes contain its own."""
         layout = self.layouts[value]
-        shift = len(wide) - len(layout)
-        if (
-            all(a is None or (i + shift >= 0 and wide[i + shift] == a) for i, a in enumerate(layout))
-            and shift >= 0
-        ):
+        if lies_in(layout, wide):
             return value
         return self._viewed(value, tuple(_trimmed([a if a in layout else None for a in wide])))
 
@@ -448,7 +437,21 @@ def _trimmed(layout: list[int | None]) -> list[int | None]:
     return layout
 
 
-def _broadcast(first: Layout, second: Layout) -> Layout:
+def joined(first: Layout, second: Layout) -> Layout:
+    """The layout to which two operands of an elementwise operator are broadcast."""
+    if _axes(first) >= _axes(second) and (first or not second):  # a tensor never loses its last dimension:
+        return first  # it would take the type of a constant
+    return second if _axes(second) >= _axes(first) else tuple(sorted(_axes(first) | _axes(second)))
+
+
+def lies_in(layout: Layout, wide: Layout) -> bool:
+    """Whether a value broadcasts to a layout as it is."""
+    shift = len(wide) - len(layout)
+    return shift >= 0 and all(a in (None, wide[i + shift]) for i, a in enumerate(layout))
+
+
+def broadcast_layout(first: Layout, second: Layout) -> Layout:
+    """The layout of what two operands that line up are broadcast to."""
     rank = max(len(first), len(second))
     padded = [(*(None for _ in range(rank - len(layout))), *layout) for layout in (first, second)]
     joined: list[int | None] = []

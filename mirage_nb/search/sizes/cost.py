@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.search.axes import Prepared
-from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths, largest, register_held
+from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths, largest
 from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.fitting import needed
+from mirage_nb.search.sizes.held import held_in_registers, held_work
 from mirage_nb.search.sizes.occupancy import (
     DEFAULT_WAY,
     OTHER_WAYS,
@@ -40,7 +41,7 @@ from mirage_nb.search.sizes.occupancy import (
 )
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import Copies, Traffic, copies, traffic
-from mirage_nb.search.sizes.work import Work, held_work, work
+from mirage_nb.search.sizes.work import Work, work
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 
@@ -134,7 +135,7 @@ def _at(part: Numbered, chosen: Chosen) -> Numbered:
 def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
     """The block of a kernel."""
     spent = work(tiles, target, constants)
-    held = register_held(tiles.kernel, tiles.sizes, tiles.elements, tiles.layouts())
+    held = held_in_registers(tiles)
     if held.any():
         spent.late = np.where(held, held_work(tiles, target, constants), spent.late)
     blocks = tiles.sizes.total_blocks()

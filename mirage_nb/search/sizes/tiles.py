@@ -84,11 +84,20 @@ class Tiles:
 
     def layouts(self) -> list[Layout]:
         """The axes of the dimensions of every input."""
-        sources = ((index, step.source) for index, step in enumerate(self.steps))
-        return [layout_of(self.prepared, self.kernel, i, source) for i, source in sources if source is not None]
+        return [self.layout(index) for index, step in enumerate(self.steps) if step.source is not None]
+
+    def layout(self, index: int) -> Layout:
+        """The axes of the dimensions of an input."""
+        source = self.steps[index].source
+        assert source is not None
+        return layout_of(self.prepared, self.kernel, index, source)
 
     def bytes_of_element(self, index: int) -> int:
-        """In device memory: partial results, which have a part of an axis, travel in f32."""
+        """In device memory: inputs as they are, partial results, which have a part of an axis, in f32."""
+        source, inputs = self.steps[index].source, self.prepared.graph.inputs
+        if source is not None and source.kernel is None:
+            number = self.prepared.tensors[source.index].input  # of a written muGraph it may be a value between kernels
+            return inputs[number].type.dtype.size if 0 <= number < len(inputs) else self.width
         return ACCUMULATOR_BYTES if self.made.partial[index] or self.made.wide[index] else self.width
 
     def nbytes(self, index: int) -> Numbers:
@@ -124,10 +133,7 @@ class Tiles:
 
     def _cut(self, index: int) -> tuple[Layout, Type, int]:
         """What tells how an input tile is cut from its tensor: axes of dimensions, its type, bytes of an element."""
-        step = self.steps[index]
-        assert step.source is not None
-        layout = layout_of(self.prepared, self.kernel, index, step.source)
-        return layout, data_of(step.type), self.bytes_of_element(index)
+        return self.layout(index), data_of(self.steps[index].type), self.bytes_of_element(index)
 
     def _extents(self, index: int) -> tuple[list[Numbers], list[int], int, list[Truths]]:
         """The extents of an input tile and of its tensor, bytes of an element, where the tile hangs over the end."""

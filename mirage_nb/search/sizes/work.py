@@ -219,15 +219,3 @@ def product_of(tiles: Tiles, index: int) -> Product:
         )
 
     return sizes.once(("product", left, right, along), found)
-
-
-def held_work(tiles: Tiles, target: Target, constants: Constants) -> Numbers:
-    """Microseconds of a block that holds its tiles in registers."""
-    operation = target.multiprocessors / (target.vector_rate * 1e6)
-    spent = np.zeros(tiles.shape)
-    for index, step in enumerate(tiles.steps):
-        if not step.operator.is_leaf:
-            biggest = largest(tiles.elements[i] for i in (index, *step.reads))
-            spent = spent + biggest * constants.held_operations * operation
-            spent = spent + (constants.exchange_us if step.operator.kind in REDUCTIONS else 0.0)
-    return spent

@@ -1,0 +1,90 @@
+"""What is ranked as held in registers is planned so, on norms, softmax and sums of all types and extents."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mirage_nb.errors import TargetError
+from mirage_nb.lang import parse
+from mirage_nb.optimize import plan
+from mirage_nb.search import EFFORTS, configurations, prepare, run_configuration
+from mirage_nb.search.sizes.held import held_in_registers
+from mirage_nb.search.sizes.instantiate import instances, numbered
+from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.targets import TARGETS
+from mirage_nb.tile.held import Loaded, by_columns, by_rows, widest
+
+H200 = TARGETS["h200"]
+FORMS = (
+    "softmax(X, axis={axis})", "rms_norm(X)", "rms_norm(X, G)", "layer_norm(X)", "X / sum(X * X, axis={axis}, "
+    "keepdims=True)", "sum(X, axis={axis})", "max(X + Y, axis={axis})", "softmax(X * Y, axis={axis})",
+    "rms_norm(X + Y) * Y",
+)  # fmt: skip
+
+
+def program(seed: int) -> str:
+    """A program that reduces along one axis."""
+    draw = random.Random(seed)
+    shape = [draw.choice((1, 8, 16, 35, 64)), draw.choice((16, 48, 67, 256, 768, 1000, 2048, 8192))]
+    shape = [*([draw.choice((2, 8))] if draw.random() < 0.3 else []), *shape]
+    x, y, g = (draw.choice(("f16", "bf16", "f32")) for _ in range(3))
+    axis = draw.choice((-1, -1, -2))
+    form = draw.choice(FORMS).format(axis=axis)
+    declared = {"X": f"{x}{shape}", "Y": f"{y}{shape}", "G": f"{g}[{shape[-1]}]"}
+    lines = [f"{name}: {type_}" for name, type_ in declared.items() if f"{name}" in form.replace("axis", "")]
+    return "\n".join([*lines, f"return {form}"])
+
+
+def compared(text: str, limit: int) -> Counter[tuple[bool, bool]]:
+    """(ranked, planned) as held in registers, of instances of a program's kernels."""
+    prepared, effort = prepare(parse(text).graph), EFFORTS["quick"]
+    found: Counter[tuple[bool, bool]] = Counter()
+    for configuration in configurations(prepared, effort):
+        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        for structure in (s for s in result.structures[:8] if len(s.kernels) == 1):
+            for instance in instances(structure, prepared, H200, limit):
+                ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
+                ranked = bool(held_in_registers(Tiles.of(prepared, kernel, sizes))[0])
+                try:
+                    block = next(k for k in plan(instance.graph, H200).kernels if k is not None)
+                except TargetError:
+                    continue
+                found[ranked, block.held is not None] += 1
+    return found
+
+
+def test_ranking_and_planner_agree_on_what_registers_hold() -> None:
+    found: Counter[tuple[bool, bool]] = Counter()
+    for seed in range(24):
+        one = compared(program(seed), 4)
+        assert not one[True, False] and not one[False, True], program(seed)
+        found += one
+    assert found[True, True] > 100 and found[False, False] > 100
+
+
+@pytest.mark.slow
+def test_they_agree_on_thousands() -> None:
+    found: Counter[tuple[bool, bool]] = Counter()
+    for seed in range(24, 424):
+        found += compared(program(seed), 12)
+        assert not found[True, False] and not found[False, True], program(seed)
+    assert found.total() > 5000
+
+
+def test_rules_say_the_same_of_numbers_and_of_arrays() -> None:
+    draw = np.random.default_rng(0)
+    last, rows = draw.integers(1, 4000, 300), draw.integers(1, 64, 300)
+    for size in (2, 4):
+        loaded = [Loaded(True, True, size), Loaded(False, True, 2)]
+        most = widest([last], [size])
+        at_once = [by_rows(last, rows, most, loaded, 8), by_columns(rows, last, most, loaded)]
+        for n in range(300):
+            one, few = int(last[n]), int(rows[n])
+            own = widest([one], [size])
+            assert own == most[n]
+            singly = [by_rows(one, few, own, loaded, 8), by_columns(few, one, own, loaded)]
+            assert [int(a[n]) for a in at_once] == [int(s) for s in singly]
