@@ -12,7 +12,7 @@ muGraph; where the two are equal at the largest extent, they are equal at every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -128,6 +128,42 @@ def resized(graph: KernelGraph, extent: int) -> KernelGraph:
         shape = types[values[0]].shape
         ops.append(replace(op, attrs=ReshapeAttrs(shape)) if isinstance(op.attrs, ReshapeAttrs) else op)
     return replace(graph, inputs=inputs, types=types, ops=tuple(ops))
+
+
+def named(graph: KernelGraph, size: Size, extent: int, inputs: Collection[int]) -> KernelGraph:
+    """A graph that was written down at an extent, made for all of a size: the outermost dimension of these inputs is a
+    multiple of it. What comes out is the same whatever extent it was written down at, so that graphs of several ones
+    whose results are equal have one kernel.
+
+    Raises:
+        NamedSizeError: there is no telling multiples of 1; or as `sized`.
+    """
+    if extent < 2:
+        raise NamedSizeError(f"{size.name} = {extent}", hint="a graph at an extent of 2 or more shows where it is")
+    here = replace(size, least=1, most=extent)
+    given = replace(
+        graph, inputs=tuple(replace(i, size=here if n in inputs else None) for n, i in enumerate(graph.inputs))
+    )
+    whole = resized(given, size.most)
+    return replace(
+        whole, inputs=tuple(replace(i, size=size if n in inputs else None) for n, i in enumerate(whole.inputs))
+    )
+
+
+def open_reshapes(graph: KernelGraph) -> KernelGraph:
+    """The graph with reshapes that find the extent of the size by themselves: -1, as NumPy and PyTorch have it. For
+    interpreters that hand attributes on; no other use."""
+    where = sized(graph)
+    if where is None:
+        return graph
+    ops = []
+    for op, (value, *_) in graph.definitions():
+        dim = where.dims[value]
+        if isinstance(op.attrs, ReshapeAttrs) and dim is not None:
+            shape = op.attrs.shape
+            op = replace(op, attrs=ReshapeAttrs((*shape[:dim], -1, *shape[dim + 1 :])))
+        ops.append(op)
+    return replace(graph, ops=tuple(ops))
 
 
 def extent_of(inputs: Sequence[Input], shapes: Iterable[Sequence[int]]) -> int | None:

@@ -20,10 +20,10 @@ from typing import Any
 from mirage_nb.codegen import Emitted, LibraryCall, MapArg
 from mirage_nb.codegen import Launch as EmittedLaunch
 from mirage_nb.errors import FormatError, StoreError
-from mirage_nb.ir import ApplyAttrs, ConstAttrs, KernelGraph, OpKind, ReshapeAttrs, formula
+from mirage_nb.ir import ApplyAttrs, ConstAttrs, KernelGraph, OpKind, formula
 from mirage_nb.ir.fields import write_attrs
 from mirage_nb.ir.ops import Attrs
-from mirage_nb.ir.sizes import sized
+from mirage_nb.ir.sizes import open_reshapes, sized
 from mirage_nb.runtime.compile import CUDA_PARTS, DEVICE_FOLDER
 from mirage_nb.runtime.kernel import Kernel
 from mirage_nb.runtime.kernel_operators import OPERATORS
@@ -77,13 +77,13 @@ def lower(
     slots = _slots(emitted)
     numbers = {value: n for n, value in enumerate(slots)}
     constants = {v[0]: float(op.attrs.value) for op, v in graph.definitions() if isinstance(op.attrs, ConstAttrs)}
-    size = emitted.size
+    size, opened = emitted.size, open_reshapes(graph)
     steps: list[Launch | Apply] = []
     for step in emitted.launches:
         if isinstance(step, EmittedLaunch):
             steps.append(_launch(step, numbers))
         else:
-            steps.append(_apply_step(step, numbers, constants, _sized_dim(graph, step.output)))
+            steps.append(_apply_step(replace(step, op=opened.ops[step.index]), numbers, constants))
     return Plan(
         about=dict(about or {}),
         arch=arch,
@@ -140,21 +140,19 @@ def _launch(step: EmittedLaunch, numbers: Mapping[int, int]) -> Launch:
     return Launch(step.kernel, step.grid, step.threads, step.shared_bytes, args, step.overlaps, step.sized, cut)
 
 
-def _apply_step(
-    step: LibraryCall, numbers: Mapping[int, int], constants: Mapping[int, float], dim: int | None
-) -> Apply:
+def _apply_step(step: LibraryCall, numbers: Mapping[int, int], constants: Mapping[int, float]) -> Apply:
     if step.match is not None:
         attrs = {**step.match.attrs, "by": step.by}
         return Apply(step.match.row, attrs, tuple(numbers[v] for v in step.inputs), numbers[step.output])
     scalars = tuple((n, constants[v]) for n, v in enumerate(step.inputs) if v in constants)
     inputs = tuple(numbers[v] for v in step.inputs if v not in constants)
-    return Apply(_known(step.op.kind), plain_attrs(step.op.attrs, dim), inputs, numbers[step.output], scalars)
+    return Apply(_known(step.op.kind), plain_attrs(step.op.attrs), inputs, numbers[step.output], scalars)
 
 
 def _operators(program: KernelGraph) -> list[Apply]:
     return [
-        Apply(_known(op.kind), plain_attrs(op.attrs, _sized_dim(program, results[0])), op.inputs, results[0])
-        for op, results in program.definitions()
+        Apply(_known(op.kind), plain_attrs(op.attrs), op.inputs, results[0])
+        for op, results in open_reshapes(program).definitions()
     ]
 
 
@@ -164,11 +162,8 @@ def _known(kind: OpKind) -> str:
     return kind.value
 
 
-def plain_attrs(attrs: Attrs | None, dim: int | None = None) -> dict[str, Any]:
-    """Attributes as JSON has them: rationals are texts, formulas nested lists. `dim`: of the result, which is known at
-    launch: a reshape finds its extent."""
-    if isinstance(attrs, ReshapeAttrs) and dim is not None:
-        attrs = ReshapeAttrs((*attrs.shape[:dim], -1, *attrs.shape[dim + 1 :]))
+def plain_attrs(attrs: Attrs | None) -> dict[str, Any]:
+    """Attributes as JSON has them: rationals are texts, formulas nested lists."""
     if isinstance(attrs, ApplyAttrs):
         table = {name: partial(_listed, name) for name in formula.PRIMITIVES}
         argument: Any = "x"

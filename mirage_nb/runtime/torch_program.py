@@ -32,6 +32,7 @@ from mirage_nb.ir import (
     WhereAttrs,
     formula,
 )
+from mirage_nb.ir.sizes import open_reshapes
 from mirage_nb.runtime.buffers import CAST
 
 TORCH_DTYPE: dict[DType, str] = {
@@ -194,7 +195,8 @@ def check_dtype(tensor: Any, into: Input) -> None:
 def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable[..., tuple[Any, ...]]:
     """A function of the graph's inputs that returns its outputs, as one traced graph that torch.compile takes whole.
 
-    Scalars are Python floats, so that they do not change the dtype of what they meet.
+    Scalars are Python floats, so that they do not change the dtype of what they meet. Of a program with a size that is
+    known at launch it takes inputs of any extent.
 
     Args:
         graph: a tensor program.
@@ -210,7 +212,7 @@ def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable
         i: torch.fx.Proxy(traced.placeholder(f"input{i}"), tracer) for i in range(graph.input_count)
     }
     scalars: dict[int, float] = {}
-    for op, (result, *_) in graph.definitions():
+    for op, (result, *_) in open_reshapes(graph).definitions():
         rule = TORCH.get(op.kind)
         if rule is None:
             raise GraphError(f"{op.kind.value} has no PyTorch form: a tensor program is made of pre-defined operators")

@@ -84,6 +84,21 @@ def test_other_sizes_are_right_and_compile_no_further() -> None:
 
 
 @torch.no_grad()
+def test_one_kernel_serves_a_range_of_batches() -> None:
+    """Batches that come later have no searches of their own: their regions are the same, at another extent."""
+    backend, model = Backend(), Block()
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    asked = []
+    for rows in (5, 6, 7, 20, 33):
+        x = torch.randn(rows, 32)
+        close(compiled(x), model(x))
+        asked.append(len(backend.finder.asked))
+    graphs = backend.finder.asked
+    assert asked[0] == asked[1] == asked[2] > 0 and asked[4] == asked[3] <= 2 * asked[0]
+    assert {i.size.most for g in graphs for i in g.inputs if i.size is not None} == {8, 64}
+
+
+@torch.no_grad()
 def test_a_region_without_a_kernel_stays_and_says_why() -> None:
     backend, model, x = Backend(Composed(broken=lambda graph: True)), Block(), torch.randn(4, 32)
     close(torch.compile(model, backend=backend)(x), model(x))

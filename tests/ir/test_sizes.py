@@ -14,7 +14,7 @@ from mirage_nb.errors import FormatError, GraphError, NamedSizeError, ShapeError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, Size, TensorType
 from mirage_nb.ir.jsonform import parse_json, print_json
-from mirage_nb.ir.sizes import Sized, extent_of, resized, sized
+from mirage_nb.ir.sizes import Sized, extent_of, named, resized, sized
 from mirage_nb.ir.text import parse_graph, print_graph
 from tests.mugraphs import rmsnorm
 from tests.strategies import arrays_for, mugraphs, programs
@@ -78,6 +78,17 @@ def test_at_an_extent_a_program_is_the_first_part_of_itself(graph: KernelGraph, 
         part = evaluate(resized(graph, extent), given_)
     for value, w, p in zip(graph.outputs, whole, part, strict=True):
         assert close(first(w, where.dims[value], most, extent), p)
+
+
+@given(programs(), st.data())
+@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much])
+def test_a_graph_is_named_alike_from_every_extent(graph: KernelGraph, data: st.DataObject) -> None:
+    graph, where = with_size(graph, data)
+    inputs = [n for n, i in enumerate(graph.inputs) if i.size is not None]
+    for extent in range(2, where.size.most + 1):
+        assert named(resized(graph, extent), where.size, extent, inputs) == graph
+    with pytest.raises(NamedSizeError):
+        named(resized(graph, 1), where.size, 1, inputs)
 
 
 @given(programs(), st.data())

@@ -70,13 +70,15 @@ class Compiler:
         """What compiles a graph without our help."""
         return eager if self.options.remainder == "eager" else compile_fx_inner
 
-    def swapping(self, gm: torch.fx.GraphModule, examples: list[Any], plain: Call, more: dict[str, Any]) -> Swapping:
-        """Look for regions and for kernels; `plain` runs until these are known."""
+    def swapping(
+        self, gm: torch.fx.GraphModule, examples: list[Any], plain: Call, more: dict[str, Any], batch: int | None = None
+    ) -> Swapping:
+        """Look for regions and for kernels; `plain` runs until these are known. batch: as of `Kernels.of`."""
         target = target_of(self.options)
         restore_softmax(gm.graph)
         lift_masks(gm.graph)
         found = find_regions(gm.graph, target, more.get("static_input_idxs", ()))
-        held = [(region, self.kernels.of(region, self.options)) for region in found.found]
+        held = [(region, self.kernels.of(region, self.options, batch)) for region in found.found]
         report = self.reports.add(GraphReport([Entry.of(r, k, target) for r, k in held], reasons(found)))
         return Swapping(plain, gm, held, report, partial(self.again, examples, more), self.options.wait)
 
@@ -98,6 +100,25 @@ def fixed(graph: torch.fx.Graph) -> bool:
         or (isinstance(value, torch.Tensor) and any(isinstance(extent, torch.SymInt) for extent in value.shape))
         for value in values
     )
+
+
+def batch_of(graph: torch.fx.Graph, arguments: Sequence[Any]) -> int | None:
+    """What the one size that is not fixed is now, where it is the outermost dimension of inputs; None if it is another
+    one, or there are several."""
+    found: dict[Any, int | None] = {}
+    for node, argument in zip((n for n in graph.nodes if n.op == "placeholder"), arguments, strict=True):
+        value = node.meta.get("val")
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+        if any(isinstance(extent, torch.SymInt) for extent in shape[1:]):
+            return None
+        open_ = value if isinstance(value, torch.SymInt) else shape[0] if shape else None
+        if isinstance(open_, torch.SymInt):
+            expression = open_.node.expr
+            for symbol in expression.free_symbols:
+                found.setdefault(symbol, None)
+                if symbol == expression:
+                    found[symbol] = argument if isinstance(argument, int) else int(argument.shape[0])
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) -> Call:
@@ -205,7 +226,8 @@ class _BySize:
             with torch.no_grad(), compiling({}):
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
-            return compiler.swapping(gm, examples, self._plain, self._more)
+            batch = batch_of(self._graph.graph, arguments)
+            return compiler.swapping(gm, examples, self._plain, self._more, batch)
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             compiler.reports.add(GraphReport([], trouble=_first_line(error)))
             return self._plain

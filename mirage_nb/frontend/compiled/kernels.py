@@ -7,6 +7,7 @@ faster than PyTorch's compiled code on that card.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,11 +16,12 @@ from typing import Any, Protocol
 import torch
 from torch.fx import GraphModule
 
-from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.errors import LaunchError, MirageError, MissingPartError, NamedSizeError
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.racing import beside_pytorch
 from mirage_nb.frontend.compiled.regions import Region
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, Size
+from mirage_nb.ir.sizes import named
 from mirage_nb.lang import TensorProgram
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.gpu import attached_gpu
@@ -31,6 +33,8 @@ TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, tor
 SCALES = (1.0, 1000.0)
 """Standard deviations of the inputs that both are tried on."""
 ALIGNMENT = 16
+ENDS = (8, 64, 512)
+"""Up to which batches there are kernels of their own, where the batch is known when they are called."""
 ROUNDINGS = 8.0
 """So many times what one rounding of the inputs does to PyTorch's result is no mistake of a kernel."""
 
@@ -117,16 +121,19 @@ class Kernels:
         self._later = Later("mirage_nb: kernels for torch.compile")
         self._held: dict[tuple[str, str, Options], Kernel] = {}
 
-    def of(self, region: Region, options: Options) -> Kernel:
-        """The kernel for a region: searched for from now on, if nobody did before."""
+    def of(self, region: Region, options: Options, extent: int | None = None) -> Kernel:
+        """The kernel for a region: searched for from now on, if nobody did before. extent: a batch, of which outermost
+        dimensions of inputs are multiples; it will be another one in other calls, and one kernel serves a range."""
+        graph = named_region(region, extent)
+        digest = region.digest if graph is region.graph else graph.digest()
         device = str(region.writes[0].meta["val"].device)
-        key = (region.digest, device, replace(options, wait=False, remainder="inductor"))
+        key = (digest, device, replace(options, wait=False, remainder="inductor"))
         if (known := self._held.get(key)) is not None:
             return known
         reference, inputs = reference_of(region), examples(region)
         name = f"region_{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
         job = Job(lambda: self._find(fresh, reference, inputs, name, device, options))
-        fresh = Kernel(region.digest, region.graph, job)
+        fresh = Kernel(digest, graph, job)
         if (held := self._held.setdefault(key, fresh)) is fresh:
             self._later.put(job)
         return held
@@ -141,6 +148,22 @@ class Kernels:
             found = replace(found, us=us, before_us=before)
         operator = torch_operator(kernel.graph, name, on_cpu=found.run, on_cuda=found.run)
         kernel.found, kernel.operator = found, operator
+
+
+def named_region(region: Region, extent: int | None) -> KernelGraph:
+    """A region's program for a range of batches, as it is where it does not compute them apart from each other. Regions
+    at several extents that come to the same program are equal at all extents of the range."""
+    most = next((end for end in ENDS if extent is not None and 1 < extent <= end), None)
+    if extent is None or most is None:
+        return region.graph
+    fixed = {n for n, parameter in enumerate(region.parameters) if parameter}
+    able = [n for n, i in enumerate(region.graph.inputs) if n not in fixed and i.type.shape[:1] != ()]
+    batched = [n for n in able if region.graph.inputs[n].type.shape[0] % extent == 0]
+    for inputs in (batched, batched[:1]):
+        with contextlib.suppress(NamedSizeError):
+            if inputs:
+                return named(region.graph, Size("batch", 1, most), extent, inputs)
+    return region.graph
 
 
 def _told(error: BaseException) -> str:

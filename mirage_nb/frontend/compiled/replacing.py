@@ -28,7 +28,7 @@ def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) ->
     for region, kernel in taken:
         reads = [put.get(node, node) for node in region.reads]
         last = max(reads, key=list(gm.graph.nodes).index)
-        for node, new in zip(region.writes, _call(gm.graph, kernel, reads, region.writes, last), strict=True):
+        for node, new in zip(region.writes, _call(gm.graph, kernel, reads, region, last), strict=True):
             node.replace_all_uses_with(new)
             put[node] = new
     stable_topological_sort(gm.graph)
@@ -38,11 +38,11 @@ def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) ->
 
 
 def _call(
-    graph: torch.fx.Graph, kernel: Kernel, reads: Sequence[Any], writes: Sequence[Any], after: Any
+    graph: torch.fx.Graph, kernel: Kernel, reads: Sequence[Any], region: Region, after: Any
 ) -> Iterator[Any]:
     """A call of an operator behind a node, and a node for each of its results, shaped and typed as it is there."""
     overload = kernel.operator._opoverload
-    shapes = [i.type.shape for i in kernel.graph.inputs]
+    shapes = [i.type.shape for i in region.graph.inputs]
     with graph.inserting_after(_behind_inputs(graph, after)):
         marker = graph.call_function(torch.ops.aten.alias.default, (reads[0],))
     with graph.inserting_before(marker):
@@ -51,7 +51,7 @@ def _call(
         fake = overload(*(node.meta["val"] for node in given))
         made = fake if isinstance(fake, tuple | list) else (fake,)
         call.meta["val"] = fake
-        for number, (value, old) in enumerate(zip(made, writes, strict=True)):
+        for number, (value, old) in enumerate(zip(made, region.writes, strict=True)):
             node = call
             if len(made) > 1:
                 node = graph.call_function(operator.getitem, (call, number))

@@ -450,16 +450,18 @@ def lies_in(layout: Layout, wide: Layout) -> bool:
     return shift >= 0 and all(a in (None, wide[i + shift]) for i, a in enumerate(layout))
 
 
+def line_up(first: Layout, second: Layout) -> bool:
+    """Whether two layouts have one axis in every dimension, counted from the last, or none."""
+    return all(None in pair or pair[0] == pair[1] for pair in zip(reversed(first), reversed(second), strict=False))
+
+
 def broadcast_layout(first: Layout, second: Layout) -> Layout:
     """The layout of what two operands that line up are broadcast to."""
+    if not line_up(first, second):
+        raise GraphError("tiles whose dimensions do not line up")
     rank = max(len(first), len(second))
     padded = [(*(None for _ in range(rank - len(layout))), *layout) for layout in (first, second)]
-    joined: list[int | None] = []
-    for a, b in zip(*padded, strict=True):
-        if a is not None and b is not None and a != b:
-            raise GraphError("tiles whose dimensions do not line up")
-        joined.append(b if a is None else a)
-    return tuple(joined)
+    return tuple(b if a is None else a for a, b in zip(*padded, strict=True))
 
 
 def _multiplies(left: Layout, right: Layout, axis: int) -> bool:

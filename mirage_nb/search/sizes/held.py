@@ -13,7 +13,7 @@ import numpy as np
 from mirage_nb.search.axes import Layout
 from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import ELEMENTWISE, REDUCTIONS, WARPS, Numbers, Truths, largest
-from mirage_nb.search.sizes.concrete import broadcast_layout, joined, lies_in
+from mirage_nb.search.sizes.concrete import broadcast_layout, joined, lies_in, line_up
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.tiles import Tiles
@@ -29,7 +29,11 @@ def held_in_registers(tiles: Tiles) -> Truths:
     if tiles.kernel.loop is not None or not simple or len(axes) != 1 or (layouts := _layouts(tiles)) is None:
         return nowhere
     (axis,) = axes
-    order = reduce(broadcast_layout, layouts)
+    order: Layout = ()
+    for layout in layouts:
+        if not line_up(order, layout):
+            return nowhere
+        order = broadcast_layout(order, layout)
     shapes = [_shape(tiles, index) for index in range(len(steps))]
     tile = {a: largest(shape[a] for shape in shapes) for a in range(len(steps[0].type))}
     fits = ~nowhere
@@ -80,7 +84,7 @@ def _layouts(tiles: Tiles) -> list[Layout] | None:
         wide = read[0]
         if len(read) == 2:
             wide = joined(*read) if step.operator.kind in ELEMENTWISE else read[0]
-            if not all(lies_in(layout, wide) for layout in read):
+            if not all(lies_in(layout, wide) for layout in read) or not line_up(*read):
                 return None
             wide = broadcast_layout(*read)
         reduced = step.operator.axis if step.operator.kind in REDUCTIONS else None
