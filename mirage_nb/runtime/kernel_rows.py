@@ -73,7 +73,7 @@ class _Heads:
         """`grouped`: heads of keys are as many as there are, each for several of queries behind each other; else every
         group is a batch of its own, and its heads read the same keys."""
         q, k, v, *bias = operands
-        heads, groups = attrs["heads"], attrs["groups"]
+        heads, groups = (math.prod(x.shape[:-2]) for x in (q, k))  # not those of the attributes: batches vary
         batch, each = (1, heads) if grouped else (groups, heads // groups)
         q, out = (x.view(batch, each, *x.shape[-2:]) for x in (q, result))
         k, v = (x.view(batch, groups // batch, *x.shape[-2:]) for x in (k, v))

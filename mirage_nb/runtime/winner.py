@@ -163,6 +163,7 @@ class Winner:
             "checked": f"on {self.executable.device}, relative error {self.report.measured} against float64",
             "time": f"{timed}, {origin.target.name}",
             "emitted": str(self.emitted.options),
+            **({"made for": str(self.emitted.size)} if self.emitted.size is not None else {}),
         }
         arch, cubin = (self.cubin.arch, self.cubin.data) if self.cubin is not None else (origin.target.arch, b"")
         return lower(
