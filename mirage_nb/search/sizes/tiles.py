@@ -30,10 +30,9 @@ from mirage_nb.search.sizes.anatomy import (
 )
 from mirage_nb.search.sizes.rows import Boxes, Rows, boxes, rows
 from mirage_nb.search.structure import KernelStructure, Step
+from mirage_nb.tile.held import VECTOR_BYTES
 
 ACCUMULATOR_BYTES, TILE_BYTES = 4, 2
-VECTOR_BYTES = 16
-"""The widest vector that a thread loads or stores."""
 MATMUL_GRAIN = (16, 8, 16)
 """Rows, columns and depth of the smallest tensor instruction: smaller tiles are padded to it."""
 
@@ -81,10 +80,6 @@ class Tiles:
     def shape(self) -> tuple[int, ...]:
         """Of every array: one number per choice of sizes."""
         return self.sizes.loop.shape
-
-    def layouts(self) -> list[Layout]:
-        """The axes of the dimensions of every input."""
-        return [self.layout(index) for index, step in enumerate(self.steps) if step.source is not None]
 
     def layout(self, index: int) -> Layout:
         """The axes of the dimensions of an input."""
