@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from mirage_nb.codegen import Emitted, LibraryCall, default_options, emit
 from mirage_nb.errors import CompileError, LaunchError, MirageError, MissingPartError
 from mirage_nb.ir.graph import few
-from mirage_nb.ir.sizes import size_of
 from mirage_nb.runtime.artifacts import distrusted
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.early import FIRST_SECONDS, Early, Inputs
@@ -155,8 +154,6 @@ class Passes:
         chosen = [c for c in candidates if c.digest in snapshot.pinned]
         if self.tolerance != 1:
             self.search.tell(f"kernels may be off by {self.tolerance:g} times what the program's own rounding explains")
-        if (size := size_of(self.search.program)) is not None:
-            self.search.tell(f"{size}: verdicts hold for all of them, because each is computed by itself")
         for why in distrusted(read_settings().home):
             self.search.tell(why)
         try:
