@@ -76,7 +76,6 @@ class Session(ByRange):
         return self
 
     def _pass(self) -> None:
-        self._say_range()
         try:
             self._passes.run()
         finally:

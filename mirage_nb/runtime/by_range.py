@@ -77,10 +77,9 @@ class ByRange:
         assert own is not None
         return its.most if its is not None else lower.program.sizes[own.name]
 
-    def _say_range(self) -> None:
+    def _begin_smaller(self) -> None:
+        """Behind the passes of the session itself."""
         if (size := size_of(self.program.graph)) is not None:
             self.search.tell(f"{size}: verdicts hold for all of them, because each is computed by itself")
-
-    def _begin_smaller(self) -> None:
         if self.smaller is not None and not self.smaller._began:
             self.smaller.start()
