@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError, NoKernelError, StoreError
+from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime import requested
 from mirage_nb.runtime.by_range import ByRange
@@ -234,13 +235,13 @@ class Session(ByRange):
         """Let a candidate stand where its rank puts it: undoes `pin` and `exclude`. Arguments as for `pin`."""
         self.search.include(digest)
 
-    def submit(self, text: str) -> Candidate:
+    def submit(self, text: str | KernelGraph) -> Candidate:
         """Add a muGraph of your own to the results: checked, verified here and now, pinned.
 
         The passes that are still to come build and time it with the others; afterwards `build(candidate)` does.
 
         Args:
-            text: the muGraph in text form (as `print_graph(muGraph)` writes it), in JSON form, or as a tensor program.
+            text: the muGraph, or its text (as `print_graph(muGraph)` writes it), JSON form, or a tensor program.
 
         Raises:
             FormatError, ProgramSizeError: the text is no muGraph; the message shows the place.
@@ -252,13 +253,11 @@ class Session(ByRange):
         self.search.pin(candidate.digest)
         return candidate
 
-    def explain(self, text: str) -> str:
+    def explain(self, text: str | KernelGraph) -> str:
         """Why the search finds a muGraph of this program or does not: which rule or bound leaves it out.
 
         Args:
-            text: the muGraph as `submit` takes it; it is not added to the results.
-
-        Raises FormatError, ProgramSizeError, GraphError as `submit` does.
+            text: the muGraph as `submit` takes it, whose errors are raised; it is not added to the results.
         """
         graph = read_legal(text)
         prepared = prepare(self.program.graph, seed=self.search.seed)

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import base64
 import re
+from functools import lru_cache
 
 from mirage_nb.viz.svg import STYLE
 
+KNOWN = 8
+"""Pictures that are remembered: a notebook's output has one by its type and one inside its HTML."""
 ZOOM = 1.5
 """Pixels per unit: text stays sharp on fine screens."""
 _VARIABLE = re.compile(r"var\((--[\w-]+)(?:,((?:[^()]|\([^()]*\))*))?\)")
 _LIGHT = dict(re.findall(r"(--mir-[\w-]+):([^;}]+)", STYLE.partition("@media")[0]))
 
 
+@lru_cache(maxsize=KNOWN)
 def png(svg: str) -> bytes | None:
     """The picture, or None without resvg."""
     try:

@@ -50,6 +50,13 @@ def test_a_program_is_a_mugraph_of_pre_defined_operators() -> None:
     assert candidate.estimate_us == own_operators(PROGRAM, H200).cost.us > 3 * H200.launch_us
 
 
+def test_a_mugraph_itself_can_be_submitted_and_nothing_else() -> None:
+    assert submitted(PROGRAM, PROGRAM, H200).digest == submitted(PROGRAM, TEXT, H200).digest
+    for wrong in (3, None, b"mugraph 1", parse(TEXT)):
+        with pytest.raises(FormatError, match="a muGraph or its text is wanted"):
+            submitted(PROGRAM, wrong, H200)  # type: ignore[arg-type]
+
+
 def test_outputs_are_put_in_order() -> None:
     two = parse("X: f16[8, 32]\nS = sum(X * X, axis=-1, keepdims=True)\nreturn X / sqrt(S), S")
     turned = "X: f16[8, 32]\nT = sum(X * X, axis=-1, keepdims=True)\nY = X / sqrt(T)\nreturn T, Y"

@@ -6,7 +6,7 @@ gets in that is not legal, does not fit the target, or was not verified against 
 
 from __future__ import annotations
 
-from mirage_nb.errors import VerificationError
+from mirage_nb.errors import FormatError, VerificationError
 from mirage_nb.ir import OPS, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.legality import check
 from mirage_nb.search.session.progress import Candidate
@@ -21,8 +21,8 @@ MAX_ELEMENTS = 2**26
 """Elements of all tensors of a program that is tried at its real shape: a trial takes about 20 bytes for each."""
 
 
-def submitted(program: KernelGraph, text: str, target: Target) -> Candidate:
-    """The muGraph in `text` (text form, JSON form, or a tensor program) as a candidate.
+def submitted(program: KernelGraph, text: str | KernelGraph, target: Target) -> Candidate:
+    """The muGraph in `text` (text form, JSON form, a tensor program, or the muGraph itself) as a candidate.
 
     Outputs may come in any order and under any names. `estimate_us` is what the same muGraph is estimated to take
     when the search finds it.
@@ -62,9 +62,14 @@ def submitted(program: KernelGraph, text: str, target: Target) -> Candidate:
     )
 
 
-def read_legal(text: str, target: Target | None = None) -> KernelGraph:
-    """The muGraph in a text. Raises FormatError, ProgramSizeError, GraphError."""
-    graph = read_graph(text)
+def read_legal(text: str | KernelGraph, target: Target | None = None) -> KernelGraph:
+    """The muGraph in a text, or itself. Raises FormatError, ProgramSizeError, GraphError."""
+    if not isinstance(text, str | KernelGraph):
+        raise FormatError(
+            f"a muGraph or its text is wanted, not a {type(text).__name__}",
+            hint="print_graph(muGraph) writes the text; a program is given as its text",
+        )
+    graph = text if isinstance(text, KernelGraph) else read_graph(text)
     check(graph, target)
     return graph
 
