@@ -47,7 +47,7 @@ def test_what_the_search_finds_can_be_submitted_in_any_form() -> None:
 def test_a_program_is_a_mugraph_of_pre_defined_operators() -> None:
     candidate = submitted(PROGRAM, TEXT, H200)
     assert candidate.kernels == candidate.operators == 3
-    assert candidate.estimate_us == own_operators(PROGRAM, H200).cost.us > 3 * H200.launch_us
+    assert candidate.estimate_us == own_operators(PROGRAM, H200).cost.us > H200.launch_us
 
 
 def test_a_mugraph_itself_can_be_submitted_and_nothing_else() -> None:
