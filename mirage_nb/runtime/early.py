@@ -190,8 +190,8 @@ class Early:
     def _time_found(self, lanes: Trials) -> None:
         """Time what the search has found so far, best estimate first, until it ends."""
         while not self._over.is_set() and self._proceed():
-            known = [c for c in self._search.candidates() if c.time_us is None and not c.note]
-            found = next((c for c in known if c.digest not in self._entered and is_generated(c.graph)), None)
+            waiting = (c for c in self._search.candidates() if c.digest not in self._entered and not c.is_as_stored)
+            found = next((c for c in waiting if c.time_us is None and not c.note and is_generated(c.graph)), None)
             if found is None:
                 time.sleep(LOOK_SECONDS)
                 continue

@@ -36,6 +36,7 @@ NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
 SOON = 4
 """So many of the fastest are tried on hard inputs before other ways to emit them are looked at."""
+UNTRIED = "there was no time to try them on hard inputs"
 CONFIRMED = 4
 """How many of the fastest are verified at the real shape."""
 RACE_SECONDS = 10.0
@@ -170,7 +171,10 @@ def tried(passes: Passes, heats: Heats, gpu: Gpu, trials: Trials, ended: float, 
         return
     if most is None and any(w.label in passes.tried for w in heats.winners):
         for winner in left.values():
-            _out(passes, heats, winner, LaunchError("timed, not tried on hard inputs: there was no time left"))
+            heats.forget(winner)
+            passes.withdraw(winner, None)
+        if left:
+            passes.search.tell(f"{len(left)} kernels were timed, and are no winners: {UNTRIED}")
     passes.note(heats.winners)
 
 

@@ -414,11 +414,13 @@ class Passes:
             if winner.candidate.digest in known and took is not None and (before is None or took < before):
                 self.keep(winner)
 
-    def withdraw(self, winner: Winner, error: MirageError) -> None:
-        """What was timed is no winner: it is wrong, poor, or was not tried as it has to be."""
+    def withdraw(self, winner: Winner, error: MirageError | None) -> None:
+        """What was timed is no winner: it is wrong or poor, or was not tried as it has to be."""
         with self._guard:
             self._winners.pop(winner.candidate.digest, None)
-        self.set_aside(replace(winner.candidate, time_us=None, error=None, executed_on=""), error)
+        self.search.update(untimed := replace(winner.candidate, time_us=None, error=None, executed_on=""))
+        if error is not None:
+            self.set_aside(untimed, error)
 
     def keep(self, winner: Winner) -> Winner:
         """Note a winner, in place of an earlier one of its candidate."""
@@ -429,8 +431,7 @@ class Passes:
 
     def _learn(self, digest: str, verdict: Verdict) -> None:
         with self._guard:
-            winner = self._winners.get(digest)
-            if winner is None:  # withdrawn meanwhile
+            if (winner := self._winners.get(digest)) is None:  # withdrawn meanwhile
                 return
             winner = replace(winner, candidate=replace(winner.candidate, verdict=verdict))
         self.keep(winner)

@@ -113,8 +113,11 @@ def time_quickly(
     """
     if not torch.cuda.is_available():
         raise LaunchError("there is no GPU to time on")
-    once = _took(lambda: [call() for call in contestant.calls], torch) / len(contestant.calls)
-    if once > max(HOPELESS * limit_us, HOPELESS_US):
+    once, hopeless = math.inf, max(HOPELESS * limit_us, HOPELESS_US)
+    for _ in range(2):  # what the first round has to make ready, memory for one, is no part of a call
+        if once > hopeless:
+            once = _took(lambda: [call() for call in contestant.calls], torch) / len(contestant.calls)
+    if once > hopeless:
         return _summary(contestant.name, [once])
     lane = lane if lane is not None else Lane(torch, None)
     replay = lane.captured(contestant)

@@ -152,6 +152,15 @@ def test_the_hopeless_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first is not None and first.repeats == 16, "there is nothing better"
 
 
+def test_what_only_a_first_call_makes_ready_is_no_part_of_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library's kernel takes memory for every set of buffers when it is called for the first time."""
+    torch = FakeTorch()
+    replays = SimpleNamespace(replay=torch.work(24 * 36.0))
+    monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda steps, t: replays)
+    timing = time_quickly(Contestant("library", [torch.work(2e4, 36.0)]), torch, 80.0)
+    assert timing is not None and (timing.median_us, timing.repeats) == (36.0, 16)
+
+
 def test_what_a_foreign_kernel_takes_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call stands behind one, and so do the empty calls that show what it takes just now."""
     torch, lined_up = FakeTorch(), []
