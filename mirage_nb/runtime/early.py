@@ -9,6 +9,7 @@ nothing more is timed here.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -173,9 +174,10 @@ class Early:
 
     def _compile_peers(self) -> None:
         """What the last race has beside our kernels, called once: compiling takes PyTorch seconds."""
-        track = self._passes.track(self._gpu)
-        if track is not None:
-            track.warm_peers()
+        with contextlib.suppress(Exception):  # a thread may not print, and the race says what does not run
+            track = self._passes.track(self._gpu)
+            if track is not None:
+                track.warm_peers()
 
     def _warmed(self) -> Trials:
         """Processes for trials, which load what they need meanwhile."""
