@@ -181,8 +181,7 @@ class Passes:
 
     def judged(self, winner: Winner, outcome: Callable[[], Outcome]) -> Winner:
         """A winner with what trials on hard inputs showed. Raises what they raised, or what `Winner.judged` does."""
-        shown = self._traced("execute", winner.candidate, outcome, lambda found: found.seconds)
-        return winner.shown(shown)
+        return winner.shown(self._traced("execute", winner.candidate, outcome, lambda found: found.seconds))
 
     def early_times(self) -> None:
         """Wait for what was begun early to be timed."""
