@@ -2,9 +2,9 @@
 
 In: a search that found candidates. Out: `Winner`s, and what every pass took. emit -> compile -> execute ->
 time -> verify at the real shape; the search's workers do what takes long, and first runs on a GPU are a process's
-of their own. Invariants: nothing is timed or handed out as a winner before its output was compared with float64 on
-fresh random inputs and on hard ones; a finalist that computes something else is dropped, one that a pass merely
-cannot take, or that is numerically poor, stays a candidate and says why.
+of their own. Invariants: no time is kept of what was not compared with float64 on random inputs of the card; a winner
+was run on hard inputs, too, or it is said that there was no time for that; a finalist that computes something else is
+dropped, one that a pass merely cannot take, or that is numerically poor, stays a candidate and says why.
 """
 
 from __future__ import annotations
