@@ -39,9 +39,10 @@ type: an exponential of large scores does."""
 
 
 def encode(values: Array, dtype: DType) -> Array:
-    """Real numbers rounded to `dtype`, as stored."""
+    """Real numbers rounded to `dtype`, as stored; those beyond it are infinite."""
     if dtype is not DType.BF16:
-        return np.ascontiguousarray(values, dtype=STORED[dtype])
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(values, dtype=STORED[dtype])
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)
     rounded = bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))
     return (rounded >> np.uint64(16)).astype(np.uint16)

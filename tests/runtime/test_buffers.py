@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -123,3 +125,9 @@ def test_no_value_on_the_way_leaves_its_type(text: str, tame: bool) -> None:
 def test_a_program_that_always_overflows_is_told_apart(text: str) -> None:
     sample = draw_sample(parse(text).graph, 0)
     assert sample.scale == 1.0 and not sample.safe
+
+
+def test_numbers_beyond_a_type_are_infinite_and_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isinf(encode(np.array([1e6, -1e6]), DType.F16)).all()
