@@ -49,6 +49,7 @@ class MirageMagics:
                       [--without-axiom AXIOM]... [--with-axiom AXIOM]...
                       [--without-pruning PRUNING]... [--with-pruning PRUNING]...
                       [--grid-dims NUMBER] [--blocks RANGE] [--loop RANGE] [--without-operator OPERATOR]...
+                      [--tolerance TIMES] [--precision f32|3xtf32|tf32]
 
         --effort   how much of the space is searched (default standard)
         --budget   seconds of search (default: the effort's)
@@ -62,6 +63,9 @@ class MirageMagics:
                    switch one axiom or pruning off or on, other than the effort has it; may be repeated
         --grid-dims, --blocks, --loop, --without-operator
                    what kernels have to keep to: most grid dims, ranges such as 8:264, operators that they may not have
+        --tolerance how far kernels may be off, in times the program's own rounding
+        --precision how products of f32 are computed: f32 exactly, 3xtf32 as three products of TF32 each, which is about
+                   as exact and twice as fast, or tf32 as one; the error is shown beside that of exact f32
 
         A live session that NAME held before is stopped. Afterwards: NAME.result() waits, NAME.best is the
         winner with its muGraph and source, NAME(X, W) runs it. The language: %mirage help.
@@ -87,6 +91,7 @@ class MirageMagics:
         more |= {"prunings": options.prunings} if options.prunings else {}
         more |= {"limits": options.limits} if options.limits is not None else {}
         more |= {"tolerance": options.tolerance} if options.tolerance != 1 else {}
+        more |= {"precision": options.precision} if options.precision != "f32" else {}
         session = mirage_nb.superoptimize(
             program,
             name=options.name,

@@ -20,13 +20,13 @@ from mirage_nb.lang.sizes import MOST, given_size
 from mirage_nb.search import AXIOMS, OPERATORS, PRUNINGS, Limits
 from mirage_nb.search.limits import MAX_GRID_DIMS, read_range
 from mirage_nb.search.space import EFFORTS
-from mirage_nb.targets import TARGETS
+from mirage_nb.targets import PRECISIONS, TARGETS
 
 USAGE = (
     "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... [--symbolic NAME] "
     "[--keep] [--fresh] [--wait] [--without-axiom AXIOM]... [--with-axiom AXIOM]... "
     "[--without-pruning PRUNING]... [--with-pruning PRUNING]... [--grid-dims NUMBER] [--blocks RANGE] [--loop RANGE] "
-    "[--without-operator OPERATOR]... [--tolerance TIMES]"
+    "[--without-operator OPERATOR]... [--tolerance TIMES] [--precision NAME]"
 )
 
 
@@ -71,6 +71,7 @@ class CellOptions:
     prunings: dict[str, bool] = field(default_factory=dict)
     limits: Limits | None = None
     tolerance: float = 1.0
+    precision: str = "f32"
 
 
 def _seconds(text: str) -> float:
@@ -147,6 +148,7 @@ OPTIONS: dict[str, Option] = {
             "sizes",
         ),
         Option("--tolerance", "TIMES", "how far kernels may be off, in times the program's own rounding", _seconds),
+        Option("--precision", "NAME", "of products of f32: exact, or of TF32's", str, tuple(PRECISIONS)),
         Option("--keep", "", "store the session under its name", str),
         Option("--fresh", "", "forget first what is stored under its name", str),
         Option("--wait", "", "block until the search has ended", str),

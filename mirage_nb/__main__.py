@@ -97,6 +97,7 @@ def _superoptimize(options: argparse.Namespace) -> int:
             prunings=_switched("pruning", options.with_pruning, options.without_pruning),
             limits=_limits(options),
             tolerance=options.tolerance,
+            precision=options.precision,
         )
         return _finished(session, interrupt, options)
 

@@ -17,7 +17,7 @@ from mirage_nb.lang.constants import shorten
 from mirage_nb.lang.sizes import MOST
 from mirage_nb.search import AXIOMS, EFFORTS, OPERATORS, PRUNINGS
 from mirage_nb.search.limits import read_range
-from mirage_nb.targets import DEFAULT_TARGET, TARGETS
+from mirage_nb.targets import DEFAULT_TARGET, PRECISIONS, TARGETS
 
 WRONG = 2
 PROGRAM = "python -m mirage_nb"
@@ -101,6 +101,8 @@ def _add_superoptimize(commands: argparse._SubParsersAction[_Parser]) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of all random elements; default: 0")
     words = "how far kernels may be off, in times the program's own rounding; default: 1"
     group.add_argument("--tolerance", type=float, default=1.0, metavar="TIMES", help=words)
+    words = "of products of f32: exact, or one or three products of TF32; default: f32"
+    group.add_argument("--precision", choices=tuple(PRECISIONS), default="f32", help=words)
     group = sub.add_argument_group("what kernels have to keep to")
     group.add_argument("--grid-dims", type=int, metavar="N", help="most dims of a grid, 0 to 3")
     group.add_argument("--blocks", type=_range, metavar="RANGE", help="blocks of a grid, as 8:264, 8: or :264")

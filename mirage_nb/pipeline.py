@@ -393,6 +393,7 @@ def superoptimize(
     prunings: Mapping[str, bool] | None = None,
     limits: Limits | None = None,
     tolerance: float = 1.0,
+    precision: str = "f32",
 ) -> Session:
     """Search for the best muGraph of a tensor program, in the background.
 
@@ -416,6 +417,9 @@ def superoptimize(
         prunings: the same of `mirage_nb.search.PRUNINGS`.
         limits: what every graph-defined kernel has to keep to, as `Limits(blocks=(1, 264), without={"Accum concat"})`.
         tolerance: how far kernels may be off: times what the program's own rounding explains (`verify.float_gate`).
+        precision: of products of f32: `f32` exactly; `3xtf32`, three products of TF32 each, about as exact and twice as
+            fast, and infinities become NaN; `tf32`, one, with 10 bits. The session says how far its best kernel is off
+            float64, and how far exact f32 is. A resumed session is exact.
 
     Returns:
         A session at once; `session.result()` blocks.
@@ -425,7 +429,8 @@ def superoptimize(
     """
     parsed = requested.parsed(program, name, sizes)
     gpu = attached_gpu()
-    chosen = find_target(target) if target is not None else requested.default_target(gpu)
+    found = find_target(target) if target is not None else requested.default_target(gpu)
+    chosen = requested.precise(found, precision)
     bounds = Bounds(effort, requested.budget(effort, max_block_ops), Switches.of(axioms, prunings, limits))
     limit, kept = requested.seconds(budget), find_store(store)
     session: Session | None = None

@@ -14,9 +14,10 @@ from mirage_nb.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One GPU.
+    """One GPU, and what its owner lets kernels do on it.
 
-    Units: bytes, gigabytes per second, teraflops per second, microseconds.
+    Units: bytes, gigabytes per second, teraflops per second, microseconds. precision: of products of f32: "f32" exactly,
+    "tf32" or "3xtf32" of TF32's (`PRECISIONS`).
     """
 
     name: str
@@ -35,6 +36,7 @@ class Target:
     start_us: float
     launch_us: float
     tma: bool
+    precision: str = "f32"
 
     def __repr__(self) -> str:
         bandwidth = f"{self.device_bandwidth:g} GB/s"
@@ -45,6 +47,12 @@ class Target:
         """Compute capability as a number, 90 for sm_90a."""
         return int(self.arch.removeprefix("sm_").rstrip("af"))
 
+
+EXACT = "f32"
+"""The precision of f32 products that needs nobody's permission."""
+PRECISIONS: dict[str, float] = {"f32": 1.0, "3xtf32": 4.0, "tf32": 2.0**12}
+"""How products of f32 may be computed, and how many times what rounding to f32 explains such kernels may be off: four
+times where three products of TF32 make one; with one, as TF32's 10 bits are to the 22 that f32 is taken to keep."""
 
 TARGETS: dict[str, Target] = {
     t.name: t

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mirage_nb.targets import Target
+from mirage_nb.targets import EXACT, Target
+from mirage_nb.tile.schemes import KINDS_OF
 
 WARPGROUPS = 90
 """The one compute capability whose warpgroups multiply."""
@@ -70,7 +71,9 @@ def all_options(target: Target) -> tuple[Options, ...]:
     wide = [Options(w, s, True, True) for w in (4, 8) for s in (4, 2)] if target.capability == WARPGROUPS else []
     near = [Options(w, s, target.tma, wide) for w, s, wide in CHAINED if target.capability >= DEPENDENT_LAUNCH]
     near += [first] if first.specialised else []
+    kinds = KINDS_OF[target.precision] if target.precision != EXACT and first.specialised else ()
+    allowed = [replace(first, precision=kind) for kind in (*kinds, EXACT)] if kinds else []
     chained = [replace(o, chained=True, spread=spread) for o in near for spread in (False, True)]
-    ways = dict.fromkeys((first, plain, *others, Options(16, 4, target.tma), *wide, *chained))
+    ways = dict.fromkeys((first, *allowed, plain, *others, Options(16, 4, target.tma), *wide, *chained))
     library = [replace(first, library=n) for n in (2, 3, 0)]
     return (*(replace(way, library=1) for way in ways), *library)

@@ -33,7 +33,8 @@ from mirage_nb.optimize.transfer import boxes
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.optimize.widen import widen
 from mirage_nb.predefined import Match, matches, needed
-from mirage_nb.targets import Target
+from mirage_nb.targets import EXACT, Target
+from mirage_nb.tile.groups import rows_of
 from mirage_nb.tile.program import Copy, Program, flat
 
 RESERVED_BYTES = 1024
@@ -222,14 +223,19 @@ def variants(graph: KernelGraph, target: Target) -> tuple[Options, ...]:
 
 def as_planned(options: Options, planned: Plan) -> Options:
     """The options that led to a plan: those that asked for roles where no warps have them asked for nothing."""
-    taken = any(kernel is not None and kernel.program is not None for kernel in planned.kernels)
+    programs = [kernel.program for kernel in planned.kernels if kernel is not None and kernel.program is not None]
+    taken = bool(programs)
+    composed = any(row.composition for program in programs for row in rows_of(program))
+    precision = options.precision if composed else EXACT
     ways = max((len(match.launches) for match in planned.library), default=0)
-    return replace(options, specialised=options.specialised and taken, library=min(options.library, ways))
+    specialised, library = options.specialised and taken, min(options.library, ways)
+    return replace(options, specialised=specialised, library=library, precision=precision)
 
 
 def _made(planned: Plan) -> object:
     """What a plan comes to: two of them that are equal here are emitted alike."""
-    kernels = [k and replace(k, options=replace(k.options, chained=False, spread=False)) for k in planned.kernels]
+    alike = {"chained": False, "spread": False, "precision": EXACT}
+    kernels = [k and replace(k, options=replace(k.options, **alike)) for k in planned.kernels]
     return tuple(kernels), tuple(o for k, o in zip(kernels, planned.overlaps, strict=True) if k is not None)
 
 

@@ -34,6 +34,7 @@ from mirage_nb.runtime.finalists import unique, varied
 from mirage_nb.runtime.gpu import TURN, Gpu, busy_percent
 from mirage_nb.runtime.heats import COMPILE_SECONDS, told
 from mirage_nb.runtime.on_card import OnCard
+from mirage_nb.runtime.precise import how_precise
 from mirage_nb.runtime.trial import Outcome, Trials, draw_into, drawn, run_once, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
 from mirage_nb.runtime.without_gpu import WithoutGpu, here, is_generated
@@ -42,6 +43,7 @@ from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.settings import read_settings
+from mirage_nb.targets import EXACT, PRECISIONS
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ class Passes:
     def __init__(self, search: SearchSession, gpu: Gpu | None, tolerance: float = 1.0) -> None:
         self.search = search
         self.gpu = gpu
-        self.tolerance = tolerance
+        self.tolerance = tolerance * PRECISIONS[search.target.precision]
         self.stage = ""
         self.trace: tuple[Pass, ...] = ()
         self.baselines: tuple[Lap, ...] = ()
@@ -222,6 +224,12 @@ class Passes:
         else:
             what = best.candidate.configuration
             self.search.tell(f"what runs is {what}: nothing that is estimated faster was executed and right")
+
+    def _say_how_precise(self) -> None:
+        """Where products of f32 need not be exact: how they are computed, and how far off that is."""
+        best = min(self.winners.values(), key=lambda w: w.candidate.rank, default=None)
+        if best is not None and self.search.target.precision != EXACT:
+            self.search.tell(how_precise(best, self._drawn(), self.gpu))
 
     def allowed(self, seconds: float) -> float:
         """Seconds that a step may take which may take so many, and no more than the session has left."""

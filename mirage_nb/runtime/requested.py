@@ -17,7 +17,7 @@ from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.store import Header
 from mirage_nb.search import Budget
 from mirage_nb.search.session.session import effort_budget
-from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
+from mirage_nb.targets import DEFAULT_TARGET, PRECISIONS, Target, find_target
 
 
 def written(header: Header) -> TensorProgram:
@@ -68,6 +68,13 @@ def tolerance(times: float) -> float:
     if not 0 < times < float("inf"):
         raise OptionError(f"a tolerance of {times:g}", hint="give a positive number; 1 is what rounding explains")
     return times
+
+
+def precise(target: Target, precision: str) -> Target:
+    """The target with products of f32 computed so."""
+    if precision not in PRECISIONS:
+        raise OptionError(f"a precision of {precision!r}", hint=f"one of {', '.join(PRECISIONS)}")
+    return replace(target, precision=precision)
 
 
 def runs(gpu: Gpu | None, target: Target) -> Gpu | None:

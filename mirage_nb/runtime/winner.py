@@ -26,7 +26,7 @@ from mirage_nb.runtime.saved import lower, write_file
 from mirage_nb.runtime.torch_operator import torch_operator
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.search.session.progress import Candidate
-from mirage_nb.targets import Target
+from mirage_nb.targets import EXACT, Target
 from mirage_nb.verify.float_gate import FloatReport
 
 
@@ -111,7 +111,13 @@ class Winner:
         return replace(self, candidate=replace(self.candidate, error=error), report=report)
 
     def __repr__(self) -> str:
-        return f"<Winner {self.candidate.line}, relative error {self.report.relative_error:.1e}>"
+        how = f", {self.precision}" if self.precision != EXACT else ""
+        return f"<Winner {self.candidate.line}, relative error {self.report.relative_error:.1e}{how}>"
+
+    @property
+    def precision(self) -> str:
+        """How its products of f32 are computed: f32 exactly, or as a composition of TF32's."""
+        return self.emitted.options.precision
 
     @property
     def source(self) -> str:

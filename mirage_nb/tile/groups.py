@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_nb.tile.instructions import INSTRUCTIONS, TF32_COLUMNS, InstructionTile, Place
-from mirage_nb.tile.program import GROUP
+from mirage_nb.tile.program import GROUP, Product, Program, flat
 from mirage_nb.tile.texels import Texel, derived, nearest, over_warps, repeated, swapped
 
 VECTOR = 4
@@ -96,3 +96,9 @@ GROUPS: dict[str, InstructionTile] = {
     if (row := _row(kind, m, n, left, right)) is not None
 }
 ROWS: dict[str, InstructionTile] = INSTRUCTIONS | GROUPS
+
+
+def rows_of(program: Program) -> frozenset[InstructionTile]:
+    """The rows of the table that a program multiplies with."""
+    statements = (s for _, code in program.code for s in flat(code))
+    return frozenset(ROWS[s.instruction] for s in statements if isinstance(s, Product))

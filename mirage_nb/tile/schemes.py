@@ -18,7 +18,7 @@ from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import GROUP, LANES
 from mirage_nb.tile.tessellation import Kind, SideBySide, tessellate
 
-PRECISIONS = {"f32": ("fma",), "tf32": ("wgmma_tf32", "mma_tf32"), "3xtf32": ("wgmma_3xtf32", "mma_3xtf32")}
+KINDS_OF = {"f32": ("fma",), "tf32": ("wgmma_tf32", "mma_tf32"), "3xtf32": ("wgmma_3xtf32", "mma_3xtf32")}
 """The kinds of derived rows behind every precision of f32 products, exact, one TF32 product, three of them; the fastest
 first."""
 MULTIPLIES = {"fma": 99.7, "mma_tf32": 350.0, "mma_3xtf32": 155.0, "wgmma_tf32": 682.0, "wgmma_3xtf32": 206.0}
@@ -83,7 +83,7 @@ class Asked:
 
 
 def scheme(dtype: DType, asked: Asked, precision: str) -> Scheme | None:
-    """The scheme of one kind of instruction; None where none fits. precision: one of `PRECISIONS`, a kind, or
+    """The scheme of one kind of instruction; None where none fits. precision: one of `KINDS_OF`, a kind, or
     two kinds with a plus between them, which share the columns."""
     if dtype is not DType.F32:
         if not rules.fits(asked.rows, asked.columns, asked.depth, asked.sums):
@@ -98,7 +98,7 @@ def scheme(dtype: DType, asked: Asked, precision: str) -> Scheme | None:
     if float_team is None or asked.depth % rules.FLOAT_STEP:
         return None
     height = asked.rows // float_team.parts
-    for kind in PRECISIONS.get(precision, (precision,)):
+    for kind in KINDS_OF.get(precision, (precision,)):
         name = group_name(kind, height, asked.columns, *asked.majors)
         if name in ROWS and ROWS[name].registers * asked.sums <= rules.ACCUMULATOR_REGISTERS:
             role = MathRole(MATH, float_team.parts, float_team.math_registers, name, height, asked.columns)
