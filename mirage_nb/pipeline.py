@@ -362,8 +362,7 @@ class Session(ByRange):
     def _built_late(self, said: str = "") -> Winner:
         """The first of the best candidates that can be built, at last the program's own operators."""
         last = self.snapshot()
-        own = [last.baseline] if last.baseline is not None else []
-        reasons = list(last.messages)
+        reasons, own = list(last.messages), [last.baseline] if last.baseline is not None else []
         for candidate in (*last.candidates[:FINALISTS], *own):
             try:
                 built = self.build(candidate)
@@ -417,9 +416,7 @@ def superoptimize(
         prunings: the same of `mirage_nb.search.PRUNINGS`.
         limits: what every graph-defined kernel has to keep to, as `Limits(blocks=(1, 264), without={"Accum concat"})`.
         tolerance: how far kernels may be off: times what the program's own rounding explains (`verify.float_gate`).
-        precision: of products of f32: `f32` exactly; `3xtf32`, three products of TF32 each, about as exact and twice as
-            fast, and infinities become NaN; `tf32`, one, with 10 bits. The session says how far its best kernel is off
-            float64, and how far exact f32 is. A resumed session is exact.
+        precision: of products of f32: `f32` exactly, `3xtf32` (infinities become NaN) or `tf32`; errors are told.
 
     Returns:
         A session at once; `session.result()` blocks.
@@ -427,10 +424,8 @@ def superoptimize(
     Raises:
         MirageError: the program, the target or an option is wrong.
     """
-    parsed = requested.parsed(program, name, sizes)
-    gpu = attached_gpu()
-    found = find_target(target) if target is not None else requested.default_target(gpu)
-    chosen = requested.precise(found, precision)
+    parsed, gpu = requested.parsed(program, name, sizes), attached_gpu()
+    chosen = requested.precise(target, gpu, precision)
     bounds = Bounds(effort, requested.budget(effort, max_block_ops), Switches.of(axioms, prunings, limits))
     limit, kept = requested.seconds(budget), find_store(store)
     session: Session | None = None

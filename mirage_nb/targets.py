@@ -16,8 +16,8 @@ from mirage_nb.errors import TargetError
 class Target:
     """One GPU, and what its owner lets kernels do on it.
 
-    Units: bytes, gigabytes per second, teraflops per second, microseconds. precision: of products of f32: "f32" exactly,
-    "tf32" or "3xtf32" of TF32's (`PRECISIONS`).
+    Units: bytes, gigabytes per second, teraflops per second, microseconds. precision: of products of f32, one of
+    `PRECISIONS`.
     """
 
     name: str
@@ -52,7 +52,7 @@ EXACT = "f32"
 """The precision of f32 products that needs nobody's permission."""
 PRECISIONS: dict[str, float] = {"f32": 1.0, "3xtf32": 4.0, "tf32": 2.0**12}
 """How products of f32 may be computed, and how many times what rounding to f32 explains such kernels may be off: four
-times where three products of TF32 make one; with one, as TF32's 10 bits are to the 22 that f32 is taken to keep."""
+times where three products of TF32 make one; with one, so much that what TF32 cuts off, 2^-9 of the summed sizes, is in."""
 
 TARGETS: dict[str, Target] = {
     t.name: t

@@ -55,7 +55,7 @@ class Options:
 
 def default_options(target: Target) -> Options:
     """What is tried first on a target."""
-    return Options(bulk=target.tma, specialised=target.capability == WARPGROUPS, library=1)
+    return Options(bulk=target.tma, specialised=target.capability == WARPGROUPS, library=1, precision=target.precision)
 
 
 def all_options(target: Target) -> tuple[Options, ...]:

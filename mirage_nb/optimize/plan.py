@@ -234,8 +234,11 @@ def as_planned(options: Options, planned: Plan) -> Options:
 
 def _made(planned: Plan) -> object:
     """What a plan comes to: two of them that are equal here are emitted alike."""
-    alike = {"chained": False, "spread": False, "precision": EXACT}
-    kernels = [k and replace(k, options=replace(k.options, **alike)) for k in planned.kernels]
+
+    def alike(options: Options) -> Options:
+        return replace(options, chained=False, spread=False, precision=EXACT)
+
+    kernels = [k and replace(k, options=alike(k.options)) for k in planned.kernels]
     return tuple(kernels), tuple(o for k, o in zip(kernels, planned.overlaps, strict=True) if k is not None)
 
 

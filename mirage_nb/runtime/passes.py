@@ -43,7 +43,7 @@ from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.settings import read_settings
-from mirage_nb.targets import EXACT, PRECISIONS
+from mirage_nb.targets import PRECISIONS
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ class Passes:
             self.stage = ""
             self._end_early()
             self._say_who_won()
+            how_precise(self.winners.values(), self.search, partial(drawn, self.search.program, self.sample_seed), self.gpu)
 
     def begin(self) -> None:
         """What can begin before anything is found: see `early`."""
@@ -224,12 +225,6 @@ class Passes:
         else:
             what = best.candidate.configuration
             self.search.tell(f"what runs is {what}: nothing that is estimated faster was executed and right")
-
-    def _say_how_precise(self) -> None:
-        """Where products of f32 need not be exact: how they are computed, and how far off that is."""
-        best = min(self.winners.values(), key=lambda w: w.candidate.rank, default=None)
-        if best is not None and self.search.target.precision != EXACT:
-            self.search.tell(how_precise(best, self._drawn(), self.gpu))
 
     def allowed(self, seconds: float) -> float:
         """Seconds that a step may take which may take so many, and no more than the session has left."""

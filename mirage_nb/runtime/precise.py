@@ -1,10 +1,12 @@
 """How far kernels are off whose products of f32 are computed as another precision, beside exact ones.
 
-In: a winner, a sample with its float64 reference. Out: a sentence. Both are run on the same inputs.
+In: winners, a session, a sample with its float64 reference. Out: a sentence to the session. Both are run on the same
+inputs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from mirage_nb.codegen import emit
@@ -14,10 +16,20 @@ from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.winner import Winner
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import EXACT
 
 
-def how_precise(winner: Winner, sample: Sample, gpu: Gpu | None) -> str:
+def how_precise(
+    winners: Collection[Winner], search: SearchSession, sample: Callable[[], Sample], gpu: Gpu | None
+) -> None:
+    """Tell a session whose products of f32 need not be exact how its best kernel computes them."""
+    best = min(winners, key=lambda w: w.candidate.rank, default=None)
+    if best is not None and search.target.precision != EXACT:
+        search.tell(sentence(best, sample(), gpu))
+
+
+def sentence(winner: Winner, sample: Sample, gpu: Gpu | None) -> str:
     """What the winner's products are, its error, and that of its muGraph with exact products."""
     used = winner.emitted.options.precision
     if used == EXACT:

@@ -70,8 +70,9 @@ def tolerance(times: float) -> float:
     return times
 
 
-def precise(target: Target, precision: str) -> Target:
-    """The target with products of f32 computed so."""
+def precise(name: str | None, gpu: Gpu | None, precision: str) -> Target:
+    """The target of this name, or the default one, with products of f32 computed so."""
+    target = find_target(name) if name is not None else default_target(gpu)
     if precision not in PRECISIONS:
         raise OptionError(f"a precision of {precision!r}", hint=f"one of {', '.join(PRECISIONS)}")
     return replace(target, precision=precision)

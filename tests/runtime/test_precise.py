@@ -1,0 +1,64 @@
+"""Precisions of f32 products: refused where unknown, planned where allowed, told beside exact ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import mirage_nb
+from mirage_nb.codegen import emit, variants
+from mirage_nb.errors import OptionError
+from mirage_nb.ir import DType
+from mirage_nb.lang import parse
+from mirage_nb.runtime.buffers import draw_sample
+from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.precise import sentence
+from mirage_nb.targets import PRECISIONS, TARGETS
+from tests.codegen.mugraphs import linear
+
+H200 = TARGETS["h200"]
+PROGRAM = parse("X: f32[128, 64]\nW: f32[64, 128]\nB: f32[128]\nreturn relu(X @ W + B)").graph
+GRAPH = linear(128, 64, 128, 64, 64, dtype=DType.F32, step=32)
+
+
+def test_an_unknown_precision() -> None:
+    with pytest.raises(OptionError, match="bf32"):
+        mirage_nb.superoptimize("X: f32[4, 4]\nreturn X @ X", precision="bf32")
+
+
+def test_exact_unless_the_owner_says_otherwise() -> None:
+    assert {o.precision for o in variants(GRAPH, H200)} == {"f32"}
+    allowed = replace(H200, precision="3xtf32")
+    assert {o.precision for o in variants(GRAPH, allowed)} == {"3xtf32", "mma_3xtf32", "f32"}
+    assert emit(GRAPH, allowed).options.precision == "3xtf32"
+    f16 = linear(128, 64, 128, 64, 64)
+    assert {o.precision for o in variants(f16, allowed)} == {"f32"} == {emit(f16, allowed).options.precision}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_kernels_are_as_far_off_as_allowed(precision: str) -> None:
+    """The tolerance of a precision takes its own kernels, and not those of the next coarser one."""
+    sample = draw_sample(PROGRAM, 2)
+    names = list(PRECISIONS)
+    for other in names[: names.index(precision) + 1]:
+        executable = CpuExecutable(emit(GRAPH, replace(H200, precision=other)))
+        assert executable.check(sample, PRECISIONS[precision]).ok
+    for coarser in names[names.index(precision) + 1 :]:
+        if coarser == "tf32":
+            executable = CpuExecutable(emit(GRAPH, replace(H200, precision=coarser)))
+            assert not executable.check(sample, PRECISIONS[precision]).ok
+
+
+def test_the_error_stands_beside_that_of_exact_products() -> None:
+    from types import SimpleNamespace
+
+    target = replace(H200, precision="tf32")
+    emitted, sample = emit(GRAPH, target), draw_sample(PROGRAM, 2)
+    report = CpuExecutable(emitted).check(sample, PRECISIONS["tf32"])
+    winner = SimpleNamespace(
+        emitted=emitted, report=report, candidate=SimpleNamespace(graph=GRAPH), origin=SimpleNamespace(target=target)
+    )
+    said = sentence(winner, sample, None)  # type: ignore[arg-type]
+    tf32, exact = (float(part.split("by ")[-1]) for part in said.split(", "))
+    assert "computed as tf32" in said and 1e-4 < tf32 < 1e-3 and exact < 1e-6
