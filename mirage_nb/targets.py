@@ -52,7 +52,7 @@ EXACT = "f32"
 """The precision of f32 products that needs nobody's permission."""
 PRECISIONS: dict[str, float] = {"f32": 1.0, "3xtf32": 4.0, "tf32": 2.0**12}
 """How products of f32 may be computed, and how many times what rounding to f32 explains such kernels may be off: four
-times where three products of TF32 make one; with one, so much that what TF32 cuts off, 2^-9 of the summed sizes, is in."""
+times where three products of TF32 make one; with one, so much that what TF32 cuts off, 2^-9 of summed sizes, is in."""
 
 TARGETS: dict[str, Target] = {
     t.name: t

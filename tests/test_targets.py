@@ -15,7 +15,8 @@ from tests.mugraphs import cases
 
 def mistakes(target: Target) -> list[str]:
     """What cannot be true of a GPU, one line each."""
-    numbers = {f.name: getattr(target, f.name) for f in dataclasses.fields(target) if f.name not in ("name", "arch")}
+    words = ("name", "arch", "precision")
+    numbers = {f.name: getattr(target, f.name) for f in dataclasses.fields(target) if f.name not in words}
     found = [f"{name} is {number}" for name, number in numbers.items() if name != "tma" and not number > 0]
     if not 75 <= target.capability < 200:
         found.append(f"{target.arch} is no architecture")
