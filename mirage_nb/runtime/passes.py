@@ -111,14 +111,12 @@ class Passes:
 
     def __init__(self, search: SearchSession, gpu: Gpu | None, tolerance: float = 1.0) -> None:
         self.search = search
-        self.gpu = gpu
+        self.gpu, self.stage = gpu, ""
         self.tolerance = tolerance * PRECISIONS[search.target.precision]
-        self.stage = ""
         self.trace: tuple[Pass, ...] = ()
         self.baselines: tuple[Lap, ...] = ()
         self.entered: set[tuple[str, str]] = set()
-        self.timed: tuple[Timed, ...] = ()
-        self.tried: set[str] = set()
+        self.timed, self.tried = tuple[Timed, ...](), set[str]()
         self._made = time.monotonic()
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
@@ -152,8 +150,7 @@ class Passes:
             MissingPartError: nothing can be executed on this machine.
         """
         snapshot = self.search.snapshot()
-        candidates = snapshot.candidates
-        chosen = [c for c in candidates if c.digest in snapshot.pinned]
+        candidates, chosen = snapshot.candidates, [c for c in snapshot.candidates if c.digest in snapshot.pinned]
         if self.tolerance != 1:
             self.search.tell(f"kernels may be off by {self.tolerance:g} times what the program's own rounding explains")
         for why in distrusted(read_settings().home):
@@ -175,7 +172,7 @@ class Passes:
             self.stage = ""
             self._end_early()
             self._say_who_won()
-            how_precise(self.winners.values(), self.search, partial(drawn, self.search.program, self.sample_seed), self.gpu)
+            how_precise(self)
 
     def begin(self) -> None:
         """What can begin before anything is found: see `early`."""

@@ -6,8 +6,8 @@ inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError
@@ -15,18 +15,19 @@ from mirage_nb.runtime.buffers import Sample
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.trial import drawn
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import EXACT
 
+if TYPE_CHECKING:
+    from mirage_nb.runtime.passes import Passes
 
-def how_precise(
-    winners: Collection[Winner], search: SearchSession, sample: Callable[[], Sample], gpu: Gpu | None
-) -> None:
+
+def how_precise(passes: Passes) -> None:
     """Tell a session whose products of f32 need not be exact how its best kernel computes them."""
-    best = min(winners, key=lambda w: w.candidate.rank, default=None)
-    if best is not None and search.target.precision != EXACT:
-        search.tell(sentence(best, sample(), gpu))
+    best = min(passes.winners.values(), key=lambda w: w.candidate.rank, default=None)
+    if best is not None and passes.search.target.precision != EXACT:
+        passes.search.tell(sentence(best, drawn(passes.search.program, passes.sample_seed), passes.gpu))
 
 
 def sentence(winner: Winner, sample: Sample, gpu: Gpu | None) -> str:
