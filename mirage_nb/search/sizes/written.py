@@ -457,9 +457,7 @@ class _Block:
         outputs = [_groups(tile.layout, number) for _, tile in self.savers]
         blocks = {number[axis]: float(self._blocks(axis)) for axis in self.grid if axis is not None}
         axes = [Axis("", self.axes.extents[axis], self._key(axis) in folded, ()) for axis in roots]
-        prepared = Prepared(
-            KernelGraph.start(*graph.inputs), 0, tuple(axes), tuple(tensors), (), (), (), tuple(outputs), {}
-        )
+        prepared = Prepared(graph, 0, tuple(axes), tuple(tensors), (), (), (), tuple(outputs), {})
         loop = None if self.loop is None else number[self.loop]
         saved = tuple(tile.step for _, tile in self.savers if tile.step is not None)
         return Written(
