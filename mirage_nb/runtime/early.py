@@ -9,7 +9,6 @@ nothing more is timed here.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -38,8 +37,6 @@ DRAW_SECONDS = 120.0
 """What drawing one set of inputs may take."""
 FIRST_SECONDS = 30.0
 """What the first run of a kernel may take."""
-PEERS_SECONDS = 30.0
-"""With less time there may be no race beside PyTorch."""
 DRAWERS = 4
 """Processes that draw side by side, at most."""
 LOOK_SECONDS = 0.02
@@ -141,8 +138,6 @@ class Early:
                 time.sleep(LOOK_SECONDS)
             lanes = self._warmed()
             self._time_library(own)
-            if self._search.left > PEERS_SECONDS:  # the last race waits for them, if it has to
-                threading.Thread(target=self._compile_peers, name="mirage peers", daemon=True).start()
             self._time_found(lanes)
         except Stopped:
             pass
@@ -171,13 +166,6 @@ class Early:
                 self._search.tell(f"{own.digest[:8]}: a library's way is left out: {error}")
             finally:
                 TURN.give()
-
-    def _compile_peers(self) -> None:
-        """What the last race has beside our kernels, called once: compiling takes PyTorch seconds."""
-        with contextlib.suppress(Exception):  # a thread may not print, and the race says what does not run
-            track = self._passes.track(self._gpu)
-            if track is not None:
-                track.warm_peers()
 
     def _warmed(self) -> Trials:
         """Processes for trials, which load what they need meanwhile."""

@@ -123,7 +123,7 @@ def _race(
             continue
         distance = _error(outputs, reference)
         if distance <= RACE_TOLERANCE:
-            laps[name] = Lap(name, distance, None, "not captured into a CUDA graph")
+            laps[name] = Lap(name, distance, None, "not captured into a CUDA graph, or its time drowned in what else ran")
             contestants.append(Contestant(name, calls))
         else:
             laps[name] = Lap(name, distance, None, "wrong or inaccurate: not timed")
@@ -157,12 +157,6 @@ class Track:
             self._sets = _buffer_sets(program, gpu, self.scale)
             self._reference = as_torch(program, torch, exact=True)(*(t.double() for t in self._sets[0][0]))
             self._lane = Lane(torch, foreign_kernel(torch))
-
-    def warm_peers(self) -> None:
-        """Have PyTorch compile the program; whether it can is no matter here."""
-        for peer in pytorch_peers(self._program).values():
-            with contextlib.suppress(Exception):
-                peer.run(*self._sets[0][0])
 
     def lap(self, name: str, executable: GpuExecutable, limit_us: float) -> Lap:
         """Check one executable and time it, briefly if it takes longer than `limit_us`.

@@ -76,7 +76,8 @@ def time_interleaved(
 ) -> list[Timing]:
     """Time all contestants on the current device, taking turns.
 
-    A contestant that cannot be captured into a CUDA graph is left out of the result.
+    A contestant that cannot be captured into a CUDA graph is left out of the result, as is one whose time drowned in
+    what else ran on the card.
 
     Args:
         repeats: replays of each.
@@ -98,7 +99,7 @@ def time_interleaved(
         alone = lane.alone()
         for name, replay in captured:
             samples[name].append(replay.took(torch) - alone)
-    return [_summary(name, samples[name]) for name, _ in captured]
+    return [timing for name, _ in captured if (timing := _summary(name, samples[name])).median_us > 0]
 
 
 def time_quickly(
@@ -109,7 +110,8 @@ def time_quickly(
     `lane`: how calls are lined up, made once for all who are timed; default: back to back.
 
     Raises:
-        LaunchError: no GPU is attached.
+        LaunchError: no GPU is attached, or something else kept it busy, so that nothing is left of the call's time
+            when the foreign kernel's is taken off.
     """
     if not torch.cuda.is_available():
         raise LaunchError("there is no GPU to time on")
@@ -127,7 +129,10 @@ def time_quickly(
     samples: list[float] = []
     while len(samples) < repeats and (len(samples) < FEW or min(samples) <= limit_us):
         samples.append(replay.took(torch) - lane.alone())
-    return _summary(contestant.name, samples)
+    timing = _summary(contestant.name, samples)
+    if timing.median_us <= 0:
+        raise LaunchError(f"a time of {timing.median_us:.2f} us: another program is using the card")
+    return timing
 
 
 def time_launches(call: Call, wait: Call) -> float:

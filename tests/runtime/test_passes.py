@@ -75,9 +75,6 @@ class Race:
         self.calls.append(([], []))
         return self
 
-    def warm_peers(self) -> None:
-        """Nothing to compile."""
-
     def lap(self, name: str, executable: object, limit_us: float) -> SimpleNamespace:
         ways = self.calls[-1][0]
         ways.append(name)

@@ -181,6 +181,18 @@ def test_what_a_foreign_kernel_takes_is_taken_off(monkeypatch: pytest.MonkeyPatc
     assert steady.median_us == pytest.approx(6.0 + 8.0), "what it took in the replay just before"
 
 
+def test_a_time_that_drowned_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels were listed with -2.4 us: something else kept the card busy while the foreign kernel ran alone."""
+    torch = FakeTorch()
+    monkeypatch.setattr(
+        "mirage_nb.runtime.timing._capture", lambda steps, t: SimpleNamespace(replay=lambda: [step() for step in steps])
+    )
+    drowned = Contestant("x", [torch.work(-1.0)])
+    with pytest.raises(LaunchError, match="another program is using the card"):
+        time_quickly(drowned, torch, 30.0, lane=Lane(torch, torch.work(90.0)))
+    assert time_interleaved([drowned], torch, behind=torch.work(90.0)) == []
+
+
 def test_a_launch_is_timed_without_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what calls take counts, not the wait between the rounds; a round that was disturbed changes nothing."""
     now, calls = [0.0], [0]
