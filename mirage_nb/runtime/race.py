@@ -123,7 +123,7 @@ def _race(
             continue
         distance = _error(outputs, reference)
         if distance <= RACE_TOLERANCE:
-            laps[name] = Lap(name, distance, None, "not captured into a CUDA graph, or its time drowned in what else ran")
+            laps[name] = Lap(name, distance, None, "not captured into a CUDA graph, or drowned in other work")
             contestants.append(Contestant(name, calls))
         else:
             laps[name] = Lap(name, distance, None, "wrong or inaccurate: not timed")
