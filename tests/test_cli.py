@@ -207,7 +207,8 @@ def test_every_option_of_a_search_reaches_it(program: Path, monkeypatch: pytest.
     line = (
         "--effort quick --budget 5 --max-block-ops 4 --target a100 --seed 7 --grid-dims 2 --blocks :132 --loop 2:64 "
         "--without-operator Accum-concat --without-operator EwDiv --with-axiom sum_div --without-axiom mul_div "
-        "--without-pruning oracle --name mine --fresh --store kept --workers 3 --tolerance 0.5"
+        "--without-pruning oracle --name mine --fresh --store kept --workers 3 --tolerance 0.5 "
+        "--precision 3xtf32"
     )
     main(["superoptimize", str(program), *line.split()])
     assert isinstance(reached.pop("executor"), Workers)
@@ -215,7 +216,7 @@ def test_every_option_of_a_search_reaches_it(program: Path, monkeypatch: pytest.
         "effort": "quick", "budget": 5.0, "max_block_ops": 4, "target": "a100", "seed": 7, "name": "mine",
         "limits": Limits(2, (1, 132), (2, 64), frozenset({"Accum concat", "EwDiv"})),
         "axioms": {"sum_div": True, "mul_div": False}, "prunings": {"oracle": False}, "fresh": True, "store": "kept",
-        "tolerance": 0.5,
+        "tolerance": 0.5, "precision": "3xtf32",
     }  # fmt: skip
     reached.clear()
     main(["superoptimize", str(program)])
