@@ -15,6 +15,7 @@ Of large graphs some elements are computed, chosen by the seed, with all that th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.covered import Asked, uncovered
 from mirage_nb.verify.gaps import Suspect, gaps
 from mirage_nb.verify.lax import all_ops
-from mirage_nb.verify.points import KINDS, point
+from mirage_nb.verify.points import KINDS, ZEROS, point
 from mirage_nb.verify.verdict import Looked, Outcome, Witness
 
 WHOLE, SAMPLED = 20_000, 120_000
@@ -46,6 +47,8 @@ MORE = (4, 16)
 MOST_BITS = 2**15
 NEAR = fmpq(1, 1 << 64)
 """How far apart balls may reach, beside what they hold, to be taken for equal; or half their bits, beside 1."""
+AGAIN = 2
+"""How often points with zeros are looked at again where a candidate divides."""
 LEAST_COMPARED = 2
 """Points at which every element has to be compared, at one of them beyond all rounding."""
 
@@ -134,7 +137,8 @@ class _Look:
             if self.witness is not None:
                 return self.result()
         if most >= len(KINDS) and not self.right.slice.is_total:
-            for suspect in gaps(self.left.slice, self.right.slice, self.seed):
+            self._with_zeros()
+            for suspect in () if self.witness is not None else gaps(self.left.slice, self.right.slice, self.seed):
                 self.suspects += 1
                 self._suspect(suspect)
                 if self.witness is not None:
@@ -146,6 +150,15 @@ class _Look:
             if note:
                 return Looked(Outcome.OPEN, f"{found.note}, and {note}", whole=found.whole)
         return found
+
+    def _with_zeros(self) -> None:
+        """Look where some elements have no value and others do: both sides may divide by the same numbers, for
+        different elements of the output."""
+        for kind, again in itertools.product(ZEROS, range(1, 1 + AGAIN)):
+            self.points += 1
+            self.take(kind.name, point(kind, self.seed + again))
+            if self.witness is not None:
+                return
 
     def take(self, name: str, draw: Draw, close: bool = False) -> None:
         """Compare at one point; for a close look nothing may be lost in a sum, and more bits are taken for that."""

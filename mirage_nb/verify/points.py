@@ -129,6 +129,8 @@ KINDS = (
     Kind("every input of a third kind of its own", None),
 )
 """The most telling ones first."""
+ZEROS = tuple(kind for kind in KINDS if kind.fill in (_sparse, _with_zeros))
+"""At their points some elements are 0 and some are not."""
 
 
 def between(start: Draw, end: Draw, share: object) -> Draw:

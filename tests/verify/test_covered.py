@@ -13,8 +13,9 @@ from mirage_nb.lang import parse
 from mirage_nb.verify import verify
 from mirage_nb.verify.covered import needs_of
 from mirage_nb.verify.domain import Need
+from mirage_nb.verify.exact import look
 from mirage_nb.verify.proof.signs import ABOVE, ANY
-from mirage_nb.verify.verdict import VerdictKind
+from mirage_nb.verify.verdict import Outcome, VerdictKind
 
 HEAD = """X: f32[2, 4]
 Y: f32[2, 4]
@@ -91,3 +92,15 @@ def test_needs_have_the_signs_that_their_form_says() -> None:
     assert sorted(need.name for need in needs) == ["NONNEGATIVE", "NONZERO", "NONZERO", "POSITIVE"]
     assert found[needs.index(Need.NONZERO)][1] in (ABOVE, ANY) and (Need.POSITIVE, ANY) in found
     assert (Need.NONNEGATIVE, frozenset({0, 1})) in found
+
+
+@pytest.mark.parametrize("seed", [6810341, 7982353, 9558234, 10548109, 11672607])
+def test_values_may_be_missing_at_the_same_elements_only(seed: int) -> None:
+    """Y / Y turned once and twice: 1 wherever they have values, without one at different elements. The points of these
+    seeds had no row of Y with a single zero in it."""
+    turned = "concat({0}[:, 1:], {0}[:, :1], axis=1)"
+    head = "X: f32[2, 3]\nY: f32[2, 3]\nZ = Y / Y\n"
+    once = parse(f"{head}return {turned.format('Z')} + X * Y").graph
+    twice = parse(f"{head}R = {turned.format('Z')}\nreturn {turned.format('R')} + X * Y").graph
+    assert look(once, twice, seed).outcome is Outcome.DIFFERENT
+    assert look(once, once, seed).outcome is Outcome.AGREE
