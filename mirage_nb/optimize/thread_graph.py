@@ -8,6 +8,7 @@ outside its chain is an output of the chain, so the two graphs compute the same 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 
 from mirage_nb.ir import OPS, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, ThreadGraph, Trait
 from mirage_nb.optimize.placement import MATMULS
@@ -34,13 +35,10 @@ def fuse_block(block: BlockGraph) -> BlockGraph:
 
 
 def _chains(block: BlockGraph) -> list[tuple[int, ...]]:
-    """Partition of the elementwise operators into chains, each convex: no path leaves a chain and returns."""
+    """Partition of the elementwise operators into chains that can follow one another: no path leaves a chain and
+    returns, through other chains neither."""
     defined = _definition_index(block)
     times = _times(block)
-    reach: list[frozenset[int]] = []
-    for op in block.ops:
-        direct = {defined[v] for v in op.inputs}
-        reach.append(frozenset(direct.union(*(reach[i] for i in direct))))
     chain_of: dict[int, list[int]] = {}
     for index, op in enumerate(block.ops):
         if Trait.ELEMENTWISE not in OPS[op.kind].traits:
@@ -51,7 +49,7 @@ def _chains(block: BlockGraph) -> list[tuple[int, ...]]:
             if found is None or found is chain or times[producer] != times[index]:
                 continue
             merged = sorted({*found, *chain})
-            if _convex(merged, reach):
+            if _in_order(block, defined, chain_of, merged, index):
                 chain = merged
         for member in chain:
             chain_of[member] = chain
@@ -76,12 +74,21 @@ def _times(block: BlockGraph) -> list[tuple[int | None, bool, bool]]:
     return found
 
 
-def _convex(members: list[int], reach: list[frozenset[int]]) -> bool:
-    inside = set(members)
-    last = members[-1]
-    between = (i for i in range(members[0], last + 1) if i not in inside)
-    # An operator between two members is on a path when it reads one member and another member reads it.
-    return not any(reach[i] & inside and any(i in reach[m] for m in members) for i in between)
+def _in_order(
+    block: BlockGraph, defined: dict[int, int], chain_of: dict[int, list[int]], merged: list[int], last: int
+) -> bool:
+    """Whether the operators up to `last` can be computed chain by chain when `merged` is one."""
+    first = dict.fromkeys(merged, merged[0])
+    chains = [first.get(i, chain_of.get(i, [i])[0]) for i in range(last + 1)]
+    before: dict[int, set[int]] = {}
+    for index, op in enumerate(block.ops[: last + 1]):
+        sources = {chains[defined[v]] for v in op.inputs} - {chains[index]}
+        before.setdefault(chains[index], set()).update(sources)
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError:
+        return False
+    return True
 
 
 def _definition_index(block: BlockGraph) -> dict[int, int]:

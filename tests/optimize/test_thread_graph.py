@@ -55,6 +55,16 @@ def test_a_chain_does_not_swallow_a_path_that_returns() -> None:
     same(graph)
 
 
+def test_nor_one_that_returns_through_another_chain() -> None:
+    """a with a + q, and q with s + q, where s is the sum of a: each chain is convex, and each waits for the other."""
+    b = Block((tensor((4, 8), DType.F32),), (1,))
+    x = b.read(0, (None,))
+    a, q = b.op(OpKind.ADD, x, x), b.op(OpKind.SQR, x)
+    late = b.op(OpKind.ADD, b.sum(a, 0), q)
+    b.save(b.op(OpKind.MUL, late, b.op(OpKind.ADD, a, q)), (None,))
+    same(one_kernel("X", b))
+
+
 @st.composite
 def block_graphs(draw: st.DrawFn) -> KernelGraph:
     """Random elementwise operators and sums; every value may be read several times or saved."""
