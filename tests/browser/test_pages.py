@@ -6,12 +6,12 @@ import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mirage_nb.ir import BlockGraph
+from mirage_nb.lang import parse
 from mirage_nb.targets import find_target
 from mirage_nb.viz import page
 from mirage_nb.viz.axes import axis_names
@@ -38,7 +38,7 @@ OUTSIDE = """() => [...document.querySelectorAll('*')].filter((n) => {
 def exported(tmp_path: Path) -> str:
     session: Any = FakeSession(0.01)
     session.result()
-    session.winners, session.baselines, session.program = (), (), SimpleNamespace(text="X: f16[16, 1024]\nreturn X")
+    session.winners, session.baselines, session.program = (), (), parse("X: f16[16, 1024]\nreturn exp(X)")
     return export(session, tmp_path / "session.html").as_uri()
 
 
