@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.reach import Reach
 from mirage_nb.codegen.texel_product import run_of, thread_text
 from mirage_nb.codegen.tile_values import ValueText
@@ -56,7 +55,7 @@ class TexelValueText(ValueText):
             for store in self.stores:
                 out.line(f"Vec<float, {run.length}> y_{store.target};")
             with out.unrolled("e", run.length) as e:
-                self._run_elements(e)
+                self._elements(dict.fromkeys(self.registers, self._place(e)), e)
             for store in self.stores:
                 self._store_run(store)
 
@@ -81,22 +80,10 @@ class TexelValueText(ValueText):
             value = f"to_float({access.tile.name}[{single.offset}])"
             out.line(f"{read.name}[{e}] = {f'{single.inside} ? {value} : 0.0f' if single.inside else value};")
 
-    def _run_elements(self, e: str) -> None:
-        out, base = self.out, self.texel.source.result.count
-        place = self.run.number(e)
-        where = f"[({place}) / {base}][({place}) % {base}]" if base > 1 else f"[{place}][0]"
-        text: dict[str, str] = {name: f"{name}{where}" for name in self.registers}
-        for statement in self.statements:
-            match statement:
-                case Number(name, value):
-                    text[name] = number(value)
-                case Read(name):
-                    text[name] = f"{name}[{e}]" if self._varies(statement, self.column_axis) else name
-                case Map(name, kind, attrs, operands):
-                    out.line(f"const float {name} = {CUDA[kind]([text[o] for o in operands], attrs)};")
-                    text[name] = name
-                case Store(value, target):
-                    out.line(f"y_{target}[{e}] = {text[value]};")
+    def _place(self, e: str) -> str:
+        """Where an element of the run lies in registers."""
+        base, place = self.texel.source.result.count, self.run.number(e)
+        return f"[({place}) / {base}][({place}) % {base}]" if base > 1 else f"[{place}][0]"
 
     def _store_run(self, store: Store) -> None:
         out, access, length = self.out, self._access(store.target, store.at), self.run.length

@@ -8,7 +8,7 @@ ask whether an element exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -117,8 +117,9 @@ class ValueText:
             for store in self.stores:
                 out.line(f"float y_{store.target}[2];")
             with out.unrolled("e", 2) as e:
-                place = f"[{i}][4 * ({self.group} * {j} + {q}) + 2 * {h} + {e}]"
-                self._elements(place, f"[{i}][{h}]", e)
+                place, row = f"[{i}][4 * ({self.group} * {j} + {q}) + 2 * {h} + {e}]", f"[{i}][{h}]"
+                where = {name: place if len(tile.shape) > 1 else row for name, tile in self.registers.items()}
+                self._elements(where, e)
             for store in self.stores:
                 element = c_type(self.program.tile(store.target).dtype)
                 if moved[store].wide:
@@ -133,10 +134,10 @@ class ValueText:
                 with self._when(access.inside):
                     out.line(f"store_words({access.tile.name} + {access.offset}, w_{store.target});")
 
-    def _elements(self, place: str, row: str, e: str) -> None:
-        """One column: every value once."""
+    def _elements(self, where: Mapping[str, str], e: str) -> None:
+        """One column: every value once. `where`: the element of every register tile."""
         out = self.out
-        text = {name: f"{name}{place if len(tile.shape) > 1 else row}" for name, tile in self.registers.items()}
+        text = {name: f"{name}{place}" for name, place in where.items()}
         for statement in self.statements:
             match statement:
                 case Number(name, value):

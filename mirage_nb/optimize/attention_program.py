@@ -18,16 +18,17 @@ from mirage_nb.ir import (
     OPS,
     AccumAttrs,
     AccumKind,
+    BlockGraph,
     ConstAttrs,
     DType,
     InIterAttrs,
     OpKind,
-    TensorType,
     Trait,
 )
 from mirage_nb.optimize.attention import KEYS, AttentionBlock, matrix_axes
 from mirage_nb.optimize.attention_mask import mask_of, places_of, span_needed
 from mirage_nb.optimize.mask import Span
+from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, reshaped
 from mirage_nb.optimize.product_program import LEADING, Given
 from mirage_nb.targets import Target
@@ -84,7 +85,7 @@ def attention_program(made: AttentionBlock, target: Target, given: Given) -> Pro
     if target.capability != CAPABILITY or not _fits(made, target):
         return None
     try:
-        return _Planner(made, target, given, _counters(made)).program()
+        return _Planner(made, target, given, counters=_counters(made)).program()
     except _OtherBlock:
         return None
 
@@ -124,16 +125,13 @@ def _counters(made: AttentionBlock) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class _Planner:
+class _Planner(OnGrid):
     """Writes one program. known: the names of nodes that were computed, as long as what they are computed from holds.
     span: the keys that rows need; mask: the node that chooses scores, if one does. row: where a group's rows begin."""
 
     made: AttentionBlock
     target: Target
     given: Given
-    counters: tuple[str, ...]
-    tiles: dict[str, Tile] = field(default_factory=dict)
-    axes: dict[str, int] = field(default_factory=dict)
     known: dict[int, str] = field(default_factory=dict)
     names: int = 0
     span: Span = field(init=False)
@@ -146,6 +144,10 @@ class _Planner:
         self.mask = mask_of(self.made)
         self.span = span_needed(self.made, self.given, self.counters)
         self.row = counted(PART, HEIGHT) if TEAMS[self.made.rows].parts > 1 else Index()
+
+    @property
+    def block(self) -> BlockGraph:
+        return self.made.block
 
     def program(self) -> Program:
         """The whole program."""
@@ -194,7 +196,7 @@ class _Planner:
 
     def _ring(self, ring: str, name: str, operand: Operand, stages: int, arrivals: int) -> Pipeline:
         attrs, block = operand.attrs, self.made.block
-        self._global(f"x{attrs.arg}", block.args[attrs.arg], self._named(attrs.imap, operand.axes))
+        self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, operand.axes)
         long = [dim for dim, axis in enumerate(operand.axes) if axis]
         shape, axes = block.tile_shape(attrs), tuple(operand.axes[dim] for dim in long)
         slot = tuple(shape[dim] for dim in long)
@@ -214,36 +216,15 @@ class _Planner:
         shape = (HEIGHT, made.step)
         self.tiles[WEIGHTS] = Tile(WEIGHTS, Place.REGISTER, (ROWS, KEYS), shape, made.dtype, Layout.FRAGMENT)
 
-    def _named(self, cut: tuple[int | None, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
-        """The axes of a global tensor: leading dimensions have those of the grid dims that cut them."""
-        named = list(axes)
-        for g, dim in enumerate(cut):
-            if dim is not None and not named[dim] and self.made.block.grid[g] > 1:
-                named[dim] = self.counters[g]
-        return tuple(named)
-
-    def _global(self, name: str, type_: TensorType, axes: tuple[str, ...]) -> None:
-        for axis, extent in zip(axes, type_.shape, strict=True):
-            if axis:
-                self.axes.setdefault(axis, extent)
-        self.tiles.setdefault(name, Tile(name, Place.GLOBAL, axes, type_.shape, type_.dtype))
-
-    def _at(self, cut: tuple[int | None, ...], shape: tuple[int, ...]) -> tuple[Index, ...]:
+    def _at(self, cut: Cut, shape: tuple[int, ...]) -> tuple[Index, ...]:
         """Where this point's part of a tensor begins."""
-        found = []
-        for dim, size in enumerate(shape):
-            start = Index()
-            for g, extent in enumerate(self.made.block.grid):
-                if cut[g] == dim and extent > 1:
-                    start = start * extent + self._counter(g, extent)
-            found.append(start * size)
-        return tuple(found)
+        return tuple(self._part(cut, dim) * size for dim, size in enumerate(shape))
 
-    def _counter(self, g: int, extent: int) -> Index:
-        """The counter of a grid dim; that of rows runs from the last ones where these need more keys."""
+    def _counter(self, g: int) -> Index:
+        """That of rows runs from the last ones where these need more keys."""
         name = self.counters[g]
         turned = name == ROWS and self.span.slope
-        return Index(((name, -1),), extent - 1) if turned else counted(name)
+        return Index(((name, -1),), self.block.grid[g] - 1) if turned else counted(name)
 
     # -- roles
 
@@ -444,7 +425,7 @@ class _Planner:
             if axes is None or shape[axes.index(ROWS)] != made.rows or shape[-1] != made.columns:
                 raise _OtherBlock
             name = self._value(found, place, axes)
-            self._global(f"o{number}", type_, self._named(attrs.omap, axes))
+            self._global(f"o{number}", type_, attrs.omap, axes)
             at = self._at(attrs.omap, shape)
             placed = tuple(i + self.row if axis == ROWS else i for i, axis in zip(at, axes, strict=True))
             found.append(Store(name, f"o{number}", placed))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_nb.ir import BlockGraph, ConstAttrs, DType, Op, OpKind, TensorType, ThreadGraph
+from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, broadcast_axes, reshaped
 from mirage_nb.targets import Target
 from mirage_nb.tile.instructions import Place
@@ -76,7 +77,7 @@ def product_program(made: ProductBlock, target: Target, given: Given) -> Program
     operands = {o for factors in made.sums.values() for f in factors for o in (f.left, f.right)}
     if found is None or not all(_boxed(made.block, operand, found.step) for operand in operands):
         return None
-    return _Planner(made, target, given, counters, found).program()
+    return _Planner(made, target, given, found, counters=counters).program()
 
 
 def _counters(made: ProductBlock) -> tuple[str, ...] | None:
@@ -122,19 +123,20 @@ def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
 
 
 @dataclass(slots=True)
-class _Planner:
+class _Planner(OnGrid):
     """Writes one program."""
 
     made: ProductBlock
     target: Target
     given: Given
-    counters: tuple[str, ...]
     scheme: Scheme
-    tiles: dict[str, Tile] = field(default_factory=dict)
-    axes: dict[str, int] = field(default_factory=dict)
     slots: dict[Operand, str] = field(default_factory=dict)
     values: dict[object, str] = field(default_factory=dict)
     accumulators: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def block(self) -> BlockGraph:
+        return self.made.block
 
     def program(self) -> Program | None:
         """The whole program."""
@@ -204,7 +206,7 @@ class _Planner:
         """The shared tile of a streamed operand."""
         if operand not in self.slots:
             block, attrs = self.made.block, operand.attrs
-            self._global(f"x{attrs.arg}", block.args[attrs.arg], self._named(attrs.imap, operand.axes))
+            self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, operand.axes)
             tile = block.tile_shape(attrs)[-2:]
             step = self.scheme.step
             shape = tuple(step if axis == SUMMED else n for axis, n in zip(operand.axes[-2:], tile, strict=True))
@@ -212,20 +214,6 @@ class _Planner:
             self.slots[operand] = name
             self.tiles[name] = Tile(name, Place.SHARED, operand.axes[-2:], shape, self.made.dtype, Layout.PANELS)
         return self.slots[operand]
-
-    def _named(self, cut: tuple[int | None, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
-        """The axes of a global tensor: leading dimensions have those of the grid dims that cut them."""
-        named = list(axes)
-        for g, dim in enumerate(cut):
-            if dim is not None and not named[dim] and self.made.block.grid[g] > 1:
-                named[dim] = self.counters[g]
-        return tuple(named)
-
-    def _global(self, name: str, type_: TensorType, axes: tuple[str, ...]) -> None:
-        for axis, extent in zip(axes, type_.shape, strict=True):
-            if axis:
-                self.axes.setdefault(axis, extent)
-        self.tiles.setdefault(name, Tile(name, Place.GLOBAL, axes, type_.shape, type_.dtype))
 
     def _copy(self, operand: Operand, name: str) -> Copy:
         block, attrs = self.made.block, operand.attrs
@@ -238,14 +226,6 @@ class _Planner:
                 at.append(start * extent)
         return Copy(f"x{attrs.arg}", name, tuple(at))
 
-    def _part(self, cut: tuple[int | None, ...], dim: int) -> Index:
-        """Which part of a dimension is this point's."""
-        found = Index()
-        for g, extent in enumerate(self.made.block.grid):
-            if cut[g] == dim and extent > 1:
-                found = found * extent + counted(self.counters[g])
-        return found
-
     # -- what stands behind the loop
 
     def _epilogue(self, part: Parts) -> list[Statement]:
@@ -256,16 +236,12 @@ class _Planner:
             long = iter((ROWS, COLUMNS))
             axes = tuple(next(long) if extent > 1 else "" for extent in tile.shape)
             name = self._value(found, value, axes, part)
-            self._global(f"o{number}", type_, self._named(attrs.omap, axes))
+            self._global(f"o{number}", type_, attrs.omap, axes)
             found.append(Store(name, f"o{number}", self._at(attrs.omap, tile.shape, axes, part)))
         return found
 
-    def _at(
-        self, cut: tuple[int | None, ...], tile: tuple[int, ...], axes: tuple[str, ...], part: Parts
-    ) -> tuple[Index, ...]:
-        return tuple(
-            self._part(cut, dim) * extent + part.get(axes[dim], Index()) for dim, extent in enumerate(tile)
-        )
+    def _at(self, cut: Cut, tile: tuple[int, ...], axes: tuple[str, ...], part: Parts) -> tuple[Index, ...]:
+        return tuple(self._part(cut, dim) * extent + part.get(axes[dim], Index()) for dim, extent in enumerate(tile))
 
     def _value(self, found: list[Statement], value: int, axes: tuple[str, ...], part: Parts) -> str:
         """The name of a value of the block graph that has these axes here."""
@@ -310,7 +286,7 @@ class _Planner:
             number = self.given.numbers[attrs.arg]
             return self._once(found, number, lambda name: Number(name, number))
         tile = block.tile_shape(attrs)
-        self._global(f"x{attrs.arg}", block.args[attrs.arg], self._named(attrs.imap, axes))
+        self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, axes)
         at = self._at(attrs.imap, tile, axes, part)
         return self._once(found, (attrs, axes), lambda name: Read(name, f"x{attrs.arg}", at))
 

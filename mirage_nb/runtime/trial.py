@@ -29,7 +29,7 @@ from mirage_nb.ir import Input, KernelGraph
 from mirage_nb.runtime.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import CpuExecutable, Executable
-from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.runtime.kernel_operators import encode as plain_encode
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.session import Stopped
@@ -155,14 +155,19 @@ def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
     from mirage_nb.runtime.launch import GpuExecutable, card_errors
 
     with card_errors():
-        gpu = attached_gpu()
-        if gpu is None:
-            raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
+        gpu = _own_gpu()
     started = time.monotonic()
     with _ending_when_spoiled(alone=True), card_errors():
         executable = GpuExecutable(emitted, cubin, gpu)
         executable.run(_any_inputs(emitted.graph.inputs, scale))
     return Outcome(FloatReport(0.0, True, "ran"), True, seconds=time.monotonic() - started)
+
+
+def _own_gpu() -> Gpu:
+    gpu = attached_gpu()
+    if gpu is None:
+        raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
+    return gpu
 
 
 @lru_cache(maxsize=1)
@@ -194,9 +199,7 @@ def try_on_gpu(
     from mirage_nb.runtime.launch import GpuExecutable, card_errors
 
     with card_errors():
-        gpu = attached_gpu()
-        if gpu is None:
-            raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
+        gpu = _own_gpu()
         card = _on_card(drawn)
     started = time.monotonic()
     with _ending_when_spoiled(alone):
