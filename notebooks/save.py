@@ -20,7 +20,7 @@ from mirage_nb.viz.raster import png_bundle
 FOLDER = Path(__file__).parent
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PICTURE = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
-UNSAFE = re.compile(r"<(style|svg|script)\b.*?</\1>|<img class='mir-instead'[^>]*>", re.DOTALL)
+UNSAFE = re.compile(r"<(style|svg|script|figure)\b.*?</\1>|<img class='mir-instead'[^>]*>", re.DOTALL)
 
 
 def safe(output: dict[str, Any]) -> list[dict[str, Any]]:

@@ -30,8 +30,6 @@ VARIABLES = {
     "#dddddd": "var(--mir-line)",
 }
 """Colours that are not data, and what the page says instead."""
-_INSTEAD = "<style>.mir-plot>img{display:none}</style>"
-"""A page that takes styles and SVG out of a notebook, for safety, leaves the PNG."""
 
 
 class ThemedFigure(Figure):
@@ -41,7 +39,8 @@ class ThemedFigure(Figure):
         """HTML for pages, a PNG for everybody else."""
         png = _png(self)
         picture = inline_svg(self)
-        shown = f"{_INSTEAD}{picture}<img src='data:image/png;base64,{png}' alt='{escape(summary(self), quote=True)}'>"
+        words = escape(summary(self), quote=True)
+        shown = f"{picture}<img class='mir-instead' src='data:image/png;base64,{png}' alt='{words}'>"
         return {"image/png": png, "text/plain": repr(self)} | (
             {"text/html": f"<style>{STYLE}</style><div class='mir mir-plot'>{shown}</div>"} if picture else {}
         )

@@ -25,6 +25,7 @@ from mirage_nb.viz.history import Moment, history_svg
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.outcomes import outcomes_html
 from mirage_nb.viz.prefix import prefix_svg
+from mirage_nb.viz.raster import trusted_only, with_png
 from mirage_nb.viz.search import COLOUR, counts_svg
 from mirage_nb.viz.svg import STYLE, framed
 from mirage_nb.viz.text import duration, expression_text, limit_of
@@ -71,7 +72,9 @@ def snapshot_html(
         program: what is searched for; its lines are linked to the opened muGraph.
     """
     best = snapshot.best
-    opened = candidate_html(best, target, program=program) if best is not None else ""
+    opened = ""
+    if best is not None:
+        opened = with_png(candidate_html(best, target, program=program), mugraph_svg(best.graph))
     listed = candidates_html(snapshot, best.digest if best else "", peer) + messages_html(snapshot)
     folds = (
         ("what the search did", counters_html(snapshot) + chart_html(snapshot) + history_html(moments)),
@@ -81,7 +84,7 @@ def snapshot_html(
     return (
         f"<style>{STYLE}{CSS}</style><div class='mir mir-view'>{header_html(snapshot, budget_seconds, stage)}"
         f"<div class='mir-columns mir-results'><div class='mir-side'>{listed}</div>"
-        f"<div class='mir-main'>{opened}</div></div>{''.join(fold_html(*fold) for fold in folds)}</div>"
+        f"<div class='mir-main'>{opened}</div></div>{trusted_only(''.join(fold_html(*fold) for fold in folds))}</div>"
     )
 
 

@@ -37,7 +37,7 @@ from mirage_nb.ir import (
 from mirage_nb.ir.text import print_graph
 from mirage_nb.viz import layout, svg
 from mirage_nb.viz.axes import AxisNames, Path, axis_names
-from mirage_nb.viz.raster import instead, png_bundle
+from mirage_nb.viz.raster import png_bundle, with_png
 from mirage_nb.viz.shapes import PILL, SMALL, Chip, Shape, operator, pill, tagged, tip
 
 PAD, HEADER = 14.0, 24.0
@@ -66,7 +66,7 @@ def mugraph_svg(graph: KernelGraph, facts: Mapping[str, str] | None = None) -> s
 def mugraph_bundle(graph: KernelGraph) -> dict[str, str]:
     """The picture and the text form, by MIME type, as notebooks and terminals want them."""
     drawn = mugraph_svg(graph)
-    return {"text/html": drawn + instead(drawn), "text/plain": print_graph(graph), **png_bundle(drawn)}
+    return {"text/html": with_png(drawn, drawn), "text/plain": print_graph(graph), **png_bundle(drawn)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,15 @@ def png_bundle(svg: str) -> dict[str, str]:
     return {"image/png": base64.b64encode(made).decode("ascii")} if made is not None else {}
 
 
-def instead(svg: str) -> str:
-    """A picture as PNG for HTML that has it as SVG: it shows where a page takes styles and SVG out of what it does not
-    trust, and HTML is what it prefers. Empty where it cannot be made."""
+def trusted_only(body: str) -> str:
+    """HTML that hides where a page takes styles and SVG out of what it does not trust: what it leaves of a picture are
+    its words. `STYLE` shows it, and it goes with the rest."""
+    return f"<figure class='mir-trusted' hidden='hidden'>{body}</figure>"  # empty attributes go as well
+
+
+def with_png(body: str, svg: str) -> str:
+    """HTML, and the picture `svg` as PNG, which shows where a page takes styles and SVG out. Both bring `STYLE`; where
+    no PNG can be made, the HTML as it is."""
     made = png_bundle(svg).get("image/png")
-    style = "<style>.mir-instead{display:none}</style>"
-    return f"{style}<img class='mir-instead' alt='the picture' src='data:image/png;base64,{made}'>" if made else ""
+    picture = f"<img class='mir-instead' alt='the picture' src='data:image/png;base64,{made}'>"
+    return trusted_only(body) + picture if made else body

@@ -18,7 +18,7 @@ from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot
 from mirage_nb.viz import explorer, svg
 from mirage_nb.viz.mugraph import mugraph_svg
-from mirage_nb.viz.raster import instead, png_bundle
+from mirage_nb.viz.raster import png_bundle, with_png
 from mirage_nb.viz.search import COLOUR
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import duration, expression_text
@@ -74,7 +74,7 @@ class Walkthrough:
         drawn = mugraph_svg(found[0]) if found and not self.prefixes else _Map.of(self.prefixes).svg()
         witnesses = [witness_text(one.verdict.witness) for one in self.rejected if one.verdict.witness is not None]
         text = "\n".join([repr(self), *witnesses])
-        return {"text/plain": text, "text/html": steps_page(self) + instead(drawn), **png_bundle(drawn)}
+        return {"text/plain": text, "text/html": with_png(steps_page(self), drawn), **png_bundle(drawn)}
 
 
 def configurations(snapshot: Snapshot) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from mirage_nb.optimize import Options
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 from mirage_nb.viz import explorer, html
 from mirage_nb.viz.mugraph import mugraph_svg
-from mirage_nb.viz.raster import instead
+from mirage_nb.viz.raster import with_png
 from mirage_nb.viz.svg import STYLE
 
 _display: Any = display  # IPython gives it no types
@@ -68,7 +68,7 @@ class ExplorerView(anywidget.AnyWidget):
 
     def still(self) -> dict[str, str]:
         """The forms without a kernel."""
-        drawn = html.styled(self.content) + instead(mugraph_svg(self._graph))
+        drawn = with_png(html.styled(self.content), mugraph_svg(self._graph))
         return {"text/plain": print_graph(self._graph), "text/html": still_html(drawn)}
 
     def show(self) -> ExplorerView:

@@ -32,7 +32,7 @@ from mirage_nb.viz import compare, explorer, export, html, steps
 from mirage_nb.viz.history import History
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.outcomes import outcomes_html, rejected_html
-from mirage_nb.viz.raster import instead, png_bundle
+from mirage_nb.viz.raster import png_bundle
 from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.text import snapshot_text
 from mirage_nb.viz.tree import key
@@ -171,7 +171,7 @@ class SessionView(anywidget.AnyWidget):
         picture = mugraph_svg(snapshot.best.graph) if snapshot.best and snapshot.state not in LIVE else ""
         return {
             "text/plain": snapshot_text(snapshot, self._budget_seconds, stage),
-            "text/html": still_html(drawn + instead(picture) if picture else drawn),
+            "text/html": still_html(drawn),
             **(png_bundle(picture) if picture else {}),
         }
 

@@ -24,6 +24,7 @@ SEEN = """() => [...document.querySelectorAll('.jp-CodeCell')].map((cell) => ({
   pictures: [...cell.querySelectorAll('.jp-OutputArea img')].filter((n) => n.checkVisibility() && n.naturalWidth > 100)
     .length,
   drawn: [...cell.querySelectorAll('.jp-OutputArea svg.mir')].filter((n) => n.checkVisibility()).length,
+  words: cell.querySelector('.jp-OutputArea-output').innerText.trim(),
 }))"""
 
 
@@ -48,4 +49,8 @@ def test_pictures_survive_distrust(server: Server, new_page: Callable[..., Any],
     page.wait_for_selector(".jp-Notebook .jp-OutputArea-output")
     page.wait_for_function(f"({SEEN})().every((cell) => cell.pictures > 0)")
     page.screenshot(path=tmp_path / "untrusted.png", full_page=True)
-    assert page.evaluate(SEEN) == [{"pictures": 1, "drawn": 0}] * len(bundles)
+    seen = page.evaluate(SEEN)
+    assert [(cell["pictures"], cell["drawn"]) for cell in seen] == [(1, 0)] * len(bundles)
+    *pictures, session = (cell["words"] for cell in seen)
+    assert pictures == [""] * len(pictures), "of an SVG stay its words, which are hidden"
+    assert "finished" in session and "verified µGraphs" in session and "matmul" not in session.lower()

@@ -7,14 +7,14 @@ import sys
 
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.viz import mugraph_svg
-from mirage_nb.viz.raster import instead
+from mirage_nb.viz.raster import with_png
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 
 def test_a_mugraph_shows_its_picture_or_its_text() -> None:
     graph = rmsnorm_fused()
     bundle = graph._repr_mimebundle_(include=None, exclude=None)
-    assert bundle["text/html"] == mugraph_svg(graph) + instead(mugraph_svg(graph))
+    assert bundle["text/html"] == with_png(mugraph_svg(graph), mugraph_svg(graph))
     assert parse_graph(bundle["text/plain"]) == graph
 
 

@@ -28,7 +28,7 @@ from mirage_nb.viz.tree import sampled
 from mirage_nb.viz.verdicts import verdict_text
 from tests.browser.fake_session import candidates, prefixes, snapshot
 
-VOID = {"meta", "br", "rect", "path", "link", "input"}
+VOID = {"img", "meta", "br", "rect", "path", "link", "input"}
 
 
 class Balance(HTMLParser):
