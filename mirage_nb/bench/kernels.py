@@ -95,24 +95,16 @@ def run_kernels(asked: Asked) -> int:
     openable(asked.figure)
     origin = machine(gpu, asked.revision)
     rows: list[Row] = []
-    wanted = asked.entries
-    ahead: Session | None = None
-    try:
-        for number, entry in enumerate(wanted):
-            session = ahead or _begun(entry, asked)
-            _end(session, asked)
-            # The next search has the cores while the peers have the card; what it times, it times in its turn.
-            ahead = _begun(wanted[number + 1], asked) if number + 1 < len(wanted) else None
-            try:
-                rows.append(_measure(entry, session, gpu))
-            except Exception as error:  # noqa: BLE001  # one row must not cost the others
-                sys.stderr.write(f"{entry.program.name} B={entry.batch} failed: {error}\n")
-                rows.append(_failed(entry, session, error))
-            if asked.record:  # after each one: what was measured is kept, whatever happens to the next
-                Path(asked.record).write_text(json.dumps({**origin, "rows": rows}, indent=1))
-    finally:
-        if ahead is not None:
-            ahead.stop()
+    for entry in asked.entries:
+        # One after the other, as a user has them: peers that are compiled and raced would take a session's seconds.
+        session = _ended(entry, asked)
+        try:
+            rows.append(_measure(entry, session, gpu))
+        except Exception as error:  # noqa: BLE001  # one row must not cost the others
+            sys.stderr.write(f"{entry.program.name} B={entry.batch} failed: {error}\n")
+            rows.append(_failed(entry, session, error))
+        if asked.record:  # after each one: what was measured is kept, whatever happens to the next
+            Path(asked.record).write_text(json.dumps({**origin, "rows": rows}, indent=1))
     _show(rows, gpu.target() or find_target(DEFAULT_TARGET), origin, asked.figure)
     return 0 if all(row["ours_us"] is not None for row in rows) else 1
 
@@ -198,17 +190,15 @@ def recorded_way(graph: KernelGraph, said: str | None, target: Target) -> Option
     raise OptionError(f"this muGraph is emitted no more as {said}")
 
 
-def _begun(entry: Entry, asked: Asked) -> Session:
+def _ended(entry: Entry, asked: Asked) -> Session:
+    """A session from its start to its end, tuned if asked for; one that failed has a row that says so."""
     name = f"{entry.program.name}-{entry.batch}"
-    return superoptimize(entry.program, name=name, budget=asked.budget, store=asked.store)
-
-
-def _end(session: Session, asked: Asked) -> None:
-    """Wait for a session, tuned if asked for; one that failed has a row that says so."""
+    session = superoptimize(entry.program, name=name, budget=asked.budget, store=asked.store)
     session.wait()
     if asked.tune is not None and session.winners:
         session.tune(seconds=asked.tune)
         session.wait()
+    return session
 
 
 def _measure(entry: Entry, session: Session, gpu: Gpu) -> Row:

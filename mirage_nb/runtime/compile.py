@@ -1,7 +1,7 @@
 """CUDA C++ to a cubin with NVRTC: no GPU, no driver, no CUDA headers needed.
 
-In: kernel text that includes the device library, an architecture, options. Out: a `Cubin` with the resources
-of each kernel as ptxas reports them. Invariant: the same text, headers, architecture, options and NVRTC
+In: kernel text that includes the device library, an architecture, options; or a muGraph. Out: a `Cubin` with the
+resources of each kernel as ptxas reports them. Invariant: the same text, headers, architecture, options and NVRTC
 version give the same cubin, from the cache under `Settings.home` where there is one.
 """
 
@@ -13,10 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import CompileError, MissingPartError
+from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.graph import few
 from mirage_nb.runtime.artifacts import CUBIN_FOLDER, ArtifactCache, digest, digest_folder, distrust
 from mirage_nb.settings import Settings, read_settings
+from mirage_nb.targets import Target
 
 DEVICE_FOLDER = Path(__file__).resolve().parent.parent / "codegen" / "device"
 CUDA_PARTS = ("mirage_device.cuh", "common", "cuda")
@@ -83,6 +86,12 @@ def compile_cubin(
     except OSError as error:
         path, why = None, f"not kept in {folder}: {error.strerror or error}"
     return Cubin(data, arch, log, usage, None if why else path, why)
+
+
+def emit_and_compile(graph: KernelGraph, target: Target) -> tuple[Emitted, Cubin]:
+    """A muGraph as it is emitted by default, and its cubin. Raises what `emit` and `compile_cubin` do."""
+    emitted = emit(graph, target)
+    return emitted, compile_cubin(emitted.source, target.arch)
 
 
 def _nvrtc() -> Any:

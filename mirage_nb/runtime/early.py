@@ -12,14 +12,17 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirage_nb.codegen import Emitted, emit, variants
+from mirage_nb.codegen import Emitted, Options, emit, variants
 from mirage_nb.errors import LaunchError, MirageError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.compile import Cubin, compile_cubin
+from mirage_nb.runtime.compile import Cubin, compile_cubin, emit_and_compile
+from mirage_nb.runtime.finalists import next_ones
 from mirage_nb.runtime.gpu import TURN, Gpu
 from mirage_nb.runtime.heats import SLOW
 from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names, run_once, warm
@@ -32,6 +35,7 @@ from mirage_nb.verify.float_gate import FloatReport
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes
+    from mirage_nb.search.session.session import SearchSession
 
 DRAW_SECONDS = 120.0
 """What drawing one set of inputs may take."""
@@ -40,6 +44,10 @@ FIRST_SECONDS = 30.0
 DRAWERS = 4
 """Processes that draw side by side, at most."""
 LOOK_SECONDS = 0.02
+CHOOSE_SECONDS = 0.1
+AHEAD, PAIR, CHOSEN_FROM = 4, 2, 64
+"""Found kernels that are compiled at a time ahead of their turn on the card; so many of them are chosen together, from
+so many with the best estimates."""
 RANDOM = "random"
 LARGE = 2**30
 """Bytes of what lies between operators, beyond which these are not worth a try one by one."""
@@ -69,6 +77,39 @@ class Inputs:
         return self._folder / (name.replace(" ", "-") or RANDOM)
 
 
+class Ahead:
+    """What a search has found so far, compiled ahead of its turn on the card by the processes that are there for
+    trials: what promises most by what was measured of its like, and of every structure something."""
+
+    def __init__(self, search: SearchSession, lanes: Trials) -> None:
+        self._search, self._lanes = search, lanes
+        self._guard = threading.Lock()
+        self._begun: set[str] = set()
+        self._making: dict[Future[tuple[Emitted, Cubin]], Candidate] = {}
+
+    def begin(self) -> None:
+        """Begin to compile what was found meanwhile, as long as there are processes for it."""
+        if len(self._making) > AHEAD - PAIR:
+            return
+        for candidate in self._chosen():
+            self._begun.add(candidate.digest)
+            made = self._lanes.later(emit_and_compile, candidate.graph, self._search.target)
+            with self._guard:
+                self._making[made] = candidate
+
+    def next(self) -> tuple[Candidate, Future[tuple[Emitted, Cubin]]] | None:
+        """Of what is ready, what was begun first."""
+        with self._guard:
+            made = next((made for made in self._making if made.done()), None)
+            return (self._making.pop(made), made) if made is not None else None
+
+    def _chosen(self) -> list[Candidate]:
+        known = [c for c in self._search.candidates() if not c.is_as_stored and is_generated(c.graph)]
+        timed = [c for c in known if c.time_us is not None]
+        waiting = [c for c in known if c.time_us is None and c.digest not in self._begun][:CHOSEN_FROM]
+        return next_ones([*timed, *waiting], PAIR) if waiting else []
+
+
 class Early:
     """The early work of one session, in two threads of its own."""
 
@@ -77,9 +118,9 @@ class Early:
         self._closed = threading.Event()
         self._over = threading.Event()
         self._lanes: Trials | None = None
+        self._alone = False  # no process but this one may use the card
         self._drawn = threading.Event()
         self._timed = threading.Event()
-        self._entered: set[str] = set()
 
     def start(self) -> Early:
         """Begin, and return at once."""
@@ -136,9 +177,7 @@ class Early:
                 if not self._proceed():
                     return
                 time.sleep(LOOK_SECONDS)
-            lanes = self._warmed()
-            self._time_library(own)
-            self._time_found(lanes)
+            self._time_all(own, self._warmed())
         except Stopped:
             pass
         except Exception as error:  # noqa: BLE001  # as above; the passes that follow try all of it again
@@ -148,60 +187,69 @@ class Early:
                 self.close()
             self._timed.set()
 
-    def _time_library(self, own: Candidate) -> None:
-        """Time the program's own operators in every way that libraries have; one by one last, and only where nothing
-        else runs if what lies between them is large."""
-        found = sorted(variants(own.graph, self._search.target), key=lambda way: (way.library == 0, way.library))
-        for options in found:
-            emitted = emit(own.graph, self._search.target, options)
-            large = options.library == 0 and emitted.workspace_bytes > LARGE and own.digest in self._passes.winners
-            if not self._proceed() or large:
-                return
-            cubin = compile_cubin(emitted.source, self._search.target.arch)
-            if not self._turn():
-                return
-            try:
-                self._lap(own, emitted, cubin)
-            except MirageError as error:
-                self._search.tell(f"{own.digest[:8]}: a library's way is left out: {error}")
-            finally:
-                TURN.give()
+    def _time_all(self, own: Candidate, lanes: Trials) -> None:
+        """Time the program's own operators in every way that libraries have, the first way before all else, as it waits
+        for nothing; and between these, as soon as it is compiled, what the search has found so far, until that ends."""
+        ways = iter(sorted(variants(own.graph, self._search.target), key=lambda way: (way.library == 0, way.library)))
+        found = Ahead(self._search, lanes)
+        if not self._alone:
+            threading.Thread(target=self._compile, args=(found,), name="mirage ahead", daemon=True).start()
+        more = self._time_way(own, ways)
+        while self._proceed() and (more or not self._over.is_set()):
+            ready = found.next() if not self._over.is_set() else None
+            if ready is not None:
+                self._time_found(lanes, *ready)
+            elif more:
+                more = self._time_way(own, ways)
+            else:
+                time.sleep(LOOK_SECONDS)
+
+    def _compile(self, found: Ahead) -> None:
+        """Keep kernels coming until the search ends."""
+        try:
+            while self._proceed() and not self._over.is_set():
+                found.begin()
+                time.sleep(CHOOSE_SECONDS)
+        except Exception as error:  # noqa: BLE001  # as above
+            if self._proceed() and not self._over.is_set():
+                self._search.tell(f"nothing is compiled ahead: {internal_error(error)}")
+
+    def _time_way(self, own: Candidate, ways: Iterator[Options]) -> bool:
+        """Time the next way to run the program's own operators; one by one last, and only where nothing else runs if
+        what lies between them is large. Whether there may be one more."""
+        if (options := next(ways, None)) is None:
+            return False
+        emitted = emit(own.graph, self._search.target, options)
+        if options.library == 0 and emitted.workspace_bytes > LARGE and own.digest in self._passes.winners:
+            return False
+        try:
+            self._in_turn(own, emitted, compile_cubin(emitted.source, self._search.target.arch))
+        except MirageError as error:
+            self._search.tell(f"{own.digest[:8]}: a library's way is left out: {error}")
+        return True
+
+    def _time_found(self, lanes: Trials, found: Candidate, made: Future[tuple[Emitted, Cubin]]) -> None:
+        if made.exception() is not None:
+            return  # the passes that follow have other ways to emit it, and say what is wrong
+        emitted, cubin = made.result()
+        self._passes.entered.add((found.digest, str(emitted.options)))
+        try:
+            lanes.call(run_once, emitted, cubin, self._passes.input_scale, seconds=FIRST_SECONDS)
+            self._in_turn(found, emitted, cubin)
+        except Stopped:
+            raise
+        except MirageError as error:
+            self._passes.set_aside(found, error)
 
     def _warmed(self) -> Trials:
         """Processes for trials, which load what they need meanwhile."""
-        from mirage_nb.runtime.launch import lanes
+        from mirage_nb.runtime.launch import exclusive, lanes
 
-        count = lanes(read_settings().workers)
+        count, self._alone = lanes(read_settings().workers), exclusive()
         self._lanes = found = Trials(lambda: self._search.state in LIVE, count)
         for _ in range(count):
-            found.begin(warm)
+            found.begin(warm, self._search.program.inputs)
         return found
-
-    def _time_found(self, lanes: Trials) -> None:
-        """Time what the search has found so far, best estimate first, until it ends."""
-        while not self._over.is_set() and self._proceed():
-            waiting = (c for c in self._search.candidates() if c.digest not in self._entered and not c.is_as_stored)
-            found = next((c for c in waiting if c.time_us is None and not c.note and is_generated(c.graph)), None)
-            if found is None:
-                time.sleep(LOOK_SECONDS)
-                continue
-            self._entered.add(found.digest)
-            try:
-                emitted = emit(found.graph, self._search.target)
-                cubin = compile_cubin(emitted.source, self._search.target.arch)
-                self._passes.entered.add((found.digest, str(emitted.options)))
-                scale = self._passes.input_scale
-                lanes.call(run_once, emitted, cubin, scale, seconds=FIRST_SECONDS)
-                if not self._turn():
-                    return
-                try:
-                    self._lap(found, emitted, cubin)
-                finally:
-                    TURN.give()
-            except Stopped:
-                raise
-            except MirageError as error:
-                self._passes.set_aside(found, error)
 
     def _lap(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:
         """Compare with float64 on the card, time, and show, if that is faster than the ways before."""
@@ -221,9 +269,12 @@ class Early:
         self._passes.note_time(own.digest, lap.timing.median_us)
         self._passes.note([replace(winner, candidate=replace(winner.candidate, time_us=lap.timing.median_us))])
 
-    def _turn(self) -> bool:
-        """Wait for the card; whether it is ours now."""
+    def _in_turn(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:
+        """`_lap`, once the card is ours. Raises Stopped where the session ends before."""
         while not TURN.take(LOOK_SECONDS):
             if not self._proceed():
-                return False
-        return True
+                raise Stopped("the session was stopped")
+        try:
+            self._lap(own, emitted, cubin)
+        finally:
+            TURN.give()

@@ -25,7 +25,7 @@ import numpy as np
 
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
-from mirage_nb.ir import Input, KernelGraph
+from mirage_nb.ir import Input, KernelGraph, TensorType
 from mirage_nb.runtime.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import CpuExecutable, Executable
@@ -137,12 +137,10 @@ def draw_into(drawn: Path, program: KernelGraph, seed: int, name: str = "") -> N
     Path(file.name).replace(drawn)  # whoever finds the file finds all of it
 
 
-def warm() -> None:
-    """Load what trials on the card need, in a process that is there for them."""
-    import cupy
-
+def warm(inputs: Sequence[Input]) -> None:
+    """Load what trials on the card need, in a process that is there for them, CuPy's kernels for these inputs too."""
     if attached_gpu() is not None:
-        cupy.zeros(1).sum().get()
+        _any_inputs(tuple(replace(given, type=TensorType((1,), given.type.dtype)) for given in inputs), 1.0)
 
 
 def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
@@ -255,11 +253,12 @@ def _on_card(drawn: tuple[Path, ...]) -> _Card:
 
 
 class Trials:
-    """Up to `count` processes for first runs, each replaced when it dies. `proceed` says whether to go on waiting."""
+    """Up to `count` processes for first runs, each replaced when it dies. `proceed` says whether to go on waiting. They
+    have cores beside a search that uses all of them: the first times of a session are waited for."""
 
     def __init__(self, proceed: Callable[[], bool], count: int = 1) -> None:
         self._proceed = proceed
-        self._workers = Workers(count)
+        self._workers = Workers(count, urgent=True)
 
     def __enter__(self) -> Trials:
         return self
@@ -270,6 +269,10 @@ class Trials:
     def terminate(self) -> None:
         """End the processes."""
         self._workers.terminate()
+
+    def later(self, function: Callable[..., T], /, *args: Any) -> futures.Future[T]:
+        """A call in one of the processes, for whoever looks by himself whether it is done."""
+        return self._workers.submit(function, *args)
 
     def begin(self, function: Callable[..., T], /, *args: Any) -> Callable[[float], T]:
         """Begin a call in one of the processes; what is returned waits for it, so many seconds, and ends as `call`."""

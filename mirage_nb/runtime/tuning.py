@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import importlib.util
-import math
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mirage_nb.errors import MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
+from mirage_nb.runtime.finalists import next_ones, structure_of
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.heats import Heats, Job
 from mirage_nb.runtime.on_card import OnCard, tried
@@ -61,55 +60,6 @@ class Reach:
 
 REACH = (Reach(1.15, 6, 4, 48), Reach(1.3, 12, 8, 96), Reach(1.6, 24, 16, 192))
 """One after the other, when everything within the one before was timed."""
-
-
-def structure_of(candidate: Candidate) -> str:
-    """What the instances of one structure share: their small instance; without one the muGraph itself."""
-    return candidate.small[1].digest() if candidate.small is not None else candidate.digest
-
-
-def calibrated(candidates: Sequence[Candidate]) -> Callable[[Candidate], float]:
-    """The estimate in microseconds, corrected by the times of candidates that are like it."""
-    ratios: dict[tuple[str, str], list[float]] = {}
-    for candidate in candidates:
-        if candidate.time_us is not None:
-            for key in _likeness(candidate):
-                ratios.setdefault(key, []).append(math.log(candidate.time_us / candidate.estimate_us))
-    factors = {key: math.exp(statistics.median(found)) for key, found in ratios.items()}
-
-    def corrected(candidate: Candidate) -> float:
-        factor = next((factors[key] for key in _likeness(candidate) if key in factors), 1.0)
-        return candidate.estimate_us * factor
-
-    return corrected
-
-
-def _likeness(candidate: Candidate) -> tuple[tuple[str, str], ...]:
-    """From most to least alike."""
-    return ("structure", structure_of(candidate)), ("configuration", candidate.configuration), ("any", "")
-
-
-def next_ones(candidates: Sequence[Candidate], count: int, limit_us: float = math.inf) -> list[Candidate]:
-    """The `count` candidates without a time or a note that promise most, and no more than `limit_us`: every other one
-    from a structure that had no turn yet."""
-    corrected = calibrated(candidates)
-    waiting = [c for c in candidates if c.time_us is None and not c.note and corrected(c) <= limit_us]
-    waiting.sort(key=lambda c: (corrected(c), c.digest))
-    known = {structure_of(c) for c in candidates if c.time_us is not None or c.note}
-    chosen: dict[str, Candidate] = {}
-    fresh = (c for c in waiting if structure_of(c) not in known)
-    ranked = iter(waiting)
-    while len(chosen) < count:
-        source = fresh if len(chosen) % 2 else ranked
-        found = next((c for c in source if c.digest not in chosen), None) or next(
-            (c for c in waiting if c.digest not in chosen), None
-        )
-        if found is None:
-            break
-        chosen[found.digest] = found
-        if len(chosen) % 2 == 0:
-            known.add(structure_of(found))
-    return list(chosen.values())
 
 
 @dataclass(frozen=True, slots=True)

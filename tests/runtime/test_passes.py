@@ -297,7 +297,7 @@ def test_a_librarys_time_is_there_while_the_search_goes_on(card: Race, monkeypat
     monkeypatch.setattr(early.Early, "_lap", lap)
     monkeypatch.setattr(early.Early, "_draw", lambda self: self._drawn.set())
     monkeypatch.setattr(early.Early, "_warmed", lambda self: nullcontext())
-    monkeypatch.setattr(early.Early, "_time_found", lambda self, lanes: None)
+    monkeypatch.setattr(early.Early, "_compile", lambda self, found: None)
     session = finished()
     assert set(lapped) == {OWN_OPERATORS}
     assert parse(SMALL).graph.digest() in {w.candidate.digest for w in session.winners}

@@ -18,10 +18,11 @@ from mirage_nb.errors import LaunchError, MissingPartError, OptionError
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.runtime import heats, on_card, passes, tuning
+from mirage_nb.runtime.finalists import calibrated, next_ones, structure_of
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.timing import Contestant, Lane, Timing, time_interleaved, time_launches, time_quickly
 from mirage_nb.runtime.trial import Outcome
-from mirage_nb.runtime.tuning import calibrated, more_instances, next_ones, structure_of
+from mirage_nb.runtime.tuning import more_instances
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession

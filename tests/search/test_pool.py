@@ -270,6 +270,19 @@ def test_two_executors_share_two_cores() -> None:
         second.terminate()
 
 
+def test_urgent_calls_wait_for_nobody() -> None:
+    """First runs and the inputs for them waited, but for one, until a search left its cores."""
+    search, trials = Workers(1), Workers(2, urgent=True)
+    try:
+        before = search.submit(time.sleep, 60)
+        assert until(before.running, 60)
+        urgent = [trials.submit(time.sleep, 60) for _ in range(2)]
+        assert until(lambda: all(call.running() for call in urgent), 60)
+    finally:
+        search.terminate()
+        trials.terminate()
+
+
 def test_calls_that_wait_for_a_core_end_with_their_executor() -> None:
     first, second = Workers(1), Workers(2)
     try:

@@ -95,10 +95,11 @@ CORES = Cores()
 
 
 class Workers(futures.Executor):
-    """Up to `count` processes, started as calls come in."""
+    """Up to `count` processes, started as calls come in. `urgent`: somebody waits for these few calls, so that they
+    begin whatever others do with the cores."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, *, urgent: bool = False) -> None:
+        self._count, self._urgent = count, urgent
         self._turn = threading.RLock()  # taken itself: a condition's own `with` may keep it when Ctrl-C comes
         self._news = threading.Condition(self._turn)
         self._calls: collections.deque[_Call] = collections.deque()
@@ -214,7 +215,8 @@ class Workers(futures.Executor):
 
     def _begins(self, future: futures.Future[Any]) -> bool:
         """Wait for a core; whether the call is still wanted then."""
-        if CORES.take(self, self._count, lambda: self._killed or future.cancelled()):
+        most = sys.maxsize if self._urgent else self._count
+        if CORES.take(self, most, lambda: self._killed or future.cancelled()):
             if future.set_running_or_notify_cancel():
                 return True
             CORES.give(self)

@@ -1,0 +1,132 @@
+"""What a session begins while it searches, without a card: what is compiled ahead, and in which order it is timed."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirage_nb.lang import parse
+from mirage_nb.runtime import early
+from mirage_nb.runtime.early import AHEAD, Ahead, Early
+from mirage_nb.runtime.gpu import TURN, Gpu
+from mirage_nb.search.session.crew import Stopped
+from mirage_nb.search.session.progress import Candidate, State
+from mirage_nb.verify.verdict import Verdict, VerdictKind
+from tests.codegen import mugraphs
+
+CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
+PROGRAM = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
+FOUND = mugraphs.rmsnorm(8, 64, 32, 16, 2)
+
+
+def candidate(digest: str, estimate: float, graph: Any = FOUND, kind: VerdictKind = VerdictKind.FIELD) -> Candidate:
+    return Candidate(digest, graph, "a", 3, {}, Verdict(kind), estimate)
+
+
+class Lanes:
+    """Processes that compile what they are told to, when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun: list[Future[Any]] = []
+
+    def later(self, function: Any, graph: Any, target: object) -> Future[Any]:
+        self.begun.append(Future())
+        return self.begun[-1]
+
+
+def test_the_most_promising_are_compiled_ahead_a_few_at_a_time_and_each_once() -> None:
+    found = [candidate(f"c{n}", 1.0 + n) for n in range(8)]
+    others = [candidate("own", 0.1, PROGRAM), candidate("stored", 0.1, kind=VerdictKind.STORED)]
+    search: Any = SimpleNamespace(candidates=lambda: [*others, *found], target=None)
+    lanes: Any = Lanes()
+    ahead = Ahead(search, lanes)
+    for _ in range(5):
+        ahead.begin()
+    assert len(lanes.begun) == AHEAD and ahead.next() is None
+    lanes.begun[1].set_result("second")  # the best one takes long: nobody waits for it
+    ready: Any = ahead.next()
+    assert (ready[0].digest, ready[1].result()) == ("c1", "second")
+    lanes.begun[2].set_result("")
+    lanes.begun[0].set_result("")
+    assert [ready[0].digest for _ in range(2) if (ready := ahead.next())] == ["c0", "c2"] and ahead.next() is None
+    names = set()
+    while len(names) < 5:
+        ahead.begin()
+        for made in lanes.begun:
+            if not made.done():
+                made.set_result("")
+        names |= {ready[0].digest for _ in range(AHEAD) if (ready := ahead.next())}
+    ahead.begin()
+    assert len(lanes.begun) == 8 and names == {f"c{n}" for n in range(3, 8)}, "each once, and no library's"
+
+
+class Session:
+    """A session that searches until it is told otherwise; what was timed, in order."""
+
+    def __init__(self) -> None:
+        self.state, self.said, self.order = State.RUNNING, list[str](), list[str]()
+        self.target = SimpleNamespace(arch="sm_90a")
+        self.search = self
+        self.winners: dict[str, object] = {}
+        self.entered: set[tuple[str, str]] = set()
+        self.input_scale = 1.0
+
+    def tell(self, message: str) -> None:
+        self.said.append(message)
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    made = Session()
+    ways = [SimpleNamespace(library=n) for n in (0, 2, 1)]
+    monkeypatch.setattr(early, "variants", lambda graph, target: ways)
+    monkeypatch.setattr(early, "compile_cubin", lambda source, arch: None)
+    monkeypatch.setattr(
+        early, "emit", lambda graph, target, way: SimpleNamespace(source="", options=way.library, workspace_bytes=0)
+    )
+    monkeypatch.setattr(Early, "_in_turn", lambda self, own, emitted, _: made.order.append(f"way {emitted.options}"))
+    return made
+
+
+def test_what_was_found_is_timed_before_a_librarys_other_ways(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found kernels stood behind every way that a library has, and were not timed within a short budget."""
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    ready = [candidate("first", 1.0), candidate("second", 2.0)]
+    monkeypatch.setattr(Ahead, "next", lambda self: (ready.pop(0), None) if ready and session.order else None)
+    monkeypatch.setattr(Early, "_compile", lambda self, found: None)
+    monkeypatch.setattr(Early, "_time_found", lambda self, lanes, found, made: session.order.append(found.digest))
+    threading.Timer(0.3, begun._over.set).start()
+    begun._time_all(candidate("own", 0.1, PROGRAM), None)
+    assert session.order == ["way 1", "first", "second", "way 2", "way 0"]
+
+
+def test_the_end_of_the_search_leaves_no_way_of_a_library_out(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    begun._over.set()
+    monkeypatch.setattr(Ahead, "next", lambda self: pytest.fail("nothing more is timed here"))
+    begun._time_all(candidate("own", 0.1, PROGRAM), None)
+    assert session.order == ["way 1", "way 2", "way 0"] and not session.said
+
+
+def test_what_cannot_be_compiled_is_left_to_the_passes_that_follow(session: Session) -> None:
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    failed: Future[Any] = Future()
+    failed.set_exception(RuntimeError("its process died"))
+    begun._time_found(None, candidate("first", 1.0), failed)
+    assert session.order == [] and session.entered == set(), "it may be entered again"
+
+
+def test_a_stop_does_not_wait_for_the_card(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    threading.Timer(0.2, begun._closed.set).start()
+    with TURN, pytest.raises(Stopped):
+        begun._in_turn(candidate("own", 0.1, PROGRAM), None, None)
