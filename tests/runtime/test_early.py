@@ -53,7 +53,7 @@ def test_the_most_promising_are_compiled_ahead_a_few_at_a_time_and_each_once() -
     lanes.begun[2].set_result("")
     lanes.begun[0].set_result("")
     assert [ready[0].digest for _ in range(2) if (ready := ahead.next())] == ["c0", "c2"] and ahead.next() is None
-    names = set()
+    names: set[str] = set()
     while len(names) < 5:
         ahead.begin()
         for made in lanes.begun:
