@@ -194,10 +194,14 @@ def _ended(entry: Entry, asked: Asked) -> Session:
     """A session from its start to its end, tuned if asked for; one that failed has a row that says so."""
     name = f"{entry.program.name}-{entry.batch}"
     session = superoptimize(entry.program, name=name, budget=asked.budget, store=asked.store)
-    session.wait()
-    if asked.tune is not None and session.winners:
-        session.tune(seconds=asked.tune)
+    try:
         session.wait()
+        if asked.tune is not None and session.winners:
+            session.tune(seconds=asked.tune)
+            session.wait()
+    except BaseException:  # Ctrl-C: nobody would hold it
+        session.stop()
+        raise
     return session
 
 
