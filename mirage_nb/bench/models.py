@@ -5,15 +5,18 @@ prefill, in bf16. Every contestant's output is compared with the same stack in s
 as near to it as eager PyTorch is are timed, in turns, as CUDA graphs. Prints microseconds a layer, the practical floor
 (bytes over bandwidth; for a prefill operations over their rate, if that is more) and how near we are to it, the best
 mode of torch.compile, and what became of the regions; at the end the geometric mean of the ratios, and whether a small
-seeded model says the same 64 tokens. Without a GPU `--small` goes the same way with small layers, untimed.
+seeded model says the same 64 tokens. Several cards take a share each (`--share`), and `--from` puts their records
+together. Without a GPU `--small` goes the same way with small layers, untimed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_nb.bench.kernels import geometric_mean
 from mirage_nb.bench.machine import machine, openable, reading
+from mirage_nb.bench.share import share_of
 from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
@@ -55,15 +59,18 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is to be measured: the points, how many layers, seconds of search for a region, whether on small layers,
-    what the record is called, the commit it names, and the store of the searches."""
+    what the record is called, the commit it names, the store of the searches, after how many seconds of a point no
+    further mode of torch.compile is begun, and how many tokens are said at the end."""
 
-    points: tuple[Point, ...]
+    points: Sequence[Point]
     layers: int = 4
     budget: float = 30.0
     small: bool = False
     record: str | None = None
     revision: str | None = None
     store: str | None = None
+    seconds: float = math.inf
+    tokens: int = TOKENS
 
 
 def points_of(models: str, points: str, *, is_small: bool = False) -> tuple[Point, ...]:
@@ -113,7 +120,7 @@ def run_models(asked: Asked) -> int:
     rows: list[Row] = []
     for point in asked.points:
         try:
-            rows.append(measured(point, asked.layers, made, target))
+            rows.append(measured(point, asked.layers, made, target, asked.seconds))
         except Exception as error:  # noqa: BLE001  # one point must not cost the others
             first = (str(error).splitlines() or [""])[0]
             rows.append({**_named(point), "us": {}, "floor_us": None, "trouble": f"{type(error).__name__}: {first}"})
@@ -121,18 +128,23 @@ def run_models(asked: Asked) -> int:
         sys.stdout.flush()
         if asked.record:
             Path(asked.record).write_text(json.dumps({**origin, "layers": asked.layers, "rows": rows}, indent=1))
-    spoken = _speak(made)
-    sys.stdout.write(f"{table(rows)}\n{spoken}\n")
+    sys.stdout.write(f"{table(rows)}\n")
+    if asked.tokens:
+        sys.stdout.write(f"{_speak(made, asked.tokens)}\n")
     return 0 if all(row["us"].get(OURS) or gpu is None for row in rows) else 1
 
 
-def measured(point: Point, layers: int, made: Contestants, target: Target) -> Row:
-    """One row: who is right, and how long they take for one layer (microseconds; nothing on a CPU)."""
+def measured(point: Point, layers: int, made: Contestants, target: Target, seconds: float = math.inf) -> Row:
+    """One row: who is right, and how long they take for one layer (microseconds; nothing on a CPU); `seconds` as in
+    `Asked`."""
+    began = time.monotonic()
     stack, inputs = made.stack(point, layers)
-    errors, calls, left_out, regions = made.compared(stack, inputs)
+    errors, calls, left_out, regions = made.compared(stack, inputs, began + seconds)
     us = {name: taken / layers for name, taken in made.timed(calls).items()}
     floor = floor_us(point, sum(p.nbytes for p in stack.parameters()) / layers, target)
-    return {**_named(point), "us": us, "errors": errors, "left_out": left_out, "floor_us": floor, "regions": regions}
+    took = time.monotonic() - began
+    return {**_named(point), "us": us, "errors": errors, "left_out": left_out, "floor_us": floor, "regions": regions,
+            "seconds": took}  # fmt: skip
 
 
 def _named(point: Point) -> Row:
@@ -173,9 +185,12 @@ def told(row: Row) -> str:
     if row.get("trouble"):
         return f"{head}: not measured: {row['trouble']}"
     times = ", ".join(f"{name} {us:.1f}" for name, us in row["us"].items()) or "not timed without a GPU"
+    if (faster := ratio(row)) is not None:
+        times += f"; {faster:.2f} times as fast as the best, {row['floor_us'] / row['us'][OURS]:.0%} of the floor"
     errors = ", ".join(f"{name} {error:.1e}" for name, error in row["errors"].items())
     left = "".join(f"\n  left out: {name}: {why}" for name, why in row["left_out"].items())
-    return f"{head}: {times}\n  errors: {errors}{left}\n  " + "\n  ".join(row["regions"])
+    took = f" ({row['seconds']:.0f} s)" if row.get("seconds") else ""
+    return f"{head}: {times}\n  errors: {errors}{took}{left}\n  " + "\n  ".join(row["regions"])
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -198,24 +213,29 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _speak(made: Contestants) -> str:
+def _speak(made: Contestants, tokens: int) -> str:
     """Whether a small model says the same tokens with our backend as without."""
-    theirs, margins = made.spoken(TOKENS, ours=False)
-    ours, _ = made.spoken(TOKENS, ours=True)
+    theirs, margins = made.spoken(tokens, ours=False)
+    ours, _ = made.spoken(tokens, ours=True)
     apart = next((n for n, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b), None)
     if apart is None:
-        return f"greedy tokens of a small model: all {TOKENS} as eager PyTorch says them"
-    return (f"greedy tokens of a small model: {apart} of {TOKENS} as eager PyTorch says them; there its two best words "
+        return f"greedy tokens of a small model: all {tokens} as eager PyTorch says them"
+    return (f"greedy tokens of a small model: {apart} of {tokens} as eager PyTorch says them; there its two best words "
             f"are {margins[apart]:.1e} apart, over the largest logit")  # fmt: skip
 
 
-def show_record(path: str) -> int:
-    """Print a record. Raises OptionError where it is none."""
-    with reading(path, "models"):
-        record: Mapping[str, Any] = json.loads(Path(path).read_text())
-        where = ", ".join(str(record[key]) for key in ("card", "date", "commit") if record.get(key))
-        text = "\n".join([where, *map(told, record["rows"]), table(record["rows"])])
-    sys.stdout.write(f"{text}\n")
+def show_records(paths: Sequence[str]) -> int:
+    """Print records, and one table of all their rows. Raises OptionError where one is none."""
+    lines: list[str] = []
+    rows: list[Row] = []
+    for path in paths:
+        with reading(path, "models"):
+            record: Mapping[str, Any] = json.loads(Path(path).read_text())
+            where = ", ".join(str(record[key]) for key in ("card", "date", "commit") if record.get(key))
+            lines += [where, *map(told, record["rows"])]
+            rows += record["rows"]
+            table(rows)
+    sys.stdout.write("\n".join([*lines, table(rows), ""]))
     return 0
 
 
@@ -226,19 +246,23 @@ def add_models(kinds: Any) -> None:
     parser.add_argument("--points", default=POINTS, help=f"batch sizes of decode steps, and prefill; default: {POINTS}")
     parser.add_argument("--layers", type=int, default=4, metavar="N", help="how many layers, with their own weights")
     parser.add_argument("--budget", type=float, default=30.0, metavar="SECONDS", help="search for each region")
+    parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th point from the I-th on")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no mode of torch.compile after so long")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="so many of a small model at the end; 0: none")
     parser.add_argument("--small", action="store_true", help="small layers, to try it out; needs no GPU")
     parser.add_argument("--store", metavar="FILE", help="keep the searches there; what it has is not searched again")
     parser.add_argument("--record", metavar="FILE", help="write the measurements as JSON, after every point")
-    parser.add_argument("--from", dest="source", metavar="FILE", help="show this record instead; needs no GPU")
+    parser.add_argument("--from", dest="source", nargs="+", metavar="FILE", help="show these records; needs no GPU")
     parser.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.source:
-        return show_record(options.source)
-    if options.layers < 1 or not 0 < options.budget < float("inf"):
-        raise OptionError("--layers and --budget have to be positive")
-    points = points_of(options.models, options.points, is_small=options.small)
+        return show_records(options.source)
+    if options.layers < 1 or not 0 < options.budget < math.inf or not options.seconds > 0 or options.tokens < 0:
+        raise OptionError("--layers, --budget and --seconds have to be positive, and --tokens not negative")
+    points = share_of(points_of(options.models, options.points, is_small=options.small), options.share)
     files = options.record, options.commit, options.store
-    return run_models(Asked(points, options.layers, options.budget, options.small, *files))
+    asked = Asked(points, options.layers, options.budget, options.small, *files, options.seconds, options.tokens)
+    return run_models(asked)

@@ -8,7 +8,9 @@ timed.
 from __future__ import annotations
 
 import copy
+import math
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -69,9 +71,10 @@ class Contestants:
         return stack, (x, positions)
 
     def compared(
-        self, stack: nn.Module, inputs: tuple[Tensor, ...]
+        self, stack: nn.Module, inputs: tuple[Tensor, ...], until: float = math.inf
     ) -> tuple[dict[str, float], dict[str, Call], dict[str, str], list[str]]:
-        """Errors of all, calls of those that are right, why others are not, and what became of the regions."""
+        """Errors of all, calls of those that are right, why others are not, and what became of the regions. No mode of
+        torch.compile is begun after the clock (`time.monotonic`) says `until`."""
         reports = Reports()
         with _alone():
             wanted = copy.deepcopy(stack).float()(*(x.float() if x.is_floating_point() else x for x in inputs))
@@ -81,6 +84,9 @@ class Contestants:
             calls: dict[str, Call] = {}
             left_out: dict[str, str] = {}
             for name, module in entrants.items():
+                if name in self.modes and time.monotonic() > until:
+                    left_out[name] = "there was no time for it"
+                    continue
                 try:
                     module(*inputs)
                     errors[name] = error = _distance(module(*inputs), wanted)

@@ -1,7 +1,7 @@
-"""Work for later: jobs that one thread does one after the other, behind whatever the interpreter does meanwhile.
+"""Work for later: jobs that a few threads do in their order, behind whatever the interpreter does meanwhile.
 
 In: functions. Out: `Job`s that say whether they have ended. Invariant: a job never fails loudly (what it raised is
-kept), and the thread keeps no interpreter from ending.
+kept), and the threads keep no interpreter from ending.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ class Job:
 
 
 class Later:
-    """A queue of jobs, and the thread that does them, from the first job on."""
+    """A queue of jobs, and up to `most` threads that do them side by side, from the first jobs on."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, most: int = 1) -> None:
+        self._name, self._most = name, most
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._guard = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def put(self, job: Job) -> None:
         """Put a job behind those that wait; returns at once."""
         self._jobs.put(job)
         with self._guard:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._go, name=self._name, daemon=True)
-                self._thread.start()
+            if len(self._threads) < self._most:
+                self._threads.append(threading.Thread(target=self._go, name=self._name, daemon=True))
+                self._threads[-1].start()
 
     def _go(self) -> None:
         while True:

@@ -22,7 +22,7 @@ from mirage_nb.bench.models import (
     measured,
     points_of,
     ratio,
-    show_record,
+    show_records,
     table,
 )
 from mirage_nb.bench.racing_models import Contestants
@@ -60,6 +60,14 @@ def test_who_is_wrong_is_not_timed() -> None:
     assert "off single precision" in left_out[OURS]
 
 
+def test_no_mode_is_begun_when_time_is_over() -> None:
+    (point,) = points_of("qwen3-8b", "1", is_small=True)
+    made = Contestants("cpu", Kernels(Composed()), {"remainder": "eager"}, modes={"torch.compile": "default"})
+    made.ours = lambda module, reports: module  # type: ignore[method-assign]
+    row = measured(point, 1, made, H200, seconds=-1.0)
+    assert row["left_out"] == {"torch.compile": "there was no time for it"} and OURS in row["errors"]
+
+
 @pytest.mark.slow
 def test_a_small_model_says_the_same_tokens() -> None:
     theirs, margins = everybody().spoken(8, ours=False)
@@ -82,7 +90,7 @@ def test_floors_are_those_of_the_published_layers() -> None:
     assert floor_us(prefill, 2.0 * weights["llama-3-8b"], H200) > 1000
 
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"model": "a", "point": "decode B=1", "us": {OURS: 100.0, "eager": 300.0, "max-autotune": 150.0}, "floor_us": 80.0,
      "errors": {"eager": 1e-3}, "left_out": {}, "regions": ["1 graph"]},
     {"model": "a", "point": "decode B=8", "us": {OURS: 100.0, "torch.compile": 90.0}, "floor_us": 80.0,
@@ -98,11 +106,16 @@ def test_losses_are_shown_like_wins(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "geometric mean of 2 ratios 1.16, least 0.90" in shown
     file = tmp_path / "record.json"
     file.write_text(json.dumps({"card": "H200", "rows": ROWS}))
-    show_record(str(file))
-    assert "not measured: RuntimeError: no memory" in capsys.readouterr().out
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"card": "H200", "rows": [{**ROWS[1], "us": {OURS: 100.0, "eager": 200.0}}]}))
+    show_records([str(file), str(other)])
+    shown = capsys.readouterr().out
+    assert "not measured: RuntimeError: no memory" in shown
+    assert "1.50 times as fast as the best, 80% of the floor" in shown
+    assert "geometric mean of 3 ratios 1.39, least 0.90" in shown
     file.write_text('{"rows": 3}')
     with pytest.raises(OptionError, match="no record"):
-        show_record(str(file))
+        show_records([str(other), str(file)])
 
 
 def test_models_and_points_that_there_are_not() -> None:

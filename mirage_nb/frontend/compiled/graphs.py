@@ -56,14 +56,15 @@ class Compiler:
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             self.reports.add(GraphReport([], trouble=_first_line(error)))
             return self.build(gm, example_inputs, **more)
-        plain = self.build(gm, example_inputs, **more)
         if not fixed(original.graph):
-            return _BySize(self, original, plain, more)
+            return _BySize(self, original, self.build(gm, example_inputs, **more), more)
         try:
-            return self.swapping(original, list(example_inputs), plain, more)
+            swapping = self.swapping(original, list(example_inputs), more)
         except Exception as error:  # noqa: BLE001  # as above
             self.reports.add(GraphReport([], trouble=_first_line(error)))
-            return plain
+            return self.build(gm, example_inputs, **more)
+        swapping.run = self.build(gm, example_inputs, **more)  # while the search runs
+        return swapping
 
     @property
     def build(self) -> Build:
@@ -71,16 +72,17 @@ class Compiler:
         return eager if self.options.remainder == "eager" else compile_fx_inner
 
     def swapping(
-        self, gm: torch.fx.GraphModule, examples: list[Any], plain: Call, more: dict[str, Any], batch: int | None = None
+        self, gm: torch.fx.GraphModule, examples: list[Any], more: dict[str, Any], batch: int | None = None
     ) -> Swapping:
-        """Look for regions and for kernels; `plain` runs until these are known. batch: as of `Kernels.of`."""
+        """Look for regions and for kernels, from now on; what runs until these are known is its caller's to say. batch:
+        as of `Kernels.of`."""
         target = target_of(self.options)
         restore_softmax(gm.graph)
         lift_masks(gm.graph)
         found = find_regions(gm.graph, target, more.get("static_input_idxs", ()))
         held = [(region, self.kernels.of(region, self.options, batch)) for region in found.found]
         report = self.reports.add(GraphReport([Entry.of(r, k, target) for r, k in held], reasons(found)))
-        return Swapping(plain, gm, held, report, partial(self.again, examples, more), self.options.wait)
+        return Swapping(gm, held, report, partial(self.again, examples, more), self.options.wait)
 
     def again(self, examples: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule) -> Call:
         """Compile a changed graph as the first one was: with the same settings, and a context to leave notes in."""
@@ -137,13 +139,14 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) 
 class Swapping:
     """Compiled code that becomes better once, between two calls, when all kernels are known.
 
-    `run`: what computes the graph now; `report`: what became of it. `wait`: the first call waits until they are. May be
-    called from any thread.
+    `run`: what computes the graph now, set before the first call; `report`: what became of it. `wait`: the first call
+    waits until they are. May be called from any thread.
     """
+
+    run: Call
 
     def __init__(
         self,
-        run: Call,
         original: torch.fx.GraphModule,
         held: list[tuple[Region, Kernel]],
         report: GraphReport,
@@ -151,7 +154,6 @@ class Swapping:
         wait: bool,
     ) -> None:
         self._boxed_call = True  # takes its arguments in one list; PyTorch looks for it in the object itself
-        self.run = run
         self._original: torch.fx.GraphModule | None = original
         self._held = held
         self.report = report
@@ -227,10 +229,12 @@ class _BySize:
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
             batch = batch_of(self._graph.graph, arguments)
-            return compiler.swapping(gm, examples, self._plain, self._more, batch)
+            swapping = compiler.swapping(gm, examples, self._more, batch)
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             compiler.reports.add(GraphReport([], trouble=_first_line(error)))
             return self._plain
+        swapping.run = self._plain
+        return swapping
 
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[Any]:

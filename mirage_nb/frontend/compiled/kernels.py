@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -24,17 +24,21 @@ from mirage_nb.ir import KernelGraph, Size
 from mirage_nb.ir.sizes import named
 from mirage_nb.lang import TensorProgram
 from mirage_nb.pipeline import Session, superoptimize
-from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.runtime.gpu import TURN, attached_gpu
 from mirage_nb.runtime.later import Job, Later
 from mirage_nb.runtime.torch_operator import torch_operator
+from mirage_nb.settings import read_settings
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
 """How far a kernel may be from PyTorch's own result, over the largest magnitude: both round in their own ways."""
 SCALES = (1.0, 1000.0)
 """Standard deviations of the inputs that both are tried on."""
 ALIGNMENT = 16
+CORES_EACH = 4
+"""Searches run side by side where there are so many cores for each: one compiles and draws while others time."""
 ENDS = (8, 64, 512)
 """Up to which batches there are kernels of their own, where the batch is known when they are called."""
+RESHAPE = torch.ops.aten.reshape.default
 ROUNDINGS = 8.0
 """So many times what one rounding of the inputs does to PyTorch's result is no mistake of a kernel."""
 
@@ -118,7 +122,7 @@ class Kernels:
 
     def __init__(self, finder: Finder) -> None:
         self.finder = finder
-        self._later = Later("mirage_nb: kernels for torch.compile")
+        self._later = Later("mirage_nb: kernels for torch.compile", max(1, read_settings().workers // CORES_EACH))
         self._held: dict[tuple[str, str, Options], Kernel] = {}
 
     def of(self, region: Region, options: Options, extent: int | None = None) -> Kernel:
@@ -142,8 +146,10 @@ class Kernels:
         self, kernel: Kernel, reference: GraphModule, inputs: Examples, name: str, device: str, options: Options
     ) -> None:
         found = self.finder.find(kernel.graph, f"region_{kernel.digest[:16]}", device, options)
-        compare(found.run, reference, inputs)
-        if device.startswith("cuda"):
+        on_gpu = device.startswith("cuda")
+        with TURN if on_gpu else contextlib.nullcontext():
+            compare(found.run, reference, inputs)
+        if on_gpu:
             us, before = beside_pytorch(found.run, reference, inputs, options.code)
             found = replace(found, us=us, before_us=before)
         operator = torch_operator(kernel.graph, name, on_cpu=found.run, on_cuda=found.run)
@@ -183,25 +189,37 @@ class Examples(Protocol):
 
 
 def reference_of(region: Region) -> GraphModule:
-    """What PyTorch computes for a region: its own nodes as a function of what it reads."""
+    """What PyTorch computes for a region: its own nodes as a function of what it reads, in its program's shapes."""
     graph = torch.fx.Graph()
-    env = {node: graph.placeholder(f"r{n}") for n, node in enumerate(region.reads)}
+    given = [graph.placeholder(f"r{n}") for n in range(len(region.reads))]
+    types = region.graph.inputs, region.graph.output_types
+
+    def shaped(node: Any, held: Any, wanted: Sequence[int]) -> Any:
+        return node if tuple(held) == tuple(wanted) else graph.call_function(RESHAPE, (node, list(wanted)))
+
+    env = {
+        node: shaped(new, i.type.shape, node.meta["val"].shape)
+        for node, new, i in zip(region.reads, given, types[0], strict=True)
+    }
     for node in region.covers:
         env[node] = graph.node_copy(node, env.__getitem__)
         env[node].target = without_strides(node.target)
-    graph.output(tuple(env[node] for node in region.writes))
+    pairs = zip(region.writes, types[1], strict=True)
+    graph.output(tuple(shaped(env[node], node.meta["val"].shape, t.shape) for node, t in pairs))
     return GraphModule({}, graph)
 
 
 def without_strides(target: Any) -> Any:
     """An operator as it may be called on tensors that lie otherwise than when they were traced: compilers give results
     the strides that they like."""
-    return torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target
+    return RESHAPE if target is torch.ops.aten.view.default else target
 
 
 def examples(region: Region) -> Examples:
     """Inputs like a region's: of its shapes and types; matrices of parameters scaled as they are when trained."""
-    held = [(tuple(n.meta["val"].shape), n.meta["val"].dtype, n.meta["val"].device) for n in region.reads]
+    values = [node.meta["val"] for node in region.reads]
+    shapes = [i.type.shape for i in region.graph.inputs]
+    held = [(shape, v.dtype, v.device) for shape, v in zip(shapes, values, strict=True)]
 
     def drawn(scale: float = 1.0) -> list[torch.Tensor]:
         generator = torch.Generator(held[0][2]).manual_seed(0)

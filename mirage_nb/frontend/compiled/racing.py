@@ -44,9 +44,9 @@ def beside_pytorch(
     theirs = compiled(region, first, code)
     l2 = torch.cuda.get_device_properties(first[0].device).L2_cache_size
     count = set_count(sum(t.nbytes for t in first), l2)
-    sets = [first, *(inputs() for _ in range(count - 1))]
-    entries = [Contestant(name, [partial(f, *s) for s in sets]) for name, f in ((OURS, run), (THEIRS, theirs))]
     with torch.no_grad(), torch.cuda.device(first[0].device), TURN:
+        sets = [first, *(inputs() for _ in range(count - 1))]
+        entries = [Contestant(name, [partial(f, *s) for s in sets]) for name, f in ((OURS, run), (THEIRS, theirs))]
         timings = time_interleaved(entries, torch, repeats=REPEATS, behind=foreign_kernel(torch))
     us = {timing.name: timing.median_us for timing in timings}
     for name in (OURS, THEIRS):

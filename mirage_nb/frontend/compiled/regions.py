@@ -1,10 +1,11 @@
 """Regions: the parts of a traced graph that kernels of the search could compute, and their replacement.
 
 In: an ATen graph without mutation, a target. Out: `Region`s and the reasons for the rest. Nodes that have rows are
-divided into levels: a level ends where a value passes through something that stays with PyTorch, so that all of one
-level is convex. Each level is one tensor program, which the partitioner of the search cuts into pieces that pay.
-Invariants: a region reads and writes tensors that the graph has, shape for shape and type for type; regions in order
-find what they read; equal regions (`digest`) are one program, searched once however often a layer repeats.
+divided into levels: a level ends where one of its values passes through something that stays with PyTorch, so that all
+of one level is convex. Each level is one tensor program, which the partitioner of the search cuts into pieces that pay.
+Invariants: a region reads and writes tensors that the graph has, element for element and type for type, in order (their
+shapes are the program's where PyTorch has others); regions in order find what they read; equal regions (`digest`) are
+one program, searched once however often a layer repeats.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ class _Levels:
         if self._translated(node, before):
             self.level[node] = before
             self.home[node] = before
-        else:
-            self.level[node] = before + 1
+        else:  # it comes after the regions that it reads from, and before all others
+            self.level[node] = max((self.level[n] + (n in self.home) for n in node.all_input_nodes), default=0)
 
     def _translated(self, node: Any, level: int) -> bool:
         if node.op != "call_function":
@@ -189,7 +190,7 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
     outputs = {
         value: nodes[value]
         for node in levels.needed.get(level, ())
-        if (value := translation.value(node)) in nodes and translation.builder.definition(value) is not None
+        if (value := _shown(translation, node)) in nodes and translation.builder.definition(value) is not None
     }
     if not outputs:
         return
@@ -213,11 +214,11 @@ def _inside(graph: KernelGraph, known: dict[int, Any]) -> set[int]:
 
 
 def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left: dict[Any, str]) -> dict[Value, Any]:
-    """For values of a level, the node of the graph that is this very tensor."""
+    """For values of a level, the node of the graph that has these elements in this order."""
     found: dict[Value, Any] = {}
     own = [node for node, home in levels.home.items() if home == level]
     for node in (*levels.given.get(level, ()), *own):
-        value = translation.value(node)
+        value = _shown(translation, node)
         if value is None:
             continue
         if translation.narrow(node):
@@ -226,6 +227,16 @@ def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left
         elif _lies_well(node):
             found.setdefault(value, node)
     return found
+
+
+def _shown(translation: Translation, node: Any) -> Value | None:
+    """The value that a node is, before it was given another shape: a tensor of either shape holds the same."""
+    value = translation.value(node)
+    while value is not None and (op := translation.builder.definition(value)) is not None:
+        if op.kind is not OpKind.RESHAPE:
+            break
+        value = Value(op.inputs[0])
+    return value
 
 
 def _lies_well(node: Any) -> bool:

@@ -1,0 +1,48 @@
+"""Where a traced graph is cut: what stays together, and what PyTorch's own operators part."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.nn.functional as F
+
+from tests.frontend.traced import Backend, regions_of
+
+
+def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    made = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    return made.transpose(1, 2).reshape(1, 1, -1) @ w
+
+
+@torch.no_grad()
+def test_attention_and_the_product_behind_it_are_two_where_that_pays() -> None:
+    """Between them lies a tensor that PyTorch has in another shape than the program of the attention."""
+    inputs = [torch.empty(shape).half() for shape in ((1, 32, 1, 64), (1, 8, 2048, 64), (1, 8, 2048, 64), (2048, 2048))]
+    attention, product = regions_of(layer, *inputs).found
+    assert "attention" in attention.operators[0] and product.operators == ("mm",)
+    assert tuple(product.reads[0].meta["val"].shape) == (1, 32, 1, 64)
+
+
+@torch.no_grad()
+def test_regions_in_other_shapes_than_pytorchs_compute_what_it_does() -> None:
+    torch._dynamo.reset()
+    backend = Backend()
+    inputs = [torch.randn(shape) for shape in ((1, 4, 1, 8), (1, 2, 16, 8), (1, 2, 16, 8), (32, 32))]
+    torch.testing.assert_close(torch.compile(layer, backend=backend)(*inputs), layer(*inputs), rtol=2e-3, atol=2e-3)
+    assert backend.replaced
+
+
+@torch.no_grad()
+def test_what_depends_on_no_region_parts_none() -> None:
+    """Angles of positions are looked up by PyTorch, and everything that reads them is of one level all the same."""
+
+    def rotated(x: torch.Tensor, w: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(x @ w) - 1
+        return x * table[positions] + torch.cat((-x[:, 4:], x[:, :4]), -1) * table[positions + 1]
+
+    found = regions_of(rotated, torch.ones(3, 8), torch.ones(8, 8), torch.ones(9, 8), torch.arange(3))
+    assert all("neg" not in node.name for node in found.left)
+    assert any({"neg", "add"} <= set(region.operators) for region in found.found)
