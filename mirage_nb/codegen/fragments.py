@@ -28,9 +28,10 @@ from mirage_nb.codegen.matmul import (
 from mirage_nb.codegen.reader import Multi, Reader, Scope, behind_views, locate
 from mirage_nb.codegen.writer import TYPES, Writer, c_type
 from mirage_nb.ir import AccumAttrs, AccumKind, OpKind
-from mirage_nb.optimize.placement import Phase, Place, Step
+from mirage_nb.optimize.placement import Place, Step
 from mirage_nb.optimize.region import Region
 from mirage_nb.optimize.tiling import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Tiling
+from mirage_nb.tile.order import Phase
 
 HELD_REGISTERS = 32
 """Registers that operands of the whole loop may take."""

@@ -24,6 +24,7 @@ from mirage_nb.ir import (
 from mirage_nb.optimize.held import REDUCTIONS
 from mirage_nb.optimize.swizzle import panel_bytes
 from mirage_nb.optimize.tiling import on_tensor_cores
+from mirage_nb.tile.order import Phase
 
 
 class Place(enum.Enum):
@@ -57,14 +58,6 @@ class StepKind(enum.Enum):
     SAVE = "save"
 
 
-class Phase(enum.Enum):
-    """When a step runs: once before the loop, in every iteration, or after the loop."""
-
-    BEFORE = 0
-    LOOP = 1
-    AFTER = 2
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step. `op` is the operator it computes; `accum` the accumulator that takes its result, or None.
@@ -79,6 +72,11 @@ class Step:
     phase: Phase
     accum: int | None = None
     reads: frozenset[int] = frozenset()
+
+    @property
+    def issued(self) -> bool:
+        """Whether others do it while the threads go on: a copy from device memory."""
+        return self.kind is StepKind.LOAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,14 @@ from mirage_nb.optimize.attention import find_attention
 from mirage_nb.optimize.attention_program import attention_program
 from mirage_nb.optimize.held import Held, find_held
 from mirage_nb.optimize.layout import choose_layouts
-from mirage_nb.optimize.memory import Interval, MemoryPlan, allocate
 from mirage_nb.optimize.options import WARPGROUPS, Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
-from mirage_nb.optimize.placement import MATMULS, Phase, Place, Placement, Step, StepKind, pairs, place
+from mirage_nb.optimize.placement import MATMULS, Place, Placement, Step, StepKind, pairs, place
 from mirage_nb.optimize.product import find_product
 from mirage_nb.optimize.product_program import Given, product_program
 from mirage_nb.optimize.region import Region, find_region
 from mirage_nb.optimize.scales import move_scales
-from mirage_nb.optimize.schedule import Access, barriers, order, overlapping
+from mirage_nb.optimize.schedule import Access, barriers, overlapping
 from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.optimize.thread_graph import fuse
 from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
@@ -35,6 +34,8 @@ from mirage_nb.optimize.widen import widen
 from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target
 from mirage_nb.tile.groups import rows_of
+from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
+from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.program import Copy, Program, flat
 
 RESERVED_BYTES = 1024
@@ -266,7 +267,7 @@ def plan_block(
         return _plan_held(block, held, options, literal_args)
     region = find_region(block, options.warps) if private else None
     placement = place(block, literal_args, region.ops if region else (), direct=region is not None and region.direct)
-    steps = _scheduled(placement.steps)
+    steps = scheduled(placement.steps)
     chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps))
     chosen = replace(chosen, wide=target.capability == WARPGROUPS and wide_possible(block, region, chosen))
     available = target.shared_per_block - RESERVED_BYTES
@@ -352,18 +353,6 @@ def _plan_block(
     )  # fmt: skip
 
 
-def _scheduled(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Ascending depth inside each phase; loads first, because they are only issued."""
-    result: list[Step] = []
-    for phase in Phase:
-        part = [s for s in steps if s.phase is phase]
-        written = {s.value: i for i, s in enumerate(part) if s.value is not None and s.kind is not StepKind.LOAD}
-        before = [[written[v] for v in s.reads if v in written and written[v] < i] for i, s in enumerate(part)]
-        ranked = [part[i] for i in order(before)]
-        result += sorted(ranked, key=lambda s: s.kind is not StepKind.LOAD)
-    return tuple(result)
-
-
 def _tilings(block: BlockGraph, steps: tuple[Step, ...], region: Region | None, options: Options) -> dict[int, Tiling]:
     """Per Matmul on tensor cores, and per matrix accumulator of a warp-private body."""
     found = {}
@@ -403,23 +392,6 @@ def _copies(
         return 1 if whole or value in region.keyed else region.key_warps
     feeding = [s.op for s in steps if s.accum == step.op]
     return max((tilings[i].copies for i in feeding if i in tilings), default=1)
-
-
-def lifetime(steps: tuple[Step, ...], value: int) -> tuple[int, int]:
-    """First and last position at which the buffer of `value` must keep its bytes."""
-    made = next(i for i, s in enumerate(steps) if s.value == value)
-    last = max((i for i, s in enumerate(steps) if value in s.reads), default=made)
-    loop = [i for i, s in enumerate(steps) if s.phase is Phase.LOOP]
-    step = steps[made]
-    if step.phase is Phase.LOOP and step.kind is StepKind.LOAD:
-        # The ring is filled before the first step and runs until the last iteration.
-        return 0, max(loop)
-    if step.phase is Phase.LOOP and steps[last].phase is not Phase.LOOP:
-        return min(loop), last
-    if step.phase is Phase.BEFORE:
-        crosses = steps[last].phase is Phase.LOOP
-        return 0, max(last, max(loop)) if crosses else last
-    return made, last
 
 
 def _barriers(steps: tuple[Step, ...], buffers: tuple[Buffer, ...]) -> tuple[frozenset[int], bool, bool]:

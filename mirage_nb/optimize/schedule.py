@@ -1,6 +1,6 @@
-"""Operator scheduling: steps in ascending depth, a barrier only where two steps need one (paper section 6).
+"""Operator scheduling: a barrier only where two steps need one (paper section 6); their order is that of `tile.order`.
 
-In: steps with what they read and write. Out: their order and the positions of block-wide barriers.
+In: steps in order, with what they read and write. Out: the positions of block-wide barriers.
 Invariant: two steps that touch the same buffer, one of them writing, have a barrier between them.
 """
 
@@ -28,24 +28,6 @@ class Access:
 
 def _spread(buffers: frozenset[int], shares: Shares) -> frozenset[int]:
     return frozenset(other for b in buffers for other in shares.get(b, {b}))
-
-
-def depths(predecessors: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Longest path from any node without predecessors to each node.
-
-    `predecessors[i]` are nodes before i (i > each of them), so one ascending pass fills the table.
-    """
-    found: list[int] = []
-    for node, before in enumerate(predecessors):
-        assert all(p < node for p in before)
-        found.append(max((found[p] + 1 for p in before), default=0))
-    return tuple(found)
-
-
-def order(predecessors: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Nodes in ascending depth; nodes of one depth keep their order."""
-    depth = depths(predecessors)
-    return tuple(sorted(range(len(depth)), key=lambda node: (depth[node], node)))
 
 
 def barriers(steps: Sequence[Access], shares: Shares, pending: Sequence[Access] = ()) -> frozenset[int]:

@@ -8,10 +8,10 @@ outside its chain is an output of the chain, so the two graphs compute the same 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 
 from mirage_nb.ir import OPS, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, ThreadGraph, Trait
 from mirage_nb.optimize.placement import MATMULS
+from mirage_nb.tile.order import Reads, find_chains, groups
 
 
 def fuse(graph: KernelGraph) -> KernelGraph:
@@ -25,36 +25,13 @@ def fuse_block(block: BlockGraph) -> BlockGraph:
 
     A chain takes the constants that it reads inside; one that only chains read leaves the block graph.
     """
-    groups = _chains(block)
-    leader = {member: group for group in groups if len(group) > 1 for member in group}
-    building = _Rebuild(block, leader)
-    for index, op in enumerate(block.ops):
-        if op.kind is not OpKind.CONST:
-            building.place(index)
+    defined = {v: i for i, (_, values) in enumerate(block.definitions()) for v in values}
+    reads = [[defined[v] for v in op.inputs] for op in block.ops]
+    elementwise = [Trait.ELEMENTWISE in OPS[op.kind].traits for op in block.ops]
+    building = _Rebuild(block, reads)
+    for members in groups(find_chains(elementwise, reads, _times(block)), reads):
+        building.place(members)
     return building.result
-
-
-def _chains(block: BlockGraph) -> list[tuple[int, ...]]:
-    """Partition of the elementwise operators into chains that can follow one another: no path leaves a chain and
-    returns, through other chains neither."""
-    defined = _definition_index(block)
-    times = _times(block)
-    chain_of: dict[int, list[int]] = {}
-    for index, op in enumerate(block.ops):
-        if Trait.ELEMENTWISE not in OPS[op.kind].traits:
-            continue
-        chain = [index]
-        for producer in sorted({defined[v] for v in op.inputs}):
-            found = chain_of.get(producer)
-            if found is None or found is chain or times[producer] != times[index]:
-                continue
-            merged = sorted({*found, *chain})
-            if _in_order(block, defined, chain_of, merged, index):
-                chain = merged
-        for member in chain:
-            chain_of[member] = chain
-    unique = {tuple(chain) for chain in chain_of.values()}
-    return sorted(unique)
 
 
 def _times(block: BlockGraph) -> list[tuple[int | None, bool, bool]]:
@@ -74,62 +51,33 @@ def _times(block: BlockGraph) -> list[tuple[int | None, bool, bool]]:
     return found
 
 
-def _in_order(
-    block: BlockGraph, defined: dict[int, int], chain_of: dict[int, list[int]], merged: list[int], last: int
-) -> bool:
-    """Whether the operators up to `last` can be computed chain by chain when `merged` is one."""
-    first = dict.fromkeys(merged, merged[0])
-    chains = [first.get(i, chain_of.get(i, [i])[0]) for i in range(last + 1)]
-    before: dict[int, set[int]] = {}
-    for index, op in enumerate(block.ops[: last + 1]):
-        sources = {chains[defined[v]] for v in op.inputs} - {chains[index]}
-        before.setdefault(chains[index], set()).update(sources)
-    try:
-        TopologicalSorter(before).prepare()
-    except CycleError:
-        return False
-    return True
-
-
-def _definition_index(block: BlockGraph) -> dict[int, int]:
-    """Value -> index of the operator that defines it."""
-    return {v: i for i, (_, values) in enumerate(block.definitions()) for v in values}
-
-
 @dataclass(slots=True)
 class _Rebuild:
     """Copies a block graph in dependency order, chain by chain."""
 
     block: BlockGraph
-    chain: dict[int, tuple[int, ...]]
+    reads: Reads
     result: BlockGraph
     new: dict[int, int]
+    _values: list[tuple[int, ...]]
 
-    def __init__(self, block: BlockGraph, chain: dict[int, tuple[int, ...]]) -> None:
-        self.block, self.chain, self.new = block, chain, {}
+    def __init__(self, block: BlockGraph, reads: Reads) -> None:
+        self.block, self.reads, self.new = block, reads, {}
         self.result = BlockGraph.start(block.args, block.grid, block.loop)
         self._values = [values for _, values in block.definitions()]
-        self._defined = _definition_index(block)
-        self._done: set[int] = set()
 
-    _values: list[tuple[int, ...]]
-    _defined: dict[int, int]
-    _done: set[int]
-
-    def place(self, index: int) -> None:
-        """Append operator `index` (or its whole chain), after everything that it reads."""
-        if index in self._done:
-            return
-        members = self.chain.get(index, (index,))
-        self._done.update(members)
-        for member in members:
-            for value in self.block.ops[member].inputs:
-                source = self._defined[value]
-                if len(members) == 1 or self.block.ops[source].kind is not OpKind.CONST:
-                    self.place(source)
+    def place(self, members: tuple[int, ...]) -> None:
+        """Append an operator or a chain, whose operands are there; constants, before the first operator that reads
+        them by itself."""
         if len(members) > 1:
             self._place_chain(members)
-            return
+        elif self.block.ops[members[0]].kind is not OpKind.CONST:
+            for read in self.reads[members[0]]:
+                if self._values[read][0] not in self.new:
+                    self._append(read)
+            self._append(members[0])
+
+    def _append(self, index: int) -> None:
         op = self.block.ops[index]
         self.result = self.result.append(replace(op, inputs=tuple(self.new[v] for v in op.inputs)))
         for value in self._values[index]:
@@ -137,13 +85,14 @@ class _Rebuild:
 
     def _place_chain(self, members: tuple[int, ...]) -> None:
         made = {self._values[m][0] for m in members}
+        sources = {self._values[r][0]: self.block.ops[r] for m in members for r in self.reads[m]}
         read = dict.fromkeys(v for m in members for v in self.block.ops[m].inputs if v not in made)
-        consts = [v for v in read if self.block.ops[self._defined[v]].kind is OpKind.CONST]
+        consts = [v for v in read if sources[v].kind is OpKind.CONST]
         operands = [v for v in read if v not in consts]
         thread = ThreadGraph.start(tuple(self.block.types[v] for v in operands))
         inner = {v: i for i, v in enumerate(operands)}
         for value in consts:
-            thread = thread.append(self.block.ops[self._defined[value]])
+            thread = thread.append(sources[value])
             inner[value] = len(thread.types) - 1
         for member in members:
             op = self.block.ops[member]

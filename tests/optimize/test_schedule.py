@@ -7,7 +7,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.optimize.schedule import Access, barriers, depths, order, overlapping
+from mirage_nb.optimize.schedule import Access, barriers, overlapping
+from mirage_nb.tile.order import depths, order
 
 
 @st.composite

@@ -16,7 +16,7 @@ from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, KernelGraph, OpKind
 from mirage_nb.ir.legality import peak_shared_bytes
 from mirage_nb.optimize import BlockPlan, default_options, plan
-from mirage_nb.optimize.placement import Phase, StepKind
+from mirage_nb.optimize.placement import StepKind
 from mirage_nb.optimize.transfer import boxes
 from mirage_nb.search import (
     EFFORTS,
@@ -36,6 +36,7 @@ from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows, touched
 from mirage_nb.search.sizes.rows import boxes as panels_of
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
+from mirage_nb.tile.order import Phase
 from tests.clock import cpu_limit
 from tests.search.programs import PROGRAMS, Builder
 
