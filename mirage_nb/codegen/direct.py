@@ -15,7 +15,7 @@ from mirage_nb.codegen.reader import Leaf, Reader
 from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import AccumAttrs, OutSaverAttrs, TensorType
 from mirage_nb.optimize.placement import Step
-from mirage_nb.optimize.tiling import COLUMN_TILE, ROW_TILE
+from mirage_nb.tile.sharing import COLUMN_TILE, ROW_TILE
 
 WIDTH = 4
 """Elements that a lane stores at once."""

@@ -17,7 +17,8 @@ from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, loca
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import DType
 from mirage_nb.optimize.placement import Place, Step, pairs
-from mirage_nb.optimize.tiling import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Tiling
+from mirage_nb.optimize.tiling import Tiling
+from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE
 
 UNROLL_LIMIT = 8
 """Depth tiles that are unrolled; more of them stay a loop."""

@@ -7,7 +7,6 @@ In: the shared tensors of a block graph with the ways in which each is written a
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,23 +16,7 @@ from mirage_nb.optimize.placement import Place, Placement, Step, StepKind
 from mirage_nb.optimize.swizzle import SharedLayout, panel_bytes, pitched, swizzled
 from mirage_nb.optimize.tiling import Tiling
 from mirage_nb.optimize.transfer import boxes
-
-
-class Use(enum.Enum):
-    """A way in which threads of a block touch a shared tensor."""
-
-    COPY = "copy"
-    """Written by asynchronous copies of 16 bytes along the last dimension."""
-    BOXES = "boxes"
-    """Written by bulk tensor copies, which swizzle."""
-    FACTOR = "factor"
-    """Read by ldmatrix: eight rows of 16 bytes at once."""
-    VECTOR = "vector"
-    """Read or written in vectors along the last dimension."""
-    STRAIGHT = "straight"
-    """Written from mma accumulators, rows on the 16 side."""
-    TURNED = "turned"
-    """Written from mma accumulators, columns on the 16 side."""
+from mirage_nb.tile.shared import FORBIDDEN, WAVEFRONT_COST, Lines, Use, forms, use_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,83 +30,31 @@ class Demand:
     fold: int = 1
 
 
-BANK_BYTES, BANKS = 4, 32
-FORBIDDEN = -1
-"""Cost of a layout that a use cannot work with."""
 ORDER_COST = 64
-"""Cost of an elementwise step between tensors whose contiguous dimensions differ: no vectors."""
+"""Cost of an elementwise step between tensors whose contiguous dimensions differ, in wavefronts: no vectors."""
 
 
 def candidates(demand: Demand) -> tuple[SharedLayout, ...]:
     """Layouts worth considering: row-major and column-major, plain and padded, and swizzled."""
     shape, dtype = demand.shape, demand.dtype
-    found = [pitched(shape, dtype)]
-    pads = (4, 8) if dtype.size == 4 else (8,)
-    if len(shape) > 1:
-        found += [pitched(shape, dtype, pad=pad) for pad in pads]
-        turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-        found += [pitched(shape, dtype, turned, pad) for pad in (0, *pads)]
-    # A 16-byte chunk stays whole under a swizzle: eight 16-bit elements, but not eight f32.
-    if Use.BOXES in demand.uses:
-        found.append(swizzled(shape, dtype, demand.fold))
-    elif panel_bytes(shape, dtype) and dtype.size == 2:
-        found.append(swizzled(shape, dtype))
+    turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    found = []
+    for form in forms(dtype.size, len(shape) < 2, Use.BOXES in demand.uses):
+        if not form.panels:
+            found.append(pitched(shape, dtype, turned if form.turned else None, form.pad))
+        elif demand.fold > 1 or panel_bytes(shape, dtype):
+            found.append(swizzled(shape, dtype, demand.fold))
     return tuple(dict.fromkeys(found))
 
 
-def cost(demand: Demand, layout: SharedLayout) -> int:
-    """Shared-memory wavefronts of one access by a warp, summed over the uses; FORBIDDEN if one is impossible.
-
-    Bytes break ties: an eighth of a wavefront for each kilobyte.
-    """
-    found = [_use_cost(demand, layout, use) for use in demand.uses]
-    if FORBIDDEN in found:
-        return FORBIDDEN
-    return 1024 * sum(found) + layout.nbytes // 8
-
-
-def _use_cost(demand: Demand, layout: SharedLayout, use: Use) -> int:
-    row_order = not demand.shape or layout.strides[-1] == 1
-    match use:
-        case Use.BOXES:
-            return 0 if layout.swizzle else FORBIDDEN
-        case Use.COPY if not row_order or layout.swizzle:
-            return FORBIDDEN
-        case Use.FACTOR:
-            rows = [_byte_offset(layout, i, 0) for i in range(8)]
-            aligned = all(offset % 16 == 0 for offset in rows) or not _fills_chunks(demand)
-            return _wavefronts(rows, 16) if aligned else FORBIDDEN
-        case Use.COPY | Use.VECTOR:
-            return 1 if row_order else 8
-        case Use.STRAIGHT:
-            return _wavefronts([_byte_offset(layout, lane // 4, lane % 4 * 2) for lane in range(32)], 4)
-        case Use.TURNED:
-            return _wavefronts([_byte_offset(layout, lane % 4 * 2, lane // 4) for lane in range(32)], 4)
-
-
-def _fills_chunks(demand: Demand) -> bool:
-    """Whether rows are whole 16-byte chunks; others are gathered element by element in any case."""
-    return len(demand.shape) > 1 and demand.shape[-1] % 8 == 0 and demand.shape[-2] % 8 == 0
-
-
-def _byte_offset(layout: SharedLayout, row: int, column: int) -> int:
-    """Byte offset of an element of the last two dimensions, counted along the contiguous one."""
-    if len(layout.shape) < 2:
-        return (row + column) * layout.dtype.size
-    plain = row * max(layout.strides[-2:]) + column * min(layout.strides[-2:])
-    offset = plain * layout.dtype.size
-    if layout.swizzle:
-        offset ^= (offset >> 3) & (layout.swizzle - 16)
-    return offset
-
-
-def _wavefronts(offsets: list[int], width: int) -> int:
-    """Passes over the banks for one access per lane of `width` bytes."""
-    words: dict[int, set[int]] = {}
-    for offset in offsets:
-        for word in range(offset // BANK_BYTES, (offset + width - 1) // BANK_BYTES + 1):
-            words.setdefault(word % BANKS, set()).add(word)
-    return max(len(found) for found in words.values())
+def cost(demand: Demand, layout: SharedLayout) -> float:
+    """Shared-memory wavefronts of one access by a warp, summed over the uses, and bytes; FORBIDDEN if one is
+    impossible."""
+    shape, flat = demand.shape, len(demand.shape) < 2
+    pitch = 1 if flat else max(layout.strides[-2:])
+    chunks = not flat and shape[-1] % 8 == 0 == shape[-2] % 8
+    lines = Lines(pitch, not shape or layout.strides[-1] == 1, layout.swizzle, chunks, flat)
+    return float(use_cost(demand.uses, demand.dtype.size, lines, layout.nbytes))
 
 
 def lay_out(demands: Sequence[Demand], pairs: Sequence[tuple[int, int]]) -> dict[int, SharedLayout]:
@@ -136,7 +67,7 @@ def lay_out(demands: Sequence[Demand], pairs: Sequence[tuple[int, int]]) -> dict
     Raises:
         GraphError: the demands on one tensor contradict each other.
     """
-    costs: dict[int, dict[SharedLayout, int]] = {}
+    costs: dict[int, dict[SharedLayout, float]] = {}
     for demand in demands:
         allowed = {x: c for x in candidates(demand) if (c := cost(demand, x)) != FORBIDDEN}
         if not allowed:
@@ -152,7 +83,7 @@ def _same_order(a: SharedLayout, b: SharedLayout) -> bool:
     return (a.strides[-1:] == (1,)) == (b.strides[-1:] == (1,))
 
 
-def _solve(costs: dict[int, dict[SharedLayout, int]], pairs: Sequence[tuple[int, int]]) -> dict[int, SharedLayout]:
+def _solve(costs: dict[int, dict[SharedLayout, float]], pairs: Sequence[tuple[int, int]]) -> dict[int, SharedLayout]:
     """The 0/1 program, by Z3."""
     import z3  # heavy, and needed only where choices depend on each other
 
@@ -161,12 +92,12 @@ def _solve(costs: dict[int, dict[SharedLayout, int]], pairs: Sequence[tuple[int,
     total = z3.IntVal(0)
     for value, found in chosen.items():
         solver.add(z3.PbEq([(b, 1) for b in found.values()], 1))
-        total += z3.Sum([z3.If(b, costs[value][x], 0) for x, b in found.items()])
+        total += z3.Sum([z3.If(b, int(costs[value][x]), 0) for x, b in found.items()])
     for a, b in pairs:
         for x, first in chosen[a].items():
             for y, second in chosen[b].items():
                 if not _same_order(x, y):
-                    total += z3.If(z3.And(first, second), 1024 * ORDER_COST, 0)
+                    total += z3.If(z3.And(first, second), WAVEFRONT_COST * ORDER_COST, 0)
     solver.minimize(total)
     assert solver.check() == z3.sat
     model = solver.model()

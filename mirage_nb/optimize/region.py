@@ -23,7 +23,8 @@ from mirage_nb.ir import (
     ThreadGraph,
     Trait,
 )
-from mirage_nb.optimize.tiling import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Tiling, on_tensor_cores
+from mirage_nb.optimize.tiling import Tiling, on_tensor_cores
+from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE
 
 REGISTER_BUDGET = 176
 """f32 values of fragments that one thread may hold at once."""

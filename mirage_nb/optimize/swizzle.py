@@ -10,12 +10,7 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.ir import DType
-
-LINE_BYTES = 128
-"""All banks of shared memory once; every copy of a tensor begins on such a line."""
-
-SWIZZLES = (128, 64, 32)
-"""Panel widths in bytes, best first."""
+from mirage_nb.tile.shared import LINE_BYTES, SWIZZLES, panel_elements, pitched_elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,7 @@ class SharedLayout:
     @property
     def panel_rows(self) -> int:
         """Rows of a swizzled panel: every dimension but the last, up to a whole pattern of eight."""
-        return _whole_patterns(math.prod(self.shape[:-1]) // self.fold)
+        return int(panel_elements(math.prod(self.shape[:-1]) // self.fold, 1))
 
 
 def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None = None, pad: int = 0) -> SharedLayout:
@@ -59,9 +54,9 @@ def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None 
     for position, dim in enumerate(reversed(order)):
         strides[dim] = step
         step = step * shape[dim] + (pad if position == 0 else 0)
-    # Copies of the tensor follow each other; each begins on a 128-byte line.
-    unit = LINE_BYTES // dtype.size
-    return SharedLayout(shape, dtype, tuple(strides), -(-step // unit) * unit)
+    inner = shape[order[-1]] if order else 1
+    outer = math.prod(shape) // inner if inner else 0
+    return SharedLayout(shape, dtype, tuple(strides), pitched_elements(inner, outer, pad, dtype.size))
 
 
 def panel_bytes(shape: tuple[int, ...], dtype: DType) -> int:
@@ -75,13 +70,8 @@ def swizzled(shape: tuple[int, ...], dtype: DType, fold: int = 1) -> SharedLayou
     assert swizzle and (fold == 1 or fold * shape[-1] * dtype.size == swizzle)
     width = swizzle // dtype.size // fold
     strides = tuple(s // shape[-1] * width for s in row_major(shape)[:-1])
-    rows = _whole_patterns(math.prod(shape[:-1]) // fold)
-    return SharedLayout(shape, dtype, (*strides, 1), rows * fold * shape[-1], swizzle, fold)
-
-
-def _whole_patterns(rows: int) -> int:
-    """Rows of a panel, up to a whole pattern of eight."""
-    return -(-rows // 8) * 8
+    elements = panel_elements(math.prod(shape[:-1]), shape[-1], fold)
+    return SharedLayout(shape, dtype, (*strides, 1), elements, swizzle, fold)
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

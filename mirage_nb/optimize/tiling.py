@@ -10,17 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
 
 from mirage_nb.ir import DType, TensorType
-
-ROW_TILE, COLUMN_TILE, DEPTH_TILE = 16, 8, 16
-ACCUMULATOR_REGISTERS = 128
-"""f32 accumulators that one thread may hold for one Matmul."""
-
-
-PARTIAL_BYTES = 32768
-"""Shared memory that the partial sums of one Matmul may take after the loop."""
+from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +63,18 @@ def on_tensor_cores(left: TensorType, right: TensorType) -> bool:
 
 
 def tile_matmul(left: TensorType, right: TensorType, warps: int, *, deferred: bool, loop: int) -> Tiling:
-    """The split with the least work per warp.
-
-    `deferred`: the product feeds a sum accumulator, so partial sums of different warps may wait for the
-    end of the loop, which runs `loop` times.
-    """
+    """The split with the least work per warp; the arguments are those of `tile.sharing.share`."""
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     longest = max(len(left.shape), len(right.shape))
     lead = zip(_leading(left, longest), _leading(right, longest), strict=True)
     batch = math.prod(max(a, b) for a, b in lead)
-    # The side that pads less goes on 16 rows; with equal padding the usual one.
-    straight = _ceil(m, ROW_TILE) * ROW_TILE * _ceil(n, COLUMN_TILE) * COLUMN_TILE
-    turned = _ceil(n, ROW_TILE) * ROW_TILE * _ceil(m, COLUMN_TILE) * COLUMN_TILE
-    swapped = turned < straight
+    found = share(batch, m, k, n, warps, deferred=deferred, loop=loop)
+    swapped = bool(found.swapped)
     rows, columns = (n, m) if swapped else (m, n)
-    powers = [1 << p for p in range(warps.bit_length()) if warps % (1 << p) == 0]
-    depths = [p for p in powers if p == 1 or (deferred and 4 * p * batch * m * n <= PARTIAL_BYTES)]
-    options = [
-        Tiling(batch, rows, columns, k, swapped, (b, r, c, d))
-        for b, r, c, d in product(powers, powers, powers, depths)
-        if b * r * c * d <= warps
-    ]
-    return min(options, key=lambda tiling: _cost(tiling, loop))
+    b, r, c, d = map(int, found.split)
+    return Tiling(batch, rows, columns, k, swapped, (b, r, c, d))
 
 
 def _leading(operand: TensorType, rank: int) -> tuple[int, ...]:
     return (1,) * (rank - len(operand.shape)) + operand.shape[:-2]
 
-
-def _cost(tiling: Tiling, loop: int) -> tuple[float, ...]:
-    b, r, c, k = tiling.per_warp
-    registers = 4 * b * r * c
-    # Shared memory reads per depth tile: an A tile is twice a B tile; one mma costs about as much as a B tile.
-    work = b * k * (2 * r + c + r * c)
-    batch, rows, columns, _ = tiling.tiles
-    reduction = (tiling.copies - 1) * batch * rows * columns / loop / 4
-    return (max(0, registers - ACCUMULATOR_REGISTERS), work + reduction, registers, *tiling.split)

@@ -11,12 +11,11 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.ir import BlockGraph, InIterAttrs
-from mirage_nb.optimize.swizzle import LINE_BYTES, panel_bytes
+from mirage_nb.optimize.swizzle import panel_bytes
+from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES
 
 BOX_ROWS = 256
 """Rows that one bulk tensor copy may bring."""
-CHUNK_BYTES = 16
-"""What a swizzle leaves together."""
 
 
 @dataclass(frozen=True, slots=True)

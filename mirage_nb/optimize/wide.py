@@ -10,8 +10,9 @@ from __future__ import annotations
 from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind
 from mirage_nb.optimize.options import Options
 from mirage_nb.optimize.region import Region
-from mirage_nb.optimize.swizzle import LINE_BYTES, SharedLayout
+from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.optimize.transfer import boxes
+from mirage_nb.tile.shared import LINE_BYTES
 
 WARPGROUP = 4
 """Warps that multiply together."""

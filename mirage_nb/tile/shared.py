@@ -111,40 +111,55 @@ def in_row_order(form: Form, shape: Shape) -> Any:
 def cost(form: Form, shape: Shape, uses: Sequence[Use]) -> Any:
     """Shared-memory wavefronts of one access by a warp, summed over the uses, and bytes; FORBIDDEN if one is
     impossible."""
-    pitch: Any = 1 if shape.flat else (shape.rows if form.turned else shape.last) + form.pad
-    swizzle: Any = 0
-    if form.panels:
-        swizzle = panel_bytes(shape.last, shape.size)
-        pitch = 1 if shape.flat else np.floor_divide(swizzle, shape.size)
-    ordered = in_row_order(form, shape)
-    found: Any = elements(form, shape) * shape.size // 8
-    if form.panels:
-        found = np.where(np.greater(swizzle, 0), found, FORBIDDEN)
+    swizzle = panel_bytes(shape.last, shape.size) if form.panels else 0
+    pitch = swizzle // shape.size if form.panels else (shape.rows if form.turned else shape.last) + form.pad
+    chunks = np.equal(np.mod(shape.rows, 8) + np.mod(shape.last, 8), 0) & (not shape.flat)
+    lines = Lines(1 if shape.flat else pitch, in_row_order(form, shape), swizzle, chunks, shape.flat)
+    found = use_cost(uses, shape.size, lines, elements(form, shape) * shape.size)
+    return np.where(np.greater(swizzle, 0), found, FORBIDDEN) if form.panels else found
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A layout as far as its cost goes: elements between rows, or columns; whether the last dimension is contiguous;
+    the swizzle in bytes; whether rows and columns are whole chunks; whether it is that of one dimension."""
+
+    pitch: Any
+    ordered: Any
+    swizzle: Any
+    chunks: Any
+    flat: bool
+
+
+def use_cost(uses: Sequence[Use], size: int, lines: Lines, nbytes: Any) -> Any:
+    """The cost of a layout of `nbytes` bytes for these uses; FORBIDDEN if one is impossible."""
+    found = nbytes // 8
+    boxed = np.greater(lines.swizzle, 0)
     for use in uses:
         match use:
             case Use.BOXES:
-                each: Any = 0 if form.panels else FORBIDDEN
+                each: Any = np.where(boxed, 0, FORBIDDEN)
             case Use.COPY:
-                each = FORBIDDEN if form.panels else np.where(ordered, 1, FORBIDDEN)
+                each = np.where(lines.ordered & ~boxed, 1, FORBIDDEN)
             case Use.VECTOR:
-                each = np.where(ordered, 1, 8)
+                each = np.where(lines.ordered, 1, 8)
             case _:
-                each = _wavefronts(use, shape, pitch, swizzle)
+                each = _wavefronts(use, size, lines)
         found = found + WAVEFRONT_COST * each
     return found
 
 
-def _wavefronts(use: Use, shape: Shape, pitch: Any, swizzle: Any) -> Any:
-    """Of fragments, whose rows begin `pitch` elements apart."""
-    line = LINE_BYTES // shape.size
-    place = np.where(np.less(pitch, line), pitch, line + np.mod(pitch, line)).astype(np.int64)
-    found: Any = 0.0
-    for width in (0, *SWIZZLES):
-        if np.any(np.equal(swizzle, width)):
-            found = np.where(np.equal(swizzle, width), _table(use, shape.size, 0 if shape.flat else width)[place], found)
+def _wavefronts(use: Use, size: int, lines: Lines) -> Any:
+    """Of fragments."""
+    unit = LINE_BYTES // size
+    place = np.where(np.less(lines.pitch, unit), lines.pitch, unit + np.mod(lines.pitch, unit)).astype(np.int64)
+    found: Any = _table(use, size, 0)[place]
+    if np.any(lines.swizzle) and not lines.flat:
+        for width in SWIZZLES:
+            found = np.where(np.equal(lines.swizzle, width), _table(use, size, width)[place], found)
     if use is Use.FACTOR:
-        chunks = np.equal(np.mod(shape.rows, 8) + np.mod(shape.last, 8), 0) & (not shape.flat)
-        found = np.where(chunks & np.not_equal(np.mod(pitch * shape.size, CHUNK_BYTES), 0), FORBIDDEN, found)
+        astray = np.not_equal(np.mod(np.multiply(lines.pitch, size), CHUNK_BYTES), 0)
+        found = np.where(lines.chunks & astray, FORBIDDEN, found)
     return found
 
 
@@ -179,22 +194,26 @@ def byte_offset(row: int, column: int, pitch: int, size: int, swizzle: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The cheapest layouts of a tensor with its last dimension contiguous or not: their costs and bytes."""
+    """The cheapest layout of a tensor: its bytes. `ordered`, `turned`: cost and bytes of the cheapest one with its last
+    dimension contiguous, and without."""
 
+    nbytes: Any
     ordered: tuple[Any, Any]
     turned: tuple[Any, Any]
-
-    def nbytes(self) -> Any:
-        """Of the cheaper one; the first of them is tried first."""
-        return np.where(self.ordered[0] <= self.turned[0], self.ordered[1], self.turned[1])
 
 
 def lay(shape: Shape, uses: Sequence[Use]) -> Laid:
     """The cheapest layouts of a tensor that is used so."""
-    found: dict[bool, tuple[Any, Any]] = {order: (FORBIDDEN, 0) for order in (True, False)}
+    whole: tuple[Any, Any] = (FORBIDDEN, 0)
+    by_order = dict.fromkeys((True, False), whole)
     for form in forms(shape.size, shape.flat, Use.BOXES in uses):
-        mine, nbytes, ordered = cost(form, shape, uses), elements(form, shape) * shape.size, in_row_order(form, shape)
-        for order, (best, taken) in found.items():
-            better = np.equal(ordered, order) & (mine < best)
-            found[order] = (np.where(better, mine, best), np.where(better, nbytes, taken))
-    return Laid(found[True], found[False])
+        ordered = in_row_order(form, shape)
+        mine = (cost(form, shape, uses), elements(form, shape) * shape.size)
+        whole = _cheaper(whole, mine, True)
+        by_order = {order: _cheaper(best, mine, np.equal(ordered, order)) for order, best in by_order.items()}
+    return Laid(whole[1], by_order[True], by_order[False])
+
+
+def _cheaper(best: tuple[Any, Any], other: tuple[Any, Any], able: Any) -> tuple[Any, Any]:
+    better = able & np.less(other[0], best[0])
+    return np.where(better, other[0], best[0]), np.where(better, other[1], best[1])

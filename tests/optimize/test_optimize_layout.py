@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs, TensorType
 from mirage_nb.optimize.layout import (
-    FORBIDDEN,
     ORDER_COST,
     Demand,
-    Use,
-    _byte_offset,
     candidates,
     cost,
     lay_out,
 )
 from mirage_nb.optimize.swizzle import SharedLayout, swizzled
 from mirage_nb.optimize.transfer import boxes
+from mirage_nb.tile.shared import FORBIDDEN, Use, byte_offset
 
 
 @st.composite
@@ -32,11 +30,15 @@ def demands(draw: st.DrawFn, value: int = 0) -> Demand:
     return Demand(value, shape, dtype, tuple(draw(st.lists(st.sampled_from(options), unique=True, max_size=3))))
 
 
+def byte_of(layout: SharedLayout, row: int, column: int) -> int:
+    return byte_offset(row, column, max(layout.strides[-2:]), layout.dtype.size, layout.swizzle)
+
+
 def offset(layout: SharedLayout, row: int, column: int) -> int:
     if not layout.swizzle:
         return row * layout.strides[0] + column * layout.strides[1]
     panel, inside = divmod(column, layout.panel)
-    return panel * layout.panel_rows * layout.panel + _byte_offset(layout, row, inside) // layout.dtype.size
+    return panel * layout.panel_rows * layout.panel + byte_of(layout, row, inside) // layout.dtype.size
 
 
 @given(demands())
@@ -74,7 +76,7 @@ def test_the_program_finds_what_trying_everything_finds(first: Demand, second: D
 def test_factors_of_matmuls_are_free_of_bank_conflicts() -> None:
     for shape in ((64, 64), (16, 32), (8, 128), (24, 40)):
         (layout,) = lay_out([Demand(0, shape, DType.F16, (Use.COPY, Use.FACTOR))], []).values()
-        rows = [_byte_offset(layout, row, 0) for row in range(8)]
+        rows = [byte_of(layout, row, 0) for row in range(8)]
         assert len({r // 16 % 8 for r in rows}) == 8
 
 

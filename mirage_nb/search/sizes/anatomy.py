@@ -21,6 +21,7 @@ from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.semantics import BINARY, UNARY
 from mirage_nb.search.saturation.values import BLOCK, BODY, DATA, GRID, ITER, LOOP, TILE, Type
+from mirage_nb.search.sizes.layouts import stored
 from mirage_nb.search.structure import KernelStructure, Source, Step
 
 Numbers = npt.NDArray[np.float64]
@@ -338,10 +339,3 @@ def layout_of(prepared: Prepared, kernel: KernelStructure, index: int, source: S
     if source.kernel is None:
         return prepared.tensors[source.index].axes
     return stored(kernel.steps[index].type)
-
-
-@lru_cache(maxsize=KNOWN)
-def stored(type_: Type) -> tuple[int, ...]:
-    """The axes of a result in device memory: what the blocks left of those that they split leads, see `concrete`."""
-    axes = [axis for axis, code in enumerate(type_) if code & DATA]
-    return tuple(sorted(axes, key=lambda axis: type_[axis] & DATA != GRID))

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_nb.errors import GraphError
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
@@ -38,6 +37,16 @@ from mirage_nb.ir import (
 )
 from mirage_nb.search.axes import Layout, Prepared, shape_of
 from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, LOOP, POST, TILE, Operator, Type
+from mirage_nb.search.sizes.layouts import (
+    broadcast_layout,
+    concatenated,
+    fitted,
+    folded,
+    joined,
+    leading,
+    multiplied,
+    of_product,
+)
 from mirage_nb.search.sizes.masks import Axes, lowest, zeros
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 
@@ -312,9 +321,8 @@ class _Kernel:
 
     def _folded(self, operator: Operator, reads: list[int]) -> int:
         layout = self.layouts[reads[0]]
-        dim = layout.index(operator.axis)
-        op = Op(operator.kind, tuple(reads), DimAttrs(dim))
-        return self._append(op, (*layout[:dim], None, *layout[dim + 1 :]))
+        op = Op(operator.kind, tuple(reads), DimAttrs(layout.index(operator.axis)))
+        return self._append(op, folded(layout, operator.axis))
 
     def _accumulated(self, operator: Operator, reads: list[int]) -> int:
         assert operator.accum is not None
@@ -322,12 +330,9 @@ class _Kernel:
         if operator.accum is AccumKind.RESCALE:
             reads = [x, self._fitted(reads[1], layout)]
         if operator.accum is AccumKind.CONCAT:
-            if operator.axis not in layout:
-                if None not in layout:
-                    x = self._viewed(x, (None, *layout))
-                    layout = self.layouts[x]
-                spare = max(i for i, axis in enumerate(layout) if axis is None)
-                layout = (*layout[:spare], operator.axis, *layout[spare + 1 :])
+            if operator.axis not in layout and None not in layout:
+                x = self._viewed(x, (None, *layout))
+            layout = concatenated(layout, operator.axis)
             dim, reads = layout.index(operator.axis), [x]
         return self._append(Op(OpKind.ACCUM, tuple(reads), AccumAttrs(operator.accum, dim)), layout)
 
@@ -335,7 +340,7 @@ class _Kernel:
         """One tile after the other along a leading dimension."""
         join = self.prepared.join(whole)
         own = (join.first, join.second)
-        rest = tuple(a for a in self.layouts[reads[0]] if a is not None and a != join.first)
+        _, *rest = leading(self.layouts[reads[0]], join.first)
         parts = tuple(self._viewed(v, (axis, *rest)) for v, axis in zip(reads, own, strict=True))
         zero = self.zeros[parts[0]] & self.zeros[parts[1]]
         return self._append(Op(OpKind.CONCAT, parts, DimAttrs(0)), (whole, *rest), zero)
@@ -349,38 +354,15 @@ class _Kernel:
         return self._append(Op(operator.kind, (x, y), operator.attrs), layout)
 
     def _matmul(self, axis: int, x: int, y: int) -> int:
-        plans = [self._product_layouts(axis, x, y), self._product_layouts(axis, y, x)]
-        costs = [
-            (a != self.layouts[p]) + (b != self.layouts[q])
-            for (a, b), (p, q) in zip(plans, ((x, y), (y, x)), strict=True)
-        ]
-        if costs[1] < costs[0]:
-            x, y, plans = y, x, plans[::-1]
-        left, right = plans[0]
+        exchanged, left, right = multiplied(self.layouts[x], self.layouts[y], axis)
+        if exchanged:
+            x, y = y, x
         x, y = self._viewed(x, left), self._viewed(y, right)
-        lead = broadcast_layout(self.layouts[x][:-2], self.layouts[y][:-2])
-        return self._append(Op(OpKind.MATMUL, (x, y)), (*lead, self.layouts[x][-2], self.layouts[y][-1]))
-
-    def _product_layouts(self, axis: int, x: int, y: int) -> tuple[Layout, Layout]:
-        """The layouts in which x @ y folds `axis`; as they are where that is possible."""
-        left, right = self.layouts[x], self.layouts[y]
-        if _multiplies(left, right, axis):
-            return left, right
-        own = [a for a in left if a is not None and a != axis and a not in right]
-        other = [a for a in right if a is not None and a != axis and a not in left]
-        row, column = own[-1] if own else None, other[-1] if other else None
-        lead = [a for a in left if a is not None and a not in (axis, row)]
-        lead += [a for a in right if a is not None and a not in (axis, column) and a not in lead]
-        of_x = [a if a in left else None for a in lead]
-        of_y = [a if a in right else None for a in lead]
-        return (*_trimmed(of_x), row, axis), (*_trimmed(of_y), axis, column)
+        return self._append(Op(OpKind.MATMUL, (x, y)), of_product(left, right))
 
     def _fitted(self, value: int, wide: Layout) -> int:
         """A view of `value` that broadcasts to `wide`, whose axes contain its own."""
-        layout = self.layouts[value]
-        if lies_in(layout, wide):
-            return value
-        return self._viewed(value, tuple(_trimmed([a if a in layout else None for a in wide])))
+        return self._viewed(value, fitted(self.layouts[value], wide))
 
     def _viewed(self, value: int, wanted: Layout) -> int:
         """A view of `value` with the dimensions of `wanted`, which has the same axes."""
@@ -424,59 +406,6 @@ class _Kernel:
             op = replace(op, attrs=replace(attrs, shape=cut))
         self.block = self.block.append(op)
         return final
-
-
-def _axes(layout: Layout) -> set[int]:
-    return {axis for axis in layout if axis is not None}
-
-
-def _trimmed(layout: list[int | None]) -> list[int | None]:
-    """Without leading dimensions of extent 1."""
-    while layout and layout[0] is None:
-        layout = layout[1:]
-    return layout
-
-
-def joined(first: Layout, second: Layout) -> Layout:
-    """The layout to which two operands of an elementwise operator are broadcast."""
-    if _axes(first) >= _axes(second) and (first or not second):  # a tensor never loses its last dimension:
-        return first  # it would take the type of a constant
-    return second if _axes(second) >= _axes(first) else tuple(sorted(_axes(first) | _axes(second)))
-
-
-def lies_in(layout: Layout, wide: Layout) -> bool:
-    """Whether a value broadcasts to a layout as it is."""
-    shift = len(wide) - len(layout)
-    return shift >= 0 and all(a in (None, wide[i + shift]) for i, a in enumerate(layout))
-
-
-def line_up(first: Layout, second: Layout) -> bool:
-    """Whether two layouts have one axis in every dimension, counted from the last, or none."""
-    return all(None in pair or pair[0] == pair[1] for pair in zip(reversed(first), reversed(second), strict=False))
-
-
-def broadcast_layout(first: Layout, second: Layout) -> Layout:
-    """The layout of what two operands that line up are broadcast to."""
-    if not line_up(first, second):
-        raise GraphError("tiles whose dimensions do not line up")
-    rank = max(len(first), len(second))
-    padded = [(*(None for _ in range(rank - len(layout))), *layout) for layout in (first, second)]
-    return tuple(b if a is None else a for a, b in zip(*padded, strict=True))
-
-
-def _multiplies(left: Layout, right: Layout, axis: int) -> bool:
-    """Whether left @ right, as they lie, folds `axis` and nothing else."""
-    if len(left) < 2 or len(right) < 2 or left[-1] != axis or right[-2] != axis:
-        return False
-    row, column = left[-2], right[-1]
-    if (row is not None and row in right) or (column is not None and column in left):
-        return False
-    lead, other = left[:-2][::-1], right[:-2][::-1]
-    lined = all(a is None or b is None or a == b for a, b in zip(lead, other, strict=False))
-    joined = [a if a is not None else b for a, b in zip(lead, other, strict=False)]
-    joined += [*lead[len(other) :], *other[len(lead) :]]
-    axes = [a for a in joined if a is not None]
-    return lined and len(set(axes)) == len(axes)
 
 
 def _permutation(layout: Layout, wanted: Layout) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ import numpy as np
 from mirage_nb.search.axes import Layout
 from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import ELEMENTWISE, REDUCTIONS, WARPS, Numbers, Truths, largest
-from mirage_nb.search.sizes.concrete import broadcast_layout, joined, lies_in, line_up
 from mirage_nb.search.sizes.constants import Constants
+from mirage_nb.search.sizes.layouts import broadcast_layout, joined, lies_in, line_up
 from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target

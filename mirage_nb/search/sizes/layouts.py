@@ -1,0 +1,162 @@
+"""The order of the dimensions of every tile in a block, as axes.
+
+In: the layouts of what is read. Out: that of what an operator makes, and in which its operands have to be viewed:
+`concrete` puts the views in, `layouts` says of a kernel structure what its steps come to. Invariant: both say the same.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from mirage_nb.errors import GraphError
+from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.search.axes import Layout, Prepared
+from mirage_nb.search.saturation.values import DATA, GRID, Type
+from mirage_nb.search.structure import KernelStructure
+
+KNOWN = 1024
+"""Kernels whose layouts are remembered."""
+
+
+def _axes(layout: Layout) -> set[int]:
+    return {axis for axis in layout if axis is not None}
+
+
+def _trimmed(layout: list[int | None]) -> list[int | None]:
+    """Without leading dimensions of extent 1."""
+    while layout and layout[0] is None:
+        layout = layout[1:]
+    return layout
+
+
+def joined(first: Layout, second: Layout) -> Layout:
+    """The layout to which two operands of an elementwise operator are broadcast."""
+    if _axes(first) >= _axes(second) and (first or not second):  # a tensor never loses its last dimension:
+        return first  # it would take the type of a constant
+    return second if _axes(second) >= _axes(first) else tuple(sorted(_axes(first) | _axes(second)))
+
+
+def lies_in(layout: Layout, wide: Layout) -> bool:
+    """Whether a value broadcasts to a layout as it is."""
+    shift = len(wide) - len(layout)
+    return shift >= 0 and all(a in (None, wide[i + shift]) for i, a in enumerate(layout))
+
+
+def line_up(first: Layout, second: Layout) -> bool:
+    """Whether two layouts have one axis in every dimension, counted from the last, or none."""
+    return all(None in pair or pair[0] == pair[1] for pair in zip(reversed(first), reversed(second), strict=False))
+
+
+def broadcast_layout(first: Layout, second: Layout) -> Layout:
+    """The layout of what two operands that line up are broadcast to."""
+    if not line_up(first, second):
+        raise GraphError("tiles whose dimensions do not line up")
+    rank = max(len(first), len(second))
+    padded = [(*(None for _ in range(rank - len(layout))), *layout) for layout in (first, second)]
+    return tuple(b if a is None else a for a, b in zip(*padded, strict=True))
+
+
+def _multiplies(left: Layout, right: Layout, axis: int) -> bool:
+    """Whether left @ right, as they lie, folds `axis` and nothing else."""
+    if len(left) < 2 or len(right) < 2 or left[-1] != axis or right[-2] != axis:
+        return False
+    row, column = left[-2], right[-1]
+    if (row is not None and row in right) or (column is not None and column in left):
+        return False
+    lead, other = left[:-2][::-1], right[:-2][::-1]
+    lined = all(a is None or b is None or a == b for a, b in zip(lead, other, strict=False))
+    joined = [a if a is not None else b for a, b in zip(lead, other, strict=False)]
+    joined += [*lead[len(other) :], *other[len(lead) :]]
+    axes = [a for a in joined if a is not None]
+    return lined and len(set(axes)) == len(axes)
+
+
+def _to_multiply(left: Layout, right: Layout, axis: int) -> tuple[Layout, Layout]:
+    """The layouts in which left @ right folds `axis`; as they are where that is possible."""
+    if _multiplies(left, right, axis):
+        return left, right
+    own = [a for a in left if a is not None and a != axis and a not in right]
+    other = [a for a in right if a is not None and a != axis and a not in left]
+    row, column = own[-1] if own else None, other[-1] if other else None
+    lead = [a for a in left if a is not None and a not in (axis, row)]
+    lead += [a for a in right if a is not None and a not in (axis, column) and a not in lead]
+    of_left = [a if a in left else None for a in lead]
+    of_right = [a if a in right else None for a in lead]
+    return (*_trimmed(of_left), row, axis), (*_trimmed(of_right), axis, column)
+
+
+def multiplied(first: Layout, second: Layout, axis: int) -> tuple[bool, Layout, Layout]:
+    """How a product folds an axis with the fewest views: whether its operands are exchanged, and their layouts then."""
+    left, right = _to_multiply(first, second, axis)
+    other, another = _to_multiply(second, first, axis)
+    if (other != second) + (another != first) < (left != first) + (right != second):
+        return True, other, another
+    return False, left, right
+
+
+def of_product(left: Layout, right: Layout) -> Layout:
+    """The layout of left @ right."""
+    return (*broadcast_layout(left[:-2], right[:-2]), left[-2], right[-1])
+
+
+def fitted(layout: Layout, wide: Layout) -> Layout:
+    """The layout in which a tile broadcasts to `wide`, whose axes contain its own."""
+    return layout if lies_in(layout, wide) else tuple(_trimmed([a if a in layout else None for a in wide]))
+
+
+def folded(layout: Layout, axis: int) -> Layout:
+    """What is left along a dimension that is folded."""
+    return tuple(None if a == axis else a for a in layout)
+
+
+def concatenated(layout: Layout, axis: int) -> Layout:
+    """The layout of what all iterations leave behind each other along an axis."""
+    if axis in layout:
+        return layout
+    layout = layout if None in layout else (None, *layout)
+    spare = max(i for i, a in enumerate(layout) if a is None)
+    return (*layout[:spare], axis, *layout[spare + 1 :])
+
+
+def leading(layout: Layout, axis: int | None) -> Layout:
+    """The layout in which one tile after the other is joined along `axis`."""
+    return (axis, *(a for a in layout if a is not None and a != axis))
+
+
+@lru_cache(maxsize=KNOWN)
+def layouts(prepared: Prepared, kernel: KernelStructure) -> tuple[Layout, ...]:
+    """The layout of every step of a kernel structure."""
+    found: list[Layout] = []
+    for step in kernel.steps:
+        operator, read = step.operator, [found[r] for r in step.reads]
+        match operator.kind:
+            case OpKind.IN_ITER if step.source is not None and step.source.kernel is None:
+                found.append(prepared.tensors[step.source.index].axes)
+            case OpKind.IN_ITER:
+                found.append(stored(step.type))
+            case OpKind.CONST:
+                found.append(())
+            case OpKind.SUM | OpKind.MAX | OpKind.RESCALED_SUM:
+                found.append(folded(read[0], operator.axis))
+            case OpKind.ACCUM:
+                joins = operator.accum is AccumKind.CONCAT
+                found.append(concatenated(read[0], operator.axis) if joins else read[0])
+            case OpKind.CONCAT:
+                first = leading(read[0], prepared.join(operator.axis).first)
+                found.append((operator.axis, *first[1:]))
+            case OpKind.MATMUL:
+                _, left, right = multiplied(read[0], read[1], operator.axis)
+                found.append(of_product(left, right))
+            case _ if len(read) == 2:
+                wide = joined(read[0], read[1])
+                found.append(broadcast_layout(fitted(read[0], wide), fitted(read[1], wide)))
+            case _:
+                found.append(read[0])
+    return tuple(found)
+
+
+@lru_cache(maxsize=KNOWN)
+def stored(type_: Type) -> tuple[int, ...]:
+    """The axes of a result in device memory: what the blocks left of those that they split leads, see `concrete`."""
+    axes = [axis for axis, code in enumerate(type_) if code & DATA]
+    return tuple(sorted(axes, key=lambda axis: type_[axis] & DATA != GRID))
