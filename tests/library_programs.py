@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-ATTENTION = ("flash", "cudnn", "efficient")
+ATTENTION = ("cudnn", "efficient", "flash", "products")
+MASKED = ("cudnn", "efficient", "flash")
+WIDE = ("efficient", "products")
+PRODUCT, ALONE = ("cublas", "torch"), ("torch",)
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,20 @@ def _attention(scores: str, types: str = _QKV) -> str:
 
 
 _BAND = "where((arange(64)[:, None] >= arange(64)) & (arange(64)[:, None] - arange(64) <= 16), Q @ K.T / 8, -inf)"
+_GROUPS = (
+    "X: bf16[2,4,256]\ng: bf16[4,8,1]\nb: bf16[4,8,1]\nd = X - mean(X, axis=-1, keepdims=True)\n"
+    "v = mean(d * d, axis=-1, keepdims=True)\n"
+)
 _DIVIDED = "E = exp(Q @ K.T / 8)\nreturn (E @ V) / sum(E, axis=-1, keepdims=True)"
 
 WHOLE: Mapping[str, Sample] = {
     "attention": Sample(_attention("Q @ K.T / 8"), "attention", ATTENTION, {"scale": "1/8", "causal": 0, "heads": 4}),
     "causal": Sample(
-        _attention("where(arange(64)[:, None] >= arange(64), Q @ K.T / 8, -inf)"), "attention", ATTENTION,
+        _attention("where(arange(64)[:, None] >= arange(64), Q @ K.T / 8, -inf)"), "attention", MASKED,
         {"causal": 1, "window": -1},
     ),
     "strictly later keys hidden": Sample(
-        _attention("where(arange(64) > arange(64)[:, None], -inf, Q @ K.T / 8)"), "attention", ATTENTION,
+        _attention("where(arange(64) > arange(64)[:, None], -inf, Q @ K.T / 8)"), "attention", MASKED,
         {"causal": 1, "window": -1},
     ),
     "window": Sample(_attention(_BAND), "attention", ("flash",), {"causal": 1, "window": 16}),
@@ -54,10 +61,10 @@ WHOLE: Mapping[str, Sample] = {
         {"heads": 4, "groups": 1, "scale": "1"},
     ),
     "values of another width": Sample(
-        _attention("Q @ K.T / 8", "Q: bf16[16,192]\nK: bf16[64,192]\nV: bf16[64,128]"), "attention", ("efficient",)
+        _attention("Q @ K.T / 8", "Q: bf16[16,192]\nK: bf16[64,192]\nV: bf16[64,128]"), "attention", WIDE
     ),
     "attention in f32": Sample(
-        _attention("Q @ K.T / 8", "Q: f32[4,64,64]\nK: f32[4,64,64]\nV: f32[4,64,64]"), "attention", ("efficient",)
+        _attention("Q @ K.T / 8", "Q: f32[4,64,64]\nK: f32[4,64,64]\nV: f32[4,64,64]"), "attention", WIDE
     ),
     "divided behind": Sample(
         f"{_QKV}\n{_DIVIDED}", "attention", ATTENTION, {"scale": "1/8"}
@@ -76,15 +83,35 @@ WHOLE: Mapping[str, Sample] = {
     "rms_norm": Sample(
         "X: bf16[8,256]\nG: bf16[256]\nreturn rms_norm(X, G, eps=1e-5)", "norm", ("torch",), {"centred": 0, "gain": 1}
     ),
-    "linear": Sample("X: bf16[16,64]\nW: bf16[32,64]\nreturn X @ W.T", "linear", ("cublas",), {"left": 0, "right": 1}),
-    "turned left": Sample("X: f32[64,16]\nW: f32[64,32]\nreturn X.T @ W", "linear", ("cublas",), {"left": 1}),
+    "linear": Sample("X: bf16[16,64]\nW: bf16[32,64]\nreturn X @ W.T", "linear", PRODUCT, {"left": 0, "right": 1}),
+    "turned left": Sample("X: f32[64,16]\nW: f32[64,32]\nreturn X.T @ W", "linear", PRODUCT, {"left": 1}),
     "both turned, batched": Sample(
-        "X: f16[3,64,16]\nW: f16[3,32,64]\nreturn X.T @ W.T", "linear", ("cublas",), {"left": 1, "right": 1}
+        "X: f16[3,64,16]\nW: f16[3,32,64]\nreturn X.T @ W.T", "linear", PRODUCT, {"left": 1, "right": 1}
     ),
-    "many rows, one matrix": Sample("X: f16[3,8,64]\nW: f16[32,64]\nreturn X @ W.T", "linear", ("cublas",)),
-    "biased": Sample("X: f16[16,64]\nW: f16[64,32]\nb: f16[32]\nreturn X @ W + b", "linear", ("torch",), {"relu": 0}),
+    "many rows, one matrix": Sample("X: f16[3,8,64]\nW: f16[32,64]\nreturn X @ W.T", "linear", PRODUCT),
+    "biased": Sample(
+        "X: f16[16,64]\nW: f16[64,32]\nb: f16[32]\nreturn X @ W + b", "linear", ALONE,
+        {"relu": 0, "bias": 1, "added": 0},
+    ),
     "biased relu": Sample(
-        "X: f32[16,64]\nW: f32[32,64]\nb: f32[32]\nreturn relu(X @ W.T + b)", "linear", ("torch",), {"relu": 1}
+        "X: f32[16,64]\nW: f32[32,64]\nb: f32[32]\nreturn relu(X @ W.T + b)", "linear", ALONE, {"relu": 1, "bias": 1}
+    ),
+    "relu alone": Sample("X: f16[16,64]\nW: f16[64,32]\nreturn relu(X @ W)", "linear", ALONE, {"relu": 1, "bias": 0}),
+    "residual": Sample(
+        "X: bf16[16,64]\nW: bf16[32,64]\nR: bf16[16,32]\nreturn R + X @ W.T", "linear", ALONE, {"bias": 0, "added": 1}
+    ),
+    "residual and relu, many rows": Sample(
+        "X: f32[3,8,64]\nW: f32[32,64]\nR: f32[3,8,32]\nreturn relu(X @ W.T + R)", "linear", ALONE,
+        {"added": 1, "relu": 1},
+    ),
+    "group_norm": Sample(
+        _GROUPS + "y = reshape(d / sqrt(v + 1e-5), 2, 4, 8, 32)\nreturn y * g + b", "group_norm", ("torch",),
+        {"groups": 4, "eps": "1/100000"},
+    ),
+    "group_norm of vectors": Sample(
+        "X: f32[6,4,8]\ng: f32[4,8]\nb: f32[4,8]\nd = X - mean(X, axis=-1, keepdims=True)\n"
+        "return b + g * (d / sqrt(mean(d * d, axis=-1, keepdims=True)))", "group_norm", ("torch",),
+        {"groups": 4, "eps": "0"},
     ),
 }  # fmt: skip
 """By name."""
@@ -101,6 +128,13 @@ OTHERWISE: Mapping[str, str] = {
     "more keys than queries, causal": _attention(
         "where(arange(32)[:, None] >= arange(64), Q @ K.T, -inf)", "Q: f16[4,32,64]\nK: f16[4,64,64]\nV: f16[4,64,64]"
     ),
+    "a gain for every element of a group": _GROUPS.replace("4,8,1", "4,8,32")
+    + "y = reshape(d / sqrt(v + 1e-5), 2, 4, 8, 32)\nreturn y * g + b",
+    "a gain along the elements of a channel": _GROUPS.replace("4,8,1", "4,1,32")
+    + "y = reshape(d / sqrt(v + 1e-5), 2, 4, 8, 32)\nreturn y * g + b",
+    "one gain for all groups": _GROUPS.replace("4,8,1", "1,8,1")
+    + "y = reshape(d / sqrt(v + 1e-5), 2, 4, 8, 32)\nreturn y * g + b",
+    "a residual of another shape": "X: bf16[16,64]\nW: bf16[32,64]\nR: bf16[16,1]\nreturn R + X @ W.T",
     "values of other heads": _attention("Q @ K.T", "Q: f16[4,64,64]\nK: f16[4,64,64]\nV: f16[64,64]"),
     "heads shared the other way": _attention("Q @ K.T", "Q: f16[2,3,64,64]\nK: f16[1,3,64,64]\nV: f16[1,3,64,64]"),
 }

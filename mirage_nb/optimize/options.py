@@ -75,5 +75,5 @@ def all_options(target: Target) -> tuple[Options, ...]:
     allowed = [replace(first, precision=kind) for kind in (*kinds, EXACT)] if kinds else []
     chained = [replace(o, chained=True, spread=spread) for o in near for spread in (False, True)]
     ways = dict.fromkeys((first, *allowed, plain, *others, Options(16, 4, target.tma), *wide, *chained))
-    library = [replace(first, library=n) for n in (2, 3, 0)]
+    library = [replace(first, library=n) for n in (2, 3, 4, 0)]
     return (*(replace(way, library=1) for way in ways), *library)

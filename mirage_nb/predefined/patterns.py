@@ -135,30 +135,69 @@ def _mean(r: Reading, value: int) -> int | None:
     return total[0] if total[1] == len(shape) - 1 and scaled[1] == Fraction(1, shape[-1]) else None
 
 
+def group_norm(r: Reading, value: int) -> Found | None:
+    """x less its mean over the root of its mean square within groups of channels, times a gain and plus a bias, both
+    one for each channel. `inputs` are x [..., groups, elements of a group], the gain and the bias."""
+    outer = r.op(value, OpKind.ADD)
+    for inner, bias in (outer.inputs, outer.inputs[::-1]) if outer is not None else ():
+        scaled = r.op(inner, OpKind.MUL)
+        for normed, gain in (scaled.inputs, scaled.inputs[::-1]) if scaled is not None else ():
+            found = _normed(r, r.reshaped(normed))
+            groups = _channels(r, found, normed, (gain, bias)) if found is not None else None
+            used = [r.graph.types[v].dtype for v in (*found.inputs, gain, bias, value)] if found is not None else []
+            if found is not None and groups is not None and len(set(used)) == 1 and used[0] in FLOATS:
+                return Found((*found.inputs, gain, bias), {"eps": found.attrs["eps"], "groups": groups})
+    return None
+
+
+def _channels(r: Reading, found: Found, normed: int, vectors: tuple[int, ...]) -> int | None:
+    """How many groups there are, where the vectors have one element for every channel of a value that was normalised in
+    groups: its first dimension in a group, or the group and that, however these are shaped."""
+    shape, before = r.shape(normed), r.shape(found.inputs[0])
+    if not found.attrs["centred"] or len(before) < 2 or len(shape) < len(before):
+        return None
+    at = len(before) - 2
+    lined = (*(1 for _ in shape[:at]), *shape[at : at + 2], *(1 for _ in shape[at + 2 :]))
+    aligned = [(*(1 for _ in shape[len(r.shape(v)) :]), *r.shape(v)) for v in vectors]
+    return before[-2] if shape[: at + 1] == before[:-1] and all(v == lined for v in aligned) else None
+
+
 def linear(r: Reading, value: int) -> Found | None:
-    """A product of matrices, each transposed or not, plus a bias along the last dimension or not, and its ReLU or not;
-    None for a product alone of operands as they lie, which is an operator of its own."""
+    """A product of matrices, each transposed or not, plus a bias along the last dimension or another matrix or neither,
+    and its ReLU or not; None for a product alone of operands as they lie, which is an operator of its own."""
     relu = r.op(value, OpKind.RELU)
     inner = relu.inputs[0] if relu is not None else value
-    bias = None
+    third, is_bias = None, False
     if r.op(inner, OpKind.ADD) is not None:
-        if (parts := _beside(r, inner, OpKind.ADD)) is None:
+        found = _added(r, inner)
+        if found is None:
             return None
-        inner, bias = parts
+        inner, third, is_bias = found
     product = r.op(inner, OpKind.MATMUL)
-    if product is None or (relu is not None and bias is None):
+    if product is None:
         return None
     turned = [r.transposed(v) for v in product.inputs]
     left, right = (v if t is None else t for v, t in zip(product.inputs, turned, strict=True))
-    if bias is None and turned == [None, None]:
+    if third is None and relu is None and turned == [None, None]:
         return None
-    inputs = (left, right) if bias is None else (left, right, bias)
+    inputs = (left, right) if third is None else (left, right, third)
     if len({r.graph.types[v].dtype for v in (*inputs, value)}) > 1 or min(len(r.shape(v)) for v in (left, right)) < 2:
         return None
-    if bias is not None and (len(r.shape(right)) > 2 or (len(r.shape(left)) > 2 and turned[0] is not None)):
+    if third is not None and (len(r.shape(right)) > 2 or (len(r.shape(left)) > 2 and turned[0] is not None)):
         return None
-    left_turned, right_turned = (int(t is not None) for t in turned)
-    return Found(inputs, {"left": left_turned, "right": right_turned, "relu": int(relu is not None)})
+    ends = {"bias": int(is_bias), "added": int(third is not None and not is_bias), "relu": int(relu is not None)}
+    return Found(inputs, {"left": int(turned[0] is not None), "right": int(turned[1] is not None), **ends})
+
+
+def _added(r: Reading, value: int) -> tuple[int, int, bool] | None:
+    """A product, what is added to it, and whether that is a bias; None where neither kernel adds it."""
+    if (parts := _beside(r, value, OpKind.ADD)) is not None and r.op(parts[0], OpKind.MATMUL) is not None:
+        return *parts, True
+    op = r.op(value, OpKind.ADD)
+    for product, other in (op.inputs, op.inputs[::-1]) if op is not None else ():
+        if r.op(product, OpKind.MATMUL) is not None and r.shape(other) == r.shape(product) == r.shape(value):
+            return product, other, False
+    return None
 
 
 def attention(r: Reading, value: int) -> Found | None:

@@ -20,19 +20,25 @@ from mirage_nb.ir import DType, Input, KernelGraph
 from mirage_nb.predefined import patterns
 from mirage_nb.predefined.patterns import HALVES, Found
 from mirage_nb.predefined.reading import Reading
-from mirage_nb.targets import Target
+from mirage_nb.targets import DEFAULT_TARGET, TARGETS, Target
 
 PLAIN_SHARE = {DType.F32: 0.8, DType.F64: 0.4}
 """Of the vector rate, what libraries reach for element types that no tensor core takes."""
 LARGEST_HEAD, LARGEST_CUDNN_HEAD = 256, 128
 MOST_HEADS = 65_535
 """Grid dims of a kernel are no larger."""
+QUERIES = 64
+"""Of one block, where keys are not shared out between blocks."""
+MOST_SCORES = 2**28
+"""Bytes of scores that are worth writing."""
+FASTEST = TARGETS[DEFAULT_TARGET]
+"""Which way should be the fastest is asked for this target; all are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """A part of a graph that one library kernel computes: `output` from `inputs`, in the first or another of
-    `launches`; `inside` are the values on the way, which nobody else needs."""
+    `launches`, the ways that should be fastest first; `inside` are the values on the way, which nobody else needs."""
 
     row: str
     launches: tuple[str, ...]
@@ -42,29 +48,48 @@ class Match:
     inside: frozenset[int]
 
     def us(self, graph: KernelGraph, target: Target) -> float:
+        """Microseconds that it should take, launched the first way."""
+        return ROWS[self.row].launches[self.launches[0]].us(graph, self, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a library launches a row.
+
+    takes: of a graph, what was found and its value, whether it can. share: of the tensor rate, what it reaches.
+    passes: over operands and result. kernels: how many it launches. between: bytes that it writes and reads between
+    them. blocks: how many run side by side, where these may be too few.
+    """
+
+    takes: Callable[[Reading, Found, int], bool]
+    share: float = 0.8
+    passes: float = 1.0
+    kernels: int = 1
+    between: Callable[[KernelGraph, Match], float] = lambda graph, match: 0.0
+    blocks: Callable[[KernelGraph, Match], float] = lambda graph, match: math.inf
+
+    def us(self, graph: KernelGraph, match: Match, target: Target) -> float:
         """Microseconds that it should take."""
-        row = ROWS[self.row]
-        used = [graph.types[v] for v in (*self.inputs, self.output)]
-        moved = sum(t.nbytes for t in used) * row.passes / (target.device_bandwidth * 1e3)
+        used = [graph.types[v] for v in (*match.inputs, match.output)]
+        nbytes = sum(t.nbytes for t in used) * self.passes + self.between(graph, match)
         share = PLAIN_SHARE.get(used[-1].dtype)
-        rate = target.tensor_rate * row.share if share is None else target.vector_rate * share
-        return target.start_us + target.launch_us + max(moved, row.flops(graph, self) / (rate * 1e6))
+        rate = target.tensor_rate * self.share if share is None else target.vector_rate * share
+        busy = max(nbytes / (target.device_bandwidth * 1e3), ROWS[match.row].flops(graph, match) / (rate * 1e6))
+        idle = max(1.0, target.multiprocessors / self.blocks(graph, match))
+        return self.kernels * (target.start_us + target.launch_us) + busy * idle
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One kernel of the table.
 
-    find: what a value is, if it is computed by this kernel. launches: by name, whether they take it. flops: of one
-    call. share: of the tensor rate, what it reaches. passes: over its operands and its result. at_any_size: its
-    attributes hold for every extent of a size that is known at launch.
+    find: what a value is, if it is computed by this kernel. launches: the ways that libraries have, by name. flops: of
+    one call. at_any_size: its attributes hold for every extent of a size that is known at launch.
     """
 
     find: Callable[[Reading, int], Found | None]
-    launches: Mapping[str, Callable[[Reading, Found, int], bool]]
+    launches: Mapping[str, Way]
     flops: Callable[[KernelGraph, Match], float]
-    share: float = 0.8
-    passes: float = 1.0
     at_any_size: bool = True
 
 
@@ -116,10 +141,12 @@ def _match(reading: Reading, name: str, value: int) -> Match | None:
     if found is None:
         return None
     inside = reading.between(value, found.inputs)
-    launches = tuple(launch for launch, takes in ROWS[name].launches.items() if takes(reading, found, value))
-    if not launches or not reading.hidden(inside, value):
+    ways = {launch: way for launch, way in ROWS[name].launches.items() if way.takes(reading, found, value)}
+    if not ways or not reading.hidden(inside, value):
         return None
-    return Match(name, launches, found.inputs, value, found.attrs, inside)
+    match = Match(name, tuple(ways), found.inputs, value, found.attrs, inside)
+    ranked = sorted(ways, key=lambda launch: ways[launch].us(reading.graph, match, FASTEST))
+    return replace(match, launches=tuple(ranked))
 
 
 def _always(r: Reading, found: Found, value: int) -> bool:
@@ -148,15 +175,22 @@ def _aligned(r: Reading, found: Found) -> bool:
     return len(found.inputs) == 3 or r.shape(found.inputs[3])[-1] % 8 == 0
 
 
+def _products(r: Reading, found: Found, value: int) -> bool:
+    """Two products and a softmax between them, whose scores lie in memory."""
+    plain = len(found.inputs) == 3 and not found.attrs["causal"] and found.attrs["window"] < 0
+    return plain and _scores(r.graph, found.inputs, int(found.attrs["heads"])) <= MOST_SCORES
+
+
 def _by_cublas(r: Reading, found: Found, value: int) -> bool:
-    """One call of cuBLAS without an epilogue."""
+    """One call of cuBLAS, without an epilogue."""
     lead, left, right = (math.prod(r.shape(v)[:-2]) for v in (value, *found.inputs[:2]))
     folded = right == 1 and left == lead and (lead == 1 or not found.attrs["left"])
-    return len(found.inputs) == 2 and (folded or {left, right} <= {1, lead})
+    return (folded or {left, right} <= {1, lead}) and not _ends(found)
 
 
-def _by_torch(r: Reading, found: Found, value: int) -> bool:
-    return len(found.inputs) == 3
+def _ends(found: Found) -> bool:
+    """Whether more is done than multiplied."""
+    return bool(found.attrs["bias"] or found.attrs["added"] or found.attrs["relu"])
 
 
 def _pairs(graph: KernelGraph, match: Match) -> float:
@@ -171,18 +205,40 @@ def _multiplied(graph: KernelGraph, match: Match) -> float:
     return 2.0 * graph.types[match.output].elements * shape[-2 if match.attrs["left"] else -1]
 
 
+def _scores(graph: KernelGraph, inputs: Sequence[int], heads: int) -> int:
+    """Bytes of the scores of all heads."""
+    q, k = (graph.types[v] for v in inputs[:2])
+    return heads * q.shape[-2] * k.shape[-2] * q.dtype.size
+
+
+def _between(graph: KernelGraph, match: Match) -> float:
+    """Scores and shares are written and read once each."""
+    return 4.0 * _scores(graph, match.inputs, int(match.attrs["heads"]))
+
+
+def _of_queries(graph: KernelGraph, match: Match) -> float:
+    """A block for every so many queries of a head, whatever their keys."""
+    return int(match.attrs["heads"]) * math.ceil(graph.types[match.inputs[0]].shape[-2] / QUERIES)
+
+
 def _none(graph: KernelGraph, match: Match) -> float:
     return 0.0
 
 
 ROWS: Mapping[str, Row] = {
     "attention": Row(
-        patterns.attention, {"flash": _flash, "cudnn": _cudnn, "efficient": _efficient}, _pairs, share=0.5,
-        at_any_size=False,
+        patterns.attention,
+        {
+            "flash": Way(_flash, share=0.4), "cudnn": Way(_cudnn, share=0.6),
+            "efficient": Way(_efficient, share=0.2, blocks=_of_queries),
+            "products": Way(_products, share=0.6, kernels=3, between=_between),
+        },
+        _pairs, at_any_size=False,
     ),
-    "softmax": Row(patterns.softmax, {"torch": _always}, _none, passes=1.5),
-    "log_softmax": Row(patterns.log_softmax, {"torch": _always}, _none, passes=1.5),
-    "norm": Row(patterns.norm, {"torch": _always}, _none, passes=1.5),
-    "linear": Row(patterns.linear, {"cublas": _by_cublas, "torch": _by_torch}, _multiplied),
+    "group_norm": Row(patterns.group_norm, {"torch": Way(_always, passes=4.0, kernels=2)}, _none, at_any_size=False),
+    "softmax": Row(patterns.softmax, {"torch": Way(_always, passes=1.5)}, _none),
+    "log_softmax": Row(patterns.log_softmax, {"torch": Way(_always, passes=1.5)}, _none),
+    "norm": Row(patterns.norm, {"torch": Way(_always, passes=1.5)}, _none),
+    "linear": Row(patterns.linear, {"cublas": Way(_by_cublas), "torch": Way(_always)}, _multiplied),
 }  # fmt: skip
 """By name; those that compute more stand in front."""

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.runtime.kernel_driver import EXTENTS, Loaded, replayed
-from mirage_nb.runtime.kernel_library import Enqueue
 from mirage_nb.runtime.kernel_operators import STORED, decode, encode, run_program
 from mirage_nb.runtime.kernel_plan import ALIGNMENT, KernelError, Plan, Tensor
+from mirage_nb.runtime.kernel_streams import Enqueue
 
 CALLS = 200
 """How many calls a self-check times."""

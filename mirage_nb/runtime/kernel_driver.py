@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
 import tempfile
 from collections.abc import Sequence
@@ -19,9 +20,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mirage_nb.runtime.kernel_library import Enqueue, allocations_while_captured, driver_function, library_call
+from mirage_nb.runtime.kernel_library import library_call
 from mirage_nb.runtime.kernel_operators import STORED
-from mirage_nb.runtime.kernel_plan import SWIZZLES, KernelError, Launch, Plan
+from mirage_nb.runtime.kernel_plan import SWIZZLES, Apply, KernelError, Launch, Plan
+from mirage_nb.runtime.kernel_streams import Enqueue, allocations_while_captured, driver_function, in_turn, is_captured
 
 MAP_BYTES = 128
 EXTENTS = 64
@@ -174,20 +176,14 @@ class Loaded:
         address = [
             workspace + t.at if t.place == "workspace" else starts[t.place][t.at] for t in self.plan.tensors
         ]
-        calls = [
-            self._launch(step, address)
-            if isinstance(step, Launch)
-            else library_call(step, self.plan.tensors, address, self.device)
-            for step in self.plan.steps
-        ]
-        if len(calls) == 1:
-            return calls[0]
-
-        def enqueue(stream: int) -> None:
-            for call in calls:
-                call(stream)
-
-        return enqueue
+        calls: list[Enqueue] = []
+        for is_ours, steps in itertools.groupby(self.plan.steps, lambda step: isinstance(step, Launch)):
+            if is_ours:
+                calls += [self._launch(step, address) for step in steps if isinstance(step, Launch)]
+            else:
+                applied = [step for step in steps if isinstance(step, Apply)]
+                calls.append(library_call(applied, self.plan.tensors, address, self.device))
+        return in_turn(calls)
 
     def _launch(self, step: Launch, address: Sequence[int]) -> Enqueue:
         args: list[Any] = []
@@ -211,9 +207,7 @@ class Loaded:
 def replayed(enqueue: Enqueue, device: int) -> Enqueue:
     """The same work, from its second call on as one CUDA graph: launching that takes a third of the time that its
     kernels take one by one. Into a stream that is being captured goes the work itself."""
-    launch, capturing = driver_function("cuGraphLaunch"), driver_function("cuStreamIsCapturing")
-    status = ctypes.c_int()
-    asked = ctypes.byref(status)
+    launch = driver_function("cuGraphLaunch")
     handle = ctypes.c_void_p()
     graph: Any = None
     runs = 0
@@ -221,7 +215,7 @@ def replayed(enqueue: Enqueue, device: int) -> Enqueue:
     def call(stream: int) -> None:
         nonlocal graph, runs
         place = ctypes.c_void_p(stream)
-        if runs and not capturing(place, asked) and not status.value:
+        if runs and not is_captured(stream):
             if graph is None:
                 graph = _recorded(enqueue, device)
                 handle.value = graph and graph.graphExec

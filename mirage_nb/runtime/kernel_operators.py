@@ -118,8 +118,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 LIBRARY = {
-    "attention": ("flash", "cudnn", "efficient"), "softmax": ("torch",), "log_softmax": ("torch",), "norm": ("torch",),
-    "linear": ("cublas", "torch"),
+    "attention": ("flash", "cudnn", "efficient", "products"), "softmax": ("torch",), "log_softmax": ("torch",),
+    "norm": ("torch",), "group_norm": ("torch",), "linear": ("cublas", "torch"),
 }  # fmt: skip
 """Library kernels that compute several operators at once (`mirage_nb.predefined`), and the ways to launch each."""
 

@@ -451,7 +451,8 @@ ATTRS: dict[Any, Callable[[Any], bool]] = {
     "perm": _is_wholes, "value": _is_rational, "exponent": _is_rational, "low": _is_rational, "high": _is_rational,
     **dict.fromkeys(("start", "extent", "step", "before", "after", "infinite"), _is_whole), "other": _is_rational,
     **dict.fromkeys(("heads", "groups"), lambda value: _is_whole(value) and value > 0), "window": _is_whole,
-    **dict.fromkeys(("left", "right", "relu", "causal", "centred", "gain", "bias"), lambda value: value in (0, 1)),
+    **dict.fromkeys(("left", "right", "relu", "causal", "centred"), lambda value: value in (0, 1)),
+    **dict.fromkeys(("gain", "bias", "added"), lambda value: value in (0, 1)),
     **dict.fromkeys(("scale", "eps"), _is_rational), "by": _is_text,
     "symbol": _is_text, "dtype": _is_text, "name": _is_text, "formula": _is_formula,
 }  # fmt: skip

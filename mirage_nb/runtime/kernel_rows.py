@@ -1,58 +1,71 @@
 """Library kernels that compute several operators of a program at once, as PyTorch has them.
 
 Copied into every file that saves a muGraph (see `saved`), so it imports nothing of this package but what is copied
-with it. In: a step of a plan, addresses of its tensors. Out: a function that enqueues it on a stream. Invariants:
-operands are read where they lie, as views; memory that PyTorch takes on the way belongs to the call, so that a CUDA
-graph that has captured it may be replayed on any stream. A launch without a form that writes where it is told to copies
-its result.
+with it. In: attributes of a row, PyTorch's tensors. Out: a function that enqueues the kernel on PyTorch's current
+stream (`kernel_torch` has the table of single operators). Invariant: operands are read where they lie, as views, and
+results written where they are wanted; a launch that has no form for that copies its result.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.runtime.kernel_plan import Apply, KernelError, Tensor
-
-Rule = Callable[[Any, Mapping[str, Any], Sequence[Any], Any], Callable[[], object]]
-"""Of the module torch, attributes, operands and the result: a function that enqueues the kernel."""
-_HELD = {"f16": "<f2", "bf16": "<i2", "f32": "<f4", "f64": "<f8"}
-"""Element types -> what holds them, as arrays on a GPU say it."""
+from mirage_nb.runtime.kernel_torch import Go, Rule
 
 
-def _softmax(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Callable[[], object]:
+def _softmax(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     (x,) = operands
     return lambda: torch.ops.aten._softmax.out(x, attrs["dim"], False, out=result)
 
 
-def _log_softmax(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Callable[[], object]:
+def _log_softmax(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     (x,) = operands
     return lambda: torch.ops.aten._log_softmax.out(x, attrs["dim"], False, out=result)
 
 
-def _norm(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Callable[[], object]:
+def _norm(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     x, *rest = operands
     last, eps = x.shape[-1:], float(Fraction(attrs["eps"]))
     gain = rest[0].view(last) if attrs["gain"] else None
     bias = rest[-1].view(last) if attrs["bias"] else None
     if attrs["centred"]:
-        return lambda: result.copy_(torch.nn.functional.layer_norm(x, last, gain, bias, eps))
-    return lambda: result.copy_(torch.nn.functional.rms_norm(x, last, gain, eps))
+        return _made(torch, lambda: torch.nn.functional.layer_norm(x, last, gain, bias, eps), result)
+    return _made(torch, lambda: torch.nn.functional.rms_norm(x, last, gain, eps), result)
 
 
-def _linear(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Callable[[], object]:
-    left, right, bias = operands
+def _group_norm(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
+    x, gain, bias = operands
+    groups, channels, eps = attrs["groups"], gain.numel(), float(Fraction(attrs["eps"]))
+    batch = x.numel() // (groups * x.shape[-1])
+    x, gain, bias = x.view(batch, channels, -1), gain.view(channels), bias.view(channels)
+    whole = result.view(x.shape)
+    return _made(torch, lambda: torch.nn.functional.group_norm(x, groups, gain, bias, eps), whole)
+
+
+def _made(torch: Any, make: Any, result: Any) -> Go:
+    """What makes its result itself, and a copy of that."""
+    return lambda: result.copy_(make())
+
+
+def _linear(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
+    left, right, *third = operands
     left, right = (x.mT if attrs[side] else x for x, side in ((left, "left"), (right, "right")))
+    if not third and not attrs["relu"]:
+        return lambda: torch.matmul(left, right, out=result)
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
-    left, result, bias = left.reshape(rows, left.shape[-1]), result.view(rows, columns), bias.view(columns)
+    if not third:
+        return lambda: torch.matmul(left, right, out=result).clamp_(0.0)
+    left, result = left.reshape(rows, left.shape[-1]), result.view(rows, columns)
+    added = third[0].view(columns) if attrs["bias"] else third[0].view(rows, columns)
+    if attrs["bias"] and attrs["relu"]:
+        return lambda: torch.ops.aten._addmm_activation.out(added, left, right, use_gelu=False, out=result)
     if attrs["relu"]:
-        return lambda: torch.ops.aten._addmm_activation.out(bias, left, right, use_gelu=False, out=result)
-    return lambda: torch.addmm(bias, left, right, out=result)
+        return lambda: torch.addmm(added, left, right, out=result).clamp_(0.0)
+    return lambda: torch.addmm(added, left, right, out=result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +99,7 @@ class _Heads:
         return cls(q, k, v, added, out, float(Fraction(attrs["scale"])), bool(attrs["causal"]), attrs["window"])
 
 
-def _flash(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Callable[[], object]:
+def _flash(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     h = _Heads.of(attrs, operands, result, grouped=True)
     q, k, v, out = (x.transpose(1, 2) for x in (h.q, h.k, h.v, h.result))
     numbers = (None, None, q.shape[1], k.shape[1], 0.0, h.causal, False)
@@ -96,92 +109,41 @@ def _flash(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result
     in_place = getattr(torch.ops.aten, "_flash_attention_forward_no_dropout_inplace", None)
     if in_place is not None:
         return lambda: in_place(out, q, k, v, *numbers, **named)
-    return lambda: out.copy_(torch.ops.aten._flash_attention_forward(q, k, v, *numbers, **named)[0])
+    return _made(torch, lambda: torch.ops.aten._flash_attention_forward(q, k, v, *numbers, **named)[0], out)
 
 
-def _cudnn(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Callable[[], object]:
+def _cudnn(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     h = _Heads.of(attrs, operands, result, grouped=True)
     run = torch.ops.aten._scaled_dot_product_cudnn_attention
-    return lambda: h.result.copy_(run(h.q, h.k, h.v, h.bias, False, 0.0, h.causal, False, scale=h.scale)[0])
+    return _made(torch, lambda: run(h.q, h.k, h.v, h.bias, False, 0.0, h.causal, False, scale=h.scale)[0], h.result)
 
 
-def _efficient(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Callable[[], object]:
+def _efficient(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     h = _Heads.of(attrs, operands, result, grouped=False)
     run = torch.ops.aten._scaled_dot_product_efficient_attention
-    return lambda: h.result.copy_(run(h.q, h.k, h.v, h.bias, False, 0.0, h.causal, scale=h.scale)[0])
+    return _made(torch, lambda: run(h.q, h.k, h.v, h.bias, False, 0.0, h.causal, scale=h.scale)[0], h.result)
+
+
+def _products(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
+    """Two products and the softmax between them: the heads that share keys are rows of one product."""
+    q, k, v = operands
+    groups, scale = math.prod(k.shape[:-2]), float(Fraction(attrs["scale"]))
+    q, k, v, out = (x.view(groups, -1, x.shape[-1]) for x in (q, k, v, result))
+    k = k.mT
+    shape = (*q.shape[:-1], k.shape[-1])
+
+    def go() -> None:
+        scores, shares = (q.new_empty(shape) for _ in range(2))
+        torch.baddbmm(scores, q, k, beta=0, alpha=scale, out=scores)
+        torch.ops.aten._softmax.out(scores, -1, False, out=shares)
+        torch.bmm(shares, v, out=out)
+
+    return go
 
 
 LAUNCHES: dict[tuple[str, str], Rule] = {
     ("softmax", "torch"): _softmax, ("log_softmax", "torch"): _log_softmax, ("norm", "torch"): _norm,
     ("linear", "torch"): _linear, ("attention", "flash"): _flash, ("attention", "cudnn"): _cudnn,
-    ("attention", "efficient"): _efficient,
+    ("attention", "efficient"): _efficient, ("attention", "products"): _products, ("group_norm", "torch"): _group_norm,
 }  # fmt: skip
 """By the name of the row and that of the launch."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Lying:
-    """Memory of a GPU as PyTorch takes it in."""
-
-    __cuda_array_interface__: Mapping[str, Any]
-
-
-def _view(torch: Any, tensor: Tensor, start: int, device: int) -> Any:
-    said = {"shape": tensor.shape, "typestr": _HELD[tensor.dtype], "data": (start, False), "version": 3}
-    found = torch.as_tensor(_Lying(said), device=f"cuda:{device}")
-    return found.view(torch.bfloat16) if tensor.dtype == "bf16" else found
-
-
-class Pool:
-    """Memory of one call: what PyTorch takes while it runs goes back there, so that nobody else gets it while a CUDA
-    graph that has captured the call may be replayed. It is given up with the call, never in the middle of something."""
-
-    def __init__(self, torch: Any, device: int) -> None:
-        self._cuda, self._device, self._name = torch._C, device, torch.cuda.graph_pool_handle()
-        self._cuda._cuda_beginAllocateCurrentThreadToPool(device, self._name)
-        self._cuda._cuda_endAllocateToPool(device, self._name)
-        weakref.finalize(self, self._cuda._cuda_releasePool, device, self._name).atexit = False
-
-    @contextlib.contextmanager
-    def taken_from(self) -> Iterator[None]:
-        """What this thread allocates meanwhile is of this memory."""
-        self._cuda._cuda_beginAllocateCurrentThreadToPool(self._device, self._name)
-        try:
-            yield
-        finally:
-            self._cuda._cuda_endAllocateToPool(self._device, self._name)
-            self._cuda._cuda_releasePool(self._device, self._name)
-
-
-def by_torch(step: Apply, tensors: Sequence[Tensor], starts: Sequence[int], device: int) -> Callable[[int], None]:
-    """A step on tensors that begin at these addresses, the result last: a function that enqueues it on the stream of
-    an address.
-
-    Raises:
-        KernelError: there is no PyTorch, or its kernel does not take such tensors. The returned function: as well.
-    """
-    try:
-        import torch
-    except ImportError as error:
-        raise KernelError(f"{step.operator} by {step.attrs['by']} needs PyTorch: {error}") from error
-    with _told(step), torch.cuda.device(device):
-        *operands, result = (_view(torch, t, start, device) for t, start in zip(tensors, starts, strict=True))
-        go = LAUNCHES[step.operator, step.attrs["by"]](torch, step.attrs, operands, result)
-        pool = Pool(torch, device)
-    cuda: Any = torch.cuda
-
-    def enqueue(stream: int) -> None:
-        with _told(step), cuda.device(device), cuda.stream(cuda.ExternalStream(stream)):
-            with pool.taken_from(), torch.no_grad():
-                go()
-
-    return enqueue
-
-
-@contextlib.contextmanager
-def _told(step: Apply) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise KernelError(f"{step.operator} by {step.attrs['by']}: {first[:200]}") from error

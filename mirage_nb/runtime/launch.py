@@ -23,8 +23,8 @@ from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import Prepared
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.kernel_driver import Loaded, replayed
-from mirage_nb.runtime.kernel_library import Enqueue, allocations_while_captured
 from mirage_nb.runtime.kernel_plan import KernelError
+from mirage_nb.runtime.kernel_streams import Enqueue, allocations_while_captured
 from mirage_nb.runtime.saved import lower
 from mirage_nb.runtime.torch_program import check_dtype, is_torch, torch_dtype
 from mirage_nb.verify.float_gate import FloatReport, compare

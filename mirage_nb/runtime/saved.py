@@ -39,7 +39,10 @@ from mirage_nb.runtime.kernel_plan import (
     write_plan,
 )
 
-COPIED = ("kernel_operators", "kernel_plan", "kernel_rows", "kernel_library", "kernel_driver", "kernel")
+COPIED = (
+    "kernel_operators", "kernel_plan", "kernel_streams", "kernel_torch", "kernel_rows",
+    "kernel_products", "kernel_library", "kernel_driver", "kernel",
+)  # fmt: skip
 """The modules that a saved file is made of, in the order of their imports."""
 BEGIN, END = "# -- the plan: a block of JSON ", "# -- end of the plan "
 MAX_FILE = 2**24

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from mirage_nb.errors import LaunchError, MissingPartError
 from mirage_nb.ir import DType
 from mirage_nb.runtime.kernel_driver import MAP_BYTES, encode_map
-from mirage_nb.runtime.kernel_library import driver_function
 from mirage_nb.runtime.kernel_plan import SWIZZLES, KernelError
+from mirage_nb.runtime.kernel_streams import driver_function
 
 _CPU_MAGIC = 0x70616D6567617269
 

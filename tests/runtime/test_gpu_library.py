@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_nb.runtime.kernel_library import library_call, matrix_product
+from mirage_nb.runtime.kernel_library import library_call
 from mirage_nb.runtime.kernel_operators import OPERATORS, STORED, decode, encode
 from mirage_nb.runtime.kernel_plan import Apply, Tensor
+from mirage_nb.runtime.kernel_products import matrix_product
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +37,7 @@ def check(step: Apply, inputs: list[Any], dtype: str, capture: bool) -> None:
     output = cupy.full(exact.shape, 0x7FFF if dtype == "bf16" else np.nan, STORED[dtype])
     tensors = [Tensor("", dtype, a.shape, "workspace", 0) for a in (*held, output)]
     address = [int(a.data.ptr) for a in (*held, output)]
-    call = library_call(step, tensors, address, int(cupy.cuda.Device().id))
+    call = library_call([step], tensors, address, int(cupy.cuda.Device().id))
     cupy.cuda.runtime.deviceSynchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
     call(stream.ptr)
@@ -80,7 +81,7 @@ def test_other_operators_may_be_captured_once_they_ran(operator: str) -> None:
     exact = OPERATORS[operator](np, attrs, cupy.asnumpy(x).astype(np.float64))
     output = cupy.zeros(exact.shape, "float16")
     tensors = [Tensor("", "f16", a.shape, "workspace", 0) for a in (x, output)]
-    call = library_call(Apply(operator, attrs, (0,), 1), tensors, [int(a.data.ptr) for a in (x, output)], 0)
+    call = library_call([Apply(operator, attrs, (0,), 1)], tensors, [int(a.data.ptr) for a in (x, output)], 0)
     one, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
     cupy.cuda.runtime.deviceSynchronize()
     call(one.ptr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from mirage_nb.codegen import emit
 from mirage_nb.lang import parse
-from mirage_nb.optimize.plan import variants
+from mirage_nb.optimize import default_options
+from mirage_nb.predefined import matches
 from mirage_nb.runtime.buffers import draw_sample
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
@@ -34,13 +36,16 @@ def gpu() -> Gpu:
 
 
 def emitted(sample: Sample, way: int) -> Any:
-    graph = parse(sample.text).graph
-    target = find_target(DEFAULT_TARGET)
-    options = next(o for o in variants(graph, target) if o.library == way)
-    return emit(graph, target, options)
+    graph, target = parse(sample.text).graph, find_target(DEFAULT_TARGET)
+    return emit(graph, target, replace(default_options(target), library=way))
 
 
-NAMES = [f"{name}, {WHOLE[name].launches[way - 1]}" for name, way in CASES]
+def launch_of(name: str, way: int) -> str:
+    (match,) = matches(parse(WHOLE[name].text).graph)
+    return match.launches[way - 1]
+
+
+NAMES = [f"{name}, {launch_of(name, way)}" for name, way in CASES]
 
 
 @pytest.mark.parametrize(("name", "way"), CASES, ids=NAMES)

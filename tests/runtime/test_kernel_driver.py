@@ -31,11 +31,7 @@ class Driver:
             self.did.append(("graph", stream.value))
             return 0
 
-        def capturing(stream: Any, asked: Any) -> int:
-            asked._obj.value = int(stream.value in self.captured)
-            return 0
-
-        return {"cuGraphLaunch": launch, "cuStreamIsCapturing": capturing}[name]
+        return {"cuGraphLaunch": launch}[name]
 
     def enqueue(self, stream: int) -> None:
         self.did.append(("kernels", stream))
@@ -50,6 +46,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver()
     monkeypatch.setattr(kernel_driver, "driver_function", found.function)
     monkeypatch.setattr(kernel_driver, "_recorded", found.recorded)
+    monkeypatch.setattr(kernel_driver, "is_captured", lambda stream: stream in found.captured)
     return found
 
 

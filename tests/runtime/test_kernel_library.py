@@ -1,4 +1,5 @@
-"""Pre-defined operators between kernels: which products are one call of cuBLAS, and where temporaries lie."""
+"""Pre-defined operators between kernels: which products are one call of cuBLAS, which kernel of these is taken, and
+where temporaries lie."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from mirage_nb.runtime.kernel_library import Product, Temporaries, matrix_product
+from mirage_nb.runtime.kernel_library import Temporaries
+from mirage_nb.runtime.kernel_plan import KernelError
+from mirage_nb.runtime.kernel_products import Ending, Places, Product, fastest, matrix_product
 
 EXTENTS = st.integers(1, 3)
 
@@ -55,6 +58,46 @@ def test_one_right_operand_makes_one_tall_product() -> None:
     assert matrix_product([(8, 2, 4), (4, 5), (8, 2, 5)]) == Product(1, 16, 5, 4, 0, 0)
     assert matrix_product([(2, 1, 3, 4), (1, 5, 4, 6), (2, 5, 3, 6)]) is None
     assert matrix_product([(4,), (4, 6), (6,)]) is None
+
+
+def took(*samples: float) -> Any:
+    """A kernel whose runs take so long, the last one again and again; a negative number is a refusal."""
+    left = list(samples)
+
+    def run() -> float:
+        now = left.pop(0) if len(left) > 1 else left[0]
+        if now < 0:
+            raise KernelError("not for these extents")
+        return now
+
+    return run
+
+
+def test_the_fastest_kernel_is_taken() -> None:
+    assert fastest([took(9.0), took(7.0), took(8.0)]) == 1
+    assert fastest([took(7.0), took(6.95)]) == 0, "not clearly faster"
+    assert fastest([took(900.0, 5.0), took(6.0)]) == 0, "the first run loads the kernel"
+    assert fastest([took(5.0, 9.0, 5.0), took(6.0)]) == 0, "others' work only adds"
+    assert fastest([took(-1.0), took(8.0), took(3.0, -1.0)]) == 1
+    assert fastest([took(-1.0), took(-1.0)]) == 0
+
+
+def test_what_is_clearly_slower_is_run_twice() -> None:
+    runs = 0
+
+    def slow() -> float:
+        nonlocal runs
+        runs += 1
+        return 90.0
+
+    assert fastest([took(9.0), slow]) == 0 and runs == 2
+
+
+def test_endings_have_the_numbers_of_cublaslt() -> None:
+    """CUBLASLT_EPILOGUE_DEFAULT, _RELU, _BIAS, _RELU_BIAS."""
+    endings = Ending(), Ending(relu=True), Ending(bias=True), Ending(bias=True, relu=True), Ending(added=True)
+    assert [ending.epilogue for ending in endings] == [1, 2, 4, 6, 1]
+    assert Places(512, 1024, 256).alignment == 256 and Places(512, 1024, 256, added=16).alignment == 16
 
 
 def test_every_run_gets_the_same_blocks() -> None:

@@ -1,8 +1,7 @@
 """What pre-defined operators take: kernels of a library, one launch after the other.
 
 In: an operator of a kernel graph, a target. Out: microseconds. A product is one launch at the rate that libraries
-reach; everything else goes operand by operand through device memory, and its result once more when it is rounded and
-put in its place (`runtime.kernel_library`).
+reach; everything else is one that moves its operands and its result through device memory (`runtime.kernel_library`).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def library_us(graph: KernelGraph, op: Op, target: Target) -> float:
     moved = (sum(t.nbytes for t in operands) + result.nbytes) / (target.device_bandwidth * 1e3)
     launch = target.start_us + target.launch_us
     if op.kind not in PRODUCTS:
-        return launch + moved + launch + 2 * result.nbytes / (target.device_bandwidth * 1e3)
+        return launch + moved
     share = PLAIN_SHARE.get(result.dtype)
     rate = target.tensor_rate * LIBRARY_SHARE if share is None else target.vector_rate * share
     depth = sum(t.shape[-1] for t in operands[: len(operands) // 2])

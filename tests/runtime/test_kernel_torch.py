@@ -1,0 +1,98 @@
+"""Pre-defined operators by PyTorch, on the CPU: each computes what it says, plans of them what their programs say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb.bench.problems import Problem
+from mirage_nb.codegen import emit
+from mirage_nb.interp import evaluate
+from mirage_nb.ir import KernelGraph
+from mirage_nb.lang import FUNCTIONS, OPERATORS, parse
+from mirage_nb.lang.functions import EXAMPLE_INPUTS
+from mirage_nb.optimize import default_options
+from mirage_nb.runtime import kernel_operators
+from mirage_nb.runtime.buffers import draw_sample
+from mirage_nb.runtime.kernel_operators import PRIMITIVES
+from mirage_nb.runtime.kernel_torch import BY_TORCH, go_of, stream_at
+from mirage_nb.runtime.saved import lower, plain_attrs
+from mirage_nb.targets import find_target
+from mirage_nb.verify.float_gate import compare
+from tests.library_programs import WHOLE
+
+torch = pytest.importorskip("torch")
+from tests.plans import DTYPES, run_on_cpu  # noqa: E402  # it imports PyTorch
+
+H200 = find_target("h200")
+ROWS = [*FUNCTIONS.values(), *OPERATORS.values()]
+
+
+def checked(graph: KernelGraph, ways: Any) -> None:
+    """Its own operators by kernels of libraries, in the ways of these numbers, are right up to its own rounding."""
+    sample = draw_sample(graph, 0)
+    for way in ways:
+        made = emit(graph, H200, replace(default_options(H200), library=way))
+        report = compare(run_on_cpu(lower(made, graph, arch=H200.arch), sample.inputs), sample.reference)
+        assert report.ok, (way, report)
+
+
+def test_every_operator_has_its_form() -> None:
+    assert {*BY_TORCH} == {*kernel_operators.OPERATORS}
+    assert all(hasattr(torch, name) for name in PRIMITIVES if name != "step")
+
+
+def test_operators_compute_the_reference_in_every_type() -> None:
+    rng = np.random.default_rng(7)
+    for row in ROWS:
+        graph = parse(EXAMPLE_INPUTS + f"return {row.example}").graph
+        inputs = [rng.uniform(0.3, 1.8, i.type.shape) for i in graph.inputs]
+        pairs = zip(inputs, graph.inputs, strict=True)
+        values: list[Any] = [torch.tensor(a).to(DTYPES[i.type.dtype.value]) for a, i in pairs]
+        for op, (made, *_) in graph.definitions():
+            type_ = graph.types[made]
+            result = torch.full(type_.shape, torch.nan, dtype=DTYPES[type_.dtype.value])
+            rule = BY_TORCH[op.kind.value]
+            go_of(torch, rule, op.kind.value, plain_attrs(op.attrs), [values[v] for v in op.inputs], result)()
+            values.append(result)
+        for value, want in zip(graph.outputs, evaluate(graph, inputs), strict=True):
+            loose = 1e-4 if graph.types[value].dtype.size > 2 else 1e-2
+            got = values[value].double().numpy()
+            np.testing.assert_allclose(got, want, rtol=loose, atol=loose, err_msg=row.example)
+
+
+@pytest.mark.parametrize("text", [s.text for n, s in WHOLE.items()], ids=[*WHOLE])
+def test_plans_of_library_kernels_compute_their_programs(text: str) -> None:
+    masked = "where(" in text or "+ M" in text
+    checked(parse(text).graph, (0,) if masked else (1, 2, 0))
+
+
+SMALL = {
+    "group": {"B": 2, "G": 2, "C": 2, "L": 64}, "swish_group": {"M": 8, "K": 32, "G": 4, "C": 8},
+    "group_swish": {"M": 8, "K": 32, "G": 4, "C": 8}, "gelu_softmax": {"M": 8, "K": 32},
+    "bias_relu": {"M": 8, "K": 32}, "lora": {"M": 8, "K": 64, "R": 4}, "swiglu": {"M": 4, "K": 32, "F": 48},
+    "add_rms": {"M": 4, "K": 64}, "norm_linear": {"M": 4, "K": 64, "N": 32}, "latent": {"H": 8, "T": 64},
+    "block_decode": {"T": 64, "H": 64, "F": 96, "G": 2, "R": 2, "D": 16},
+}  # fmt: skip
+"""Families of problems and sizes at which they are quickly computed."""
+
+
+@pytest.mark.parametrize("family", SMALL)
+def test_problems_are_right_by_library_kernels_in_the_memory_that_they_share(family: str) -> None:
+    problem = Problem(family, MappingProxyType(SMALL[family]))
+    checked(problem.program().graph, (1, 2, 4, 0))
+
+
+def test_the_default_stream_is_itself() -> None:
+    """PyTorch makes a stream of its own of the address 0, on which kernels overtake those of the default stream."""
+    made: list[Any] = []
+    cuda = SimpleNamespace(
+        ExternalStream=lambda address, device: made.append((address, device)) or "foreign",
+        default_stream=lambda device: f"default of {device}",
+    )
+    assert stream_at(SimpleNamespace(cuda=cuda), 0, 3) == "default of 3"
+    assert stream_at(SimpleNamespace(cuda=cuda), 2**40, 3) == "foreign" and made == [(2**40, 3)]
