@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from mirage_nb.__main__ import main
+from mirage_nb.bench.generated import program
+from mirage_nb.bench.sessions import Fate, run_generated, summary
+from mirage_nb.codegen import emit
+from mirage_nb.errors import MirageError
 from mirage_nb.lang import FUNCTIONS, parse
-from tests.campaign import searched, whole
-from tests.generated import program
+from mirage_nb.runtime.passes import verify_final
+from mirage_nb.search import EFFORTS, configurations, prepare
+from mirage_nb.search.session.findings import Bounds
+from mirage_nb.search.session.mailbox import Mailbox, Moment
+from mirage_nb.search.session.worker import Task, explore
+from mirage_nb.targets import DEFAULT_TARGET, find_target
 
-SEARCHED, EXECUTED = 40, 3
+SEARCHED, CONFIGURATIONS, SECONDS = 40, 3, 1.0
+"""Programs that are only searched, configurations of each, and what one may take."""
+
+
+def searched(text: str) -> None:
+    """Some configurations are explored in this process, the best muGraph is emitted and proved; nothing is executed.
+    Raises what is no mistake that a session would tell."""
+    graph, effort, target = parse(text).graph, EFFORTS["quick"], find_target(DEFAULT_TARGET)
+    bounds = Bounds("quick", replace(effort.budget, seconds=SECONDS))
+    mailbox = Mailbox(Path("/nowhere"))
+    found = []
+    with contextlib.suppress(MirageError):
+        for configuration in configurations(prepare(graph), effort)[:CONFIGURATIONS]:
+            done = explore(Task(0, graph, configuration, bounds, target, 0, Moment.after(SECONDS), mailbox))
+            found += done.findings.candidates
+        if found:
+            best = min(found, key=lambda candidate: candidate.rank)
+            emit(best.graph, target)
+            verify_final(graph, best, True)
 
 
 @pytest.mark.parametrize("seed", range(SEARCHED))
@@ -28,9 +57,22 @@ def test_they_are_of_every_kind() -> None:
     assert program(3) == program(3)
 
 
+def test_fates_are_counted_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fates = [
+        Fate(0, "CPU edition", True, 1e-7, 1e-6), Fate(1, "NumPy"), Fate(2, defect="no kernel: why"),
+        Fate(3, defect="internal error: IndexError"),
+    ]  # fmt: skip
+    said = summary(fates)
+    assert said.startswith("2 of 4 sessions end well; 1 by generated kernels that agree with float64 on the CPU")
+    assert said.endswith("1 by library kernels; defects: 1 no kernel, 1 internal error")
+    record = tmp_path / "fates"
+    assert run_generated(range(5, 6), 1, str(record), rows=False) == 0
+    assert run_generated(range(5, 6), 1, str(record), rows=False) == 0  # it is there already
+    assert len(record.read_text().splitlines()) == 1
+    assert "1 of 1 sessions end well" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 5000, 50))
 def test_whole_sessions(first: int) -> None:
-    with ThreadPoolExecutor(1) as executor:
-        told = {seed: whole(program(seed), executor) for seed in range(first, first + 50)}
-    assert not {seed: what for seed, what in told.items() if "internal error" in what}
+    assert main(["bench", "programs", "--generated", "50", "--first", str(first)]) == 0

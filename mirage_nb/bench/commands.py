@@ -11,6 +11,7 @@ from mirage_nb.bench.cost import rank_record, run_cost
 from mirage_nb.bench.coverage import add_programs
 from mirage_nb.bench.first import add_first
 from mirage_nb.bench.kernels import Asked, Entry, run_kernels, show_record, workload_entries
+from mirage_nb.bench.library import add_library
 from mirage_nb.bench.models import add_models
 from mirage_nb.bench.modules import add_modules
 from mirage_nb.bench.mosaic import add_mosaic
@@ -58,6 +59,7 @@ def add_parser(commands: Any) -> None:
     cost.add_argument("--from", dest="source", metavar="FILE", help="rank this record anew instead; needs no GPU")
     cost.set_defaults(run=_cost)
     add_first(kinds)
+    add_library(kinds)
     add_models(kinds)
     add_modules(kinds)
     add_search(kinds)

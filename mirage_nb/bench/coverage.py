@@ -1,9 +1,10 @@
 """`bench programs`: what becomes of programs that people write, each searched for a given number of seconds.
 
-In: names of `bench.programs`, seconds for each. Out: a row each: the best candidate's kernels, what is known of them,
+In: names of `bench.programs`, seconds for each. Out: a row each: the best candidate's launches, what is known of them,
 where they ran and how far from float64, how long all of it took; a record as JSON. With lanes, programs are searched
-side by side, each by a process and on cores of its own. Invariant: a row says "executed" only of a candidate whose
-outputs were compared with float64.
+side by side, each by a process and on cores of its own. With a card they race eager PyTorch and torch.compile there
+(`bench.kernels`); `--generated N` takes programs that nobody wrote instead (`bench.sessions`). Invariant: a row says
+"executed" only of a candidate whose outputs were compared with float64.
 """
 
 from __future__ import annotations
@@ -12,17 +13,24 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mirage_nb.bench.kernels import Asked, Entry, run_kernels
 from mirage_nb.bench.programs import PROGRAMS, text
+from mirage_nb.bench.sessions import run_generated
 from mirage_nb.bench.share import share_of
+from mirage_nb.codegen.emitted import LibraryCall
 from mirage_nb.errors import MirageError, OptionError
-from mirage_nb.ir import OpKind
+from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.side_by_side import lines_of
+
+if TYPE_CHECKING:
+    from mirage_nb.runtime.race import Peer
 
 BUDGET = 20.0
 """Seconds of search for a program, unless others are asked for."""
@@ -83,18 +91,18 @@ def examined(name: str, budget: float, effort: str = "standard") -> Row:
     except MirageError as error:
         return Row(name, seconds=time.monotonic() - start, problem=error.message)
     took = time.monotonic() - start
-    graph, verdict = best.candidate.graph, best.candidate.verdict
-    ours = sum(op.kind is OpKind.GRAPH for op in graph.ops)
+    launches, verdict = best.emitted.launches, best.candidate.verdict
+    library = sum(isinstance(launch, LibraryCall) for launch in launches)
     return Row(
         name,
-        graph.kernel_count,
-        graph.kernel_count - ours,
+        len(launches),
+        library,
         verdict.kind.value if verdict is not None else "",
         best.executable.device,
         best.report.relative_error,
         len(session.snapshot().candidates),
         took,
-        "" if ours else _why_none(session),
+        "" if len(launches) > library else _why_none(session),
     )
 
 
@@ -125,6 +133,11 @@ def add_programs(kinds: Any) -> None:
     parser.add_argument("--lanes", type=int, default=1, metavar="N", help=f"so many at once, on {CORES} cores each")
     parser.add_argument("--record", metavar="FILE", help="write the rows as JSON; those that are there are kept")
     parser.add_argument("--rows", action="store_true", help="print rows as JSON, one a line, and nothing else")
+    parser.add_argument(
+        "--card", action="store_true", help="beside eager PyTorch and torch.compile, on the attached GPU"
+    )
+    parser.add_argument("--generated", type=int, metavar="N", help="N programs that nobody wrote, in whole sessions")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the first of these")
     parser.set_defaults(run=_run)
 
 
@@ -144,7 +157,12 @@ def chosen(parts: str) -> list[str]:
 
 def _run(options: argparse.Namespace) -> int:
     """Print the table; 1 where a program has no kernel."""
+    if options.generated is not None:
+        seeds = range(options.first, options.first + options.generated)
+        return run_generated(seeds, options.lanes, options.record, rows=options.rows)
     names = share_of(chosen(options.programs), options.share)
+    if options.card:
+        return run_kernels(Asked(entries(names), options.budget, record=options.record))
     record = Path(options.record) if options.record else None
     kept = [Row(**row) for row in json.loads(record.read_text())] if record and record.exists() else []
     rows = [row for row in kept if row.program in names]
@@ -160,6 +178,18 @@ def _run(options: argparse.Namespace) -> int:
     if not options.rows:
         sys.stdout.write(summary(rows) + "\n")
     return 0 if all(row.executed for row in rows) else 1
+
+
+def entries(names: Sequence[str]) -> tuple[Entry, ...]:
+    """Programs as rows of `bench kernels`."""
+    programs = [parse(text(name), name=name) for name in names]
+    return tuple(Entry(program, 1, partial(_peers, program)) for program in programs)
+
+
+def _peers(program: TensorProgram) -> Mapping[str, Peer]:
+    from mirage_nb.runtime.race import pytorch_peers  # it needs PyTorch
+
+    return pytorch_peers(program.graph)
 
 
 def _beside(names: Sequence[str], options: argparse.Namespace) -> Iterator[Row]:

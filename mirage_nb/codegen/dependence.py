@@ -55,7 +55,7 @@ class Dependence:
         match self.scope.plan.places[value]:
             case Place.DEVICE:
                 return isinstance(op.attrs, InIterAttrs) and op.attrs.arg in self.written
-            case Place.SHARED | Place.LITERAL:
+            case Place.SHARED | Place.LITERAL | Place.COUNTED:
                 return False
             case _:
                 return any(self._reads_late(v) for v in op.inputs)

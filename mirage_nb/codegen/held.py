@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named, unravel
 from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vector
-from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, loaded, operand_leaf
+from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, counted, loaded, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, OpKind, OutSaverAttrs, TensorType
 from mirage_nb.optimize.held import REDUCTIONS, Held
@@ -97,6 +97,10 @@ class HeldText:
                 dim = len(type_.shape) - 1 if width > 1 else None
                 at = broadcast_index(index, type_.shape)
                 source = operand_leaf(self.scope, attrs, at, Index(), dim, width)
+                if self.scope.plan.places[value] is Place.COUNTED:
+                    with out.unrolled("v", width) as v:
+                        out.line(f"h{value}[{slot}][{v}] = {counted(source.element, source.each_inside)};")
+                    continue
                 assert source.whole or width == 1
                 out.line(f"h{value}[{slot}] = {loaded(width, source)};")
 

@@ -30,7 +30,7 @@ from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumAttrs, InIterAttrs, OpKind, TensorType
 from mirage_nb.optimize.overlap import Overlap
-from mirage_nb.optimize.placement import MATMULS, Step, StepKind
+from mirage_nb.optimize.placement import MATMULS, Place, Step, StepKind
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.transfer import Boxes
 from mirage_nb.optimize.wide import right_leaves
@@ -98,9 +98,11 @@ class KernelText:
         read = {
             op.attrs.arg
             for op, values in self.block.definitions()
-            if isinstance(op.attrs, InIterAttrs) and values[0] not in boxed
+            if isinstance(op.attrs, InIterAttrs)
+            and values[0] not in boxed
+            and self.plan.places[values[0]] not in (Place.LITERAL, Place.COUNTED)
         }
-        return tuple(sorted(read - set(self.scope.literals)))
+        return tuple(sorted(read))
 
     def tensor_maps(self) -> tuple[tuple[int, Boxes], ...]:
         """(operand, boxes) of the tensor maps that follow the pointers, in order."""

@@ -101,7 +101,7 @@ def walk(scope: Scope, value: int, *, computed: bool = False) -> Walk:
 def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False) -> bool:
     """Whether `width` consecutive elements along `dim` can be read with one index."""
     place = scope.plan.places[value]
-    if dim is None or place in (Place.LITERAL, Place.DEVICE):
+    if dim is None or place in (Place.LITERAL, Place.COUNTED, Place.DEVICE):
         return True
     if place is Place.SHARED and not computed:
         layout = scope.plan.buffer(value).layout

@@ -160,6 +160,8 @@ class Reader:
         match where:
             case Place.LITERAL:
                 return self._literal(value, index, dim)
+            case Place.COUNTED:
+                return self._counted(value, index, dim)
             case Place.DEVICE | Place.SHARED:
                 return self._load(value, locate(scope, value, index, dim, self.width))
             case Place.VIEW:
@@ -186,6 +188,14 @@ class Reader:
                 return name
             case _:
                 raise AssertionError(op.kind)
+
+    def _counted(self, value: int, index: Multi, dim: int | None) -> str:
+        leaf, name = locate(self.scope, value, index, dim, self.width), self.fresh(f"x{value}")
+        if self.width > 1 and leaf.varies:
+            self.body.append(f"const float {name} = {counted(leaf.element, leaf.each_inside)};")
+        else:
+            self.loads.append(f"const float {name} = {counted(leaf.offset, leaf.inside)};")
+        return name
 
     def compute(self, value: int, index: Multi, dim: int | None) -> str:
         """As `read`, for the value that this step itself makes: computed even if its place is shared memory."""
@@ -280,6 +290,11 @@ def loaded(width: int, leaf: Leaf) -> str:
     """A C expression for a whole vector as it is stored; zeros beyond the end of the tensor."""
     at = f"{leaf.pointer} + {leaf.offset}"
     return f"load_inside<{width}>({at}, {leaf.inside})" if leaf.inside else f"load<{width}>({at})"
+
+
+def counted(place: str, inside: str) -> str:
+    """A C expression for the number of a place; zero beyond the end of the tensor."""
+    return f"{inside} ? (float)({place}) : 0.0f" if inside else f"(float)({place})"
 
 
 def _load_one(name: str, leaf: Leaf, offset: str, inside: str) -> list[str]:

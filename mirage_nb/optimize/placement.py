@@ -31,6 +31,8 @@ class Place(enum.Enum):
     """Where readers find a value."""
 
     LITERAL = "literal"
+    COUNTED = "counted"
+    """An input iterator over the numbers of places: what a reader finds there is its own index."""
     DEVICE = "device"
     """An input iterator that its one reader takes straight from device memory."""
     SHARED = "shared"
@@ -110,25 +112,33 @@ def place(
     private: tuple[int, ...] = (),
     *,
     direct: bool = False,
+    numbered: frozenset[int] = frozenset(),
 ) -> Placement:
     """Place every value of `block`.
 
-    literal_args: operands that are constants of the kernel graph. private: operators of a warp-private
-    loop body (see `optimize.region`), empty if there is none; direct: its accumulators stay in registers.
+    literal_args: operands that are constants of the kernel graph; numbered: those whose elements are the numbers of
+    their places. private: operators of a warp-private loop body (see `optimize.region`), empty if there is none;
+    direct: its accumulators stay in registers.
     """
-    return _Placer(block, literal_args, frozenset(private), direct).run()
+    return _Placer(block, literal_args, frozenset(private), direct, numbered).run()
 
 
 class _Placer:
     """Holds the tables that the rules below look things up in."""
 
     def __init__(
-        self, block: BlockGraph, literal_args: frozenset[int], private: frozenset[int], direct: bool
+        self,
+        block: BlockGraph,
+        literal_args: frozenset[int],
+        private: frozenset[int],
+        direct: bool,
+        numbered: frozenset[int],
     ) -> None:
         self.block = block
         self.private = private
         self.direct = direct
         self.literal_args = literal_args
+        self.numbered = numbered
         self.values = [values for _, values in block.definitions()]
         self.defined = {v: i for i, values in enumerate(self.values) for v in values}
         self.uses = block.uses()
@@ -224,6 +234,8 @@ class _Placer:
                 return Place.LITERAL
             case OpKind.IN_ITER:
                 assert isinstance(op.attrs, InIterAttrs)
+                if op.attrs.arg in self.numbered and not for_matmul:
+                    return Place.COUNTED
                 early = for_matmul or len(readers) > 1 or self._worth_prefetching(value, op.attrs)
                 return Place.SHARED if early else Place.DEVICE
             case OpKind.ACCUM:

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind, TensorType
+from mirage_nb.ir.places import numbered
 from mirage_nb.optimize.attention import find_attention
 from mirage_nb.optimize.attention_program import attention_program
 from mirage_nb.optimize.held import Held, find_held
@@ -169,16 +170,6 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
     return Plan(graph, kernels, overlaps(graph, target, bulk, options), *device, library, left_out)
 
 
-def numbered(graph: KernelGraph) -> frozenset[int]:
-    """The values whose elements are 0, 1, ... along their one long dimension."""
-    found: set[int] = set()
-    for op, values in graph.definitions():
-        if op.kind is OpKind.ARANGE or (op.kind is OpKind.RESHAPE and op.inputs[0] in found):
-            if sum(extent > 1 for extent in graph.types[values[0]].shape) <= 1:
-                found.add(values[0])
-    return frozenset(found)
-
-
 def plan_device(
     graph: KernelGraph, library: Sequence[Match] = (), left_out: frozenset[int] = frozenset()
 ) -> tuple[tuple[int, ...], MemoryPlan]:
@@ -264,9 +255,10 @@ def plan_block(
     options = replace(options, specialised=False)
     held = find_held(block, literal_args, options.warps) if private else None
     if held is not None:
-        return _plan_held(block, held, options, literal_args)
+        return _plan_held(block, held, options, literal_args, places)
     region = find_region(block, options.warps) if private else None
-    placement = place(block, literal_args, region.ops if region else (), direct=region is not None and region.direct)
+    direct = region is not None and region.direct
+    placement = place(block, literal_args, region.ops if region else (), direct=direct, numbered=places)
     steps = scheduled(placement.steps)
     chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps))
     chosen = replace(chosen, wide=target.capability == WARPGROUPS and wide_possible(block, region, chosen))
@@ -314,13 +306,15 @@ def _plan_program(block: BlockGraph, program: Program, options: Options) -> Bloc
     )  # fmt: skip
 
 
-def _plan_held(block: BlockGraph, held: Held, options: Options, literal_args: frozenset[int]) -> BlockPlan:
+def _plan_held(
+    block: BlockGraph, held: Held, options: Options, literal_args: frozenset[int], numbered: frozenset[int]
+) -> BlockPlan:
     """Tiles in registers: nothing is staged, nothing is laid out."""
+    known = dict.fromkeys(numbered, Place.COUNTED) | dict.fromkeys(literal_args, Place.LITERAL)
     places = []
     for op, values in block.definitions():
-        literal = isinstance(op.attrs, InIterAttrs) and op.attrs.arg in literal_args
-        place = Place.LITERAL if op.kind is OpKind.CONST or literal else Place.REGISTER
-        places += [place] * len(values)
+        place = known.get(op.attrs.arg, Place.REGISTER) if isinstance(op.attrs, InIterAttrs) else Place.REGISTER
+        places += [Place.LITERAL if op.kind is OpKind.CONST else place] * len(values)
     chosen = replace(options, warps=held.warps, stages=1, bulk=False, wide=False)
     stored = tuple(t.dtype for t in block.types)
     return BlockPlan(

@@ -20,6 +20,11 @@ AHEAD = 3
 T = TypeVar("T")
 
 
+def one_thread() -> futures.Executor:
+    """Runs calls one after the other in a thread of this process: nothing has to be started for them."""
+    return futures.ThreadPoolExecutor(1)
+
+
 def side_by_side(
     calls: Iterator[Callable[[], T]],
     taken: Callable[[T], bool],

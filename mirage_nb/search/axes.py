@@ -398,7 +398,7 @@ def broadcast_layouts(first: Layout, second: Layout) -> Layout:
     return tuple(b if a is None else a for a, b in zip(*padded, strict=True))
 
 
-def spread_layout(layout: Layout, before: Sequence[int], after: Sequence[int]) -> Layout:
+def spread_layout(layout: Sequence[int | None], before: Sequence[int], after: Sequence[int]) -> Layout:
     """The axes of a tile on the dimensions of another shape of it, the last ones first: new extents of 1 lead."""
     left = [(axis, extent) for axis, extent in zip(layout, before, strict=True) if axis is not None]
     found: list[int | None] = []

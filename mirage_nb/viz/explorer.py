@@ -39,6 +39,7 @@ CSS = _FILES.joinpath("snapshot.css").read_text(encoding="utf-8") + _FILES.joinp
 _ZOOMS = (("in", "+", "zoom in"), ("out", "−", "zoom out"), ("fit", "fit", "show the whole picture"))
 _PLACES = {
     Place.LITERAL: "a constant in the code",
+    Place.COUNTED: "the number of its place",
     Place.DEVICE: "read straight from device memory",
     Place.VIEW: "another view of its operand",
     Place.INLINE: "computed in registers where it is read",

@@ -14,6 +14,7 @@ from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import parse
 from mirage_nb.predefined import matches
 from mirage_nb.search import EFFORTS, Instance, configurations, instances, prepare, run_configuration
+from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.session.submission import submitted
 from mirage_nb.search.sizes.instantiate import sized
 from mirage_nb.search.sizes.written import written_cost, written_kernels
@@ -91,3 +92,11 @@ def test_every_legal_mugraph_has_an_estimate(graph: KernelGraph) -> None:
     assert math.isfinite(cost.us) and cost.us > 0
     assert cost.kernels <= graph.kernel_count if matches(graph) else cost.kernels == graph.kernel_count
     assert len(written_kernels(graph)) == graph.kernel_count
+
+
+def test_one_element_of_an_axis_is_met_where_it_is_broadcast() -> None:
+    """A tile [1] of rows as [1, 1] beside one of columns: its axis is that of the rows."""
+    program = parse("X: f32[64, 256]\nreturn softmax(where(arange(64)[:, None] * 4 >= arange(256), X, -inf))").graph
+    composed = library_and_fused(program, H200)
+    assert composed is not None
+    assert composed.instance.cost.us < written_cost(program, H200).us / 3

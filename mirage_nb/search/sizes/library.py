@@ -2,6 +2,7 @@
 
 In: an operator of a kernel graph, a target. Out: microseconds. A product is one launch at the rate that libraries
 reach; everything else is one that moves its operands and its result through device memory (`runtime.kernel_library`).
+Numbers of places that only generated kernels need take nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mirage_nb.ir import DType, KernelGraph, Op, OpKind
+from mirage_nb.ir.places import counted
 from mirage_nb.predefined import matches, needed
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.targets import Target
@@ -37,7 +39,7 @@ class LibraryStep:
 def library_steps(graph: KernelGraph, target: Target) -> Iterator[LibraryStep]:
     """The kernels of a library that compute a graph of pre-defined operators, and those beside graph-defined ones."""
     chosen = matches(graph)
-    computed, whole = needed(graph, chosen), {match.output: match for match in chosen}
+    computed, whole = needed(graph, chosen) - counted(graph), {match.output: match for match in chosen}
     for op, values in graph.definitions():
         if (match := whole.get(values[0])) is not None:
             yield LibraryStep(match.row, match.us(graph, target), (*match.inputs, match.output))

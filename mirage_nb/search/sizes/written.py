@@ -400,9 +400,12 @@ class _Block:
         return self._made(operator, reads, layout, shape, POST)
 
     def _viewed(self, tile: _Tile, shape: Sequence[int]) -> Layout:
-        """The axes of a tile in another shape; dimensions that it joins or cuts are axes of their own."""
+        """The axes of a tile in another shape; dimensions that it joins or cuts are axes of their own. Where there are
+        more dimensions than before, nobody knows which of them is that of one element of an axis."""
         if sorted(e for e in tile.shape if e > 1) == sorted(e for e in shape if e > 1):
-            return spread_layout(tile.layout, tile.shape, shape)
+            same = len(shape) == len(tile.shape)
+            known = [a if same or e > 1 else None for a, e in zip(tile.layout, tile.shape, strict=True)]
+            return spread_layout(known, tile.shape, shape)
         return tuple(self.axes.new(extent, NOWHERE) if extent > 1 else None for extent in shape)
 
     # -- the structure
