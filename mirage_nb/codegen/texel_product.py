@@ -2,7 +2,7 @@
 
 In: a product of a tile program whose row is derived from the plain cores or from mma.sync (`tile.groups`). Out:
 statements that add it to registers `<result>[instance][register]`. Where every register's element lies is what the
-row's texel says; the loads, four floats at a time where neighbours are held together, follow from it. Instances go in
+row's texel says; the loads, 16 bytes at a time where neighbours are held together, follow from it. Instances go in
 zig-zag: each shares an operand with the one in front (Mosaic, section 5.2). Invariant: the digits of a place are
 powers of two, so what the thread decides and what the loops decide are different bits of it, and the swizzle of both
 is the exclusive or of the swizzles.
@@ -13,8 +13,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from mirage_nb.codegen.writer import Writer
-from mirage_nb.tile.groups import ROWS
+from mirage_nb.codegen.writer import Writer, stored_type
+from mirage_nb.ir import DType
+from mirage_nb.tile.groups import ROWS, VECTOR_BYTES
 from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import Product, Program, Tile
 from mirage_nb.tile.texels import HAS, LANES, Digit, Spread, Texel
@@ -67,8 +68,9 @@ class Run:
         return " + ".join([*([more] if more else []), *(f"{v} * {s}" if s > 1 else v for v, s in steps)]) or "0"
 
 
-def run_of(spread: Spread, axis: str, most: int = 4) -> Run:
-    """The longest run of neighbours along an axis, of at most `most`."""
+def run_of(spread: Spread, axis: str, dtype: DType = DType.F32) -> Run:
+    """The longest run of neighbours along an axis that one load of such elements brings."""
+    most = VECTOR_BYTES // dtype.size
     weights, number = [], 1
     for digit in spread.registers:
         weights.append(number)
@@ -119,6 +121,7 @@ class TexelProduct:
         self.composition = COMPOSITIONS.get(self.row.composition)
         self.pieces = self.composition.pieces if self.composition else 1
         self.terms = self.composition.terms if self.composition else ((0, 0),)
+        self.type, self.element = stored_type(self.row.sums), stored_type(self.row.dtype)
 
     def side(self, number: int) -> Side:
         """The left (0) or right operand (1), which comes in registers."""
@@ -135,7 +138,7 @@ class TexelProduct:
                 self._base(side)
             if self.row.apart:
                 target = "chunk"
-                out.line(f"float chunk{_shape(texel.result.count, texel.source.result.count)} = {{}};")
+                out.line(f"{self.type} chunk{_shape(texel.result.count, texel.source.result.count)} = {{}};")
             with out.unrolled("step", self.depth // texel.k) as step:
                 for side in sides:
                     self._registers(side)
@@ -155,30 +158,36 @@ class TexelProduct:
         out, tile, name = self.out, side.tile, side.name
         texts = [thread_text(side.spread, a, side.first if a == side.own else "0") for a in side.axes(self.summed)]
         out.line(f"const int {name}_row = {texts[0]}, {name}_column = {texts[1]};")
-        start = f"panel_start<{tile.shape[0]}>({name}_row, {name}_column)"
-        out.line(f"const float* const {name}_base = {tile.name} + {self.slot} * {tile.elements} + {start};")
-        out.line(f"const int {name}_mixed = panel_mixed({name}_row, {name}_column);")
+        start = f"panel_start<{tile.shape[0]}{self._typed()}>({name}_row, {name}_column)"
+        out.line(f"const {self.element}* const {name}_base = {tile.name} + {self.slot} * {tile.elements} + {start};")
+        typed = f"<{self.element}>" if self._typed() else ""
+        out.line(f"const int {name}_mixed = panel_mixed{typed}({name}_row, {name}_column);")
+
+    def _typed(self) -> str:
+        """What the functions of panels have to be told that do not hold floats."""
+        return "" if self.row.dtype is DType.F32 else f", {self.element}"
 
     def _registers(self, side: Side, steps: int = 1) -> None:
         """Room for the pieces of an operand."""
         many = f"[{steps}]" if steps > 1 else ""
         for piece in range(self.pieces):
-            self.out.line(f"float {side.name}{REST * piece}{many}{_shape(side.spread.count, side.base)};")
+            self.out.line(f"{self.type} {side.name}{REST * piece}{many}{_shape(side.spread.count, side.base)};")
 
     def _load(self, side: Side, step: str, where: str = "") -> None:
         """The registers of one step, and their pieces."""
         out, name, base = self.out, side.name, side.base
         row, column = side.axes(self.summed)
-        run = run_of(side.spread, column)
+        run = run_of(side.spread, column, self.row.dtype)
         with ExitStack() as stack:
             for variable, count, _, _ in run.loops:
                 stack.enter_context(out.unrolled(variable, count))
             deep = f"{step} * {self.texel.k}" if step != "0" else ""
             places = [run.at(axis, deep if axis == "k" else "") for axis in (row, column)]
-            at = f"panel_step<{side.tile.shape[0]}>({name}_mixed, {places[0]}, {places[1]})"
+            at = f"panel_step<{side.tile.shape[0]}{self._typed()}>({name}_mixed, {places[0]}, {places[1]})"
             out.line(f"const auto v = load<{run.length}>({name}_base + {at});")
             with out.unrolled("e", run.length) as e:
-                self._piece(name, run.number(e), base, f"v[{e}]", where)
+                value = f"to_float(v[{e}])" if self.row.dtype.size < self.row.sums.size else f"v[{e}]"
+                self._piece(name, run.number(e), base, value, where)
 
     def _piece(self, name: str, number: str, base: int, value: str, where: str) -> None:
         """One register: the element, or its pieces. What the tensor cores cut off themselves is not cut off here."""

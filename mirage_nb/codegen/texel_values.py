@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from mirage_nb.codegen.reach import Reach
 from mirage_nb.codegen.texel_product import run_of, thread_text
 from mirage_nb.codegen.tile_values import ValueText
-from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.codegen.writer import Writer, stored_type
 from mirage_nb.tile.instructions import InstructionTile
 from mirage_nb.tile.program import Index, Map, Number, Program, Read, Store, Tile
 
@@ -34,7 +34,8 @@ class TexelValueText(ValueText):
         self.row_axis, self.column_axis = held[0].axes
         self.registers = {tile.name: tile for tile in held}
         self.texel = row.texel
-        self.run = run_of(row.texel.result, "j")
+        self.type = stored_type(row.sums)
+        self.run = run_of(row.texel.result, "j", row.sums)
 
     def emit(self) -> None:
         """All of them, a run of columns at a time."""
@@ -53,7 +54,7 @@ class TexelValueText(ValueText):
                 elif self._varies(read, self.column_axis):
                     self._side_by_side(read)
             for store in self.stores:
-                out.line(f"Vec<float, {run.length}> y_{store.target};")
+                out.line(f"Vec<{self.type}, {run.length}> y_{store.target};")
             with out.unrolled("e", run.length) as e:
                 self._elements(dict.fromkeys(self.registers, self._place(e)), e)
             for store in self.stores:
@@ -87,12 +88,15 @@ class TexelValueText(ValueText):
 
     def _store_run(self, store: Store) -> None:
         out, access, length = self.out, self._access(store.target, store.at), self.run.length
-        element = c_type(self.program.tile(store.target).dtype)
+        element = stored_type(self.program.tile(store.target).dtype)
+        y, single = f"y_{store.target}", f"y_{store.target}[{{}}]"
+        if element != "double":
+            y, single = f"from_floats<{element}>({y})", f"from_float<{element}>({single})"
         if self._vector(store.target, store.at):
             with self._when(access.inside):
-                out.line(f"store({access.tile.name} + {access.offset}, from_floats<{element}>(y_{store.target}));")
+                out.line(f"store({access.tile.name} + {access.offset}, {y});")
             return
         with out.unrolled("e", length) as e:
-            single = self._access(store.target, store.at, f"column + {e}")
-            with self._when(single.inside):
-                out.line(f"{access.tile.name}[{single.offset}] = from_float<{element}>(y_{store.target}[{e}]);")
+            place = self._access(store.target, store.at, f"column + {e}")
+            with self._when(place.inside):
+                out.line(f"{access.tile.name}[{place.offset}] = {single.format(e)};")

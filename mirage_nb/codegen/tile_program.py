@@ -19,7 +19,7 @@ from mirage_nb.codegen.tile_names import LINE_BYTES, c_index
 from mirage_nb.codegen.tile_products import ProductText
 from mirage_nb.codegen.tile_registers import RegisterText, declared
 from mirage_nb.codegen.tile_values import ValueText
-from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.codegen.writer import Writer, stored_type
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.tile.groups import GROUPS, ROWS
 from mirage_nb.tile.instructions import Place
@@ -168,8 +168,8 @@ class ProgramText:
         for number in self.params():
             matrix = sum(bool(axis) for axis in program.tile(f"x{number}").axes) > 1
             word = "" if number in late or matrix else " __restrict__"
-            inputs.append(f"const {c_type(program.tile(f'x{number}').dtype)}*{word} x{number}")
-        outputs = [f"{c_type(program.tile(name).dtype)}* __restrict__ {name}" for name in program.outputs]
+            inputs.append(f"const {stored_type(program.tile(f'x{number}').dtype)}*{word} x{number}")
+        outputs = [f"{stored_type(program.tile(name).dtype)}* __restrict__ {name}" for name in program.outputs]
         maps = [f"const __grid_constant__ TensorMap {box.name}" for box in self.tensor_maps()]
         size = [f"const int32_t {EXTENT}"] if self.reaches else []
         head = f'extern "C" __global__ void __launch_bounds__({program.threads}, 1)'
@@ -182,7 +182,7 @@ class ProgramText:
         offset = 0
         for tile in program.tiles:
             if tile.place is Place.SHARED:
-                element = c_type(tile.dtype)
+                element = stored_type(tile.dtype)
                 shape = " x ".join(map(str, (tile.stages, *tile.shape)))
                 out.line(f"{element}* const {tile.name} = reinterpret_cast<{element}*>(shared + {offset});  // {shape}")
                 offset += tile.nbytes * tile.stages
@@ -307,7 +307,7 @@ class ProgramText:
         """Zeros for such products, whose registers lie as their instruction has them."""
         row = next(ROWS[s.instruction] for s in self._derived() if s.result == name)
         count, base = row.texel.result.count, row.texel.source.result.count
-        self.out.line(f"float {name}[{count // base}][{base}] = {{}};")
+        self.out.line(f"{stored_type(row.sums)} {name}[{count // base}][{base}] = {{}};")
 
     def _overwritten(self, clear: Clear, behind: tuple[Statement, ...]) -> bool:
         """Whether the next statement is a product that needs no zeros to add to."""

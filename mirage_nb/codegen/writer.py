@@ -51,7 +51,7 @@ class Writer:
 
 _NAMES = {DType.F16: "f16", DType.BF16: "bf16", DType.F32: "float"}
 
-TYPES = frozenset(_NAMES.values())
+TYPES = frozenset({*_NAMES.values(), "double"})
 """Names that nothing else in a kernel may have."""
 
 
@@ -63,3 +63,8 @@ def c_type(dtype: DType) -> str:
             hint="kernels compute in f32; use f16, bf16 or f32 tensors",
         )
     return _NAMES[dtype]
+
+
+def stored_type(dtype: DType) -> str:
+    """The same where elements are only moved, multiplied and added: f64, too."""
+    return "double" if dtype is DType.F64 else c_type(dtype)

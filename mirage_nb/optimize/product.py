@@ -123,7 +123,7 @@ def _factors(
         if left is None or right is None or {left.attrs.arg, right.attrs.arg} & literal_args:
             return ()
         types = {block.args[operand.attrs.arg].dtype for operand in (left, right)}
-        if len(types) > 1 or not types <= {DType.F16, DType.BF16, DType.F32}:
+        if len(types) > 1 or not types <= {DType.F16, DType.BF16, DType.F32, DType.F64}:
             return ()
         found.append(Factors(left, right))
     return tuple(found)

@@ -17,6 +17,7 @@ from mirage_nb.ir import BlockGraph, ConstAttrs, DType, Op, OpKind, TensorType, 
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, broadcast_axes, reshaped
 from mirage_nb.targets import Target
+from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     PART,
@@ -42,7 +43,7 @@ from mirage_nb.tile.program import (
     Walk,
     counted,
 )
-from mirage_nb.tile.rules import CAPABILITY, CHUNK_BYTES, SHALLOWEST
+from mirage_nb.tile.rules import CAPABILITY, CHUNK_BYTES, PATTERN_ROWS, SHALLOWEST
 from mirage_nb.tile.rules import stages as ring_stages
 from mirage_nb.tile.schemes import LOAD, Asked, MathRole, Scheme, scheme
 
@@ -105,9 +106,11 @@ def _scheme(made: ProductBlock, precision: str) -> Scheme | None:
         for factors in made.sums.values()
         for f in factors
     }
-    if made.dtype is DType.F32 and len(majors) > 1:
+    if made.dtype in (DType.F32, DType.F64) and len(majors) > 1:
         return None  # their results would lie differently
-    return scheme(made.dtype, Asked(made.rows, made.columns, made.depth, len(made.sums), majors.pop()), precision)
+    if made.dtype is DType.F64 and any(value not in made.sums for value, _ in made.saved):
+        return None  # elementwise functions are those of f32
+    return scheme(Asked(made.rows, made.columns, made.depth, len(made.sums), majors.pop(), made.dtype), precision)
 
 
 def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
@@ -172,12 +175,14 @@ class _Planner(OnGrid):
             name = f"c{value}" if role is self.scheme.math[0] else f"c{value}_{role.name}"
             shape = (role.rows, role.columns)
             self.accumulators[value] = name
-            self.tiles[name] = Tile(name, Place.REGISTER, (ROWS, COLUMNS), shape, DType.F32, Layout.FRAGMENT)
+            sums = INSTRUCTION_ROWS[role.instruction].sums
+            self.tiles[name] = Tile(name, Place.REGISTER, (ROWS, COLUMNS), shape, sums, Layout.FRAGMENT)
         rest = f"r_{role.name}" if role.rest else ""
         if rest:
             shape = (role.parts * role.rows, self.scheme.step)
             self.tiles[rest] = Tile(rest, Place.SHARED, (ROWS, SUMMED), shape, self.made.dtype, Layout.PANELS)
-        row, column = counted(PART, role.rows) if role.parts > 1 else Index(), Index((), role.column)
+        row, column = Index((), role.row), Index((), role.column)
+        row = counted(PART, role.rows) + row if role.parts > 1 else row
         adding = [
             Product(role.instruction, self.accumulators[value], a, b, row, column, rest)
             for value, pairs in products.items()
@@ -210,6 +215,7 @@ class _Planner(OnGrid):
             tile = block.tile_shape(attrs)[-2:]
             step = self.scheme.step
             shape = tuple(step if axis == SUMMED else n for axis, n in zip(operand.axes[-2:], tile, strict=True))
+            shape = (-(-shape[0] // PATTERN_ROWS) * PATTERN_ROWS, shape[1])  # what lies beyond is not multiplied
             name = f"s{len(self.slots)}"
             self.slots[operand] = name
             self.tiles[name] = Tile(name, Place.SHARED, operand.axes[-2:], shape, self.made.dtype, Layout.PANELS)

@@ -30,7 +30,7 @@ class Unit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InstructionTile:
-    """result[m x n] += left[m x k] @ right[k x n], results in f32 registers.
+    """result[m x n] += left[m x k] @ right[k x n], results in registers of `sums`.
 
     left, right: where the operands may lie. warps: that issue it together, each with m / warps rows of the result.
     majors: whether an operand in shared memory may have its summed index contiguous, or the other one, in lines of 128
@@ -57,9 +57,15 @@ class InstructionTile:
     composition: str = ""
 
     @property
+    def sums(self) -> DType:
+        """The type of the results."""
+        return DType.F64 if self.dtype is DType.F64 else DType.F32
+
+    @property
     def registers(self) -> int:
-        """Of a thread, for the result; twice as many where chunks are summed apart."""
-        return self.m * self.n // (32 * self.warps) * (2 if self.apart else 1)
+        """Of 32 bits, of a thread, for the result; twice as many where chunks are summed apart."""
+        words = self.sums.size // DType.F32.size
+        return -(-self.m * self.n // (32 * self.warps)) * words * (2 if self.apart else 1)
 
     @property
     def apart(self) -> bool:
@@ -75,6 +81,8 @@ TENSOR_MULTIPLIES = 2048
 """16-bit multiply-adds of a multiprocessor's tensor cores in a cycle, where there are warpgroups; half before."""
 PLAIN_MULTIPLIES = 128
 """f32 multiply-adds of a multiprocessor's lanes in a cycle."""
+DOUBLE_MULTIPLIES = {"tensor": 128, "plain": 64}
+"""The same of f64, where there are warpgroups."""
 SHARED_LINE = 128
 """Bytes of shared memory that a multiprocessor reads in a cycle."""
 NEWEST = 1000
@@ -105,6 +113,15 @@ def _mma(dtype: DType) -> InstructionTile:
     )  # fmt: skip
 
 
+def _fma(dtype: DType) -> InstructionTile:
+    """Elements of 16 bits are converted where they are loaded."""
+    rate = DOUBLE_MULTIPLIES["plain"] if dtype is DType.F64 else PLAIN_MULTIPLIES
+    return InstructionTile(
+        f"fma.m1n1k1.{dtype.value}", 1, 1, 1, dtype, _REGISTERS, _REGISTERS, 1, Unit.PLAIN, (50, NEWEST), 1 / rate, 4.0,
+        "fused_multiply_add", canonical_vector(),
+    )  # fmt: skip
+
+
 WGMMA_COLUMNS = (8, *range(16, 257, 16))
 """Columns of the products of warpgroups."""
 
@@ -117,11 +134,13 @@ INSTRUCTIONS: dict[str, InstructionTile] = {
         *(_wgmma(n, dtype) for dtype in (DType.F16, DType.BF16) for n in WGMMA_COLUMNS),
         *(_wgmma_tf32(n) for n in TF32_COLUMNS),
         *(_mma(dtype) for dtype in (DType.F16, DType.BF16)),
-        InstructionTile("fma.m1n1k1.f32", 1, 1, 1, DType.F32, _REGISTERS, _REGISTERS, 1, Unit.PLAIN,
-                        (50, NEWEST), 1 / PLAIN_MULTIPLIES, 4.0, "fused_multiply_add", canonical_vector()),
+        *(_fma(dtype) for dtype in DType),
         InstructionTile("mma.m16n8k8.tf32", 16, 8, 8, DType.F32, _REGISTERS, _REGISTERS, 1, Unit.TENSOR,
                         (80, NEWEST), 16 * 8 * 8 / (TENSOR_MULTIPLIES / 4), 33.0, "mma_m16n8k8_tf32",
                         canonical_matrix(16, 8, 8), "tf32"),
+        InstructionTile("mma.m16n8k16.f64", 16, 8, 16, DType.F64, _REGISTERS, _REGISTERS, 1, Unit.TENSOR,
+                        (90, NEWEST), 16 * 8 * 16 / DOUBLE_MULTIPLIES["tensor"], 33.0, "mma_m16n8k16_f64",
+                        canonical_matrix(16, 8, 16)),
     )
 }  # fmt: skip
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import Index, Program, Store, Tile, counted
+from mirage_nb.tile.program import PART, Index, Program, Store, Tile, counted
 
 Coordinates = dict[str, Index]
 Parts = frozenset[tuple[Index, int]]
 """Where parts of an axis begin, and how long they are."""
+Terms = tuple[tuple[str, int], ...]
+"""Of an index: counters and factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +106,35 @@ class Places:
         tile, used = self.program.tile(store.target), list[str]()
         for dim, (axis, extent, index) in enumerate(zip(tile.axes, tile.shape, store.at, strict=True)):
             used += [name for name, _ in index.terms]
-            first, size = self._together(tile, store, dim)
-            yield from self._covers(axis, extent, Index(index.terms, first), size)
+            (terms, first), size = self._together(tile, store, dim)
+            yield from self._covers(axis, extent, Index(terms, first), size)
         once = {name for name, count in self.counters.items() if count > 1}
         if sorted(used) != sorted(set(used)) or not once <= set(used):
             yield f"elements of {tile.name} are stored more than once"
 
-    def _together(self, tile: Tile, store: Store, dim: int) -> tuple[int, int]:
-        """Where the parts begin that this role and those beside it store along a dimension, and how far they reach
-        without a gap or an overlap; 0 where there is one."""
-        parts = {
-            other.at[dim].const: self.box(tile, role).get(tile.axes[dim], 1)
-            for role, other in self.program.stores(store.target)
-            if len(other.at) == len(store.at) and other.at[dim].terms == store.at[dim].terms
-        }
-        first = at = min(parts)
-        while at in parts:
-            at += parts.pop(at)
-        return first, at - first if not parts else 0
+    def _together(self, tile: Tile, store: Store, dim: int) -> tuple[tuple[Terms, int], int]:
+        """Where begins what this role and those beside it store along a dimension, and how far it reaches without a gap
+        or an overlap; 0 where there is one. Beside it are those that store the same places along all others."""
+        others = [n for n in range(len(store.at)) if n != dim]
+        mine = [self._span(tile, self.role, store, n) for n in others]
+        parts: dict[int, int] = {}
+        (terms, first), size = self._span(tile, self.role, store, dim)
+        for role, other in self.program.stores(store.target):
+            if len(other.at) != len(store.at) or mine != [self._span(tile, role, other, n) for n in others]:
+                continue
+            (counters, at), extent = self._span(tile, role, other, dim)
+            if counters == terms:
+                size, parts = (0 if at in parts else size), {**parts, at: extent}
+        return (terms, min(parts, default=first)), _reach(parts) if size else 0
+
+    def _span(self, tile: Tile, role: str, store: Store, dim: int) -> tuple[tuple[Terms, int], int]:
+        """The same of a role alone, whose groups store part for part."""
+        index, size = store.at[dim], self.box(tile, role).get(tile.axes[dim], 1)
+        step = dict(index.terms).get(PART, 0)
+        count = next(r.parts for r in self.program.roles if r.name == role) if step else 1
+        starts = [index.const + step * part for part in range(count)]
+        terms = tuple(sorted(term for term in index.terms if term[0] != PART))
+        return (terms, min(starts)), _reach(dict.fromkeys(starts, size))
 
     def _covers(self, axis: str, extent: int, index: Index, size: int) -> Iterator[str]:
         """Whether the tiles of all counters lie behind each other, from the first element to the last."""
@@ -141,7 +154,8 @@ class Places:
         return Index(tuple((name, abs(factor)) for name, factor in index.terms), index.const + turned)
 
     def bounds(self, tile: Tile, at: tuple[Index, ...], box: dict[str, int], *, engine: bool) -> Iterator[str]:
-        """Whether every box begins inside the tensor; one that ends beyond it is cut off there."""
+        """Whether every box begins inside the tensor, or what a role has of a box that does; one that ends beyond it is
+        cut off there."""
         if len(at) != len(tile.shape):
             yield f"{len(at)} indices into {tile.name}"
             return
@@ -155,7 +169,8 @@ class Places:
             if index.const < 0:
                 yield f"{tile.name}: an index before its first element"
             last = index.const + sum(factor * (self.counters[name] - 1) for name, factor in index.terms)
-            if last >= extent:
+            own = index.const + sum(f * (self.counters[n] - 1) for n, f in index.terms if n == PART)
+            if last - (0 if engine else own) >= extent:
                 yield f"{tile.name}: an index {last} of {extent} along {axis or 'a dimension of one element'}"
             if engine and axis in box and last + box[axis] > extent and self._next(tile, dim, box):
                 yield f"{tile.name}: boxes reach into the next matrix"
@@ -164,3 +179,12 @@ class Places:
         """Whether something else follows the end of a dimension of a box, as rows and columns of one matrix lie."""
         rows = next(n for n, other in enumerate(tile.axes) if other in box)
         return max(tile.shape[:rows] if dim == rows else tile.shape[rows + 1 : dim], default=1) > 1
+
+
+def _reach(parts: dict[int, int]) -> int:
+    """How far parts that begin at these places reach behind each other; 0 where there is a gap or an overlap."""
+    left = dict(parts)
+    first = at = min(left, default=0)
+    while at in left:
+        at += left.pop(at)
+    return at - first if not left else 0

@@ -29,6 +29,8 @@ DEEPEST = 12
 SHALLOWEST = 3
 ACCUMULATOR_REGISTERS = 128
 """Of a thread, for all sums."""
+PATTERN_ROWS = 8
+"""Lines after which the swizzle of shared memory repeats."""
 CHUNK_BYTES = 16
 """Rows of operands begin on multiples of so many bytes."""
 BARRIER_BYTES = 1024
@@ -57,12 +59,18 @@ TEAMS: dict[int, Team] = {
 FLOAT_STEP = 32
 """Summed f32 elements of a stage: a line of shared memory."""
 FLOAT_TEAMS: dict[int, Team] = {64: Team(1, 0, 0, 1), 128: Team(2, 240, 24, GROUP), 256: Team(2, 240, 24, GROUP)}
-"""Of products of f32."""
+"""Of products of f32 and of f64."""
 FLOAT_COLUMNS = (32, 64, 128, 256)
-FLOAT = 4
-"""Bytes of an f32 element."""
-FLOAT_SHARE = 0.77
-"""Of the plain cores' rate, what products of f32 reach; measured."""
+FLOAT, DOUBLE = 4, 8
+"""Bytes of an f32 and of an f64 element."""
+SHARES = {FLOAT: 0.77, DOUBLE: 0.85}
+"""By the bytes of an element: of the plain cores' rate for f32, what such products reach; f64 has tensor cores of this
+rate where there are warpgroups."""
+FEWEST, FEW = 1, 7
+"""Rows beyond a multiple of an instruction's, which plain cores multiply instead of a whole instruction more."""
+FEW_COLUMNS = (128, 256)
+FEW_REGISTERS = {1: 128, 2: 64}
+"""By warpgroups beside such rows: of a thread, for all sums; the fourth group leaves each of them fewer."""
 
 
 def step(width: int) -> int:
@@ -70,18 +78,27 @@ def step(width: int) -> int:
     return STEP * 2 // width
 
 
+def few(rows: Extent) -> Any:
+    """Rows of a tile that plain cores multiply; 0 where there are none."""
+    left = np.mod(rows, HEIGHT)
+    return np.where((left >= FEWEST) & (left <= FEW) & np.greater(rows, HEIGHT), left, 0)
+
+
 def parts(rows: Extent, width: int = 2) -> Any:
-    """Warpgroups that multiply; 0 where no team is for so many rows."""
-    teams = FLOAT_TEAMS if width == FLOAT else TEAMS
-    return sum(np.where(np.equal(rows, height), team.parts, 0) for height, team in teams.items())
+    """Warpgroups that multiply, those of plain cores for a few rows not counted; 0 where no team is for so many."""
+    teams, main = FLOAT_TEAMS if width >= FLOAT else TEAMS, rows - few(rows)
+    return sum(np.where(np.equal(main, height), team.parts, 0) for height, team in teams.items())
 
 
 def fits(rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2) -> Any:
     """Whether a tile of `sums` accumulators, each of rows x columns, is one for a team; depth: summed elements, of
     `width` bytes."""
     many = parts(rows, width)
-    each = np.multiply(rows, columns) * sums / np.maximum(many, 1) / (LANES * GROUP)
-    known = np.isin(columns, FLOAT_COLUMNS if width == FLOAT else WGMMA_COLUMNS)
+    words, left = max(1, width // FLOAT), few(rows)
+    each = np.multiply(rows - left, columns) * words * sums / np.maximum(many, 1) / (LANES * GROUP)
+    known = np.isin(columns, FLOAT_COLUMNS if width >= FLOAT else WGMMA_COLUMNS)
+    room = sum(np.where(np.equal(many, count), most, 0) for count, most in FEW_REGISTERS.items())
+    known &= (left == 0) | (np.isin(columns, FEW_COLUMNS) & (each <= room) & (sums == 1) & (width < DOUBLE))
     known &= np.greater_equal(columns, LEAST_COLUMNS)
     return (many > 0) & known & (each <= ACCUMULATOR_REGISTERS) & np.equal(np.mod(depth, step(width)), 0)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,7 +118,7 @@ def canonical_matrix(m: int, n: int, k: int, packed: int = 1) -> Texel:
     hold a row of the result, and a row of left or a column of right."""
     half = (Digit(2, i=8),) if m == 16 else ()
     along = (Digit(packed, k=1),) if packed > 1 else ()
-    deep = (Digit(2, k=4 * packed),) if k > 4 * packed else ()
+    deep = tuple(Digit(2, k=4 * packed << n) for n in range((k // (4 * packed)).bit_length() - 1))
     return Texel(
         (m, n, k, 1),
         Spread(lanes=(Digit(4, k=packed), Digit(8, i=1)), registers=(*along, *half, *deep)),
@@ -191,14 +191,39 @@ def nearest(texel: Texel, axis: str) -> Texel:
     ]  # fmt: skip
     if any(sorted(cut) != sorted(cuts[0]) for cut in cuts[1:]):
         raise ValueError(f"the operands of {texel.extents} cut {axis} differently")
-    steps, weight = {0: 0}, 1
+    steps, weight = dict[int, int](), 1
     for step, extent, _ in sorted(cuts[0], key=lambda cut: (cut[2], cut[0])):
         steps[step], weight = weight, weight * extent
+    return renamed(texel, axis, steps)
 
-    def renamed(spread: Spread | None) -> Any:
-        return spread and spread.changed(lambda d: replace(d, **{axis: steps[getattr(d, axis)]}))
 
-    left, right, result = (renamed(getattr(texel, name)) if axis in HAS[name] else getattr(texel, name) for name in HAS)
+def renamed(texel: Texel, axis: str, steps: Mapping[int, int]) -> Texel:
+    """Places along an axis renamed: digits that stepped so far step as far as is said. Raises KeyError for a step that
+    is not named."""
+    named = {0: 0, **steps}
+
+    def turned(spread: Spread | None) -> Any:
+        return spread and spread.changed(lambda d: replace(d, **{axis: named[getattr(d, axis)]}))
+
+    left, right, result = (turned(getattr(texel, name)) if axis in HAS[name] else getattr(texel, name) for name in HAS)
+    return replace(texel, left=left, right=right, result=result, canonical=texel.source)
+
+
+def in_bits(texel: Texel, axis: str) -> Texel:
+    """With every digit along an axis that counts to a power of two as digits of two, so that each can be renamed."""
+
+    def split(digits: tuple[Digit, ...]) -> Iterator[Digit]:
+        for digit in digits:
+            step, bits = getattr(digit, axis), digit.extent.bit_length() - 1
+            if step and digit.extent == 1 << bits:
+                yield from (Digit(2, **{axis: step << n}) for n in range(bits))
+            else:
+                yield digit
+
+    def parts(spread: Spread | None) -> Any:
+        return spread and Spread(*(tuple(split(d)) for d in (spread.warps, spread.lanes, spread.registers)))
+
+    left, right, result = (parts(getattr(texel, name)) for name in HAS)
     return replace(texel, left=left, right=right, result=result, canonical=texel.source)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from mirage_nb.ir import DType
 from mirage_nb.targets import Target
 from mirage_nb.tile.flow import follow
 from mirage_nb.tile.groups import GROUPS, ROWS
@@ -33,10 +32,10 @@ from mirage_nb.tile.program import (
     flat,
     registers,
 )
-from mirage_nb.tile.rules import BARRIER_BYTES, FLOAT_STEP
+from mirage_nb.tile.rules import BARRIER_BYTES, FLOAT_STEP, PATTERN_ROWS
 
-LINE_BYTES, PATTERN_ROWS, BOX_ROWS = 128, 8, 256
-"""The swizzle of panels: bytes of a row, rows after which it repeats; and the rows of one box of the copy engine."""
+LINE_BYTES, BOX_ROWS = 128, 256
+"""The swizzle of panels: bytes of a row; and the rows of one box of the copy engine."""
 CHUNK_BYTES = 16
 THREADS = 1024
 REGISTER_UNIT, LEAST_REGISTERS, MOST_REGISTERS = 8, 24, 255
@@ -210,7 +209,7 @@ def _product(program: Program, role: Role, product: Product, target: Target) -> 
     if left.place not in instruction.left or right.place not in instruction.right or result.place is not Place.REGISTER:
         yield f"{role.name}: {instruction.name} takes no operands from there"
         return
-    if {left.dtype, right.dtype} != {instruction.dtype} or result.dtype is not DType.F32:
+    if {left.dtype, right.dtype} != {instruction.dtype} or result.dtype is not instruction.sums:
         yield f"{role.name}: {instruction.name} takes other elements"
     yield from _rest(program, role, product)
     summed = set(left.axes) & set(right.axes)
@@ -232,7 +231,8 @@ def _product(program: Program, role: Role, product: Product, target: Target) -> 
         last = index.const + sum(factor * (role.parts - 1) for _, factor in index.terms)
         if any(name != "part" for name, _ in index.terms) or index.const < 0 or last + size > extent:
             yield f"{role.name}: parts reach beyond the {extent} {what} of a slot"
-        unit = FLOAT_STEP if what == "columns" and instruction.name in GROUPS else instruction.m
+        across = what == "columns" and instruction.name in GROUPS
+        unit = FLOAT_STEP if across else instruction.m if instruction.m % PATTERN_ROWS == 0 else PATTERN_ROWS
         if any(n % unit for n in (index.const, *(factor for _, factor in index.terms))):
             yield f"{role.name}: parts begin inside an instruction's {what}"
 

@@ -140,9 +140,24 @@ def test_zig_zag_shares_an_operand() -> None:
     assert sum(not shared(a, b) for a, b in pairwise(plain)) > 5
 
 
-def test_rules_and_schemes_agree_about_f32() -> None:
+@pytest.mark.parametrize("dtype", DType)
+def test_rules_and_schemes_agree(dtype: DType) -> None:
     """What the ranking takes for possible has a row of the table, whatever the operands' layouts."""
-    for rows, columns, sums in itertools.product((32, 64, 96, 128, 192, 256), (16, 32, 48, 64, 96, 128, 256), (1, 2)):
-        fits = bool(rules.fits(rows, columns, 64, sums, rules.FLOAT))
-        for majors in itertools.product("km", repeat=2):
-            assert (scheme(DType.F32, Asked(rows, columns, 64, sums, majors), "f32") is not None) == fits
+    for rows, columns, sums in itertools.product((32, 63, 64, 65, 96, 128, 135, 136, 192, 256), (16, 32, 48, 64, 96, 128, 256), (1, 2)):
+        fits = bool(rules.fits(rows, columns, 64, sums, dtype.size))
+        for left, right in itertools.product("km" if rows % 64 == 0 else "k", "km"):
+            assert (scheme(Asked(rows, columns, 64, sums, (left, right), dtype), "f32") is not None) == fits
+
+
+def test_doubles_that_lanes_read_together_lie_in_different_banks() -> None:
+    """Of 128 bytes that eight lanes read together, 16 bytes each, no two lie in one group of four banks."""
+    for name in ("mma_f64.m64n128k16.kk", "mma_f64.m64n128k16.km"):
+        for spread, along in ((ROWS[name].texel.left, "k"), (ROWS[name].texel.right, name[-1])):
+            assert spread is not None
+            for first in range(0, 32, 8):
+                chunks = set()
+                for lane in range(first, first + 8):
+                    i, j, k, _ = spread.point(0, lane, 0)
+                    row, column = (i + j, k) if along == "k" else (k, i + j)
+                    chunks.add((column // 2 ^ row) % 8)
+                assert len(chunks) == 8, (name, along)

@@ -177,5 +177,5 @@ def test_the_device_library_has_every_instruction_tile(edition: str) -> None:
 
 def test_instruction_tiles_fill_the_registers_of_their_warps() -> None:
     for tile in INSTRUCTIONS.values():
-        assert tile.unit is Unit.PLAIN or tile.registers * 32 * tile.warps == tile.m * tile.n
+        assert tile.unit is Unit.PLAIN or tile.registers * 128 * tile.warps == tile.m * tile.n * tile.sums.size
         assert 0 < tile.cycles <= tile.latency

@@ -26,6 +26,10 @@ from mirage_nb.targets import Target
 from mirage_nb.tile import rules
 
 
+WIDTHS = {True: (rules.FLOAT, rules.DOUBLE), False: (2,)}
+"""Whether all inputs are f32 or wider -> bytes of the widest."""
+
+
 @dataclass(frozen=True, slots=True)
 class Specialised:
     """A kernel emitted so, one number for each choice of sizes.
@@ -79,9 +83,11 @@ def products_of(kernel: KernelStructure) -> tuple[tuple[int, ...], tuple[int, ..
 def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
     """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
     found = products_of(tiles.kernel)
-    if found is None or target.capability != rules.CAPABILITY or tiles.width != (rules.FLOAT if tiles.floats else 2):
+    if found is None or target.capability != rules.CAPABILITY or tiles.width not in WIDTHS[tiles.floats]:
         return None
     products, sums = found
+    if tiles.width == rules.DOUBLE and any(s.stage != BODY and s.operator.kind in ELEMENTWISE for s in tiles.steps):
+        return None  # elementwise functions are those of f32
     if any(tiles.made.wide[read] for index in products for read in tiles.steps[index].reads):
         return None
     able = np.ones(tiles.shape, bool)
@@ -96,6 +102,7 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
         for read in tiles.steps[index].reads:
             step = tiles.steps[read]
             lines = tiles.elements[read] / (depth / tiles.sizes.loop)
+            lines = np.ceil(lines / rules.PATTERN_ROWS) * rules.PATTERN_ROWS
             streamed[step.source, step.type] = lines * rules.step(tiles.width) * tiles.width
     able &= rules.fits(rows, columns, depth, len(sums), tiles.width)
     able &= depth == rules.step(tiles.width) * tiles.sizes.loop  # stages are alike: one loop says it all
@@ -116,11 +123,11 @@ def _timed(
     points, steps = tiles.sizes.total_blocks(), depth / each
     turns = np.ceil(points / target.multiprocessors)
     last = points - (turns - 1) * target.multiprocessors
-    work = 2.0 * rows * columns * each
+    work = 2.0 * (rows - rules.few(rows)) * columns * each
     kept = constants.sustained_share * target.tensor_rate * 1e6
     alone = constants.alone_share * target.tensor_rate * 1e6 / target.multiprocessors
-    if tiles.width == rules.FLOAT:
-        kept = rules.FLOAT_SHARE * target.vector_rate * 1e6
+    if tiles.width >= rules.FLOAT:
+        kept = rules.SHARES[tiles.width] * target.vector_rate * 1e6
         alone = kept / target.multiprocessors
     full = work / np.minimum(alone, kept / target.multiprocessors)
     rest = work / np.minimum(alone, kept / last)

@@ -11,17 +11,22 @@ constexpr MIRAGE_DEVICE int swizzle(int offset) {
   return Bytes == 0 ? offset : offset ^ (((offset >> 7) & (Bytes / 16 - 1)) << 4);
 }
 
-// Floats in panels of 128 bytes: element (row, column) of a tile of `Rows` rows lies at panel_start + panel_step, where
+// Elements in panels of 128 bytes: (row, column) of a tile of `Rows` rows lies at panel_start + panel_step, where
 // row and column are sums of a part that only the thread decides and a part that only the loops decide, of different
 // bits. `mixed` is panel_mixed of the thread's part: what it adds to the swizzle.
-template <int Rows>
+template <int Rows, class T = float>
 constexpr MIRAGE_DEVICE int panel_start(int row, int column) {
-  return (column / 32 * Rows + row) * 32 + column % 4;
+  constexpr int chunk = 16 / int(sizeof(T)), line = 8 * chunk;
+  return (column / line * Rows + row) * line + column % chunk;
 }
-constexpr MIRAGE_DEVICE int panel_mixed(int row, int column) { return (column / 4 ^ row) & 7; }
-template <int Rows>
+template <class T = float>
+constexpr MIRAGE_DEVICE int panel_mixed(int row, int column) {
+  return (column / (16 / int(sizeof(T))) ^ row) & 7;
+}
+template <int Rows, class T = float>
 constexpr MIRAGE_DEVICE int panel_step(int mixed, int row, int column) {
-  return (column / 32 * Rows + row) * 32 + (mixed ^ ((column / 4 ^ row) & 7)) * 4 + column % 4;
+  constexpr int chunk = 16 / int(sizeof(T)), line = 8 * chunk;
+  return (column / line * Rows + row) * line + (mixed ^ ((column / chunk ^ row) & 7)) * chunk + column % chunk;
 }
 
 }  // namespace mirage

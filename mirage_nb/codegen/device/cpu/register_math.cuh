@@ -15,6 +15,7 @@ MIRAGE_DEVICE float fast_divide(float a, float b) { return a / b; }
 MIRAGE_DEVICE float maximum(float a, float b) { return a != a || a > b ? a : b; }
 MIRAGE_DEVICE float minimum(float a, float b) { return a != a || a < b ? a : b; }
 MIRAGE_DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+MIRAGE_DEVICE double fused_multiply_add(double a, double b, double c) { return __builtin_fma(a, b, c); }
 MIRAGE_DEVICE float erf_value(float x) { return __builtin_erff(x); }
 MIRAGE_DEVICE float power(float x, float y) { return __builtin_powf(x, y); }
 MIRAGE_DEVICE float natural_log(float x) { return __builtin_logf(x); }

@@ -47,6 +47,7 @@ MIRAGE_DEVICE float minimum(float a, float b) {
   return r;
 }
 MIRAGE_DEVICE float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+MIRAGE_DEVICE double fused_multiply_add(double a, double b, double c) { return fma(a, b, c); }
 MIRAGE_DEVICE float erf_value(float x) { return erff(x); }
 MIRAGE_DEVICE float power(float x, float y) { return powf(x, y); }
 MIRAGE_DEVICE float natural_log(float x) { return logf(x); }

@@ -39,6 +39,7 @@ enum class Collective : uint8_t {
   MmaF16,
   MmaBf16,
   MmaTf32,
+  MmaF64,
   Ldmatrix,
   LdmatrixTrans,
   Wgmma,

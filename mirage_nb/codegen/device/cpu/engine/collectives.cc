@@ -104,6 +104,24 @@ void mma_tf32(Warp& warp) {
   }
 }
 
+void mma_f64(Warp& warp) {
+  require_full(warp);
+  double a[16][16], b[16][8], d[16][8] = {};
+  for (int l = 0; l < LANES; l++) {
+    const Operands& operands = warp.lanes[l].operands;
+    const auto left = static_cast<const double*>(operands.a), right = static_cast<const double*>(operands.b);
+    for (int i = 0; i < 8; i++) a[mma_a_row(l, i)][mma_f32_a_k(l, i)] = left[i];
+    for (int i = 0; i < 4; i++) b[mma_f32_b_k(l, i)][mma_b_column(l)] = right[i];
+  }
+  for (int m = 0; m < 16; m++)
+    for (int k = 0; k < 16; k++)
+      for (int n = 0; n < 8; n++) d[m][n] += a[m][k] * b[k][n];
+  for (int l = 0; l < LANES; l++) {
+    auto out = static_cast<double*>(warp.lanes[l].operands.out);
+    for (int i = 0; i < 4; i++) out[i] += d[mma_d_row(l, i)][mma_d_column(l, i)];
+  }
+}
+
 void ldmatrix(Warp& warp, bool trans) {
   require_full(warp);
   const int count = warp.lanes[0].operands.n;
@@ -278,6 +296,7 @@ void run_collective(Warp& warp) {
     case Collective::MmaF16: return mma<f16>(warp);
     case Collective::MmaBf16: return mma<bf16>(warp);
     case Collective::MmaTf32: return mma_tf32(warp);
+    case Collective::MmaF64: return mma_f64(warp);
     case Collective::Ldmatrix: return ldmatrix(warp, false);
     case Collective::LdmatrixTrans: return ldmatrix(warp, true);
     case Collective::Wgmma: return start_product(warp);
