@@ -1,9 +1,10 @@
 """`bench mosaic`: products by one kind of instruction, by several side by side, and by the library, in one race.
 
 For every shape: each of our ways is compiled, run and compared with float64 first; then the best by one kind, the best
-by two kinds and the library are timed in turns. A line says the three times, the ratio of the library to our best, how
-far each is off float64, what mixing gains or loses, and whether the planner's first choice was the faster one.
-`--covers N` checks N random exact covers instead, on any machine.
+by two kinds (columns shared out between tensor and plain cores, or a few rows beyond a tile on plain cores) and the
+library are timed in turns. A line says the times, the ratio of the library to our best, what the second kind and the
+zig-zag order of instructions gain or lose, how far library and ours are off float64, and the planner's choice beside
+the fastest. `--covers N` checks N random exact covers instead, on any machine.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from mirage_nb.bench.machine import machine, openable
-from mirage_nb.bench.mosaic_shapes import QUICK, SHAPES, Shape, Way, product_graph, ways
+from mirage_nb.bench.mosaic_shapes import LINE_BY_LINE, QUICK, SHAPES, Shape, Way, in_lines, product_graph, ways
+from mirage_nb.bench.share import share_of
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError, MissingPartError, OptionError
 from mirage_nb.runtime.compile import compile_cubin
@@ -43,7 +46,8 @@ def add_mosaic(kinds: Any) -> None:
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     parser.add_argument("--precisions", default="", help="of f32, 3xtf32, tf32, f16, f64, separated by commas")
     parser.add_argument("--covers", type=int, default=0, metavar="N", help="check N random covers; needs no GPU")
-    parser.add_argument("--record", metavar="FILE", help="write the measurements as JSON")
+    parser.add_argument("--share", default="0/1", metavar="I/N", help="only every N-th shape, from the I-th on")
+    parser.add_argument("--record", metavar="FILE", help="write the measurements as JSON, again after every shape")
     parser.set_defaults(run=_mosaic)
 
 
@@ -56,7 +60,7 @@ def _mosaic(options: argparse.Namespace) -> int:
     if unknown := set(wanted) - set(LIMITS):
         raise OptionError(f"unknown precision {unknown.pop()!r}", hint=f"one of {', '.join(LIMITS)}")
     shapes = [s for s in SHAPES if (not options.quick or s.name in QUICK) and (not wanted or s.precision in wanted)]
-    return run_mosaic(shapes, options.record)
+    return run_mosaic(share_of(shapes, options.share), options.record)
 
 
 def check_covers(count: int) -> int:
@@ -138,21 +142,21 @@ def measure(shape: Shape, gpu: Gpu, torch: Any) -> Row:
     target = gpu.target()
     assert target is not None
     product = _Product.drawn(shape, torch)
-    planned = ways(shape, target)
-    single = [way for way in planned if not way.mixed][:2]
-    mixed = [way for way in planned if way.mixed][:2]
+    planned, lines = ways(shape, target), in_lines(shape, target)
+    few = [way for way in planned if way.few][:2]
+    mixed = [way for way in planned if way.mixed and not way.few][:1] + few
+    single = [way for way in planned if not way.mixed][: 3 if few else 2]
     row: Row = {
         "shape": shape.name, "precision": shape.precision, "extents": [shape.batch, shape.m, shape.n, shape.k],
-        "operations": shape.operations, "planner": planned[0].what if planned else None, "off": {}, "us": {},
-        "refused": {},
+        "operations": shape.operations, "planner": planned[0].name if planned else None, "off": {}, "us": {},
+        "expected": {way.name: way.expected_us for way in planned}, "lines": lines and lines.name, "refused": {},
     }  # fmt: skip
     contestants = []
-    for way in (*single, *mixed):
-        name = f"{way.what} {way.rows}x{way.columns}"
+    for way in dict.fromkeys((*single, *mixed, *([lines, lines_beside(planned, lines)] if lines else []))):
         try:
-            contestants.append(_ours(name, way, product, gpu, row))
+            contestants.append(_ours(way.name, way, product, gpu, row))
         except MirageError as error:
-            row["refused"][name] = error.message
+            row["refused"][way.name] = error.message
     torch.backends.cuda.matmul.allow_tf32 = shape.precision == "tf32"
     out = torch.empty_like(torch.matmul(product.left, product.right))
     row["off"][LIBRARY] = product.off(torch.matmul(product.left, product.right))
@@ -194,16 +198,28 @@ def _ours(name: str, way: Way, product: _Product, gpu: Gpu, row: Row) -> Contest
     return Contestant(name, calls)
 
 
+def lines_beside(planned: Sequence[Way], lines: Way) -> Way:
+    """The way that differs from `lines` in the order of its instructions alone."""
+    return next(way for way in planned if way.name == lines.name.replace(LINE_BY_LINE, ""))
+
+
 HEAD = (
     f"{'shape':20} {'precision':9} {'library us':>10} {'one kind us':>11} {'two kinds us':>12} {'ratio':>6} "
-    f"{'mixing':>7} {'off, library':>12} {'off, ours':>9}  best; planner"
+    f"{'mixing':>7} {'zig-zag':>7} {'off, library':>12} {'off, ours':>9}  best; planner"
 )
 
 
 def best_of(row: Row, *, mixed: bool) -> tuple[str, float] | None:
     """The fastest way of one kind, or of two."""
-    found = [(name, us) for name, us in row["us"].items() if name != LIBRARY and ("+" in name) == mixed]
-    return min(found, key=lambda pair: pair[1]) if found else None
+    ours = [(name, us) for name, us in row["us"].items() if name not in (LIBRARY, row["lines"])]
+    return min((pair for pair in ours if ("+" in pair[0]) == mixed), key=lambda pair: pair[1], default=None)
+
+
+def zigzag_gain(row: Row) -> float | None:
+    """How many times faster the same kernel is with its instructions in zig-zag; None where that was not measured."""
+    lines = row["lines"]
+    same = lines and lines.replace(LINE_BY_LINE, "")
+    return row["us"][lines] / row["us"][same] if lines in row["us"] and same in row["us"] else None
 
 
 def line(row: Row) -> str:
@@ -222,7 +238,7 @@ def line(row: Row) -> str:
     return (
         f"{row['shape']:20} {row['precision']:9} {number(library):>10} {number(one and one[1]):>11} "
         f"{number(two and two[1]):>12} {number(ratio, '.2f'):>6} {number(mixing, '.2f'):>7} "
-        f"{row['off'].get(LIBRARY, 0):>12.1e} {off:>9}  {said}{refused}"
+        f"{number(zigzag_gain(row), '.2f'):>7} {row['off'].get(LIBRARY, 0):>12.1e} {off:>9}  {said}{refused}"
     )
 
 
@@ -237,4 +253,9 @@ def chose_right(row: Row) -> bool | None:
 def summary(rows: Sequence[Row]) -> str:
     """What all rows say together."""
     chosen = [right for row in rows if (right := chose_right(row)) is not None]
-    return f"the planner chose the faster of one and two kinds on {sum(chosen)} of {len(chosen)} shapes"
+    first = [row for row in rows if row["us"] and row["planner"] in row["us"]]
+    cost = [row["us"][row["planner"]] / min(us for name, us in row["us"].items() if name != LIBRARY) for row in first]
+    return (
+        f"the planner chose the faster of one and two kinds on {sum(chosen)} of {len(chosen)} shapes; what it chose "
+        f"took {statistics.geometric_mean(cost or [1.0]):.3f} times the fastest, at most {max(cost, default=1.0):.2f}"
+    )

@@ -24,12 +24,12 @@ from mirage_nb.ir import (
 from mirage_nb.optimize import Options, default_options
 from mirage_nb.targets import Target
 from mirage_nb.tile import rules
-from mirage_nb.tile.schemes import BESIDE, MULTIPLIES, SIDE_BY_SIDE, Asked, shares
+from mirage_nb.tile.schemes import Asked, Scheme, cycles, scheme
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """left [batch, m, k] @ right [batch, k, n]. precision: f16, tf32, 3xtf32 or f32; f64 is the library's alone."""
+    """left [batch, m, k] @ right [batch, k, n]. precision: f16, tf32, 3xtf32, f32 or f64."""
 
     name: str
     batch: int
@@ -61,18 +61,38 @@ LAYERS: dict[str, tuple[int, int, int, int]] = {
     "Phi-3 values": (32, 1024, 96, 1024),
 }
 """batch, m, n, k of a product of every kind of layer."""
-SHAPES: tuple[Shape, ...] = tuple(
-    Shape(name, *layer, precision)
-    for precision, names in (
-        ("3xtf32", tuple(LAYERS)),
-        ("f32", ("LLaMA-3-8B q", "LLaMA-3-8B kv", "Phi-3 down", "LLaMA-3-8B scores")),
-        ("tf32", ("LLaMA-3-8B q", "LLaMA-3-8B up", "LLaMA-2-13B qkv", "Phi-3 qkv", "LLaMA-3-8B scores")),
-        ("f16", ("LLaMA-3-8B q", "LLaMA-3-8B up", "Phi-3 qkv", "Phi-3 down")),
-        ("f64", ("LLaMA-3-8B kv", "Phi-3 down")),
-    )
-    for name in names
-    for layer in (LAYERS[name],)
+ODD: dict[str, tuple[int, int, int, str]] = {
+    "65 up": (65, 14336, 4096, "3xtf32"),
+    "129 up": (129, 14336, 4096, "3xtf32"),
+    "67 wide": (67, 28672, 2048, "3xtf32"),
+    "129 up, f32": (129, 14336, 4096, "f32"),
+    "133 qkv, f32": (133, 15360, 5120, "f32"),
+    "257 fc, f32": (257, 8192, 2048, "f32"),
+    "129 up, tf32": (129, 14336, 4096, "tf32"),
+    "257 fc, tf32": (257, 8192, 2048, "tf32"),
+    "129 up, f16": (129, 14336, 4096, "f16"),
+    "65 wide, f16": (65, 28672, 8192, "f16"),
+    "257 fc, f16": (257, 8192, 8192, "f16"),
+    "131 qkv, f16": (131, 15360, 5120, "f16"),
+}
+"""m, n, k and precision of products with 1 to 7 rows more than tiles have."""
+SHAPES: tuple[Shape, ...] = (
+    *(
+        Shape(name, *layer, precision)
+        for precision, names in (
+            ("3xtf32", tuple(LAYERS)),
+            ("f32", ("LLaMA-3-8B q", "LLaMA-3-8B kv", "Phi-3 down", "LLaMA-3-8B scores")),
+            ("tf32", ("LLaMA-3-8B q", "LLaMA-3-8B up", "LLaMA-2-13B qkv", "Phi-3 qkv", "LLaMA-3-8B scores")),
+            ("f16", ("LLaMA-3-8B q", "LLaMA-3-8B up", "Phi-3 qkv", "Phi-3 down")),
+            ("f64", ("LLaMA-3-8B q", "LLaMA-3-8B kv", "Phi-3 down", "LLaMA-3-8B scores")),
+        )
+        for name in names
+        for layer in (LAYERS[name],)
+    ),
+    *(Shape(name, 1, m, n, k, precision) for name, (m, n, k, precision) in ODD.items()),
 )
+FEW = "+few"
+"""Behind the name of what multiplies: plain cores take a few rows."""
 QUICK = ("LLaMA-3-8B q", "LLaMA-3-8B kv", "LLaMA-3-8B scores")
 
 
@@ -92,52 +112,87 @@ class Way:
         """Whether two kinds of instructions share the tile."""
         return "+" in self.what
 
+    @property
+    def few(self) -> bool:
+        """Whether plain cores take a few rows beyond those of the tile."""
+        return self.what.endswith(FEW)
+
+    @property
+    def name(self) -> str:
+        """What it is called in the table."""
+        return f"{self.what} {self.rows}x{self.columns}"
+
 
 TILES: dict[str, tuple[tuple[str, int, int], ...]] = {
-    "f32": (("fma", 128, 128), ("fma", 256, 128), ("fma", 128, 64)),
-    "3xtf32": (("wgmma_3xtf32", 128, 128), ("wgmma_3xtf32", 128, 64), ("mma_3xtf32", 128, 128)),
-    "tf32": (("wgmma_tf32", 256, 128), ("wgmma_tf32", 128, 128), ("mma_tf32", 256, 128)),
-    "f16": (("wgmma", 128, 256), ("wgmma", 256, 128), ("wgmma", 128, 128)),
-}
+    "f32": (("fma", 128, 128), ("fma", 256, 128), ("fma", 128, 64), ("fma", 64, 128)),
+    "3xtf32": (
+        ("wgmma_3xtf32", 128, 128), ("wgmma_3xtf32", 128, 64), ("wgmma_3xtf32", 64, 128), ("mma_3xtf32", 128, 128),
+    ),
+    "tf32": (("wgmma_tf32", 256, 128), ("wgmma_tf32", 128, 128), ("wgmma_tf32", 64, 128), ("mma_tf32", 256, 128)),
+    "f16": (("wgmma", 128, 256), ("wgmma", 256, 128), ("wgmma", 128, 128), ("wgmma", 64, 256)),
+    "f64": (("mma_f64", 128, 128), ("mma_f64", 128, 64), ("mma_f64", 64, 128), ("fma_f64", 128, 64)),
+}  # fmt: skip
 """What multiplies, and in what tiles, where one kind does."""
 MIXED: dict[str, tuple[tuple[str, int, int], ...]] = {
     "3xtf32": (("wgmma_3xtf32:64+fma:32", 128, 96), ("mma_3xtf32:64+fma:32", 128, 96)),
     "tf32": (("wgmma_tf32:64+fma:32", 128, 96),),
+    "f64": (("mma_f64:64+fma_f64:32", 128, 96),),
 }
-"""The same where two kinds do; of f16 and f64 no second unit comes near the first."""
-WGMMA_MULTIPLIES = 1448.0
-"""Of a multiprocessor in a cycle, f16, measured; beside the rates in `tile.schemes`."""
+"""The same where two kinds do, each some of the columns; of f16 no second unit comes near the first."""
+BESIDE_FEW: dict[str, tuple[tuple[str, int, int], ...]] = {
+    "f32": (("fma", 128, 128), ("fma", 64, 128)),
+    "3xtf32": (("wgmma_3xtf32", 64, 128),),
+    "tf32": (("wgmma_tf32", 128, 128), ("wgmma_tf32", 64, 128)),
+    "f16": (("wgmma", 128, 128), ("wgmma", 64, 256)),
+}
+"""The same where plain cores take 1 to 7 rows beyond so many."""
+LINE_BY_LINE = "_lines"
+LINES = {"f32": (f"fma{LINE_BY_LINE}", 128, 128), "f64": (f"mma_f64{LINE_BY_LINE}", 128, 128)}
+"""The first tile of a precision, its instances line by line instead of in zig-zag."""
 CLOCK = 1755.0
 """Cycles of a microsecond."""
 
 
 def ways(shape: Shape, target: Target) -> list[Way]:
     """All ways, the fastest expected first."""
-    found = []
-    for what, rows, columns in (*TILES.get(shape.precision, ()), *MIXED.get(shape.precision, ())):
-        step = rules.STEP if shape.dtype is DType.F16 else rules.FLOAT_STEP
-        options = replace(default_options(target), precision="f32" if what == "wgmma" else what)
-        expected = _expected(shape, what, rows, columns, target)
-        if expected is not None and shape.k % step == 0:
-            found.append(Way(what, rows, columns, options, step, expected))
-    return sorted(found, key=lambda way: way.expected_us)
+    candidates = [(what, what, rows, columns) for what, rows, columns in TILES[shape.precision]]
+    candidates += [(what, what, rows, columns) for what, rows, columns in MIXED.get(shape.precision, ())]
+    for what, rows, columns in BESIDE_FEW.get(shape.precision, ()):
+        height = math.ceil(shape.m / max(1, shape.m // rows))
+        if rules.few(height) and height - rules.few(height) == rows:
+            candidates.append((what, what + FEW, height, columns))
+    found = [_way(shape, target, *candidate) for candidate in candidates]
+    return sorted((way for way in found if way is not None), key=lambda way: way.expected_us)
 
 
-def _expected(shape: Shape, what: str, rows: int, columns: int, target: Target) -> float | None:
-    """Turns of the multiprocessors, each as long as its units take, side by side where there are two."""
-    if "+" in what:
-        asked = Asked(rows, columns, shape.k, 1, ("k", "m"))
-        first, _, second = what.partition("+")
-        widths = shares(asked, first, second)
-    else:
-        widths = {what: columns}
-    if widths is None:
+def in_lines(shape: Shape, target: Target) -> Way | None:
+    """The first tile of a shape's precision, line by line; None where zig-zag is the only order, or tiles are not
+    full."""
+    what, rows, columns = LINES.get(shape.precision, ("", 1, 1))
+    if not what or shape.m % rows:
         return None
-    rates = {**(BESIDE if "+" in what else MULTIPLIES), "wgmma": WGMMA_MULTIPLIES}
-    times = [rows * n * shape.k / rates[kind] for kind, n in widths.items()]
-    together = max(times) + (SIDE_BY_SIDE.lost * min(times) if len(times) > 1 else 0.0)
-    turns = math.ceil(shape.batch * math.ceil(shape.m / rows) * math.ceil(shape.n / columns) / target.multiprocessors)
-    return turns * together / CLOCK
+    return _way(shape, target, what, what, rows, columns)
+
+
+def _way(shape: Shape, target: Target, precision: str, name: str, rows: int, columns: int) -> Way | None:
+    """One of them; None where no scheme is there. precision: as it is asked for."""
+    asked = Asked(rows, columns, shape.k, 1, ("k", "m"), shape.dtype)
+    precision = "f32" if precision == "wgmma" else precision
+    made = scheme(asked, precision) if shape.k % asked.step == 0 else None
+    if made is None:
+        return None
+    options = replace(default_options(target), precision=precision)
+    return Way(name, rows, columns, options, asked.step, expected_us(shape, asked, made, target))
+
+
+def expected_us(shape: Shape, asked: Asked, made: Scheme, target: Target) -> float:
+    """Turns of the multiprocessors, each as long as its units take, side by side where there are two; at least as long
+    as the operands take from memory."""
+    turns = math.ceil(
+        shape.batch * math.ceil(shape.m / asked.rows) * math.ceil(shape.n / asked.columns) / target.multiprocessors
+    )
+    moved = shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n) * shape.dtype.size
+    return max(turns * cycles(made, shape.k) / CLOCK, moved / (target.device_bandwidth * 1e3))
 
 
 def product_graph(shape: Shape, way: Way) -> KernelGraph:

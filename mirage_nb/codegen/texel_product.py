@@ -200,19 +200,19 @@ class TexelProduct:
             out.line(f"{name}{REST}{place} = {value} - to_tf32({value});")
 
     def _instances(self, target: str) -> None:
-        """Zig-zag over k, rows, columns."""
-        out, texel = self.out, self.texel
+        """Over k, rows, columns; in zig-zag, or line by line."""
+        out, texel, zigzag = self.out, self.texel, self.row.zigzag
         counts = dict.fromkeys("kij", 1)
         for axis, count in texel.repeats:
             counts[axis] *= count
         with out.unrolled("k", counts["k"]) as k, out.unrolled("turn", counts["i"]) as turn:
             i = turn
-            if counts["i"] > 1 and counts["k"] > 1:
+            if zigzag and counts["i"] > 1 and counts["k"] > 1:
                 out.line(f"const int i = {k} % 2 ? {counts['i'] - 1} - turn : turn;")
                 i = "i"
             with out.unrolled("back", counts["j"]) as back:
                 j = back
-                if counts["j"] > 1 and counts["i"] > 1:
+                if zigzag and counts["j"] > 1 and counts["i"] > 1:
                     out.line(f"const int j = turn % 2 ? {counts['j'] - 1} - back : back;")
                     j = "j"
                 at = {"k": k, "i": i, "j": j}

@@ -38,11 +38,12 @@ banks of swizzled lines. Others hold neighbours along the summed axis."""
 @dataclass(frozen=True, slots=True)
 class GroupKind:
     """A kind of derived row. instruction: the row of the table behind it, of wgmma one of several. few: for rows of an
-    odd extent's end, too."""
+    odd extent's end, too. zigzag: the order of instances (`InstructionTile`)."""
 
     instruction: str
     composition: str = ""
     few: bool = False
+    zigzag: bool = True
 
     @property
     def row(self) -> InstructionTile:
@@ -69,8 +70,10 @@ KINDS = {
     "fma": GroupKind("fma.m1n1k1.f32", few=True),
     "fma_f16": GroupKind("fma.m1n1k1.f16", few=True),
     "fma_bf16": GroupKind("fma.m1n1k1.bf16", few=True),
+    "fma_lines": GroupKind("fma.m1n1k1.f32", zigzag=False),
     "fma_f64": GroupKind("fma.m1n1k1.f64"),
     "mma_f64": GroupKind("mma.m16n8k16.f64"),
+    "mma_f64_lines": GroupKind("mma.m16n8k16.f64", zigzag=False),
     "mma_tf32": GroupKind("mma.m16n8k8.tf32", "tf32"),
     "mma_3xtf32": GroupKind("mma.m16n8k8.tf32", "3xtf32"),
     "wgmma_tf32": GroupKind("wgmma.m64n64k8.tf32", "tf32"),
@@ -149,7 +152,7 @@ def _row(name: str) -> InstructionTile | None:
     cycles = m * n * texel.k / (one.m * one.n * one.k) * one.cycles * (3 if kind.composition == "3xtf32" else 1)
     made = replace(
         one, name=name, m=m, n=n, k=texel.k, left=shared, right=shared, warps=GROUP, cycles=cycles, texel=texel,
-        composition=kind.composition,
+        composition=kind.composition, zigzag=kind.zigzag,
     )  # fmt: skip
     return made if made.registers <= MOST_SUMS else None
 

@@ -37,7 +37,8 @@ class InstructionTile:
     bytes. capabilities: the compute capabilities that have it, from the first to the last. cycles: of a
     multiprocessor's unit, from one to the next; latency: until a result can be used. function: of the device library.
     texel: where its registers lie in the computation space. composition: the name of what makes an f32 product of
-    several of it (`precision`), "" for what multiplies elements as they are.
+    several of it (`precision`), "" for what multiplies elements as they are. zigzag: whether a derived row issues its
+    instances so that each shares an operand with the one in front.
     """
 
     name: str
@@ -55,6 +56,7 @@ class InstructionTile:
     function: str
     texel: Texel
     composition: str = ""
+    zigzag: bool = True
 
     @property
     def sums(self) -> DType:

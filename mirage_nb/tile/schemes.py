@@ -8,12 +8,13 @@ columns of its own. Of a tile of a few rows more than a team takes, plain cores 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mirage_nb.ir import DType
 from mirage_nb.tile import rules
-from mirage_nb.tile.groups import KINDS, ROWS, group_name
-from mirage_nb.tile.instructions import INSTRUCTIONS, Unit, wgmma
+from mirage_nb.tile.groups import KINDS, ROWS, VECTOR_BYTES, group_name
+from mirage_nb.tile.instructions import INSTRUCTIONS, PLAIN_MULTIPLIES, Unit, wgmma
 from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import GROUP, LANES
 from mirage_nb.tile.tessellation import Kind, SideBySide, tessellate
@@ -26,8 +27,8 @@ EXACT_KINDS = {DType.F32: ("fma",), DType.F64: ("mma_f64",)}
 PLAIN_KINDS = {DType.F16: "fma_f16", DType.BF16: "fma_bf16", DType.F32: "fma", DType.F64: "fma_f64"}
 """The kind of the plain cores."""
 MULTIPLIES = {
-    "fma": 99.7, "mma_tf32": 350.0, "mma_3xtf32": 155.0, "wgmma_tf32": 682.0, "wgmma_3xtf32": 206.0, "mma_f64": 128.0,
-    "fma_f64": 64.0,
+    "fma": 99.7, "fma_lines": 99.7, "mma_tf32": 350.0, "mma_3xtf32": 155.0, "wgmma_tf32": 682.0, "wgmma_3xtf32": 206.0,
+    "mma_f64": 128.0, "mma_f64_lines": 128.0, "fma_f64": 64.0, "wgmma": 1448.0,
 }  # fmt: skip
 """Multiply-adds of a multiprocessor in a cycle of 1755 MHz, as kernels of one kind reach them on one H200 with products
 of 4096 cubed; of f64, by the data sheet."""
@@ -35,6 +36,10 @@ BESIDE = {**MULTIPLIES, "fma": 48.0, "fma_f64": 24.0}
 """The same where two kinds share a block: the plain cores have one group of warps there, which hides few latencies."""
 SIDE_BY_SIDE = SideBySide()
 """What is lost where both units of a multiprocessor work: next to nothing, beside that."""
+ONE_GROUP = 0.75
+"""Of these rates, what a block with one group of warps that multiply reaches."""
+FEW_ISSUED = 0.4
+"""Of the instructions that lanes could issue, those that one group of warps issues for a few rows."""
 MATH, LOAD, REST = "math", "load", "rest"
 REGISTERS, REGISTER_UNIT, LEAST_REGISTERS, MOST_REGISTERS = 65536, 8, 24, 240
 ADDRESSES = 36
@@ -200,3 +205,23 @@ def needed(name: str, sums: int, rows: int) -> int:
         steps = rules.FLOAT_STEP // row.k if row.texel.left is None else 1
         count += sum(held) * pieces * steps * (row.sums.size // DType.F32.size)
     return -(-count // REGISTER_UNIT) * REGISTER_UNIT
+
+
+def cycles(made: Scheme, depth: int) -> float:
+    """Of a multiprocessor for one tile of a scheme, as kernels of its kinds were measured: those of its units, side by
+    side."""
+    rates = MULTIPLIES if len(made.math) == 1 or made.math[-1].name == REST else BESIDE
+    units = sorted(_cycles(role, rates) * depth for role in made.math)
+    return units[-1] + SIDE_BY_SIDE.lost * sum(units[:-1])
+
+
+def _cycles(role: MathRole, rates: Mapping[str, float]) -> float:
+    """The same of a role, for one summed element."""
+    kind = role.instruction.partition(".")[0]
+    if role.name != REST:
+        rate = rates[kind] * (ONE_GROUP if role.name == MATH and role.parts == 1 else 1.0)
+        return role.parts * role.rows * role.columns / rate
+    row = ROWS[role.instruction]
+    converted = (role.rows + 1) * (row.dtype.size < row.sums.size)
+    issued = 1 + role.rows + converted + role.rows * row.dtype.size / VECTOR_BYTES
+    return role.columns * issued / (PLAIN_MULTIPLIES * FEW_ISSUED)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mirage_nb.__main__ import main
-from mirage_nb.bench.mosaic import LIBRARY, Row, chose_right, line, summary
-from mirage_nb.bench.mosaic_shapes import SHAPES, product_graph, ways
+from mirage_nb.bench.mosaic import LIBRARY, Row, chose_right, line, lines_beside, summary, zigzag_gain
+from mirage_nb.bench.mosaic_shapes import ODD, SHAPES, in_lines, product_graph, ways
 from mirage_nb.optimize import plan
 from mirage_nb.targets import TARGETS
 
@@ -25,9 +25,24 @@ def test_every_way_is_planned(shape: object) -> None:
         assert len(block.program.roles) == (3 if way.mixed else 2)
 
 
+def test_the_planner_knows_odd_extents() -> None:
+    """Plain cores beside tensor cores for ten products with a few rows more than tiles have; otherwise one kind."""
+    odd = [s for s in SHAPES if s.name in ODD]
+    assert len(odd) >= 10 and all(1 <= s.m % 64 <= 7 for s in odd)
+    for shape in odd:
+        assert any(way.few for way in ways(shape, H200)), shape
+
+
+def test_zig_zag_is_compared_with_the_same_tile() -> None:
+    for shape in SHAPES:
+        lines = in_lines(shape, H200)
+        assert lines is None or lines_beside(ways(shape, H200), lines).expected_us == lines.expected_us
+
+
 def row(us: dict[str, float], planner: str) -> Row:
     off = dict.fromkeys(us, 1e-6)
-    return {"shape": "a", "precision": "3xtf32", "planner": planner, "us": us, "off": off, "refused": {"c": "wrong"}}
+    return {"shape": "a", "precision": "3xtf32", "planner": planner, "us": us, "off": off, "lines": "a_lines 1x1",
+            "refused": {"c": "wrong"}}  # fmt: skip
 
 
 def test_lines() -> None:
@@ -35,7 +50,10 @@ def test_lines() -> None:
     assert "1.50" in line(won) and "0.80" in line(won) and "c refused: wrong" in line(won)
     assert chose_right(won) and not chose_right(row(won["us"], "a+b"))
     assert chose_right(row({LIBRARY: 1.0, "a": 1.0}, "a")) is None
-    assert summary([won, row(won["us"], "a+b")]).endswith("1 of 2 shapes")
+    assert "1 of 2 shapes" in summary([won, row(won["us"], "a+b")])
+    assert summary([row({LIBRARY: 30.0, "a": 20.0, "b": 10.0}, "a")]).endswith("2.000 times the fastest, at most 2.00")
+    turned = row({"a 1x1": 10.0, "a_lines 1x1": 12.0}, "a")
+    assert zigzag_gain(turned) == 1.2 and zigzag_gain(won) is None and "1.20" in line(turned)
     assert "the library alone" in line(row({LIBRARY: 30.0}, "a"))
 
 

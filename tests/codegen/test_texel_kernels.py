@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from mirage_nb.codegen import emit
+from mirage_nb.errors import EmitError
 from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
 from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.optimize import default_options, plan
 from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.tile.program import Program
 from mirage_nb.tile.run import run as run_program
 from mirage_nb.tile.schemes import Asked, shares
 from mirage_nb.tile.text import parse_program, print_program
@@ -19,8 +21,10 @@ from mirage_nb.tile.validate import validate
 from tests.codegen.mugraphs import linear
 from tests.codegen.running import WAYS, draw, errors, run
 from tests.codegen.test_specialised import FEW, H200
+from tests.mugraphs import Block, one_kernel, tensor
 
-OFF = {"f32": 2e-7, "tf32": 6e-4, "wgmma_tf32": 6e-4, "mma_tf32": 3.5e-4, "wgmma_3xtf32": 4e-7, "mma_3xtf32": 4e-7}
+OFF = {"f32": 2e-7, "tf32": 6e-4, "wgmma_tf32": 6e-4, "mma_tf32": 3.5e-4, "3xtf32": 4e-7, "wgmma_3xtf32": 4e-7,
+       "mma_3xtf32": 4e-7}  # fmt: skip
 """Relative errors in the 2-norm over 72 summed elements."""
 
 
@@ -29,9 +33,20 @@ def f32(m: int, n: int, rows: int, columns: int, left: str = "-", right: str = "
     return linear(m, 72, n, rows, columns, dtype=DType.F32, step=32, turned=turned, **more)  # type: ignore[arg-type]
 
 
+def product(m: int, n: int, rows: int, columns: int, dtype: DType) -> KernelGraph:
+    """One product over two stages, nothing behind it."""
+    step = 128 // dtype.size
+    args = (tensor((m, 2 * step), dtype), tensor((2 * step, n), dtype))
+    b = Block(args, (-(-m // rows), -(-n // columns)), 2)
+    x = b.read(0, (0, None), 1, (rows, step))
+    w = b.read(1, (None, 1), 0, (step, columns))
+    b.save(b.accum(b.op(OpKind.MATMUL, x, w)), (0, 1), (m, n))
+    return one_kernel("X W", b)
+
+
 CASES: dict[str, tuple[KernelGraph, str]] = {
-    "exact, over both ends": (f32(200, 136, 128, 64, residual=True), "f32"),
-    "exact, both turned": (f32(64, 128, 64, 128, "t", "t"), "f32"),
+    "exact, over both ends": (f32(136, 40, 128, 32, residual=True), "f32"),
+    "exact, both turned": (f32(64, 64, 64, 64, "t", "t"), "f32"),
     "one, left turned": (f32(128, 32, 64, 32, "t"), "mma_tf32"),
     "three, right turned": (f32(64, 64, 64, 64, "-", "t"), "mma_3xtf32"),
     "warpgroups": (f32(200, 136, 128, 128, residual=True, activation=OpKind.SILU), "wgmma_3xtf32"),
@@ -75,6 +90,61 @@ def test_two_kinds_side_by_side(precision: str) -> None:
     for how in WAYS:
         for error in errors(graph, emitted, inputs, run(emitted, inputs, **how)):
             assert error < OFF[kinds[0].partition(":")[0]]
+
+
+DOUBLES = {
+    "tensor cores": (96, 80, 64, 64, "f32"),
+    "plain cores": (64, 32, 64, 32, "fma_f64"),
+    "both": (96, 192, 128, 96, "mma_f64:64+fma_f64:32"),
+}
+FEW_ROWS = {
+    "f16": (67, 72, 67, 128, DType.F16, "f32"),
+    "bf16": (65, 64, 65, 128, DType.BF16, "f32"),
+    "f32": (67, 64, 67, 128, DType.F32, "f32"),
+    "3xtf32": (68, 128, 68, 128, DType.F32, "3xtf32"),
+    "tf32": (131, 64, 66, 128, DType.F32, "tf32"),
+}
+"""m, n and the tile."""
+
+
+def ran(graph: KernelGraph, precision: str) -> tuple[Program, list[float]]:
+    """The tile program of a product, valid and right as such, and the errors of its kernel on the CPU edition."""
+    options = replace(default_options(H200), precision=precision)
+    block = plan(graph, FEW, options).kernels[0]
+    assert block is not None and block.program is not None
+    assert validate(block.program, H200) == ()
+    assert parse_program(print_program(block.program)) == block.program
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(t.shape) for t in block.block.args]
+    (expected,) = evaluate_block(block.block, arrays)
+    found = run_program(block.program, {f"x{i}": a for i, a in enumerate(arrays)}, FloatAlgebra(np.dtype(float)))["o0"]
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    emitted, inputs = emit(graph, FEW, options), draw(graph)
+    outputs = [run(emitted, inputs, checked=number == 0, **how) for number, how in enumerate(WAYS)]
+    return block.program, [error for output in outputs for error in errors(graph, emitted, inputs, output)]
+
+
+@pytest.mark.parametrize("name", DOUBLES)
+def test_doubles(name: str) -> None:
+    """f64 stays f64: by tensor cores, by plain ones, by both side by side."""
+    m, n, rows, columns, precision = DOUBLES[name]
+    program, off = ran(product(m, n, rows, columns, DType.F64), precision)
+    assert max(off) < 1e-15 and len(program.roles) == (3 if name == "both" else 2)
+
+
+def test_doubles_have_no_functions() -> None:
+    """The device library's functions are those of f32: with one behind it, an f64 product is no tile program."""
+    graph = linear(64, 32, 64, 64, 64, dtype=DType.F64, step=16)
+    with pytest.raises(EmitError, match="f64"):
+        emit(graph, FEW, default_options(H200))
+
+
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_a_few_rows_beyond_a_tile_are_multiplied_by_plain_cores(name: str) -> None:
+    m, n, rows, columns, dtype, precision = FEW_ROWS[name]
+    program, off = ran(product(m, n, rows, columns, dtype), precision)
+    limit = {DType.F16: 3e-4, DType.BF16: 3e-3}.get(dtype, OFF[precision])
+    assert max(off) < limit and [role.name for role in program.roles] == ["math", "rest", "load"]
 
 
 def test_one_kind_where_its_rate_says_so() -> None:

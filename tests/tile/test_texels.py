@@ -143,7 +143,8 @@ def test_zig_zag_shares_an_operand() -> None:
 @pytest.mark.parametrize("dtype", DType)
 def test_rules_and_schemes_agree(dtype: DType) -> None:
     """What the ranking takes for possible has a row of the table, whatever the operands' layouts."""
-    for rows, columns, sums in itertools.product((32, 63, 64, 65, 96, 128, 135, 136, 192, 256), (16, 32, 48, 64, 96, 128, 256), (1, 2)):
+    heights, widths = (32, 63, 64, 65, 96, 128, 135, 136, 192, 256), (16, 32, 48, 64, 96, 128, 256)
+    for rows, columns, sums in itertools.product(heights, widths, (1, 2)):
         fits = bool(rules.fits(rows, columns, 64, sums, dtype.size))
         for left, right in itertools.product("km" if rows % 64 == 0 else "k", "km"):
             assert (scheme(Asked(rows, columns, 64, sums, (left, right), dtype), "f32") is not None) == fits

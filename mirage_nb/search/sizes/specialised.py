@@ -25,7 +25,6 @@ from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 from mirage_nb.tile import rules
 
-
 WIDTHS = {True: (rules.FLOAT, rules.DOUBLE), False: (2,)}
 """Whether all inputs are f32 or wider -> bytes of the widest."""
 
