@@ -282,6 +282,12 @@ def _mma(kernel: str, k: int) -> Case:
     return Case(kernel, "functions.cu", kernel, (1, 1, 1), (32, 1, 1), 0, args)
 
 
+def _mma_f64() -> Case:
+    a, b, start = (x.astype(np.float64) for x in (_normal(16, 16), _normal(2, 16, 8)[1], _normal(3, 16, 8)[2]))
+    args = (In(a), In(b), Out(start + a @ b, 1e-13, 1e-13, start))
+    return Case("mma_f64", "mma_f64.cu", "multiply", (1, 1, 1), (32, 1, 1), 0, args)
+
+
 def _wgmma_tf32(columns: int) -> Case:
     """64 x 8 by 8 x columns for each of four steps of 8: right lies along k in shared memory."""
     a, b = _normal(64, 32), _normal(2, columns, 32)[1]
@@ -492,5 +498,6 @@ HOPPER: tuple[Case, ...] = (
     wgmma_case(256, "MN", "MN", element="bf16"), wgmma_case(80, "K", "K"), wgmma_case(192, "K", "MN", element="bf16"),
     wgmma_case(224, "K", "K"), wgmma_case(112, "MN", "K", element="bf16"), _roles(),
     _wgmma_tf32(32), _wgmma_tf32(64), _wgmma_tf32(128), wgmma_case(48, "K", "K", overwrites=True),
+    _mma_f64(),
 )  # fmt: skip
 """Kernels for sm_90a."""
