@@ -111,17 +111,7 @@ def _hard_floats() -> Array:
     """2048 floats: specials, ties, the edges of both 16-bit formats, random bits."""
     rng = _rng()
     special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 65504.0, 65519.9, 65520.0, -65520.0, 65536.0]
-    special += [
-        2.0**-14,
-        2.0**-14 - 2.0**-26,
-        2.0**-24,
-        2.0**-25,
-        1.5 * 2.0**-25,
-        3 * 2.0**-25,
-        2.0**-26,
-        1e-40,
-        3e38,
-    ]
+    special += [2.0**-14, 2.0**-14 - 2.0**-26, 2.0**-24, 2.0**-25, 1.5 * 2.0**-25, 3 * 2.0**-25, 2.0**-26, 1e-40, 3e38]
     special += [1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.3895314e38, 3.4e38]
     bits = rng.integers(0, 2**32, 512, dtype=np.uint32).view(np.float32)
     bits = np.where(np.isnan(bits), np.float32(7), bits)
