@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from mirage_nb.codegen import Emitted, emit
+from mirage_nb.codegen import Emitted, Options, emit
 from mirage_nb.errors import CompileError, MissingPartError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.graph import few
@@ -88,9 +88,9 @@ def compile_cubin(
     return Cubin(data, arch, log, usage, None if why else path, why)
 
 
-def emit_and_compile(graph: KernelGraph, target: Target) -> tuple[Emitted, Cubin]:
-    """A muGraph as it is emitted by default, and its cubin. Raises what `emit` and `compile_cubin` do."""
-    emitted = emit(graph, target)
+def emit_and_compile(graph: KernelGraph, target: Target, options: Options | None = None) -> tuple[Emitted, Cubin]:
+    """A muGraph as it is emitted so, or by default, and its cubin. Raises what `emit` and `compile_cubin` do."""
+    emitted = emit(graph, target, options)
     return emitted, compile_cubin(emitted.source, target.arch)
 
 

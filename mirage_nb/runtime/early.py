@@ -25,13 +25,16 @@ from mirage_nb.runtime.compile import Cubin, compile_cubin, emit_and_compile
 from mirage_nb.runtime.finalists import next_ones
 from mirage_nb.runtime.gpu import TURN, Gpu
 from mirage_nb.runtime.heats import SLOW
+from mirage_nb.runtime.remembered import Remembered, remembered
 from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names, run_once, warm
-from mirage_nb.runtime.winner import Winner
+from mirage_nb.runtime.winner import Winner, is_own
 from mirage_nb.runtime.without_gpu import is_generated
 from mirage_nb.search.session.crew import Stopped, internal_error
 from mirage_nb.search.session.progress import Candidate, State
+from mirage_nb.search.session.restored import verified_again
 from mirage_nb.settings import read_settings
 from mirage_nb.verify.float_gate import FloatReport
+from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes
@@ -51,6 +54,8 @@ so many with the best estimates."""
 RANDOM = "random"
 LARGE = 2**30
 """Bytes of what lies between operators, beyond which these are not worth a try one by one."""
+Making = Future[tuple[Emitted, Cubin]]
+"""A kernel that is being compiled."""
 LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
 
 
@@ -85,19 +90,40 @@ class Ahead:
         self._search, self._lanes = search, lanes
         self._guard = threading.Lock()
         self._begun: set[str] = set()
-        self._making: dict[Future[tuple[Emitted, Cubin]], Candidate] = {}
+        self._making: dict[Making, Candidate] = {}
+        self._recalled: tuple[Candidate, Future[Verdict], Making] | None = None
 
     def begin(self) -> None:
         """Begin to compile what was found meanwhile, as long as there are processes for it."""
+        if self._recalled is not None and self._recalled[1].done():
+            self._take(*self._recalled)
+            self._recalled = None
         if len(self._making) > AHEAD - PAIR:
             return
         for candidate in self._chosen():
-            self._begun.add(candidate.digest)
-            made = self._lanes.later(emit_and_compile, candidate.graph, self._search.target)
-            with self._guard:
-                self._making[made] = candidate
+            self._put(candidate, self._compiling(candidate))
 
-    def next(self) -> tuple[Candidate, Future[tuple[Emitted, Cubin]]] | None:
+    def recall(self, known: Remembered) -> None:
+        """Begin with the winner of an earlier session, and verify it again."""
+        search, candidate = self._search, known.candidate
+        verifying = self._lanes.later(verified_again, search.program, candidate, search.seed)
+        self._recalled = candidate, verifying, self._compiling(candidate, known.options)
+
+    def _take(self, candidate: Candidate, verified: Future[Verdict], made: Making) -> None:
+        """A stored winner is a candidate if it is right."""
+        if verified.exception() is None and (verdict := verified.result()).accepted:
+            self._search.offer([known := replace(candidate, verdict=verdict)])
+            self._put(known, made)
+
+    def _compiling(self, candidate: Candidate, options: Options | None = None) -> Making:
+        self._begun.add(candidate.digest)
+        return self._lanes.later(emit_and_compile, candidate.graph, self._search.target, options)
+
+    def _put(self, candidate: Candidate, made: Making) -> None:
+        with self._guard:
+            self._making[made] = candidate
+
+    def next(self) -> tuple[Candidate, Making] | None:
         """Of what is ready, what was begun first."""
         with self._guard:
             made = next((made for made in self._making if made.done()), None)
@@ -205,8 +231,11 @@ class Early:
                 time.sleep(LOOK_SECONDS)
 
     def _compile(self, found: Ahead) -> None:
-        """Keep kernels coming until the search ends."""
+        """Keep kernels coming until the search ends, first of all the winner of an earlier session."""
         try:
+            known = remembered(self._search.program, self._search.target, self._gpu)
+            if known is not None:
+                found.recall(known)
             while self._proceed() and not self._over.is_set():
                 found.begin()
                 time.sleep(CHOOSE_SECONDS)
@@ -228,7 +257,7 @@ class Early:
             self._search.tell(f"{own.digest[:8]}: a library's way is left out: {error}")
         return True
 
-    def _time_found(self, lanes: Trials, found: Candidate, made: Future[tuple[Emitted, Cubin]]) -> None:
+    def _time_found(self, lanes: Trials, found: Candidate, made: Making) -> None:
         if made.exception() is not None:
             return  # the passes that follow have other ways to emit it, and say what is wrong
         emitted, cubin = made.result()
@@ -261,7 +290,8 @@ class Early:
         executable = GpuExecutable(emitted, cubin, self._gpu)
         times = [t.us for t in self._passes.timed]
         label = f"{own.digest[:8]} {emitted.options}"
-        lap = track.lap(label, executable, SLOW * min(times, default=math.inf))
+        alone = is_own(own.graph, emitted, self._search.program)
+        lap = track.lap(label, executable, SLOW * min(times, default=math.inf), alone)
         if lap.timing is None:
             raise LaunchError(lap.note)
         outcome = Outcome(FloatReport(lap.error or 0.0, True), True)

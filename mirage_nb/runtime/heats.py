@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from mirage_nb.codegen import Emitted, Options, emit, variants
@@ -44,6 +44,14 @@ Job = tuple[Candidate, Options | None]
 Entry = tuple[Candidate, Emitted]
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Ways to emit that workers compile, and their cubins as they come, by their places."""
+
+    entries: Sequence[Entry]
+    coming: Iterator[tuple[int, Future[Cubin]]]
+
+
 def _key(candidate: Candidate, emitted: Emitted) -> tuple[str, str]:
     return candidate.digest, str(emitted.options)
 
@@ -61,6 +69,7 @@ class Heats:
         self._entered = passes.entered
         self._failed: dict[str, list[MirageError]] = {}
         self._fastest: dict[str, tuple[float, Winner]] = {}
+        self._withdrawn: set[str] = set()
         self.timed = 0
 
     def know(self, winners: Iterable[Winner]) -> None:
@@ -78,6 +87,7 @@ class Heats:
     def forget(self, winner: Winner) -> None:
         """It is no winner any more."""
         self._fastest.pop(winner.candidate.digest, None)
+        self._withdrawn.add(winner.candidate.digest)
 
     @property
     def entered(self) -> int:
@@ -134,11 +144,22 @@ class Heats:
             CardLost: nothing can be timed any more.
             Stopped: the session was stopped.
         """
+        self.go_on(self.begin(jobs, until), said, until)
+
+    def begin(self, jobs: Sequence[Job], until: float = math.inf) -> Begun:
+        """Have workers begin to compile jobs; `go_on` times them. Arguments as of `run`."""
         emitted = ((c, self._emitted(c, options)) for c, options in jobs if time.monotonic() < until)
         entries = [(c, made) for c, made in emitted if made is not None]
+        sources = [(made.source, self._passes.search.target.arch) for _, made in entries]
+        coming = self._passes.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS, until=until)
+        return Begun(entries, coming)
+
+    def go_on(self, begun: Begun, said: str, until: float = math.inf) -> None:
+        """Try and time what was begun, but for muGraphs that are no winners any more. Arguments and errors of `run`."""
+        entries = begun.entries
         untimed = dict(enumerate(entries))
         try:
-            cubins = self._compiled(untimed, said, until)
+            cubins = self._compiled(begun.coming, untimed, said, until)
             self._say(said, "waiting for the card")
             with self._passes.turn(self._gpu):
                 untried = self.track is None  # nothing to compare with on the card
@@ -155,20 +176,18 @@ class Heats:
         finally:  # what there was no time for may be entered again
             self._entered.difference_update(_key(*entry) for entry in untimed.values())
 
-    def _compiled(self, untimed: dict[int, Entry], said: str, until: float) -> dict[int, Cubin]:
-        order = [*untimed]
-        sources = [(untimed[number][1].source, self._passes.search.target.arch) for number in order]
+    def _compiled(
+        self, coming: Iterator[tuple[int, Future[Cubin]]], untimed: dict[int, Entry], said: str, until: float
+    ) -> dict[int, Cubin]:
+        count = len(untimed)
         found: dict[int, Cubin] = {}
-        for place, future in self._begun(sources, until):
-            with self._noting(untimed, order[place]):
-                found[order[place]] = future.result()
-            self._say(said, f"{len(found)} of {len(order)} kernels compiled")
+        for number, future in coming:
+            with self._noting(untimed, number):
+                found[number] = future.result()
+            self._say(said, f"{len(found)} of {count} kernels compiled")
             if time.monotonic() > until:
                 break
-        return found
-
-    def _begun(self, sources: Sequence[tuple[str, str]], until: float) -> Iterator[tuple[int, Future[Cubin]]]:
-        return self._passes.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS, until=until)
+        return {number: cubin for number, cubin in found.items() if untimed[number][0].digest not in self._withdrawn}
 
     def _tried(
         self, untimed: dict[int, Entry], cubins: dict[int, Cubin], said: str, until: float, hard: bool
@@ -232,7 +251,8 @@ class Heats:
     def _time(self, winner: Winner) -> None:
         took = math.inf
         if self.track is not None:
-            lap = self.track.lap(winner.label, cast("GpuExecutable", winner.executable), SLOW * self.best_us)
+            running = cast("GpuExecutable", winner.executable)
+            lap = self.track.lap(winner.label, running, SLOW * self.best_us, winner.is_own)
             if lap.timing is None:
                 raise LaunchError(lap.note)
             took = lap.timing.median_us

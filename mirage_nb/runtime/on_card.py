@@ -15,32 +15,37 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.runtime.finalists import unique
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.heats import Heats, told
+from mirage_nb.runtime.remembered import remember
 from mirage_nb.runtime.trial import Trials
 from mirage_nb.runtime.winner import Winner
+from mirage_nb.runtime.without_gpu import is_generated
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes, Verdicts
 
-FIRST_BATCH, LARGER = 2, 3.0
+FIRST_BATCH, LARGER = 8, 4.0
 """Finalists that are compiled and timed before the next ones, and by how much each batch is larger than the last."""
-HEAT_SHARE, TRIED_SHARE, WAYS_SHARE = 0.4, 0.3, 0.2
-"""Of what is left of a limited time, what is kept: of the heats of the finalists, of trials on hard inputs, of other
-ways to emit the best."""
-HEAT_SECONDS, WAYS_SECONDS = 12.0, 12.0
-"""What heats of the finalists and of other ways may take without a limit; tuning takes more."""
+SESSION_SECONDS, LEAST_SECONDS = 40.0, 15.0
+"""Without a limit a session ends about then, or so long after its search, if that took longer."""
+HEAT_SHARE, WAYS_SHARE, VERIFY_SHARE = 0.4, 0.35, 0.2
+"""Of what is left, what is kept: of the heats of the finalists, of other ways to emit the best, of trials on hard
+inputs."""
+HEAT_SECONDS, WAYS_SECONDS, TRIED_SECONDS = 12.0, 12.0, 8.0
+"""What these may take at most; tuning takes more."""
 NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
 SOON = 4
-"""So many of the fastest are tried on hard inputs before other ways to emit them are looked at."""
+"""So many of the fastest are tried on hard inputs while other ways to emit them are compiled."""
 UNTRIED = "there was no time to try them on hard inputs"
 CONFIRMED = 4
 """How many of the fastest are verified at the real shape."""
 RACE_SECONDS = 10.0
-"""A race beside PyTorch needs so many of a limited time."""
+"""A race beside PyTorch needs so many of a limited time; half of what is left is not spent on it."""
 RACED = 24
 """So many of them are timed once more, in turns: the least of many short timings flatters."""
 
@@ -56,6 +61,14 @@ class OnCard:
 
     def __init__(self, passes: Passes, gpu: Gpu) -> None:
         self._passes, self._search, self._gpu = passes, passes.search, gpu
+        now, left = time.monotonic(), self._search.left
+        self._ends = now + left if left < math.inf else max(now + LEAST_SECONDS, passes.made + SESSION_SECONDS)
+        self._kept = RACE_SECONDS if self._ends - now >= 2 * RACE_SECONDS else 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds until everything is to be over, but for a race beside PyTorch."""
+        return self._ends - time.monotonic() - self._kept
 
     def run(self, finalists: Sequence[Candidate]) -> bool:
         """Heats of the finalists, other ways to emit the best of them, trials on hard inputs, a race beside PyTorch,
@@ -64,25 +77,30 @@ class OnCard:
         try:
             self._passes.early_times()
             with self._passes.trials() as trials:
-                finalists = [c for c in finalists if c.digest not in self._passes.winners]
                 heats = Heats(self._passes, self._gpu, trials)
                 heats.know(self._passes.winners.values())
+                known = unique((*(winner.candidate for winner in heats.winners), *finalists))
                 try:
-                    self._batches(heats, finalists)
-                    tried(self._passes, heats, self._gpu, trials, until(self._search.left, TRIED_SHARE), SOON)
+                    self._batches(heats, [c for c in finalists if c.digest not in self._passes.winners])
                     verdicts = self._passes.verdicts([w.candidate for w in heats.winners[:SOON]])
-                    more = heats.ways(finalists, NEAR, RICHER)
-                    ended = until(self._search.left, WAYS_SHARE, WAYS_SECONDS)
-                    heats.run(more, "other ways to emit the best", ended)
+                    self._ways(heats, known, trials)
                 except CardLost as error:
                     self._search.tell(str(error))
-                heats.settle(finalists)
-                tried(self._passes, heats, self._gpu, trials, until(self._search.left, WAYS_SHARE))
+                heats.settle(known)
+                tried(self._passes, heats, self._gpu, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS))
         except MissingPartError as error:
             self._search.tell(f"not executed on the {self._gpu.name}: {error}")
             return False
         self.finish(heats.winners, verdicts)
         return True
+
+    def _ways(self, heats: Heats, known: Sequence[Candidate], trials: Trials) -> None:
+        """Other ways to emit the best: compiled while these are tried on hard inputs, if there are some, and timed."""
+        ended = until(self.left, WAYS_SHARE, WAYS_SECONDS)
+        begun = heats.begin(heats.ways(known, NEAR, RICHER), ended)
+        if not self._passes.inputs.missing:
+            tried(self._passes, heats, self._gpu, trials, ended, SOON)
+        heats.go_on(begun, "other ways to emit the best", ended)
 
     def finish(self, winners: Sequence[Winner], verdicts: Verdicts | None = None) -> None:
         """Keep winners, fastest first, race the best of them beside PyTorch, and verify these at the real shape; some
@@ -103,6 +121,14 @@ class OnCard:
         if verdicts is not None:
             self._passes.learn(verdicts)
         self._passes.learn(self._passes.verdicts([c for c in fastest if c.digest not in begun]))
+        self._remember()
+
+    def _remember(self) -> None:
+        """Keep the fastest for the next session of this program, if it was tried on hard inputs and is no library's,
+        which comes first in any case."""
+        best = min(self._passes.winners.values(), key=lambda winner: winner.candidate.rank, default=None)
+        if best is not None and best.label in self._passes.tried and is_generated(best.candidate.graph):
+            remember(best, self._search.target, self._gpu)
 
     def _raced(self, winners: Sequence[Winner]) -> list[Winner]:
         """Winners with their times in one race, in turns and beside PyTorch; none without it. Raises LaunchError."""
@@ -129,7 +155,7 @@ class OnCard:
 
     def _batches(self, heats: Heats, finalists: Sequence[Candidate]) -> None:
         """Enter finalists, a few first; what is timed is shown at once."""
-        ended = until(self._search.left, HEAT_SHARE, HEAT_SECONDS)
+        ended = until(self.left, HEAT_SHARE, HEAT_SECONDS)
         for batch in batches(finalists):
             heats.run([(candidate, None) for candidate in batch], "finalists", ended)
             self._passes.note(heats.winners)

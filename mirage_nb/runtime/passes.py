@@ -105,8 +105,8 @@ class Passes:
 
     `stage` says what is being done, for a reader; `trace` which passes were run; `baselines` how PyTorch
     fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted; `timed` every
-    timing that counted, in order; `tried` the labels of winners that were run on hard inputs. `tolerance`:
-    how many times the program's own rounding kernels may be off, 1 for what that explains.
+    timing that counted, in order; `tried` the labels of winners that were run on hard inputs; `made` when all began.
+    `tolerance`: how many times the program's own rounding kernels may be off, 1 for what that explains.
     """
 
     def __init__(self, search: SearchSession, gpu: Gpu | None, tolerance: float = 1.0) -> None:
@@ -117,7 +117,7 @@ class Passes:
         self.baselines: tuple[Lap, ...] = ()
         self.entered: set[tuple[str, str]] = set()
         self.timed, self.tried = tuple[Timed, ...](), set[str]()
-        self._made = time.monotonic()
+        self.made = time.monotonic()
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
         self._scale: float | None = None
@@ -438,7 +438,7 @@ class Passes:
     def note_time(self, digest: str, us: float) -> None:
         """A muGraph took so long on the card just now."""
         with self._guard:
-            self.timed = (*self.timed, Timed(time.monotonic() - self._made, digest, us))
+            self.timed = (*self.timed, Timed(time.monotonic() - self.made, digest, us))
 
     def set_aside(self, candidate: Candidate, error: Exception) -> None:
         """A wrong candidate is dropped; one that a pass could not take stays, and says why it did not run."""

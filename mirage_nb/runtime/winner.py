@@ -38,6 +38,11 @@ class PoorResult(LaunchError):
     """A kernel that is right on random inputs, and loses on hard ones what the program keeps."""
 
 
+def is_own(graph: KernelGraph, emitted: Emitted, program: KernelGraph) -> bool:
+    """Whether a muGraph is the program itself, emitted operator by operator."""
+    return graph == program and not emitted.options.library
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a winner was made for: the session's name, the program, the target, and the scale of random inputs."""
@@ -86,7 +91,7 @@ class Winner:
             LaunchError: it overflows, but so does the program, which shows nothing.
         """
         report = outcome.report
-        alone = candidate.graph == origin.program and not emitted.options.library
+        alone = is_own(candidate.graph, emitted, origin.program)
         own = alone and (math.isfinite(report.relative_error) or not outcome.safe)
         if own:
             report = replace(report, ok=True)
@@ -113,6 +118,11 @@ class Winner:
     def __repr__(self) -> str:
         how = f", {self.precision}" if self.precision != EXACT else ""
         return f"<Winner {self.candidate.line}, relative error {self.report.relative_error:.1e}{how}>"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the program's own operators, each a kernel of its own: what the program is in its own types."""
+        return is_own(self.candidate.graph, self.emitted, self.origin.program)
 
     @property
     def precision(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from mirage_nb.codegen import Options
+from mirage_nb.errors import LaunchError
 from mirage_nb.lang import parse
 from mirage_nb.runtime import early
 from mirage_nb.runtime.early import AHEAD, Ahead, Early
 from mirage_nb.runtime.gpu import TURN, Gpu
+from mirage_nb.runtime.remembered import Remembered
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -33,7 +37,7 @@ class Lanes:
     def __init__(self) -> None:
         self.begun: list[Future[Any]] = []
 
-    def later(self, function: Any, graph: Any, target: object) -> Future[Any]:
+    def later(self, function: Any, *given: object) -> Future[Any]:
         self.begun.append(Future())
         return self.begun[-1]
 
@@ -62,6 +66,64 @@ def test_the_most_promising_are_compiled_ahead_a_few_at_a_time_and_each_once() -
         names |= {ready[0].digest for _ in range(AHEAD) if (ready := ahead.next())}
     ahead.begin()
     assert len(lanes.begun) == 8 and names == {f"c{n}" for n in range(3, 8)}, "each once, and no library's"
+
+
+def test_the_winner_of_an_earlier_session_comes_first_once_it_is_verified() -> None:
+    offered: list[Candidate] = []
+    found = [candidate(f"c{n}", 1.0 + n) for n in range(8)]
+    search: Any = SimpleNamespace(
+        candidates=lambda: [*offered, *found], target=None, program=PROGRAM, seed=0, offer=offered.extend
+    )
+    lanes: Any = Lanes()
+    ahead = Ahead(search, lanes)
+    ahead.recall(Remembered(candidate("kept", 9.0, kind=VerdictKind.STORED), Options(warps=4)))
+    verified, made = lanes.begun
+    made.set_result("kept")
+    ahead.begin()
+    assert not offered and ahead.next() is None, "on the word of a file"
+    for later in lanes.begun[2:]:
+        later.set_result("")
+    verified.set_result(Verdict(VerdictKind.PROVED))
+    ahead.begin()
+    assert [(c.digest, c.verdict.kind) for c in offered] == [("kept", VerdictKind.PROVED)]
+    digests = [ready[0].digest for _ in range(9) if (ready := ahead.next())]
+    assert "kept" in digests and len(lanes.begun) == len({*digests}) + 1, "and is not compiled twice"
+
+
+@pytest.mark.parametrize("wrong", [Verdict(VerdictKind.REFUTED), RuntimeError("its process died")])
+def test_a_stored_winner_that_is_wrong_is_none(wrong: Any) -> None:
+    search: Any = SimpleNamespace(candidates=lambda: [], target=None, program=PROGRAM, seed=0, offer=pytest.fail)
+    lanes: Any = Lanes()
+    ahead = Ahead(search, lanes)
+    ahead.recall(Remembered(candidate("kept", 9.0, kind=VerdictKind.STORED), Options()))
+    verified, made = lanes.begun
+    (verified.set_exception if isinstance(wrong, Exception) else verified.set_result)(wrong)
+    made.set_result("")
+    ahead.begin()
+    assert ahead.next() is None
+
+
+def test_the_programs_own_operators_are_timed_however_far_they_are_from_real_numbers(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Normalisation in bf16 over a million elements was "wrong or inaccurate", and nothing was left."""
+    monkeypatch.undo()
+    asked: list[bool] = []
+
+    def lap(name: str, executable: object, limit_us: float, own: bool) -> SimpleNamespace:
+        asked.append(own)
+        return SimpleNamespace(timing=None, note="not captured")
+
+    launch: Any = SimpleNamespace(GpuExecutable=lambda *given: None)
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.launch", launch)
+    stub: Any = SimpleNamespace(search=SimpleNamespace(program=PROGRAM), timed=(), track=lambda gpu: track)
+    track = SimpleNamespace(lap=lap)
+    begun = Early(stub, CARD)
+    for graph, library in ((PROGRAM, 0), (PROGRAM, 1), (FOUND, 0)):
+        emitted: Any = SimpleNamespace(options=Options(library=library))
+        with pytest.raises(LaunchError, match="not captured"):
+            begun._lap(candidate("x", 1.0, graph), emitted, None)  # type: ignore[arg-type]
+    assert asked == [True, False, False]
 
 
 class Session:

@@ -145,7 +145,7 @@ from mirage_nb import superoptimize
 from mirage_nb.runtime import passes, race
 passes.FINALISTS_GPU = 6
 timed, laps = race.Track.lap, []
-def lap(self, name, executable, limit_us):
+def lap(self, name, executable, limit_us, own=False):
     laps.append(name)
     if len(laps) == 3:
         cupy.RawKernel('extern "C" __global__ void wild() { *(volatile int*)16 = 1; }', "wild")((1,), (1,), ())

@@ -225,7 +225,7 @@ class Card:
     def took(label: str) -> float:
         return 2.0 + int(label[:4], 16) / 65536
 
-    def lap(self, name: str, executable: object, limit_us: float) -> SimpleNamespace:
+    def lap(self, name: str, executable: object, limit_us: float, own: bool = False) -> SimpleNamespace:
         self.laps.append(name)
         took = self.took(name)
         return SimpleNamespace(name=name, error=0.0, timing=Timing(name, took, took, took, 9), note="")
@@ -366,7 +366,7 @@ def test_a_tuning_can_be_stopped(card: Card, monkeypatch: pytest.MonkeyPatch) ->
     session = finished()
     timed, before = card.lap, len(card.laps)
 
-    def lap(name: str, executable: object, limit_us: float) -> SimpleNamespace:
+    def lap(name: str, executable: object, limit_us: float, own: bool = False) -> SimpleNamespace:
         assert session.stage.startswith("tuning, ") and "s left: " in session.stage
         session.stop()
         return timed(name, executable, limit_us)

@@ -81,16 +81,17 @@ def _outcome(candidate: Candidate, found: Callable[[], Verdict]) -> Verdict:
 def as_stored(facts: Facts, ended: Sequence[Explored]) -> tuple[Facts, tuple[Explored, ...]]:
     """What a checkpoint has, with nothing in it that only this session can say."""
 
-    def doubted(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        return tuple(map(_doubted, candidates))
+    def all_doubted(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        return tuple(map(doubted, candidates))
 
-    return replace(facts, known=doubted(facts.known), offered=doubted(facts.offered)), tuple(
-        replace(found, findings=replace(found.findings, candidates=doubted(found.findings.candidates)))
+    return replace(facts, known=all_doubted(facts.known), offered=all_doubted(facts.offered)), tuple(
+        replace(found, findings=replace(found.findings, candidates=all_doubted(found.findings.candidates)))
         for found in ended
     )
 
 
-def _doubted(candidate: Candidate) -> Candidate:
+def doubted(candidate: Candidate) -> Candidate:
+    """A candidate of whom nothing is known but what a file says."""
     timed = candidate.before if candidate.time_us is None else Timed(candidate.time_us, candidate.executed_on)
     note = f"{candidate.verdict.kind.value} when it was stored, not verified since"
     return replace(
