@@ -23,7 +23,7 @@ from mirage_nb.errors import LaunchError, MirageError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.compile import Cubin, compile_cubin, emit_and_compile
 from mirage_nb.runtime.finalists import next_ones
-from mirage_nb.runtime.gpu import TURN, Gpu
+from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
 from mirage_nb.runtime.heats import SLOW
 from mirage_nb.runtime.remembered import Remembered, remembered
 from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names, run_once, warm
@@ -253,6 +253,8 @@ class Early:
             return False
         try:
             self._in_turn(own, emitted, compile_cubin(emitted.source, self._search.target.arch))
+        except (Stopped, CardLost):
+            raise
         except MirageError as error:
             self._search.tell(f"{own.digest[:8]}: a library's way is left out: {error}")
         return True
@@ -265,7 +267,7 @@ class Early:
         try:
             lanes.call(run_once, emitted, cubin, self._passes.input_scale, seconds=FIRST_SECONDS)
             self._in_turn(found, emitted, cubin)
-        except Stopped:
+        except (Stopped, CardLost):
             raise
         except MirageError as error:
             self._passes.set_aside(found, error)

@@ -15,7 +15,7 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.lang import parse
 from mirage_nb.runtime import early
 from mirage_nb.runtime.early import AHEAD, Ahead, Early
-from mirage_nb.runtime.gpu import TURN, Gpu
+from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
 from mirage_nb.runtime.remembered import Remembered
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate, State
@@ -184,6 +184,20 @@ def test_what_cannot_be_compiled_is_left_to_the_passes_that_follow(session: Sess
     failed.set_exception(RuntimeError("its process died"))
     begun._time_found(None, candidate("first", 1.0), failed)
     assert session.order == [] and session.entered == set(), "it may be entered again"
+
+
+def test_a_card_that_is_lost_ends_the_early_times(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel that came after the one that spoiled the card was set aside for it."""
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+
+    def lost(*given: object) -> None:
+        session.order.append("lost")
+        raise CardLost("the Some card is lost to this process")
+
+    monkeypatch.setattr(Early, "_in_turn", lost)
+    with pytest.raises(CardLost):
+        begun._time_all(candidate("own", 0.1, PROGRAM), None)
+    assert session.order == ["lost"]
 
 
 def test_a_stop_does_not_wait_for_the_card(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ def test_faults_hangs_and_errors_of_compilation_cost_one_candidate_each(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saboteur = Saboteur(FAULT, HANG, "this is no C++; ")
+    monkeypatch.setattr(passes.Passes, "begin", lambda self: None)  # nothing is timed before the saboteur comes
     monkeypatch.setattr(heats, "emit", saboteur)
     monkeypatch.setattr(passes, "TRIAL_SECONDS", 20.0)
     monkeypatch.setattr(passes, "FINALISTS_GPU", 6)
@@ -144,6 +145,7 @@ import cupy
 from mirage_nb import superoptimize
 from mirage_nb.runtime import passes, race
 passes.FINALISTS_GPU = 6
+passes.Passes.begin = lambda self: None
 timed, laps = race.Track.lap, []
 def lap(self, name, executable, limit_us, own=False):
     laps.append(name)
@@ -168,6 +170,7 @@ def test_a_lost_card_ends_the_timing_and_not_the_session(gpu: Gpu) -> None:
 
 def test_a_stop_ends_what_hangs(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heats, "emit", Saboteur(*[HANG] * 40))
+    monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
     session = superoptimize(PROGRAM, effort="quick", name="stopped")
     while "tried" not in session.stage and not session.wait(0):
         time.sleep(0.05)
