@@ -9,6 +9,8 @@ nothing more is timed here.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 import threading
 import time
@@ -137,7 +139,7 @@ class Ahead:
 
 
 class Early:
-    """The early work of one session, in two threads of its own."""
+    """The early work of one session, in threads of its own."""
 
     def __init__(self, passes: Passes, gpu: Gpu) -> None:
         self._passes, self._search, self._gpu = passes, passes.search, gpu
@@ -150,9 +152,14 @@ class Early:
 
     def start(self) -> Early:
         """Begin, and return at once."""
-        for work in (self._draw, self._time):
+        for work in (self._load, self._draw, self._time):
             threading.Thread(target=work, name=f"mirage early {self._search.name}", daemon=True).start()
         return self
+
+    def _load(self) -> None:
+        """Load what times are taken with, which takes seconds in a process that has no PyTorch yet."""
+        with contextlib.suppress(ImportError):  # it is told by who needs it
+            importlib.import_module("mirage_nb.runtime.race")
 
     def close(self) -> None:
         """End what is not done."""
@@ -279,7 +286,7 @@ class Early:
         count, self._alone = lanes(read_settings().workers), exclusive()
         self._lanes = found = Trials(lambda: self._search.state in LIVE, count)
         for _ in range(count):
-            found.begin(warm, self._search.program.inputs)
+            found.begin(warm, self._search.program)
         return found
 
     def _lap(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:

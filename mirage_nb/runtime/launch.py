@@ -219,7 +219,7 @@ class GpuExecutable:
             LaunchError: the card rejects a launch, or a kernel failed on it.
         """
         with card_errors(), cupy.cuda.Device(self._index):
-            outputs = [_poisoned(t) for t in self._graph(inputs).output_types]
+            outputs = [poisoned(t) for t in self._graph(inputs).output_types]
             self.bind([cupy.asarray(a) for a in inputs], outputs)()
             cupy.cuda.get_current_stream().synchronize()
             return [cupy.asnumpy(a) for a in outputs]
@@ -290,7 +290,8 @@ def _host(array: Any, type_: TensorType) -> Any:
     return decode(host, type_.dtype).astype(np.float32) if type_.dtype is DType.BF16 else host
 
 
-def _poisoned(type_: TensorType) -> Any:
+def poisoned(type_: TensorType) -> Any:
+    """An array on the card whose elements nobody has computed: NaN."""
     if type_.dtype is DType.BF16:
         return cupy.full(type_.shape, 0x7FFF, "uint16")
     return cupy.full(type_.shape, float("nan"), STORED[type_.dtype])
