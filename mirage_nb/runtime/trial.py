@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import contextlib
+import importlib
 import math
 import os
 import pickle
@@ -150,6 +151,8 @@ def warm(program: KernelGraph) -> None:
         _sum(array)
     for type_ in program.output_types:
         poisoned(small(type_)).get()
+    with contextlib.suppress(ImportError):  # kernels that stand beside a library's
+        importlib.import_module("torch")
 
 
 def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
