@@ -7,35 +7,25 @@ numbers from 1e-20 to 1e20. A pair is an expression and the same rewritten, spoi
 it that are zero over the reals and not in a field, or are there on few points only. Pairs come in blocks, each of a
 seed of its own, so that any of them can be made again, and processes share the work.
 
-The oracle shares no code with the verifier: it computes expressions element by element in decimal numbers of many
-digits, at points of its own. What it tells apart is different; what it does not may be equal.
+What an oracle that shares no code with the verifier tells apart (`oracle`) is different; what it does not may be equal.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from decimal import ROUND_FLOOR, Context, Decimal, DecimalException, localcontext
-from functools import cache, partial
 
+from mirage_nb.bench.oracle import COLUMNS, ROWS, differs
 from mirage_nb.errors import MirageError
 from mirage_nb.lang import parse
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
-ROWS, COLUMNS = 2, 3
 HEAD = f"X: f32[{ROWS}, {COLUMNS}]\nY: f32[{ROWS}, {COLUMNS}]\nreturn "
-DIGITS = 120
-APART = Decimal("1e-50")
-"""Relative to the larger value, and what values below it are nothing beside."""
-POINTS = 24
 BLOCK = 100
 """Pairs of a block."""
-LIMIT = Decimal(1000)
-"""Exponents up to which the oracle computes exponentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +65,6 @@ UNARY = (
 BINARY = ("add", "sub", "mul", "div", "maximum", "add", "mul", "least")
 CHOICES = ("above", "from", "same", "other")
 NUMBERS = ("2", "3", "0.5", "1", "7", "1000", "0.001", "1e10", "1e-10", "1e20", "1e-20", "0.25")
-
-Table = list[list[Decimal]]
-"""One row after the other; undefined elements are NaN."""
-NOTHING = Decimal("NaN")
 
 
 def _same(x: Expression) -> Iterator[Expression]:
@@ -187,179 +173,6 @@ def pair(rng: random.Random) -> tuple[Expression, Expression]:
     if rng.random() < 0.6:
         right = changed(right, rng, lambda x: _wrong(x, rng))
     return left, right
-
-
-def _of_elements(function: Callable[..., Decimal]) -> Callable[..., Table]:
-    def made(*tables: Table) -> Table:
-        rows = [[_tried(function, *(table[i][j] for table in tables)) for j in range(COLUMNS)] for i in range(ROWS)]
-        return rows
-
-    return made
-
-
-def _tried(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
-    if any(value.is_nan() for value in values):
-        return NOTHING
-    try:
-        return function(*values)
-    except DecimalException:
-        return NOTHING
-
-
-class Unsure(ArithmeticError):
-    """Rounding may decide how two numbers compare, or a number is too large."""
-
-
-def _unsure(a: Decimal, b: Decimal) -> bool:
-    """Whether one of two numbers is none. Raises Unsure where rounding may decide how they compare."""
-    if a.is_nan() or b.is_nan():
-        return True
-    if len(a.as_tuple().digits) > DIGITS - 20 if a == b else abs(a - b) <= APART * max(abs(a), abs(b)):
-        raise Unsure
-    return False
-
-
-def _floor(x: Decimal) -> Decimal:
-    return NOTHING if _unsure(x, x.to_integral_value()) else x.to_integral_value(ROUND_FLOOR)
-
-
-def _chosen(holds: Callable[[Decimal, Decimal], bool]) -> Callable[..., Table]:
-    """Of two tables the one or the other; what is not chosen may be anything."""
-
-    def one(a: Decimal, b: Decimal, x: Decimal, y: Decimal) -> Decimal:
-        return NOTHING if _unsure(a, b) else x if holds(a, b) else y
-
-    return lambda *tables: [
-        [one(*(table[i][j] for table in tables)) for j in range(COLUMNS)] for i in range(ROWS)
-    ]
-
-
-def _weights(shown: Sequence[bool], row: Sequence[Decimal]) -> list[Decimal]:
-    """Softmax over what is shown of a row."""
-    seen = [x for x, there in zip(row, shown, strict=True) if there]
-    if not seen or any(x.is_nan() for x in seen):
-        return [NOTHING] * len(row)
-    top = max(seen)
-    parts = [(x - top).exp() if there else Decimal(0) for x, there in zip(row, shown, strict=True)]
-    return [part / sum(parts, Decimal(0)) for part in parts]
-
-
-def _attended(x: Table, *, added: bool = False) -> Table:
-    """Softmax over columns up to the row's number; what is added up must have a value everywhere."""
-    if added:
-        x = [[NOTHING] * COLUMNS if any(v.is_nan() for v in row) else row for row in x]
-    return [_weights([j <= i for j in range(COLUMNS)], row) for i, row in enumerate(x)]
-
-
-def _softmax_where(a: Table, b: Table, x: Table) -> Table:
-    found = []
-    for left, right, row in zip(a, b, x, strict=True):
-        if any(map(_unsure, left, right)):
-            found.append([NOTHING] * COLUMNS)
-        else:
-            found.append(_weights([p > q for p, q in zip(left, right, strict=True)], row))
-    return found
-
-
-def _masked(x: Table) -> Table:
-    return [[v if j <= i else Decimal(0) for j, v in enumerate(row)] for i, row in enumerate(x)]
-
-
-def _running(x: Table) -> Table:
-    """Sums with the triangle's zeros: an element without a value leaves its row without any."""
-    return [
-        [NOTHING if any(v.is_nan() for v in row) else sum(row[: j + 1], Decimal(0)) for j in range(COLUMNS)]
-        for row in x
-    ]
-
-
-def _exp(x: Decimal) -> Decimal:
-    if abs(x) >= LIMIT:
-        raise Unsure
-    return x.exp()
-
-
-def _turned(x: Table) -> Table:
-    flat = [value for row in x for value in row]
-    moved = [flat[j * ROWS + i] for i in range(ROWS) for j in range(COLUMNS)]
-    return [moved[i * COLUMNS : (i + 1) * COLUMNS] for i in range(ROWS)]
-
-
-def _folded(fold: Callable[[Sequence[Decimal]], Decimal]) -> Callable[[Table], Table]:
-    return lambda x: [[NOTHING if any(v.is_nan() for v in row) else fold(row)] * COLUMNS for row in x]
-
-
-def _copied(x: Table) -> Table:
-    columns = [[row[j] for row in x] for j in range(COLUMNS)]
-    totals = [NOTHING if any(v.is_nan() for v in column) else sum(column, Decimal(0)) for column in columns]
-    return [list(totals) for _ in range(ROWS)]
-
-
-MEANING: dict[str, Callable[..., Table]] = {
-    "add": _of_elements(lambda a, b: a + b), "sub": _of_elements(lambda a, b: a - b),
-    "mul": _of_elements(lambda a, b: a * b), "div": _of_elements(lambda a, b: a / b),
-    "relu": _of_elements(lambda a: max(a, Decimal(0))), "sqrt": _of_elements(lambda a: a.sqrt()),
-    "square": _of_elements(lambda a: a * a), "exp": _of_elements(_exp), "maximum": _of_elements(max),
-    "clamp": _of_elements(lambda a: min(max(a, Decimal(-1)), Decimal(2))),
-    "sigmoid": _of_elements(lambda a: 1 / (1 + _exp(-a))), "turned": _turned, "copied": _copied,
-    "total": _folded(lambda row: sum(row, Decimal(0))), "highest": _folded(max),
-    "above": _chosen(lambda a, b: a > b), "from": _chosen(lambda a, b: a >= b),
-    "same": _chosen(lambda a, b: a == b), "other": _chosen(lambda a, b: a != b),
-    "abs": _of_elements(abs), "sign": _of_elements(lambda a: Decimal((a > 0) - (a < 0))),
-    "step": _of_elements(lambda a: Decimal(a >= 0)), "least": _of_elements(min),
-    "floor": _of_elements(_floor),
-    "flipped": lambda x: [row[::-1] for row in x], "rolled": lambda x: [[*row[1:], row[0]] for row in x],
-    "running": _running, "below": _masked, "strictly": _masked,
-    "counted": lambda x: [[v + j for j, v in enumerate(row)] for row in x],
-    "attended": _attended, "added": partial(_attended, added=True), "chosen": _softmax_where,
-}  # fmt: skip
-
-
-def value(x: Expression, inputs: dict[str, Table]) -> Table:
-    """What an expression is at a point."""
-    known: dict[Expression, Table] = {}
-
-    def of(node: Expression) -> Table:
-        if node not in known:
-            if node.operands:
-                known[node] = MEANING[node.name](*map(of, node.operands))
-            else:
-                known[node] = inputs.get(node.name) or [[Decimal(node.name)] * COLUMNS for _ in range(ROWS)]
-        return known[node]
-
-    return of(x)
-
-
-@cache
-def points() -> tuple[dict[str, Table], ...]:
-    """Where the oracle looks."""
-    rng = random.Random(20_251_122)
-    scales = ("1", "1", "0.001", "1000", "30", "1e15", "0.2", "5")
-
-    def drawn(scale: str, kind: int) -> Decimal:
-        whole = Decimal(rng.randint(-4, 4)) if kind == 1 else Decimal(rng.randint(-(10**6), 10**6)) / 10**6
-        return abs(whole) + Decimal("0.01") if kind == 2 else whole * (1 if kind == 1 else Decimal(scale))
-
-    return tuple(
-        {name: [[drawn(scales[n % 8], n % 3) for _ in range(COLUMNS)] for _ in range(ROWS)] for name in "XY"}
-        for n in range(POINTS)
-    )
-
-
-def differs(left: Expression, right: Expression) -> bool:
-    """Whether the oracle tells a candidate from its program, at points at which no rounding decides anything."""
-    with localcontext(Context(prec=DIGITS, Emax=10**15, Emin=-(10**15))):
-        for inputs in points():
-            with contextlib.suppress(Unsure):
-                if _apart(value(left, inputs), value(right, inputs)):
-                    return True
-    return False
-
-
-def _apart(left: Table, right: Table) -> bool:
-    """Whether an element that the program has differs from the candidate's, or the candidate has none."""
-    pairs = [(a, b) for rows in zip(left, right, strict=True) for a, b in zip(*rows, strict=True) if not a.is_nan()]
-    return any(b.is_nan() or abs(a - b) > APART * max(abs(a), abs(b), Decimal(1)) for a, b in pairs)
 
 
 @dataclass(frozen=True, slots=True)

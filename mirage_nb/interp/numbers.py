@@ -15,6 +15,7 @@ import enum
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
 from threading import RLock
@@ -347,11 +348,12 @@ def elementwise(kind: OpKind, attrs: Attrs | None) -> Operation:
     if isinstance(attrs, ClampAttrs):
         return strict(partial(_clamp, attrs))
     if isinstance(attrs, WhereAttrs):
-        return partial(_where, _other(attrs))
+        return partial(_where, other(attrs))
     return strict(ELEMENTWISE[kind])
 
 
-def _other(attrs: WhereAttrs) -> Number:
+def other(attrs: WhereAttrs) -> Number:
+    """What a choice takes where its condition is 0."""
     """What stands where a condition is 0."""
     if attrs.infinite:
         return PLUS if attrs.infinite > 0 else MINUS
@@ -390,7 +392,51 @@ def over(operation: Operation, *operands: Array) -> Array:
 
 def folded(operation: Operation, x: Array) -> Array:
     """The elements of every row, folded."""
-    rows = [reduce(operation, row) for row in x.tolist()]
-    found = np.empty(len(rows), object)
-    found[:] = rows
-    return found
+    return np.fromiter((reduce(operation, row) for row in x.tolist()), object, len(x))
+
+
+@dataclass(frozen=True, slots=True)
+class Reals:
+    """The system of these numbers: what `slices` asks of one."""
+
+    def elementwise(self, kind: OpKind, attrs: Attrs | None) -> Operation:
+        """What an elementwise operator, but for functions of the program's own, makes of numbers and holes."""
+        return elementwise(kind, attrs)
+
+    def scalar(self, name: str) -> Operation:
+        """What a primitive of formulas computes."""
+        return strict(SCALARS[name])
+
+    def power(self, exponent: Fraction) -> Operation:
+        """x ** exponent."""
+        return partial(power, exponent)
+
+    def constant(self, attrs: ConstAttrs) -> Number:
+        """The number that a constant stands for."""
+        return constant(attrs)
+
+    def holds(self, condition: Number) -> bool:
+        """Whether a choice takes what it reads, or may do so."""
+        return type(condition) is Hole or not is_zero(condition)
+
+    @property
+    def add(self) -> Operation:
+        """x + y."""
+        return ADD
+
+    @property
+    def multiply(self) -> Operation:
+        """x * y."""
+        return MULTIPLY
+
+    @property
+    def maximum(self) -> Operation:
+        """The larger one."""
+        return MAXIMUM
+
+    def rescaled(self, x: Number, top: Number, new: Number) -> Number:
+        """x * exp(top - new)."""
+        return rescaled(x, top, new)
+
+
+REALS = Reals()

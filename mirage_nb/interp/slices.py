@@ -2,57 +2,70 @@
 
 In: a graph, and flat indices of output elements. Out: a `Slice`: for every value the elements that are needed, and
 these computed over `numbers` on inputs that are functions of an index. So a few elements of a large graph cost what
-they depend on, whatever the shapes are. A walk like the interpreters', and the places of elements are found by moving
-their numbers: what blocks, loops and views mean is said in `run` and `arrays` alone.
+they depend on, whatever the shapes are. A `Moment` says more of one point: of every number that something is divided
+by, or that a root or logarithm is taken of, which output elements need it there.
 """
 
 from __future__ import annotations
 
-import functools
 import heapq
-import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.errors import GraphError
-from mirage_nb.interp import arrays, numbers
-from mirage_nb.interp.arrays import Move
-from mirage_nb.interp.numbers import Array, fmpq
+from mirage_nb.interp import numbers
+from mirage_nb.interp.nodes import Combine, Index, Node, SliceAlgebra, System, TooMuch, broadcast
+from mirage_nb.interp.numbers import REALS, Array, Number
 from mirage_nb.interp.run import run_kernel
-from mirage_nb.ir import AccumKind, ApplyAttrs, ArangeAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, formula
-from mirage_nb.ir.ops import Attrs, Shape
-
-Index = NDArray[np.int64]
-"""Flat indices; those beyond the end of an operand are -1: zeros stand there."""
-
-Combine = Callable[[Sequence[Array]], Array]
-Plan = Callable[[Index], tuple[list[Index], Combine]]
-"""For elements of a result: which elements of the operands they take, and what makes them of these."""
+from mirage_nb.ir import KernelGraph
 
 MAX_TAKEN = 400_000
 """Elements that may be taken altogether."""
-MAX_MOVED = 2**26
-"""Elements of a tensor whose numbers are moved where moving it is no view."""
 
-
-class TooMuch(Exception):
-    """The elements depend on more than is looked at."""
+Draw = Callable[[str, Index], Array]
+"""Numbers for elements of an input."""
+Words = NDArray[np.uint64]
+"""For every number a row of bits, one for each output element."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """One value of a graph; nodes have numbers above those of their operands. An input has a name and no plan."""
+class Read:
+    """Elements of a value that is taken: its number, and the places of these elements among those taken; None: all of
+    them in order. `beyond`: places that are no elements."""
 
-    number: int
-    shape: Shape
-    operands: tuple[Node, ...]
-    plan: Plan | None
-    name: str = ""
+    source: int
+    places: Index | None
+    beyond: NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, source: int, taken: Index, wanted: Index) -> Read:
+        """Elements with these numbers, of a value of which these are taken."""
+        if np.array_equal(taken, wanted):
+            return cls(source, None, None)
+        places, beyond = np.searchsorted(taken, wanted), wanted < 0
+        return cls(source, places, beyond if beyond.any() else None)
+
+    def __call__(self, made: Sequence[Array]) -> Array:
+        values = made[self.source]
+        if self.places is None:
+            return values
+        if self.beyond is None:
+            return values[self.places]
+        found = np.full(self.places.shape, numbers.ZERO, object)
+        found[~self.beyond] = values[self.places[~self.beyond]]
+        return found
+
+    def mark(self, marks: Sequence[Words], rows: Words, here: NDArray[np.bool_] | None = None) -> None:
+        """What needs the results, a row for each, needs these elements; or only for some results."""
+        places = np.arange(len(rows)) if self.places is None else self.places
+        there = np.ones(places.shape, np.bool_) if self.beyond is None else ~self.beyond
+        if here is not None:
+            there = there & here
+        rows = rows if places.ndim == 1 else np.broadcast_to(rows[:, None], (*places.shape, rows.shape[-1]))
+        np.bitwise_or.at(marks[self.source], places[there], rows[there])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +74,49 @@ class Taken:
 
     node: Node
     at: Index
-    wanted: tuple[Index, ...]
+    reads: tuple[Read, ...]
     combine: Combine | None
 
 
-Draw = Callable[[str, Index], Array]
-"""Numbers for elements of an input."""
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One point: the output elements; for every critical operator the numbers of which something is needed, and the
+    bits of the output elements that need each here; what maxima are; and which choices that inputs make took an
+    infinity."""
+
+    outputs: list[Array]
+    numbers: list[list[Number]]
+    needed_by: list[list[int]]
+    maxima: list[Array]
+    infinite: list[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Critical:
+    """An operator that some numbers have no value in: the numbers of its result and of the operand among those taken,
+    and the operand's elements; `of`: for the results `there`, which of these."""
+
+    result: int
+    source: int
+    places: Index
+    there: NDArray[np.bool_]
+    of: Index
+
+    @classmethod
+    def of_operand(cls, taken: Sequence[Taken], result: int, operand: int) -> _Critical:
+        """That of one operand of a result."""
+        read = taken[result].reads[operand]
+        places = np.arange(len(taken[result].at)) if read.places is None else read.places
+        there = np.ones(len(places), np.bool_) if read.beyond is None else ~read.beyond
+        unique, of = np.unique(places[there], return_inverse=True)
+        return cls(result, read.source, unique, there, of)
 
 
 class Slice:
     """Some output elements of a graph, ready to be computed on any inputs. `operators`: which of those operators of the
-    walk that some numbers have no value in are behind them, by number.
+    walk that some numbers have no value in are behind them, by number; `varies`: whether inputs make what they read;
+    `behind`: which of them that depends on; `elements`: how many output elements there are; `makes_infinities`: whether
+    a choice does; `exponents`: whether anything is one.
 
     Raises TooMuch; GraphError where an evaluation does.
     """
@@ -79,71 +124,124 @@ class Slice:
     def __init__(self, graph: KernelGraph, wanted: Sequence[Index], limit: int = MAX_TAKEN) -> None:
         self._limit = limit
         algebra = SliceAlgebra(limit)
-        leaves = [algebra.node(i.type.shape, (), None, name=i.name) for i in graph.inputs]
-        values = run_kernel(graph, leaves, algebra)
+        values = run_kernel(graph, [algebra.input(i.name, i.type.shape) for i in graph.inputs], algebra)
+        self.exponents = algebra.exponents
         found = [values[v] for v in graph.outputs]
         shapes = [graph.types[v].shape for v in graph.outputs]
-        self._outputs = [
-            (node, _broadcast(at, shape, node.shape)) for node, at, shape in zip(found, wanted, shapes, strict=True)
+        outputs = [
+            (node, broadcast(at, shape, node.shape)) for node, at, shape in zip(found, wanted, shapes, strict=True)
         ]
-        self.taken = tuple(_taken(self._outputs, limit))
-        wanted_of = {taken.node: taken.wanted for taken in self.taken}
-        self._places = places = {taken.node: taken.at for taken in self.taken}
-        used = [number for number, (node, _) in enumerate(algebra.critical) if node in wanted_of]
+        self.taken = tuple(_taken(outputs, limit))
+        number = {taken.node: n for n, taken in enumerate(self.taken)}
+        self._outputs = [Read.of(number[node], self.taken[number[node]].at, at) for node, at in outputs]
+        self._lengths = [len(at) for _, at in outputs]
+        self.elements = sum(self._lengths)
+        self._maxima = [number[node] for node in algebra.maxima if node in number]
+        used = [which for which, (node, _) in enumerate(algebra.critical) if node in number]
         self.operators = tuple(used)
-        self._maxima = [node for node in algebra.maxima if node in places]
-        self._critical = [
-            (node.operands[operand], np.searchsorted(places[node.operands[operand]], _there(wanted_of[node][operand])))
-            for node, operand in (algebra.critical[number] for number in used)
-        ]
+        critical = ((number[node], operand) for node, operand in (algebra.critical[which] for which in used))
+        self._critical = [_Critical.of_operand(self.taken, *one) for one in critical]
+        infinite = [n for n, taken in enumerate(self.taken) if taken.node.chooses and taken.node.chooses.infinite]
+        self.makes_infinities = bool(infinite)
+        self._chooses = any(taken.node.chooses for taken in self.taken)
+        self._infinite = [n for n in infinite if self.taken[n].node.operands[0].varies]
+        self.varies = [self.taken[one.source].node.varies for one in self._critical]
+        self.behind = self._behind()
 
     def critical(self, draw: Draw) -> list[Array]:
         """What the elements divide by, and take roots, powers and logarithms of, operator by operator."""
-        made = self._made(draw)
-        return [made[node][at] for node, at in self._critical]
-
-    def numbers(self, draw: Draw) -> tuple[list[Array], list[Array]]:
-        """What `critical` gives, and the maxima behind the elements."""
-        made = self._made(draw)
-        return [made[node][at] for node, at in self._critical], [made[node] for node in self._maxima]
+        made = self._made(draw, REALS)
+        return [made[one.source][one.places] for one in self._critical]
 
     def reads(self, operator: int, places: Sequence[int]) -> dict[str, Index]:
         """The input elements that some of the numbers depend on that `critical` gives for an operator."""
-        node, at = self._critical[operator]
-        wanted = self._places[node][at[np.asarray(places)]]
-        return {t.node.name: t.at for t in _taken([(node, wanted)], self._limit) if t.combine is None}
+        one = self._critical[operator]
+        taken = self.taken[one.source]
+        wanted = taken.at[one.places[np.asarray(places)]]
+        return {t.node.name: t.at for t in _taken([(taken.node, wanted)], self._limit) if t.combine is None}
 
     def compute(self, draw: Draw) -> list[Array]:
         """The output elements."""
-        made = self._made(draw)
-        return [self._of(made, node, at) for node, at in self._outputs]
+        made = self._made(draw, REALS)
+        return [read(made) for read in self._outputs]
+
+    def moment(self, draw: Draw, system: System) -> Moment:
+        """All that is known of a point in a system of numbers."""
+        made = self._made(draw, system)
+        needed = self._needed(self._marks(made, system.holds)) if self._chooses else self._always
+        asked = [made[one.source][one.places].tolist() for one in self._critical]
+        maxima = [made[number] for number in self._maxima]
+        infinite = [not all(map(system.holds, self._conditions(made, number))) for number in self._infinite]
+        return Moment([read(made) for read in self._outputs], asked, needed, maxima, infinite)
+
+    def ever_needed(self, draw: Draw) -> list[list[int]]:
+        """What `Moment.needed_by` may be for any inputs, from one point: inputs may choose whatever they do."""
+        return self._needed(self._marks(self._made(draw, REALS), None)) if self._chooses else self._always
+
+    @cached_property
+    def _always(self) -> list[list[int]]:
+        """The same where nothing is chosen."""
+        return self._needed(self._marks([], None))
+
+    def _behind(self) -> list[frozenset[int]]:
+        """For every critical operator, those that its operand depends on."""
+        own: dict[int, set[int]] = {}
+        for place, one in enumerate(self._critical):
+            own.setdefault(one.result, set()).add(place)
+        every: list[frozenset[int]] = []
+        for number, taken in enumerate(self.taken):
+            every.append(frozenset(own.get(number, ())).union(*(every[read.source] for read in taken.reads)))
+        return [every[one.source] for one in self._critical]
+
+    def _needed(self, marks: Sequence[Words]) -> list[list[int]]:
+        found = []
+        for one in self._critical:
+            rows = np.zeros((len(one.places), self._words), np.uint64)
+            np.bitwise_or.at(rows, one.of, marks[one.result][one.there])
+            found.append([int.from_bytes(row.tobytes(), "little") for row in rows])
+        return found
 
     @property
     def is_total(self) -> bool:
-        """Whether the elements have a value whatever the inputs are."""
+        """Whether the elements have a value whatever the inputs are, as far as no infinity comes in its way."""
         return not self._critical
 
-    def _made(self, draw: Draw) -> dict[Node, Array]:
-        made: dict[Node, Array] = {}
+    @property
+    def _words(self) -> int:
+        return -(-self.elements // 64)
+
+    def _marks(self, made: Sequence[Array], holds: Callable[[Number], bool] | None) -> list[Words]:
+        """For all that is taken, which output elements need it; None: whatever inputs choose."""
+        marks = [np.zeros((len(taken.at), self._words), np.uint64) for taken in self.taken]
+        bits = np.arange(self.elements)
+        rows = np.zeros((self.elements, self._words), np.uint64)
+        rows[bits, bits // 64] = np.uint64(1) << (bits % 64).astype(np.uint64)
+        start = 0
+        for read, length in zip(self._outputs, self._lengths, strict=True):
+            read.mark(marks, rows[start : start + length])
+            start += length
+        for number in range(len(self.taken) - 1, -1, -1):
+            taken = self.taken[number]
+            for place, read in enumerate(taken.reads):
+                here = None
+                if place == 1 and taken.node.chooses and (holds or not taken.node.operands[0].varies):
+                    held = map(holds or REALS.holds, self._conditions(made, number))
+                    here = np.fromiter(held, np.bool_, len(taken.at))
+                read.mark(marks, marks[number], here)
+        return marks
+
+    def _conditions(self, made: Sequence[Array], number: int) -> Array:
+        """Of a choice."""
+        return self.taken[number].reads[0](made)
+
+    def _made(self, draw: Draw, system: System) -> list[Array]:
+        made: list[Array] = []
         for taken in self.taken:
             if taken.combine is None:
-                made[taken.node] = draw(taken.node.name, taken.at)
-                continue
-            given = zip(taken.node.operands, taken.wanted, strict=True)
-            made[taken.node] = taken.combine([self._of(made, node, at) for node, at in given])
+                made.append(draw(taken.node.name, taken.at))
+            else:
+                made.append(taken.combine(system, [read(made) for read in taken.reads]))
         return made
-
-    def _of(self, made: Mapping[Node, Array], node: Node, at: Index) -> Array:
-        beyond = at < 0
-        if not beyond.any():
-            return made[node][np.searchsorted(self._places[node], at)]
-        found = np.full(at.shape, numbers.ZERO, object)
-        found[~beyond] = made[node][np.searchsorted(self._places[node], at[~beyond])]
-        return found
-
-
-def _there(at: Index) -> Index:
-    return np.unique(at[at >= 0])
 
 
 def _taken(outputs: Sequence[tuple[Node, Index]], limit: int) -> list[Taken]:
@@ -159,291 +257,26 @@ def _taken(outputs: Sequence[tuple[Node, Index]], limit: int) -> list[Taken]:
 
     for node, at in outputs:
         need(node, at)
-    found: list[Taken] = []
+    found: list[tuple[Node, Index, list[Index], Combine | None]] = []
     count = 0
     while waiting:
         node = heapq.heappop(waiting)[1]
         at = np.unique(np.concatenate([part.reshape(-1) for part in needs.pop(node)]))
         at = at[at >= 0]
         if node.plan is None:
-            found.append(Taken(node, at, (), None))
+            found.append((node, at, [], None))
             continue
         wanted, combine = node.plan(at)
-        count += 1 + sum(part.size for part in wanted)
+        count += 1 + sum(int((part >= 0).sum()) for part in wanted)
         if count > limit:
             raise TooMuch
-        found.append(Taken(node, at, tuple(wanted), combine))
+        found.append((node, at, wanted, combine))
         for operand, part in zip(node.operands, wanted, strict=True):
             need(operand, part)
-    return found[::-1]
+    found.reverse()
+    number = {node: (n, at) for n, (node, at, _, _) in enumerate(found)}
 
+    def reads(node: Node, wanted: Sequence[Index]) -> tuple[Read, ...]:
+        return tuple(Read.of(*number[x], part) for x, part in zip(node.operands, wanted, strict=True))
 
-def _broadcast(at: Index, shape: Shape, narrow: Shape) -> Index:
-    """Of elements of a shape, the places in an operand that is broadcast to it."""
-    if narrow == shape:
-        return at
-    rest, found, step = at, np.zeros_like(at), 1
-    for axis in range(1, len(shape) + 1):
-        extent = narrow[-axis] if axis <= len(narrow) else 1
-        if extent > 1:
-            found = found + rest % shape[-axis] * step
-        rest = rest // shape[-axis]
-        step *= extent
-    return found
-
-
-@dataclass
-class SliceAlgebra:
-    """The algebra whose values are nodes; the methods are those of `run.Algebra`."""
-
-    limit: int
-    critical: list[tuple[Node, int]] = field(default_factory=list)
-    """What has no value for some numbers, and for which operand."""
-    maxima: list[Node] = field(default_factory=list)
-    """What maxima of tensors are."""
-    _count: Iterator[int] = field(default_factory=itertools.count)
-
-    def afford(self, count: int) -> None:
-        """Raise TooMuch for more numbers than may be taken."""
-        if count > self.limit:
-            raise TooMuch
-
-    def node(self, shape: Shape, operands: Sequence[Node], plan: Plan | None, name: str = "") -> Node:
-        """A new value."""
-        return Node(next(self._count), shape, tuple(operands), plan, name=name)
-
-    def apply(self, kind: OpKind, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
-        if kind in RULES:
-            made = RULES[kind](self, operands, attrs, batch)
-            if kind is OpKind.MAX:
-                self.maxima.append(made)
-            return made
-        if kind in MOVES:
-            move: Move = functools.partial(MOVES[kind], attrs=attrs, batch=batch)
-            return self.view(operands[0], move)
-        if isinstance(attrs, ApplyAttrs):
-            return self.formula(attrs, operands[0], batch)
-        made = self.each(numbers.elementwise(kind, attrs), operands, batch)
-        if kind in PARTIAL:
-            self.critical.append((made, PARTIAL[kind]))
-        elif isinstance(attrs, PowAttrs):
-            self._note_power(made, attrs.exponent)
-        return made
-
-    def _note_power(self, made: Node, exponent: Fraction) -> None:
-        if exponent < 0 or exponent.denominator > 1:
-            self.critical.append((made, 0))
-
-    def formula(self, attrs: ApplyAttrs, x: Node, batch: int) -> Node:
-        """A function of the program's own, step by step."""
-
-        def step(name: str, *xs: Node) -> Node:
-            made = self.each(numbers.strict(numbers.SCALARS[name]), xs, batch)
-            if name in PARTIAL_SCALARS:
-                self.critical.append((made, PARTIAL_SCALARS[name]))
-            return made
-
-        def power(base: Node, exponent: Fraction) -> Node:
-            made = self.each(numbers.strict(functools.partial(numbers.power, exponent)), (base,), batch)
-            self._note_power(made, exponent)
-            return made
-
-        number = functools.partial(self.number, batch=batch)
-        table: dict[str, Callable[..., Node]] = {name: functools.partial(step, name) for name in numbers.SCALARS}
-        table["pow"] = power
-        table["log1p"] = lambda x: step("log", step("add", number(numbers.ONE), x))
-        return formula.fold(formula.read(attrs.formula), x, lambda value: number(numbers.rational(value)), table)
-
-    def number(self, value: numbers.Number, batch: int) -> Node:
-        """A number."""
-        return self.node((1,) * batch, (), lambda at: ([], lambda xs: np.full(len(at), value, object)))
-
-    def each(self, operation: numbers.Operation, operands: Sequence[Node], batch: int) -> Node:
-        """An elementwise operation."""
-        given = self.aligned(operands, batch)
-        shape = tuple(np.broadcast_shapes(*(x.shape for x in given)))
-
-        def plan(at: Index) -> tuple[list[Index], Combine]:
-            return [_broadcast(at, shape, x.shape) for x in given], lambda xs: numbers.over(operation, *xs)
-
-        return self.node(shape, given, plan)
-
-    def aligned(self, operands: Sequence[Node], batch: int) -> list[Node]:
-        """The operands with tiles of equal rank: the elements keep their places."""
-        rank = max(len(x.shape) for x in operands)
-        return [x if len(x.shape) == rank else self._wider(x, rank, batch) for x in operands]
-
-    def _wider(self, x: Node, rank: int, batch: int) -> Node:
-        shape = (*x.shape[:batch], *(1,) * (rank - len(x.shape)), *x.shape[batch:])
-        return self.node(shape, (x,), lambda at: ([at], lambda xs: xs[0]))
-
-    def rows(self, operation: numbers.Operation, x: Node, axis: int) -> Node:
-        """Folds one dimension to extent 1."""
-        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-        inner = math.prod(x.shape[axis + 1 :])
-
-        def plan(at: Index) -> tuple[list[Index], Combine]:
-            first = at // inner * (inner * x.shape[axis]) + at % inner
-            self.afford(len(at) * x.shape[axis])
-            rows = first[:, None] + inner * np.arange(x.shape[axis], dtype=np.int64)
-            return [rows], lambda xs: numbers.folded(operation, xs[0])
-
-        return self.node(shape, (x,), plan)
-
-    def matmul(self, x: Node, y: Node, batch: int) -> Node:
-        """x @ y."""
-        x, y = self.aligned((x, y), batch)
-        lead = tuple(np.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
-        (rows, inner), columns = x.shape[-2:], y.shape[-1]
-
-        def plan(at: Index) -> tuple[list[Index], Combine]:
-            self.afford(2 * len(at) * inner)
-            outer, row, column = at // (rows * columns), at // columns % rows, at % columns
-            steps = np.arange(inner, dtype=np.int64)
-            left = (_broadcast(outer, lead, x.shape[:-2]) * rows + row)[:, None] * inner + steps
-            right = (_broadcast(outer, lead, y.shape[:-2])[:, None] * inner + steps) * columns + column[:, None]
-            return [left, right], lambda xs: numbers.folded(numbers.ADD, numbers.over(numbers.MULTIPLY, *xs))
-
-        return self.node((*lead, rows, columns), (x, y), plan)
-
-    def rescaled(self, x: Node, old: Node, new: Node, batch: int) -> Node:
-        """x * exp(old - new)."""
-        return self.each(numbers.rescaled, (x, old, new), batch)
-
-    def view(self, value: Node, move: Move) -> Node:
-        places = _moved(move, value.shape)
-        return self.node(places.shape, (value,), lambda at: ([places(at)], lambda xs: xs[0]))
-
-    def join(self, parts: Sequence[Node], dim: int, batch: int) -> Node:
-        grid = tuple(np.broadcast_shapes(*(x.shape[:batch] for x in parts)))
-        wide = [(*grid, *x.shape[batch:]) for x in parts]
-        axis = batch + dim
-        ends = list(itertools.accumulate(shape[axis] for shape in wide))
-        shape = (*wide[0][:axis], ends[-1], *wide[0][axis + 1 :])
-        inner = math.prod(shape[axis + 1 :])
-
-        def plan(at: Index) -> tuple[list[Index], Combine]:
-            outer, place, rest = at // (inner * shape[axis]), at // inner % shape[axis], at % inner
-            of = np.searchsorted(ends, place, side="right")
-            wanted = []
-            for number, (part, whole) in enumerate(zip(parts, wide, strict=True)):
-                here = of == number
-                start = ends[number] - whole[axis]
-                flat = (outer[here] * whole[axis] + place[here] - start) * inner + rest[here]
-                wanted.append(_broadcast(flat, whole, part.shape))
-
-            def combine(xs: Sequence[Array]) -> Array:
-                found = np.empty(len(at), object)
-                for number, x in enumerate(xs):
-                    found[of == number] = x
-                return found
-
-            return wanted, combine
-
-        return self.node(shape, parts, plan)
-
-    def fold(self, kind: AccumKind, state: tuple[Node, ...], operands: Sequence[Node], batch: int) -> tuple[Node, ...]:
-        if not state:
-            return tuple(self.aligned(operands, batch))
-        match kind:
-            case AccumKind.SUM:
-                return (self.each(numbers.ADD, (state[0], operands[0]), batch),)
-            case AccumKind.MAX:
-                return (self.each(numbers.MAXIMUM, (state[0], operands[0]), batch),)
-            case AccumKind.HOLD:
-                return state
-            case AccumKind.RESCALE:
-                (total, top), (x, m) = state, self.aligned(operands, batch)
-                new = self.each(numbers.MAXIMUM, (top, m), batch)
-                both = self.rescaled(total, top, new, batch), self.rescaled(x, m, new, batch)
-                return (self.each(numbers.ADD, both, batch), new)
-            case AccumKind.CONCAT:
-                raise GraphError("tiles are joined, not folded")
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where the elements of a moved tensor were: by their addresses in memory that is never touched, else listed."""
-
-    shape: Shape
-    strides: tuple[int, ...] = ()
-    start: int = 0
-    listed: Index | None = None
-
-    def __call__(self, at: Index) -> Index:
-        if self.listed is not None:
-            return self.listed[at]
-        found = np.full_like(at, self.start)
-        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            found += at % extent * stride
-            at = at // extent
-        return found
-
-
-def _moved(move: Move, shape: Shape) -> Places:
-    """Where a move takes the elements of a tensor from."""
-    count = math.prod(shape)
-    untouched = np.empty(count, np.bool_).reshape(shape)
-    if not (isinstance(move, arrays.Split) and move.pads(shape)):
-        moved = move(untouched)
-        if np.may_share_memory(moved, untouched):
-            start = moved.__array_interface__["data"][0] - untouched.__array_interface__["data"][0]
-            return Places(moved.shape, moved.strides, start)
-    if count > MAX_MOVED:
-        raise TooMuch
-    numbered = move(np.arange(1, count + 1, dtype=np.int64).reshape(shape))
-    return Places(numbered.shape, listed=np.asarray(numbered, np.int64).reshape(-1) - 1)
-
-
-Rule = Callable[[SliceAlgebra, Sequence[Node], Attrs | None, int], Node]
-
-
-def _arange(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
-    assert isinstance(attrs, ArangeAttrs)
-    shape = (*(1,) * batch, attrs.extent)
-    return algebra.node(shape, (), lambda at: ([], lambda xs: numbers.over(fmpq, at.astype(object))))
-
-
-def _concat_matmul(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
-    w, x, y, z = operands
-    return algebra.each(numbers.ADD, (algebra.matmul(w, y, batch), algebra.matmul(x, z, batch)), batch)
-
-
-def _rescaled_sum(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
-    x, m = algebra.aligned(operands, batch)
-    axis = len(x.shape) - len(operands[0].shape) + arrays.reduced_axis(attrs, batch)
-    top = algebra.rows(numbers.MAXIMUM, m, axis)
-    return algebra.rows(numbers.ADD, algebra.rescaled(x, m, top, batch), axis)
-
-
-def _concat(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
-    assert isinstance(attrs, DimAttrs)
-    return algebra.join(operands, attrs.dim, batch)
-
-
-RULES: Mapping[OpKind, Rule] = {
-    OpKind.CONST: lambda algebra, operands, attrs, batch: algebra.number(
-        numbers.constant(arrays.scalar(attrs)), batch
-    ),
-    OpKind.MATMUL: lambda algebra, operands, attrs, batch: algebra.matmul(operands[0], operands[1], batch),
-    OpKind.CONCAT_MATMUL: _concat_matmul,
-    OpKind.SUM: lambda algebra, operands, attrs, batch: algebra.rows(
-        numbers.ADD, operands[0], arrays.reduced_axis(attrs, batch)
-    ),
-    OpKind.MAX: lambda algebra, operands, attrs, batch: algebra.rows(
-        numbers.MAXIMUM, operands[0], arrays.reduced_axis(attrs, batch)
-    ),
-    OpKind.RESCALED_SUM: _rescaled_sum,
-    OpKind.ARANGE: _arange,
-    OpKind.CONCAT: _concat,
-}
-MOVES: Mapping[OpKind, Callable[..., arrays.Array]] = {
-    OpKind.REPEAT: arrays.repeat,
-    OpKind.RESHAPE: arrays.reshape,
-    OpKind.TRANSPOSE: arrays.transpose,
-    OpKind.SLICE: arrays.sliced,
-    OpKind.PAD: arrays.padded,
-}
-PARTIAL: Mapping[OpKind, int] = {OpKind.DIV: 1, OpKind.SQRT: 0}
-PARTIAL_SCALARS: Mapping[str, int] = {"div": 1, "sqrt": 0, "log": 0}
-"""The operand for some of whose numbers there is no value."""
+    return [Taken(node, at, reads(node, wanted), combine) for node, at, wanted, combine in found]

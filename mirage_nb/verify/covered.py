@@ -1,213 +1,69 @@
 """Whether a candidate has a value wherever its program has one, as far as its form and its program's needs say so.
 
-In: a program and a candidate, over the reals. Out: nothing, or what is not covered. What a candidate divides by, or
-takes roots and logarithms of, is covered where its form gives it the sign that it has to have, as a sum of
-exponentials; or where it is, up to a constant factor, what the program itself needs so, or a product of two such, at
-every point that is looked at. Anything else may be 0 or negative at points that nobody thinks of, so it is not taken
-for defined: a proof may say that it is.
+In: a program and a candidate. Out: nothing, or what is not covered. What a candidate divides by, or takes roots and
+logarithms of, is covered where its form gives it the sign that it has to have, as a sum of exponentials; or where it
+is, up to a constant factor, what the program itself needs so, or a product of two such. Anything else may be 0 or
+negative at points that nobody thinks of, so it is not taken for defined: a proof may say that it is.
+
+Element by element: what one element of an output needs is covered by what the program's same element needs, and what
+stands behind a choice is needed where the choice takes it, on both sides. That a number is another one is seen in a
+field (`residues`), where every function that is no polynomial is any function, and conditions hold by chance: rounding
+hides nothing there, and no ReLU or condition is the same for all numbers that anybody would draw. The same draws show
+infinities that hardly any input chooses.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from mirage_nb.interp import arrays
-from mirage_nb.interp.arrays import Move
-from mirage_nb.interp.numbers import EXPONENTIAL, SUBTRACT, ZERO, Hole, Number, arb, as_ball, is_zero, precision
-from mirage_nb.interp.run import run_kernel
-from mirage_nb.interp.slices import Draw, Slice
-from mirage_nb.ir import (
-    AccumKind,
-    ApplyAttrs,
-    ClampAttrs,
-    ConstAttrs,
-    KernelGraph,
-    OpKind,
-    PadAttrs,
-    PowAttrs,
-    WhereAttrs,
-    formula,
-)
-from mirage_nb.ir.ops import Attrs
-from mirage_nb.verify.domain import NEEDS, SCALAR_NEEDS, Need, power
+from mirage_nb.interp.instance import FieldInstance
+from mirage_nb.interp.nodes import Index
+from mirage_nb.interp.numbers import ZERO, Array, Hole, Number, precision
+from mirage_nb.interp.residues import Field
+from mirage_nb.interp.slices import Draw, Moment, Slice
+from mirage_nb.ir import KernelGraph
+from mirage_nb.verify.domain import Need
+from mirage_nb.verify.drawn import is_small
+from mirage_nb.verify.forms import needs_of
+from mirage_nb.verify.groups import draw_inputs
 from mirage_nb.verify.points import KINDS, point
-from mirage_nb.verify.proof.signs import ABOVE, ANY, NEEDED, Signs, summed, times
+from mirage_nb.verify.proof.signs import NEEDED
 
-BITS = 128
-SHARED = 10
-"""Decimal digits in which numbers agree that are taken for the same; there are many such numbers."""
+BITS = 256
 FACTORS, MOST_TRIED = 24, 500_000
 """Numbers with which constant factors are sought, and products that are tried."""
-POINTS = 5
+DRAWN, INFINITE, MOST_DRAWN, MOST_COMPUTED = 3, 8, 96, 500_000
+"""How often every need is seen at least, as a constant factor follows from the first draw; draws at least where inputs
+choose infinities; draws at most, and numbers that are computed in all of them."""
+BIASES = (8, 0, 4, 7, 1, 4, 6, 2)
+"""Of eight conditions, how many hold in one draw after the other."""
 ENOUGH: dict[Need, frozenset[Need]] = {
     Need.NONZERO: frozenset({Need.NONZERO, Need.POSITIVE}),
     Need.NONNEGATIVE: frozenset({Need.NONNEGATIVE, Need.POSITIVE}),
     Need.POSITIVE: frozenset({Need.POSITIVE}),
 }
 """What a program may need of a number so that a candidate may need this of it."""
+ROOTS = frozenset({Need.NONNEGATIVE, Need.POSITIVE})
+EVERY = -1
+"""All output elements."""
+
+Place = tuple[int, int]
+"""Where a number stands: critical operator, and place."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """A tensor of which only the signs of its elements are known; `infinite`: some may be infinities."""
+class Needed(NamedTuple):
+    """A number modulo p, the output elements that need it, as bits, and where it stands; a factor stands nowhere."""
 
-    signs: Signs
-    infinite: bool = False
-
-
-def _sign(value: Fraction | int) -> Signs:
-    return frozenset({(value > 0) - (value < 0)})
+    residue: int
+    bits: int = EVERY
+    place: Place | None = None
 
 
-def _product(x: Form, y: Form) -> Signs:
-    return times(x.signs, y.signs, same=x is y)
-
-
-def _larger(x: Signs, y: Signs) -> Signs:
-    return frozenset(max(a, b) for a in x for b in y)
-
-
-def _negative(x: Signs) -> Signs:
-    return frozenset(-sign for sign in x)
-
-
-def _powered(x: Signs, exponent: Fraction) -> Signs:
-    if exponent.denominator > 1:
-        return frozenset(max(sign, 0) for sign in x)
-    return times(x, x, same=True) if exponent.numerator % 2 == 0 else x
-
-
-_SAME: Callable[[Signs], Signs] = lambda x: x  # noqa: E731 (typed)
-_ROOT: Callable[[Signs], Signs] = lambda x: frozenset(max(sign, 0) for sign in x)  # noqa: E731 (typed)
-UNARY: dict[str, Callable[[Signs], Signs]] = {
-    "neg": _negative, "exp": lambda x: ABOVE, "sigmoid": lambda x: ABOVE, "sqrt": _ROOT,
-    "square": lambda x: times(x, x, same=True), "abs": lambda x: times(x, x, same=True),
-    "step": lambda x: frozenset({0, 1}),
-    "floor": lambda x: x | {0} if 1 in x else x, **dict.fromkeys(("tanh", "erf", "sign", "expm1"), _SAME),
-}  # fmt: skip
-"""Functions of formulas; of others every sign is possible."""
-ELEMENTWISE: dict[OpKind, Callable[[Signs], Signs]] = {
-    OpKind.EXP: lambda x: ABOVE, OpKind.SIGMOID: lambda x: ABOVE, OpKind.RELU: _ROOT, OpKind.SQRT: _ROOT,
-    OpKind.SQR: lambda x: times(x, x, same=True), **dict.fromkeys((OpKind.SILU, OpKind.GELU), _SAME),
-}  # fmt: skip
-
-
-@dataclass(slots=True)
-class SignAlgebra:
-    """The algebra of signs, which takes down what has to be of some sign, in the order of `slices`."""
-
-    needs: list[tuple[Need, Signs]] = field(default_factory=list)
-
-    def _need(self, need: Need | None, x: Signs) -> None:
-        if need is not None:
-            self.needs.append((need, x))
-
-    def apply(self, kind: OpKind, operands: Sequence[Form], attrs: Attrs | None, batch: int) -> Form:
-        match attrs:
-            case PowAttrs(exponent):
-                self._need(power(exponent), operands[0].signs)
-                return Form(_powered(operands[0].signs, exponent), operands[0].infinite)
-            case ApplyAttrs():
-                signs = self._formula(attrs.formula, operands[0].signs)
-                return Form(ANY if operands[0].infinite else signs, operands[0].infinite)
-        self._need(NEEDS.get(kind), operands[-1].signs if operands else ANY)
-        infinite = any(x.infinite for x in operands) or (isinstance(attrs, WhereAttrs) and attrs.infinite != 0)
-        signs = self._signs(kind, operands, attrs)
-        return Form(signs | {0} if infinite else signs, infinite)  # exp(-inf) is 0, and what is made of it may be
-
-    def _signs(self, kind: OpKind, operands: Sequence[Form], attrs: Attrs | None) -> Signs:
-        match kind, attrs:
-            case _, ConstAttrs(value):
-                return _sign(value)
-            case _, ClampAttrs(low, high):
-                x = operands[0].signs if low is None else _larger(operands[0].signs, _sign(low))
-                return x if high is None else _negative(_larger(_negative(x), _negative(_sign(high))))
-            case _, WhereAttrs(other, infinite):
-                return operands[1].signs | _sign(infinite or other)
-            case _, PadAttrs():
-                return operands[0].signs | {0}
-            case OpKind.ARANGE, _:
-                return frozenset({0, 1})
-            case (OpKind.MUL | OpKind.DIV), _:
-                return _product(*operands)
-            case OpKind.ADD, _:
-                return summed([x.signs for x in operands])
-            case OpKind.SUB, _:
-                return summed([operands[0].signs, _negative(operands[1].signs)])
-            case OpKind.MATMUL, _:
-                return summed([_product(*operands)] * 2)
-            case OpKind.CONCAT_MATMUL, _:
-                return summed([_product(operands[0], operands[2]), _product(operands[1], operands[3])] * 2)
-            case OpKind.MAXIMUM, _:
-                return _larger(operands[0].signs, operands[1].signs)
-            case (OpKind.SUM | OpKind.RESCALED_SUM), _:
-                return summed([operands[0].signs] * 2)
-            case OpKind.CONCAT, _:
-                return operands[0].signs | operands[1].signs
-        rule = ELEMENTWISE.get(kind)
-        return operands[0].signs if rule is None else rule(operands[0].signs)
-
-    def _formula(self, text: str, x: Signs) -> Signs:
-        def row(name: str) -> Callable[..., Signs]:
-            def made(*xs: Any) -> Signs:
-                if name == "pow":
-                    self._need(power(xs[1]), xs[0])
-                    return _powered(xs[0], xs[1])
-                if name == "log1p":
-                    return row("log")(summed([ABOVE, xs[0]]))
-                self._need(SCALAR_NEEDS[name], xs[-1])
-                match name:
-                    case "add":
-                        return summed(list(xs))
-                    case "sub":
-                        return summed([xs[0], _negative(xs[1])])
-                    case "mul" | "div":
-                        return times(*xs)
-                    case "maximum":
-                        return _larger(*xs)
-                    case "minimum":
-                        return _negative(_larger(*map(_negative, xs)))
-                return UNARY[name](xs[0]) if name in UNARY else ANY
-
-            return made
-
-        table = {name: row(name) for name in formula.PRIMITIVES}
-        found: Signs = formula.fold(formula.read(text), x, _sign, table)
-        return found
-
-    def view(self, value: Form, move: Move) -> Form:
-        pads = isinstance(move, arrays.Split) and move.tile is not None
-        return Form(value.signs | {0}, value.infinite) if pads else value
-
-    def join(self, parts: Sequence[Form], dim: int, batch: int) -> Form:
-        return Form(frozenset[int]().union(*(x.signs for x in parts)), any(x.infinite for x in parts))
-
-    def fold(self, kind: AccumKind, state: tuple[Form, ...], operands: Sequence[Form], batch: int) -> tuple[Form, ...]:
-        if not state:
-            return tuple(operands)
-        infinite = any(x.infinite for x in (*state, *operands))
-        match kind:
-            case AccumKind.SUM:
-                return (Form(summed([state[0].signs, operands[0].signs]), infinite),)
-            case AccumKind.MAX:
-                return (Form(_larger(state[0].signs, operands[0].signs), infinite),)
-            case AccumKind.RESCALE:
-                total = summed([state[0].signs, operands[0].signs])
-                top = Form(_larger(state[1].signs, operands[1].signs), infinite)
-                return Form(total | {0} if infinite else total, infinite), top
-        return state
-
-
-def needs_of(graph: KernelGraph) -> list[tuple[Need, Signs]]:
-    """What a graph divides by, and takes roots, powers and logarithms of, in the order of the walk: what it has to be,
-    and which signs its form allows."""
-    algebra = SignAlgebra()
-    run_kernel(graph, [Form(ANY) for _ in graph.inputs], algebra)
-    return algebra.needs
+ONE = [Needed(1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,108 +73,240 @@ class Asked:
     graph: KernelGraph
     slice: Slice
 
-    def needs(self) -> list[tuple[Need, Signs]]:
-        """The needs behind these elements."""
+    def needs(self) -> list[tuple[Need, bool]]:
+        """The needs behind these elements, and whether the form of the number meets each, or no input makes it."""
         every = needs_of(self.graph)
-        return [every[number] for number in self.slice.operators]
+        found = (every[number] for number in self.slice.operators)
+        return [
+            (need, signs <= NEEDED[need] or not v) for (need, signs), v in zip(found, self.slice.varies, strict=True)
+        ]
 
 
 def uncovered(program: Asked, candidate: Asked, seed: int) -> str:
     """What a candidate needs that nothing covers, in words; or nothing."""
-    wanted = candidate.needs()
-    open_ = [number for number, (need, signs) in enumerate(wanted) if not signs <= NEEDED[need]]
-    if not open_:
+    needs = candidate.needs()
+    if all(met for _, met in needs) and not candidate.slice.makes_infinities:
         return ""
-    given = [need for need, _ in program.needs()]
-    with precision(BITS):
-        seen = [_Seen.at(program.slice, candidate.slice, draw) for draw in _points(program.slice, seed)]
-        for number in open_:
-            need = wanted[number][0]
-            enough = [at for at, other in enumerate(given) if other in ENOUGH[need]]
-            if not _is_known(seen, number, enough, need):
-                return f"it is not known that what the candidate needs to be {need.value} is so wherever the program is"
-    return ""
-
-
-def _points(program: Slice, seed: int) -> list[Draw]:
-    """Points at which the program has all its values, as many as are wanted if there are so many."""
-    every = [point(kind, seed + round_) for round_ in range(2) for kind in KINDS]
-    whole = (draw for draw in every if not any(type(x) is Hole for part in program.compute(draw) for x in part))
-    found = list(itertools.islice(whole, POINTS))
-    return found if len(found) > 1 else every[:POINTS]
+    return _Cover(program, candidate, needs, seed).missing()
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """The numbers that the program and the candidate need something of, operator by operator, at one point; `scales`:
-    exponentials of maxima that the program takes, of those that the candidate takes with the other sign, and of both:
-    shifts, which are positive."""
+class _Drawn:
+    """One draw: what the program and the candidate need, operator by operator, of the elements that both have;
+    `scales`: exponentials of maxima that the program takes, of those that the candidate takes with the other sign, and
+    of both: shifts, which are positive; `infinite`: which choices of an infinity took it."""
 
-    ours: list[list[Number]]
-    theirs: list[list[Number]]
-    scales: list[Number]
+    p: int
+    compared: int
+    ours: list[list[Needed]]
+    theirs: list[list[Needed]]
+    scales: list[Needed]
+    infinite: list[bool]
 
     @classmethod
-    def at(cls, program: Slice, candidate: Slice, draw: Draw) -> _Seen:
-        ours, maxima = program.numbers(draw)
-        theirs, other = candidate.numbers(draw)
-        up = [ZERO, *itertools.chain.from_iterable(maxima)]
-        down = [ZERO, *itertools.chain.from_iterable(other)]
-        shifts = (EXPONENTIAL(SUBTRACT(x, y)) for x in _different(up) for y in _different(down))
-        return cls([_numbers(x) for x in ours], [_numbers(x) for x in theirs], _numbers(shifts))
+    def of(cls, field: Field, ours: Moment, theirs: Moment) -> _Drawn:
+        values = zip(*(itertools.chain(*moment.outputs) for moment in (ours, theirs)), strict=True)
+        compared = sum(1 << at for at, pair in enumerate(values) if not any(type(x) is Hole for x in pair))
+        up, down = ([ZERO, *_shifts(moment)] for moment in (ours, theirs))
+        below, raised = field.scalar("sub"), field.scalar("exp")
+        scales = {field.modulo(raised(below(x, y))) for x in up for y in down}
+        needs = [_needed(field, moment, compared) for moment in (ours, theirs)]
+        return cls(field.p, compared, needs[0], needs[1], [Needed(x) for x in scales if x], theirs.infinite)
 
 
-def _different(values: Iterable[Number]) -> list[Number]:
-    """The numbers, once each."""
-    return list({_digits(as_ball(x)): x for x in values if type(x) is not Hole}.values())
+def _shifts(moment: Moment) -> list[Number]:
+    """What maxima are, once each; infinities are no shifts."""
+    return list(dict.fromkeys(x for part in moment.maxima for x in part if type(x) is tuple))
 
 
-def _is_known(seen: Sequence[_Seen], number: int, enough: Sequence[int], need: Need) -> bool:
-    """Whether at all points every number is one of the program's, times one constant; or a product of two of these, or
-    of one and an exponential of a maximum; or makes one of these with another number of the candidate's."""
-    there = [one for one in seen if one.theirs[number] and any(one.ours[at] for at in enough)]
-    if len(there) < 2:
-        return False
-    values = [one.theirs[number] for one in there]
-    known = [[x for at in enough for x in one.ours[at]] for one in there]
-    unit = [[_UNIT]] * len(there)
-    scales = [one.scales for one in there]
-    if _matches(values, known, unit, need) or _matches(values, known, scales, need, constants=False):
-        return True
-    if _matches(values, known, known, need):
-        return True
-    others = [[1 / x for at, xs in enumerate(one.theirs) if at != number for x in xs] for one in there]
-    return need is Need.NONZERO and all(others) and _matches(values, known, others, need)
+def _needed(field: Field, moment: Moment, compared: int) -> list[list[Needed]]:
+    return [
+        [
+            Needed(residue, bits & compared, (which, at))
+            for at, (x, bits) in enumerate(zip(numbers, needed, strict=True))
+            if bits & compared and (residue := field.modulo(x)) is not None
+        ]
+        for which, (numbers, needed) in enumerate(zip(moment.numbers, moment.needed_by, strict=True))
+    ]
 
 
-def _matches(values: _Lists, known: _Lists, factors: _Lists, need: Need, *, constants: bool = True) -> bool:
-    """Whether every value is a known number times a factor, and times one constant if there may be one."""
-    if sum(len(v) * len(f) for v, f in zip(values, factors, strict=True)) > MOST_TRIED:
-        return False
-    pairs = itertools.product(known[0][:FACTORS], factors[0][:FACTORS]) if constants else ()
-    first = [values[0][0] / (x * y) for x, y in pairs]
-    digits = [set(map(_digits, part)) for part in known]
-    for constant in dict.fromkeys(_digits(x) for x in (_UNIT, *first)):
-        scale = arb(constant) if constant in ("1.000000000", "-1.000000000") else None
-        for exact in [scale] if scale is not None else [x for x in first if _digits(x) == constant][:1]:
-            if need is not Need.NONZERO and not exact > 0:
-                continue
-            if all(_all_made(v, k, f, exact) for v, k, f in zip(values, digits, factors, strict=True)):
+class _Cover:
+    """A program and a candidate, what the candidate needs, and what was drawn so far. What has to be covered is what no
+    form meets, and roots that this depends on: up to the sign of a root, a number is another one."""
+
+    def __init__(self, program: Asked, candidate: Asked, needs: Sequence[tuple[Need, bool]], seed: int) -> None:
+        self._program, self._candidate, self._seed = program.slice, candidate.slice, seed
+        self._given = [need for need, _ in program.needs()]
+        self._needs = [need for need, _ in needs]
+        unmet = {which for which, (_, met) in enumerate(needs) if not met}
+        behind = frozenset[int]().union(*(self._candidate.behind[which] for which in unmet))
+        self._asked = sorted(unmet | {which for which in behind if needs[which][0] in ROOTS})
+        self._draws: list[_Drawn] = []
+        self._graph = program.graph
+        self._count = sum(len(taken.at) for graph in (self._program, self._candidate) for taken in graph.taken)
+
+    def missing(self) -> str:
+        """What is not covered, or not seen, in words; or nothing."""
+        if not self._draw():
+            return "it is not known that the candidate has a value whatever inputs choose"
+        known = {which for which in range(len(self._needs)) if which not in self._asked or self._is_known(which)}
+        for which in self._asked:
+            if which not in known and not self._is_made(which, known):
+                need = self._needs[which].value
+                return f"it is not known that what the candidate needs to be {need} is so wherever the program is"
+        return ""
+
+    def _draw(self) -> bool:
+        """Draw until every element, and every need of it, was seen often enough; whether they were, and the candidate
+        had values."""
+        with precision(BITS):
+            ever = self._candidate.ever_needed(point(KINDS[0], self._seed))
+        wanted = {(which, at): bits for which in self._asked for at, bits in enumerate(ever[which]) if bits}
+        wanted[ALL] = (1 << self._candidate.elements) - 1
+        counts = {place: [0] * DRAWN for place in wanted}
+        infinite = 0
+        for field, draw in self._fields():
+            ours, theirs = (graph.moment(draw, field) for graph in (self._program, self._candidate))
+            if _lacks(ours, theirs):
+                return False
+            drawn = _Drawn.of(field, ours, theirs)
+            self._draws.append(drawn)
+            infinite |= sum(1 << which for which, there in enumerate(drawn.infinite) if there)
+            for needed in (Needed(0, drawn.compared, ALL), *itertools.chain(*drawn.theirs)):
+                _count(counts.get(needed.place or ALL, []), needed.bits)
+            seen = all(bits & ~counts[place][-1] == 0 for place, bits in wanted.items())
+            chosen = infinite + 1 == 1 << len(drawn.infinite) and len(self._draws) >= INFINITE
+            if seen and (chosen or not drawn.infinite):
                 return True
-    return False
+        return False
+
+    def _fields(self) -> Iterator[tuple[Field, Draw]]:
+        """Draws of one field; for a small program, such that its roots exist."""
+        exponents = self._program.exponents or self._candidate.exponents
+        first = FieldInstance.draw(self._seed)
+        for number in range(max(DRAWN, min(MOST_DRAWN, MOST_COMPUTED // self._count))):
+            instance = replace(first, seed=self._seed + number)
+            field = Field.of(instance, exponents=exponents, bias=BIASES[number % len(BIASES)])
+            if is_small(self._graph):
+                yield field, _rooted(self._graph, instance, field)
+            else:
+                yield field, field.point
+
+    def _is_known(self, which: int) -> bool:
+        """Whether a number is always one of the program's, times one constant; or that and an exponential of a maximum,
+        or a product of two of them, for all elements that need it."""
+        drawn = [one for one in self._draws if one.theirs[which]]
+        values = [one.theirs[which] for one in drawn]
+        known = [self._enough(one, which) for one in drawn]
+        if self._matches(which, values, known, [ONE] * len(drawn)):
+            return True
+        factors = ([one.scales for one in drawn], known)
+        return any(self._matches(which, values, known, one) for one in factors)
+
+    def _is_made(self, which: int, known: set[int]) -> bool:
+        """Whether a number makes one of the program's with another number of the candidate's, which has a value where
+        the first need that fails is this one."""
+        if self._needs[which] is not Need.NONZERO:
+            return False
+        for other in range(len(self._needs)):
+            if other == which or not all(at in known or at < which for at in self._candidate.behind[other]):
+                continue
+            drawn = [one for one in self._draws if one.theirs[which] and one.theirs[other]]
+            factors = [
+                [Needed(pow(x.residue, -1, one.p), x.bits) for x in one.theirs[other] if x.residue] for one in drawn
+            ]
+            values, enough = [one.theirs[which] for one in drawn], [self._enough(one, which) for one in drawn]
+            if len(drawn) >= DRAWN and self._matches(which, values, enough, factors):
+                return True
+        return False
+
+    def _enough(self, drawn: _Drawn, which: int) -> list[Needed]:
+        """What the program needs of numbers that would do for a need."""
+        kinds = ENOUGH[self._needs[which]]
+        return [x for given, part in zip(self._given, drawn.ours, strict=True) if given in kinds for x in part]
+
+    def _matches(self, which: int, values: _Lists, known: _Lists, factors: _Lists) -> bool:
+        """Whether every value is a known number times a factor times one constant, for every element that needs it."""
+        if not values or sum(len(v) * len(f) for v, f in zip(values, factors, strict=True)) > MOST_TRIED:
+            return False
+        p = self._draws[0].p
+        return any(
+            all(_all_made(v, k, f, constant, p) for v, k, f in zip(values, known, factors, strict=True))
+            for constant in self._constants(which, values[0][0], known[0], factors[0])
+        )
+
+    def _constants(self, which: int, x: Needed, known: _List, factors: _List) -> Iterator[int]:
+        """What a number may be of products of the program's, each constant once."""
+        p = self._draws[0].p
+        tried: set[int] = set()
+        for y in [y for y in known if y.bits & x.bits and y.residue][:FACTORS]:
+            for z in [z for z in factors if z.bits & x.bits and z.residue][:FACTORS]:
+                constant = x.residue * pow(y.residue * z.residue, -1, p) % p
+                if (
+                    constant
+                    and constant not in tried
+                    and (self._needs[which] not in ROOTS or self._is_positive(x, y, z))
+                ):
+                    tried.add(constant)
+                    yield constant
+
+    def _is_positive(self, x: Needed, y: Needed, z: Needed) -> bool:
+        """Whether a number of the candidate's has the sign, over the reals, of two of the program's together."""
+        with precision(BITS):
+            for kind in KINDS:
+                at = point(kind, self._seed)
+                theirs, ours = self._candidate.critical(at), self._program.critical(at)
+                values = [theirs[x.place[0]][x.place[1]]] if x.place else []
+                values += [ours[one.place[0]][one.place[1]] for one in (y, z) if one.place]
+                signs = [type(value) is not Hole and (bool(value > 0) - bool(value < 0)) for value in values]
+                if all(signs):
+                    return math.prod(signs) > 0
+        return False
 
 
-def _all_made(values: Sequence[Number], known: set[str], factors: Sequence[Number], constant: Number) -> bool:
-    return all(any(_digits(x / (constant * y)) in known for y in factors) for x in values)
+def _rooted(program: KernelGraph, instance: FieldInstance, field: Field) -> Draw:
+    """A point at which roots of the program exist, as far as these can be had."""
+    parts = {i.name: (True, field.exponents) for i in program.inputs}
+    inputs = dict(zip((i.name for i in program.inputs), draw_inputs(program, instance, parts), strict=True))
+
+    def draw(name: str, at: Index) -> Array:
+        p, q = (None if part is None else part.reshape(-1)[at] for part in (inputs[name].p, inputs[name].q))
+        assert p is not None
+        return field.listed(p, p if q is None else q)
+
+    return draw
 
 
-def _numbers(values: Iterable[Number]) -> list[Number]:
-    return [as_ball(x) for x in values if type(x) is not Hole and not is_zero(x) and as_ball(x).is_finite()]
+def _lacks(ours: Moment, theirs: Moment) -> bool:
+    """Whether the candidate has no value in any field where the program has one in this."""
+    pairs = zip(itertools.chain(*ours.outputs), itertools.chain(*theirs.outputs), strict=True)
+    return any(type(x) is not Hole and y is Hole.UNDEFINED for x, y in pairs)
 
 
-def _digits(x: Number) -> str:
-    return str(x.str(SHARED, radius=False))
+def _count(times: list[int], bits: int) -> None:
+    """These bits once more: a list of those that were there once at least, twice, and so on."""
+    for number in range(len(times) - 1, -1, -1):
+        times[number] |= bits & (times[number - 1] if number else EVERY)
 
 
-_Lists = Sequence[Sequence[Number]]
-_UNIT = arb(1)
+def _all_made(values: _List, known: _List, factors: _List, constant: int, p: int) -> bool:
+    """Whether every value is a known number times a factor times the constant, for every element that needs it."""
+    table: dict[int, int] = {}
+    for x in known:
+        table[x.residue] = table.get(x.residue, 0) | x.bits
+    inverses = [(pow(constant * y.residue, -1, p), y.bits) for y in factors if y.residue]
+    for value in values:
+        left = value.bits
+        for inverse, bits in inverses:
+            left &= ~(table.get(value.residue * inverse % p, 0) & bits)
+            if not left:
+                break
+        else:
+            return False
+    return True
+
+
+ALL: Place = (-1, -1)
+"""Stands for all output elements."""
+_List = Sequence[Needed]
+_Lists = Sequence[_List]

@@ -136,7 +136,7 @@ class Candidate:
         self.lax = joined(program.report, inspect(graph))
         self.verdicts: dict[Hashable, Verdict] = {}
         self._program = program
-        self.looked: dict[bool, Looked] = {}
+        self.looked: dict[tuple[bool, bool], Looked] = {}
 
     @cached_property
     def plan(self) -> Plan:

@@ -18,12 +18,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from mirage_nb.interp.nodes import Index, TooMuch
 from mirage_nb.interp.numbers import Hole, Number, as_ball, fmpq, is_infinite, is_zero, precision
-from mirage_nb.interp.slices import Draw, Index, Slice, TooMuch
+from mirage_nb.interp.slices import Draw, Slice
 from mirage_nb.interp.undrawn import splitmix
 from mirage_nb.ir import ClampAttrs, ConstAttrs, KernelGraph, TensorType
 from mirage_nb.ir.ops import Shape
@@ -88,15 +89,20 @@ def _of_shape(shape: Shape, count: int | None, seed: int) -> Index:
     return np.unique(np.concatenate([words.astype(np.int64), np.array([0, elements - 1])]))
 
 
-def look(program: KernelGraph, candidate: KernelGraph, seed: int) -> Looked:
-    """Look at two graphs with outputs of the same types at every point. Raises GraphError as an evaluation does."""
+def look(program: KernelGraph, candidate: KernelGraph, seed: int, *, covered: bool = True) -> Looked:
+    """Look at two graphs with outputs of the same types at every point; and whether the candidate is `covered`, without
+    which they are not taken for equal. Raises GraphError as an evaluation does."""
     for count, limit in ((None, WHOLE), *((count, SAMPLED) for count in SAMPLES)):
         try:
             at = chosen(program.output_types, count, seed)
             left, right = (Elements(graph, at, limit) for graph in (program, candidate))
         except TooMuch:
             continue
-        return _Look(left, right, at, seed).looked()
+        found = _Look(left, right, at, seed).looked()
+        if found.outcome is Outcome.AGREE and covered and program != candidate:
+            note = uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
+            return replace(found, outcome=Outcome.OPEN, note=f"{found.note}, and {note}") if note else found
+        return found
     return TOO_LARGE
 
 
@@ -143,13 +149,7 @@ class _Look:
                 self._suspect(suspect)
                 if self.witness is not None:
                     break
-        found = self.result()
-        if found.outcome is Outcome.AGREE and not self.right.slice.is_total and self.left.graph != self.right.graph:
-            ours, theirs = (Asked(x.graph, x.slice) for x in (self.left, self.right))
-            note = uncovered(ours, theirs, self.seed)
-            if note:
-                return Looked(Outcome.OPEN, f"{found.note}, and {note}", whole=found.whole)
-        return found
+        return self.result()
 
     def _with_zeros(self) -> None:
         """Look where some elements have no value and others do: both sides may divide by the same numbers, for

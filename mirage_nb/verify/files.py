@@ -43,9 +43,7 @@ def verify_files(
     """
     a, b = read_graph(a_text), read_graph(b_text)
     where = CPU if is_small(a) else device()
-    verdict = verify(
-        a, b, trials=trials, seed=seed, final=final, permuted=permuted, progress=progress, device=where
-    )
+    verdict = verify(a, b, trials=trials, seed=seed, final=final, permuted=permuted, progress=progress, device=where)
     return exit_code(verdict), describe(verdict)
 
 

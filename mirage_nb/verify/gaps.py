@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mirage_nb.interp.nodes import Index
 from mirage_nb.interp.numbers import HALF, ONE, ZERO, Array, Hole, Number, as_ball, fmpq, precision
-from mirage_nb.interp.slices import Draw, Index, Slice
+from mirage_nb.interp.slices import Draw, Slice
 from mirage_nb.verify.points import KINDS, between, point
 
 LINES = ((0, 2), (0, 4), (3, 6))

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_nb.interp.nodes import Index
 from mirage_nb.interp.numbers import Array, fmpq
-from mirage_nb.interp.slices import Draw, Index
+from mirage_nb.interp.slices import Draw
 from mirage_nb.interp.undrawn import splitmix
 
 Words = NDArray[np.uint64]

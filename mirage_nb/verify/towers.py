@@ -249,9 +249,7 @@ def _compared(tower: Tower) -> list[Mask]:
     if tower.exponents is None:
         return []
     left, right = (tower.exponents.reach(graph) for graph in (tower.program, tower.candidate))
-    both = [
-        (a | b).reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in left for b in right if a.shape == b.shape
-    ]
+    both = [(a | b).reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in left for b in right if a.shape == b.shape]
     return list(np.unique(np.concatenate(both), axis=0)) if both else []
 
 

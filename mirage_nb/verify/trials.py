@@ -317,9 +317,9 @@ class _Run:
         return self.final and total is not None and FINAL_LOG2_BOUND < total and self.wanted < FINAL_TRIALS
 
     def _equal(self) -> Verdict:
-        looked = self._look()
+        looked = self._look(covered=True)
         if looked.outcome is not Outcome.AGREE:
-            return self._by_reals(VerdictKind.UNDECIDED, f"field values agree; {looked.note}")
+            return self._by_reals(VerdictKind.UNDECIDED, f"field values agree; {looked.note}", looked=looked)
         total = self._total()
         return self._verdict(
             VerdictKind.FIELD,
@@ -350,22 +350,22 @@ class _Run:
 
         return once_in_floats(*self.pair)
 
-    def _look(self) -> Looked:
-        """What values over the reals say."""
+    def _look(self, *, covered: bool = False) -> Looked:
+        """What values over the reals say, and whether the candidate is covered."""
         if self.rigour.floats:
             return self._floats()
-        known = self.pair[1].looked
-        if self.rigour.fresh not in known:
-            known[self.rigour.fresh] = self._looked(os.urandom(32) if self.rigour.fresh else b"")
-        return known[self.rigour.fresh]
+        known, key = self.pair[1].looked, (self.rigour.fresh, covered)
+        if key not in known:
+            known[key] = self._looked(os.urandom(32) if self.rigour.fresh else b"", covered)
+        return known[key]
 
-    def _looked(self, secret: bytes) -> Looked:
+    def _looked(self, secret: bytes, covered: bool) -> Looked:
         """Exact values; where not all elements can have them, float64 values of the others too."""
         from mirage_nb.verify.exact import look
         from mirage_nb.verify.reals import in_floats
 
         seed = pair_seed(self.program, self.candidate, secret)
-        exact = look(self.program, self.candidate, seed)
+        exact = look(self.program, self.candidate, seed, covered=covered)
         if exact.outcome is Outcome.DIFFERENT or exact.whole:
             return exact
         floats = in_floats(*self.pair, seed)
@@ -375,9 +375,11 @@ class _Run:
             return exact
         return replace(exact, note=f"{exact.note}, {floats.note}")
 
-    def _by_reals(self, otherwise: VerdictKind, note: str, field_witness: Witness | None = None) -> Verdict:
+    def _by_reals(
+        self, otherwise: VerdictKind, note: str, field_witness: Witness | None = None, looked: Looked | None = None
+    ) -> Verdict:
         """REFUTED where values of the two graphs over the reals differ, else the given kind."""
-        found = self._look()
+        found = looked or self._look()
         if found.outcome is Outcome.DIFFERENT:
             both = "field values and values over the reals differ" if field_witness else found.note
             return self._verdict(VerdictKind.REFUTED, witness=field_witness or found.witness, note=both)

@@ -95,6 +95,20 @@ def test_the_oracle_tells_values_apart() -> None:
     assert differs(Expression("total", (x,)), Expression("highest", (x,)))
 
 
+def test_no_rounding_of_the_oracle_is_a_difference() -> None:
+    """What 60 digits lose in a sum is not lost, and what they do not show takes more of them."""
+    y, large = Expression("Y"), Expression("1e20")
+    small = Expression("exp", (Expression("sub", (Expression("0"), Expression("mul", (y, Expression("30"))))),))
+    for value in (Expression("sigmoid", (y,)), small, Expression("sqrt", (Expression("abs", (y,)),))):
+        lost = value
+        for _ in range(4):
+            lost = Expression("sub", (Expression("add", (lost, large)), large))
+        for function in ("square", "step", "floor", "sign", "exp"):
+            assert not differs(Expression(function, (value,)), Expression(function, (lost,)))
+        assert not differs(Expression("div", (y, value)), Expression("div", (y, lost)))
+        assert differs(value, Expression("add", (lost, Expression("1e-90"))))
+
+
 @pytest.mark.slow
 def test_a_long_campaign() -> None:
     found, errors = pairs_campaign(5000, 11, 1, 3600.0)

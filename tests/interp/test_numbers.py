@@ -9,7 +9,7 @@ import pytest
 from flint import arb
 from hypothesis import given, settings
 
-from mirage_nb.interp import numbers, reference, slices
+from mirage_nb.interp import nodes, numbers, reference, slices
 from mirage_nb.interp.numbers import Hole, fmpq
 from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait, formula
 from mirage_nb.lang import parse
@@ -17,7 +17,7 @@ from tests.strategies import arrays_for, mugraphs, programs
 
 
 def drawn(inputs: Mapping[str, np.ndarray]) -> slices.Draw:
-    def draw(name: str, at: slices.Index) -> np.ndarray:
+    def draw(name: str, at: nodes.Index) -> np.ndarray:
         found = np.empty(len(at), object)
         found[:] = [fmpq(*x.as_integer_ratio()) for x in inputs[name].reshape(-1)[at].tolist()]
         return found
@@ -36,7 +36,7 @@ def test_elements_are_those_of_the_reference(graph: KernelGraph) -> None:
     wanted = [np.arange(t.elements) for t in graph.output_types]
     try:
         found = slices.Slice(graph, wanted, 50_000)
-    except slices.TooMuch:
+    except nodes.TooMuch:
         return
     with numbers.precision(128):
         values = found.compute(drawn(inputs))
@@ -47,7 +47,7 @@ def test_elements_are_those_of_the_reference(graph: KernelGraph) -> None:
 
 
 def test_every_operator_is_known() -> None:
-    known = {*numbers.ELEMENTWISE, *slices.RULES, *slices.MOVES, OpKind.POW, OpKind.CLAMP, OpKind.APPLY}
+    known = {*numbers.ELEMENTWISE, *nodes.RULES, *nodes.MOVES, OpKind.POW, OpKind.CLAMP, OpKind.APPLY}
     known.add(OpKind.WHERE)
     assert known == {kind for kind, spec in OPS.items() if Trait.STRUCTURAL not in spec.traits}
     assert set(numbers.SCALARS) | {"pow", "log1p"} == formula.PRIMITIVES
@@ -57,7 +57,7 @@ def test_a_few_elements_of_a_large_graph_take_what_they_depend_on() -> None:
     graph = parse("X: f16[2048, 64]\nW: f16[64, 4096]\nreturn X @ W").graph
     one = slices.Slice(graph, [np.array([0, 4096 * 2047 + 4095])])
     assert sum(len(taken.at) for taken in one.taken) == 4 * 64 + 2
-    with pytest.raises(slices.TooMuch):
+    with pytest.raises(nodes.TooMuch):
         slices.Slice(graph, [np.arange(4096 * 2048)])
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from mirage_nb.lang import parse
 from mirage_nb.verify import verify
-from mirage_nb.verify.covered import needs_of
+from mirage_nb.verify.forms import needs_of
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.exact import look
+from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.proof.signs import ABOVE, ANY
 from mirage_nb.verify.verdict import Outcome, VerdictKind
 
@@ -40,6 +41,41 @@ ADDED = (
 def test_nothing_may_be_undefined_far_away_or_in_a_narrow_place(added: str) -> None:
     program, candidate = (parse(f"{HEAD}return 2 * Y + X * Z{more}").graph for more in ("", f" + {added}"))
     assert not verify(program, candidate).accepted
+
+
+RARE = (
+    # What stands behind a choice is needed where it is chosen.
+    ("Y + where(X > 0, sqrt(Y + 1e30), 0)", " + 0 * sqrt(Y + 1e30)"),
+    ("Y + where(X > 0, 1 / (Y + 1e30), 0)", " + 0 / (Y + 1e30)"),
+    ("Y + where(X > 0, sqrt(Y + 1e30), 0)", " + where(X > -1e-20, 0 * sqrt(Y + 1e30), 0)"),
+    ("where(X > 1e30, Y / sqrt(Z), Y)", " + where(X > 1e30, 0 * sqrt(-Z), 0)"),
+    # Infinities that hardly any input chooses: nothing is 0 times them, or one less another.
+    ("Y + X", " + 0 * where(X > -1e30, 1, -inf)"),
+    ("Y + X", " + exp(where(X > -1e30, Y, -inf) - where(X > -1e30, Y, -inf)) - 1"),
+    ("softmax(Y)", " + 0 * exp(where(X > -1e30, Y, -inf) - max(where(X > -1e30, Y, -inf), axis=1, keepdims=True))"),
+    ("softmax(where(X > Y, Y, -inf))", " + 0 * softmax(where(X > -1e30, Y, -inf))"),
+    ("X * Y", " + 0 * exp(relu(X + 1e30) * where(arange(4) > 1, 0, -inf))"),
+    # Numbers that are the program's for whatever is drawn.
+    ("Y / X", " + 0 / (X + 1e-20)"),
+    ("Y / X", " + 0 / (X - 2 * relu(X - 1e30))"),
+    ("Y / X", " + 0 / (X * tanh(X + 1e30))"),
+    ("Y / X", " + 0 / (sqrt((X + 1e30) * (X + 1e30)) - 1e30)"),
+    ("Y / X", " + 0 / (abs(X + 1e30) - 1e30)"),
+    ("Y / X", " + 0 / (X * where(X > 1e30, 0, 1))"),
+    ("Y / sqrt(X + 5)", " + 0 / (sqrt(X + 5) - 1e-20)"),
+    ("Z / Y", " + 0 * (Z / (Y / (X * X * X - 1e37)) / (X * X * X - 1e37))"),
+    # Other elements of the same numbers.
+    ("Y / (X + 1e30)", " + 0 / (X[:, ::-1] + 1e30)"),
+    ("Y * sqrt(X + 1e30)", " + 0 * sqrt(sum(X + 1e30, axis=1, keepdims=True))"),
+    ("concat(Y[:, 1:] / (X[:, 1:] + 1e30), Y[:, :1], axis=1)", " + 0 / (X + 1e30)"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value, added", RARE)
+def test_nothing_hides_behind_what_hardly_any_input_is(value: str, added: str) -> None:
+    program, candidate = (parse(f"{HEAD}return {text}").graph for text in (value, f"{value}{added}"))
+    verdict = verify(program, candidate)
+    assert not (verdict if verdict.accepted else with_proof(verdict, program, candidate)[0]).accepted
 
 
 PARTIAL = (
@@ -74,6 +110,11 @@ RIGHT = {
     "a product of two needs": ("X / sqrt(Y) / Z", "X / (sqrt(Y) * Z)"),
     "the same needs apart": ("X / (sqrt(Y) * Z)", "X / Z / sqrt(Y)"),
     "one and an exponential": ("X * sigmoid(Y)", "X / (1 + exp(-Y))"),
+    "behind the same choice": ("where(X > 0, Y / sqrt(Z), 0)", "where(X > 0, Y / (2 * sqrt(Z)) * 2, 0)"),
+    "needed at the same elements": ("concat(Y[:, 1:] / X[:, 1:], Y[:, :1], axis=1)",
+                                    "concat(Y[:, 1:] / (2 * X[:, 1:]) * 2, Y[:, :1], axis=1)"),
+    "a mask of places": ("softmax(where(arange(4) <= arange(2)[:, None], X, -inf)) * Z",
+                         "softmax(where(arange(4) <= arange(2)[:, None], X, -inf) + 3) * Z"),
     "masked weights": ("softmax(where(Y > 0, X, -inf))",
                        "exp(where(Y > 0, X, -inf)) / sum(exp(where(Y > 0, X, -inf)), axis=1, keepdims=True)"),
 }  # fmt: skip
