@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.interp.instance import LARGE_TENSOR, UNDRAWN
-from mirage_nb.interp.numbers import fmpq
 from mirage_nb.interp.reference import FloatAlgebra, evaluate
 from mirage_nb.interp.shared import Values
-from mirage_nb.interp.slices import Draw
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.drawn import Candidate, Program, is_small
-from mirage_nb.verify.exact import look_at
 from mirage_nb.verify.matching import paired
 from mirage_nb.verify.verdict import Looked, Outcome
+
+if TYPE_CHECKING:
+    from mirage_nb.interp.slices import Draw
 
 Array = NDArray[Any]
 
@@ -69,6 +69,8 @@ def _compared(drawn: _Draw, candidate: Candidate, seed: int) -> Looked:
     wrong = [np.flatnonzero(_wrong(a, b)) for a, b in zip(left, right, strict=True)]
     if not any(len(at) for at in wrong):
         return AGREE
+    from mirage_nb.verify.exact import look_at  # exact numbers take long to load, and most candidates need none
+
     some = [at[:: max(1, len(at) // DECIDED)][:DECIDED].astype(np.int64) for at in wrong]
     return look_at(drawn.program, candidate.graph, drawn.exact, some, seed)
 
@@ -132,6 +134,7 @@ class _Draw:
     @property
     def exact(self) -> Draw:
         """The inputs as numbers: floats are rationals."""
+        from mirage_nb.interp.numbers import fmpq
 
         def draw(name: str, at: NDArray[np.int64]) -> Array:
             found = np.empty(len(at), object)

@@ -29,6 +29,7 @@ from mirage_nb.verify.bound import trial_bound
 from mirage_nb.verify.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
 from mirage_nb.verify.large import Believed, DeviceFault
 from mirage_nb.verify.matching import Matching
+from mirage_nb.verify.reals import in_floats, once_in_floats, pairing
 from mirage_nb.verify.towers import Observer
 from mirage_nb.verify.verdict import Looked, Outcome, Verdict, VerdictKind, Witness
 from mirage_nb.verify.work import SMALLER, TOO_LARGE
@@ -160,8 +161,6 @@ def _permuted(
     program: Program, candidate: KernelGraph, rigour: Rigour, device: Device, progress: Progress | None
 ) -> Verdict:
     """The verdict on the candidate with its outputs in the program's order."""
-    from mirage_nb.verify.reals import pairing
-
     order = None
     if len(candidate.outputs) == len(program.graph.outputs):
         order = pairing(program, program.candidate(candidate))
@@ -346,8 +345,6 @@ class _Run:
 
     def _floats(self) -> Looked:
         """What float64 says, of any seed."""
-        from mirage_nb.verify.reals import once_in_floats
-
         return once_in_floats(*self.pair)
 
     def _look(self, *, covered: bool = False) -> Looked:
@@ -362,7 +359,6 @@ class _Run:
     def _looked(self, secret: bytes, covered: bool) -> Looked:
         """Exact values; where not all elements can have them, float64 values of the others too."""
         from mirage_nb.verify.exact import look
-        from mirage_nb.verify.reals import in_floats
 
         seed = pair_seed(self.program, self.candidate, secret)
         exact = look(self.program, self.candidate, seed, covered=covered)
