@@ -11,9 +11,9 @@ import pytest
 
 from mirage_nb.lang import parse
 from mirage_nb.verify import verify
-from mirage_nb.verify.forms import needs_of
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.exact import look
+from mirage_nb.verify.forms import needs_of
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.proof.signs import ABOVE, ANY
 from mirage_nb.verify.verdict import Outcome, VerdictKind
