@@ -9,7 +9,7 @@ from typing import Any
 ATTENTION = ("cudnn", "efficient", "flash", "products")
 MASKED = ("cudnn", "efficient", "flash")
 WIDE = ("efficient", "products")
-PRODUCT, ALONE = ("cublas", "torch"), ("torch",)
+PRODUCT = ("cublas", "torch")
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,18 @@ WHOLE: Mapping[str, Sample] = {
     ),
     "many rows, one matrix": Sample("X: f16[3,8,64]\nW: f16[32,64]\nreturn X @ W.T", "linear", PRODUCT),
     "biased": Sample(
-        "X: f16[16,64]\nW: f16[64,32]\nb: f16[32]\nreturn X @ W + b", "linear", ALONE,
+        "X: f16[16,64]\nW: f16[64,32]\nb: f16[32]\nreturn X @ W + b", "linear", PRODUCT,
         {"relu": 0, "bias": 1, "added": 0},
     ),
     "biased relu": Sample(
-        "X: f32[16,64]\nW: f32[32,64]\nb: f32[32]\nreturn relu(X @ W.T + b)", "linear", ALONE, {"relu": 1, "bias": 1}
+        "X: f32[16,64]\nW: f32[32,64]\nb: f32[32]\nreturn relu(X @ W.T + b)", "linear", PRODUCT, {"relu": 1, "bias": 1}
     ),
-    "relu alone": Sample("X: f16[16,64]\nW: f16[64,32]\nreturn relu(X @ W)", "linear", ALONE, {"relu": 1, "bias": 0}),
+    "relu alone": Sample("X: f16[16,64]\nW: f16[64,32]\nreturn relu(X @ W)", "linear", PRODUCT, {"relu": 1, "bias": 0}),
     "residual": Sample(
-        "X: bf16[16,64]\nW: bf16[32,64]\nR: bf16[16,32]\nreturn R + X @ W.T", "linear", ALONE, {"bias": 0, "added": 1}
+        "X: bf16[16,64]\nW: bf16[32,64]\nR: bf16[16,32]\nreturn R + X @ W.T", "linear", PRODUCT, {"bias": 0, "added": 1}
     ),
     "residual and relu, many rows": Sample(
-        "X: f32[3,8,64]\nW: f32[32,64]\nR: f32[3,8,32]\nreturn relu(X @ W.T + R)", "linear", ALONE,
+        "X: f32[3,8,64]\nW: f32[32,64]\nR: f32[3,8,32]\nreturn relu(X @ W.T + R)", "linear", PRODUCT,
         {"added": 1, "relu": 1},
     ),
     "group_norm": Sample(

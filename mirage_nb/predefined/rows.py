@@ -182,10 +182,10 @@ def _products(r: Reading, found: Found, value: int) -> bool:
 
 
 def _by_cublas(r: Reading, found: Found, value: int) -> bool:
-    """One call of cuBLAS, without an epilogue."""
+    """One call of cuBLAS, or of cuBLASLt with its epilogue."""
     lead, left, right = (math.prod(r.shape(v)[:-2]) for v in (value, *found.inputs[:2]))
     folded = right == 1 and left == lead and (lead == 1 or not found.attrs["left"])
-    return (folded or {left, right} <= {1, lead}) and not _ends(found)
+    return (folded or {left, right} <= {1, lead}) and not (_ends(found) and r.graph.types[value].dtype is DType.F64)
 
 
 def _ends(found: Found) -> bool:

@@ -14,9 +14,10 @@ import ctypes
 import functools
 import math
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -221,6 +222,8 @@ def fastest(runs: Sequence[Callable[[], float]]) -> int:
 def _tuned(product: Product, dtype: str, ending: Ending, alignment: int, device: int) -> _Tuned:
     """The kernels for a product, those first that are proposed first. Raises KernelError where there is none."""
     kernels: list[Callable[[Places], _Kernel]] = []
+    with contextlib.suppress(KernelError):
+        kernels += _of_lt(product, dtype, ending, alignment, device)
     if ending == Ending():
         kernels.insert(1 if kernels else 0, functools.partial(_of_blas, product, dtype, device))
     if not kernels:
@@ -296,3 +299,127 @@ def _of_blas(p: Product, dtype: str, device: int, places: Places) -> _Kernel:
             _checked(multiply(handle, *arguments))
 
     return _Kernel(enqueue, (one, zero, workspace))
+
+
+# -- cuBLASLt -----------------------------------------------------------------------------------------
+
+
+class _Proposal(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t: a kernel, and what it needs."""
+
+    _fields_: ClassVar = [
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    ]
+
+
+@functools.cache
+def _lt_handle(device: int) -> ctypes.c_void_p:
+    """One for every device, which is the current one; threads may share it."""
+    handle = ctypes.c_void_p()
+    _checked(blas_function("cublasLtCreate", "cublasLt")(ctypes.byref(handle)))
+    return handle
+
+
+def _said(owner: ctypes.c_void_p, kind: str, attribute: int, value: Any) -> None:
+    """Set an attribute of a description, a layout or a preference."""
+    _checked(
+        blas_function(f"cublasLt{kind}SetAttribute", "cublasLt")(
+            owner, ctypes.c_int(attribute), ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))
+        )
+    )
+
+
+class _Described:
+    """A product as cuBLASLt describes it: what is multiplied, and how its matrices lie. A matrix of cuBLAS lies column
+    by column, so it sees all of them transposed: the result is right^T @ left^T."""
+
+    def __init__(self, p: Product, dtype: str, ending: Ending, bias: int = 0) -> None:
+        element, compute, scale, _ = _BLAS[dtype]
+        self._made: list[tuple[str, ctypes.c_void_p]] = []
+        weakref.finalize(self, _destroyed, self._made).atexit = False
+        self.product = self._create("MatmulDesc", ctypes.c_int(compute), ctypes.c_int(scale))
+        _said(self.product, "MatmulDesc", _TURN_A, ctypes.c_int32(int(p.right_turned)))
+        _said(self.product, "MatmulDesc", _TURN_B, ctypes.c_int32(int(p.left_turned)))
+        _said(self.product, "MatmulDesc", _EPILOGUE, ctypes.c_uint32(ending.epilogue))
+        if bias:
+            _said(self.product, "MatmulDesc", _BIAS, ctypes.c_void_p(bias))
+        right = (p.depth, p.columns) if p.right_turned else (p.columns, p.depth)
+        left = (p.rows, p.depth) if p.left_turned else (p.depth, p.rows)
+        self.right = self._layout(element, *right, p.batch, p.right_stride)
+        self.left = self._layout(element, *left, p.batch, p.left_stride)
+        self.result = self._layout(element, p.columns, p.rows, p.batch, p.rows * p.columns)
+
+    def _create(self, kind: str, *arguments: Any) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        _checked(blas_function(f"cublasLt{kind}Create", "cublasLt")(ctypes.byref(made), *arguments))
+        self._made.append((kind, made))
+        return made
+
+    def _layout(self, element: int, rows: int, columns: int, batch: int, stride: int) -> ctypes.c_void_p:
+        extents = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
+        made = self._create("MatrixLayout", ctypes.c_int(element), *extents)
+        if batch > 1:
+            _said(made, "MatrixLayout", _BATCH, ctypes.c_int32(batch))
+            _said(made, "MatrixLayout", _STRIDE, ctypes.c_int64(stride))
+        return made
+
+    def proposals(self, alignment: int, device: int) -> list[_Proposal]:
+        """The kernels that cuBLASLt thinks to be the fastest, the best first."""
+        preference = self._create("MatmulPreference")
+        _said(preference, "MatmulPreference", _WORKSPACE, ctypes.c_size_t(MOST_WORKSPACE))
+        for operand in _ALIGNMENTS:
+            _said(preference, "MatmulPreference", operand, ctypes.c_uint32(alignment))
+        found, count = (_Proposal * PROPOSALS)(), ctypes.c_int()
+        _checked(
+            blas_function("cublasLtMatmulAlgoGetHeuristic", "cublasLt")(
+                _lt_handle(device), self.product, self.right, self.left, self.result, self.result, preference,
+                ctypes.c_int(PROPOSALS), found, ctypes.byref(count),
+            )
+        )  # fmt: skip
+        return [proposal for proposal in found[: count.value] if proposal.state == 0]
+
+
+def _destroyed(made: list[tuple[str, ctypes.c_void_p]]) -> None:
+    for kind, what in made:
+        blas_function(f"cublasLt{kind}Destroy", "cublasLt")(what)
+
+
+def _of_lt(
+    p: Product, dtype: str, ending: Ending, alignment: int, device: int
+) -> list[Callable[[Places], _Kernel]]:
+    """What cuBLASLt proposes for the product. Raises KernelError where it has none."""
+    import cupy
+
+    with cupy.cuda.Device(device), allocations_while_captured():
+        # Where the bias lies is said of each call; that there is one, before kernels are proposed.
+        found = _Described(p, dtype, ending, ALIGNED if ending.bias else 0).proposals(alignment, device)
+    return [functools.partial(_proposed, p, dtype, ending, device, proposal) for proposal in found]
+
+
+def _proposed(p: Product, dtype: str, ending: Ending, device: int, proposal: _Proposal, places: Places) -> _Kernel:
+    import cupy
+
+    multiply = blas_function("cublasLtMatmul", "cublasLt")
+    scalar = _BLAS[dtype][3]
+    one, added = np.ones(1, scalar), np.full(1, float(ending.added), scalar)
+    pointer = ctypes.c_void_p
+    with cupy.cuda.Device(device), allocations_while_captured():
+        said = _Described(p, dtype, ending, places.bias)
+        workspace = cupy.cuda.alloc(proposal.workspace) if proposal.workspace else None
+        handle = _lt_handle(device)
+    arguments = (
+        handle, said.product, pointer(one.ctypes.data), pointer(places.right), said.right, pointer(places.left),
+        said.left, pointer(added.ctypes.data), pointer(places.added or places.result), said.result,
+        pointer(places.result), said.result, ctypes.byref(proposal), pointer(workspace.ptr if workspace else 0),
+        ctypes.c_size_t(proposal.workspace),
+    )  # fmt: skip
+
+    def enqueue(stream: int) -> None:
+        with cupy.cuda.Device(device), allocations_while_captured():
+            _checked(multiply(*arguments, pointer(stream)))
+
+    return _Kernel(enqueue, (one, added, said, workspace, proposal))

@@ -3,7 +3,7 @@
 Copied into every file that saves a muGraph (see `saved`), so it imports nothing of this package but what is copied
 with it. In: attributes of a row, PyTorch's tensors. Out: a function that enqueues the kernel on PyTorch's current
 stream (`kernel_torch` has the table of single operators). Invariant: operands are read where they lie, as views, and
-results written where they are wanted; a launch that has no form for that copies its result.
+results written where they are wanted; a launch that has no form for that is `Recorded`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from mirage_nb.runtime.kernel_recorded import Recorded
 from mirage_nb.runtime.kernel_torch import Go, Rule
 
 
@@ -47,8 +48,8 @@ def _group_norm(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], r
 
 
 def _made(torch: Any, make: Any, result: Any) -> Go:
-    """What makes its result itself, and a copy of that."""
-    return lambda: result.copy_(make())
+    """What makes its result itself; where there is no GPU to record it on, a copy of that."""
+    return Recorded(torch, make, result) if result.is_cuda else lambda: result.copy_(make())
 
 
 def _linear(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:

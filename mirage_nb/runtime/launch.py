@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import cupy
 import numpy as np
 
-from mirage_nb.codegen import Emitted, Fitting
+from mirage_nb.codegen import Emitted, Fitting, LibraryCall
 from mirage_nb.errors import DTypeError, LaunchError
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
 from mirage_nb.runtime.buffers import CAST, STORED, Array, Sample, accept, check_count, check_shape, decode
@@ -60,6 +60,7 @@ class GpuExecutable:
         self._index = int(cupy.cuda.Device().id)
         self._bound: dict[tuple[int, ...], Enqueue] = {}
         self._captured: list[Enqueue] = []
+        self._calls_libraries = any(isinstance(step, LibraryCall) for step in emitted.launches)
         with card_errors():
             self._loaded = Loaded(lower(emitted, arch=cubin.arch, cubin=cubin.data), self._index)
 
@@ -100,7 +101,7 @@ class GpuExecutable:
             # From torch's memory: inside a CUDA graph capture only its pool may be asked for more.
             workspace = like.new_empty(self._emitted.workspace_bytes, dtype=torch.uint8)
             captured = torch.cuda.is_current_stream_capturing()
-            call = self.bind(tensors, outputs, workspace.data_ptr(), captured=captured)
+            call = self.bind(tensors, outputs, workspace.data_ptr(), captured=captured, again=not captured)
             call(torch.cuda.current_stream().cuda_stream)
         return outputs
 
@@ -111,14 +112,20 @@ class GpuExecutable:
             if kind == "NumPy":
                 arrays = [cupy.asarray(accept(t, i)) for t, i in zip(tensors, graph.inputs, strict=True)]
             outputs = [cupy.empty(t.shape, STORED[t.dtype]) for t in graph.output_types]
-            self.bind(arrays, outputs)()
+            self.bind(arrays, outputs, again=kind != "NumPy")()
             if kind == "NumPy":
                 pairs = zip(outputs, graph.output_types, strict=True)
                 return [_host(o, t) for o, t in pairs]
         return outputs
 
     def bind(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: int | None = None, *, captured: bool = False
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        workspace: int | None = None,
+        *,
+        captured: bool = False,
+        again: bool = False,
     ) -> Call:
         """Prepare the launches for these buffers; the returned function only enqueues them: on the stream of the
         address that it is given, or on CuPy's current one.
@@ -128,6 +135,7 @@ class GpuExecutable:
             workspace: address of `workspace_bytes` of device memory that the caller keeps alive; default: its own.
             captured: whether the call goes into a CUDA graph that nobody here knows: what it uses beside these
                 buffers stays for as long as this executable.
+            again: whether these buffers are likely to come again: what takes long to enqueue becomes a CUDA graph then.
 
         Raises:
             ShapeError, DTypeError, LaunchError: a tensor is missing, does not fit, is elsewhere, or is not contiguous.
@@ -144,7 +152,7 @@ class GpuExecutable:
             if workspace is None and self._emitted.workspace_bytes:
                 own = cupy.empty(self._emitted.workspace_bytes, "uint8")
                 workspace = int(own.data.ptr)
-            enqueue = self._enqueue(given, made, workspace or 0, emitted.extent or 0)
+            enqueue = self._enqueue(given, made, workspace or 0, emitted.extent or 0, again and self._calls_libraries)
         if captured:
             self._captured.append(enqueue)
         held = (own, inputs, outputs)
@@ -154,16 +162,20 @@ class GpuExecutable:
 
         return call
 
-    def _enqueue(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, extent: int) -> Enqueue:
+    def _enqueue(
+        self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, extent: int, replays: bool
+    ) -> Enqueue:
         """The launches for tensors at these addresses, made once: in a loop the same addresses come again.
-        Each thread has its own, because a launch is made ready in place."""
-        key = (threading.get_ident(), extent, workspace, *inputs, *outputs)
+        Each thread has its own, because a launch is made ready in place. `replays`: as a CUDA graph, from the second
+        call on."""
+        key = (threading.get_ident(), replays, extent, workspace, *inputs, *outputs)
         found = self._bound.get(key)
         if found is None:
             with allocations_while_captured():  # and freed
                 if len(self._bound) >= BOUND:
                     self._bound.clear()
-                found = self._bound[key] = self._loaded.at(extent).bind(inputs, outputs, workspace)
+                bound = self._loaded.at(extent).bind(inputs, outputs, workspace)
+                found = self._bound[key] = replayed(bound, self._index) if replays else bound
         return found
 
     def prepare(self, *tensors: Any) -> Prepared:
