@@ -96,6 +96,11 @@ WHOLE: Mapping[str, Sample] = {
     "biased relu": Sample(
         "X: f32[16,64]\nW: f32[32,64]\nb: f32[32]\nreturn relu(X @ W.T + b)", "linear", PRODUCT, {"relu": 1, "bias": 1}
     ),
+    "parts and turned tensors": Sample(
+        "Q: bf16[8,4,64]\nC: bf16[128,96]\nreturn softmax(transpose(Q, 1, 0, 2) @ C[:, :64].T / 8) @ C[::1, 32:]",
+        "attention", ATTENTION,
+        {"heads": 4, "groups": 1, "views": [[["turn", 1, 0, 2]], [["part", 1, 0, 64, 1]], [["part", 1, 32, 64, 1]]]},
+    ),
     "relu alone": Sample("X: f16[16,64]\nW: f16[64,32]\nreturn relu(X @ W)", "linear", PRODUCT, {"relu": 1, "bias": 0}),
     "residual": Sample(
         "X: bf16[16,64]\nW: bf16[32,64]\nR: bf16[16,32]\nreturn R + X @ W.T", "linear", PRODUCT, {"bias": 0, "added": 1}

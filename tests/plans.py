@@ -34,9 +34,7 @@ def run_on_cpu(plan: Plan, stored: Sequence[Any]) -> list[Any]:
     for step in plan.steps:
         assert isinstance(step, Apply)
         *operands, result = (seen(plan.tensors[n]) for n in (*step.inputs, step.output))
-        for position, value in step.scalars:
-            operands.insert(position, value)
         by = step.attrs.get("by")
         rule = BY_TORCH[step.operator] if by is None else LAUNCHES[step.operator, ON_CPU.get((step.operator, by), by)]
-        go_of(torch, rule, step.operator, step.attrs, operands, result)()
+        go_of(torch, rule, step, operands, result)()
     return [output.double().numpy() for output in outputs]

@@ -204,8 +204,8 @@ def attention(r: Reading, value: int) -> Found | None:
     """softmax(scale * Q @ K^T, masked or not) @ V.
 
     `inputs` are Q [..., queries, d], K [..., keys, d], V [..., keys, e] and a bias that is added to the scores, if
-    there is one. `heads`, `groups`: of queries and of keys, so many after each other share one of these. `causal`,
-    `window`: as of `masks.Band`, a window of -1 is none.
+    there is one, or what Q, K and V are `views` of. `heads`, `groups`: of queries and of keys, so many after each other
+    share one of these. `causal`, `window`: as of `masks.Band`, a window of -1 is none.
     """
     parts = _weighted(r, value)
     scores = _Scores.of(r, parts[0]) if parts is not None else None
@@ -223,11 +223,13 @@ def attention(r: Reading, value: int) -> Found | None:
     bias = () if scores.bias is None else (scores.bias,)
     if bias and r.graph.types[bias[0]].dtype is not used[0].dtype:
         return None
+    seen = [r.seen(x) if r.graph.types[x].dtype in HALVES else (x, []) for x in (q, k, v)]
     return Found(
-        (q, k, v, *bias),
+        (*(base for base, _ in seen), *bias),
         {
             "scale": str(scores.scale), "causal": int(scores.band is not None), "window": window, "heads": heads[0],
-            "groups": heads[1],
+            "groups": heads[1], "views": [moves for _, moves in seen], "queries": queries, "keys": keys,
+            "head": r.shape(q)[-1],
         },
     )  # fmt: skip
 

@@ -8,8 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from itertools import pairwise
+from math import prod
 
-from mirage_nb.ir import ApplyAttrs, ConstAttrs, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir import (
+    ApplyAttrs,
+    ConstAttrs,
+    DimAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    ReshapeAttrs,
+    SliceAttrs,
+    TransposeAttrs,
+)
 
 FREE = frozenset({OpKind.CONST, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.ARANGE})
 """What a kernel makes for itself of whatever it reads."""
@@ -78,6 +90,24 @@ class Reading:
             value = op.inputs[0]
         return value
 
+    def seen(self, value: int) -> tuple[int, list[list[int | str]]]:
+        """What a value is a view of, parts and turned ones, and the moves that make the view, in order; itself and none
+        if it is none that libraries read where it lies. Parts that have other readers, too, are there anyway."""
+        base, moves, ops = value, list[list[int | str]](), list[Op]()
+        while (op := self.op(base, OpKind.SLICE, OpKind.TRANSPOSE)) is not None:
+            if isinstance(op.attrs, TransposeAttrs):
+                moves.insert(0, ["turn", *op.attrs.perm])
+            elif isinstance(op.attrs, SliceAttrs) and op.attrs.step > 0 and self._is_read_once(base):
+                moves.insert(0, ["part", op.attrs.dim, op.attrs.start, op.attrs.extent, op.attrs.step])
+            else:
+                break
+            base = op.inputs[0]
+            ops.insert(0, op)
+        return (base, moves) if _in_rows(self.shape(value), _strides(self.shape(base), ops)) else (value, [])
+
+    def _is_read_once(self, value: int) -> bool:
+        return len(self._readers[value]) == 1 and value not in self.graph.outputs
+
     def is_free(self, value: int) -> bool:
         """Whether every kernel makes a value for itself."""
         return self._maker[value].kind in FREE
@@ -98,3 +128,20 @@ class Reading:
         itself may have other readers."""
         mine, seen = {*inside, output}, set(self.graph.outputs)
         return all(self.is_free(v) or (v not in seen and self._readers[v] <= mine) for v in inside)
+
+
+def _strides(shape: tuple[int, ...], moves: Iterable[Op]) -> list[int]:
+    """How far apart the elements of a view lie along each dimension, where those of the whole lie in order."""
+    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
+    for op in moves:
+        if isinstance(op.attrs, TransposeAttrs):
+            strides = [strides[dim] for dim in op.attrs.perm]
+        elif isinstance(op.attrs, SliceAttrs):
+            strides[op.attrs.dim] *= op.attrs.step
+    return strides
+
+
+def _in_rows(shape: tuple[int, ...], strides: list[int]) -> bool:
+    """Whether rows lie in order, and matrices behind each other at one distance."""
+    lead = [(extent, stride) for extent, stride in zip(shape[:-2], strides[:-2], strict=True) if extent > 1]
+    return strides[-1] == 1 and all(far == extent * near for (_, far), (extent, near) in pairwise(lead))

@@ -154,19 +154,19 @@ def _always(r: Reading, found: Found, value: int) -> bool:
 
 
 def _flash(r: Reading, found: Found, value: int) -> bool:
-    head, last = r.shape(found.inputs[0])[-1], r.shape(value)[-1]
+    head, last = found.attrs["head"], r.shape(value)[-1]
     fits = head == last <= LARGEST_HEAD and head % 8 == 0 and found.attrs["heads"] <= MOST_HEADS
     return fits and len(found.inputs) == 3 and r.graph.types[value].dtype in HALVES
 
 
 def _cudnn(r: Reading, found: Found, value: int) -> bool:
-    heads = [r.shape(found.inputs[0])[-1], r.shape(value)[-1]]
+    heads = [found.attrs["head"], r.shape(value)[-1]]
     fits = all(h <= LARGEST_CUDNN_HEAD and h % 8 == 0 for h in heads) and found.attrs["window"] < 0
     return fits and _aligned(r, found) and r.graph.types[value].dtype in HALVES
 
 
 def _efficient(r: Reading, found: Found, value: int) -> bool:
-    heads = [r.shape(found.inputs[0])[-1], r.shape(value)[-1]]
+    heads = [found.attrs["head"], r.shape(value)[-1]]
     return all(h % 8 == 0 for h in heads) and found.attrs["window"] < 0 and _aligned(r, found)
 
 
@@ -178,7 +178,7 @@ def _aligned(r: Reading, found: Found) -> bool:
 def _products(r: Reading, found: Found, value: int) -> bool:
     """Two products and a softmax between them, whose scores lie in memory."""
     plain = len(found.inputs) == 3 and not found.attrs["causal"] and found.attrs["window"] < 0
-    return plain and _scores(r.graph, found.inputs, int(found.attrs["heads"])) <= MOST_SCORES
+    return plain and _scores(found.attrs, r.graph.types[value].dtype) <= MOST_SCORES
 
 
 def _by_cublas(r: Reading, found: Found, value: int) -> bool:
@@ -195,9 +195,9 @@ def _ends(found: Found) -> bool:
 
 def _pairs(graph: KernelGraph, match: Match) -> float:
     """Products of attention; half of the pairs of queries and keys where later keys are masked."""
-    (*_, queries, head), (*_, keys, _), *_ = (graph.types[v].shape for v in match.inputs)
-    both = head + graph.types[match.output].shape[-1]
-    return 2.0 * int(match.attrs["heads"]) * queries * keys * both * (0.5 if match.attrs["causal"] else 1.0)
+    attrs, last = match.attrs, graph.types[match.output].shape[-1]
+    pairs = float(attrs["heads"] * attrs["queries"] * attrs["keys"])
+    return 2.0 * pairs * (int(attrs["head"]) + last) * (0.5 if attrs["causal"] else 1.0)
 
 
 def _multiplied(graph: KernelGraph, match: Match) -> float:
@@ -205,20 +205,19 @@ def _multiplied(graph: KernelGraph, match: Match) -> float:
     return 2.0 * graph.types[match.output].elements * shape[-2 if match.attrs["left"] else -1]
 
 
-def _scores(graph: KernelGraph, inputs: Sequence[int], heads: int) -> int:
+def _scores(attrs: Mapping[str, Any], dtype: DType) -> int:
     """Bytes of the scores of all heads."""
-    q, k = (graph.types[v] for v in inputs[:2])
-    return heads * q.shape[-2] * k.shape[-2] * q.dtype.size
+    return int(attrs["heads"] * attrs["queries"] * attrs["keys"]) * dtype.size
 
 
 def _between(graph: KernelGraph, match: Match) -> float:
     """Scores and shares are written and read once each."""
-    return 4.0 * _scores(graph, match.inputs, int(match.attrs["heads"]))
+    return 4.0 * _scores(match.attrs, graph.types[match.output].dtype)
 
 
 def _of_queries(graph: KernelGraph, match: Match) -> float:
     """A block for every so many queries of a head, whatever their keys."""
-    return int(match.attrs["heads"]) * math.ceil(graph.types[match.inputs[0]].shape[-2] / QUERIES)
+    return float(int(match.attrs["heads"]) * math.ceil(int(match.attrs["queries"]) / QUERIES))
 
 
 def _none(graph: KernelGraph, match: Match) -> float:

@@ -82,9 +82,7 @@ def _by_torch(torch: Any, step: Apply, tensors: Sequence[Tensor], address: Seque
     by = step.attrs.get("by")
     rule = BY_TORCH[step.operator] if by is None else LAUNCHES[step.operator, by]
     *operands, result = (torch_view(torch, t, start, device) for t, start in zip(tensors, address, strict=True))
-    for position, value in step.scalars:
-        operands.insert(position, value)
-    return go_of(torch, rule, f"{step.operator} by {by or 'torch'}", step.attrs, operands, result)
+    return go_of(torch, rule, step, operands, result)
 
 
 def _by_cupy(step: Apply, tensors: Sequence[Tensor], address: Sequence[int], device: int) -> Enqueue:

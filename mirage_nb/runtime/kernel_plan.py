@@ -436,6 +436,13 @@ def _is_rational(value: Any) -> bool:
     return int(bottom or 1) != 0 and abs(Fraction(int(top), int(bottom or 1))) <= LARGEST
 
 
+def _is_views(value: Any) -> bool:
+    """For each operand the moves that make a view of it: dimensions turned, or a part along one."""
+    lists = isinstance(value, list) and len(value) <= 16 and all(isinstance(v, list) and len(v) <= 16 for v in value)
+    moves = [move for moves in value for move in moves] if lists else [None]
+    return all(isinstance(m, list) and m[:1] in (["turn"], ["part"]) and _is_wholes(m[1:]) for m in moves)
+
+
 def _is_formula(value: Any, depth: int = 0) -> bool:
     """Nested lists of primitives and their operands; "x", and numbers as texts."""
     if isinstance(value, str):
@@ -450,7 +457,9 @@ ATTRS: dict[Any, Callable[[Any], bool]] = {
     "dim": _is_whole, "times": lambda value: _is_whole(value, MAX_TIMES) and value > 0, "shape": _is_wholes,
     "perm": _is_wholes, "value": _is_rational, "exponent": _is_rational, "low": _is_rational, "high": _is_rational,
     **dict.fromkeys(("start", "extent", "step", "before", "after", "infinite"), _is_whole), "other": _is_rational,
-    **dict.fromkeys(("heads", "groups"), lambda value: _is_whole(value) and value > 0), "window": _is_whole,
+    **dict.fromkeys(
+        ("heads", "groups", "queries", "keys", "head"), lambda value: _is_whole(value) and value > 0
+    ), "window": _is_whole, "views": _is_views,
     **dict.fromkeys(("left", "right", "relu", "causal", "centred"), lambda value: value in (0, 1)),
     **dict.fromkeys(("gain", "bias", "added"), lambda value: value in (0, 1)),
     **dict.fromkeys(("scale", "eps"), _is_rational), "by": _is_text,

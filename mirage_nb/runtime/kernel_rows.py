@@ -129,13 +129,13 @@ def _products(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], res
     """Two products and the softmax between them: the heads that share keys are rows of one product."""
     q, k, v = operands
     groups, scale = math.prod(k.shape[:-2]), float(Fraction(attrs["scale"]))
-    q, k, v, out = (x.view(groups, -1, x.shape[-1]) for x in (q, k, v, result))
+    k, v, out = (x.view(groups, -1, x.shape[-1]) for x in (k, v, result))
     k = k.mT
-    shape = (*q.shape[:-1], k.shape[-1])
 
     def go() -> None:
-        scores, shares = (q.new_empty(shape) for _ in range(2))
-        torch.baddbmm(scores, q, k, beta=0, alpha=scale, out=scores)
+        rows = q.reshape(groups, -1, q.shape[-1])  # a copy, where the rows of heads are not those of one matrix
+        scores, shares = (q.new_empty((*rows.shape[:-1], k.shape[-1])) for _ in range(2))
+        torch.baddbmm(scores, rows, k, beta=0, alpha=scale, out=scores)
         torch.ops.aten._softmax.out(scores, -1, False, out=shares)
         torch.bmm(shares, v, out=out)
 

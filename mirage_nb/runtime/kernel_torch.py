@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.runtime.kernel_plan import KernelError, Tensor
+from mirage_nb.runtime.kernel_plan import Apply, KernelError, Tensor
 from mirage_nb.runtime.kernel_streams import Enqueue, allocations_while_captured
 
 Go = Callable[[], object]
@@ -268,11 +268,16 @@ def torch_on(device: int) -> Any:
     return torch if torch.cuda.is_available() and device < torch.cuda.device_count() else None
 
 
-def go_of(torch: Any, rule: Rule, name: str, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    """What a rule makes of these tensors, which calls itself `name` when PyTorch refuses. Raises KernelError."""
+def go_of(torch: Any, rule: Rule, step: Apply, operands: Sequence[Any], result: Any) -> Go:
+    """What a rule makes of a step on these tensors, to which its numbers are added. Raises KernelError."""
+    name, found = f"{step.operator} by {step.attrs.get('by', 'torch')}", list(operands)
+    for position, value in step.scalars:
+        found.insert(position, value)
     try:
         with torch.no_grad():
-            go = rule(torch, attrs, operands, result)
+            for place, moves in enumerate(step.attrs.get("views", ())):
+                found[place] = viewed(found[place], moves)
+            go = rule(torch, step.attrs, found, result)
     except RuntimeError as error:
         raise _refused(name, error) from error
 
@@ -283,6 +288,17 @@ def go_of(torch: Any, rule: Rule, name: str, attrs: Mapping[str, Any], operands:
             raise _refused(name, error) from error
 
     return named
+
+
+def viewed(x: Any, moves: Sequence[Sequence[Any]]) -> Any:
+    """A view of a tensor: parts of it, and its dimensions in another order."""
+    for kind, *numbers in moves:
+        if kind == "turn":
+            x = x.permute(numbers)
+        else:
+            dim, start, extent, step = numbers
+            x = x[(slice(None),) * dim + (slice(start, start + (extent - 1) * step + 1, step),)]
+    return x
 
 
 def _refused(name: str, error: RuntimeError) -> KernelError:

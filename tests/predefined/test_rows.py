@@ -96,8 +96,19 @@ def _meant(match: Match, inputs: list[Any], shape: tuple[int, ...]) -> Any:
     return _attended(attrs, *inputs)
 
 
+def viewed(x: Any, moves: Any) -> Any:
+    for kind, *numbers in moves:
+        if kind == "turn":
+            x = x.transpose(numbers)
+        else:
+            dim, start, extent, step = numbers
+            x = np.take(x, [start + n * step for n in range(extent)], dim)
+    return x
+
+
 def _attended(attrs: Any, q: Any, k: Any, v: Any, *bias: Any) -> Any:
     heads, groups = attrs["heads"], attrs["groups"]
+    q, k, v = (viewed(x, moves) for x, moves in zip((q, k, v), attrs["views"], strict=True))
     shape = (*q.shape[:-1], v.shape[-1])
     q = q.reshape(heads, *q.shape[-2:])
     k, v = (np.repeat(x.reshape(groups, *x.shape[-2:]), heads // groups, axis=0) for x in (k, v))

@@ -19,6 +19,7 @@ from mirage_nb.optimize import default_options
 from mirage_nb.runtime import kernel_operators
 from mirage_nb.runtime.buffers import draw_sample
 from mirage_nb.runtime.kernel_operators import PRIMITIVES
+from mirage_nb.runtime.kernel_plan import Apply
 from mirage_nb.runtime.kernel_torch import BY_TORCH, go_of, stream_at
 from mirage_nb.runtime.saved import lower, plain_attrs
 from mirage_nb.targets import find_target
@@ -57,7 +58,8 @@ def test_operators_compute_the_reference_in_every_type() -> None:
             type_ = graph.types[made]
             result = torch.full(type_.shape, torch.nan, dtype=DTYPES[type_.dtype.value])
             rule = BY_TORCH[op.kind.value]
-            go_of(torch, rule, op.kind.value, plain_attrs(op.attrs), [values[v] for v in op.inputs], result)()
+            step = Apply(op.kind.value, plain_attrs(op.attrs), op.inputs, made)
+            go_of(torch, rule, step, [values[v] for v in op.inputs], result)()
             values.append(result)
         for value, want in zip(graph.outputs, evaluate(graph, inputs), strict=True):
             loose = 1e-4 if graph.types[value].dtype.size > 2 else 1e-2
