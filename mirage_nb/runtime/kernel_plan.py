@@ -457,9 +457,8 @@ ATTRS: dict[Any, Callable[[Any], bool]] = {
     "dim": _is_whole, "times": lambda value: _is_whole(value, MAX_TIMES) and value > 0, "shape": _is_wholes,
     "perm": _is_wholes, "value": _is_rational, "exponent": _is_rational, "low": _is_rational, "high": _is_rational,
     **dict.fromkeys(("start", "extent", "step", "before", "after", "infinite"), _is_whole), "other": _is_rational,
-    **dict.fromkeys(
-        ("heads", "groups", "queries", "keys", "head"), lambda value: _is_whole(value) and value > 0
-    ), "window": _is_whole, "views": _is_views,
+    **dict.fromkeys(("heads", "groups", "queries", "keys", "head"), lambda value: _is_whole(value) and value > 0),
+    "window": _is_whole, "views": _is_views,
     **dict.fromkeys(("left", "right", "relu", "causal", "centred"), lambda value: value in (0, 1)),
     **dict.fromkeys(("gain", "bias", "added"), lambda value: value in (0, 1)),
     **dict.fromkeys(("scale", "eps"), _is_rational), "by": _is_text,
