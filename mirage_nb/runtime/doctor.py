@@ -18,7 +18,7 @@ from mirage_nb.targets import DEFAULT_TARGET, find_target
 PROBE = '#include "mirage_device.cuh"\nextern "C" __global__ void probe() {}\n'
 """The smallest kernel that needs everything that real ones need."""
 
-FOR_TORCH = "library kernels (attention, softmax, norms, biased products), baselines and float64 on a GPU"
+FOR_TORCH = "library kernels (attention, softmax, norms, single operators), baselines and float64 on a GPU"
 
 
 @dataclass(frozen=True, slots=True)

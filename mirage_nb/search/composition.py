@@ -30,9 +30,9 @@ LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
 UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS})
 """The configurations of candidates that nobody searched for."""
-COMPOSED_ROWS = ("attention", "softmax", "log_softmax")
-"""Library kernels that several operators of a composition are left to: those that write where they are told to, or that
-take long beside it."""
+COMPOSED_ROWS = ("attention", "group_norm", "softmax", "log_softmax", "linear")
+"""Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
+fuses with what stands around them."""
 PIECES = " pieces"
 """How the configuration of a muGraph ends that was made from the best ones of pieces, so many of them."""
 

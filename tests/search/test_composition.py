@@ -124,3 +124,16 @@ def test_the_estimates_of_what_needs_no_search_are_explained() -> None:
     assert len(said.splitlines()) == own.kernels and "us: Matmul by a library" in said
     said = explain_estimate(fused.graph, H200)
     assert "device memory" in said and "us: Matmul by a library" in said
+
+
+def test_what_a_librarys_epilogue_adds_is_no_kernel_of_its_own() -> None:
+    """One composition leaves the residual to the product, the other to the kernel behind it; what is the same is not
+    there twice."""
+    program = parse("X: f16[64,256]\nW: f16[256,256]\nR: f16[64,256]\nreturn silu(X @ W.T + R) * exp(R)").graph
+    names = {c.configuration: c for c in unsearched(program, H200)}
+    calls = [emit(names[which].graph, H200).launches for which in (LIBRARY_KERNELS, LIBRARY_AND_FUSED)]
+    called = [[step.match for step in launches if isinstance(step, LibraryCall)] for launches in calls]
+    assert [len(launches) for launches in calls] == [2, 2]
+    assert [match.attrs["added"] for found in called for match in found if match is not None] == [1, 0]
+    plain = parse("X: f16[64,256]\nW: f16[256,256]\nreturn silu(X @ W.T)").graph
+    assert [c.configuration for c in unsearched(plain, H200)] == [OWN_OPERATORS, LIBRARY_AND_FUSED]

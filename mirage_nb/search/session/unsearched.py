@@ -6,7 +6,7 @@ configuration is begun, so that every session has something that runs, and somet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, KernelGraph, ThreadGraph
 from mirage_nb.search.composition import (
@@ -14,6 +14,7 @@ from mirage_nb.search.composition import (
     LIBRARY_AND_FUSED,
     LIBRARY_KERNELS,
     OWN_OPERATORS,
+    Composition,
     library_and_fused,
     own_operators,
 )
@@ -45,18 +46,18 @@ def unsearched(
         verdict=ITSELF,
         estimate_us=itself.cost.us,
     )
+    known = {program.digest()}
     for name, rows in ((LIBRARY_AND_FUSED, ()), (LIBRARY_KERNELS, COMPOSED_ROWS)):
-        fused = _fused(program, target, limits, seed, name, rows)
-        if fused is not None:
-            yield fused
+        found = library_and_fused(program, target, limits, seed, rows)
+        if found is not None and (digest := found.instance.graph.digest()) not in known:
+            known.add(digest)
+            if (fused := _fused(found, limits, seed, name)) is not None:
+                yield fused
 
 
-def _fused(
-    program: KernelGraph, target: Target, limits: Limits, seed: int, name: str, rows: Sequence[str]
-) -> Candidate | None:
-    """Library kernels with the rest fused; None where there is nothing to fuse, or nobody can verify it."""
-    found = library_and_fused(program, target, limits, seed, rows)
-    if found is None or limits.without & set(_named(found.instance.graph)):
+def _fused(found: Composition, limits: Limits, seed: int, name: str) -> Candidate | None:
+    """Library kernels with the rest fused; None where it has operators that limits exclude, or nobody can verify it."""
+    if limits.without & set(_named(found.instance.graph)):
         return None
     verdict = judged(*found.small, seed)
     if not verdict.accepted:
