@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from mirage_nb.runtime.kernel_plan import KernelError
 from mirage_nb.runtime.kernel_streams import RELAXED, driver_function, is_captured
 
-_KERNEL, _EMPTY = 0, 5
-"""The driver's numbers of nodes that launch a kernel, and that do nothing."""
+_KERNEL, _FILL, _EMPTY = 0, 2, 5
+"""The driver's numbers of nodes that launch a kernel, that fill memory with one value, and that do nothing."""
 _ALL_DEPENDENCIES = 1
 """Its number of "these instead of all before"."""
 _JOINING = ("cuStreamGetCaptureInfo_v2", "cuGraphAddChildGraphNode", "cuStreamUpdateCaptureDependencies")
@@ -43,16 +43,30 @@ class _Node(ctypes.Structure):
     ]
 
 
-class Recorded:
-    """A function that returns a tensor, as kernels that write into `result`; called on PyTorch's current stream.
+class _Filled(ctypes.Structure):
+    """CUDA_MEMSET_NODE_PARAMS."""
 
-    `copies`: whether that was tried, and the result is copied after all.
+    _fields_: ClassVar = [
+        ("start", ctypes.c_uint64),
+        ("pitch", ctypes.c_size_t),
+        ("value", ctypes.c_uint),
+        ("element", ctypes.c_uint),
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    ]
+
+
+class Recorded:
+    """A function that returns a tensor, as kernels that write into `result`; called on PyTorch's current stream, where
+    what PyTorch takes belongs to the caller (`kernel_torch.Pool`): the kernels go on using it.
+
+    `copies`: whether that was tried, and the result is copied after all; `why`: what spoke against it.
     """
 
     def __init__(self, torch: Any, make: Callable[[], Any], result: Any) -> None:
         self._torch, self._make, self._result = torch, make, result
         self._graph: _Graph | None = None
-        self.copies = False
+        self.copies, self.why = False, ""
 
     def __call__(self) -> None:
         """Enqueue it. Raises KernelError where the driver refuses."""
@@ -76,10 +90,13 @@ class Recorded:
             graph.ready()
             result.view(bits).fill_(POISON[result.element_size()])
             graph.enqueue(int(torch.cuda.current_stream().cuda_stream))
-        except RuntimeError:  # KernelErrors among them: PyTorch does not take every call into a capture
+        except RuntimeError as error:  # KernelErrors among them: PyTorch does not take every call into a capture
+            self.why = str(error)
             return None
-        same = made.shape == wanted.shape == result.shape and made.is_contiguous()
-        return graph if same and torch.equal(result.view(bits), wanted.view(bits)) else None
+        if _order(made) != _order(result) or not torch.equal(result.view(bits), wanted.view(bits)):
+            self.why = "it writes something else, or in another order"
+            return None
+        return graph
 
     def _captured(self) -> tuple[_Graph, Any]:
         """The kernels as a graph, and the tensor that they were to make."""
@@ -147,6 +164,11 @@ class _Graph:
         driver_function("cuGraphDestroy")(self._graph)
 
 
+def _order(tensor: Any) -> list[tuple[int, int]]:
+    """Extents, and how far apart elements lie along them."""
+    return [(n, far) for n, far in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+
+
 def _done(name: str, *arguments: Any) -> None:
     status = driver_function(name)(*arguments)
     if status != 0:
@@ -159,11 +181,18 @@ def _redirected(node: ctypes.c_void_p, old: int, nbytes: int, new: int) -> int:
     _done("cuGraphNodeGetType", node, ctypes.byref(kind))
     if kind.value == _EMPTY:
         return 0
+    if kind.value == _FILL:
+        filled = _Filled()
+        _done("cuGraphMemsetNodeGetParams", node, ctypes.byref(filled))
+        if old <= filled.start < old + nbytes:
+            raise KernelError("the result is filled with a value first")
+        return 0
+    if kind.value != _KERNEL:
+        raise KernelError(f"something else than kernels was captured: a node of kind {kind.value}")
     said = _Node()
-    if kind.value == _KERNEL:
-        _done("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(said))
-    if kind.value != _KERNEL or not said.arguments:
-        raise KernelError("something else than a kernel with arguments was captured")
+    _done("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(said))
+    if not said.arguments:
+        raise KernelError("a kernel whose arguments nobody knows was captured")
     found = [redirected(argument, old, nbytes, new) for argument in _arguments(said)]
     changed = sum(count for _, count in found)
     if changed:

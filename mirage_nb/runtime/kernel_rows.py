@@ -101,8 +101,9 @@ class _Heads:
 
 
 def _flash(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    h = _Heads.of(attrs, operands, result, grouped=True)
-    q, k, v, out = (x.transpose(1, 2) for x in (h.q, h.k, h.v, h.result))
+    """Heads that share keys are those of one batch: what it makes lies as the result does, where each has its own."""
+    h = _Heads.of(attrs, operands, result, grouped=False)
+    q, k, v, out = (x.transpose(1, 2) for x in (h.q, h.k[:, :1], h.v[:, :1], h.result))
     numbers = (None, None, q.shape[1], k.shape[1], 0.0, h.causal, False)
     named: dict[str, Any] = {"scale": h.scale}
     if h.window >= 0:

@@ -105,13 +105,16 @@ def test_recorded_kernels_write_where_the_result_is_wanted(gpu: Gpu, name: str) 
     import torch
 
     from mirage_nb.runtime.kernel_recorded import Recorded
+    from mirage_nb.runtime.kernel_torch import Pool
 
     x = torch.randn(16, 512, 128, device="cuda", dtype=torch.bfloat16)
     result = torch.empty_like(x)
+    pool = Pool(torch, x.device.index)
     with torch.no_grad():
         call = Recorded(torch, lambda: FUNCTIONAL[name](torch, x), result)
-        call()
-        assert not call.copies, f"{torch.__version__} is recorded no more"
+        with pool.taken_from():
+            call()
+        assert not call.copies, f"PyTorch {torch.__version__}: {call.why}"
         for again in range(2):
             x.normal_()
             call()
