@@ -435,7 +435,7 @@ def test_large_programs_say_that_smaller_shapes_were_checked(monkeypatch: pytest
 SLOW = """
 import time
 
-def verify_final(program, candidate, whole, parts):
+def verify_final(program, candidate, whole, parts, programs, target):
     time.sleep(60)
 """
 

@@ -20,8 +20,9 @@ from mirage_nb.ir.sizes import sized
 from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.optimize.overlap import Overlap
+from mirage_nb.optimize.plan import numbered
 from mirage_nb.targets import Target
-from mirage_nb.tile.program import Program
+from mirage_nb.tile.program import Planned, Program
 
 INDEX_LIMIT = 2**31
 """Element offsets are 32-bit."""
@@ -49,7 +50,8 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
             hint="save the value twice: every output has memory of its own",
         )
     constants, where = graph.uniform(), sized(graph)
-    parts = [HEADER]
+    parts, programs = [HEADER], list[Planned]()
+    counted = numbered(graph)
     launches: list[Launch | LibraryCall] = []
     aliases, copies = _views(graph, plan.left_out)
     matched = {match.output: match for match in plan.library}
@@ -71,13 +73,17 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
         launch, text = _kernel(index, block_plan, literals, plan, values, reach)
         parts.append(text)
         launches.append(launch)
+        if block_plan.program is not None:
+            places = frozenset(i for i, v in enumerate(op.inputs) if v in counted)
+            programs.append(Planned(block_plan.block, block_plan.program, literals, places))
     temporaries = tuple(
         Temporary(value, graph.types[value], offset)
         for value, offset in zip(plan.temporaries, plan.workspace.offsets, strict=True)
     )
     said = as_planned(options, plan)
     needed = _needed(graph, launches, aliases)
-    return Emitted(graph, said, "\n".join(parts), needed, temporaries, plan.workspace.peak, aliases)
+    source, peak = "\n".join(parts), plan.workspace.peak
+    return Emitted(graph, said, source, needed, temporaries, peak, aliases, programs=tuple(programs))
 
 
 def _needed(

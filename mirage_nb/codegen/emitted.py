@@ -16,6 +16,7 @@ from mirage_nb.ir.graph import few
 from mirage_nb.ir.sizes import Cut, extent_of, resized, size_of
 from mirage_nb.optimize import Options
 from mirage_nb.predefined import Match
+from mirage_nb.tile.program import Planned
 
 KEPT = 64
 """Extents of a size whose launches are kept ready."""
@@ -100,7 +101,7 @@ class Emitted:
     graph: the planned muGraph (chains fused; inputs, outputs and value numbers of the kernel graph are
     those of the graph that was emitted). aliases: (view, original) value pairs that share memory; for whoever follows
     them in order, one of the two is an input, an output, a temporary, or known from an earlier pair. extent: of the
-    size that is known at launch, once it is.
+    size that is known at launch, once it is. programs: the kernels that were planned as tile programs.
     """
 
     graph: KernelGraph
@@ -111,6 +112,7 @@ class Emitted:
     workspace_bytes: int
     aliases: tuple[tuple[int, int], ...]
     extent: int | None = None
+    programs: tuple[Planned, ...] = ()
 
     @property
     def size(self) -> Size | None:

@@ -1,16 +1,23 @@
-"""The last verification of a muGraph that ran: large primes, the real shape, and a proof for all sizes.
+"""The last verification of a muGraph that ran: large primes, the real shape, a proof for all sizes, and what was made
+of it.
 
-In: a program, a candidate, and the pieces that it was made of, if it was. Out: a `Verdict`. A worker computes it.
+In: a program, a candidate, the pieces that it was made of, if it was, and the tile programs that are printed for it.
+Out: a `Verdict`. A worker computes it.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.session.piecewise import Made, piecewise
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.targets import Target
+from mirage_nb.tile.program import Planned
 from mirage_nb.verify.proof import with_proof
+from mirage_nb.verify.tiles import compare
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -19,7 +26,24 @@ REAL_TRIALS = 2
 the small pair."""
 
 
-def verify_final(program: KernelGraph, candidate: Candidate, whole: bool, parts: Made = ()) -> Verdict:
+def verify_final(
+    program: KernelGraph,
+    candidate: Candidate,
+    whole: bool,
+    parts: Made = (),
+    programs: Sequence[Planned] = (),
+    target: Target | None = None,
+) -> Verdict:
+    """What `_final` says; refuted where a tile program, for this target, is not the kernel that it was planned of."""
+    verdict = _final(program, candidate, whole, parts)
+    if not programs or target is None or not verdict.accepted:
+        return verdict
+    if findings := [finding for made in programs for finding in compare(made, target, secrets.randbits(62))]:
+        return replace(verdict, kind=VerdictKind.REFUTED, note=f"its tile program is another one: {findings[0]}")
+    return replace(verdict, note=f"{verdict.note}; its tile programs at points of their walks, too")
+
+
+def _final(program: KernelGraph, candidate: Candidate, whole: bool, parts: Made) -> Verdict:
     """What `_final_trials` say, lifted by a proof for all sizes if there is one: of the muGraph, or of each of the
     pieces that it is made of. The program itself needs none."""
     if candidate.graph == program:

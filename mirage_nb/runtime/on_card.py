@@ -82,7 +82,7 @@ class OnCard:
                 known = unique((*(winner.candidate for winner in heats.winners), *finalists))
                 try:
                     self._batches(heats, [c for c in finalists if c.digest not in self._passes.winners])
-                    verdicts = self._passes.verdicts([w.candidate for w in heats.winners[:SOON]])
+                    verdicts = self._passes.verdicts(heats.winners[:SOON])
                     self._ways(heats, known, trials)
                 except CardLost as error:
                     self._search.tell(str(error))
@@ -116,11 +116,11 @@ class OnCard:
                     best[winner.candidate.digest] = self._passes.keep(winner)
             except LaunchError as error:
                 self._search.tell(f"not timed: {error}")
-        fastest = sorted((w.candidate for w in best.values()), key=lambda c: c.rank)[:CONFIRMED]
-        begun = frozenset(c.digest for c in verdicts.candidates) if verdicts is not None else frozenset()
+        fastest = sorted(best.values(), key=lambda w: w.candidate.rank)[:CONFIRMED]
+        begun = {w.label for w in verdicts.winners} if verdicts is not None else set[str]()
         if verdicts is not None:
             self._passes.learn(verdicts)
-        self._passes.learn(self._passes.verdicts([c for c in fastest if c.digest not in begun]))
+        self._passes.learn(self._passes.verdicts([w for w in fastest if w.label not in begun]))
         self._remember()
 
     def _remember(self) -> None:

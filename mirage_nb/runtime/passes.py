@@ -75,9 +75,9 @@ CONFIRM_ELEMENTS = 2**26
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Final verification that workers have begun: of which muGraphs, and what comes of it, by their numbers."""
+    """Final verification that workers have begun: of which winners, and what comes of it, by their numbers."""
 
-    candidates: Sequence[Candidate]
+    winners: Sequence[Winner]
     coming: Iterator[tuple[int, Future[Verdict]]]
 
 
@@ -367,28 +367,31 @@ class Passes:
         shown = self._traced("execute", candidate, outcome, lambda found: found.seconds)
         return Winner.judged(candidate, emitted, GpuExecutable(emitted, cubin, gpu), cubin, shown, self.origin)
 
-    def confirm(self, candidates: Sequence[Candidate]) -> bool:
-        """Verify muGraphs that ran once more, within bounds; False when one of them was refuted."""
-        return self.learn(self.verdicts(candidates))
+    def confirm(self, winners: Sequence[Winner]) -> bool:
+        """Verify winners once more, within bounds; False when one of them was refuted."""
+        return self.learn(self.verdicts(winners))
 
-    def verdicts(self, candidates: Sequence[Candidate]) -> Verdicts:
-        """Begin to verify muGraphs that ran once more; workers do it meanwhile."""
+    def verdicts(self, winners: Sequence[Winner]) -> Verdicts:
+        """Begin to verify winners once more; workers do it meanwhile."""
         elements = sum(t.elements for t in self.search.program.types)
         whole = elements <= CONFIRM_ELEMENTS
-        if candidates and not whole:
+        if winners and not whole:
             self.search.tell(f"field trials at smaller shapes only: this one has {elements:,} elements")
         program, made_of = self.search.program, self.search.made_of
-        pairs = [(program, candidate, whole, made_of(candidate.digest)) for candidate in candidates]
+        target = self.search.target
+        pairs = [
+            (program, w.candidate, whole, made_of(w.candidate.digest), w.emitted.programs, target) for w in winners
+        ]
         until = time.monotonic() + max(0.0, self.search.left)
         coming = self.search.call_all(verify_final, pairs, seconds=self.allowed(CONFIRM_SECONDS), until=until)
-        return Verdicts(candidates, coming)
+        return Verdicts(winners, coming)
 
     def learn(self, verdicts: Verdicts) -> bool:
         """Wait for verdicts and take them over; False when a muGraph was refuted, which is dropped."""
         self.stage = "verifying the finalists"
         refuted = False
         for number, future in verdicts.coming:
-            candidate = verdicts.candidates[number]
+            candidate = verdicts.winners[number].candidate
             try:
                 verdict = future.result()
             except (MirageError, MemoryError) as error:

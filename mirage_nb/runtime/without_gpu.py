@@ -81,7 +81,7 @@ class WithoutGpu:
 
     def _kept(self, candidate: Candidate) -> bool:
         """Whether a candidate that ran is verified, too, and its kernels compile for the card."""
-        if not self._passes.confirm([candidate]):
+        if not self._passes.confirm([self._passes.winners[candidate.digest]]):
             return False
         winner = self._passes.winners[candidate.digest]
         if winner.cubin is not None or self._search.left == math.inf:

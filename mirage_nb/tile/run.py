@@ -56,6 +56,8 @@ from mirage_nb.tile.program import (
 T = TypeVar("T")
 Array = NDArray[Any]
 Counters = dict[str, int]
+Stored = dict[str, dict[tuple[int, ...], T]]
+"""For every output the tiles that were stored, by where they begin."""
 
 
 class Algebra(Protocol[T]):
@@ -97,10 +99,17 @@ def run(program: Program, operands: Mapping[str, T], algebra: Algebra[T]) -> dic
         GraphError: the roles of a block wait for each other; something is read that is not there; an element of an
             output is stored twice or never.
     """
-    stored: dict[str, dict[tuple[int, ...], T]] = {name: {} for name in program.outputs}
+    stored: Stored[T] = {name: {} for name in program.outputs}
     for block in range(program.blocks):
         _Block(program, block, operands, algebra, stored).run()
     return {name: _assembled(program.tile(name), tiles, algebra) for name, tiles in stored.items()}
+
+
+def run_point(program: Program, place: int, operands: Mapping[str, T], algebra: Algebra[T]) -> Stored[T]:
+    """What one point of the walk stores, by output and by where it begins. Raises GraphError as `run`."""
+    stored: Stored[T] = {name: {} for name in program.outputs}
+    _Block(program, place % program.blocks, operands, algebra, stored, place).run()
+    return stored
 
 
 def _assembled(tile: Tile, tiles: dict[tuple[int, ...], T], algebra: Algebra[T]) -> T:
@@ -184,7 +193,7 @@ class _Thread(Generic[T]):
 
 
 class _Block(Generic[T]):
-    """One block of a program."""
+    """One block of a program; `only` at one point of the walk, if given."""
 
     def __init__(
         self,
@@ -192,8 +201,10 @@ class _Block(Generic[T]):
         number: int,
         operands: Mapping[str, T],
         algebra: Algebra[T],
-        stored: dict[str, dict[tuple[int, ...], T]],
+        stored: Stored[T],
+        only: int | None = None,
     ) -> None:
+        self.only = only
         self.program, self.number, self.operands, self.algebra, self.stored = program, number, operands, algebra, stored
         self.rings: dict[str, _Ring[T]] = {p.name: _Ring(p) for p in program.pipelines}
         code = [s for _, statements in program.code for s in flat(statements)]
@@ -228,7 +239,7 @@ class _Block(Generic[T]):
             match statement:
                 case Walk():
                     for place, at in enumerate(points(statement)):
-                        if place % self.program.blocks == self.number:
+                        if place % self.program.blocks == self.number and self.only in (None, place):
                             thread.counters |= at
                             yield from self._body(thread, statement.body)
                 case Loop(counter, count, body, more):

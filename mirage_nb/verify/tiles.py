@@ -1,0 +1,227 @@
+"""A tile program beside the block graph that it was planned of: what is printed computes what was verified.
+
+In: both, a target. Out: findings in words; none where the program is valid and stores what the block graph saves at
+points of its walk, the first, the last and a random one: over float64, and at one of them over residues where these
+have a meaning and a point is no long computation. Operands are drawn where they are read, so that a point costs what it
+reads, at any shape. The paper verifies muGraphs, not what is made of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.errors import GraphError
+from mirage_nb.interp.field import FieldAlgebra, FieldInstance
+from mirage_nb.interp.instance import FieldTensor
+from mirage_nb.interp.reference import FloatAlgebra
+from mirage_nb.interp.run import run_block
+from mirage_nb.interp.undrawn import Undrawn
+from mirage_nb.ir import (
+    ArangeAttrs,
+    BlockGraph,
+    ConstAttrs,
+    InIterAttrs,
+    Op,
+    OpKind,
+    OutSaverAttrs,
+    TensorType,
+    ThreadGraph,
+    WhereAttrs,
+)
+from mirage_nb.ir.ops import Shape
+from mirage_nb.targets import Target
+from mirage_nb.tile.price import price
+from mirage_nb.tile.program import Planned, Program, Walk, flat
+from mirage_nb.tile.run import Algebra, run_point
+from mirage_nb.tile.validate import validate
+
+Array = NDArray[Any]
+T = TypeVar("T", Array, FieldTensor)
+Point = tuple[int, ...]
+
+BOUND = 2**24
+"""Floats are multiples of two over this."""
+MULTIPLIED = 2**26
+"""Multiply-adds that are done over residues at most: a second or two."""
+TOLERANCE = 1e-9
+"""Of float64 sums in another order, relative to the largest element."""
+
+
+def compare(planned: Planned, target: Target, seed: int) -> tuple[str, ...]:
+    """What is wrong, in words; () if nothing is."""
+    if found := validate(planned.program, target):
+        return found
+    walk = next((s.counters for _, code in planned.program.code for s in flat(code) if isinstance(s, Walk)), ())
+    last, instance = math.prod(extent for _, extent in walk) - 1, FieldInstance.draw(seed)
+    between = int(np.random.default_rng(seed).integers(last + 1))
+    looks: list[tuple[int, Any]] = [(place, _Floats(instance)) for place in sorted({0, between, last})]
+    if not _infinite(planned.block) and _multiplied(planned.program, target) <= MULTIPLIED:
+        looks.append((between, _Residues(instance)))
+    with np.errstate(all="ignore"):
+        return tuple(finding for place, numbers in looks for finding in _at(planned, place, numbers))
+
+
+def _infinite(block: BlockGraph) -> bool:
+    """Whether an infinity stands for what a mask leaves out: a large number may do that in a tile program."""
+    inner = (op for outer in block.ops if isinstance(outer.body, ThreadGraph) for op in outer.body.ops)
+    return any(isinstance(op.attrs, WhereAttrs) and op.attrs.infinite for op in (*block.ops, *inner))
+
+
+def _multiplied(program: Program, target: Target) -> int:
+    """Multiply-adds at one point of the walk."""
+    found = price(program, target)
+    return found.steps * found.multiplied
+
+
+def _at(planned: Planned, place: int, numbers: _Numbers[T]) -> list[str]:
+    """What is wrong at one point of the walk."""
+    try:
+        wrong = list(_differences(planned, place, numbers))
+    except GraphError as error:
+        wrong = [error.message]
+    return [f"point {place} of the walk: {what}" for what in wrong]
+
+
+class _Numbers(Protocol[T]):
+    """A kind of numbers: how they are computed with, drawn, and told apart."""
+
+    algebra: Algebra[T]
+
+    def draw(self, name: str, shape: Shape) -> T:
+        """Random elements, which are there when they are read."""
+
+    def same(self, one: T, other: T) -> bool:
+        """Whether two tensors are equal."""
+
+
+class _Floats:
+    """Numbers from -1 to 1."""
+
+    def __init__(self, instance: FieldInstance) -> None:
+        self.algebra, self._instance = FloatAlgebra(np.dtype(float)), instance
+
+    def draw(self, name: str, shape: Shape) -> Any:
+        return _Drawn(Undrawn.of(self._instance.key("floats", name), BOUND, shape))
+
+    def same(self, one: Array, other: Array) -> bool:
+        scale = np.max(np.abs(one), initial=0.0, where=np.isfinite(one))
+        return np.allclose(one, other, rtol=0.0, atol=TOLERANCE * scale, equal_nan=True)
+
+
+class _Drawn:
+    """Words as numbers, where they are read."""
+
+    def __init__(self, words: Undrawn) -> None:
+        self._words = words
+
+    def __getitem__(self, key: Any) -> Array:
+        return np.asarray(self._words[key]) * (2.0 / BOUND) - 1.0
+
+
+class _Residues:
+    """Pairs of residues."""
+
+    def __init__(self, instance: FieldInstance) -> None:
+        self.algebra, self._instance = FieldAlgebra(instance), instance
+
+    def draw(self, name: str, shape: Shape) -> FieldTensor:
+        moduli = {"p": self._instance.p, "q": self._instance.q}
+        parts: list[Any] = [Undrawn.of(self._instance.key("words", name, k), m.value, shape) for k, m in moduli.items()]
+        return FieldTensor(*parts)
+
+    def same(self, one: FieldTensor, other: FieldTensor) -> bool:
+        both = one.defined & other.defined
+        pairs = [(x, y) for x, y in ((one.p, other.p), (one.q, other.q)) if x is not None and y is not None]
+        return all(np.array_equal(np.where(both, x, 0), np.where(both, y, 0)) for x, y in pairs)
+
+
+def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator[str]:
+    """Where a point of the walk stores something else than the block there saves."""
+    block, algebra = planned.block, numbers.algebra
+    operands = [_operand(planned, arg, numbers) for arg in range(len(block.args))]
+    stored = run_point(planned.program, place, {f"x{arg}": x for arg, x in enumerate(operands)}, algebra)
+    savers = [(op.attrs, block.types[op.inputs[0]].shape) for op in block.savers if isinstance(op.attrs, OutSaverAttrs)]
+    grid = _grid_point(block.grid, [(attrs.omap, tile, min(stored[f"o{o}"])) for o, (attrs, tile) in enumerate(savers)])
+    alone, parts = _alone(block, grid, operands, algebra)
+    for number, ((attrs, tile), saved) in enumerate(zip(savers, run_block(alone, parts, algebra), strict=True)):
+        begin = _begin(attrs.omap, block.grid, tile, grid)
+        ends = planned.program.tile(f"o{number}").shape
+        held = [min(size, end - at) for size, end, at in zip(tile, ends, begin, strict=True)]
+        seen = 0
+        for at, value in stored[f"o{number}"].items():
+            inner = [a - b for a, b in zip(at, begin, strict=True)]
+            shape = [min(size, most - a) for size, most, a in zip(value.shape, held, inner, strict=True)]
+            box = tuple(slice(a, a + size) for a, size in zip(inner, shape, strict=True))
+            wanted = algebra.view(saved, partial(_cut, box))
+            found = algebra.view(value, partial(_cut, tuple(slice(size) for size in shape)))
+            if not numbers.same(wanted, found):
+                yield f"o{number} from {list(at)} on is not what the block saves"
+            seen += math.prod(shape)
+        if seen != math.prod(held):
+            yield f"o{number}: {seen} elements are stored, the block saves {math.prod(held)}"
+
+
+def _cut(box: tuple[slice, ...], array: Array) -> Array:
+    return array[box]
+
+
+def _operand(planned: Planned, arg: int, numbers: _Numbers[T]) -> T:
+    shape = planned.block.args[arg].shape
+    if arg in planned.numbers:
+        one = numbers.algebra.apply(OpKind.CONST, (), ConstAttrs(planned.numbers[arg]), 0)
+        return numbers.algebra.view(one, lambda array: np.broadcast_to(array, shape))
+    if arg in planned.places:
+        counted = numbers.algebra.apply(OpKind.ARANGE, (), ArangeAttrs(math.prod(shape)), 0)
+        return numbers.algebra.view(counted, lambda array: array.reshape(shape))
+    return numbers.draw(f"x{arg}", shape)
+
+
+def _grid_point(grid: Point, saved: Sequence[tuple[tuple[int | None, ...], Shape, Point]]) -> Point:
+    """Which block saves what begins there, by the outputs that every grid dim cuts."""
+    found = [0] * len(grid)
+    for omap, tile, at in saved:
+        for dim, start in enumerate(at):
+            number = start // tile[dim]
+            for g in reversed([g for g, cut in enumerate(omap) if cut == dim]):
+                number, found[g] = divmod(number, grid[g])
+    return tuple(found)
+
+
+def _begin(cut: tuple[int | None, ...], grid: Point, part: Sequence[int], point: Point) -> Point:
+    """Where a block's part of a tensor begins; of several grid dims that cut one dimension the first is outermost."""
+    found = []
+    for dim, size in enumerate(part):
+        number = 0
+        for g, extent in enumerate(grid):
+            if cut[g] == dim:
+                number = number * extent + point[g]
+        found.append(number * size)
+    return tuple(found)
+
+
+def _alone(block: BlockGraph, point: Point, operands: Sequence[T], algebra: Algebra[T]) -> tuple[BlockGraph, list[T]]:
+    """One block of a block graph as a block graph of its own, and what it reads of each operand."""
+    ops: list[Op] = []
+    args: list[TensorType] = []
+    parts: list[T] = []
+    for op in block.ops:
+        attrs = op.attrs
+        if isinstance(attrs, InIterAttrs):
+            tile = block.tile_shape(attrs)
+            whole = [size * block.loop if dim == attrs.fmap else size for dim, size in enumerate(tile)]
+            begin = _begin(attrs.imap, block.grid, whole, point)
+            box = tuple(slice(a, a + size) for a, size in zip(begin, whole, strict=True))
+            parts.append(algebra.view(operands[attrs.arg], partial(_cut, box)))
+            args.append(replace(block.args[attrs.arg], shape=parts[-1].shape))
+            op = replace(op, attrs=replace(attrs, arg=len(parts) - 1, tile=tile))
+        elif isinstance(attrs, OutSaverAttrs):
+            op = replace(op, attrs=replace(attrs, shape=None))
+        ops.append(op)
+    return replace(block, ops=tuple(ops), args=tuple(args), grid=(1,) * len(block.grid)), parts
