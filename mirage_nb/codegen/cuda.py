@@ -16,11 +16,11 @@ from mirage_nb.codegen.tile_names import LINE_BYTES
 from mirage_nb.codegen.tile_program import ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.places import numbered
 from mirage_nb.ir.sizes import sized
 from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.optimize.overlap import Overlap
-from mirage_nb.optimize.plan import numbered
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import Planned, Program
 
