@@ -377,8 +377,8 @@ class Passes:
         whole = elements <= CONFIRM_ELEMENTS
         if winners and not whole:
             self.search.tell(f"field trials at smaller shapes only: this one has {elements:,} elements")
-        program, made_of, target = self.search.program, self.search.made_of, self.search.target
-        pairs = [(program, w.candidate, whole, made_of(w.candidate.digest), w.emitted.programs, target) for w in winners]
+        given, made_of, target = self.search.program, self.search.made_of, self.search.target
+        pairs = [(given, w.candidate, whole, made_of(w.candidate.digest), w.emitted.programs, target) for w in winners]
         until = time.monotonic() + max(0.0, self.search.left)
         coming = self.search.call_all(verify_final, pairs, seconds=self.allowed(CONFIRM_SECONDS), until=until)
         return Verdicts(winners, coming)
