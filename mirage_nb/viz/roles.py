@@ -1,6 +1,7 @@
 """A tile program for people: its tiles, the pipelines from role to role, and a lane of statements for every role.
 
-In: a tile program. Out: HTML. Invariant: every tile and every statement is shown once, as its text form has it.
+In: a tile program. Out: HTML, the block's tile in colours by instruction on top. Invariant: every tile and every
+statement is shown once, as its text form has it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from html import escape
 
 from mirage_nb.tile.program import Acquire, Await, Pipeline, Program, Role, flat
 from mirage_nb.tile.text import body_lines, line_of
+from mirage_nb.viz.svg import framed
+from mirage_nb.viz.tessellation import program_drawing
 
 
 def roles_html(program: Program) -> str:
@@ -21,6 +24,7 @@ def roles_html(program: Program) -> str:
         for role in program.roles
     )
     return (
+        f"{framed(program_drawing(program).svg, 'the tile by instruction')}"
         f"<ul class='mir-pipelines'>{pipelines}</ul><pre class='mir-source'>{tiles}</pre>"
         "<div class='mir-scroll mir-tall' tabindex='0' role='group' aria-label='roles'>"
         f"<table class='mir-table mir-roles'><tbody><tr>{lanes}</tr></tbody></table></div>"

@@ -1,0 +1,61 @@
+"""Pictures of covers: what is drawn fills its panel once, in a colour and a word for every kind."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from mirage_nb.bench.mosaic_shapes import SHAPES, product_graph, ways
+from mirage_nb.optimize import plan
+from mirage_nb.targets import TARGETS
+from mirage_nb.tile.instructions import Unit
+from mirage_nb.tile.tessellation import Kind, Tessellation, tessellate
+from mirage_nb.viz.roles import roles_html
+from mirage_nb.viz.tessellation import Panel, program_drawing, tessellation_drawing
+from mirage_nb.viz.tessellation import _planes as planes
+
+H200 = TARGETS["h200"]
+TENSOR = Kind("tensor", (16, 8, 8, 1), 2.0, Unit.TENSOR)
+PLAIN = Kind("plain", (4, 8, 1, 1), 0.25, Unit.PLAIN)
+ONE = Kind("one", (1, 1, 1, 1), 1 / 128, Unit.PLAIN)
+
+
+def covered(panel: Panel) -> bool:
+    """Whether every element of a panel is in one area."""
+    seen = [[0] * panel.columns for _ in range(panel.rows)]
+    for area in panel.areas:
+        for row in range(*area.rows):
+            for column in range(*area.columns):
+                seen[row][column] += 1
+    return all(count == 1 for row in seen for count in row)
+
+
+def found(rng: random.Random) -> Tessellation:
+    space = (rng.randint(1, 60), rng.randint(1, 60), rng.randint(1, 40), rng.randint(1, 3))
+    made = tessellate(space, [TENSOR, PLAIN, ONE])
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_panels_are_filled_once(seed: int) -> None:
+    cover = found(random.Random(seed))
+    assert all(covered(panel) for panel in planes(cover))
+    drawing = tessellation_drawing(cover)
+    for name in cover.kinds:
+        assert f"{name} (" in drawing.text and f">{name} (" in drawing.svg
+    boxes = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', drawing.svg)
+    assert boxes and min(float(side) for box in boxes for side in box[2:]) >= 8.9  # nothing is too thin to be seen
+    assert {"text/html", "text/plain", "image/png"} >= set(drawing._repr_mimebundle_())
+
+
+def test_a_tile_by_two_kinds_has_two_colours() -> None:
+    shape = next(s for s in SHAPES if s.name == "129 up, tf32")
+    few = next(way for way in ways(shape, H200) if way.few)
+    block = plan(product_graph(shape, few), H200, few.options).kernels[0]
+    assert block is not None and block.program is not None
+    drawing = program_drawing(block.program)
+    assert {"tx-kernel", "tx-loop"} <= set(re.findall(r'class="(tx-\w+)"', drawing.svg))
+    assert f"rows {shape.m - 1}:{shape.m}" in drawing.svg and drawing.svg in roles_html(block.program)
