@@ -425,7 +425,7 @@ def superoptimize(
         MirageError: the program, the target or an option is wrong.
     """
     parsed, gpu = requested.parsed(program, name, sizes), attached_gpu()
-    chosen = requested.precise(target, gpu, precision)
+    chosen = requested.precise(target, gpu, precision, parsed.graph)
     bounds = Bounds(effort, requested.budget(effort, max_block_ops), Switches.of(axioms, prunings, limits))
     limit, kept = requested.seconds(budget), find_store(store)
     session: Session | None = None

@@ -118,10 +118,11 @@ def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
     tensor, tile = block.args[operand.attrs.arg], block.tile_shape(operand.attrs)
     over = block.overhanging(operand.attrs)
     panel = step if operand.axes[-1] == SUMMED else tile[-1]
+    alone = math.prod(tensor.shape[:-2]) == 1
     return (
         tensor.shape[-1] * tensor.dtype.size % CHUNK_BYTES == 0
         and panel * tensor.dtype.size % LINE_BYTES == 0
-        and (not any(over[:-1]) or math.prod(tensor.shape[:-2]) == 1)
+        and (alone or (not any(over[:-1]) and tile[-2] % PATTERN_ROWS == 0))
     )
 
 

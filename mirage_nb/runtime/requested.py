@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from mirage_nb.errors import LaunchError, MirageError, OptionError
+from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.store import Header
 from mirage_nb.search import Budget
 from mirage_nb.search.session.session import effort_budget
-from mirage_nb.targets import DEFAULT_TARGET, PRECISIONS, Target, find_target
+from mirage_nb.targets import DEFAULT_TARGET, EXACT, PRECISIONS, Target, find_target
 
 
 def written(header: Header) -> TensorProgram:
@@ -70,12 +71,14 @@ def tolerance(times: float) -> float:
     return times
 
 
-def precise(name: str | None, gpu: Gpu | None, precision: str) -> Target:
-    """The target of this name, or the default one, with products of f32 computed so."""
+def precise(name: str | None, gpu: Gpu | None, precision: str, graph: KernelGraph) -> Target:
+    """The target of this name, or the default one, with products of f32 computed so; exactly in a program without
+    f32, whose tolerance then is its own."""
     target = find_target(name) if name is not None else default_target(gpu)
     if precision not in PRECISIONS:
         raise OptionError(f"a precision of {precision!r}", hint=f"one of {', '.join(PRECISIONS)}")
-    return replace(target, precision=precision)
+    floats = any(i.type.dtype is DType.F32 for i in graph.inputs)
+    return replace(target, precision=precision if floats else EXACT)
 
 
 def runs(gpu: Gpu | None, target: Target) -> Gpu | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import mirage_nb
@@ -11,10 +12,12 @@ from mirage_nb.codegen import emit, variants
 from mirage_nb.errors import OptionError
 from mirage_nb.ir import DType
 from mirage_nb.lang import parse
+from mirage_nb.runtime import requested
 from mirage_nb.runtime.buffers import draw_sample
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.precise import sentence
 from mirage_nb.targets import PRECISIONS, TARGETS
+from mirage_nb.verify import VerdictKind
 from tests.codegen.mugraphs import linear
 
 H200 = TARGETS["h200"]
@@ -62,3 +65,36 @@ def test_the_error_stands_beside_that_of_exact_products() -> None:
     said = sentence(winner, sample, None)  # type: ignore[arg-type]
     tf32, exact = (float(part.split("by ")[-1]) for part in said.split(", "))
     assert "computed as tf32" in said and 1e-4 < tf32 < 1e-3 and exact < 1e-6
+
+
+def test_programs_without_f32_keep_their_own_tolerance() -> None:
+    for text, expected in (
+        ("X: f64[64, 64]\nreturn X @ X", "f32"),
+        ("X: f16[64, 64]\nreturn X @ X", "f32"),
+        ("X: f16[64, 64]\nW: f32[64, 64]\nreturn X @ W", "tf32"),
+    ):
+        assert requested.precise("h200", None, "tf32", parse(text).graph).precision == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "dtype", "said", "most"), [
+    ("3xtf32", "f32", "computed as 3xtf32: off float64 by", 1e-6),
+    ("tf32", "f32", "computed as tf32: off float64 by", 1e-3),
+    ("f32", "f32", "", 5e-7),
+    ("tf32", "f64", "", 1e-15),
+])  # fmt: skip
+def test_whole_sessions(precision: str, dtype: str, said: str, most: float) -> None:
+    """Search, verification, kernel and what is told of its error; f64 is never computed shorter."""
+    text = f"X: {dtype}[512, 256]\nW: {dtype}[256, 512]\nreturn relu(X @ W)"
+    text = text if dtype == "f32" else text.replace("relu(X @ W)", "X @ W")
+    session = mirage_nb.superoptimize(text, precision=precision, effort="quick", target="h200", budget=20, seed=0)
+    messages = session.result().messages
+    assert any(said in message for message in messages) if said else not any("products" in m for m in messages)
+    rng = np.random.default_rng(0)
+    X, W = (
+        rng.standard_normal(s).astype({"f32": np.float32, "f64": np.float64}[dtype]) for s in ((512, 256), (256, 512))
+    )
+    exact = X.astype(np.float64) @ W.astype(np.float64)
+    exact = np.maximum(exact, 0) if "relu" in text else exact
+    off = np.linalg.norm(session(X, W) - exact) / np.linalg.norm(exact)
+    assert off < most and session.best.candidate.verdict.kind in (VerdictKind.FIELD, VerdictKind.PROVED)

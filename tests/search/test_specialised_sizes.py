@@ -26,6 +26,9 @@ PROGRAMS = {
     "batch": "X: f16[4, 192, 256]\nW: f16[4, 256, 512]\nR: f16[4, 192, 512]\nreturn X @ W + R",
     "f32": "X: f32[512, 1024]\nW: f32[1024, 512]\nreturn X @ W",
     "f32, gated": "X: f32[256, 512]\nW: f32[512, 512]\nV: f32[512, 512]\nreturn silu(X @ W) * (X @ V)",
+    "f64": "X: f64[512, 256]\nW: f64[256, 512]\nreturn X @ W",
+    "odd rows": "X: f16[130, 256]\nW: f16[256, 512]\nreturn X @ W",
+    "odd rows of a batch": "X: f16[2, 65, 256]\nW: f16[2, 256, 512]\nreturn X @ W",
     "norm": "X: f16[256, 1024]\nG: f16[1024]\nW: f16[1024, 512]\nreturn rms_norm(X, G) @ W",
     "few rows": "X: f16[16, 4096]\nW: f16[4096, 4096]\nreturn gelu(X @ W)",
     "attention": "Q: bf16[8, 512, 128]\nK: bf16[8, 512, 128]\nV: bf16[8, 512, 64]\n"
@@ -38,7 +41,10 @@ PROGRAMS = {
     "return softmax(Q @ transpose(rms_norm(K))) @ V",
     "output turned": "X: f16[256, 512]\nW: f16[512, 256]\nreturn transpose(X @ W)",
 }
-SPECIALISED = {"linear", "stored turned", "gated", "batch", "f32", "f32, gated", "attention", "grouped attention"}
+SPECIALISED = {
+    "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f64", "odd rows", "attention",
+    "grouped attention",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

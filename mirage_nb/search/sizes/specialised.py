@@ -174,6 +174,7 @@ def _product(tiles: Tiles, index: int) -> tuple[Truths, Numbers, Numbers, Number
         for other in (a for a in layout[:-2] if a is not None):
             fits &= sizes.extent(kernel, other, type_[other]) == 1
             fits &= ~tiles.hanging(inner, type_[inner]) & ~tiles.hanging(axis, type_[axis])
+            fits &= sizes.extent(kernel, inner, type_[inner]) % rules.PATTERN_ROWS == 0
         if last == inner:
             fits &= sizes.extent(kernel, inner, type_[inner]) % (rules.step(tiles.width) if side else rules.HEIGHT) == 0
     rows, columns = (sizes.extent(kernel, a, t[a]) for a, t in zip((row, column), types, strict=True))
