@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage_nb.bench.machine import machine, openable
-from mirage_nb.bench.mosaic_shapes import LINE_BY_LINE, QUICK, SHAPES, Shape, Way, in_lines, product_graph, ways
+from mirage_nb.bench.mosaic_shapes import QUICK, SHAPES, Shape, Way, orders, product_graph, ways
 from mirage_nb.bench.share import share_of
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError, MissingPartError, OptionError
@@ -147,17 +147,18 @@ def measure(shape: Shape, gpu: Gpu, torch: Any) -> Row:
     target = gpu.target()
     assert target is not None
     product = _Product.drawn(shape, torch)
-    planned, lines = ways(shape, target), in_lines(shape, target)
+    planned, ordered = ways(shape, target), orders(shape, target)
     few = [way for way in planned if way.few][:2]
     mixed = [way for way in planned if way.mixed and not way.few][:1] + few
     single = [way for way in planned if not way.mixed][: 3 if few else 2]
     row: Row = {
         "shape": shape.name, "precision": shape.precision, "extents": [shape.batch, shape.m, shape.n, shape.k],
         "operations": shape.operations, "planner": planned[0].name if planned else None, "off": {}, "us": {},
-        "expected": {way.name: way.expected_us for way in planned}, "lines": lines and lines.name, "refused": {},
+        "expected": {way.name: way.expected_us for way in planned}, "orders": [way.name for way in ordered],
+        "refused": {},
     }  # fmt: skip
     contestants = []
-    for way in dict.fromkeys((*single, *mixed, *([lines, lines_beside(planned, lines)] if lines else []))):
+    for way in {way.name: way for way in (*single, *mixed, *ordered)}.values():
         try:
             contestants.append(_ours(way.name, way, product, gpu, row))
         except MirageError as error:
@@ -203,11 +204,6 @@ def _ours(name: str, way: Way, product: _Product, gpu: Gpu, row: Row) -> Contest
     return Contestant(name, calls)
 
 
-def lines_beside(planned: Sequence[Way], lines: Way) -> Way:
-    """The way that differs from `lines` in the order of its instructions alone."""
-    return next(way for way in planned if way.name == lines.name.replace(LINE_BY_LINE, ""))
-
-
 HEAD = (
     f"{'shape':20} {'precision':9} {'library us':>10} {'one kind us':>11} {'two kinds us':>12} {'ratio':>6} "
     f"{'mixing':>7} {'zig-zag':>7} {'off, library':>12} {'off, ours':>9}  best; planner"
@@ -216,15 +212,14 @@ HEAD = (
 
 def best_of(row: Row, *, mixed: bool) -> tuple[str, float] | None:
     """The fastest way of one kind, or of two."""
-    ours = [(name, us) for name, us in row["us"].items() if name not in (LIBRARY, row["lines"])]
+    ours = [(name, us) for name, us in row["us"].items() if name != LIBRARY and name in row["expected"]]
     return min((pair for pair in ours if ("+" in pair[0]) == mixed), key=lambda pair: pair[1], default=None)
 
 
 def zigzag_gain(row: Row) -> float | None:
     """How many times faster the same kernel is with its instructions in zig-zag; None where that was not measured."""
-    lines = row["lines"]
-    same = lines and lines.replace(LINE_BY_LINE, "")
-    return row["us"][lines] / row["us"][same] if lines in row["us"] and same in row["us"] else None
+    times = [row["us"].get(name) for name in row["orders"]]
+    return times[1] / times[0] if len(times) == 2 and all(times) else None
 
 
 def line(row: Row) -> str:
@@ -259,7 +254,7 @@ def summary(rows: Sequence[Row]) -> str:
     """What all rows say together."""
     chosen = [right for row in rows if (right := chose_right(row)) is not None]
     first = [row for row in rows if row["us"] and row["planner"] in row["us"]]
-    cost = [row["us"][row["planner"]] / min(us for name, us in row["us"].items() if name != LIBRARY) for row in first]
+    cost = [row["us"][row["planner"]] / min(row["us"][n] for n in row["us"] if n in row["expected"]) for row in first]
     return (
         f"the planner chose the faster of one and two kinds on {sum(chosen)} of {len(chosen)} shapes; what it chose "
         f"took {statistics.geometric_mean(cost or [1.0]):.3f} times the fastest, at most {max(cost, default=1.0):.2f}"

@@ -65,11 +65,14 @@ ODD: dict[str, tuple[int, int, int, str]] = {
     "65 up": (65, 14336, 4096, "3xtf32"),
     "129 up": (129, 14336, 4096, "3xtf32"),
     "67 wide": (67, 28672, 2048, "3xtf32"),
+    "257 fc": (257, 8192, 2048, "3xtf32"),
     "129 up, f32": (129, 14336, 4096, "f32"),
     "133 qkv, f32": (133, 15360, 5120, "f32"),
     "257 fc, f32": (257, 8192, 2048, "f32"),
+    "130 gate, f32": (130, 14336, 4096, "f32"),
     "129 up, tf32": (129, 14336, 4096, "tf32"),
     "257 fc, tf32": (257, 8192, 2048, "tf32"),
+    "131 qkv, tf32": (131, 15360, 5120, "tf32"),
     "129 up, f16": (129, 14336, 4096, "f16"),
     "65 wide, f16": (65, 28672, 8192, "f16"),
     "257 fc, f16": (257, 8192, 8192, "f16"),
@@ -98,7 +101,8 @@ QUICK = ("LLaMA-3-8B q", "LLaMA-3-8B kv", "LLaMA-3-8B scores")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to compute a product: its tile, what multiplies, and the microseconds that the planner expects."""
+    """One way to compute a product: its tile, what multiplies, the microseconds that the planner expects, and the
+    cycles of one tile."""
 
     what: str
     rows: int
@@ -106,6 +110,7 @@ class Way:
     options: Options
     step: int
     expected_us: float
+    tile_cycles: float = 0.0
 
     @property
     def mixed(self) -> bool:
@@ -146,9 +151,10 @@ BESIDE_FEW: dict[str, tuple[tuple[str, int, int], ...]] = {
     "f16": (("wgmma", 128, 128), ("wgmma", 64, 256)),
 }
 """The same where plain cores take 1 to 7 rows beyond so many."""
-LINE_BY_LINE = "_lines"
-LINES = {"f32": (f"fma{LINE_BY_LINE}", 128, 128), "f64": (f"mma_f64{LINE_BY_LINE}", 128, 128)}
-"""The first tile of a precision, its instances line by line instead of in zig-zag."""
+ORDERS = {"f32": ("fma", "fma_lines"), "f64": ("mma_f64_zigzag", "mma_f64")}
+"""The kinds of a precision whose instances go in zig-zag, and line by line; both in tiles of 128 x 128."""
+COLD_SHARE = 0.75
+"""Of the bandwidth of device memory, what tiles that are read once come with; measured."""
 CLOCK = 1755.0
 """Cycles of a microsecond."""
 
@@ -162,16 +168,13 @@ def ways(shape: Shape, target: Target) -> list[Way]:
         if rules.few(height) and height - rules.few(height) == rows:
             candidates.append((what, what + FEW, height, columns))
     found = [_way(shape, target, *candidate) for candidate in candidates]
-    return sorted((way for way in found if way is not None), key=lambda way: way.expected_us)
+    return sorted((way for way in found if way is not None), key=lambda way: (way.expected_us, way.tile_cycles))
 
 
-def in_lines(shape: Shape, target: Target) -> Way | None:
-    """The first tile of a shape's precision, line by line; None where zig-zag is the only order, or tiles are not
-    full."""
-    what, rows, columns = LINES.get(shape.precision, ("", 1, 1))
-    if not what or shape.m % rows:
-        return None
-    return _way(shape, target, what, what, rows, columns)
+def orders(shape: Shape, target: Target) -> tuple[Way, ...]:
+    """The same tile in zig-zag and line by line; none where there is one order only, or tiles are not full."""
+    kinds = ORDERS.get(shape.precision, ()) if shape.m % 128 == 0 else ()
+    return tuple(way for kind in kinds if (way := _way(shape, target, kind, kind, 128, 128)) is not None)
 
 
 def _way(shape: Shape, target: Target, precision: str, name: str, rows: int, columns: int) -> Way | None:
@@ -182,7 +185,8 @@ def _way(shape: Shape, target: Target, precision: str, name: str, rows: int, col
     if made is None:
         return None
     options = replace(default_options(target), precision=precision)
-    return Way(name, rows, columns, options, asked.step, expected_us(shape, asked, made, target))
+    expected = expected_us(shape, asked, made, target)
+    return Way(name, rows, columns, options, asked.step, expected, cycles(made, shape.k))
 
 
 def expected_us(shape: Shape, asked: Asked, made: Scheme, target: Target) -> float:
@@ -192,7 +196,7 @@ def expected_us(shape: Shape, asked: Asked, made: Scheme, target: Target) -> flo
         shape.batch * math.ceil(shape.m / asked.rows) * math.ceil(shape.n / asked.columns) / target.multiprocessors
     )
     moved = shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n) * shape.dtype.size
-    return max(turns * cycles(made, shape.k) / CLOCK, moved / (target.device_bandwidth * 1e3))
+    return max(turns * cycles(made, shape.k) / CLOCK, moved / (COLD_SHARE * target.device_bandwidth * 1e3))
 
 
 def product_graph(shape: Shape, way: Way) -> KernelGraph:

@@ -8,7 +8,6 @@ columns of its own. Of a tile of a few rows more than a team takes, plain cores 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mirage_nb.ir import DType
@@ -26,18 +25,25 @@ EXACT_KINDS = {DType.F32: ("fma",), DType.F64: ("mma_f64",)}
 """The same by the type of the operands, where they are multiplied as they are."""
 PLAIN_KINDS = {DType.F16: "fma_f16", DType.BF16: "fma_bf16", DType.F32: "fma", DType.F64: "fma_f64"}
 """The kind of the plain cores."""
-MULTIPLIES = {
-    "fma": 99.7, "fma_lines": 99.7, "mma_tf32": 350.0, "mma_3xtf32": 155.0, "wgmma_tf32": 682.0, "wgmma_3xtf32": 206.0,
-    "mma_f64": 128.0, "mma_f64_lines": 128.0, "fma_f64": 64.0, "wgmma": 1448.0,
-}  # fmt: skip
-"""Multiply-adds of a multiprocessor in a cycle of 1755 MHz, as kernels of one kind reach them on one H200 with products
-of 4096 cubed; of f64, by the data sheet."""
-BESIDE = {**MULTIPLIES, "fma": 48.0, "fma_f64": 24.0}
-"""The same where two kinds share a block: the plain cores have one group of warps there, which hides few latencies."""
+REACHED: dict[str, dict[tuple[int, int], float]] = {
+    "fma": {(128, 128): 104.0, (256, 128): 103.0, (128, 64): 94.0, (64, 128): 46.0},
+    "fma_lines": {(128, 128): 104.0},
+    "mma_tf32": {(256, 128): 350.0},
+    "mma_3xtf32": {(128, 128): 150.0},
+    "wgmma_tf32": {(256, 128): 718.0, (128, 128): 455.0, (64, 128): 297.0},
+    "wgmma_3xtf32": {(128, 128): 224.0, (128, 64): 176.0, (64, 128): 147.0},
+    "wgmma": {(128, 256): 1600.0, (256, 128): 1560.0, (128, 128): 1448.0, (64, 256): 1108.0},
+    "mma_f64": {(128, 128): 122.0, (128, 64): 108.0, (64, 128): 80.0},
+    "mma_f64_zigzag": {(128, 128): 106.0},
+    "fma_f64": {(128, 64): 55.0},
+}
+"""Multiply-adds of a multiprocessor in a cycle of 1755 MHz, by kind and tile, as kernels of one kind reached them on
+one H200 with products of LLaMA and Phi layers; of a tile that was not measured, what the first one reached."""
+BESIDE = {"fma": 48.0, "fma_f64": 24.0}
+"""The same of plain cores where two kinds share a block: they have one group of warps there, which hides few
+latencies."""
 SIDE_BY_SIDE = SideBySide()
 """What is lost where both units of a multiprocessor work: next to nothing, beside that."""
-ONE_GROUP = 0.75
-"""Of these rates, what a block with one group of warps that multiply reaches."""
 FEW_ISSUED = 0.4
 """Of the instructions that lanes could issue, those that one group of warps issues for a few rows."""
 MATH, LOAD, REST = "math", "load", "rest"
@@ -185,9 +191,9 @@ def shares(asked: Asked, tensor: str, plain: str) -> dict[str, int] | None:
         return given if sum(given.values()) == asked.columns and len(given) == 2 else None
     step = rules.FLOAT_STEP
     columns = [
-        Kind(kind, (asked.rows, step, step, 1), asked.rows * step**2 / BESIDE[kind], unit)
+        Kind(kind, (asked.rows, step, step, 1), asked.rows * step**2 / rate(kind, asked.rows, step, beside=True), unit)
         for kind, unit in ((tensor, Unit.TENSOR), (plain, Unit.PLAIN))
-        if kind in MULTIPLIES
+        if kind in REACHED
     ]
     found = tessellate((asked.rows, asked.columns, step, 1), columns, SIDE_BY_SIDE)
     widths = {region.kind.name: region.extents[1] for region in found.regions} if found else {}
@@ -207,21 +213,29 @@ def needed(name: str, sums: int, rows: int) -> int:
     return -(-count // REGISTER_UNIT) * REGISTER_UNIT
 
 
+def rate(kind: str, rows: int, columns: int, *, beside: bool = False) -> float:
+    """Multiply-adds of a multiprocessor in a cycle, by warps that share a tile of rows x columns. beside: others of
+    another kind multiply there, too. Raises KeyError for a kind that was never measured."""
+    if beside and kind in BESIDE:
+        return BESIDE[kind]
+    measured = REACHED[kind]
+    return measured.get((rows, columns)) or next(iter(measured.values()))
+
+
 def cycles(made: Scheme, depth: int) -> float:
     """Of a multiprocessor for one tile of a scheme, as kernels of its kinds were measured: those of its units, side by
     side."""
-    rates = MULTIPLIES if len(made.math) == 1 or made.math[-1].name == REST else BESIDE
-    units = sorted(_cycles(role, rates) * depth for role in made.math)
+    mixed_kinds = len(made.math) > 1 and made.math[-1].name != REST
+    units = sorted(_cycles(role, beside=mixed_kinds) * depth for role in made.math)
     return units[-1] + SIDE_BY_SIDE.lost * sum(units[:-1])
 
 
-def _cycles(role: MathRole, rates: Mapping[str, float]) -> float:
+def _cycles(role: MathRole, *, beside: bool) -> float:
     """The same of a role, for one summed element."""
-    kind = role.instruction.partition(".")[0]
+    rows = role.parts * role.rows
     if role.name != REST:
-        rate = rates[kind] * (ONE_GROUP if role.name == MATH and role.parts == 1 else 1.0)
-        return role.parts * role.rows * role.columns / rate
+        return rows * role.columns / rate(role.instruction.partition(".")[0], rows, role.columns, beside=beside)
     row = ROWS[role.instruction]
-    converted = (role.rows + 1) * (row.dtype.size < row.sums.size)
-    issued = 1 + role.rows + converted + role.rows * row.dtype.size / VECTOR_BYTES
+    converted = (rows + 1) * (row.dtype.size < row.sums.size)
+    issued = 1 + rows + converted + rows * row.dtype.size / VECTOR_BYTES
     return role.columns * issued / (PLAIN_MULTIPLIES * FEW_ISSUED)
