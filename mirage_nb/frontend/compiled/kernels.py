@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -38,7 +38,6 @@ CORES_EACH = 4
 """Searches run side by side where there are so many cores for each: one compiles and draws while others time."""
 ENDS = (8, 64, 512)
 """Up to which batches there are kernels of their own, where the batch is known when they are called."""
-RESHAPE = torch.ops.aten.reshape.default
 ROUNDINGS = 8.0
 """So many times what one rounding of the inputs does to PyTorch's result is no mistake of a kernel."""
 
@@ -134,23 +133,25 @@ class Kernels:
         key = (digest, device, replace(options, wait=False, remainder="inductor"))
         if (known := self._held.get(key)) is not None:
             return known
-        reference, inputs = reference_of(region), examples(region)
+        beside = reference_of(region), examples(region), Shapes.of(region)
         name = f"region_{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
-        job = Job(lambda: self._find(fresh, reference, inputs, name, device, options))
+        job = Job(lambda: self._find(fresh, *beside, name, device, options))
         fresh = Kernel(digest, graph, job)
         if (held := self._held.setdefault(key, fresh)) is fresh:
             self._later.put(job)
         return held
 
     def _find(
-        self, kernel: Kernel, reference: GraphModule, inputs: Examples, name: str, device: str, options: Options
-    ) -> None:
+        self, kernel: Kernel, reference: GraphModule, inputs: Examples, shapes: Shapes, name: str, device: str,
+        options: Options,
+    ) -> None:  # fmt: skip
         found = self.finder.find(kernel.graph, f"region_{kernel.digest[:16]}", device, options)
         on_gpu = device.startswith("cuda")
+        run = shapes.around(found.run)
         with TURN if on_gpu else contextlib.nullcontext():
-            compare(found.run, reference, inputs)
+            compare(run, reference, inputs)
         if on_gpu:
-            us, before = beside_pytorch(found.run, reference, inputs, options.code)
+            us, before = beside_pytorch(run, reference, inputs, options.code)
             found = replace(found, us=us, before_us=before)
         operator = torch_operator(kernel.graph, name, on_cpu=found.run, on_cuda=found.run)
         kernel.found, kernel.operator = found, operator
@@ -189,47 +190,80 @@ class Examples(Protocol):
 
 
 def reference_of(region: Region) -> GraphModule:
-    """What PyTorch computes for a region: its own nodes as a function of what it reads, in its program's shapes."""
+    """What PyTorch computes for a region: its own nodes as a function of what it reads."""
     graph = torch.fx.Graph()
-    given = [graph.placeholder(f"r{n}") for n in range(len(region.reads))]
-    types = region.graph.inputs, region.graph.output_types
-
-    def shaped(node: Any, held: Any, wanted: Sequence[int]) -> Any:
-        return node if tuple(held) == tuple(wanted) else graph.call_function(RESHAPE, (node, list(wanted)))
-
-    env = {
-        node: shaped(new, i.type.shape, node.meta["val"].shape)
-        for node, new, i in zip(region.reads, given, types[0], strict=True)
-    }
+    env = {node: graph.placeholder(f"r{n}") for n, node in enumerate(region.reads)}
     for node in region.covers:
         env[node] = graph.node_copy(node, env.__getitem__)
         env[node].target = without_strides(node.target)
-    pairs = zip(region.writes, types[1], strict=True)
-    graph.output(tuple(shaped(env[node], node.meta["val"].shape, t.shape) for node, t in pairs))
+    graph.output(tuple(env[node] for node in region.writes))
     return GraphModule({}, graph)
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The shapes of what a region reads in its program, and of what it writes in PyTorch's graph."""
+
+    given: tuple[tuple[int, ...], ...]
+    wanted: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, region: Region) -> Shapes:
+        """Those of a region."""
+        given = (tuple(i.type.shape) for i in region.graph.inputs)
+        return cls(tuple(given), tuple(tuple(node.meta["val"].shape) for node in region.writes))
+
+    def around(self, run: Run) -> Run:
+        """What runs the program, on tensors of PyTorch's graph and with results as it has them."""
+
+        def placed(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            made = run(*(t.reshape(shape) for t, shape in zip(tensors, self.given, strict=True)))
+            outputs = made if isinstance(made, tuple) else (made,)
+            return tuple(t.reshape(shape) for t, shape in zip(outputs, self.wanted, strict=True))
+
+        return placed
 
 
 def without_strides(target: Any) -> Any:
     """An operator as it may be called on tensors that lie otherwise than when they were traced: compilers give results
     the strides that they like."""
-    return RESHAPE if target is torch.ops.aten.view.default else target
+    return torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target
 
 
 def examples(region: Region) -> Examples:
-    """Inputs like a region's: of its shapes and types; matrices of parameters scaled as they are when trained."""
-    values = [node.meta["val"] for node in region.reads]
-    shapes = [i.type.shape for i in region.graph.inputs]
-    held = [(shape, v.dtype, v.device) for shape, v in zip(shapes, values, strict=True)]
+    """Inputs like a region's: of its shapes and types, lying in memory as there, since what lies in no order has to
+    be copied for a kernel; matrices of parameters scaled as they are when trained."""
+    held = [_Layout.of(node.meta["val"]) for node in region.reads]
 
     def drawn(scale: float = 1.0) -> list[torch.Tensor]:
-        generator = torch.Generator(held[0][2]).manual_seed(0)
+        generator = torch.Generator(held[0].device).manual_seed(0)
         made = []
-        for (shape, dtype, device), fixed in zip(held, region.parameters, strict=True):
-            spread = shape[-1] ** -0.5 if fixed and len(shape) > 1 else 1.0 if fixed else scale
-            made.append((torch.randn(shape, generator=generator, device=device) * spread).to(dtype))
+        for layout, fixed in zip(held, region.parameters, strict=True):
+            spread = layout.shape[-1] ** -0.5 if fixed and len(layout.shape) > 1 else 1.0 if fixed else scale
+            made.append(layout.drawn(generator, spread))
         return made
 
     return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a tensor lies in memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, value: torch.Tensor) -> _Layout:
+        return cls(tuple(value.shape), value.stride(), value.dtype, value.device)
+
+    def drawn(self, generator: torch.Generator, spread: float) -> torch.Tensor:
+        """A tensor of random numbers that lies like this."""
+        count = 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+        numbers = torch.randn(count, generator=generator, device=self.device) * spread
+        return numbers.to(self.dtype).as_strided(self.shape, self.strides)
 
 
 def compare(run: Run, reference: Run, inputs: Examples) -> None:
@@ -255,7 +289,7 @@ def compare(run: Run, reference: Run, inputs: Examples) -> None:
 def _nudged(tensor: torch.Tensor) -> torch.Tensor:
     """About the next numbers of its type."""
     step = torch.finfo(tensor.dtype).eps
-    signs = torch.ones_like(tensor)
+    signs = torch.ones_like(tensor, memory_format=torch.contiguous_format)
     signs.view(-1)[::2] = -1
     return tensor * (1 + step * signs)
 
