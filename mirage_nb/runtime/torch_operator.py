@@ -45,10 +45,20 @@ def torch_operator(program: KernelGraph, name: str, *, on_cpu: Run, on_cuda: Run
     qualified = name if "::" in name else f"{NAMESPACE}::{name}"
     if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualified, re.ASCII):
         raise OptionError(f"{name!r} is no name for an operator", hint="letters, digits and _, or namespace::name")
-    types, where = program.output_types, sized(program)
 
     def run(*tensors: Any) -> Any:
         return (on_cuda if tensors[0].is_cuda else on_cpu)(*tensors)
+
+    schema = schema_of([i.name for i in program.inputs], len(program.outputs))
+    operator = torch.library.custom_op(qualified, run, mutates_args=(), schema=schema)
+    operator.register_fake(fake_of(program, torch))
+    return operator
+
+
+def fake_of(program: KernelGraph, torch: Any) -> Run:
+    """What tells torch's compiler the shapes and types of the outputs, from tensors without elements. It raises
+    ShapeError and DTypeError where those do not fit."""
+    types, where = program.output_types, sized(program)
 
     def fake(*tensors: Any) -> Any:
         check_count(tensors, program.inputs)
@@ -65,10 +75,7 @@ def torch_operator(program: KernelGraph, name: str, *, on_cpu: Run, on_cuda: Run
         )
         return made[0] if len(made) == 1 else made
 
-    schema = schema_of([i.name for i in program.inputs], len(types))
-    operator = torch.library.custom_op(qualified, run, mutates_args=(), schema=schema)
-    operator.register_fake(fake)
-    return operator
+    return fake
 
 
 def schema_of(inputs: Sequence[str], outputs: int) -> str:

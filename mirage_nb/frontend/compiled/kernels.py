@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule
 
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError, NamedSizeError
+from mirage_nb.frontend.compiled.operators import register_operator
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.racing import beside_pytorch
 from mirage_nb.frontend.compiled.regions import Region
@@ -26,7 +27,6 @@ from mirage_nb.lang import TensorProgram
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.gpu import TURN, attached_gpu
 from mirage_nb.runtime.later import Job, Later
-from mirage_nb.runtime.torch_operator import torch_operator
 from mirage_nb.settings import read_settings
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
@@ -81,7 +81,7 @@ class Searched:
             store=options.store,
         )
         session.wait()
-        return Found(laid_out(session.best), session=session)
+        return Found(laid_out(session.best.executable), session=session)
 
 
 def laid_out(run: Run) -> Run:
@@ -97,7 +97,7 @@ def laid_out(run: Run) -> Run:
 
 @dataclass
 class Kernel:
-    """What became of a program. `operator`: of PyTorch, once there is one."""
+    """What became of a program. `operator`: of PyTorch, an overload, once there is one."""
 
     digest: str
     graph: KernelGraph
@@ -153,8 +153,7 @@ class Kernels:
         if on_gpu:
             us, before = beside_pytorch(run, reference, inputs, options.code)
             found = replace(found, us=us, before_us=before)
-        operator = torch_operator(kernel.graph, name, on_cpu=found.run, on_cuda=found.run)
-        kernel.found, kernel.operator = found, operator
+        kernel.found, kernel.operator = found, register_operator(kernel.graph, name, found.run)
 
 
 def named_region(region: Region, extent: int | None) -> KernelGraph:

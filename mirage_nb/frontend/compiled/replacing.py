@@ -41,7 +41,7 @@ def _call(
     graph: torch.fx.Graph, kernel: Kernel, reads: Sequence[Any], region: Region, after: Any
 ) -> Iterator[Any]:
     """A call of an operator behind a node, and a node for each of its results, shaped and typed as it is there."""
-    overload = kernel.operator._opoverload
+    overload = kernel.operator
     shapes = [i.type.shape for i in region.graph.inputs]
     with graph.inserting_after(_behind_inputs(graph, after)):
         marker = graph.call_function(torch.ops.aten.alias.default, (reads[0],))

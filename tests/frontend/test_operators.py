@@ -1,0 +1,52 @@
+"""The operators that stand for regions in compiled code: registered, replaced, cheap to call."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from mirage_nb.frontend.compiled.kernels import laid_out
+from mirage_nb.frontend.compiled.operators import register_operator
+from mirage_nb.lang import parse
+
+PROGRAM = parse("X: f32[4, 32]\nW: f32[32, 32]\nB: f32[32, 32]\nreturn relu(X @ W) @ B").graph
+HOST_US = 20.0
+"""What stands between compiled code and a kernel, at most."""
+
+
+def made(*tensors: torch.Tensor) -> torch.Tensor:
+    return tensors[0].new_empty((4, 32))
+
+
+def least_us(call: Any) -> float:
+    rounds = []
+    for _ in range(40):
+        began = time.perf_counter()
+        for _ in range(100):
+            call()
+        rounds.append((time.perf_counter() - began) / 100 * 1e6)
+    return min(rounds)
+
+
+@torch.no_grad()
+def test_a_call_costs_the_host_little() -> None:
+    operator = register_operator(PROGRAM, "test_cheap", laid_out(made))
+    x, w, b = torch.randn(4, 32), torch.randn(32, 32), torch.randn(32, 32)
+    assert least_us(lambda: operator(x, w, b)) - least_us(lambda: made(x, w, b)) < HOST_US
+
+
+@torch.no_grad()
+def test_the_same_name_again_is_the_new_operator() -> None:
+    x, w, b = torch.randn(4, 32), torch.randn(32, 32), torch.randn(32, 32)
+    for value in (1.0, 2.0):
+        operator = register_operator(PROGRAM, "test_again", lambda *t, value=value: made(*t).fill_(value))
+        assert operator(x, w, b).unique().tolist() == [value]
+        assert torch.ops.mirage_nb.test_again(x, w, b).unique().tolist() == [value]
+        compiled = torch.compile(lambda x, w, b, call=operator: call(x, w, b) + 1, backend="aot_eager", fullgraph=True)
+        assert compiled(x, w, b).unique().tolist() == [value + 1]
