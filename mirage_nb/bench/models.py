@@ -59,8 +59,9 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is to be measured: the points, how many layers, seconds of search for a region, whether on small layers,
-    what the record is called, the commit it names, the store of the searches, after how many seconds of a point no
-    further mode of torch.compile is begun, and how many tokens are said at the end."""
+    what the record is called, the commit it names, the store of the searches, seconds of search for all regions of a
+    point, after how many seconds of a point no second mode of torch.compile is begun, and how many tokens are said at
+    the end."""
 
     points: Sequence[Point]
     layers: int = 4
@@ -69,6 +70,7 @@ class Asked:
     record: str | None = None
     revision: str | None = None
     store: str | None = None
+    total: float | None = None
     seconds: float = math.inf
     tokens: int = TOKENS
 
@@ -116,7 +118,7 @@ def run_models(asked: Asked) -> int:
     openable(asked.record)
     origin = machine(gpu, asked.revision) if gpu is not None else {}
     target = (gpu.target() if gpu is not None else None) or find_target(DEFAULT_TARGET)
-    made = contestants("cuda" if gpu is not None else "cpu", asked.budget, asked.store)
+    made = contestants("cuda" if gpu is not None else "cpu", asked.budget, asked.total, asked.store)
     rows: list[Row] = []
     for point in asked.points:
         try:
@@ -247,7 +249,8 @@ def add_models(kinds: Any) -> None:
     parser.add_argument("--layers", type=int, default=4, metavar="N", help="how many layers, with their own weights")
     parser.add_argument("--budget", type=float, default=30.0, metavar="SECONDS", help="search for each region")
     parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th point from the I-th on")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no mode of torch.compile after so long")
+    parser.add_argument("--total", type=float, metavar="SECONDS", help="search for all regions of a point together")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no second mode of torch.compile later")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="so many of a small model at the end; 0: none")
     parser.add_argument("--small", action="store_true", help="small layers, to try it out; needs no GPU")
     parser.add_argument("--store", metavar="FILE", help="keep the searches there; what it has is not searched again")
@@ -260,9 +263,11 @@ def add_models(kinds: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     if options.source:
         return show_records(options.source)
-    if options.layers < 1 or not 0 < options.budget < math.inf or not options.seconds > 0 or options.tokens < 0:
-        raise OptionError("--layers, --budget and --seconds have to be positive, and --tokens not negative")
+    times = options.budget, options.seconds, *([] if options.total is None else [options.total])
+    if options.layers < 1 or not options.budget < math.inf or not all(t > 0 for t in times) or options.tokens < 0:
+        raise OptionError("--layers, --budget, --total and --seconds are positive, and --tokens not negative")
     points = share_of(points_of(options.models, options.points, is_small=options.small), options.share)
     files = options.record, options.commit, options.store
-    asked = Asked(points, options.layers, options.budget, options.small, *files, options.seconds, options.tokens)
+    asked = Asked(points, options.layers, options.budget, options.small, *files, options.total,
+                  options.seconds, options.tokens)  # fmt: skip
     return run_models(asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from mirage_nb.errors import OptionError
-from mirage_nb.frontend.compiled import graphs
+from mirage_nb.frontend.compiled import graphs, kernels
 from mirage_nb.frontend.compiled.graphs import MAX_SIZES, eager
+from mirage_nb.frontend.compiled.kernels import NO_TIME
 from mirage_nb.frontend.compiled.options import Options
+from mirage_nb.runtime.later import Later
 from tests.frontend.traced import Backend, Composed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +107,35 @@ def test_a_region_without_a_kernel_stays_and_says_why() -> None:
     close(torch.compile(model, backend=backend)(x), model(x))
     assert backend.replaced == 0
     assert "left: there is no kernel" in str(backend.reports.all())
+
+
+@torch.no_grad()
+def test_large_regions_come_first_and_what_there_is_no_time_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    for module in (graphs, kernels):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Slow(Composed):
+        def find(self, *args: Any) -> Any:
+            now[0] += 3
+            return super().find(*args)
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.block(torch.sort(torch.relu(x) * x.sigmoid(), -1).values)
+            return made
+
+    backend, model, x = Backend(Slow()), Two(), torch.randn(4, 32)
+    backend.kernels._later = Later("one at a time")
+    close(torch.compile(model, backend=backend, options={"total": 2})(x), model(x))
+    (largest,) = backend.finder.asked
+    entries = backend.reports.all().entries
+    assert largest.digest() == max((e.region for e in entries), key=lambda region: region.least_bytes).digest
+    assert {entry.state for entry in entries} == {"replaced", f"left: {NO_TIME}"}
 
 
 @torch.no_grad()
@@ -398,6 +430,7 @@ def test_the_entry_point_is_the_backend(monkeypatch: pytest.MonkeyPatch) -> None
         (None, {"effort": "some"}, "no effort 'some'"),
         (None, {"seconds": -1}, "positive number"),
         (None, {"seconds": "soon"}, "positive number"),
+        (None, {"total": 0}, "total of search"),
         (None, {"wait": 1}, "True or False"),
         (None, {"remainder": "jax"}, "no remainder"),
     ],

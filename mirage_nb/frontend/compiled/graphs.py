@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import operator
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +82,10 @@ class Compiler:
         restore_softmax(gm.graph)
         lift_masks(gm.graph)
         found = find_regions(gm.graph, target, more.get("static_input_idxs", ()))
-        held = [(region, self.kernels.of(region, self.options, batch)) for region in found.found]
+        until = time.monotonic() + (self.options.total if self.options.total is not None else math.inf)
+        largest = sorted(found.found, key=lambda region: -region.least_bytes)
+        kernels = {id(region): self.kernels.of(region, self.options, batch, until) for region in largest}
+        held = [(region, kernels[id(region)]) for region in found.found]
         report = self.reports.add(GraphReport([Entry.of(r, k, target) for r, k in held], reasons(found)))
         return Swapping(gm, held, report, partial(self.again, examples, more), self.options.wait)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -34,8 +36,10 @@ TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, tor
 SCALES = (1.0, 1000.0)
 """Standard deviations of the inputs that both are tried on."""
 ALIGNMENT = 16
-CORES_EACH = 4
-"""Searches run side by side where there are so many cores for each: one compiles and draws while others time."""
+CORES_EACH = 8
+"""Searches run side by side where there are so many cores for each, which compile what one of them found; one searches
+while another times."""
+NO_TIME = "there was no time to search for it: options={'total': ...} says how much there is"
 ENDS = (8, 64, 512)
 """Up to which batches there are kernels of their own, where the batch is known when they are called."""
 ROUNDINGS = 8.0
@@ -124,18 +128,25 @@ class Kernels:
         self._later = Later("mirage_nb: kernels for torch.compile", max(1, read_settings().workers // CORES_EACH))
         self._held: dict[tuple[str, str, Options], Kernel] = {}
 
-    def of(self, region: Region, options: Options, extent: int | None = None) -> Kernel:
-        """The kernel for a region: searched for from now on, if nobody did before. extent: a batch, of which outermost
-        dimensions of inputs are multiples; it will be another one in other calls, and one kernel serves a range."""
+    def of(
+        self, region: Region, options: Options, extent: int | None = None, until: float = math.inf
+    ) -> Kernel:
+        """The kernel for a region: searched for from now on, if nobody did before.
+
+        Args:
+            extent: a batch, of which outermost dimensions of inputs are multiples; it will be another one in other
+                calls, and one kernel serves a range.
+            until: no search is begun after the clock (`time.monotonic`) says so.
+        """
         graph = named_region(region, extent)
         digest = region.digest if graph is region.graph else graph.digest()
         device = str(region.writes[0].meta["val"].device)
-        key = (digest, device, replace(options, wait=False, remainder="inductor"))
+        key = (digest, device, replace(options, wait=False, remainder="inductor", total=None))
         if (known := self._held.get(key)) is not None:
             return known
         beside = reference_of(region), examples(region), Shapes.of(region)
         name = f"region_{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
-        job = Job(lambda: self._find(fresh, *beside, name, device, options))
+        job = Job(lambda: self._find(fresh, *beside, name, device, options, until))
         fresh = Kernel(digest, graph, job)
         if (held := self._held.setdefault(key, fresh)) is fresh:
             self._later.put(job)
@@ -143,8 +154,10 @@ class Kernels:
 
     def _find(
         self, kernel: Kernel, reference: GraphModule, inputs: Examples, shapes: Shapes, name: str, device: str,
-        options: Options,
+        options: Options, until: float,
     ) -> None:  # fmt: skip
+        if time.monotonic() > until:
+            raise LaunchError(NO_TIME)
         found = self.finder.find(kernel.graph, f"region_{kernel.digest[:16]}", device, options)
         on_gpu = device.startswith("cuda")
         run = shapes.around(found.run)

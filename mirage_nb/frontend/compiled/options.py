@@ -31,6 +31,8 @@ class Options:
     Attributes:
         effort: of the search for each region; default: by the mode.
         seconds: of search for each region, at most; None: no limit but the effort's.
+        total: seconds for all regions of a graph together, at most, those that move the most bytes first; what is not
+            begun by then stays with PyTorch. None: no limit but that of each.
         wait: whether the first call waits for the search; else it runs PyTorch's code, and kernels come in later.
         remainder: what computes everything else: `inductor`, or `eager` PyTorch.
         emulate: without a GPU, run regions on the CPU edition of the device library: slow, for trying things out.
@@ -42,6 +44,7 @@ class Options:
 
     effort: str = "quick"
     seconds: float | None = 30.0
+    total: float | None = None
     wait: bool = False
     remainder: str = "inductor"
     emulate: bool = False
@@ -79,9 +82,10 @@ class Options:
             raise OptionError(f"there is no effort {self.effort!r}", hint=f"efforts are {', '.join(EFFORTS)}")
         if self.remainder not in REMAINDERS:
             raise OptionError(f"there is no remainder {self.remainder!r}", hint=f"it is {' or '.join(REMAINDERS)}")
-        seconds = self.seconds
-        if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
-            raise OptionError(f"seconds of search are a positive number, not {seconds!r}", hint="seconds=30")
+        for name in ("seconds", "total"):
+            seconds = getattr(self, name)
+            if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
+                raise OptionError(f"{name} of search are a positive number, not {seconds!r}", hint=f"{name}=30")
         for name in ("wait", "emulate"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} is True or False, not {getattr(self, name)!r}")
