@@ -228,7 +228,7 @@ ROWS: Mapping[str, Row] = {
     "attention": Row(
         patterns.attention,
         {
-            "flash": Way(_flash, share=0.4), "cudnn": Way(_cudnn, share=0.6),
+            "flash": Way(_flash, share=0.4), "cudnn": Way(_cudnn, share=0.6, blocks=_of_queries),
             "efficient": Way(_efficient, share=0.2, blocks=_of_queries),
             "products": Way(_products, share=0.6, kernels=3, between=_between),
         },

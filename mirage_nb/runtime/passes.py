@@ -218,7 +218,8 @@ class Passes:
         if best.candidate.time_us is not None or not better:
             called = [step.name for step in best.emitted.launches if isinstance(step, LibraryCall)]
             won = f"{best.candidate.configuration} ({few([*dict.fromkeys(called)])})"
-            self.search.tell(f"the library won: {won}, {how} the fastest")
+            said = f"the library won: {won}" if called else "the operators as they stand, in generated kernels"
+            self.search.tell(f"{said}, {how} the fastest")
         else:
             what = best.candidate.configuration
             self.search.tell(f"what runs is {what}: nothing that is estimated faster was executed and right")

@@ -148,5 +148,8 @@ def test_the_way_that_should_be_fastest_comes_first() -> None:
     """cuDNN where products take the time, products of their own where few queries meet wide keys."""
     prefill = "Q: bf16[32,4096,128]\nK: bf16[32,4096,128]\nV: bf16[32,4096,128]"
     assert only_match(f"{prefill}\nreturn softmax(Q @ K.T / 8) @ V").launches[0] == "cudnn"
+    decode = "Q: bf16[8,4,128]\nK: bf16[8,4096,128]\nV: bf16[8,4096,128]"
+    ways = only_match(f"{decode}\nreturn softmax(Q @ K.T / 8) @ V").launches
+    assert ways.index("products") < ways.index("cudnn"), "eight blocks of a card's many work"
     latent = "Q: bf16[128,576]\nK: bf16[4096,576]\nV: bf16[4096,512]\nreturn softmax(Q @ K.T / 8) @ V"
     assert only_match(latent).launches[0] == "products"
