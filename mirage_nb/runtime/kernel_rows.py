@@ -3,18 +3,17 @@
 Copied into every file that saves a muGraph (see `saved`), so it imports nothing of this package but what is copied
 with it. In: attributes of a row, PyTorch's tensors. Out: a function that enqueues the kernel on PyTorch's current
 stream (`kernel_torch` has the table of single operators). Invariant: operands are read where they lie, as views, and
-results written where they are wanted; a launch that has no form for that is `Recorded`.
+results written where they are wanted; a launch that has no form for that copies its result.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.runtime.kernel_recorded import Recorded
 from mirage_nb.runtime.kernel_torch import Go, Rule
 
 
@@ -34,8 +33,8 @@ def _norm(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result:
     gain = rest[0].view(last) if attrs["gain"] else None
     bias = rest[-1].view(last) if attrs["bias"] else None
     if attrs["centred"]:
-        return _made(torch, lambda: torch.nn.functional.layer_norm(x, last, gain, bias, eps), result)
-    return _made(torch, lambda: torch.nn.functional.rms_norm(x, last, gain, eps), result)
+        return _made(lambda: torch.nn.functional.layer_norm(x, last, gain, bias, eps), result)
+    return _made(lambda: torch.nn.functional.rms_norm(x, last, gain, eps), result)
 
 
 def _group_norm(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
@@ -44,12 +43,12 @@ def _group_norm(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], r
     batch = x.numel() // (groups * x.shape[-1])
     x, gain, bias = x.view(batch, channels, -1), gain.view(channels), bias.view(channels)
     whole = result.view(x.shape)
-    return _made(torch, lambda: torch.nn.functional.group_norm(x, groups, gain, bias, eps), whole)
+    return _made(lambda: torch.nn.functional.group_norm(x, groups, gain, bias, eps), whole)
 
 
-def _made(torch: Any, make: Any, result: Any) -> Go:
-    """What makes its result itself; where there is no GPU to record it on, a copy of that."""
-    return Recorded(torch, make, result) if result.is_cuda else lambda: result.copy_(make())
+def _made(make: Callable[[], Any], result: Any) -> Go:
+    """What makes its result itself, and a copy of that."""
+    return lambda: result.copy_(make())
 
 
 def _linear(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
@@ -101,9 +100,8 @@ class _Heads:
 
 
 def _flash(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    """Heads that share keys are those of one batch: what it makes lies as the result does, where each has its own."""
-    h = _Heads.of(attrs, operands, result, grouped=False)
-    q, k, v, out = (x.transpose(1, 2) for x in (h.q, h.k[:, :1], h.v[:, :1], h.result))
+    h = _Heads.of(attrs, operands, result, grouped=True)
+    q, k, v, out = (x.transpose(1, 2) for x in (h.q, h.k, h.v, h.result))
     numbers = (None, None, q.shape[1], k.shape[1], 0.0, h.causal, False)
     named: dict[str, Any] = {"scale": h.scale}
     if h.window >= 0:
@@ -111,19 +109,19 @@ def _flash(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result
     in_place = getattr(torch.ops.aten, "_flash_attention_forward_no_dropout_inplace", None)
     if in_place is not None:
         return lambda: in_place(out, q, k, v, *numbers, **named)
-    return _made(torch, lambda: torch.ops.aten._flash_attention_forward(q, k, v, *numbers, **named)[0], out)
+    return _made(lambda: torch.ops.aten._flash_attention_forward(q, k, v, *numbers, **named)[0], out)
 
 
 def _cudnn(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     h = _Heads.of(attrs, operands, result, grouped=True)
     run = torch.ops.aten._scaled_dot_product_cudnn_attention
-    return _made(torch, lambda: run(h.q, h.k, h.v, h.bias, False, 0.0, h.causal, False, scale=h.scale)[0], h.result)
+    return _made(lambda: run(h.q, h.k, h.v, h.bias, False, 0.0, h.causal, False, scale=h.scale)[0], h.result)
 
 
 def _efficient(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     h = _Heads.of(attrs, operands, result, grouped=False)
     run = torch.ops.aten._scaled_dot_product_efficient_attention
-    return _made(torch, lambda: run(h.q, h.k, h.v, h.bias, False, 0.0, h.causal, scale=h.scale)[0], h.result)
+    return _made(lambda: run(h.q, h.k, h.v, h.bias, False, 0.0, h.causal, scale=h.scale)[0], h.result)
 
 
 def _products(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:

@@ -217,9 +217,8 @@ class Passes:
         better = any(c.estimate_us < best.candidate.estimate_us for c in self.search.candidates())
         if best.candidate.time_us is not None or not better:
             called = [step.name for step in best.emitted.launches if isinstance(step, LibraryCall)]
-            won = f"{best.candidate.configuration} ({few([*dict.fromkeys(called)])})"
-            said = f"the library won: {won}" if called else "the operators as they stand, in generated kernels"
-            self.search.tell(f"{said}, {how} the fastest")
+            won = f"the library won: {best.candidate.configuration} ({few([*dict.fromkeys(called)])})"
+            self.search.tell(f"{won if called else 'the operators as they stand, fused'}, {how} the fastest")
         else:
             what = best.candidate.configuration
             self.search.tell(f"what runs is {what}: nothing that is estimated faster was executed and right")

@@ -40,7 +40,7 @@ from mirage_nb.runtime.kernel_plan import (
 )
 
 COPIED = (
-    "kernel_operators", "kernel_plan", "kernel_streams", "kernel_torch", "kernel_recorded", "kernel_rows",
+    "kernel_operators", "kernel_plan", "kernel_streams", "kernel_torch", "kernel_rows",
     "kernel_products", "kernel_library", "kernel_driver", "kernel",
 )  # fmt: skip
 """The modules that a saved file is made of, in the order of their imports."""

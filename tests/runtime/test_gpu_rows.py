@@ -88,48 +88,6 @@ def test_saved_files_run_without_the_package(gpu: Gpu, name: str, tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-FUNCTIONAL = {
-    "layer_norm": lambda torch, x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
-    "rms_norm": lambda torch, x: torch.nn.functional.rms_norm(x, x.shape[-1:], None, 1e-5),
-    "group_norm": lambda torch, x: torch.nn.functional.group_norm(x, 4),
-    "cudnn": lambda torch, x: torch.ops.aten._scaled_dot_product_cudnn_attention(
-        x[None], x[None], x[None], None, False, 0.0, True, False
-    )[0][0],
-}
-"""Kernels of PyTorch that make their result themselves."""
-
-
-@pytest.mark.parametrize("name", FUNCTIONAL)
-def test_recorded_kernels_write_where_the_result_is_wanted(gpu: Gpu, name: str) -> None:
-    """New values in the same memory, in a graph of its own and as a part of somebody else's."""
-    import torch
-
-    from mirage_nb.runtime.kernel_recorded import Recorded
-    from mirage_nb.runtime.kernel_torch import Pool
-
-    x = torch.randn(16, 512, 128, device="cuda", dtype=torch.bfloat16)
-    result = torch.empty_like(x)
-    pool = Pool(torch, x.device.index)
-    with torch.no_grad():
-        call = Recorded(torch, lambda: FUNCTIONAL[name](torch, x), result)
-        with pool.taken_from():
-            call()
-        assert not call.copies, f"PyTorch {torch.__version__}: {call.why}"
-        for again in range(2):
-            x.normal_()
-            call()
-            wanted = FUNCTIONAL[name](torch, x)
-            assert torch.equal(result, wanted), again
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            call()
-            result.mul_(2)
-        x.normal_()
-        captured.replay()
-        torch.cuda.synchronize()
-        assert torch.equal(result, FUNCTIONAL[name](torch, x) * 2)
-
-
 def test_kernels_of_several_libraries_wait_for_each_other_on_the_default_stream(gpu: Gpu) -> None:
     import torch
 
