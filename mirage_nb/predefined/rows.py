@@ -234,10 +234,10 @@ ROWS: Mapping[str, Row] = {
         },
         _pairs, at_any_size=False,
     ),
-    "group_norm": Row(patterns.group_norm, {"torch": Way(_always, passes=4.0, kernels=2)}, _none, at_any_size=False),
+    "group_norm": Row(patterns.group_norm, {"torch": Way(_always, passes=10.0, kernels=3)}, _none, at_any_size=False),
     "softmax": Row(patterns.softmax, {"torch": Way(_always, passes=1.5)}, _none),
     "log_softmax": Row(patterns.log_softmax, {"torch": Way(_always, passes=1.5)}, _none),
-    "norm": Row(patterns.norm, {"torch": Way(_always, passes=1.5)}, _none),
+    "norm": Row(patterns.norm, {"torch": Way(_always, passes=2.5, kernels=2)}, _none),
     "linear": Row(patterns.linear, {"cublas": Way(_by_cublas), "torch": Way(_always)}, _multiplied),
 }  # fmt: skip
 """By name; those that compute more stand in front."""

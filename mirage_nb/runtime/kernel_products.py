@@ -158,22 +158,23 @@ class _Tuned:
         self._guard = threading.Lock()
 
     def measure(self, places: Places, stream: int) -> None:
-        """Run all of them on a stream. They write what the product is to write, or, where the result is read as well,
-        something else."""
+        """Run all of them on a stream; what they write goes nowhere. Without memory for that the first one is taken."""
         import cupy
 
         with self._guard, cupy.cuda.Device(self._device), allocations_while_captured():
-            if self.best is not None:
-                return
-            try:
-                flushed = cupy.cuda.Memory(FLUSH_BYTES)
-                scratch = cupy.cuda.Memory(self._result_bytes)
-                added = places.added or places.result
-                aside = replace(places, added=added, result=scratch.ptr)
-                timer = _Timer(stream, flushed)
-                self.best = fastest([functools.partial(timer.took, functools.partial(k, aside)) for k in self.kernels])
-            except MemoryError:
-                self.best = 0
+            if self.best is None:
+                try:
+                    self.best = self._fastest(places, stream)
+                except MemoryError:
+                    self.best = 0
+
+    def _fastest(self, places: Places, stream: int) -> int:
+        import cupy
+
+        flushed, scratch = cupy.cuda.Memory(FLUSH_BYTES), cupy.cuda.Memory(self._result_bytes)
+        aside = replace(places, added=places.added or places.result, result=scratch.ptr)
+        timer = _Timer(stream, flushed)
+        return fastest([functools.partial(timer.took, functools.partial(kernel, aside)) for kernel in self.kernels])
 
 
 class _Timer:
