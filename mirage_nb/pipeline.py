@@ -482,8 +482,10 @@ def _session(
         effort=header.bounds.effort, budget=header.bounds.budget, switches=header.bounds.switches,
         seconds=header.seconds, name=header.title, seed=header.seed, executor=executor, checkpoint=checkpoint,
     )  # fmt: skip
-    if fresh and checkpoint is not None:
-        checkpoint.forget(search.tell)
+    if checkpoint is not None:
+        checkpoint.tell = search.tell
+        if fresh:
+            checkpoint.forget(search.tell)
     allowed = requested.tolerance(header.tolerance)
     made = Session(program, search, requested.runs(gpu, target), checkpoint, allowed)
     made.smaller = smaller

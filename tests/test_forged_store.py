@@ -239,7 +239,7 @@ def test_a_stored_graph_that_takes_for_ever_holds_nobody_up(tmp_path: Path) -> N
     stored = Verdict(VerdictKind.STORED)
     candidate = Candidate(graph.digest(), graph, "", 1, {}, stored, 1.0, small=(program, graph))
     with cpu_limit(10.0):
-        assert verified_again(program, candidate, 0).kind is VerdictKind.STORED
+        assert verified_again(program, candidate).kind is VerdictKind.STORED
 
 
 @pytest.mark.parametrize(
@@ -285,9 +285,61 @@ def test_a_clock_and_counts_that_are_none(tmp_path: Path) -> None:
         resume("s", store=path)
     path = kept(tmp_path, SOFTMAX, lambda c: c)
     with sqlite3.connect(path) as db:
-        ((text,), *_) = db.execute("SELECT payload FROM findings").fetchall()
-        found = read(Explored, text)
+        ((payload,), *_) = db.execute("SELECT payload FROM findings").fetchall()
+        found = read(Explored, payload.partition("\n")[2])
         many = replace(found, findings=replace(found.findings, verified=10**4000))
         db.execute("UPDATE findings SET payload = ?", (write(many),))
     with pytest.raises(StoreError, match="beyond 2"):
         Store(path).load("s")
+
+
+def tampered(path: Path, change: Callable[[Explored], Explored], *, sealed: bool = True) -> None:
+    """Change every finding of a store as one who does not know the user's secret can, under the old seal or none."""
+    with sqlite3.connect(path) as db:
+        for row, payload in db.execute("SELECT rowid, payload FROM findings").fetchall():
+            seal, _, text = payload.partition("\n")
+            text = write(change(read(Explored, text)))
+            db.execute("UPDATE findings SET payload = ? WHERE rowid = ?", (f"{seal}\n{text}" if sealed else text, row))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_counts_and_ends_of_a_stranger_are_not_believed(sealed: bool, tmp_path: Path) -> None:
+    """Nobody makes a session believe that it has searched what it has not, or that a muGraph was found wrong."""
+    path = kept(tmp_path, SOFTMAX, lambda c: c)
+    assert Store(path).load("s").foreign == 0
+
+    def emptied(found: Explored) -> Explored:
+        return replace(
+            found, findings=replace(found.findings, candidates=(), structures=10**6, verified=0, refuted=10**6)
+        )
+
+    tampered(path, emptied, sealed=sealed)
+    stored = Store(path).load("s")
+    assert stored.foreign == len(stored.ended) and all(found.unfinished for found in stored.ended)
+    session = resume("s", store=path)
+    snapshot = session.result(180)
+    assert snapshot.refuted < 10**6 and snapshot.candidates
+    assert any("not sealed" in message for message in snapshot.messages)
+
+
+def test_a_seal_holds_for_one_entry_of_one_session_and_one_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kept(tmp_path, SOFTMAX, lambda c: c, Facts(dropped={"d": "wrong"}, seconds=5.0))
+    assert Store(path).load("s").facts.dropped
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO sessions SELECT 'other', saved, header, facts FROM sessions")
+        db.execute("INSERT INTO findings SELECT 'other', search, slot, payload FROM findings")
+    stored = Store(path).load("other")
+    assert stored.foreign == 1 + len(stored.ended) and not stored.facts.dropped and not stored.facts.seconds
+    monkeypatch.setenv("MIRAGE_NB_HOME", str(tmp_path / "of another user"))
+    stored = Store(path).load("s")
+    assert stored.foreign == 1 + len(stored.ended) and not stored.facts.dropped
+
+
+def test_a_stranger_loosens_no_tolerance(tmp_path: Path) -> None:
+    path = kept(tmp_path, SOFTMAX, lambda c: c)
+    with sqlite3.connect(path) as db:
+        ((text,),) = db.execute("SELECT header FROM sessions").fetchall()
+        db.execute("UPDATE sessions SET header = ?", (write(replace(read(Header, text), tolerance=1e9)),))
+    assert Store(path).load("s").header.tolerance == 1.0

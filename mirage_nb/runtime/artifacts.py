@@ -136,9 +136,28 @@ class ArtifactCache:
         return Artifact(path, data, facts)
 
 
+def seal_of(folder: Path, parts: Iterable[str]) -> str:
+    """A seal over texts with the secret of a folder of this user; nothing where no secret can be kept."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _sealed(_made_secret(folder), parts)
+    except OSError:
+        return ""
+
+
+def is_sealed(folder: Path, seal: str, parts: Iterable[str]) -> bool:
+    """Whether this user has sealed these texts."""
+    secret = _secret(folder)
+    return secret is not None and seal.isascii() and hmac.compare_digest(seal, _sealed(secret, parts))
+
+
 def _seal(secret: bytes, name: str, data: bytes, facts: Facts) -> str:
+    return _sealed(secret, (name, data, json.dumps(facts, sort_keys=True)))
+
+
+def _sealed(secret: bytes, parts: Iterable[str | bytes]) -> str:
     found = hmac.new(secret, digestmod="sha256")
-    for part in _framed((name, data, json.dumps(facts, sort_keys=True))):
+    for part in _framed(parts):
         found.update(part)
     return found.hexdigest()
 

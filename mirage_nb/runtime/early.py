@@ -108,7 +108,7 @@ class Ahead:
     def recall(self, known: Remembered) -> None:
         """Begin with the winner of an earlier session, and verify it again."""
         search, candidate = self._search, known.candidate
-        verifying = self._lanes.later(verified_again, search.program, candidate, search.seed)
+        verifying = self._lanes.later(verified_again, search.program, candidate)
         self._recalled = candidate, verifying, self._compiling(candidate, known.options)
 
     def _take(self, candidate: Candidate, verified: Future[Verdict], made: Making) -> None:

@@ -3,7 +3,9 @@
 In: what a session is (`Header`), what it has done, what it knows beside that. Out: the same, under the session's
 name. Payloads are JSON texts (`search.plain`); nothing that is read is executed. Invariants: an entry is whole
 or absent, whatever is killed when; a file that is full, locked, damaged, foreign or hostile is a StoreError
-with a hint and stays as it is; what another version of this package found is never taken for its own.
+with a hint and stays as it is; what another version of this package found is never taken for its own. What this user
+has stored is sealed (HMAC, with a secret in the user's folder); of what is not, nothing but muGraphs is taken, which a
+session verifies before it shows them, and no count, no end of a configuration and no "wrong" is believed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +26,8 @@ import mirage_nb.search
 from mirage_nb.errors import FormatError, GraphError, StoreError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
-from mirage_nb.search.session.findings import Bounds, Explored
+from mirage_nb.runtime.artifacts import is_sealed, seal_of
+from mirage_nb.search.session.findings import Bounds, Explored, Findings
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.plain import MAX_TEXT, Memo, read, write
 from mirage_nb.search.session.progress import Candidate, Rejected
@@ -47,6 +50,8 @@ LOCKED_SECONDS = 1.0
 MAX_NAME = 200
 MAX_SESSIONS = 10_000
 MAX_FINDINGS = 20_000
+SECRETS = "store"
+"""The folder of the secret, in the user's."""
 SEARCHING = ("algebra", "interp", "ir", "search", "verify", "targets.py")
 """What decides what a search finds."""
 
@@ -79,13 +84,15 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A session as the store has it. `saved`: seconds since the epoch."""
+    """A session as the store has it. `saved`: seconds since the epoch; `foreign`: entries that this user has not
+    sealed, of which only muGraphs are left."""
 
     name: str
     saved: float
     header: Header
     facts: Facts
     ended: tuple[Explored, ...]
+    foreign: int = 0
 
     def __repr__(self) -> str:
         return f"<Stored {self.name[:40]}: {len(self.ended)} configurations of {self.header.graph!r}>"
@@ -100,6 +107,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._secrets = read_settings().home / SECRETS
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
@@ -117,17 +125,21 @@ class Store:
             if found is None:
                 names = ", ".join(self.names()[:10])
                 raise StoreError(f"{self.path} has no session {name!r}", hint=f"it has {names or 'none'}")
-            saved, header, facts = found
-            return Stored(name, saved, header, facts, tuple(self._ended(db, name, header)))
+            saved, header, facts, own = found
+            ended = list(self._ended(db, name, header))
+            foreign = sum(not sealed for _, sealed in ended) + (not own)
+            return Stored(name, saved, header, facts, tuple(one for one, _ in ended), foreign)
 
     def save(self, name: str, header: Header, ended: Sequence[Explored], facts: Facts) -> None:
         """Add to a session, or begin one; what the name stood for before is forgotten if it is another search."""
         if not 0 < len(name) <= MAX_NAME:
             raise StoreError(f"a session's name has 1 to {MAX_NAME} characters, not {len(name)}")
-        entries = [(name, header.search, _slot(one.configuration, one.bounds), _payload(one)) for one in ended]
+        keys = [(name, header.search, _slot(one.configuration, one.bounds)) for one in ended]
+        entries = [(*key, self._sealed(_payload(one), *key)) for key, one in zip(keys, ended, strict=True)]
+        described = _payload(header)
         with self._writing() as db:
             db.execute("DELETE FROM findings WHERE session = ? AND search <> ?", (name, header.search))
-            row = (name, time.time(), _payload(header), _payload(facts))
+            row = (name, time.time(), described, self._sealed(_payload(facts), name, described))
             db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)", row)
             db.executemany("INSERT OR REPLACE INTO findings VALUES (?, ?, ?, ?)", entries)
 
@@ -144,16 +156,19 @@ class Store:
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def _session(self, db: sqlite3.Connection, name: str) -> tuple[float, Header, Facts] | None:
+    def _session(self, db: sqlite3.Connection, name: str) -> tuple[float, Header, Facts, bool] | None:
         row = db.execute("SELECT saved, header, facts FROM sessions WHERE name = ?", (name,)).fetchone()
         if row is None:
             return None
         saved, header_text, facts_text = row
         header = self._read(Header, header_text, name)
+        facts_text, sealed = self._opened(facts_text, name, str(header_text))
         facts = self._read(Facts, facts_text, name)
         self._check_numbers(header, facts, name)
         self._check_candidates((*facts.known, *facts.offered), header.graph, name)
-        return float(saved) if isinstance(saved, float) else 0.0, header, facts
+        if not sealed:
+            header, facts = replace(header, tolerance=1.0), Facts(known=facts.known, offered=facts.offered)
+        return float(saved) if isinstance(saved, float) else 0.0, header, facts, sealed
 
     def _check_numbers(self, header: Header, facts: Facts, name: str) -> None:
         """A search within these bounds can be begun, and the clock goes on."""
@@ -166,18 +181,31 @@ class Store:
         if not all(0 <= number < math.inf for number in (facts.seconds, facts.first_seconds or 0.0)):
             raise self._damaged(name, "its clock is none")
 
-    def _ended(self, db: sqlite3.Connection, name: str, header: Header) -> Iterator[Explored]:
-        """What was done of exactly this search, oldest first; graphs that entries share are read once."""
+    def _ended(self, db: sqlite3.Connection, name: str, header: Header) -> Iterator[tuple[Explored, bool]]:
+        """What was done of exactly this search, oldest first, and whether this user has sealed it; graphs that entries
+        share are read once."""
         memo: Memo = {}
         rows = db.execute(
-            "SELECT payload FROM findings WHERE session = ? AND search = ? ORDER BY rowid LIMIT ?",
+            "SELECT slot, payload FROM findings WHERE session = ? AND search = ? ORDER BY rowid LIMIT ?",
             (name, header.search, MAX_FINDINGS),
         )
-        for (text,) in rows:
+        for slot, payload in rows:
+            text, sealed = self._opened(payload, name, header.search, str(slot))
             found = self._read(Explored, text, name, memo)
             self._check_candidates(found.findings.candidates, header.graph, name)
             self._check_legal(found.findings.rejected, name)
-            yield found
+            yield found if sealed else _of_a_stranger(found), sealed
+
+    def _sealed(self, text: str, *place: str) -> str:
+        """A payload behind its seal, which holds at this place of this table only."""
+        return f"{seal_of(self._secrets, (*place, text))}\n{text}"
+
+    def _opened(self, payload: object, *place: str) -> tuple[object, bool]:
+        """The text of a payload, and whether its seal holds."""
+        if not isinstance(payload, str) or payload.startswith("{"):
+            return payload, False
+        seal, _, text = payload.partition("\n")
+        return text, is_sealed(self._secrets, seal, (*place, text))
 
     def _read(self, kind: type[T], text: object, name: str, memo: Memo | None = None) -> T:
         try:
@@ -295,12 +323,13 @@ TROUBLES = (
 
 
 class StoreCheckpoint:
-    """One session's place in a store; see `search.checkpoint.Checkpoint`."""
+    """One session's place in a store; see `search.checkpoint.Checkpoint`. `tell` is told of what is not believed."""
 
     def __init__(self, store: Store, name: str, header: Header) -> None:
         self.store = store
         self.name = name
         self.header = header
+        self.tell: Callable[[str], None] = lambda text: None
 
     def restore(self) -> tuple[Facts, Sequence[Explored]]:
         """What was done of the same search; nothing if the name stood for another one.
@@ -317,6 +346,11 @@ class StoreCheckpoint:
             )
         if stored.header.search != self.header.search:
             return Facts(), ()
+        if stored.foreign:
+            self.tell(
+                f"{stored.foreign} entries of session {self.name!r} are not sealed by this user: their muGraphs are "
+                "verified, and everything is searched again"
+            )
         return stored.facts, stored.ended
 
     def forget(self, tell: Callable[[str], None]) -> None:
@@ -404,6 +438,12 @@ def _numbers(candidate: Candidate) -> Iterator[float]:
         yield candidate.time_us
     if candidate.before is not None:
         yield candidate.before.us
+
+
+def _of_a_stranger(found: Explored) -> Explored:
+    """What is taken of an entry that anybody may have written: muGraphs of a search that has not ended."""
+    findings = Findings(candidates=found.findings.candidates)
+    return Explored(found.configuration, found.bounds, findings, (), (), frozenset(), unfinished=True)
 
 
 def _slot(configuration: Configuration, bounds: Bounds) -> str:

@@ -36,7 +36,6 @@ class Doubting(Protocol):
     """A session that has something in it that is as stored."""
 
     program: KernelGraph
-    seed: int
 
     def unjudged(self) -> tuple[Candidate, ...]:
         """The candidates that nobody has looked at, best first."""
@@ -59,7 +58,7 @@ def look_again(session: Doubting, seconds: float | None = None) -> None:
     Raises Stopped as `call_all` does.
     """
     left = session.unjudged()
-    arguments = [(session.program, candidate, session.seed) for candidate in left]
+    arguments = [(session.program, candidate) for candidate in left]
     if seconds is None:
         for number, future in session.call_all(verified_again, arguments, seconds=LIMIT_SECONDS) if left else ():
             session.judge(left[number], _outcome(left[number], future.result))
@@ -100,8 +99,8 @@ def doubted(candidate: Candidate) -> Candidate:
     )  # fmt: skip
 
 
-def verified_again(program: KernelGraph, candidate: Candidate, seed: int) -> Verdict:
-    """What this session makes of a candidate that was stored.
+def verified_again(program: KernelGraph, candidate: Candidate) -> Verdict:
+    """What this session makes of a candidate that was stored, by numbers that nobody could know who stored it.
 
     The verdict is the one that a search would have found; `STORED` where there is neither a proof nor a shape that is
     small enough to try. Raises as `verify` and `prove`.
@@ -110,12 +109,12 @@ def verified_again(program: KernelGraph, candidate: Candidate, seed: int) -> Ver
     order = tuple(range(len(program.outputs)))  # a kernel writes its outputs in the program's order
     proof = prove(program, graph, seconds=PROOF_SECONDS, outputs=order)
     pair = candidate.small or (program, graph)
-    tried = verify(*pair, seed=seed + 1) if _is_quick(*pair) else candidate.verdict
+    tried = verify(*pair) if _is_quick(*pair) else candidate.verdict
     if isinstance(proof, Proof):
         return tried if candidate.small and tried.kind is VerdictKind.FIELD else lifted(_unless_wrong(tried), proof)
     if not _is_quick(program, graph):
         return replace(candidate.verdict, note=f"{candidate.verdict.note}: {proof}, and too large to be tried")
-    real = verify(program, graph, seed=seed + 1) if candidate.small else tried
+    real = verify(program, graph) if candidate.small else tried
     if real.accepted and real.outputs not in ((), order):
         return replace(real, kind=VerdictKind.REFUTED, note="its outputs are in another order")
     return tried if real.accepted and tried.kind is VerdictKind.FIELD else real
