@@ -9,6 +9,7 @@ not used, and the seal takes a secret that only this user can read (HMAC, RFC 21
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import hmac
@@ -178,11 +179,17 @@ def _secret(folder: Path) -> bytes | None:
 
 
 def _made_secret(folder: Path) -> bytes:
-    """The folder's secret; a new one if there is none to trust. Of two who make one at once the later one's holds."""
+    """The folder's secret; a new one if there is none to trust. Of several the first makes one."""
     known = _secret(folder)
     if known is None:
-        _replace(folder / SECRET, secrets.token_bytes(SECRET_BYTES), 0o600)
-        known = _secret(folder)
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            if _secret(folder) is None:
+                _replace(folder / SECRET, secrets.token_bytes(SECRET_BYTES), 0o600)
+            known = _secret(folder)
+        finally:
+            os.close(opened)
     if known is None:
         raise PermissionError(1, "no secret can be kept there", str(folder))
     return known
