@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ from mirage_nb.verify.proof.signs import NEEDED
 BITS = 256
 FACTORS, MOST_TRIED = 24, 500_000
 """Numbers with which constant factors are sought, and products that are tried."""
-DRAWN, INFINITE, MOST_DRAWN, MOST_COMPUTED = 3, 8, 96, 500_000
+DRAWN, INFINITE, MOST_DRAWN, MOST_COMPUTED = 3, 8, 96, 1_000_000
 """How often every need is seen at least, as a constant factor follows from the first draw; draws at least where inputs
 choose infinities; draws at most, and numbers that are computed in all of them."""
 BIASES = (8, 0, 4, 7, 1, 4, 6, 2)
@@ -184,7 +184,7 @@ class _Cover:
         """Draws of one field; for a small program, such that its roots exist."""
         exponents = self._program.exponents or self._candidate.exponents
         first = FieldInstance.draw(self._seed)
-        for number in range(max(DRAWN, min(MOST_DRAWN, MOST_COMPUTED // self._count))):
+        for number in range(max(2 * DRAWN, min(MOST_DRAWN, MOST_COMPUTED // self._count))):
             instance = replace(first, seed=self._seed + number)
             field = Field.of(instance, exponents=exponents, bias=BIASES[number % len(BIASES)])
             if is_small(self._graph):
@@ -230,16 +230,17 @@ class _Cover:
         if not values or sum(len(v) * len(f) for v, f in zip(values, factors, strict=True)) > MOST_TRIED:
             return False
         p = self._draws[0].p
-        return any(
-            all(_all_made(v, k, f, constant, p) for v, k, f in zip(values, known, factors, strict=True))
-            for constant in self._constants(which, values[0][0], known[0], factors[0])
-        )
+        inverses = [[(pow(y.residue, -1, p), y.bits) for y in part if y.residue] for part in factors]
+        parts = list(zip(values, map(_table, known), inverses, strict=True))
+        constants = itertools.chain((1,), self._constants(which, values[0][0], known[0], factors[0]))
+        return any(all(_all_made(*part, pow(constant, -1, p), p) for part in parts) for constant in constants)
 
     def _constants(self, which: int, x: Needed, known: _List, factors: _List) -> Iterator[int]:
         """What a number may be of products of the program's, each constant once."""
         p = self._draws[0].p
-        tried: set[int] = set()
-        for y in [y for y in known if y.bits & x.bits and y.residue][:FACTORS]:
+        tried = {1}
+        most = FACTORS if len(factors) > 1 else FACTORS**2
+        for y in [y for y in known if y.bits & x.bits and y.residue][:most]:
             for z in [z for z in factors if z.bits & x.bits and z.residue][:FACTORS]:
                 constant = x.residue * pow(y.residue * z.residue, -1, p) % p
                 if (
@@ -289,16 +290,23 @@ def _count(times: list[int], bits: int) -> None:
         times[number] |= bits & (times[number - 1] if number else EVERY)
 
 
-def _all_made(values: _List, known: _List, factors: _List, constant: int, p: int) -> bool:
-    """Whether every value is a known number times a factor times the constant, for every element that needs it."""
+def _table(known: _List) -> dict[int, int]:
+    """What is known, and which elements need it."""
     table: dict[int, int] = {}
     for x in known:
         table[x.residue] = table.get(x.residue, 0) | x.bits
-    inverses = [(pow(constant * y.residue, -1, p), y.bits) for y in factors if y.residue]
+    return table
+
+
+def _all_made(
+    values: _List, table: Mapping[int, int], inverses: Sequence[tuple[int, int]], constant: int, p: int
+) -> bool:
+    """Whether every value is a known number times a factor times a constant, for every element that needs it; factors
+    and the constant are inverted."""
     for value in values:
-        left = value.bits
+        left, scaled = value.bits, value.residue * constant % p
         for inverse, bits in inverses:
-            left &= ~(table.get(value.residue * inverse % p, 0) & bits)
+            left &= ~(table.get(scaled * inverse % p, 0) & bits)
             if not left:
                 break
         else:

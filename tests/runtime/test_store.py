@@ -345,11 +345,12 @@ def test_many_make_the_same_store(tmp_path: Path) -> None:
 
 def test_many_writers(store: Store) -> None:
     failures: list[Exception] = []
+    asked, ended = header(), explored()
 
     def work(number: int) -> None:
         try:
-            for found in explored():
-                store.save(f"s{number}", header(), (found,), Facts(seconds=float(number)))
+            for found in ended:
+                store.save(f"s{number}", asked, (found,), Facts(seconds=float(number)))
         except StoreError as error:
             failures.append(error)
 
