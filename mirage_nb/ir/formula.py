@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from mirage_nb.errors import FormatError, ProgramSizeError, ProgramSyntaxError
+from mirage_nb.ir.syntax import expression
 
 T = TypeVar("T")
 
@@ -184,7 +185,7 @@ def read(text: str) -> Formula:
         return FormatError(f"{message}: {text}", hint=hint)
 
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = expression(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise FormatError(f"this formula cannot be read: {text}") from error
     formula = of_node(tree.body, "x", {}, blame)

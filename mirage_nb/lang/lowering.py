@@ -16,6 +16,7 @@ from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs
+from mirage_nb.ir.syntax import expression
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
@@ -226,7 +227,7 @@ def cast(dtype: DType) -> Callable[[Builder, Term], Term]:
 
 def formula_of(name: str, text: str, *parameters: str) -> Callable[..., Term]:
     """The elementwise function that a formula over x says; `parameters` are the names of constants in it."""
-    tree = ast.parse(text, mode="eval").body
+    tree = expression(text).body
 
     def blame(_: ast.expr, message: str, hint: str) -> MirageError:
         return ProgramSyntaxError(f"{name}: {message}", hint=hint)

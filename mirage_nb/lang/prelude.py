@@ -12,6 +12,7 @@ import functools
 import re
 from collections.abc import Mapping
 
+from mirage_nb.ir.syntax import statements
 from mirage_nb.lang.arguments import Inlined
 from mirage_nb.lang.builder import Nothing, Result, Text
 from mirage_nb.lang.constants import Number, literal, negate
@@ -300,7 +301,7 @@ def adaptive_avg_pool2d(x, output_size):
 @functools.cache
 def prelude() -> Mapping[str, Inlined]:
     """The functions by their names, read when the first program is; numbers keep their text, for they are exact."""
-    tree = ast.parse(_TEXT)
+    tree = statements(_TEXT)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
             node.kind = repr(node.value)

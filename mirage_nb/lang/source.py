@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, SourceSpan
+from mirage_nb.ir.syntax import statements
 from mirage_nb.lang.limits import MAX_NAME, MAX_NESTING, MAX_TEXT
 
 _STRINGS = ("this text is no word", 'options and axes are: "mean", einsum("ij,jk->ik", X, W); comments start with #')
@@ -255,7 +256,7 @@ def _tree(source: Source) -> ast.Module:
     numbered = enumerate(source.lines, start=1)
     text = "\n".join(line[source.cut(number) :] if _is_code(line) else "" for number, line in numbered)
     try:
-        tree = ast.parse(text)
+        tree = statements(text)
     except SyntaxError as error:
         raise _syntax(source, error) from None
     except (RecursionError, MemoryError):

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from mirage_nb.ir.syntax import expression
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.proof.functions import is_total
 from mirage_nb.verify.proof.terms import Kind
@@ -89,7 +90,7 @@ class Axiom:
 
 def axiom(name: str, text: str, *conditions: Condition) -> Axiom:
     """The axiom that a text `left == right` states."""
-    tree = ast.parse(text, mode="eval").body
+    tree = expression(text).body
     assert isinstance(tree, ast.Compare)
     return Axiom(name, _pattern(tree.left), _pattern(tree.comparators[0]), text, conditions)
 
