@@ -19,7 +19,7 @@ def test_levels_that_another_thread_counted_are_no_mistake(monkeypatch: pytest.M
             raise failures.pop()
         return python(*args, **how)  # type: ignore[call-overload, no-any-return]  # whatever it is called with
 
-    monkeypatch.setattr(syntax.ast, "parse", disturbed)
+    monkeypatch.setattr(ast, "parse", disturbed)
     assert parse("X: f16[4]\nreturn X + 1").graph.ops and not failures
     with pytest.raises(SyntaxError):
         syntax.expression("1 +")
