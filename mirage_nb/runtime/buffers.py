@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
-from mirage_nb.ir.ops import show_shape
+from mirage_nb.ir.ops import EXACT, show_shape
 from mirage_nb.ir.sizes import resized, size_of
 from mirage_nb.verify.conditioning import ROUNDING
 from mirage_nb.verify.float_gate import Reference, reference
@@ -62,6 +62,10 @@ def poisoned(type_: TensorType) -> Array:
     return np.full(type_.shape, np.nan, STORED[type_.dtype])
 
 
+WIDE_BYTES = 4
+"""Whole numbers of fewer bytes are exact in f32."""
+WHOLE = frozenset({DType.F32, DType.F64})
+"""The types that hold whole numbers: indices, classes, counts."""
 CAST = "or pass cast=True to have the inputs rounded"
 """What can be done about inputs of wider types than the program's, beside rounding them oneself."""
 
@@ -72,7 +76,8 @@ def accept(tensor: Any, into: Input) -> Array:
 
     Raises:
         ShapeError: another shape than the program says.
-        DTypeError: not an array of real numbers, or one of a wider type than the program says.
+        DTypeError: not an array of real numbers, or one of a wider type than the program says, or whole numbers that
+            f32 or f64 would round.
     """
     host = np.asarray(tensor)
     check_shape(host.shape, into)
@@ -81,7 +86,18 @@ def accept(tensor: Any, into: Input) -> Array:
         return np.ascontiguousarray(host)
     if host.dtype.kind not in "fiub":
         raise DTypeError(f"{into.name} has dtype {host.dtype}, the program says {into.type.dtype.value}")
-    return encode(host, into.type.dtype)
+    stored = encode(host, into.type.dtype)
+    if host.dtype.kind in "iu" and host.dtype.itemsize >= WIDE_BYTES and into.type.dtype in WHOLE:
+        with np.errstate(invalid="ignore"):  # those that are rounded beyond their type
+            check_whole(bool((stored.astype(host.dtype) != host).any()), into)
+    return stored
+
+
+def check_whole(rounded: bool, into: Input) -> None:
+    """Raises DTypeError where whole numbers would be rounded to the type that an input is held in."""
+    if rounded:
+        what = f"{into.name} has whole numbers that {into.type.dtype.value}, which holds them here, would round"
+        raise DTypeError(what, hint=f"{into.type.dtype.value} has all of them up to {EXACT[into.type.dtype]:,}, {CAST}")
 
 
 def check_floats(tensor: Any, into: Input) -> None:

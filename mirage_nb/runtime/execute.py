@@ -20,12 +20,15 @@ from mirage_nb.ir import DType, Input, KernelGraph, Op
 from mirage_nb.predefined import part
 from mirage_nb.runtime.buffers import (
     STORED,
+    WHOLE,
+    WIDE_BYTES,
     Array,
     Sample,
     accept,
     check_count,
     check_floats,
     check_shape,
+    check_whole,
     decode,
     encode,
     poisoned,
@@ -184,9 +187,29 @@ def as_declared(tensors: Sequence[Any], inputs: Sequence[Input]) -> tuple[Any, .
 
 def whole_declared(tensors: Sequence[Any], inputs: Sequence[Input]) -> tuple[Any, ...]:
     """Tensors of whole numbers, which have no float type of their own, as the program says; others stay. Bits of bf16
-    look like whole numbers, and are none."""
+    look like whole numbers, and are none.
+
+    Raises:
+        DTypeError: f32 or f64 would round some; nothing is looked at while a CUDA graph is captured.
+    """
     pairs = zip(tensors, inputs, strict=True)
-    return tuple(_declared(t, i.type.dtype) if _is_whole(t, i.type.dtype) else t for t, i in pairs)
+    return tuple(_held_whole(t, i) if _is_whole(t, i.type.dtype) else t for t, i in pairs)
+
+
+def _held_whole(tensor: Any, into: Input) -> Any:
+    made = _declared(tensor, into.type.dtype)
+    if tensor.dtype.itemsize >= WIDE_BYTES and into.type.dtype in WHOLE and not _captured(tensor):
+        back = made.to(tensor.dtype) if is_torch(tensor) else made.astype(tensor.dtype)
+        check_whole(bool((back != tensor).any()), into)
+    return made
+
+
+def _captured(tensor: Any) -> bool:
+    if not is_torch(tensor) or not tensor.is_cuda:
+        return False
+    import torch
+
+    return torch.cuda.is_current_stream_capturing()
 
 
 def _is_whole(tensor: Any, dtype: DType) -> bool:
@@ -202,7 +225,7 @@ def _declared(tensor: Any, dtype: DType) -> Any:
 
         return tensor.to(torch_dtype(torch, dtype))
     if isinstance(tensor, np.ndarray):
-        return tensor if dtype is DType.BF16 or tensor.dtype.kind != "f" else encode(tensor, dtype)
+        return tensor if dtype is DType.BF16 or tensor.dtype.kind not in "fiu" else encode(tensor, dtype)
     return tensor.astype(STORED[dtype]) if dtype is not DType.BF16 and hasattr(tensor, "astype") else tensor
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_nb import superoptimize
+from mirage_nb.errors import DTypeError, MirageError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.lang import parse
 from mirage_nb.runtime.buffers import draw
@@ -74,3 +75,24 @@ def test_integer_tensors_are_passed_as_they_are(kind: type[np.generic]) -> None:
         wanted = float(torch.nn.functional.cross_entropy(torch.tensor(x), torch.tensor(y).long()))
         assert float(session(torch.tensor(x), torch.tensor(y))) == pytest.approx(wanted, rel=1e-4)
         assert float(session(x, y)[0]) == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i64"])
+def test_whole_numbers_that_would_be_rounded_are_refused(dtype: str) -> None:
+    held = "f64" if dtype == "f64" else "f32"
+    first = 2**53 if held == "f64" else 2**24
+    with ThreadPoolExecutor(1) as executor:
+        session = superoptimize(f"x: {dtype}[3]\nreturn x - 1", effort="quick", budget=1, executor=executor)
+        session.result(120)
+        for kind in (np.array, torch.tensor):
+            small = session(kind([0, first, 2 * first]))
+            assert next(float(n) for n in (small[0] if isinstance(small, tuple) else small)) == -1
+            with pytest.raises(DTypeError, match=f"x has whole numbers that {held}.*would round"):
+                session(kind([0, 1, first + 1]))
+        session.best(np.array([first + 1, 0, 0]), cast=True)
+
+
+def test_more_classes_than_numbers_are_refused() -> None:
+    for line in ("one_hot(y, 2 ** 24 + 2)", "arange(2 ** 24 + 2) * 1"):
+        with pytest.raises(MirageError, match="f32 does not hold these numbers"):
+            parse(f"y: i64[1]\nreturn sum({line})")
