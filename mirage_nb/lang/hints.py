@@ -15,8 +15,8 @@ SHOWN = 12
 """Functions that one hint lists."""
 ABSENT: dict[str, str] = {
     "positions and orders are no real numbers: compute them from what the program returns": (
-        "argmax argmin topk sort argsort median kthvalue mode nonzero unique searchsorted bucketize quantile "
-        "histogram count_nonzero isnan isinf isfinite all any"
+        "topk sort argsort median kthvalue mode nonzero unique searchsorted bucketize quantile histogram isnan isinf "
+        "isfinite"
     ),
     "which elements are read or written may not depend on values: do that before or after the program": (
         "scatter scatter_add index_add index_put masked_select masked_scatter nonzero_static"
@@ -25,22 +25,16 @@ ABSENT: dict[str, str] = {
         "dropout rand randn randint bernoulli multinomial normal uniform rand_like randn_like"
     ),
     "it is not made of sums, products and elementwise functions: leave it outside the program": (
-        "conv3d conv_transpose1d conv_transpose2d max_pool3d avg_pool3d unfold fold interpolate "
+        "conv3d conv_transpose1d conv_transpose2d max_pool3d avg_pool3d unfold fold "
         "grid_sample fft ifft rfft svd qr inv det solve cholesky eig eigh lstsq matrix_exp"
     ),
     "write attention(Q, K, V, is_causal=True), or softmax(Q @ K.T * scale) @ V": "flash_attention",
     "write it out: silu(A) * B, or with gelu or sigmoid": "swiglu geglu reglu",
-    'write A @ B, or einsum("ij,jk->ik", A, B)': "inner tensordot",
 }
 """Why something that people know is not there, and what to do."""
 NAMES = {name: why for why, names in ABSENT.items() for name in names.split()}
 
-FORMULAS: dict[str, str] = {
-    "sinh": "(exp(x) - exp(-x)) / 2", "cosh": "(exp(x) + exp(-x)) / 2", "tan": "sin(x) / cos(x)",
-    "erfc": "1 - erf(x)", "logit": "log(x / (1 - x))", "atanh": "log((1 + x) / (1 - x)) / 2",
-    "asinh": "log(x + sqrt(x * x + 1))", "acosh": "log(x + sqrt(x * x - 1))", "cbrt": "x ** (1 / 3)",
-    "trunc": "sign(x) * floor(abs(x))",
-}  # fmt: skip
+FORMULAS: dict[str, str] = {"cbrt": "x ** (1 / 3)"}
 """Elementwise functions as a line of a program defines them."""
 
 EIGHT = ("f8", "fp8", "e4m3", "e5m2", "float8", "float8_e4m3fn", "float8_e5m2", "int4", "fp4", "complex64")

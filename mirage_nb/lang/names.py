@@ -43,6 +43,8 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("astype", "to", "type"), "cast"),
     "amax": "max", "amin": "min", "view": "reshape", "permute": "transpose", "swish": "silu", "prelu": "leaky_relu",
     "expand_dims": "unsqueeze", "movedim": "moveaxis", "swapdims": "swapaxes", "broadcast_to": "expand",
+    "vdot": "matmul", "vector_norm": "norm", "sgn": "sign", "expit": "sigmoid",
+    "float_power": "pow", "trapz": "trapezoid", "rint": "round", "fix": "trunc",
     "negative": "neg", "mul": "multiply", "sub": "subtract", "div": "divide", "ravel": "flatten",
     "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow", "multi_dot": "matmul",
 }  # fmt: skip
@@ -51,10 +53,10 @@ SYNONYMS: dict[str, str] = {
 BORROWED: dict[tuple[str, str], str] = {
     **{(TORCH, name): f"torch_{name}" for name in (
         "split", "softmax", "log_softmax", "gelu", "pad", "var", "std", "gather", "layer_norm", "rms_norm",
-        "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose",
+        "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose", "select",
     )},
     **{(METHOD, name): f"torch_{name}" for name in (
-        "split", "softmax", "log_softmax", "gather", "max", "min", "transpose",
+        "split", "softmax", "log_softmax", "gather", "max", "min", "transpose", "select",
     )},
     **{(NUMPY, name): f"numpy_{name}" for name in ("split", "pad", "transpose")},
     **{(family, "concat"): "cat" for family in (NUMPY, TORCH)},

@@ -50,6 +50,24 @@ def lerp(x, y, weight): return x + (y - x) * weight
 def addcmul(x, y, z, value=1): return x + y * z * value
 def addcdiv(x, y, z, value=1): return x + y / z * value
 def masked_fill(x, mask, value): return where(mask, value, x)
+def sinh(x): return (exp(x) - exp(-x)) / 2
+def cosh(x): return (exp(x) + exp(-x)) / 2
+def tan(x): return sin(x) / cos(x)
+def asinh(x): return sign(x) * log(abs(x) + sqrt(x * x + 1))
+def acosh(x): return log(x + sqrt(x * x - 1))
+def atanh(x): return log((1 + x) / (1 - x)) / 2
+def logit(x): return log(x / (1 - x))
+def erfc(x): return 1 - erf(x)
+def trunc(x): return sign(x) * floor(abs(x))
+def frac(x): return x - trunc(x)
+def round(x):
+    y = floor(x + 0.5)
+    return where((y - x == 0.5) & (y - 2 * floor(y / 2) == 1), y - 1, y)
+def hypot(x, y): return sqrt(x * x + y * y)
+def heaviside(x, values): return where(x == 0, values, x > 0)
+def sinc(x): return where(x == 0, 1, sin(x * 3.141592653589793) / (x * 3.141592653589793))
+def deg2rad(x): return x * 0.017453292519943295
+def rad2deg(x): return x * 57.29577951308232
 def relu6(x): return clamp(x, 0, 6)
 def hardtanh(x, low=-1, high=1): return clamp(x, low, high)
 def selu(x): return 1.0507009873554805 * elu(x, 1.6732632423543772)
@@ -177,7 +195,52 @@ def diag(x):
         return where(eye(x.shape[0]) > 0, x, 0)
     return sum(where(eye(x.shape[0], x.shape[1]) > 0, x, 0), axis=1)[:minimum(x.shape[0], x.shape[1])]
 def trace(x): return sum(diag(x))
+def fliplr(x): return flip(x, 1)
+def flipud(x): return flip(x, 0)
+def narrow(x, axis, start, length):
+    return swapaxes(swapaxes(x, 0, axis)[start : start + length], 0, axis)
+def torch_select(x, axis, index): return moveaxis(x, axis, 0)[index]
+def kron(x, y):
+    wide, tall = x.shape, y.shape
+    for i in range(x.ndim):
+        x, y = unsqueeze(x, 2 * i + 1), unsqueeze(y, 2 * i)
+    return reshape(x * y, tuple(a * b for a, b in zip(wide, tall)))
+def pixel_shuffle(x, upscale_factor):
+    r, d = upscale_factor, x.ndim - 3
+    c, h, w = x.shape[-3] // (r * r), x.shape[-2], x.shape[-1]
+    y = transpose(reshape(x, x.shape[:-3] + (c, r, r, h, w)), tuple(range(d)) + (d, d + 3, d + 1, d + 4, d + 2))
+    return reshape(y, x.shape[:-3] + (c, h * r, w * r))
+def interpolate(x, size=None, scale_factor=1, mode="nearest"):
+    for i in range(2, x.ndim):
+        x = repeat_interleave(x, scale_factor if size is None else size // x.shape[i], i)
+    return x
 
+def any(x, axis=None, keepdims=False): return max(x != 0, axis, keepdims=keepdims)
+def all(x, axis=None, keepdims=False): return min(x != 0, axis, keepdims=keepdims)
+def count_nonzero(x, axis=None, keepdims=False): return sum(x != 0, axis, keepdims=keepdims)
+def argmax(x, axis=None, keepdims=False):
+    y = reshape(x, -1) if axis is None else x
+    at = 0 if axis is None else axis if axis >= 0 else axis + x.ndim
+    places = reshape(arange(y.shape[at]), (-1,) + tuple(1 for i in range(y.ndim - at - 1)))
+    return min(where(y == max(y, at, keepdims=True), places, y.shape[at]), at, keepdims=keepdims)
+def argmin(x, axis=None, keepdims=False): return argmax(-x, axis, keepdims)
+def ptp(x, axis=None, keepdims=False): return max(x, axis, keepdims=keepdims) - min(x, axis, keepdims=keepdims)
+def aminmax(x, axis=None, keepdims=False): return min(x, axis, keepdims=keepdims), max(x, axis, keepdims=keepdims)
+def average(x, axis=None, weights=None):
+    return mean(x, axis) if weights is None else sum(x * weights, axis) / sum(weights + x * 0, axis)
+def softmin(x, axis=-1): return softmax(-x, axis)
+def trapezoid(y, dx=1): return sum(y[..., 1:] + y[..., :-1], axis=-1) * (dx / 2)
+
+def inner(x, y): return x @ y if y.ndim == 1 else x @ y.T
+def tensordot(x, y, axis=2):
+    depth = 1
+    for extent in y.shape[:axis]:
+        depth = depth * extent
+    made = reshape(x, -1, depth) @ reshape(y, depth, -1)
+    return reshape(made, x.shape[: x.ndim - axis] + y.shape[axis:])
+def bilinear(x, y, weight, bias=None):
+    made = sum((x @ weight) * y, axis=-1).T
+    return made if bias is None else made + bias
 def outer(x, y): return reshape(x, -1, 1) * reshape(y, 1, -1)
 def linear(x, weight, bias=None):
     y = x @ weight.T
@@ -197,12 +260,16 @@ def normalize(x, p=2, axis=1, eps=1e-12):
 def cosine_similarity(x, y, axis=1, eps=1e-8):
     return sum(x * y, axis) / maximum(norm(x, 2, axis) * norm(y, 2, axis), eps)
 def pairwise_distance(x, y, p=2, eps=1e-6, keepdims=False): return norm(x - y + eps, p, -1, keepdims=keepdims)
+def dist(x, y, p=2): return norm(x - y, p)
+def cdist(x, y, p=2): return norm(unsqueeze(x, -2) - unsqueeze(y, -3), p, -1)
 def torch_var(x, axis=None, unbiased=True, keepdims=False, ddof=1):
     return var(x, axis, ddof=ddof if unbiased else 0, keepdims=keepdims)
 def torch_std(x, axis=None, unbiased=True, keepdims=False, ddof=1):
     return std(x, axis, ddof=ddof if unbiased else 0, keepdims=keepdims)
 def var_mean(x, axis=None, keepdims=False):
     return torch_var(x, axis, keepdims=keepdims), mean(x, axis, keepdims=keepdims)
+def std_mean(x, axis=None, keepdims=False):
+    return torch_std(x, axis, keepdims=keepdims), mean(x, axis, keepdims=keepdims)
 
 def _over(x, normalized_shape):
     return x.ndim - (len(normalized_shape) if _is_sequence(normalized_shape) else 1)
@@ -257,6 +324,17 @@ def binary_cross_entropy_with_logits(x, y, reduction="mean"):
 def kl_div(x, y, reduction="mean", log_target=False):
     d = exp(y) * (y - x) if log_target else y * (log(y) - x)
     return sum(d) / x.shape[0] if reduction == "batchmean" else _reduced(d, reduction)
+def triplet_margin_loss(anchor, positive, negative, margin=1, p=2, eps=1e-6, reduction="mean"):
+    apart = pairwise_distance(anchor, positive, p, eps) - pairwise_distance(anchor, negative, p, eps)
+    return _reduced(maximum(apart + margin, 0), reduction)
+def margin_ranking_loss(x, y, target, margin=0, reduction="mean"):
+    return _reduced(maximum(target * (y - x) + margin, 0), reduction)
+def soft_margin_loss(x, y, reduction="mean"): return _reduced(log1p(exp(-y * x)), reduction)
+def poisson_nll_loss(x, y, log_input=True, full=False, eps=1e-8, reduction="mean"):
+    return _reduced(exp(x) - y * x if log_input else x - y * log(x + eps), reduction)
+def gaussian_nll_loss(x, y, var, full=False, eps=1e-6, reduction="mean"):
+    v = maximum(var, eps)
+    return _reduced((log(v) + square(x - y) / v) / 2, reduction)
 def torch_nll_loss(x, target, reduction="mean"):
     axis = 0 if x.ndim == 1 else 1
     return _reduced(-squeeze(gather(x, unsqueeze(target, axis), axis), axis), reduction)

@@ -170,7 +170,6 @@ class _Explorer:
                 left = until - time.thread_time()
                 if self.halted() or left <= 0:
                     self.reached.add("seconds")
-                    self.reached.add("seconds")
                     self.cut.append(f"{self.configuration}: stopped before every piece was searched")
                     break
                 if configuration.kernels > 1 and not _splits_reduction(configuration):
@@ -188,7 +187,7 @@ class _Explorer:
         small = sum(op.kind in HEAVY for op in piece.graph.ops) <= SMALL_PIECE
         return replace(
             self.effort,
-            kernels=self.effort.kernels if small else 1,
+            kernels=self.effort.kernels if small and not self.configuration.single else 1,
             pieces=0,
             cuts=0,
             structures=min(PIECE_STRUCTURES, self.effort.structures),

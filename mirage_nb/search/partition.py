@@ -27,7 +27,7 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, part_of
-from mirage_nb.search.sizes.coarse import coarse_us
+from mirage_nb.search.sizes.coarse import coarse_us, one_tile_fits
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
 
@@ -42,16 +42,18 @@ class Grain:
     Attributes:
         operators: most operators of a piece of several, views and constants apart.
         products: most products among them.
+        looped: whether their kernels may have loops; else a block holds what it computes as a whole.
     """
 
     operators: int
     products: int
+    looped: bool = True
 
 
 SEARCHED = Grain(operators=18, products=4)
 """Pieces that a search takes seconds for."""
-COMPOSED = Grain(operators=64, products=0)
-"""Every product alone, for a library; what lies between them in as few pieces as pay."""
+COMPOSED = Grain(operators=64, products=0, looped=False)
+"""Every product alone, for a library; what lies between them in as few pieces as pay, each as it stands."""
 
 
 def partition(
@@ -178,7 +180,8 @@ class _Partition:
         known = self.known.get(piece.digest)
         if known is None:
             prepared = prepare(piece.graph)
-            known = math.inf if prepared.refused else coarse_us(prepared, self.target)
+            fits = not prepared.refused and (self.grain.looped or one_tile_fits(prepared, self.target))
+            known = coarse_us(prepared, self.target) if fits else math.inf
             if len(members) == 1:
                 known = min(known, library_us(self.graph, self.maker[min(members)], self.target))
             self.known[piece.digest] = known

@@ -132,9 +132,9 @@ class Configuration:
     """The roles of the reduced axes: those that the grid of the first kernel splits, and the for-loop's.
 
     With two kernels the second one runs over everything that the first can produce, its grid and loop left open. With a
-    `cut`, these values of the program are stored, and every piece between them is searched by itself. With a `piece`
-    (`Piece.digest`) all this is said of that piece of a large program. `label` is for people: what the program calls
-    its axes tells no configurations apart.
+    `cut`, these values of the program are stored, and every piece between them is searched by itself; `single`: for one
+    kernel each, which takes a part of the time. With a `piece` (`Piece.digest`) all this is said of that piece of a
+    large program. `label` is for people: what the program calls its axes tells no configurations apart.
     """
 
     grid: tuple[int, ...]
@@ -143,6 +143,7 @@ class Configuration:
     label: str = field(default="", compare=False)
     cut: tuple[int, ...] | None = None
     piece: str = ""
+    single: bool = False
 
     def __str__(self) -> str:
         return self.label
@@ -221,7 +222,9 @@ def _cut_up(prepared: Prepared, effort: Effort, refused: SearchError) -> tuple[C
     if not within or not all(piece in within or piece.in_library for piece in made):
         raise refused
     found = cuts(prepared.graph, least, max(effort.pieces, len(made) + 1), effort.cuts)
-    return tuple(sorted((_cutting(prepared, cut) for cut in found), key=lambda c: c.kernels))
+    whole = sorted((_cutting(prepared, cut) for cut in found), key=lambda c: c.kernels)
+    soon = [replace(c, single=True, label=f"{c.label}; one kernel each") for c in whole[:1] if effort.kernels > 1]
+    return (*soon, *whole)
 
 
 def _cutting(prepared: Prepared, cut: Cut) -> Configuration:

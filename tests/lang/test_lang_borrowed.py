@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 INPUTS = {
     "X": (4, 6), "Y": (4, 6), "W": (6, 8), "L": (8, 6), "v": (6,), "u": (6,), "w": (8,), "N": (2, 4, 6), "M": (2, 6, 4),
     "I": (2, 4, 8, 8), "K": (6, 4, 3, 3), "C": (6, 4, 3), "Q": (2, 4, 6, 8), "P": (2, 2, 6, 8), "c": (4,), "d": (4,),
-    "S": (6, 6), "p": (4, 6),
+    "S": (6, 6), "p": (4, 6), "R": (3, 6, 8),
 }  # fmt: skip
 DECLARED = "".join(f"{name}: f64{list(shape)}\n" for name, shape in INPUTS.items())
 
@@ -58,6 +58,20 @@ torch.lerp(X, Y, 0.25) | torch.addcmul(X, Y, Y, value=0.5) | torch.addcdiv(X, Y,
 torch.where(X > 0, X, 0.0) | X.masked_fill(Y > 0, -5.0) | X.masked_fill(~(Y > 0), 1.5)
 np.where((X > 0) & (Y > 0), 1, -1) * v | torch.where(torch.logical_and(X > 0, Y < 0), X, Y)
 torch.where(torch.logical_or(X > 0, Y < 0), X, Y) | X * X.gt(Y).double()
+np.sinh(X) | torch.cosh(X) | torch.tan(X) | torch.asinh(X) | X.asinh() | torch.acosh(1 + p)
+torch.atanh(X * 0.9) | torch.logit(torch.sigmoid(X)) | torch.erfc(X) | torch.trunc(5 * X) | torch.frac(5 * X)
+torch.round(5 * X) | np.round(torch.arange(9) * 0.5 - 2.0) | torch.hypot(X, Y) | np.heaviside(X, Y) | torch.sinc(X)
+torch.deg2rad(X) | np.rad2deg(X) | torch.fliplr(X) | np.flipud(X) | X.narrow(1, 2, 3) | torch.select(N, 1, 2)
+X.select(-1, 0) | np.kron(v, u) | torch.kron(X, S) | F.pixel_shuffle(I, 2) | F.interpolate(I, scale_factor=2)
+F.interpolate(N, size=12) | torch.argmax(X, dim=1) * 1.0 | X.argmin(0, keepdim=True) * 1.0 | np.argmax(X) * 1.0
+torch.any(X > 0.9, dim=1) * v[0] | (X > -2).all() * v | torch.count_nonzero(X > 0, dim=0) * v
+np.ptp(X, axis=0) | torch.aminmax(X, dim=1, keepdim=True)[1] | np.average(X, axis=1) | np.average(X, weights=p, axis=0)
+F.softmin(X, dim=1) | torch.trapezoid(X) | np.inner(X, L) | np.inner(X, v) | np.tensordot(X, W, axes=1)
+torch.tensordot(X, W, dims=1) * 2 | F.bilinear(X, X @ W, R) | torch.dist(X, Y)
+torch.cdist(X, L) | torch.linalg.vector_norm(X, ord=3, dim=1) | torch.std_mean(X, dim=1)[0] | torch.vdot(v, u)
+F.triplet_margin_loss(X, Y, p) | F.margin_ranking_loss(X, Y, torch.sign(p), margin=0.5) | torch.sgn(X) * Y
+F.soft_margin_loss(X, torch.sign(Y)) | F.poisson_nll_loss(X, p) | F.poisson_nll_loss(p, p, log_input=False)
+F.gaussian_nll_loss(X, Y, p) | torch.float_power(p, 3) | torch.special.expit(X)
 torch.where(torch.logical_not(X >= 0), X, Y) | X * X.ge(Y) | X * X.lt(Y) | X * X.le(Y) | X * X.eq(Y) | X * X.ne(Y)
 X / X.norm(dim=-1, keepdim=True) | torch.norm(X, p=1, dim=1) | np.linalg.norm(X, axis=0) | torch.norm(X, p=3, dim=1)
 np.linalg.norm(v, ord=np.inf) | torch.norm(X) | F.normalize(X, dim=-1) | F.normalize(X)

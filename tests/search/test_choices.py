@@ -9,6 +9,7 @@ from mirage_nb.codegen import Options, emit
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.lang import parse
+from mirage_nb.optimize import plan
 from mirage_nb.runtime.buffers import decode
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.search import (
@@ -21,6 +22,7 @@ from mirage_nb.search import (
     tiny,
 )
 from mirage_nb.targets import TARGETS
+from mirage_nb.tile.program import Loop, flat
 from mirage_nb.verify.trials import verify
 from tests.search.test_foreign_programs import error, stored
 
@@ -79,6 +81,21 @@ def test_masks_of_other_conditions_are_told_apart() -> None:
     ones = parse("X: f32[4]\nY: f32[4]\nreturn where(X, Y, 0)").graph
     times = parse("X: f32[4]\nY: f32[4]\nreturn X * Y").graph
     assert not verify(ones, times).accepted
+
+
+def test_causal_attention_is_one_kernel_that_skips_and_the_first_to_be_found() -> None:
+    """Nothing between its kernels but the numbers of places, which it counts itself."""
+    lines = "".join(f"{name}: f16[32, 1024, 128]\n" for name in "QKV")
+    scores = "where(arange(1024)[:, None] >= arange(1024), Q @ K.T * 128 ** -0.5, -inf)"
+    prepared, effort = prepare(parse(f"{lines}return softmax({scores}) @ V").graph), EFFORTS["standard"]
+    first = configurations(prepared, effort)[0]
+    assert first.single and str(first).endswith("one kernel each")
+    found = run_configuration(prepared, first, effort, effort.budget, lambda counts: None, lambda: False)
+    (best,) = instances(found.structures[0], prepared, TARGETS["h200"], 1)
+    (program,) = (block.program for block in plan(best.graph, H200).kernels if block is not None)
+    assert program is not None and len(emit(best.graph, H200).launches) == 1
+    loops = [s for s in flat(program.statements("load")) if isinstance(s, Loop)]
+    assert loops and all(loop.more.terms for loop in loops)  # as many keys as its rows need
 
 
 def test_arange_is_exact_in_the_field() -> None:

@@ -72,6 +72,15 @@ def test_the_operators_of_a_program_as_one_kernel() -> None:
     np.testing.assert_allclose(found, right, rtol=1e-9)
 
 
+def test_what_no_block_can_hold_is_more_than_one_kernel() -> None:
+    """The mean over rows is summed up behind the rows' own kernels."""
+    text = "X: f16[64, 256]\nW: f16[256, 4096]\nL: i64[64]\nreturn F.cross_entropy(f32(X @ W), L)"
+    composed = library_and_fused(parse(text).graph, H200)
+    assert composed is not None
+    launches = emit(composed.instance.graph, H200).launches
+    assert sum(isinstance(launch, LibraryCall) for launch in launches) == 1 and len(launches) == 3
+
+
 def test_own_operators_are_the_program_and_verified_as_such() -> None:
     for make in (rmsnorm, gated_mlp, attention_safe):
         program = make()

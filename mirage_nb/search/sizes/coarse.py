@@ -73,6 +73,13 @@ def coarse_us(prepared: Prepared, target: Target, constants: Constants = FITTED)
     return min(_least_us(work, blocks, tensor, target, constants) for blocks in ways)
 
 
+def one_tile_fits(prepared: Prepared, target: Target) -> bool:
+    """Whether a block without a loop can hold the largest value of a program, as small as a grid cuts it."""
+    grid = {*_grid(prepared)}
+    sizes = (prod(prepared.axes[axis].extent for axis in span - grid) for span in prepared.spans)
+    return SUM_BYTES * max(sizes, default=0) <= target.shared_per_block
+
+
 def _products_per_us(prepared: Prepared, target: Target, constants: Constants) -> float:
     """Operations of products that all multiprocessors do together."""
     wide = any(i.type.dtype not in TENSOR_TYPES for i in prepared.graph.inputs)
