@@ -18,12 +18,15 @@ from typing import Any
 
 from mirage_nb.ir import DType, Input, KernelGraph
 from mirage_nb.predefined import patterns
+from mirage_nb.predefined.longest import attention_us, product_us
 from mirage_nb.predefined.patterns import HALVES, Found
 from mirage_nb.predefined.reading import Reading
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS, Target
 
 PLAIN_SHARE = {DType.F32: 0.8, DType.F64: 0.4}
 """Of the vector rate, what libraries reach for element types that no tensor core takes."""
+PRODUCT_PASSES = 1.5
+"""Over the operands of a product and its result, at the card's bandwidth: one row times 4096 x 4096 took 11.7 us."""
 LARGEST_HEAD, LARGEST_CUDNN_HEAD = 256, 128
 MOST_HEADS = 65_535
 """Grid dims of a kernel are no larger."""
@@ -58,7 +61,7 @@ class Way:
 
     takes: of a graph, what was found and its value, whether it can. share: of the tensor rate, what it reaches.
     passes: over operands and result. kernels: how many it launches. between: bytes that it writes and reads between
-    them. blocks: how many run side by side, where these may be too few.
+    them. begin_us: beyond a plain launch. longest: microseconds of its longest block.
     """
 
     takes: Callable[[Reading, Found, int], bool]
@@ -66,7 +69,8 @@ class Way:
     passes: float = 1.0
     kernels: int = 1
     between: Callable[[KernelGraph, Match], float] = lambda graph, match: 0.0
-    blocks: Callable[[KernelGraph, Match], float] = lambda graph, match: math.inf
+    begin_us: float = 0.0
+    longest: Callable[[KernelGraph, Match, Target], float] = lambda graph, match, target: 0.0
 
     def us(self, graph: KernelGraph, match: Match, target: Target) -> float:
         """Microseconds that it should take."""
@@ -75,8 +79,8 @@ class Way:
         share = PLAIN_SHARE.get(used[-1].dtype)
         rate = target.tensor_rate * self.share if share is None else target.vector_rate * share
         busy = max(nbytes / (target.device_bandwidth * 1e3), ROWS[match.row].flops(graph, match) / (rate * 1e6))
-        idle = max(1.0, target.multiprocessors / self.blocks(graph, match))
-        return self.kernels * (target.start_us + target.launch_us) + busy * idle
+        launch = self.kernels * (target.start_us + target.launch_us) + self.begin_us
+        return launch + max(busy, self.longest(graph, match, target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +219,25 @@ def _between(graph: KernelGraph, match: Match) -> float:
     return 4.0 * _scores(match.attrs, graph.types[match.output].dtype)
 
 
-def _of_queries(graph: KernelGraph, match: Match) -> float:
-    """A block for every so many queries of a head, whatever their keys."""
-    return float(int(match.attrs["heads"]) * math.ceil(int(match.attrs["queries"]) / QUERIES))
+def _over_keys(step_us: float, **how: Any) -> Callable[[KernelGraph, Match, Target], float]:
+    """Blocks that go over the keys of their queries, so long for each; `how` as in `attention_us`."""
+
+    def longest(graph: KernelGraph, match: Match, target: Target) -> float:
+        attrs = match.attrs
+        heads, queries, keys = (int(attrs[name]) for name in ("heads", "queries", "keys"))
+        last = attention_us(1, 1, keys, step_us, target, splits=False)  # causal or not, some row needs them all
+        found = attention_us(heads, queries, keys * (0.5 if attrs["causal"] else 1.0), step_us, target, **how)
+        return max(found, last) if attrs["causal"] and queries > 1 else found
+
+    return longest
+
+
+def _of_product(graph: KernelGraph, match: Match, target: Target) -> float:
+    *lead, rows, columns = graph.types[match.output].shape
+    depth = graph.types[match.inputs[0]].shape[-2 if match.attrs["left"] else -1]
+    share = PLAIN_SHARE.get(graph.types[match.output].dtype)
+    rate = 1e6 * (target.tensor_rate if share is None else target.vector_rate * share / PLAIN_SHARE[DType.F32])
+    return product_us((rows, columns), depth, math.prod(lead), rate, target)
 
 
 def _none(graph: KernelGraph, match: Match) -> float:
@@ -228,16 +248,26 @@ ROWS: Mapping[str, Row] = {
     "attention": Row(
         patterns.attention,
         {
-            "flash": Way(_flash, share=0.4), "cudnn": Way(_cudnn, share=0.6, blocks=_of_queries),
-            "efficient": Way(_efficient, share=0.2, blocks=_of_queries),
+            "flash": Way(_flash, share=0.4, begin_us=2.5, longest=_over_keys(0.021)),
+            "cudnn": Way(_cudnn, share=0.6, begin_us=4.5, longest=_over_keys(0.0135)),
+            "efficient": Way(
+                _efficient, share=0.2, begin_us=3.0, longest=_over_keys(0.033, rows=QUERIES, splits=False)
+            ),
             "products": Way(_products, share=0.6, kernels=3, between=_between),
         },
         _pairs, at_any_size=False,
     ),
     "group_norm": Row(patterns.group_norm, {"torch": Way(_always, passes=10.0, kernels=3)}, _none, at_any_size=False),
-    "softmax": Row(patterns.softmax, {"torch": Way(_always, passes=1.5)}, _none),
-    "log_softmax": Row(patterns.log_softmax, {"torch": Way(_always, passes=1.5)}, _none),
+    "softmax": Row(patterns.softmax, {"torch": Way(_always, passes=2.4)}, _none),
+    "log_softmax": Row(patterns.log_softmax, {"torch": Way(_always, passes=2.4)}, _none),
     "norm": Row(patterns.norm, {"torch": Way(_always, passes=2.5, kernels=2)}, _none),
-    "linear": Row(patterns.linear, {"cublas": Way(_by_cublas), "torch": Way(_always)}, _multiplied),
+    "linear": Row(
+        patterns.linear,
+        {
+            name: Way(takes, passes=PRODUCT_PASSES, longest=_of_product)
+            for name, takes in (("cublas", _by_cublas), ("torch", _always))
+        },
+        _multiplied,
+    ),
 }  # fmt: skip
 """By name; those that compute more stand in front."""

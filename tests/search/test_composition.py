@@ -123,7 +123,17 @@ def test_a_library_takes_bytes_over_bandwidth_or_operations_over_rate() -> None:
     large, small = (library_us(program, op, H200) for op in program.ops)
     launch = H200.start_us + H200.launch_us
     assert large - launch > 2 * 4096**3 / (H200.tensor_rate * 1e6)
-    assert 33.5e6 / (H200.device_bandwidth * 1e3) < small - launch < 9
+    assert 33.5e6 / (H200.device_bandwidth * 1e3) < small - launch < 11.7  # which was measured
+
+
+def test_a_few_blocks_take_as_long_as_one_of_them() -> None:
+    """Neither bytes nor operations say what an idle card takes: 32 us were measured, and 22 of attention."""
+    deep = parse("A: f32[64, 4096]\nB: f32[4096, 64]\nreturn A @ B").graph
+    assert library_us(deep, deep.ops[0], H200) > 20
+    lines = "".join(f"{name}: f16[32, {1 if name == 'Q' else 4096}, 128]\n" for name in "QKV")
+    decode = parse(f"{lines}return softmax(Q @ K.T * 128 ** -0.5) @ V").graph
+    (match,) = matches(decode)
+    assert match.us(decode, H200) > 20
 
 
 def test_the_estimates_of_what_needs_no_search_are_explained() -> None:

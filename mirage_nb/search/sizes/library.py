@@ -7,12 +7,15 @@ Numbers of places that only generated kernels need take nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mirage_nb.ir import DType, KernelGraph, Op, OpKind
 from mirage_nb.ir.places import counted
 from mirage_nb.predefined import matches, needed
+from mirage_nb.predefined.longest import product_us
+from mirage_nb.predefined.rows import PRODUCT_PASSES
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.targets import Target
 
@@ -58,6 +61,8 @@ def library_us(graph: KernelGraph, op: Op, target: Target) -> float:
     if op.kind not in PRODUCTS:
         return launch + moved
     share = PLAIN_SHARE.get(result.dtype)
-    rate = target.tensor_rate * LIBRARY_SHARE if share is None else target.vector_rate * share
+    rate = 1e6 * (target.tensor_rate * LIBRARY_SHARE if share is None else target.vector_rate * share)
     depth = sum(t.shape[-1] for t in operands[: len(operands) // 2])
-    return launch + max(2.0 * result.elements * depth / (rate * 1e6), moved)
+    *lead, rows, columns = result.shape
+    longest = product_us((rows, columns), depth, math.prod(lead), rate / LIBRARY_SHARE, target)
+    return launch + max(2.0 * result.elements * depth / rate, moved * PRODUCT_PASSES, longest)
