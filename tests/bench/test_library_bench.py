@@ -1,4 +1,4 @@
-"""`bench library`: what libraries were measured to take is what the estimate says, about, from small shapes to large."""
+"""`bench library`: what libraries were measured to take is about what the estimate says, at shapes small and large."""
 
 from __future__ import annotations
 
