@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mirage_nb.errors import TraceError
-from mirage_nb.frontend.aten import ROWS
+from mirage_nb.frontend.aten import WHOLE
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.lang import TensorProgram
 from mirage_nb.lang.builder import Value
@@ -33,9 +33,11 @@ class TorchProgram(TensorProgram):
     constants: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def arguments(self, *inputs: Any) -> tuple[Any, ...]:
-        """The tensors of a call, in input order: these, then the module's own; numbers as tensors of one element."""
+        """The tensors of a call, in input order: these, then the module's own; numbers as tensors of one element, whole
+        numbers in single precision."""
         own = (self.constants[name].detach() for name in self.input_names[len(inputs) :])
-        return tuple(x.reshape(1) if x.ndim == 0 else x for x in (*inputs, *own))
+        given = (x if x.is_floating_point() else x.float() for x in (*inputs, *own))
+        return tuple(x.reshape(1) if x.ndim == 0 else x for x in given)
 
 
 class _Function(torch.nn.Module):
@@ -63,7 +65,7 @@ def from_torch(module: Any, example_inputs: Sequence[Any], *, name: str = "") ->
     inputs = tuple(example_inputs) if isinstance(example_inputs, list | tuple) else (example_inputs,)
     called = name or (type(module).__name__ if isinstance(module, torch.nn.Module) else getattr(module, "__name__", ""))
     exported = _exported(module, inputs)
-    translation = Translation()
+    translation = Translation(rows=WHOLE, integers=True)
     signature = exported.graph_signature
     lifted = signature.inputs_to_lifted_tensor_constants
     kept = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **lifted}
@@ -104,7 +106,7 @@ def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
     """The ATen graph, without mutation; what the table has a row for stays whole."""
     wrapped = module if isinstance(module, torch.nn.Module) else _Function(module)
     table = torch.export.default_decompositions()
-    for overload in [key for key in table if str(key) in ROWS]:
+    for overload in [key for key in table if str(key) in WHOLE]:
         del table[overload]
     training = wrapped.training
     wrapped.eval()

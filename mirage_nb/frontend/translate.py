@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mirage_nb.errors import MirageError, SourceSpan
-from mirage_nb.frontend.aten import ROWS
-from mirage_nb.frontend.aten.terms import DTYPES, At, Held, Left, Result, full
+from mirage_nb.frontend.aten import LOOKUPS, ROWS, VIEWS
+from mirage_nb.frontend.aten.terms import DTYPES, At, Held, Left, Result, Row, full
 from mirage_nb.ir.dtypes import DType, TensorType, promote
 from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.ir.ops import Shape
@@ -22,12 +22,17 @@ from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.masks import is_mask
 
+INTEGERS = frozenset({"torch.int64", "torch.int32", "torch.int16"})
+
 
 @dataclass
 class Translation:
-    """The program that nodes become. `terms`: what each stands for; `left`: why others have no term."""
+    """The program that nodes become. `terms`: what each stands for; `left`: why others have no term. `rows`: of the
+    table; `integers`: whether tensors of whole numbers from outside may name places, in single precision."""
 
     builder: Builder = field(default_factory=Builder)
+    rows: Mapping[str, Row] = field(default_factory=lambda: ROWS)
+    integers: bool = False
     terms: dict[Any, Result] = field(default_factory=dict)
     left: dict[Any, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -36,6 +41,8 @@ class Translation:
         """A node whose value comes from outside; False, and a reason in `left`, if programs have no such tensor."""
         try:
             shape, dtype = typed(node)
+            if self.integers and str(node.meta["val"].dtype) in INTEGERS and _names_places(node):
+                dtype = DType.F32
             if dtype is None:
                 raise Left(f"a tensor of type {node.meta['val'].dtype}")
             self.terms[node] = self.builder.declare(name, TensorType(shape, dtype))
@@ -61,7 +68,7 @@ class Translation:
                 raise Left(f"result {index} of {source.name} has no term")
             made: Result = held[index].term
         else:
-            row = ROWS.get(str(node.target))
+            row = self.rows.get(str(node.target))
             if row is None:
                 raise Left(f"{node.target} has no row")
             shape, dtype = typed(node)
@@ -125,6 +132,13 @@ class Translation:
         """The program with these outputs."""
         graph, _ = self.builder.finish(tuple(outputs))
         return graph
+
+
+def _names_places(node: Any) -> bool:
+    """Whether nobody computes with a tensor: it is an index, or a view of it is."""
+    return all(
+        str(user.target) in LOOKUPS or (str(user.target) in VIEWS and _names_places(user)) for user in node.users
+    )
 
 
 def typed(node: Any) -> tuple[Shape, DType | None]:

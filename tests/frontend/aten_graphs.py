@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mirage_nb.frontend.aten import WHOLE
 from mirage_nb.frontend.translate import Translation
 from mirage_nb.interp import evaluate
 
@@ -17,6 +18,19 @@ class Shape(tuple[int, ...]):
 
 class Positive(Shape):
     """The same, of positive numbers."""
+
+
+class Places(Shape):
+    """The same, of different places of an axis of `extent` elements, some of them counted from its end."""
+
+    extent = 1
+    from_end = False
+
+
+def places(extent: int, *extents: int, from_end: bool = False) -> Places:
+    made = Places(extents)
+    made.extent, made.from_end = extent, from_end
+    return made
 
 
 def tensor(*extents: int) -> Shape:
@@ -54,8 +68,7 @@ class Node:
 
     def _given(self, argument: Any) -> tuple[Any, Any]:
         if isinstance(argument, Shape):
-            made = torch.randn(argument, dtype=torch.float64, generator=self.generator)
-            made = (made.abs() + 0.1 if isinstance(argument, Positive) else made).to(self.dtype)
+            made = self._drawn(argument)
             node = self.graph.placeholder(f"x{len(self.tensors)}")
             node.meta["val"] = made
             self.tensors.append(made)
@@ -66,9 +79,18 @@ class Node:
             return [v for v, _ in pairs], [n for _, n in pairs]
         return argument, argument
 
+    def _drawn(self, argument: Shape) -> torch.Tensor:
+        if isinstance(argument, Places):
+            count = int(np.prod(argument, dtype=int))
+            made = torch.randperm(argument.extent, generator=self.generator)[:count].reshape(argument)
+            turned = torch.arange(count).reshape(argument) % 2 * argument.from_end
+            return made - argument.extent * turned
+        made = torch.randn(argument, dtype=torch.float64, generator=self.generator)
+        return (made.abs() + 0.1 if isinstance(argument, Positive) else made).to(self.dtype)
+
     def translated(self) -> Translation:
         """The program of this node; its row has to take it."""
-        made = Translation()
+        made = Translation(rows=WHOLE, integers=True)
         for number, place in enumerate(self.places):
             assert made.declare(place, f"x{number}"), made.left
         assert made.add(self.node), made.left

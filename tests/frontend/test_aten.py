@@ -15,11 +15,11 @@ import torch.nn.functional as F
 
 import mirage_nb
 from mirage_nb.errors import TraceError
-from mirage_nb.frontend.aten import ROWS
+from mirage_nb.frontend.aten import ROWS, WHOLE
 from mirage_nb.frontend.aten.terms import Left
 from mirage_nb.frontend.translate import Translation
 from mirage_nb.interp import evaluate
-from tests.frontend.aten_graphs import Node, positive, tensor
+from tests.frontend.aten_graphs import Node, places, positive, tensor
 
 Case = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -201,6 +201,24 @@ CASES: dict[str, list[Case]] = {
          case(tensor(2, 6, 5, 8), tensor(2, 3, 5, 8), tensor(2, 3, 5, 8))],
 }  # fmt: skip
 
+CACHE, NEW = tensor(2, 3, 8, 4), tensor(2, 3, 2, 4)
+LOOKUPS: dict[str, list[Case]] = {
+    "aten.embedding.default": [case(tensor(9, 4), places(9, 5)), case(tensor(9, 4), places(9, 2, 3), 1)],
+    "aten.index_select.default": [case(IMAGE, 1, places(6, 4)), case(IMAGE, -1, places(5, 5))],
+    "aten.gather.default": [case(tensor(3, 9), 1, places(9, 3, 2)), case(tensor(9, 3), 0, places(9, 1, 3))],
+    "aten.index.Tensor": [case(tensor(9, 4), [places(9, 2, 3, from_end=True)]), case(IMAGE, [None, places(6, 4)]),
+                          case(IMAGE, [None, None, places(5, 2, from_end=True)])],
+    "aten.index_copy.default": [case(CACHE, 2, places(8, 2), NEW), case(CACHE, -2, places(8, 1), tensor(2, 3, 1, 4))],
+    "aten.index_put.default": [
+        case(CACHE, [None, None, places(8, 2, from_end=True)], NEW), case(tensor(9, 4), [places(9, 2, 3)], tensor(4)),
+        case(tensor(9, 4), [places(9, 5)], tensor(5, 4), True), case(CACHE, [None, places(3, 3)], tensor())],
+    "aten.slice_scatter.default": [case(CACHE, NEW, 2, 3, 5), case(CACHE, NEW, -2, 6), case(CACHE, NEW, 2, 0, 2),
+                                   case(X, Y), case(X, tensor(3, 1), 1, -1)],
+    "aten.select_scatter.default": [case(CACHE, tensor(2, 3, 4), 2, 5), case(X, ROW, 0, -1)],
+}
+"""Places that tensors of integers name."""
+CASES |= LOOKUPS
+
 GPU_ONLY = {
     "aten._scaled_dot_product_flash_attention.default",
     "aten._scaled_dot_product_efficient_attention.default",
@@ -251,7 +269,8 @@ def test_sums_of_truth_values_are_no_masks() -> None:
 
 
 def test_every_row_has_a_case() -> None:
-    assert set(ROWS) == set(CASES) | GPU_ONLY | set(LOGICAL)
+    assert set(WHOLE) == set(CASES) | GPU_ONLY | set(LOGICAL)
+    assert set(WHOLE) == set(ROWS) | set(LOOKUPS)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -95,3 +95,35 @@ def test_integers_are_no_inputs() -> None:
 def test_nothing_loads_pytorch_before_it_is_asked_for() -> None:
     code = "import sys, mirage_nb.frontend; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_decode_step_with_its_cache_is_a_program() -> None:
+    """A token's row of the embedding, angles of its position, keys and values written at their place."""
+
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(11, 8)
+            self.qkv = nn.Linear(8, 24, bias=False)
+            self.register_buffer("cos", torch.randn(6, 4))
+            self.register_buffer("sin", torch.randn(6, 4))
+
+        def rotated(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+            one, other = x.chunk(2, -1)
+            return x * self.cos[position] + torch.cat((-other, one), -1) * self.sin[position]
+
+        def forward(self, token: torch.Tensor, position: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Any:
+            q, k, v = (y.view(1, 1, 2, 4).transpose(1, 2) for y in self.qkv(self.words(token)).chunk(3, -1))
+            keys = keys.index_copy(2, position, self.rotated(k, position))
+            values = torch.ops.aten.index_put(values, [None, None, position], v)
+            return F.scaled_dot_product_attention(self.rotated(q, position), keys, values), keys, values
+
+    torch.manual_seed(0)
+    step, cache = Step().double(), torch.randn(2, 1, 2, 6, 4, dtype=torch.float64)
+    inputs = torch.tensor([[7]]), torch.tensor([4]), *cache
+    program = mirage_nb.from_torch(step, inputs)
+    given = program.arguments(*inputs)
+    assert given[0].dtype == torch.float32 and program.input_names[:4] == ("token", "position", "keys", "values")
+    found = evaluate(program.graph, [t.double().numpy() for t in given])
+    for ours, theirs in zip(found, step(*inputs), strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-9)

@@ -1,0 +1,152 @@
+"""ATen's lookups and writes at places that tensors of integers name: embeddings, caches of keys and values.
+
+In: an `At` and the arguments of a node; an index is a tensor of whole numbers, held in single precision. Out: a term: a
+row is picked by a product with ones at its place. Invariants: places counted from the end are those that PyTorch
+takes them for; what PyTorch leaves open (one place written twice) is any number. These are rows of whole programs
+(`from_torch`) alone: in a model that PyTorch runs, it looks up where a table lies and writes a cache in place.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mirage_nb.frontend.aten.terms import At, Held, Left, Row
+from mirage_nb.ir.ops import DimAttrs, OpKind
+from mirage_nb.lang import lowering, masks, views
+from mirage_nb.lang.builder import Builder, Term, Value
+
+
+def _embedding(at: At, table: Any, index: Any, *_: Any, **__: Any) -> Term:
+    return masks.take(at.b, at.tensor(table), at.tensor(index), 0)
+
+
+def _index_select(at: At, x: Any, axis: int, index: Any) -> Term:
+    value = at.tensor(x)
+    return masks.take(at.b, value, at.tensor(index), at.axis(value, axis))
+
+
+def _gather(at: At, x: Any, axis: int, index: Any, **_: Any) -> Term:
+    value = at.tensor(x)
+    return masks.gather(at.b, value, at.tensor(index), at.axis(value, axis))
+
+
+def _at(at: At, indices: Sequence[Any]) -> tuple[int, Value]:
+    """The one axis that is indexed by a tensor, and its index."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1:
+        raise Left("an index of several axes together")
+    axis, index = given[0]
+    if isinstance(index, Held) and index.logical:
+        raise Left("an index of truth values: how many elements there are depends on them")
+    return axis, at.tensor(index)
+
+
+def _places(b: Builder, index: Value, extent: int) -> Value:
+    """Ones where an index is a place of an axis, along a new last axis; negative ones count from its end."""
+    wide = views.reshaped(b, index, (*b.shape(index), 1))
+    found: Term = masks.one_hot(b, index, extent)
+    from_end = masks.arange(b, -extent, 0, 1)
+    return b.tensor(lowering.add(b, found, masks.comparison(ast.Eq)(b, wide, from_end)), "an index")
+
+
+def _index(at: At, x: Any, indices: Sequence[Any]) -> Term:
+    axis, index = _at(at, indices)
+    b, value = at.b, at.tensor(x)
+    shape, count = b.shape(value), len(b.shape(index))
+    rows = _rows(b, value, axis)
+    ones = views.reshaped(b, _places(b, index, shape[axis]), (math.prod(b.shape(index)), shape[axis]))
+    made = b.emit(OpKind.MATMUL, b.tensor(lowering.cast(b.dtype(value))(b, ones), "an index"), rows)
+    rest = [*shape[:axis], *shape[axis + 1 :]]
+    made = views.reshaped(b, made, (*b.shape(index), *rest))
+    order = (*range(count, count + axis), *range(count), *range(count + axis, count + len(rest)))
+    return views.transpose(b, made, order)
+
+
+def _rows(b: Builder, x: Value, axis: int) -> Value:
+    """The elements with an axis in front of all others, as a matrix."""
+    shape = b.shape(x)
+    order = (axis, *(d for d in range(len(shape)) if d != axis))
+    matrix = shape[axis], math.prod(shape) // shape[axis]
+    return views.reshaped(b, b.tensor(views.transpose(b, x, order), "rows"), matrix)
+
+
+def _written(at: At, x: Any, axis: int, index: Value, rows: Value, *, added: bool = False) -> Term:
+    """x with rows (a matrix, in the order of the index) at the places of an axis, or added to what is there."""
+    b, value = at.b, at.tensor(x)
+    shape = b.shape(value)
+    flat = views.reshaped(b, index, (math.prod(b.shape(index)),))
+    ones = _places(b, flat, shape[axis])
+    narrow = b.tensor(lowering.cast(b.dtype(value))(b, ones), "places")
+    turned = b.tensor(views.transpose(b, narrow, (1, 0)), "places")
+    moved = _back(b, b.emit(OpKind.MATMUL, turned, rows), shape, axis)
+    if added:
+        return lowering.add(b, value, moved)
+    there = b.emit(OpKind.MAX, ones, attrs=DimAttrs(0)) if b.shape(ones)[0] > 1 else ones
+    mask = views.reshaped(b, there, tuple(n if d == axis else 1 for d, n in enumerate(shape)))
+    return masks.where(b, mask, moved, value)
+
+
+def _back(b: Builder, rows: Value, shape: Sequence[int], axis: int) -> Value:
+    """A matrix of rows as a tensor of this shape, the rows along an axis."""
+    rest = [n for d, n in enumerate(shape) if d != axis]
+    made = views.reshaped(b, rows, (shape[axis], *rest))
+    order = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
+    return b.tensor(views.transpose(b, made, tuple(order)), "rows")
+
+
+def _index_copy(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
+    along = at.axis(at.tensor(x), axis)
+    return _written(at, x, along, at.tensor(index), _rows(at.b, at.tensor(source), along))
+
+
+def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Term:
+    axis, index = _at(at, indices)
+    b, shape = at.b, at.shape
+    wanted = (*shape[:axis], *b.shape(index), *shape[axis + 1 :])
+    count = len(b.shape(index))
+    full = views.expand(b, at.tensor(values), wanted)
+    order = (*range(axis, axis + count), *range(axis), *range(axis + count, len(wanted)))
+    rest = math.prod(shape) // shape[axis]
+    rows = views.reshaped(b, b.tensor(views.transpose(b, b.tensor(full, "values"), order), "values"),
+                          (math.prod(b.shape(index)), rest))  # fmt: skip
+    return _written(at, x, axis, index, rows, added=accumulate)
+
+
+def _slice_scatter(
+    at: At, x: Any, source: Any, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Term:
+    """The parts of an axis around those that are written, and these between them."""
+    value, new = at.tensor(x), at.tensor(source)
+    along = at.axis(value, axis)
+    extent = at.b.shape(value)[along]
+    first, last, step = slice(start, end, step).indices(extent)
+    if step != 1:
+        raise Left("a slice that is written in steps")
+    parts = [(0, first), (last, extent)]
+    around = [views.sliced(at.b, value, along, n, m - n) if m > n else None for n, m in parts]
+    held = tuple(part for part in (around[0], new, around[1]) if part is not None)
+    return new if len(held) == 1 else views.concatenated(at.b, held, None, along)
+
+
+def _select_scatter(at: At, x: Any, source: Any, axis: int, index: int) -> Term:
+    value = at.tensor(x)
+    along = at.axis(value, axis)
+    place = index % at.b.shape(value)[along]
+    shape = tuple(1 if d == along else n for d, n in enumerate(at.b.shape(value)))
+    new = views.reshaped(at.b, at.tensor(source), shape)
+    return _slice_scatter(at, x, Held(new), along, place, place + 1)
+
+
+ROWS: dict[str, Row] = {
+    "aten.embedding.default": _embedding,
+    "aten.index_select.default": _index_select,
+    "aten.gather.default": _gather,
+    "aten.index.Tensor": _index,
+    "aten.index_copy.default": _index_copy,
+    "aten.index_put.default": _index_put,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.select_scatter.default": _select_scatter,
+}
