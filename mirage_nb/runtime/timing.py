@@ -157,14 +157,19 @@ def time_launches(call: Call, wait: Call) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """A captured graph of so many calls."""
+    """A captured graph of so many calls, between two events that are part of it: what the host does meanwhile, which
+    may be compiling or searching, is not in its time."""
 
     run: Call
     calls: int
+    begin: Any
+    end: Any
 
     def took(self, torch: Any) -> float:
         """Microseconds per call of one replay."""
-        return _took(self.run, torch) / self.calls
+        self.run()
+        torch.cuda.synchronize()
+        return float(self.begin.elapsed_time(self.end)) * 1e3 / self.calls
 
 
 class Lane:
@@ -183,8 +188,9 @@ class Lane:
         if self._behind is not None:
             turns = turns[:wanted]
             steps = [step for call in turns for step in (self._behind, call)]
-        graph = _capture(steps, self._torch)
-        return _Replay(graph.replay, len(turns)) if graph is not None else None
+        begin, end = (self._torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+        graph = _capture([begin.record, *steps, end.record], self._torch)
+        return _Replay(graph.replay, len(turns), begin, end) if graph is not None else None
 
     def alone(self) -> float:
         """Microseconds that the foreign kernel takes just now."""
