@@ -9,6 +9,7 @@ not used, and the seal takes a secret that only this user can read (HMAC, RFC 21
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -135,6 +136,12 @@ class ArtifactCache:
         record = {"seal": _seal(_made_secret(folder), path.name, data, facts), "facts": facts}
         _replace(path.with_suffix(".json"), json.dumps(record).encode(), 0o600)
         return Artifact(path, data, facts)
+
+
+    def remove(self, key: str, suffix: str) -> None:
+        """Take an entry out, if there is one."""
+        with contextlib.suppress(OSError):
+            (self.folder / f"{key}{suffix}").unlink()
 
 
 def seal_of(folder: Path, parts: Iterable[str]) -> str:

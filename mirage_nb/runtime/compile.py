@@ -94,6 +94,11 @@ def emit_and_compile(graph: KernelGraph, target: Target, options: Options | None
     return emitted, compile_cubin(emitted.source, target.arch)
 
 
+def load_compiler() -> None:
+    """Load NVRTC, which takes a process a second. Raises MissingPartError where it is not installed."""
+    _nvrtc()
+
+
 def _nvrtc() -> Any:
     """CuPy's binding, checked to find its library."""
     try:

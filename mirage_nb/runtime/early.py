@@ -1,10 +1,10 @@
 """What a session on a card begins while it still searches: the inputs that kernels are tried on, and the first times.
 
 In: the passes of a session. Out: files of random and hard inputs with what is right for them, drawn by processes of
-their own; processes for trials, with all that they need loaded; and winners within seconds: first kernels of libraries
-alone, which need no trial, the program's own operators in every way that a library has; then what the search has found
-so far, best estimate first. Invariants: nothing of it outlives its session; once the passes after the search begin,
-nothing more is timed here.
+their own; processes for trials, with all that they need loaded; and winners within seconds: a library's kernels for the
+program's own operators, which need no trial; then the winner of an earlier session, and what the search has found so
+far, compiled ahead of its turn, what promises most first; in between the other ways that libraries have. Invariants:
+nothing of it outlives its session; once the passes after the search begin, nothing more is timed here.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Ahead:
 
     def _take(self, candidate: Candidate, verified: Future[Verdict], made: Making) -> None:
         """A stored winner is a candidate if it is right."""
-        if verified.exception() is None and (verdict := verified.result()).accepted:
+        if not verified.cancelled() and verified.exception() is None and (verdict := verified.result()).accepted:
             self._search.offer([known := replace(candidate, verdict=verdict)])
             self._put(known, made)
 
@@ -267,7 +267,7 @@ class Early:
         return True
 
     def _time_found(self, lanes: Trials, found: Candidate, made: Making) -> None:
-        if made.exception() is not None:
+        if made.cancelled() or made.exception() is not None:
             return  # the passes that follow have other ways to emit it, and say what is wrong
         emitted, cubin = made.result()
         self._passes.entered.add((found.digest, str(emitted.options)))

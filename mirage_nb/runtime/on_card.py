@@ -15,15 +15,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.runtime.compile import load_compiler
 from mirage_nb.runtime.finalists import unique
 from mirage_nb.runtime.gpu import CardLost, Gpu
-from mirage_nb.runtime.heats import Heats, told
+from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.remembered import remember
 from mirage_nb.runtime.trial import Trials
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.runtime.without_gpu import is_generated
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.settings import read_settings
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes, Verdicts
@@ -74,6 +76,8 @@ class OnCard:
         """Heats of the finalists, other ways to emit the best of them, trials on hard inputs, a race beside PyTorch,
         and verification at the real shape; False without NVRTC."""
         verdicts = None
+        loading = [()] * read_settings().workers  # meanwhile, and nobody waits for it
+        self._search.call_all(load_compiler, loading, seconds=COMPILE_SECONDS)
         try:
             self._passes.early_times()
             with self._passes.trials() as trials:

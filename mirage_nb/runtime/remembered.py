@@ -52,6 +52,11 @@ def remembered(program: KernelGraph, target: Target, gpu: Gpu) -> Remembered | N
     return replace(found, candidate=doubted(found.candidate))
 
 
+def forget(program: KernelGraph, target: Target, gpu: Gpu) -> None:
+    """The next session of a program begins as the first one did."""
+    _cache().remove(_key(program, target, gpu), SUFFIX)
+
+
 def _cache() -> ArtifactCache:
     return ArtifactCache(read_settings().home / FOLDER)
 

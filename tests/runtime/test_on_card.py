@@ -28,7 +28,7 @@ def candidate(digest: str, **known: Any) -> Candidate:
 def passes(left: float = math.inf, since: float = 0.0, winners: Any = (), missing: Any = ()) -> Any:
     """Of a session that has so many seconds left, and began so long ago."""
     return SimpleNamespace(
-        search=SimpleNamespace(left=left, tell=lambda message: None),
+        search=SimpleNamespace(left=left, tell=lambda message: None, call_all=lambda *given, seconds: None),
         made=time.monotonic() - since,
         winners={w.candidate.digest: w for w in winners},
         early_times=lambda: None,

@@ -12,7 +12,7 @@ import pytest
 from mirage_nb.codegen import Options
 from mirage_nb.lang import parse
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.remembered import FOLDER, remember, remembered
+from mirage_nb.runtime.remembered import FOLDER, forget, remember, remembered
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import find_target
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -48,6 +48,12 @@ def test_a_winner_is_for_its_program_its_target_and_its_card(kept: Path) -> None
     assert remembered(other, H200, CARD) is None
     assert remembered(PROGRAM, find_target("a100"), CARD) is None
     assert remembered(PROGRAM, H200, replace(CARD, name="Another card")) is None
+
+
+def test_a_winner_can_be_forgotten(kept: Path) -> None:
+    for _ in range(2):
+        forget(PROGRAM, H200, CARD)
+        assert remembered(PROGRAM, H200, CARD) is None
 
 
 def test_what_others_wrote_there_is_not_taken(kept: Path) -> None:
