@@ -14,7 +14,7 @@ import importlib
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +53,8 @@ CHOOSE_SECONDS = 0.1
 AHEAD, PAIR, CHOSEN_FROM = 4, 2, 64
 """Found kernels that are compiled at a time ahead of their turn on the card; so many of them are chosen together, from
 so many with the best estimates."""
+FAST = 4
+"""Of so many of the fastest, other ways to emit them are looked at while the search finds nothing new."""
 RANDOM = "random"
 LARGE = 2**30
 """Bytes of what lies between operators, beyond which these are not worth a try one by one."""
@@ -86,12 +88,14 @@ class Inputs:
 
 class Ahead:
     """What a search has found so far, compiled ahead of its turn on the card by the processes that are there for
-    trials: what promises most by what was measured of its like, and of every structure something."""
+    trials: what promises most by what was measured of its like, and of every structure something; while nothing new is
+    found, other ways to emit the fastest, but for those that were `entered`."""
 
-    def __init__(self, search: SearchSession, lanes: Trials) -> None:
-        self._search, self._lanes = search, lanes
+    def __init__(self, search: SearchSession, lanes: Trials, entered: Collection[tuple[str, str]]) -> None:
+        self._search, self._lanes, self._entered = search, lanes, entered
         self._guard = threading.Lock()
         self._begun: set[str] = set()
+        self._ways: dict[str, list[Options]] = {}
         self._making: dict[Making, Candidate] = {}
         self._recalled: tuple[Candidate, Future[Verdict], Making] | None = None
 
@@ -102,8 +106,8 @@ class Ahead:
             self._recalled = None
         if len(self._making) > AHEAD - PAIR:
             return
-        for candidate in self._chosen():
-            self._put(candidate, self._compiling(candidate))
+        for candidate, options in self._chosen():
+            self._put(candidate, self._compiling(candidate, options))
 
     def recall(self, known: Remembered) -> None:
         """Begin with the winner of an earlier session, and verify it again."""
@@ -131,11 +135,25 @@ class Ahead:
             made = next((made for made in self._making if made.done()), None)
             return (self._making.pop(made), made) if made is not None else None
 
-    def _chosen(self) -> list[Candidate]:
+    def _chosen(self) -> list[tuple[Candidate, Options | None]]:
         known = [c for c in self._search.candidates() if not c.is_as_stored and is_generated(c.graph)]
         timed = [c for c in known if c.time_us is not None]
         waiting = [c for c in known if c.time_us is None and c.digest not in self._begun][:CHOSEN_FROM]
-        return next_ones([*timed, *waiting], PAIR) if waiting else []
+        if waiting:
+            return [(candidate, None) for candidate in next_ones([*timed, *waiting], PAIR)]
+        for fast in timed[:FAST]:  # the fastest stand first
+            left = self._left(fast)
+            if left:
+                chosen = [left.pop(0) for _ in range(min(PAIR, len(left)))]
+                return [(fast, options) for options in chosen]
+        return []
+
+    def _left(self, candidate: Candidate) -> list[Options]:
+        """The ways to emit it that had no turn."""
+        if candidate.digest not in self._ways:
+            found = variants(candidate.graph, self._search.target)
+            self._ways[candidate.digest] = [way for way in found if (candidate.digest, str(way)) not in self._entered]
+        return self._ways[candidate.digest]
 
 
 class Early:
@@ -224,7 +242,7 @@ class Early:
         """Time the program's own operators in every way that libraries have, the first way before all else, as it waits
         for nothing; and between these, as soon as it is compiled, what the search has found so far, until that ends."""
         ways = iter(sorted(variants(own.graph, self._search.target), key=lambda way: (way.library == 0, way.library)))
-        found = Ahead(self._search, lanes)
+        found = Ahead(self._search, lanes, self._passes.entered)
         if not self._alone:
             threading.Thread(target=self._compile, args=(found,), name="mirage ahead", daemon=True).start()
         more = self._time_way(own, ways)

@@ -1,8 +1,8 @@
 """Heats: ways to emit candidates, compiled side by side, tried, and timed one after the other.
 
 In: candidates, each with a way to emit it. Out: for every muGraph the fastest way that was right, and what kept the
-others out. Invariants: nothing is timed that was not tried; nothing else of ours uses the card or the cores while one
-is timed; no way is entered twice; whatever goes wrong with one way, the others go on.
+others out. Invariants: nothing is timed that was not tried; nothing else of ours uses the card while one is timed; no
+way is entered twice; whatever goes wrong with one way, the others go on.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ FIRST_BATCH, LARGER = 8, 4.0
 """Finalists that are compiled and timed before the next ones, and by how much each batch is larger than the last."""
 SESSION_SECONDS, LEAST_SECONDS = 40.0, 15.0
 """Without a limit a session ends about then, or so long after its search, if that took longer."""
+STEP_SECONDS = 4.0
+"""What a step has in any case where there is no limit."""
 HEAT_SHARE, WAYS_SHARE, VERIFY_SHARE = 0.4, 0.35, 0.2
 """Of what is left, what is kept: of the heats of the finalists, of other ways to emit the best, of trials on hard
 inputs."""
@@ -70,7 +72,8 @@ class OnCard:
     @property
     def left(self) -> float:
         """Seconds until everything is to be over, but for a race beside PyTorch."""
-        return self._ends - time.monotonic() - self._kept
+        left = self._ends - time.monotonic() - self._kept
+        return left if self._search.left < math.inf else max(left, STEP_SECONDS)
 
     def run(self, finalists: Sequence[Candidate]) -> bool:
         """Heats of the finalists, other ways to emit the best of them, trials on hard inputs, a race beside PyTorch,

@@ -27,8 +27,10 @@ PROGRAM = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
 FOUND = mugraphs.rmsnorm(8, 64, 32, 16, 2)
 
 
-def candidate(digest: str, estimate: float, graph: Any = FOUND, kind: VerdictKind = VerdictKind.FIELD) -> Candidate:
-    return Candidate(digest, graph, "a", 3, {}, Verdict(kind), estimate)
+def candidate(
+    digest: str, estimate: float, graph: Any = FOUND, kind: VerdictKind = VerdictKind.FIELD, **known: Any
+) -> Candidate:
+    return Candidate(digest, graph, "a", 3, {}, Verdict(kind), estimate, **known)
 
 
 class Lanes:
@@ -36,8 +38,10 @@ class Lanes:
 
     def __init__(self) -> None:
         self.begun: list[Future[Any]] = []
+        self.given: list[tuple[Any, ...]] = []
 
     def later(self, function: Any, *given: object) -> Future[Any]:
+        self.given.append(given)
         self.begun.append(Future())
         return self.begun[-1]
 
@@ -47,7 +51,7 @@ def test_the_most_promising_are_compiled_ahead_a_few_at_a_time_and_each_once() -
     others = [candidate("own", 0.1, PROGRAM), candidate("stored", 0.1, kind=VerdictKind.STORED)]
     search: Any = SimpleNamespace(candidates=lambda: [*others, *found], target=None)
     lanes: Any = Lanes()
-    ahead = Ahead(search, lanes)
+    ahead = Ahead(search, lanes, set())
     for _ in range(5):
         ahead.begin()
     assert len(lanes.begun) == AHEAD and ahead.next() is None
@@ -68,6 +72,33 @@ def test_the_most_promising_are_compiled_ahead_a_few_at_a_time_and_each_once() -
     assert len(lanes.begun) == 8 and names == {f"c{n}" for n in range(3, 8)}, "each once, and no library's"
 
 
+def test_while_nothing_new_is_found_the_fastest_are_emitted_in_other_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = [Options(warps=n) for n in (1, 2, 4, 8)]
+    monkeypatch.setattr(early, "variants", lambda graph, target: ways)
+    timed = [candidate(f"t{n}", 1.0, time_us=1.0 + n) for n in range(9)]
+    new: list[Candidate] = []
+    search: Any = SimpleNamespace(candidates=lambda: [*timed, *new], target=None)
+    lanes: Any = Lanes()
+    ahead = Ahead(search, lanes, {("t0", str(ways[1]))})
+    asked: list[tuple[str, int | None]] = []
+
+    def step() -> None:
+        ahead.begin()
+        for made, given in zip(lanes.begun, lanes.given, strict=True):
+            if not made.done():
+                made.set_result(given[2])
+        while (ready := ahead.next()) is not None:
+            options: Any = ready[1].result()
+            asked.append((ready[0].digest, options.warps if options else None))
+
+    step()
+    new.append(candidate("new", 5.0))
+    for _ in range(30):
+        step()
+    assert asked[:4] == [("t0", 1), ("t0", 4), ("new", None), ("t0", 8)], "what is new comes first"
+    assert asked[4:] == [(f"t{n}", way.warps) for n in range(1, early.FAST) for way in ways]
+
+
 def test_the_winner_of_an_earlier_session_comes_first_once_it_is_verified() -> None:
     offered: list[Candidate] = []
     found = [candidate(f"c{n}", 1.0 + n) for n in range(8)]
@@ -75,7 +106,7 @@ def test_the_winner_of_an_earlier_session_comes_first_once_it_is_verified() -> N
         candidates=lambda: [*offered, *found], target=None, program=PROGRAM, seed=0, offer=offered.extend
     )
     lanes: Any = Lanes()
-    ahead = Ahead(search, lanes)
+    ahead = Ahead(search, lanes, set())
     ahead.recall(Remembered(candidate("kept", 9.0, kind=VerdictKind.STORED), Options(warps=4)))
     verified, made = lanes.begun
     made.set_result("kept")
@@ -94,7 +125,7 @@ def test_the_winner_of_an_earlier_session_comes_first_once_it_is_verified() -> N
 def test_a_stored_winner_that_is_wrong_is_none(wrong: Any) -> None:
     search: Any = SimpleNamespace(candidates=lambda: [], target=None, program=PROGRAM, seed=0, offer=pytest.fail)
     lanes: Any = Lanes()
-    ahead = Ahead(search, lanes)
+    ahead = Ahead(search, lanes, set())
     ahead.recall(Remembered(candidate("kept", 9.0, kind=VerdictKind.STORED), Options()))
     verified, made = lanes.begun
     (verified.set_exception if isinstance(wrong, Exception) else verified.set_result)(wrong)
@@ -116,8 +147,8 @@ def test_the_programs_own_operators_are_timed_however_far_they_are_from_real_num
 
     launch: Any = SimpleNamespace(GpuExecutable=lambda *given: None)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.launch", launch)
-    stub: Any = SimpleNamespace(search=SimpleNamespace(program=PROGRAM), timed=(), track=lambda gpu: track)
     track = SimpleNamespace(lap=lap)
+    stub: Any = SimpleNamespace(search=SimpleNamespace(program=PROGRAM), timed=(), track=lambda gpu: track)
     begun = Early(stub, CARD)
     for graph, library in ((PROGRAM, 0), (PROGRAM, 1), (FOUND, 0)):
         emitted: Any = SimpleNamespace(options=Options(library=library))

@@ -51,6 +51,13 @@ def test_how_long_the_steps_may_take(left: float, since: float, seconds: float) 
     assert OnCard(passes(left, since), CARD).left == pytest.approx(seconds, abs=0.5)
 
 
+def test_without_a_limit_a_slow_step_leaves_something_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited, free = OnCard(passes(20.0, 20.0), CARD), OnCard(passes(math.inf, 20.0), CARD)
+    now = time.monotonic() + 60.0
+    monkeypatch.setattr("mirage_nb.runtime.on_card.time.monotonic", lambda: now)
+    assert limited.left < 0 < free.left == on_card.STEP_SECONDS
+
+
 class Heats:
     """Notes what it is asked for."""
 
