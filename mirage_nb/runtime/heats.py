@@ -109,14 +109,17 @@ class Heats:
         """The shortest time of a muGraph."""
         return self._fastest[digest][0] if digest in self._fastest else math.inf
 
-    def ways(self, candidates: Sequence[Candidate], near: float, count: int) -> list[Job]:
+    def ways(self, candidates: Sequence[Candidate], near: float, count: int, until: float = math.inf) -> list[Job]:
         """The ways to emit that were not entered yet: of the fastest `count` muGraphs within the factor `near` of
-        the best, and of those whose only way failed without being wrong."""
+        the best, and of those whose only way failed without being wrong; of as many as can be looked at until the clock
+        (`time.monotonic`) says so."""
         limit = near * self.best_us
         close = [c for c in candidates if self.us(c.digest) <= limit < math.inf]
         ranked = sorted(close, key=lambda c: self.us(c.digest))[:count]
         jobs: list[Job] = []
         for candidate in (*ranked, *(c for c in candidates if self._may_do_better(c))):
+            if time.monotonic() > until:
+                break
             if not is_generated(candidate.graph):
                 continue
             try:

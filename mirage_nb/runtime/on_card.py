@@ -39,6 +39,8 @@ STEP_SECONDS = 4.0
 HEAT_SHARE, WAYS_SHARE, VERIFY_SHARE = 0.4, 0.35, 0.2
 """Of what is left, what is kept: of the heats of the finalists, of other ways to emit the best, of trials on hard
 inputs."""
+LOOKED_SHARE = 0.2
+"""Of what is left, what it may take to see which other ways there are."""
 HEAT_SECONDS, WAYS_SECONDS, TRIED_SECONDS = 12.0, 12.0, 8.0
 """What these may take at most; tuning takes more."""
 NEAR, RICHER = 1.5, 12
@@ -104,7 +106,8 @@ class OnCard:
     def _ways(self, heats: Heats, known: Sequence[Candidate], trials: Trials) -> None:
         """Other ways to emit the best: compiled while these are tried on hard inputs, if there are some, and timed."""
         ended = until(self.left, WAYS_SHARE, WAYS_SECONDS)
-        begun = heats.begin(heats.ways(known, NEAR, RICHER), ended)
+        looked = until(self.left, 1 - LOOKED_SHARE)
+        begun = heats.begin(heats.ways(known, NEAR, RICHER, looked), ended)
         if not self._passes.inputs.missing:
             tried(self._passes, heats, self._gpu, trials, ended, SOON)
         heats.go_on(begun, "other ways to emit the best", ended)

@@ -72,7 +72,7 @@ class Heats:
     def run(self, jobs: Any, said: str, until: float) -> None:
         self.did.append("time " + " ".join(c.digest for c, _ in jobs))
 
-    def ways(self, known: Any, near: float, count: int) -> str:
+    def ways(self, known: Any, near: float, count: int, until: float) -> str:
         return " ".join(c.digest for c in known)
 
     def begin(self, jobs: str, until: float) -> str:
