@@ -43,9 +43,12 @@ def encode(values: Array, dtype: DType) -> Array:
     if dtype is not DType.BF16:
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(values, dtype=STORED[dtype])
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)
-    rounded = bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))
-    return (rounded >> np.uint64(16)).astype(np.uint16)
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded += np.uint32(0x7FFF)
+    rounded += bits
+    rounded >>= np.uint32(16)
+    return rounded.astype(np.uint16)
 
 
 def decode(stored: Array, dtype: DType) -> Array:
