@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 COMPILE_SECONDS = 120.0
 GRACE_SECONDS = 0.5
 """What was tried in time is timed for so long beyond it: that takes some hundredths of a second each."""
+TOGETHER = 8
+"""So many kernels are tried and timed at a time, while others are compiled."""
 SLOW = 1.3
 """A way to emit that takes longer than the best by this factor is timed for a few replays only."""
 
@@ -158,38 +160,52 @@ class Heats:
         return Begun(entries, coming)
 
     def go_on(self, begun: Begun, said: str, until: float = math.inf) -> None:
-        """Try and time what was begun, but for muGraphs that are no winners any more. Arguments and errors of `run`."""
-        entries = begun.entries
-        untimed = dict(enumerate(entries))
+        """Try and time what was begun, a few at a time as they are compiled, for everybody to see; but for muGraphs that
+        are no winners any more. Arguments and errors of `run`."""
+        untimed = dict(enumerate(begun.entries))
         try:
-            cubins = self._compiled(begun.coming, untimed, said, until)
-            self._say(said, "waiting for the card")
-            with self._passes.turn(self._gpu):
-                untried = self.track is None  # nothing to compare with on the card
-                winners = self._tried(untimed, cubins, said, until, untried)
-                for number in sorted(winners):
-                    if time.monotonic() > until + GRACE_SECONDS:
-                        return
-                    self._say(said, f"{len(entries) - len(untimed)} of {len(entries)} kernels timed or left out")
-                    if not self._passes.search.proceed():
-                        raise Stopped("the session was stopped")
-                    with self._noting(untimed, number):
-                        self._time(winners[number])
-                    untimed.pop(number, None)
+            for cubins in self._compiled(begun.coming, untimed, said, until):
+                if time.monotonic() > until:
+                    return
+                self._say(said, "waiting for the card")
+                with self._passes.turn(self._gpu):
+                    self._go_on(untimed, cubins, said, until, len(begun.entries))
+                self._passes.note(self.winners)
         finally:  # what there was no time for may be entered again
             self._entered.difference_update(_key(*entry) for entry in untimed.values())
 
+    def _go_on(self, untimed: dict[int, Entry], cubins: dict[int, Cubin], said: str, until: float, count: int) -> None:
+        winners = self._tried(untimed, cubins, said, until, self.track is None)  # nothing to compare with on the card
+        for number in sorted(winners):
+            if time.monotonic() > until + GRACE_SECONDS:
+                return
+            self._say(said, f"{count - len(untimed)} of {count} kernels timed or left out")
+            if not self._passes.search.proceed():
+                raise Stopped("the session was stopped")
+            with self._noting(untimed, number):
+                self._time(winners[number])
+            untimed.pop(number, None)
+
     def _compiled(
         self, coming: Iterator[tuple[int, Future[Cubin]]], untimed: dict[int, Entry], said: str, until: float
-    ) -> dict[int, Cubin]:
-        count = len(untimed)
+    ) -> Iterator[dict[int, Cubin]]:
+        """Cubins as they come, so many together."""
+        count, compiled = len(untimed), 0
         found: dict[int, Cubin] = {}
         for number, future in coming:
             with self._noting(untimed, number):
                 found[number] = future.result()
-            self._say(said, f"{len(found)} of {count} kernels compiled")
+                compiled += 1
+            self._say(said, f"{compiled} of {count} kernels compiled")
+            if len(found) == TOGETHER:
+                yield self._wanted(found, untimed)
+                found = {}
             if time.monotonic() > until:
                 break
+        if found:
+            yield self._wanted(found, untimed)
+
+    def _wanted(self, found: dict[int, Cubin], untimed: dict[int, Entry]) -> dict[int, Cubin]:
         return {number: cubin for number, cubin in found.items() if untimed[number][0].digest not in self._withdrawn}
 
     def _tried(

@@ -1,5 +1,5 @@
-"""Finalists on a card: a few at first, best estimate in front, each shown when it is timed; what is fast is then tried
-on hard inputs, and verified at the real shape while others are timed.
+"""Finalists on a card, best estimate in front, each shown when it is timed; what is fast is then tried on hard inputs,
+and verified at the real shape while others are timed.
 
 In: the passes of a session that found candidates. Out: winners. Invariants: nothing is timed that did not run in a
 process of its own before; no time is kept of what was wrong on random inputs of this card; a winner that breaks on hard
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,6 @@ from mirage_nb.settings import read_settings
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes, Verdicts
 
-FIRST_BATCH, LARGER = 8, 4.0
-"""Finalists that are compiled and timed before the next ones, and by how much each batch is larger than the last."""
 SESSION_SECONDS, LEAST_SECONDS = 40.0, 15.0
 """Without a limit a session ends about then, or so long after its search, if that took longer."""
 STEP_SECONDS = 4.0
@@ -90,7 +88,8 @@ class OnCard:
                 heats.know(self._passes.winners.values())
                 known = unique((*(winner.candidate for winner in heats.winners), *finalists))
                 try:
-                    self._batches(heats, [c for c in finalists if c.digest not in self._passes.winners])
+                    untimed = [(c, None) for c in finalists if c.digest not in self._passes.winners]
+                    heats.run(untimed, "finalists", until(self.left, HEAT_SHARE, HEAT_SECONDS))
                     verdicts = self._passes.verdicts(heats.winners[:SOON])
                     self._ways(heats, known, trials)
                 except CardLost as error:
@@ -162,23 +161,6 @@ class OnCard:
             for winner in winners
             if winner.label in timed
         ]
-
-    def _batches(self, heats: Heats, finalists: Sequence[Candidate]) -> None:
-        """Enter finalists, a few first; what is timed is shown at once."""
-        ended = until(self.left, HEAT_SHARE, HEAT_SECONDS)
-        for batch in batches(finalists):
-            heats.run([(candidate, None) for candidate in batch], "finalists", ended)
-            self._passes.note(heats.winners)
-            if time.monotonic() > ended:
-                return
-
-
-def batches(finalists: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
-    """All of them in their order, in batches that grow."""
-    size, begun = float(FIRST_BATCH), 0
-    while begun < len(finalists):
-        yield finalists[begun : begun + int(size)]
-        begun, size = begun + int(size), LARGER * size
 
 
 def tried(passes: Passes, heats: Heats, gpu: Gpu, trials: Trials, ended: float, most: int | None = None) -> None:

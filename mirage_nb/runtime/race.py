@@ -25,6 +25,8 @@ from mirage_nb.runtime.buffers import SMALLEST_SCALE
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.launch import Call, GpuExecutable, usable
 from mirage_nb.runtime.timing import (
+    BEHIND_CALLS,
+    MAX_SETS,
     Contestant,
     Lane,
     Timing,
@@ -167,7 +169,7 @@ class Track:
         with torch_errors():
             make_room()
             self.scale = _scale(program)
-            self._sets = _buffer_sets(program, gpu, self.scale)
+            self._sets = _buffer_sets(program, gpu, self.scale, BEHIND_CALLS)
             self._reference = as_torch(program, torch, exact=True)(*(t.double() for t in self._sets[0][0]))
             self._lane = Lane(torch, foreign_kernel(torch))
             make_room()
@@ -237,12 +239,15 @@ def _scale(program: KernelGraph) -> float:
     return best
 
 
-def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float) -> list[Buffers]:
-    """Raises LaunchError when there is too little memory for buffers that exceed the L2 cache."""
+def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float, most: int = MAX_SETS) -> list[Buffers]:
+    """Sets of buffers to rotate, at most so many: what stands behind a foreign kernel needs no more than calls.
+
+    Raises LaunchError when there is too little memory for buffers that exceed the L2 cache.
+    """
     bytes_per_set = sum(i.type.nbytes for i in program.inputs)
     generator = torch.Generator("cuda").manual_seed(0)
     sets = []
-    wanted = set_count(bytes_per_set, gpu.l2_bytes)
+    wanted = min(most, set_count(bytes_per_set, gpu.l2_bytes))
     for number in range(wanted):
         try:
             sets.append(_buffers(program, scale, generator))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import contextlib
-import importlib
 import math
 import os
 import pickle
@@ -44,6 +43,8 @@ HARD_ELEMENTS = 2**27
 HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 6
 """The same without a GPU, and the largest number of hard inputs there: kernels take long on the CPU edition."""
 POLL_SECONDS = 0.05
+GRACE_SECONDS = 0.5
+"""How long calls that have begun may go on when there is no time for more."""
 FAULTED = 3
 """Exit code of a process whose kernel spoiled the card's context."""
 
@@ -151,8 +152,6 @@ def warm(program: KernelGraph) -> None:
         _sum(array)
     for type_ in program.output_types:
         poisoned(small(type_)).get()
-    with contextlib.suppress(ImportError):  # kernels that stand beside a library's
-        importlib.import_module("torch")
 
 
 def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
@@ -320,7 +319,8 @@ class Trials:
         until: float = math.inf,
     ) -> Iterator[tuple[int, futures.Future[T]]]:
         """Many calls side by side; yields the number of a call and its done future as they end, outcomes as of `call`.
-        Those that have not ended when the clock (`time.monotonic`) says `until` fail, begun or not.
+        Those that no process has begun when the clock (`time.monotonic`) says `until` fail, the others a moment later:
+        a process that is ended is missed by whoever has the next call.
 
         Raises:
             Stopped: there is no reason to go on.
@@ -341,7 +341,11 @@ class Trials:
                     yield waiting.pop(future), _told(future)
                 now = time.monotonic()
                 late = [f for f in waiting if f.running() and now - begun.setdefault(f, now) > seconds]
-                for future in late if now < until else [*waiting]:
+                if now > until + GRACE_SECONDS:
+                    late = [*waiting]
+                elif now > until:
+                    late += [f for f in waiting if f.cancel()]
+                for future in late:
                     if not future.cancel():
                         self._workers.kill(future)
                     why = f"the kernel did not end within {seconds:g} s" if now < until else "there was no time left"

@@ -100,7 +100,6 @@ def test_what_was_timed_early_is_emitted_in_other_ways_too_and_nobody_waits_for_
     monkeypatch.setattr(on_card, "tried", lambda passes, heats, *rest: heats.did.append("try"))
     monkeypatch.setattr(OnCard, "finish", lambda self, winners, verdicts: None)
     noted = passes(winners=[early], missing=missing)
-    noted.note = lambda winners: None
     assert OnCard(noted, CARD).run([candidate("early"), candidate("late")])
     meanwhile = [] if missing else ["try"]
     assert did[0].did == ["time late", "compile early late", *meanwhile, "time ways of early late", "try"]

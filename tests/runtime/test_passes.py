@@ -338,8 +338,3 @@ def test_without_time_for_hard_inputs_what_was_compared_is_a_winner_and_that_is_
     session = finished()
     assert session.winners
     assert [m for m in session.snapshot().messages if m.startswith("kernels were compared with float64 on random")]
-
-
-def test_finalists_come_in_batches_that_grow() -> None:
-    sizes = [len(batch) for batch in on_card.batches([None] * 43)]  # type: ignore[list-item]
-    assert sizes == [8, 32, 3]

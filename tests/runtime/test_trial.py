@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from dataclasses import replace
@@ -90,6 +91,22 @@ def test_many_trials_side_by_side_and_each_dies_alone(monkeypatch: pytest.Monkey
         for number, message in ((1, "ended the process that tried it"), (2, "did not end within 2 s")):
             with pytest.raises(LaunchError, match=message):
                 found[number].result()
+
+
+def test_the_end_of_time_ends_no_process_that_is_nearly_done() -> None:
+    """The processes for trials were ended with the time for other ways to emit, and there was none left to start new
+    ones for hard inputs: nothing that had been timed was a winner."""
+    with Trials(lambda: True) as trials:
+        process = trials.call(os.getpid, seconds=60)
+        until = time.monotonic() + 0.1
+        found = dict(trials.call_all(time.sleep, [(0.3,), (60,)], seconds=60, until=until))
+        assert found[0].result() is None
+        with pytest.raises(LaunchError, match="there was no time left"):
+            found[1].result()
+        assert trials.call(os.getpid, seconds=60) == process
+        with pytest.raises(LaunchError, match="there was no time left"):
+            dict(trials.call_all(time.sleep, [(60,)], seconds=60, until=time.monotonic()))[0].result()
+        assert trials.call(os.getpid, seconds=60) != process, "what does not end is ended"
 
 
 def test_a_call_that_is_begun_early(tmp_path: Path) -> None:

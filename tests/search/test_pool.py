@@ -19,7 +19,7 @@ import pytest
 
 from mirage_nb.errors import OptionError
 from mirage_nb.search.session import pool
-from mirage_nb.search.session.pool import NICENESS, Cores, WorkerDied, Workers, _answer
+from mirage_nb.search.session.pool import NICENESS, URGENT_NICENESS, Cores, WorkerDied, Workers, _answer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -214,8 +214,11 @@ def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None
 # -- cores are shared ---------------------------------------------------------------------------------
 
 
-def test_a_notebook_comes_first(workers: Workers) -> None:
+def test_a_notebook_comes_first_and_urgent_calls_before_others(workers: Workers) -> None:
     assert workers.submit(os.nice, 0).result(20) == min(19, os.nice(0) + NICENESS)
+    urgent = Workers(1, urgent=True)
+    assert urgent.submit(os.nice, 0).result(20) == min(19, os.nice(0) + URGENT_NICENESS)
+    urgent.terminate()
 
 
 def test_one_core_is_always_there_and_more_while_others_leave_them() -> None:

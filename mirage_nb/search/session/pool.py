@@ -32,8 +32,8 @@ from mirage_nb.settings import worker_environment
 T = TypeVar("T")
 
 BOOT = (
-    "import sys; sys.path[:] = sys.argv[3:]; "
-    "from mirage_nb.search.session.pool import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
+    "import sys; sys.path[:] = sys.argv[4:]; "
+    "from mirage_nb.search.session.pool import serve; serve(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))"
 )
 START_SECONDS = 120.0
 """How long a process may take until it says for the first time that it is there."""
@@ -42,8 +42,8 @@ OWNER_SECONDS = 2.0
 FIRST_DESCRIPTOR = 3
 """Those below are standard streams; an interpreter that was started without them would give their numbers away."""
 COMPLAINT_BYTES = 2000
-NICENESS = 5
-"""A third of the share of others on a busy core; all of an idle one."""
+NICENESS, URGENT_NICENESS = 5, 1
+"""A third of the share of others on a busy core; all of an idle one. Of urgent calls: less than the notebook."""
 AUTOGROUP = Path("/proc/self/autogroup")
 
 
@@ -226,7 +226,7 @@ class Workers(futures.Executor):
         return False
 
     def _start(self) -> _Worker:
-        worker = _Worker()
+        worker = _Worker(URGENT_NICENESS if self._urgent else NICENESS)
         with self._turn:
             self._live[worker] = None
             if self._killed:
@@ -260,7 +260,7 @@ _Call = tuple["futures.Future[Any]", Callable[..., Any], tuple[Any, ...], dict[s
 class _Worker:
     """One process, head of a group of its own, and the socket to it. Used by one thread at a time, but `kill`."""
 
-    def __init__(self) -> None:
+    def __init__(self, niceness: int) -> None:
         if not sys.executable:
             raise SearchError("no Python interpreter is known to start workers with", hint="pass an executor")
         ours, theirs = _pair()
@@ -269,7 +269,7 @@ class _Worker:
             self._complaints = _paper()
             path = [entry or os.getcwd() for entry in sys.path]
             self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, str(theirs), str(os.getpid()), *path],
+                [sys.executable, "-c", BOOT, str(theirs), str(os.getpid()), str(niceness), *path],
                 pass_fds=[theirs],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -332,10 +332,10 @@ def _pair() -> tuple[int, int]:
         return first, second
 
 
-def serve(descriptor: int, owner: int) -> None:
+def serve(descriptor: int, owner: int, niceness: int) -> None:
     """What a worker process runs: it answers calls until its owner is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session that owns this process
-    _give_way()
+    _give_way(niceness)
     link = Connection(descriptor)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(link, requests, owner), daemon=True).start()
@@ -344,11 +344,11 @@ def serve(descriptor: int, owner: int) -> None:
         link.send_bytes(_answer(requests.get()))
 
 
-def _give_way() -> None:
+def _give_way(niceness: int) -> None:
     """The notebook comes first: a cell that is run during a search finds a core at once."""
-    os.nice(NICENESS)
+    os.nice(niceness)
     with contextlib.suppress(OSError):  # on desktops every group of processes has a niceness of its own
-        AUTOGROUP.write_text(str(NICENESS))
+        AUTOGROUP.write_text(str(niceness))
 
 
 def _receive(link: Connection, requests: queue.SimpleQueue[bytes], owner: int) -> None:
