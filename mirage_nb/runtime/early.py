@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from mirage_nb.codegen import Emitted, Options, emit, variants
 from mirage_nb.errors import LaunchError, MirageError
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.runtime.compile import Cubin, compile_cubin, emit_and_compile
-from mirage_nb.runtime.finalists import next_ones
+from mirage_nb.runtime.finalists import UNPRICED, next_ones
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
 from mirage_nb.runtime.heats import SLOW
 from mirage_nb.runtime.remembered import Remembered, remembered
@@ -53,6 +53,8 @@ CHOOSE_SECONDS = 0.1
 AHEAD, PAIR, CHOSEN_FROM = 4, 2, 64
 """Found kernels that are compiled at a time ahead of their turn on the card; so many of them are chosen together, from
 so many with the best estimates."""
+WITHOUT_LIBRARY = UNPRICED | {OpKind.GRAPH}
+"""Kernels beside which a library's stand come later: a process that tries them for the first time loads the library."""
 FAST = 4
 """Of so many of the fastest, other ways to emit them are looked at while the search finds nothing new."""
 RANDOM = "random"
@@ -140,7 +142,8 @@ class Ahead:
         timed = [c for c in known if c.time_us is not None]
         waiting = [c for c in known if c.time_us is None and c.digest not in self._begun][:CHOSEN_FROM]
         if waiting:
-            return [(candidate, None) for candidate in next_ones([*timed, *waiting], PAIR)]
+            alone = [c for c in waiting if all(op.kind in WITHOUT_LIBRARY for op in c.graph.ops)]
+            return [(candidate, None) for candidate in next_ones([*timed, *(alone or waiting)], PAIR)]
         for fast in timed[:FAST]:  # the fastest stand first
             left = self._left(fast)
             if left:

@@ -160,8 +160,8 @@ class Heats:
         return Begun(entries, coming)
 
     def go_on(self, begun: Begun, said: str, until: float = math.inf) -> None:
-        """Try and time what was begun, a few at a time as they are compiled, for everybody to see; but for muGraphs that
-        are no winners any more. Arguments and errors of `run`."""
+        """Try and time what was begun, a few at a time as they are compiled, for everybody to see, but for muGraphs
+        that are no winners any more. Arguments and errors of `run`."""
         untimed = dict(enumerate(begun.entries))
         try:
             for cubins in self._compiled(begun.coming, untimed, said, until):

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import contextlib
+import importlib
 import math
 import os
 import pickle
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,6 +154,14 @@ def warm(program: KernelGraph) -> None:
         _sum(array)
     for type_ in program.output_types:
         poisoned(small(type_)).get()
+    # Few calls need it, and it takes seconds: behind what this process does.
+    threading.Thread(target=_load_torch, name="mirage torch", daemon=True).start()
+
+
+def _load_torch() -> None:
+    """Load PyTorch, whose kernels may stand beside generated ones."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch")
 
 
 def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
