@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     programs = [(name, named(name)) for name in names]
     sys.stdout.write(f"{'program':<34}{'us':>10}{'first s':>8}{'95 % s':>8}{'final s':>8}{'end s':>8}  winner\n")
     for name, program in programs:
-        forget(program.graph, precise(None, gpu, EXACT), gpu)
+        forget(program.graph, precise(None, gpu, EXACT, program.graph), gpu)
         for said in (name, f"{name}, again")[: 1 + options.again]:
             _show(wait(said, superoptimize(program, name=name, budget=options.budget)), options.phases)
     return 0
