@@ -137,7 +137,6 @@ class ArtifactCache:
         _replace(path.with_suffix(".json"), json.dumps(record).encode(), 0o600)
         return Artifact(path, data, facts)
 
-
     def remove(self, key: str, suffix: str) -> None:
         """Take an entry out, if there is one."""
         with contextlib.suppress(OSError):
