@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.__main__ import main
+from mirage_nb.bench import verify as verify_bench
 from mirage_nb.bench.campaign import Expression, differs
 from mirage_nb.bench.campaigns import agree, found_in, pairs_campaign, searched
 from mirage_nb.bench.verify import candidates, summary, wrong_shifts
@@ -32,9 +33,11 @@ def test_wrong_shifts_are_legal_and_refuted(name: str, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A record of one workload, and what was printed meanwhile; it takes half a minute."""
+    """A record of one workload, and what was printed meanwhile; few measurements, as nobody reads them."""
     record, printed = tmp_path_factory.mktemp("verify") / "record.json", io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(verify_bench, "CANDIDATES", 2)
+        patch.setattr(verify_bench, "SEEDS", 2)
         assert main(["bench", "verify", "--workloads", "ntrans", "--record", str(record)]) == 0
     return record, printed.getvalue()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ import mirage_magics
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from mirage_magics.verbs import VERBS, Verb
+from traitlets.config import Config
 
 import mirage_nb
 from mirage_nb.errors import MirageError, OptionError, SearchError
@@ -53,10 +55,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
 
 @pytest.fixture
 def shell(calls: Calls) -> Iterator[InteractiveShell]:
-    shell = InteractiveShell.instance()
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     mirage_magics.load_ipython_extension(shell)
     yield shell
     InteractiveShell.clear_instance()
+    atexit.unregister(shell.atexit_operations)  # half a second for every shell
 
 
 def run(shell: InteractiveShell, cell: str) -> tuple[str, Any]:

@@ -68,11 +68,12 @@ def found(name: str, effort: str = "standard") -> list[Pair]:
     return list(pairs.values())
 
 
-def row(name: str, count: int, effort: str = "standard") -> Row:
-    """Verify all muGraphs of a workload, and `count` mutants of them if there are as many."""
+def row(name: str, count: int, effort: str = "standard", most: int | None = None) -> Row:
+    """Verify the muGraphs of a workload, all or `most` of them from first to last, and `count` mutants of them all if
+    there are as many."""
     made = Row(name)
     pairs = found(name, effort)
-    for program, graph in pairs:
+    for program, graph in pairs[:: 1 if most is None else -(-len(pairs) // most)]:
         made.graphs += 1
         verdict = verify(program, graph)
         if not verdict.accepted:

@@ -38,8 +38,8 @@ GROUPS: dict[str, tuple[Case, ...]] = {
     "lora": (lora(), lora(8, 8, 8, 8, 4, 4), lora(2, 6, 4, 4, 2, 3), lora(4, 4, 4, 4, 1, 1)),
     "gqa": (gqa(), gqa(2, 4, 8, 8, (2, 4), 4), gqa(1, 2, 4, 6, (1, 2), 3), gqa(4, 4, 4, 4, (4, 1), 1)),
     "attention_safe": (attention_safe(), attention_safe(1, 2, 4, 12, (1, 2), 3)),
-    "flash_decoding": (flash_decoding(), flash_decoding(2, 2, 4, 24, 3, 4)),
-    "qknorm": (qknorm(), qknorm(1, 4, 4, 8, (1, 4), 4), qknorm(2, 2, 8, 4, (2, 1), 1)),
+    "flash_decoding": (flash_decoding(2, 2, 2, 8, 2, 2), flash_decoding(1, 1, 2, 12, 3, 2)),
+    "qknorm": (qknorm(2, 2, 2, 4, (2, 2), 2), qknorm(1, 4, 4, 4, (1, 4), 2), qknorm(2, 2, 8, 4, (2, 1), 1)),
     "concat_free": (concat_free(), concat_free(4, 4, 12, 4, 3)),
 }
 EXPECTED_LEGAL = 1000
