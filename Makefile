@@ -1,5 +1,6 @@
 # make demo    superoptimize one program and print the result
 # make test    the default, notebook and browser tests      make test-gpu, make test-slow   the other groups
+# make test-fast   two minutes of the default tests, for every save
 # make docs    the pages, in docs/_build/html               make lint    ruff and mypy
 # make clean   remove .venv and caches
 #
@@ -18,7 +19,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
 .DELETE_ON_ERROR:
-.PHONY: demo docs test test-default test-notebook test-browser test-gpu test-slow lint clean install needs-cxx needs-chromium
+.PHONY: demo docs test test-fast test-default test-notebook test-browser test-gpu test-slow lint clean install needs-cxx needs-chromium
 
 demo: install needs-cxx
 	$(BIN)/python -m mirage_nb superoptimize --workload rmsnorm_fig3
@@ -32,6 +33,9 @@ test: install
 # A file's tests stay together: they share what they made.
 test-default: install needs-cxx
 	$(PYTEST) --numprocesses 2 --dist loadfile
+
+test-fast: install needs-cxx
+	$(PYTEST) --numprocesses 2 --dist loadfile --fast
 
 test-notebook: install needs-cxx
 	$(PYTEST) -m "notebook and not browser and not gpu and not slow" \

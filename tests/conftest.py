@@ -1,8 +1,10 @@
-"""Fixtures shared by all rooms: an isolated home folder, golden files, one Hypothesis profile."""
+"""Fixtures shared by all rooms: an isolated home folder, golden files, one Hypothesis profile; the group `fast`."""
 
 from __future__ import annotations
 
 import difflib
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,9 +16,46 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("house")
 
+SECONDS = Path(__file__).parent / "seconds.json"
+"""The test functions, all their examples together, that take a second and more; `--fast` leaves them out."""
+LONG = 1.0
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files from what is emitted")
+    parser.addoption("--fast", action="store_true", help="only functions of tests that are known to be quick")
+    parser.addoption("--update-seconds", action="store_true", help="write down what functions of tests take now")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-seconds") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Watch())
+
+
+class Watch:
+    """Sums up what every function of tests takes, and writes the slow ones down."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._taken[function_of(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        kept = {name: taken for name, taken in known_seconds().items() if name not in self._taken}
+        found = kept | {name: round(taken, 1) for name, taken in self._taken.items() if taken >= LONG}
+        SECONDS.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def known_seconds() -> dict[str, float]:
+    """What slow functions of tests took when somebody last looked."""
+    found: dict[str, float] = json.loads(SECONDS.read_text(encoding="utf-8"))
+    return found
+
+
+def function_of(nodeid: str) -> str:
+    """The name of a test without the example."""
+    return nodeid.partition("[")[0]
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +65,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The cells of the notebooks, which nbval collects, belong to the group `notebook`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Cells of notebooks, which nbval collects, belong to the group `notebook`; `--fast` leaves slow tests out."""
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker("notebook")
+    if config.getoption("--fast"):
+        slow = known_seconds()
+        config.hook.pytest_deselected(items=[item for item in items if function_of(item.nodeid) in slow])
+        items[:] = [item for item in items if function_of(item.nodeid) not in slow]
 
 
 @pytest.fixture(scope="session", autouse=True)

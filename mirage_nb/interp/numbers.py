@@ -49,8 +49,6 @@ Number = Any
 ZERO, ONE, HALF = fmpq(0), fmpq(1), fmpq(1, 2)
 LONG_BITS = 2048
 """Rationals of more bits become balls."""
-MAX_POWER = 2**16
-"""Whole exponents up to which powers are exact where the base is."""
 
 _LOCK = RLock()
 _WARY = ContextVar("wary", default=False)
@@ -213,11 +211,9 @@ def power(exponent: Fraction, x: Number) -> Number:
             return UNDEFINED
         return MINUS if x < 0 and exponent.numerator % 2 else PLUS
     if exponent.denominator == 1:
-        if exponent > MAX_POWER:
-            return _told(as_ball(x) ** int(exponent))
         if type(x) is fmpq and x.height_bits() * exponent <= LONG_BITS:
             return x ** int(exponent)
-        return as_ball(x) ** int(exponent) if exponent else ONE
+        return _whole(as_ball(x), int(exponent)) if exponent else ONE
     if exponent.denominator == 2:
         return strict(partial(power, Fraction(exponent.numerator)))(square_root(x))
     if is_zero(x):
@@ -225,6 +221,14 @@ def power(exponent: Fraction, x: Number) -> Number:
     if x > 0:
         return _told(as_ball(x) ** arb(rational(exponent)))
     return UNDEFINED if x < 0 else OPEN
+
+
+def _whole(x: Number, exponent: int) -> Number:
+    """A ball to a positive whole power; arb's own goes by the logarithm and finds nothing for a ball around 0."""
+    if not x.contains(0) or is_zero(x):
+        return _told(x**exponent)
+    most = x.abs_upper() ** exponent
+    return _told(arb(most / 2, most / 2) if exponent % 2 == 0 else arb(0, most))
 
 
 def maximum(x: Number, y: Number) -> Number:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from mirage_nb.interp import nodes, numbers, reference, slices
 from mirage_nb.interp.numbers import Hole, fmpq
 from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait, formula
 from mirage_nb.lang import parse
+from mirage_nb.verify.exact import look
+from mirage_nb.verify.verdict import Outcome
 from tests.strategies import arrays_for, mugraphs, programs
 
 
@@ -90,3 +93,16 @@ def test_what_cannot_be_told() -> None:
 def test_numbers_stay_exact() -> None:
     assert hole("sqrt(X * X) / 3 + abs(X) ** 3 - maximum(X, 0)", -1.5) == fmpq(31, 8)
     assert hole("1e30 + X - 1e30", 0.25) == fmpq(1, 4)
+
+
+@pytest.mark.parametrize("exponent", [1, 2, 3, 8, 2**17])
+def test_a_ball_around_zero_has_whole_powers(exponent: int) -> None:
+    """Their own powers go by the logarithm: a muGraph with one would differ from itself."""
+    with numbers.precision(128):
+        for ball in (arb(0, "0.5"), arb("0.25", "0.5"), arb(0)):
+            found = numbers.power(Fraction(exponent), ball)
+            for x in (ball.lower(), ball.mid(), ball.upper()):
+                assert found.is_finite() and found.overlaps(x**exponent)
+            assert exponent % 2 or found >= 0 or found.overlaps(arb(0))
+        graph = parse("X: f16[4]\nY = gelu(X)\nreturn pow(Y, 2)").graph
+        assert look(graph, graph, 1).outcome is Outcome.AGREE
