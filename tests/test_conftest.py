@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG, SECONDS, function_of, known_seconds
+
+ROOT = SECONDS.parents[1]
 Golden = Callable[[str, str], None]
 
 
@@ -50,3 +53,9 @@ def test_golden_compares(golden: Golden, tmp_path: Path) -> None:
 def test_golden_wants_the_file(golden: Golden, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="is missing"):
         golden(str(tmp_path / "none.cu"), "")
+
+
+def test_what_the_fast_group_leaves_out() -> None:
+    slow = known_seconds()
+    assert slow and min(slow.values()) >= LONG and {function_of(name) for name in slow} == set(slow)
+    assert [name for name in slow if not (ROOT / name.partition("::")[0]).exists()] == []
