@@ -265,14 +265,15 @@ def _baseline(snapshot: Snapshot, peer: Peer | None, filled: Sequence[int]) -> s
     base = snapshot.baseline
     if peer is None and base is None:
         return ""
-    shown = {1: escape(peer.name) if peer is not None else "the program's own operators"}
+    name, shown = "own operators", {}
     if peer is not None:
-        shown[2] = f"{peer.us:.2f} µs"
+        name, shown[2] = escape(peer.name), f"{peer.us:.2f} µs"
     if base is not None:
         shown[3] = f"<i>≈{base.estimate_us:.2f} µs</i>"
         shown[6] = str(base.kernels)
-    cells = "".join(f"<td>{shown.get(n, '')}</td>" for n in filled)
-    return f"<tr class='mir-baseline' title='what speed-ups are against'>{cells}</tr>"
+    cells = "".join(f"<td>{shown.get(n, '')}</td>" for n in filled[2:])
+    words = "what speed-ups are against: the fastest peer, or the program's own operators one by one"
+    return f'<tr class="mir-baseline" title="{words}"><td colspan="2">{name}</td>{cells}</tr>'
 
 
 def _time(candidate: Candidate) -> tuple[float, str]:
