@@ -119,8 +119,8 @@ def header_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: 
     spent = f"{snapshot.seconds:.1f} s" + ("" if limit is None else f" of {limit:g} s")
     time = _meter("seconds", snapshot.seconds, budget_seconds) if budget_seconds else ""
     return (
-        f"<div class='mir-head'><b class='mir-name'>{escape(snapshot.name or 'session')}</b>"
-        f"<span class='mir-state mir-{state}'>{state}</span>{doing}</div>"
+        f"<div class='mir-head'><b class='mir-name'>{escape(snapshot.name or 'session')}</b> "
+        f"<span class='mir-state mir-{state}'>{state}</span> {doing}</div>"
         f"<div class='mir-progress'><div>{_meter('configurations', done, total)}<span title='{_TIPS['space']}'>"
         f"{space}</span></div><div>{time}<span>{spent}{first}</span></div>"
         f"<span>{snapshot.verified:,} verified, {snapshot.refuted:,} refuted</span></div>"

@@ -17,6 +17,7 @@ KNOWN = 8
 ZOOM = 1.5
 """Pixels per unit: text stays sharp on fine screens."""
 _VARIABLE = re.compile(r"var\((--[\w-]+)(?:,((?:[^()]|\([^()]*\))*))?\)")
+_MIX = re.compile(r"color-mix\(in srgb,#([0-9a-f]+) ([\d.]+)%,(?:#([0-9a-f]+)|transparent)\)")
 _LIGHT = dict(re.findall(r"(--mir-[\w-]+):([^;}]+)", STYLE.partition("@media")[0]))
 
 
@@ -31,14 +32,28 @@ def png(svg: str) -> bytes | None:
 
 
 def resolved(svg: str) -> str:
-    """The same picture without CSS variables and media queries, which only pages know: variables have their light
-    values, or what stands behind them."""
+    """The same picture without CSS variables, mixed colours and media queries, which only pages know: variables have
+    their light values, or what stands behind them."""
     text = re.sub(r"@media[^{]*\{(?:[^{}]|\{[^{}]*\})*\}", "", svg)
     text = re.sub(r"--[\w-]+:[^;}]+;?", "", text)
     while (found := _VARIABLE.search(text)) is not None:
         value = str(_LIGHT.get(found[1], found[2] or "none"))
         text = text[: found.start()] + value + text[found.end() :]
-    return text
+    return _MIX.sub(_mixed, text)
+
+
+def _mixed(found: re.Match[str]) -> str:
+    """A mixture of two colours, or of one and nothing."""
+    share, (one, other) = float(found[2]) / 100, (_parts(found[1]), _parts(found[3] or "000"))
+    if found[3] is None:
+        return f"rgba({','.join(map(str, one))},{share:g})"
+    return f"rgb({','.join(str(round(share * a + (1 - share) * b)) for a, b in zip(one, other, strict=True))})"
+
+
+def _parts(colour: str) -> list[int]:
+    """Red, green and blue of three or six digits."""
+    wide = colour if len(colour) == 6 else "".join(2 * digit for digit in colour)
+    return [int(wide[n : n + 2], 16) for n in (0, 2, 4)]
 
 
 def png_bundle(svg: str) -> dict[str, str]:

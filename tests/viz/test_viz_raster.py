@@ -7,8 +7,11 @@ import re
 
 import pytest
 
+from mirage_nb.optimize.plan import plan
+from mirage_nb.targets import find_target
 from mirage_nb.viz.mugraph import mugraph_bundle, mugraph_svg
 from mirage_nb.viz.raster import ZOOM, png, resolved
+from mirage_nb.viz.schedule import memory_svg
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 
@@ -17,6 +20,15 @@ def test_variables_have_their_light_values() -> None:
     assert "var(" not in text and "--mir" not in text and "@media" not in text
     assert "#0072b2" in text and "#57606a" in text, "an accent, and what stands behind the theme's own"
     assert resolved("<style>a{fill:var(--x,var(--mir-kernel))}</style>") == "<style>a{fill:#0072b2}</style>"
+
+
+def test_mixed_colours_are_mixed() -> None:
+    assert resolved("a{fill:color-mix(in srgb,#ff0000 25%,#fff)}") == "a{fill:rgb(255,191,191)}"
+    assert resolved("a{fill:color-mix(in srgb,var(--mir-kernel) 7%,transparent)}") == "a{fill:rgba(0,114,178,0.07)}"
+    graph = rmsnorm_fused()
+    (block,) = plan(graph, find_target("h200")).kernels
+    assert block is not None
+    assert "color-mix" in (drawn := memory_svg(0, block, 1 << 17)) and "color-mix" not in resolved(drawn)
 
 
 def test_the_picture_is_drawn() -> None:
