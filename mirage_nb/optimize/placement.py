@@ -22,9 +22,9 @@ from mirage_nb.ir import (
     Trait,
 )
 from mirage_nb.optimize.held import REDUCTIONS
-from mirage_nb.optimize.swizzle import panel_bytes
 from mirage_nb.optimize.tiling import on_tensor_cores
 from mirage_nb.tile.order import Phase
+from mirage_nb.tile.shared import worth_having_early
 
 
 class Place(enum.Enum):
@@ -89,9 +89,6 @@ class Placement:
     stored: tuple[DType, ...]
     steps: tuple[Step, ...]
 
-
-PREFETCH_BYTES = 32768
-"""Largest tile that a block without a loop stages in shared memory only to have it early."""
 
 INLINE_KINDS = frozenset({OpKind.FUSED, OpKind.REPEAT, OpKind.CONCAT})
 VIEW_KINDS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
@@ -290,12 +287,12 @@ class _Placer:
         Beside a ring it travels with the ring, if the copy engine can take it. Without a loop it is asked
         for together with everything else, if barriers would otherwise stand before its first use.
         """
-        tile = self.block.types[value]
-        if self.block.has_loop:
-            streamed = attrs.fmap is not None and self.block.loop > 1
-            return streamed and self._has_ring() and panel_bytes(tile.shape, tile.dtype) > 0
-        reduces = any(Trait.REDUCTION in OPS[op.kind].traits for op in self.block.ops)
-        return reduces and bool(tile.shape) and tile.nbytes <= PREFETCH_BYTES
+        tile, looped = self.block.types[value], self.block.has_loop
+        if not tile.shape or not worth_having_early(looped, tile.nbytes, tile.shape[-1], tile.dtype.size):
+            return False
+        if looped:
+            return attrs.fmap is not None and self.block.loop > 1 and self._has_ring()
+        return any(Trait.REDUCTION in OPS[op.kind].traits for op in self.block.ops)
 
     def _has_ring(self) -> bool:
         """Whether a Matmul streams an operand through the loop."""

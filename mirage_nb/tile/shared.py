@@ -8,7 +8,7 @@ tensor begins on a line of all banks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -84,6 +84,16 @@ def panel_bytes(last: Any, size: int) -> Any:
     return widest
 
 
+PREFETCH_BYTES = 32768
+"""Largest tile that a block without a loop stages in shared memory only to have it early."""
+
+
+def worth_having_early(looped: bool, nbytes: Any, last: Any, size: int) -> Any:
+    """Whether a tile with one reader may be on its way long before it is read: beside a ring it travels with the ring,
+    if its rows are panels."""
+    return np.greater(panel_bytes(last, size), 0) if looped else np.less_equal(nbytes, PREFETCH_BYTES)
+
+
 def pitched_elements(inner: Any, outer: Any, pad: int, size: int) -> Any:
     """Elements of `outer` runs of `inner` ones, with the pads behind them and up to a whole line."""
     unit = LINE_BYTES // size
@@ -108,7 +118,7 @@ def in_row_order(form: Form, shape: Shape) -> Any:
     return np.equal(shape.rows + form.pad, 1) if form.turned else np.ones_like(shape.last, bool)
 
 
-def cost(form: Form, shape: Shape, uses: Sequence[Use]) -> Any:
+def cost(form: Form, shape: Shape, uses: Collection[Use]) -> Any:
     """Shared-memory wavefronts of one access by a warp, summed over the uses, and bytes; FORBIDDEN if one is
     impossible."""
     swizzle = panel_bytes(shape.last, shape.size) if form.panels else 0
@@ -131,7 +141,7 @@ class Lines:
     flat: bool
 
 
-def use_cost(uses: Sequence[Use], size: int, lines: Lines, nbytes: Any) -> Any:
+def use_cost(uses: Collection[Use], size: int, lines: Lines, nbytes: Any) -> Any:
     """The cost of a layout of `nbytes` bytes for these uses; FORBIDDEN if one is impossible."""
     found = nbytes // 8
     boxed = np.greater(lines.swizzle, 0)
@@ -194,26 +204,25 @@ def byte_offset(row: int, column: int, pitch: int, size: int, swizzle: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The cheapest layout of a tensor: its bytes. `ordered`, `turned`: cost and bytes of the cheapest one with its last
-    dimension contiguous, and without."""
+    """The cheapest layout of a tensor: its cost, its bytes, whether it is one of panels."""
 
+    cost: Any
     nbytes: Any
-    ordered: tuple[Any, Any]
-    turned: tuple[Any, Any]
+    swizzled: Any
+
+    def where(self, able: Any, other: Laid) -> Laid:
+        """The other one where that is so."""
+        return Laid(
+            np.where(able, other.cost, self.cost),
+            np.where(able, other.nbytes, self.nbytes),
+            np.where(able, other.swizzled, self.swizzled),
+        )
 
 
-def lay(shape: Shape, uses: Sequence[Use]) -> Laid:
-    """The cheapest layouts of a tensor that is used so."""
-    whole: tuple[Any, Any] = (FORBIDDEN, 0)
-    by_order = dict.fromkeys((True, False), whole)
+def lay(shape: Shape, uses: Collection[Use]) -> Laid:
+    """The cheapest layout of a tensor that is used so; of equal ones the first."""
+    found = Laid(FORBIDDEN, 0, False)
     for form in forms(shape.size, shape.flat, Use.BOXES in uses):
-        ordered = in_row_order(form, shape)
-        mine = (cost(form, shape, uses), elements(form, shape) * shape.size)
-        whole = _cheaper(whole, mine, True)
-        by_order = {order: _cheaper(best, mine, np.equal(ordered, order)) for order, best in by_order.items()}
-    return Laid(whole[1], by_order[True], by_order[False])
-
-
-def _cheaper(best: tuple[Any, Any], other: tuple[Any, Any], able: Any) -> tuple[Any, Any]:
-    better = able & np.less(other[0], best[0])
-    return np.where(better, other[0], best[0]), np.where(better, other[1], best[1])
+        mine = Laid(cost(form, shape, uses), elements(form, shape) * shape.size, form.panels)
+        found = found.where(np.less(mine.cost, found.cost), mine)
+    return found

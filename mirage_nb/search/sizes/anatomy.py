@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.ir import OPS, AccumKind, OpKind, Trait
 from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.semantics import BINARY, UNARY
 from mirage_nb.search.saturation.values import BLOCK, BODY, DATA, GRID, ITER, LOOP, TILE, Type
 from mirage_nb.search.sizes.layouts import stored
 from mirage_nb.search.structure import KernelStructure, Source, Step
+from mirage_nb.tile.order import find_chains, groups
 
 Numbers = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
@@ -150,18 +151,29 @@ class Part(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """One part per step; `varying` says which steps are computed anew in every iteration, `wide` which of them are
+    """One part per step, and what would become of those that are private where sizes do not allow it (`apart`);
+    `varying` says which steps are computed anew in every iteration, `wide` which of them are
     of f32: results of earlier kernels that no product takes as they are, and what is computed with them; `partial`:
     those that have a part of an axis; `innermost`: the last axis of each; `operands`: those that tensor cores multiply;
-    `passing`: concatenations whose parts go to device memory, iteration by iteration."""
+    `early`: inputs that are staged only to be there early, where that is worth it;
+    `passing`: concatenations whose parts go to device memory, iteration by iteration. `groups`: the steps as operators
+    of the block, chains of elementwise ones together, in order; `together`: the operator that each step belongs to;
+    `leaves`: what the threads that hold the result of a reduction compute from it at once and leave instead of it, else
+    the step itself; `holder`: the other way round."""
 
     parts: tuple[Part, ...]
+    apart: tuple[Part, ...]
     varying: tuple[bool, ...]
     wide: tuple[bool, ...]
     partial: tuple[bool, ...]
     innermost: tuple[int | None, ...]
     operands: frozenset[int]
+    early: frozenset[int]
     passing: frozenset[int]
+    groups: tuple[tuple[int, ...], ...]
+    together: tuple[tuple[int, ...], ...]
+    leaves: tuple[int, ...]
+    holder: tuple[int, ...]
 
 
 @lru_cache(maxsize=KNOWN)
@@ -177,16 +189,30 @@ def anatomy(kernel: KernelStructure) -> Anatomy:
         multiplies = step.operator.kind is OpKind.MATMUL and varying[index]
         chained |= multiplies and any(above[r] for r in step.reads)
         above.append(varying[index] and (multiplies or any(above[r] for r in step.reads)))
-    readers: list[list[int]] = [[] for _ in steps]
-    for index in reversed(range(len(steps))):
-        for read in steps[index].reads:
-            readers[read] += readers[index] if _is_view(steps[index], varying[steps[index].reads[0]]) else [index]
-    parts = [_part(kernel, i, readers[i], varying[i], chained and above[i]) for i in range(len(steps))]
+    together = _groups(kernel, varying, above)
+    block = _Block(kernel, varying, together)
+    apart = [block.part(i) for i in range(len(steps))]
+    leaves = list(range(len(steps)))
+    for index in range(len(steps)):
+        result = block.continued(index)
+        if result is not None and apart[index] is Part.TILE is apart[result] and not (chained and above[index]):
+            leaves[index], apart[result] = result, Part.INLINE
+    holder = list(range(len(steps)))
+    for index, result in enumerate(leaves):
+        holder[result] = index
+    parts = [
+        Part.PRIVATE if chained and above[i] and steps[i].operator.kind is not OpKind.ACCUM else part
+        for i, part in enumerate(apart)
+    ]
     partial = tuple(any(code & DATA and not code & TILE for code in step.type) for step in steps)
     inner = tuple(next(reversed(stored(step.type)), None) for step in steps)
     wide = _wide(kernel)
     operands = _operands(steps, varying, wide)
-    return Anatomy(tuple(parts), tuple(varying), wide, partial, inner, operands, _passing(kernel))
+    early = frozenset(i for i in range(len(steps)) if steps[i].operator.kind is OpKind.IN_ITER and not block.shared(i))
+    return Anatomy(
+        tuple(parts), tuple(apart), tuple(varying), wide, partial, inner, operands, early, _passing(kernel),
+        tuple(dict.fromkeys(together[i] for i in block.order)), tuple(together), tuple(leaves), tuple(holder),
+    )  # fmt: skip
 
 
 def _wide(kernel: KernelStructure) -> tuple[bool, ...]:
@@ -233,28 +259,104 @@ def _is_view(step: Step, of_varying: bool) -> bool:
     return step.operator.accum is AccumKind.HOLD and not of_varying
 
 
-def _part(kernel: KernelStructure, index: int, readers: Sequence[int], varying: bool, private: bool) -> Part:
-    operator = kernel.steps[index].operator
-    reading = [kernel.steps[r].operator for r in readers]
-    several = len(readers) + (index in kernel.outputs) > 1
-    multiplied = any(o.kind is OpKind.MATMUL for o in reading)
-    match operator.kind:
-        case OpKind.CONST:
-            return Part.CONSTANT
-        case OpKind.IN_ITER:
-            if not (multiplied or several or _worth_staging(kernel, varying)):
-                return Part.DIRECT
-            return Part.STREAMED if varying else Part.HELD
-        case OpKind.ACCUM:
-            return Part.INLINE if operator.accum is AccumKind.HOLD else Part.ACCUMULATOR
-        case _ if private:
-            return Part.PRIVATE
-        case kind if kind in _FOLDS and not several and [o.accum for o in reading] == [_FOLDS[kind]]:
-            return Part.FOLDED
-        case kind if kind in ELEMENTWISE and not several and not multiplied:
-            return Part.INLINE
-        case _:
-            return Part.TILE
+def _groups(kernel: KernelStructure, varying: Sequence[bool], above: Sequence[bool]) -> list[tuple[int, ...]]:
+    """For every step the chain of elementwise operators that it belongs to, as thread graphs have them; else itself."""
+    steps = kernel.steps
+    stages: list[int | None] = []
+    for step in steps:
+        read = [stage for r in step.reads if (stage := stages[r]) is not None]
+        match step.operator.kind:
+            case OpKind.CONST:
+                stages.append(None)
+            case OpKind.IN_ITER:
+                stages.append(int(kernel.loop is None))
+            case OpKind.ACCUM:
+                stages.append(1)
+            case _:
+                stages.append(max(read, default=None))
+    times = list(zip(stages, varying, above, strict=True))
+    found: list[tuple[int, ...]] = [(index,) for index in range(len(steps))]
+    for chain in find_chains([_elementwise(step) for step in steps], [step.reads for step in steps], times):
+        for member in chain:
+            found[member] = chain
+    return found
+
+
+def _elementwise(step: Step) -> bool:
+    return Trait.ELEMENTWISE in OPS[step.operator.kind].traits
+
+
+class _Block:
+    """What the rules of placement look things up in. `uses`: the operators that read a step, named by their first
+    steps, and the savers, by negative numbers; `readers`: the same, seen through views; `order`: of the operators."""
+
+    def __init__(
+        self, kernel: KernelStructure, varying: Sequence[bool], together: Sequence[tuple[int, ...]]
+    ) -> None:
+        self.kernel, self.varying, self.together = kernel, varying, together
+        steps = kernel.steps
+        self.uses: list[set[int]] = [set() for _ in steps]
+        for index, step in enumerate(steps):
+            for read in step.reads:
+                if together[read] != together[index]:
+                    self.uses[read].add(together[index][0])
+        for number, output in enumerate(kernel.outputs):
+            self.uses[output].add(~number)
+        self.readers: list[set[int]] = [set() for _ in steps]
+        for index in reversed(range(len(steps))):
+            for user in self.uses[index]:
+                viewed = user >= 0 and _is_view(steps[user], varying[steps[user].reads[0]])
+                self.readers[index] |= self.readers[user] if viewed else {user}
+        chains = sorted({group for group in together if len(group) > 1})
+        self.order = [members[0] for members in groups(chains, [step.reads for step in steps])]
+
+    def kinds(self, users: Iterable[int]) -> list[OpKind]:
+        """Of operators that read; savers have none."""
+        return [self.kernel.steps[user].operator.kind for user in users if user >= 0]
+
+    def shared(self, index: int) -> bool:
+        """Whether a product reads a step, or several operators do."""
+        return OpKind.MATMUL in self.kinds(self.readers[index]) or len(self.readers[index]) > 1
+
+    def part(self, index: int) -> Part:
+        """What becomes of a step."""
+        kernel, operator = self.kernel, self.kernel.steps[index].operator
+        match operator.kind:
+            case OpKind.CONST:
+                return Part.CONSTANT
+            case OpKind.IN_ITER:
+                if not (self.shared(index) or _worth_staging(kernel, self.varying[index])):
+                    return Part.DIRECT
+                return Part.STREAMED if self.varying[index] else Part.HELD
+            case OpKind.ACCUM:
+                return Part.INLINE if operator.accum is AccumKind.HOLD else Part.ACCUMULATOR
+            case kind if kind in _FOLDS and self._folds(index, _FOLDS[kind]):
+                return Part.FOLDED
+            case kind if kind is OpKind.CONCAT or _elementwise(kernel.steps[index]):
+                return Part.TILE if self.shared(index) else Part.INLINE
+            case _:
+                return Part.TILE
+
+    def _folds(self, index: int, into: AccumKind) -> bool:
+        """Whether an accumulator of that kind takes the result, and nothing else does."""
+        return len(self.uses[index]) == 1 and [
+            self.kernel.steps[user].operator.accum for user in self.uses[index] if user >= 0
+        ] == [into]
+
+    def continued(self, index: int) -> int | None:
+        """The one elementwise result that the threads which hold that of a reduction compute from it at once: it has
+        its shape, and nothing else goes into it."""
+        steps, users = self.kernel.steps, self.uses[index]
+        kinds = self.kinds(users)
+        if steps[index].operator.kind not in REDUCTIONS or len(users) != 1 or not kinds:
+            return None
+        members = self.together[next(iter(users))]
+        if not _elementwise(steps[members[0]]):
+            return None
+        leaving = [m for m in members if self.uses[m]]
+        beside = {r for m in members for r in steps[m].reads} - {index, *members}
+        alone = len(leaving) == 1 and all(steps[r].operator.kind is OpKind.CONST for r in beside)
+        return leaving[0] if alone and data_of(steps[leaving[0]].type) == data_of(steps[index].type) else None
 
 
 def warp_private(

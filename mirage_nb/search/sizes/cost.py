@@ -14,7 +14,7 @@ of the first bytes, so that is not counted again. The constants are data (`searc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
@@ -25,8 +25,8 @@ from mirage_nb.search.axes import Prepared
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths, largest
 from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
-from mirage_nb.search.sizes.fitting import needed
 from mirage_nb.search.sizes.held import held_in_registers, held_work
+from mirage_nb.search.sizes.memory import DEPTHS, Memory, memory
 from mirage_nb.search.sizes.occupancy import (
     DEFAULT_WAY,
     OTHER_WAYS,
@@ -35,7 +35,6 @@ from mirage_nb.search.sizes.occupancy import (
     Way,
     fits,
     live,
-    memory_beside,
     registers_of,
     resident,
 )
@@ -46,7 +45,7 @@ from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 
 Chosen = npt.NDArray[np.intp]
-Numbered = TypeVar("Numbered", Copies, Traffic, Work, Registers)
+Numbered = TypeVar("Numbered", Copies, Traffic, Work, Registers, Memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,8 @@ class Estimates:
 class Block:
     """What one block does, and what a multiprocessor has to hold for it, one number for each choice of sizes.
 
-    `beside`: shared memory beside the ring while the loop runs; `after`: after it. `staged`: tiles go through shared
-    memory; else the block holds them in registers.
+    `memory`: shared memory, by the warps that compute. `staged`: tiles go through shared memory; else the block holds
+    them in registers.
     """
 
     copies: Copies
@@ -109,8 +108,7 @@ class Block:
     registers: Registers
     blocks: Numbers
     loop: Numbers
-    beside: Numbers
-    after: Numbers
+    memory: Mapping[int, Memory]
     staged: Truths
 
     def at(self, chosen: Chosen) -> Block:
@@ -122,14 +120,13 @@ class Block:
             _at(self.registers, chosen),
             self.blocks[chosen],
             self.loop[chosen],
-            self.beside[chosen],
-            self.after[chosen],
+            {warps: _at(memory, chosen) for warps, memory in self.memory.items()},
             self.staged[chosen],
         )
 
 
 def _at(part: Numbered, chosen: Chosen) -> Numbered:
-    return type(part)(*(getattr(part, field.name)[chosen] for field in fields(part)))
+    return type(part)(*(getattr(part, field.name)[..., chosen] for field in fields(part)))
 
 
 def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
@@ -139,14 +136,16 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
     if held.any():
         spent.late = np.where(held, held_work(tiles, target, constants), spent.late)
     blocks = tiles.sizes.total_blocks()
+    copied = copies(tiles, target, constants)
+    warps = {way.warps for way in (DEFAULT_WAY, *(OTHER_WAYS if tiles.chained else ()))}
     return Block(
-        copies(tiles, target, constants),
+        copied,
         traffic(tiles, blocks),
         spent,
         registers_of(tiles),
         blocks,
         tiles.sizes.loop,
-        *memory_beside(tiles),
+        {count: memory(tiles, copied.bulk, count) for count in warps},
         ~held,
     )
 
@@ -165,11 +164,8 @@ class Running:
 
 def run(block: Block, ways: Sequence[Way], target: Target, constants: Constants) -> Running:
     """The blocks of a kernel, emitted in these ways."""
-    ring = block.copies.ring
-    room = np.floor((target.shared_per_block - RESERVED_BYTES - block.beside) / np.maximum(ring, 1))
-    most = np.array([[way.stages] for way in ways], np.float64)
-    stages = np.minimum(np.maximum(room, np.minimum(2, block.loop)), np.minimum(most, block.loop))
-    memory = np.where(block.staged, np.maximum(block.beside + stages * ring, block.after), RESERVED_BYTES)
+    each_way = [_deepest(block, way, target.shared_per_block - RESERVED_BYTES) for way in ways]
+    stages, memory = (np.stack(part) for part in zip(*each_way, strict=True))
     together = resident(block.registers, memory, block.copies.bulk, ways, target)
     full = together * target.multiprocessors
     waves = np.ceil(block.blocks / full)
@@ -178,6 +174,16 @@ def run(block: Block, ways: Sequence[Way], target: Target, constants: Constants)
         each, end = _wave(block, stages, np.stack((full, last)), target, constants)
         return Running(stages, memory, together, waves, (waves - 1) * each + end)
     return Running(stages, memory, together, waves, _wave(block, stages, last, target, constants))
+
+
+def _deepest(block: Block, way: Way, room: float) -> tuple[Numbers, Numbers]:
+    """The stages of the ring, as many as fit, and the bytes of shared memory of one block."""
+    peaks = block.memory[way.warps].peak()
+    stages, found = np.minimum(DEPTHS[0], block.loop), peaks[0]
+    for depth, peak in zip(DEPTHS, peaks, strict=True):
+        able = (depth <= np.minimum(way.stages, block.loop)) & (peak <= room)
+        stages, found = np.where(able, depth, stages), np.where(able, peak, found)
+    return stages, np.where(block.staged, found, RESERVED_BYTES)
 
 
 def _wave(block: Block, stages: Numbers, running: Numbers, target: Target, constants: Constants) -> Numbers:
@@ -227,7 +233,7 @@ def estimate(
         chosen = np.flatnonzero(able.any(axis=0))
         others = run(block.at(chosen), ways, target, constants).us
         us[chosen] = np.minimum(us[chosen], np.where(able[:, chosen], others, np.inf).min(axis=0))
-    least = np.where(block.staged, needed(tiles, block.copies.bulk), 0.0)
+    least = np.where(block.staged, block.memory[DEFAULT_WAY.warps].peak()[0], 0.0)
     moved, memory = block.traffic, running.memory[0]
     roles = with_roles(tiles, target, constants, moved.device)
     if roles is not None:

@@ -1,7 +1,7 @@
-"""What a block takes of a multiprocessor: shared memory, threads, registers; and how many blocks run there at once.
+"""What a block takes of a multiprocessor: threads, registers, shared memory; and how many blocks run there at once.
 
-In: the tiles of a kernel at many sizes. Out: bytes of shared memory while the loop runs and after it, the bytes that
-are alive at once, resident blocks. Registers are those of a quarter of a multiprocessor, to which a warp belongs.
+In: the tiles of a kernel at many sizes. Out: the bytes that are alive at once in a muGraph, resident blocks. Registers
+are those of a quarter of a multiprocessor, to which a warp belongs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.ir import OpKind
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import ELEMENTWISE, WARPS, Numbers, Part, Truths, data_of
-from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
+from mirage_nb.search.sizes.anatomy import ELEMENTWISE, WARPS, Numbers, Part, Truths
+from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 
 REGISTERS = 48
@@ -31,11 +31,8 @@ REGISTER_UNIT = 8
 """Registers are given to a thread in such lots."""
 RESERVED_BYTES = 1024
 """Shared memory that a block needs beside its tiles: barriers and what the driver keeps."""
-SWIZZLE_BYTES = 1024
 STAGES = 4
 """Tiles of the for-loop in flight, fewer where they do not fit; at least 2."""
-PARTIAL_BYTES = 32768
-"""Shared memory in which warps that share the depth of a product may leave their sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,64 +95,6 @@ def _widths(tiles: Tiles) -> list[int]:
             read = [found[i] for i in step.reads if tiles.steps[i].operator.kind is not OpKind.CONST]
             found.append(max(read, default=tiles.width))
     return found
-
-
-def memory_beside(tiles: Tiles) -> tuple[Numbers, Numbers]:
-    """Shared memory beside the ring while the loop runs; and after it, when accumulators take the ring's place."""
-    held, looped, after = (np.zeros(tiles.shape) for _ in range(3))
-    multiplied = {read for step in tiles.steps if step.operator.kind is OpKind.MATMUL for read in step.reads}
-    for index, part in enumerate(tiles.made.parts):
-        match part:
-            case Part.HELD:
-                held = held + _aligned(tiles, index, tiles.bytes_of_element(index))
-            case Part.ACCUMULATOR:
-                after = after + _summed(tiles, index)
-            case Part.PRIVATE:
-                summed = _aligned(tiles, index, ACCUMULATOR_BYTES)
-                looped = looped + (np.where(tiles.private, 0.0, summed) if tiles.chained else summed)
-            case Part.TILE:
-                width = tiles.width if index in multiplied else ACCUMULATOR_BYTES
-                nbytes = _aligned(tiles, index, width)
-                if tiles.made.varying[index]:
-                    looped = looped + nbytes
-                else:
-                    after = after + nbytes
-    return held + looped, held + after
-
-
-def _summed(tiles: Tiles, index: int) -> Numbers:
-    """Bytes of an accumulator, or of the parts of it that warps leave who share the depth of a product."""
-    parts = parts_of(tiles, index)
-    if parts is None:
-        return _aligned(tiles, index, ACCUMULATOR_BYTES)
-    summed = tiles.elements[index] * ACCUMULATOR_BYTES
-    return _whole_patterns(np.maximum(summed, np.minimum(parts * summed, PARTIAL_BYTES)))
-
-
-def parts_of(tiles: Tiles, index: int) -> Numbers | None:
-    """How many warps may share the depth of what an accumulator sums; None if what they compute does not go there."""
-    step = tiles.steps[index]
-    (read, *_) = step.reads
-    if step.operator.accum is AccumKind.CONCAT or tiles.made.parts[read] not in (Part.FOLDED, Part.PRIVATE):
-        return None
-    source = tiles.steps[read]
-    if source.operator.kind is not OpKind.MATMUL:
-        return np.full(tiles.shape, float(WARPS))
-    axis = source.operator.axis
-    depth = tiles.sizes.extent(tiles.kernel, axis, tiles.steps[source.reads[0]].type[axis])
-    parts: Numbers = np.minimum(WARPS, np.ceil(depth / MATMUL_GRAIN[2]))
-    return parts
-
-
-def _aligned(tiles: Tiles, index: int, width: int) -> Numbers:
-    """Bytes of a shared tensor with elements of `width` bytes."""
-    key = ("shared", data_of(tiles.steps[index].type), width)
-    return tiles.sizes.once(key, lambda: _whole_patterns(tiles.elements[index] * width))
-
-
-def _whole_patterns(nbytes: Numbers) -> Numbers:
-    """A shared tensor begins where the pattern of a swizzle begins."""
-    return np.ceil(nbytes / SWIZZLE_BYTES) * SWIZZLE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

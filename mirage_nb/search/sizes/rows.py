@@ -30,10 +30,6 @@ ANYWHERE_BYTES = 2
 """Elements of so many bytes are read in vectors that begin anywhere."""
 VECTORS_AT_ONCE, ELEMENTS_AT_ONCE = 2, 8
 """What a thread asks for before it waits, of what passes through its registers."""
-PITCH_BYTES = 16
-"""Between rows that would begin in the same bank of shared memory."""
-FEW_ROWS = 512
-"""Of 32 bytes, that are worth the memory of lying further apart."""
 PATTERN_ROWS = 8
 """Rows of a swizzle pattern: tiles that are copied in bulk are padded to it."""
 
@@ -98,25 +94,10 @@ def touched(run: Numbers, count: Numbers, unit: int) -> Numbers:
 @dataclass(frozen=True, slots=True)
 class Boxes:
     """A tile of a ring as bulk copies: `panels` rows of up to 128 bytes, 0 where the copy engine cannot take it.
-    `boxed`, `plain`: its bytes in shared memory, in patterns of rows, or in rows of their own."""
+    `boxed`: its bytes in shared memory, in patterns of rows."""
 
     panels: Numbers
     boxed: Numbers
-    plain: Numbers
-
-    def stored(self, bulk: Truths) -> Numbers:
-        """Bytes of the tile in shared memory."""
-        stored: Numbers = np.where(bulk, self.boxed, self.plain)
-        return stored
-
-
-def pitched(last: Numbers, lines: Numbers) -> Numbers:
-    """Bytes of so many rows in shared memory. Rows that would begin in the same bank lie further apart, those of which
-    every fourth would only if they are few: more memory is not worth it then."""
-    bank = common(last, LINE_BYTES)
-    apart = (bank >= LINE_BYTES // 2) | ((bank == LINE_BYTES // 4) & (lines < FEW_ROWS))
-    found: Numbers = lines * (last + np.where(apart, PITCH_BYTES, 0.0))
-    return found
 
 
 def boxes(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging: Sequence[Truths] = ()) -> Boxes:
@@ -128,7 +109,6 @@ def boxes(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging
     last, height = extents[-1] * width, extents[-2] if len(extents) > 1 else np.ones_like(extents[-1])
     outer = reduce(np.multiply, extents[:-2]) if len(extents) > 2 else None
     panel = common(last, PANELS[0])
-    plain = pitched(last, height if outer is None else height * outer)
     whole = tensor[-1] * width
     if whole % CHUNK_BYTES == 0 and LINE_BYTES % whole == 0:
         fold = LINE_BYTES // whole
@@ -148,4 +128,4 @@ def boxes(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging
         if not taken:
             fits = fits & ~over
     boxed = np.ceil(height / PATTERN_ROWS) * PATTERN_ROWS * last
-    return Boxes(np.where(fits, panels, 0.0), boxed, plain)
+    return Boxes(np.where(fits, panels, 0.0), boxed)

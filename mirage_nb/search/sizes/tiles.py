@@ -31,6 +31,7 @@ from mirage_nb.search.sizes.anatomy import (
 from mirage_nb.search.sizes.rows import Boxes, Rows, boxes, rows
 from mirage_nb.search.structure import KernelStructure, Step
 from mirage_nb.tile.held import VECTOR_BYTES
+from mirage_nb.tile.shared import worth_having_early
 
 ACCUMULATOR_BYTES, TILE_BYTES = 4, 2
 MATMUL_GRAIN = (16, 8, 16)
@@ -117,6 +118,14 @@ class Tiles:
         """How long the tiles make an axis."""
         parts = self.sizes.blocks.get(axis, 1.0) * (self.sizes.loop if self.kernel.loop == axis else 1.0)
         return parts * self.sizes.tiles[axis]
+
+    def staged(self, index: int) -> Truths:
+        """Where an input that is to be staged is: not if it would only be there early, and that is not worth it."""
+        if index not in self.made.early:
+            return np.ones(self.shape, bool)
+        extents, *_, size, _ = self._extents(index)
+        found: Truths = worth_having_early(self.kernel.loop is not None, self.nbytes(index), extents[-1], size)
+        return found
 
     def lying(self, index: int) -> Rows:
         """How an input tile lies in device memory."""

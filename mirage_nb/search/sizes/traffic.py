@@ -22,7 +22,7 @@ from mirage_nb.targets import Target
 class Copies:
     """Input tiles of a block: microseconds and bytes of one iteration, and of what is brought once.
 
-    `ring` is what one stage takes in shared memory. `bulk`: the copy engine can bring every streamed tile. `waiting`,
+    `bulk`: the copy engine can bring every streamed tile. `waiting`,
     `waiting_once`: microseconds in which all threads wait for what passes through their registers.
     """
 
@@ -33,7 +33,6 @@ class Copies:
     us_once: Numbers
     nbytes_once: Numbers
     waiting_once: Numbers
-    ring: Numbers
 
 
 def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
@@ -41,9 +40,9 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
     made = tiles.made
     boxed = {index: tiles.boxes(index) for index, part in enumerate(made.parts) if part is Part.STREAMED}
     bulk = np.full(tiles.shape, target.tma and bool(boxed))
-    for boxes in boxed.values():
-        bulk &= boxes.panels > 0
-    us, nbytes, waiting, us_once, nbytes_once, waiting_once, ring = (np.zeros(tiles.shape) for _ in range(7))
+    for index, boxes in boxed.items():
+        bulk &= (boxes.panels > 0) | ~tiles.staged(index)
+    us, nbytes, waiting, us_once, nbytes_once, waiting_once = (np.zeros(tiles.shape) for _ in range(6))
     for index, step in enumerate(tiles.steps):
         if step.source is None:
             continue
@@ -58,12 +57,11 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
         nbytes = nbytes + tiles.nbytes(index)
         if index in boxed:
             us = us + np.where(bulk, boxed[index].panels * constants.panel_us, loads)
-            ring = ring + boxed[index].stored(bulk)
         else:
             us = us + loads
         if wait is not None:
             waiting = waiting + np.where(bulk, 0.0, wait)
-    return Copies(bulk, us, nbytes, waiting, us_once, nbytes_once, waiting_once, ring)
+    return Copies(bulk, us, nbytes, waiting, us_once, nbytes_once, waiting_once)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from mirage_nb.search.saturation.values import BODY, TILE
 from mirage_nb.search.sizes.anatomy import REDUCTIONS, WARPS, Numbers, Part, Truths, common, data_of, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.masks import masks_of
-from mirage_nb.search.sizes.occupancy import PARTIAL_BYTES, WARPGROUPS
+from mirage_nb.search.sizes.occupancy import WARPGROUPS
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
 from mirage_nb.targets import Target
+from mirage_nb.tile.sharing import PARTIAL_BYTES
 
 SHARED_DEPTHS = (2, 4, 8)
 """Warps that may share the depth of a product."""

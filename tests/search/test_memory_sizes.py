@@ -1,0 +1,140 @@
+"""What is ranked is what is planned: how a block is emitted, the stages of its ring, every byte of its shared memory."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from mirage_nb.errors import TargetError
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
+from mirage_nb.lang import parse
+from mirage_nb.optimize import BlockPlan, plan
+from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare, run_configuration
+from mirage_nb.search.sizes.anatomy import Sizes
+from mirage_nb.search.sizes.chained import with_roles
+from mirage_nb.search.sizes.constants import FITTED
+from mirage_nb.search.sizes.cost import block_of, run
+from mirage_nb.search.sizes.instantiate import instances, numbered
+from mirage_nb.search.sizes.occupancy import DEFAULT_WAY
+from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.structure import KernelStructure
+from mirage_nb.targets import TARGETS
+
+H200 = TARGETS["h200"]
+QUICK = EFFORTS["quick"]
+SCORES = "softmax({scaled} @ transpose(K))"
+FORMS = {
+    "rms_norm(X)": "X",
+    "rms_norm(X, G) @ W": "XGW",
+    "layer_norm(X)": "X",
+    "softmax(X, axis={axis})": "X",
+    "max(X + Y, axis={axis})": "XY",
+    "exp(X) / sum(exp(X), axis=0, keepdims=True)": "X",
+    "gelu(X @ W)": "XW",
+    "silu(X @ W) * (X @ V)": "XWV",
+    "relu(X @ W + b)": "XWb",
+    "X @ W + Y @ V": "XYWV",
+    "(X @ A) @ B + X @ W": "XABW",
+    "concat(X, Y, axis=-1) @ concat(W, V, axis=0)": "XYWV",
+    "softmax(X @ W)": "XW",
+    "rms_norm(relu(X @ W))": "XW",
+    "sum(X * Y, axis=-1, keepdims=True) * (X @ W)": "XYW",
+    f"{SCORES} @ U": "QKU",
+    f"rms_norm({SCORES} @ U)": "QKU",
+    "exp(Q @ transpose(K)) @ U / sum(exp(Q @ transpose(K)), axis=-1, keepdims=True)": "QKU",
+    f"{SCORES} @ rms_norm(U)": "QKU",
+    "softmax(rms_norm(Q) @ transpose(rms_norm(K))) @ U": "QKU",
+}
+
+
+def program(seed: int) -> str:
+    """A program of one of these forms, of random extents and types."""
+    draw = random.Random(seed)
+    form, names = list(FORMS.items())[seed % len(FORMS)]
+    m, k, n = (draw.choice((1, 8, 16, 35, 64, 200)), draw.choice((67, 128, 512, 1000, 1024)), draw.choice((48, 100, 512)))
+    heads, rows, keys, depth = draw.choice((2, 16)), draw.choice((1, 8, 64, 256)), draw.choice((256, 600, 1024)), 64
+    shapes = {
+        "X": [m, k], "Y": [m, k], "G": [k], "W": [k, n], "V": [k, n], "b": [n], "A": [k, 16], "B": [16, n],
+        "Q": [heads, rows, depth], "K": [heads, keys, depth], "U": [heads, keys, depth],
+    }  # fmt: skip
+    types = [draw.choice(("f16", "f16", "bf16", "f32"))] * 9
+    if draw.random() < 0.2:
+        types = [draw.choice(("f16", "f32")) for _ in types]
+    declared = [f"{name}: {type_}{shapes[name]}" for name, type_ in zip(names, types, strict=False)]
+    scaled = "(Q * 0.125)" if draw.random() < 0.5 else "Q"
+    return "\n".join([*declared, f"return {form.format(axis=draw.choice((-1, -2)), scaled=scaled)}"])
+
+
+def compared(text: str, structures: int, limit: int) -> Iterator[tuple[str, object, object]]:
+    """What, as it was ranked, and as it is planned."""
+    prepared = prepare(parse(text).graph)
+    for configuration in configurations(prepared, QUICK):
+        result = run_configuration(prepared, configuration, QUICK, QUICK.budget, lambda counts: None, lambda: False)
+        found = [s for s in result.structures if not isinstance(s, Assembly) and len(s.kernels) == 1]
+        for structure in found[:structures]:
+            yield from of_structure(prepared, structure, limit)
+
+
+def of_structure(prepared: Prepared, structure: Structure, limit: int) -> Iterator[tuple[str, object, object]]:
+    for instance in instances(structure, prepared, H200, limit):
+        ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
+        if not adds_products(instance.graph):
+            yield from of_instance(prepared, kernel, sizes, instance.graph)
+
+
+def adds_products(graph: KernelGraph) -> bool:
+    """Whether it is the other muGraph of these sizes, whose products are added as they are computed."""
+    bodies = [op.body for op in graph.ops if isinstance(op.body, BlockGraph)]
+    return any(op.kind is OpKind.CONCAT_MATMUL for body in bodies for op in body.ops)
+
+
+def of_instance(
+    prepared: Prepared, kernel: KernelStructure, sizes: Sizes, graph: KernelGraph
+) -> Iterator[tuple[str, object, object]]:
+    tiles = Tiles.of(prepared, kernel, sizes)
+    block = block_of(tiles, H200, FITTED)
+    running = run(block, (DEFAULT_WAY,), H200, FITTED)
+    roles = with_roles(tiles, H200, FITTED, block.traffic.device)
+    memory = running.memory[0, 0]
+    try:
+        planned: BlockPlan = next(k for k in plan(graph, H200).kernels if k is not None)
+    except TargetError:
+        yield "fits", bool(memory <= H200.shared_per_block), False
+        return
+    taken = roles is not None and bool(roles.able[0])
+    yield "roles", taken, planned.program is not None
+    if planned.program is not None or taken:
+        return
+    yield "held", not block.staged[0], planned.held is not None
+    if planned.held is None and block.staged[0]:
+        yield "warp-private", bool(tiles.private[0]), planned.region is not None
+        yield "bulk", bool(block.copies.bulk[0]), planned.options.bulk
+        yield "stages", int(running.stages[0, 0]), planned.options.stages
+        yield "bytes", int(memory), planned.shared_bytes
+
+
+def agree(text: str, structures: int, limit: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for what, ranked, planned in compared(text, structures, limit):
+        assert ranked == planned, (what, text)
+        found[what] += 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_ranking_and_planner_agree(seed: int) -> None:
+    found: Counter[str] = Counter()
+    for form in range(len(FORMS)):
+        found += agree(program(seed * len(FORMS) + form), 1, 2)
+    assert found["bytes"] > 20 and found["held"] > found["bytes"]
+
+
+@pytest.mark.slow
+def test_they_agree_on_thousands() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(40, 40 + 4 * len(FORMS)):
+        found += agree(program(seed), 8, 16)
+    assert found["roles"] > 5000
