@@ -24,10 +24,9 @@ from mirage_nb.ir import (
     Trait,
 )
 from mirage_nb.optimize.tiling import Tiling, on_tensor_cores
+from mirage_nb.tile import bodies
+from mirage_nb.tile.bodies import Held, fits, row_tiles, row_warps
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE
-
-REGISTER_BUDGET = 176
-"""f32 values of fragments that one thread may hold at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Region:
     @property
     def row_tiles(self) -> int:
         """16-row tiles of one warp."""
-        return math.ceil(math.ceil(self.rows / ROW_TILE) / self.row_warps)
+        return int(row_tiles(self.rows, self.row_warps))
 
     def column_tiles(self, value: int, columns: int) -> int:
         """8-column tiles of a value that one warp holds."""
@@ -96,18 +95,19 @@ def find_region(block: BlockGraph, warps: int) -> Region | None:
     body = _Body(block)
     if not body.fits or not body.chained:
         return None
-    tiles = math.ceil(body.rows / ROW_TILE)
-    row_warps = max(w for w in (1, 2, 4, 8, 16, 32) if w <= tiles and warps % w == 0)
-    key_warps = warps // row_warps if body.splittable else 1
-    while key_warps > 1 and any(c % (key_warps * DEPTH_TILE) for c in body.keyed_columns):
-        key_warps //= 2
-    if 2 * row_warps * key_warps < warps:
+    held = [
+        Held(block.types[value].shape[-1], value in body.keyed, block.ops[index].kind is OpKind.ACCUM)
+        for index in body.ops
+        for value in body.values[index]
+    ]
+    if not fits(body.rows, held, body.splittable, warps):
         return None
+    key_warps = int(bodies.key_warps(body.rows, held, body.splittable, warps))
     direct = key_warps == 1 and _elementwise_to_the_end(block)
-    region = Region(
-        body.rows, row_warps, key_warps, frozenset(body.keyed), frozenset(body.shifts), tuple(body.ops), direct
-    )
-    return region if _registers(block, region, body) <= REGISTER_BUDGET else None
+    return Region(
+        body.rows, int(row_warps(body.rows, warps)), key_warps, frozenset(body.keyed), frozenset(body.shifts),
+        tuple(body.ops), direct,
+    )  # fmt: skip
 
 
 def _elementwise_to_the_end(block: BlockGraph) -> bool:
@@ -128,20 +128,6 @@ def _elementwise_to_the_end(block: BlockGraph) -> bool:
         elif op.kind is OpKind.OUT_SAVER:
             return False
     return all(len(uses[v]) == 1 for v in accumulated)
-
-
-def _registers(block: BlockGraph, region: Region, body: _Body) -> int:
-    """Accumulators and the widest product that lives beside them."""
-    held, widest = 0, 0
-    for index in body.ops:
-        value = body.first[index]
-        columns = block.types[value].shape[-1]
-        size = 4 * region.row_tiles * region.column_tiles(value, columns)
-        if isinstance(block.ops[index].attrs, AccumAttrs):
-            held += size
-        else:
-            widest = max(widest, size)
-    return held + widest
 
 
 class _Body:
@@ -167,11 +153,6 @@ class _Body:
         self.fits = block.has_loop and all(
             self._accept(index) for index, op in enumerate(block.ops) if stages[index] != 1 or op.kind is OpKind.ACCUM
         )
-
-    @property
-    def keyed_columns(self) -> list[int]:
-        """Extents of the axis that key warps share."""
-        return [self.block.types[v].shape[-1] for v in self.keyed]
 
     def _accept(self, index: int) -> bool:
         op = self.block.ops[index]

@@ -29,7 +29,8 @@ from mirage_nb.search import (
     run_configuration,
 )
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import Part, Sizes, anatomy, warp_private
+from mirage_nb.search.sizes.anatomy import Part, Sizes, anatomy
+from mirage_nb.search.sizes.bodies import private as staying
 from mirage_nb.search.sizes.cost import Estimates, estimate
 from mirage_nb.search.sizes.instantiate import ALIKE, Instance, _diverse, divisors, numbered, sized
 from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows, touched
@@ -146,8 +147,7 @@ def sizes_of(prepared: Prepared, structure: Structure, instance: Instance) -> Si
 def private(prepared: Prepared, structure: Structure, instance: Instance) -> bool:
     (kernel,) = structure.kernels
     sizes = sizes_of(prepared, structure, instance)
-    elements = [sizes.elements(kernel, step) for step in kernel.steps]
-    return bool(warp_private(prepared, kernel, anatomy(kernel), sizes, elements)[0])
+    return bool(staying(prepared, kernel, sizes).able[0])
 
 
 @pytest.mark.parametrize("name", ONE_KERNEL)
@@ -244,9 +244,8 @@ def test_what_is_kept_for_all_iterations_is_not_warp_private() -> None:
         for kernel, sizes, block in planned(prepared, structure):
             made = anatomy(kernel)
             if Part.PRIVATE in made.parts:
-                elements = [sizes.elements(kernel, step) for step in kernel.steps]
                 kept = any(step.operator.accum is AccumKind.CONCAT for step in kernel.steps)
-                assert bool(warp_private(prepared, kernel, made, sizes, elements)[0]) == (block.region is not None)
+                assert bool(staying(prepared, kernel, sizes).able[0]) == (block.region is not None)
                 seen.add((kept, block.region is not None))
     assert {(True, False), (False, True)} <= seen
 

@@ -13,7 +13,7 @@ from mirage_nb.ir import BlockGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Prepared, Structure, configurations, instances, prepare, run_configuration
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import Numbers, Sizes, anatomy, row_fragments
+from mirage_nb.search.sizes.anatomy import Numbers, Sizes, anatomy
 from mirage_nb.search.sizes.concrete import tile_of
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import Estimates, block_of, estimate
@@ -148,7 +148,7 @@ def test_blocks_side_by_side_fit_the_registers_of_each_quarter() -> None:
     fewer, more, _ = together
     assert (more >= fewer)[most].all()
     assert (more > fewer)[most].any()
-    assert (row_fragments(prepared, kernel, tiles.made, sizes) == held.fragments).all()
+    assert (tiles.body.fragments == held.fragments).all()
 
 
 # -- tiles that hang over the end, rows that begin anywhere

@@ -1,4 +1,4 @@
-"""What is ranked is what is planned: how a block is emitted, the stages of its ring, every byte of its shared memory."""
+"""What is ranked is what is planned: how a block is emitted, the stages of its ring, its shared memory to the byte."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def program(seed: int) -> str:
     """A program of one of these forms, of random extents and types."""
     draw = random.Random(seed)
     form, names = list(FORMS.items())[seed % len(FORMS)]
-    m, k, n = (draw.choice((1, 8, 16, 35, 64, 200)), draw.choice((67, 128, 512, 1000, 1024)), draw.choice((48, 100, 512)))
+    m, k, n = draw.choice((1, 8, 16, 35, 64, 200)), draw.choice((67, 128, 512, 1000, 1024)), draw.choice((48, 100, 512))
     heads, rows, keys, depth = draw.choice((2, 16)), draw.choice((1, 8, 64, 256)), draw.choice((256, 600, 1024)), 64
     shapes = {
         "X": [m, k], "Y": [m, k], "G": [k], "W": [k, n], "V": [k, n], "b": [n], "A": [k, 16], "B": [16, n],

@@ -44,12 +44,6 @@ def largest(numbers: Iterable[Numbers]) -> Numbers:
 
 WARPS = 8
 """Warps of a block that compute."""
-PRIVATE_GRAIN = 16
-"""Rows and columns of the fragments of a warp-private value; it may also have one column."""
-DIRECT_ROWS = 64
-"""Rows from which on half of the warps can have rows of their own."""
-PRIVATE_ELEMENTS = 45056
-"""Of a warp-private body, accumulators and its widest value: 176 registers of every thread."""
 KNOWN = 1024
 """Kernels whose parts are remembered: a program has few, at many sizes."""
 
@@ -154,7 +148,8 @@ class Anatomy:
     """One part per step, and what would become of those that are private where sizes do not allow it (`apart`);
     `varying` says which steps are computed anew in every iteration, `wide` which of them are
     of f32: results of earlier kernels that no product takes as they are, and what is computed with them; `partial`:
-    those that have a part of an axis; `innermost`: the last axis of each; `operands`: those that tensor cores multiply;
+    those that have a part of an axis; `innermost`: the last axis of each; `views`: those that pass on
+    what is the same in every iteration;
     `early`: inputs that are staged only to be there early, where that is worth it;
     `passing`: concatenations whose parts go to device memory, iteration by iteration. `groups`: the steps as operators
     of the block, chains of elementwise ones together, in order; `together`: the operator that each step belongs to;
@@ -167,7 +162,7 @@ class Anatomy:
     wide: tuple[bool, ...]
     partial: tuple[bool, ...]
     innermost: tuple[int | None, ...]
-    operands: frozenset[int]
+    views: tuple[bool, ...]
     early: frozenset[int]
     passing: frozenset[int]
     groups: tuple[tuple[int, ...], ...]
@@ -207,10 +202,10 @@ def anatomy(kernel: KernelStructure) -> Anatomy:
     partial = tuple(any(code & DATA and not code & TILE for code in step.type) for step in steps)
     inner = tuple(next(reversed(stored(step.type)), None) for step in steps)
     wide = _wide(kernel)
-    operands = _operands(steps, varying, wide)
+    views = tuple(_is_view(step, varying[step.reads[0]]) if step.reads else False for step in steps)
     early = frozenset(i for i in range(len(steps)) if steps[i].operator.kind is OpKind.IN_ITER and not block.shared(i))
     return Anatomy(
-        tuple(parts), tuple(apart), tuple(varying), wide, partial, inner, operands, early, _passing(kernel),
+        tuple(parts), tuple(apart), tuple(varying), wide, partial, inner, views, early, _passing(kernel),
         tuple(dict.fromkeys(together[i] for i in block.order)), tuple(together), tuple(leaves), tuple(holder),
     )  # fmt: skip
 
@@ -229,17 +224,6 @@ def _wide(kernel: KernelStructure) -> tuple[bool, ...]:
         multiplied = any(s.operator.kind is OpKind.MATMUL and not seen.isdisjoint(s.reads) for s in steps)
         wide.append(step.source.kernel is not None and not multiplied)
     return tuple(wide)
-
-
-def _operands(steps: Sequence[Step], varying: Sequence[bool], wide: Sequence[bool]) -> frozenset[int]:
-    """What tensor cores multiply, seen through views: products of f32 are computed without them."""
-    found: set[int] = set()
-    for index in reversed(range(len(steps))):
-        step = steps[index]
-        multiplies = step.operator.kind is OpKind.MATMUL and not any(wide[read] for read in step.reads)
-        if multiplies or (index in found and step.reads and _is_view(step, varying[step.reads[0]])):
-            found.update(step.reads)
-    return frozenset(found)
 
 
 def _passing(kernel: KernelStructure) -> frozenset[int]:
@@ -357,71 +341,6 @@ class _Block:
         beside = {r for m in members for r in steps[m].reads} - {index, *members}
         alone = len(leaving) == 1 and all(steps[r].operator.kind is OpKind.CONST for r in beside)
         return leaving[0] if alone and data_of(steps[leaving[0]].type) == data_of(steps[index].type) else None
-
-
-def warp_private(
-    prepared: Prepared, kernel: KernelStructure, made: Anatomy, sizes: Sizes, elements: Sequence[Numbers]
-) -> Truths:
-    """Where a chained loop body stays in fragments.
-
-    All its values have one row axis, which no input has innermost, whole fragments of columns, and few elements;
-    none is kept for all iterations; and the first products have fragments for half of the warps.
-    """
-    body = [index for index, part in enumerate(made.parts) if part is Part.PRIVATE]
-    rows_ = _row_axis(prepared, kernel, body) if body else None
-    if rows_ is None or any(step.operator.accum is AccumKind.CONCAT for step in kernel.steps):
-        return np.zeros(sizes.loop.shape, bool)
-    steps, codes = kernel.steps, kernel.steps[body[0]].type
-    height = sizes.extent(kernel, rows_, codes[rows_])
-    fits: Truths = np.ones(sizes.loop.shape, bool)
-    for axis in range(len(codes)):
-        if axis != rows_ and all(steps[i].type[axis] & DATA for i in body):
-            fits &= sizes.extent(kernel, axis, codes[axis]) == 1
-    for index in body:
-        columns = elements[index] / height
-        fits &= (columns == 1) | (columns % PRIVATE_GRAIN == 0)
-        if not any(read in body for read in kernel.steps[index].reads):
-            fits &= np.ceil(height / PRIVATE_GRAIN) * columns / PRIVATE_GRAIN >= WARPS / 2
-    widest = largest(elements[index] for index in body)
-    for index, part in enumerate(made.parts):
-        if part is Part.ACCUMULATOR:
-            widest = widest + elements[index]
-    fits &= widest <= PRIVATE_ELEMENTS
-    return fits
-
-
-def saved_directly(prepared: Prepared, kernel: KernelStructure, made: Anatomy, sizes: Sizes) -> Truths:
-    """Where the results of a warp-private body need no shared memory: rows for several warps, each with all keys of
-    its rows, and only elementwise operators after the loop."""
-    body = [index for index, part in enumerate(made.parts) if part is Part.PRIVATE]
-    rows_ = _row_axis(prepared, kernel, body) if body else None
-    after = [i for i, s in enumerate(kernel.steps) if s.stage != BODY and not s.operator.is_leaf]
-    plain = all(kernel.steps[i].operator.kind in ELEMENTWISE | {OpKind.ACCUM} for i in after)
-    if rows_ is None or not plain:
-        return np.zeros(sizes.loop.shape, bool)
-    fits: Truths = sizes.extent(kernel, rows_, kernel.steps[body[0]].type[rows_]) >= DIRECT_ROWS
-    return fits
-
-
-def row_fragments(prepared: Prepared, kernel: KernelStructure, made: Anatomy, sizes: Sizes) -> Numbers:
-    """How many fragments of a warp-private body lie below each other."""
-    body = [index for index, part in enumerate(made.parts) if part is Part.PRIVATE]
-    rows_ = _row_axis(prepared, kernel, body)
-    assert rows_ is not None
-    return np.ceil(sizes.extent(kernel, rows_, kernel.steps[body[0]].type[rows_]) / PRIVATE_GRAIN)
-
-
-def _row_axis(prepared: Prepared, kernel: KernelStructure, body: Sequence[int]) -> int | None:
-    """The axis that all values of a warp-private body have, but not all inputs, and no input innermost."""
-    inputs = [(index, step.source) for index, step in enumerate(kernel.steps) if step.source is not None]
-    rows_ = [
-        axis
-        for axis in range(len(kernel.steps[body[0]].type))
-        if all(kernel.steps[i].type[axis] & DATA for i in body)
-        and not all(kernel.steps[i].type[axis] for i, _ in inputs)
-    ]
-    inner = [layout_of(prepared, kernel, index, source)[-1:] for index, source in inputs]
-    return rows_[0] if len(rows_) == 1 and (rows_[0],) not in inner else None
 
 
 def _worth_staging(kernel: KernelStructure, varying: bool) -> bool:

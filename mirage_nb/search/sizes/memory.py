@@ -17,8 +17,10 @@ import numpy as np
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.saturation.values import BODY
 from mirage_nb.search.sizes.anatomy import WARPS, Anatomy, Numbers, Part, Truths, anatomy
+from mirage_nb.search.sizes.bodies import body_of, private
 from mirage_nb.search.sizes.layouts import layouts, multiplied
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, TILE_BYTES, Tiles
+from mirage_nb.search.sizes.types import factors
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.shared import LINE_BYTES, PATTERN_BYTES, Laid, Shape, Use, lay
@@ -45,10 +47,10 @@ class Staged:
 
 
 @lru_cache(maxsize=1024)
-def staged(kernel: KernelStructure, private: bool, direct: bool) -> tuple[Staged, ...]:
-    """The steps of a block in order. private: the chained body of its loop stays with warps; direct: its accumulators
+def staged(kernel: KernelStructure, chained: bool, direct: bool) -> tuple[Staged, ...]:
+    """The steps of a block in order. chained: the body of its loop stays with warps; direct: its accumulators
     go from registers to device memory, too."""
-    steps = _Steps(kernel, anatomy(kernel), private, direct)
+    steps = _Steps(kernel, anatomy(kernel), chained, direct)
     found = [one for members in steps.made.groups for one in steps.of(members)] + steps.saved()
     return scheduled(sorted(found, key=lambda one: one.phase.value))
 
@@ -56,10 +58,10 @@ def staged(kernel: KernelStructure, private: bool, direct: bool) -> tuple[Staged
 class _Steps:
     """Makes them."""
 
-    def __init__(self, kernel: KernelStructure, made: Anatomy, private: bool, direct: bool) -> None:
+    def __init__(self, kernel: KernelStructure, made: Anatomy, chained: bool, direct: bool) -> None:
         self.kernel, self.made, self.direct = kernel, made, direct
         self.parts = [
-            made.apart[i] if part is Part.PRIVATE and not private else part for i, part in enumerate(made.parts)
+            made.apart[i] if part is Part.PRIVATE and not chained else part for i, part in enumerate(made.parts)
         ]
         self.body = {i for i, part in enumerate(self.parts) if part is Part.PRIVATE}
         self.body |= {
@@ -140,19 +142,19 @@ class Memory:
 
 def memory(tiles: Tiles, bulk: Truths, warps: int = WARPS) -> Memory:
     """The shared memory of a block of so many warps. bulk: where the copy engine brings the ring."""
-    found = _counted(tiles, bulk, warps, private=False, direct=False)
+    found = _counted(tiles, bulk, warps, chained=False, direct=False)
     if tiles.chained:
         for direct in (False, True):
-            where = tiles.private & (tiles.direct == direct)
+            where = tiles.private & (tiles.body.direct == direct)
             if where.any():
-                other = _counted(tiles, bulk, warps, private=True, direct=direct)
+                other = _counted(tiles, bulk, warps, chained=True, direct=direct)
                 chosen = [(other.beside, found.beside), (other.after, found.after), (other.ring, found.ring)]
                 found = Memory(*(np.where(where, mine, others) for mine, others in chosen))
     return found
 
 
-def _counted(tiles: Tiles, bulk: Truths, warps: int, *, private: bool, direct: bool) -> Memory:
-    steps = staged(tiles.kernel, private, direct)
+def _counted(tiles: Tiles, bulk: Truths, warps: int, *, chained: bool, direct: bool) -> Memory:
+    steps = staged(tiles.kernel, chained, direct)
     tensors = {s.value: _Tensor(tiles, s, steps, warps) for s in steps if s.value is not None}
     laid = {value: tensor.lay() for value, tensor in tensors.items()}
     here = {value: tiles.staged(value) for value in tensors if value in tiles.made.early}
@@ -210,11 +212,14 @@ class _Tensor:
 
     def copies(self) -> Numbers | float:
         """Partial sums that warps leave."""
-        writer = self._writer()
+        writer = next((s for s in self.steps if s.fragment and s.accum == self.made.step), self._writer())
         if writer is None or self.made.phase is not Phase.AFTER or writer.accum is None:
             return 1.0
         if writer.fragment:
-            return 1.0
+            body = body_of(self.tiles.prepared, self.tiles.kernel)
+            assert body is not None
+            whole = self.tiles.steps[writer.step].operator.accum is AccumKind.MAX or writer.step in body.keyed
+            return 1.0 if whole else private(self.tiles.prepared, self.tiles.kernel, self.tiles.sizes, self.warps).keys
         return _product(self.tiles, writer.step, self.warps)[1]
 
     def _laid(self, size: int, *uses: Use) -> Laid:
@@ -238,7 +243,7 @@ class _Tensor:
             return self.tiles.bytes_of_element(value)
         step = self.tiles.steps[value]
         summed = step.operator.kind is OpKind.ACCUM and step.operator.accum is not AccumKind.CONCAT
-        factor = value in self.tiles.made.operands and not summed and not self.tiles.floats
+        factor = value in factors(self.tiles.prepared, self.tiles.kernel) and not summed
         return TILE_BYTES if factor else ACCUMULATOR_BYTES
 
     def _readers(self) -> list[Staged]:
@@ -251,11 +256,10 @@ class _Tensor:
         return self.made if self._tiled(self.made) else None
 
     def _tiled(self, step: Staged) -> bool:
-        made, structure = self.tiles.made, self.tiles.steps[step.step]
+        structure = self.tiles.steps[step.step]
         if structure.operator.kind is OpKind.ACCUM:
-            return step.fragment
-        wide = self.tiles.floats or any(made.wide[r] for r in structure.reads)
-        return structure.operator.kind is OpKind.MATMUL and not wide and step.value != -1
+            return step.fragment and layouts(self.tiles.prepared, self.tiles.kernel)[step.step][-1:] != (None,)
+        return step.step in self.tiles.cores
 
 
 def _product(tiles: Tiles, index: int, warps: int) -> tuple[Truths, Numbers]:

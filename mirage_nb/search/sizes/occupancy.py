@@ -122,7 +122,7 @@ def registers_of(tiles: Tiles) -> Registers:
                 along = along + tiles.elements[index]
         elif part is Part.PRIVATE:
             widest = np.maximum(widest, tiles.elements[index])
-    return Registers(accumulated, along, widest, tiles.private, tiles.direct, tiles.fragments)
+    return Registers(accumulated, along, widest, tiles.body.able, tiles.body.direct, tiles.body.fragments)
 
 
 def registers_per_thread(held: Registers, ways: Sequence[Way]) -> Numbers:

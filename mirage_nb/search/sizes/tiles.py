@@ -24,11 +24,10 @@ from mirage_nb.search.sizes.anatomy import (
     common,
     data_of,
     layout_of,
-    row_fragments,
-    saved_directly,
-    warp_private,
 )
+from mirage_nb.search.sizes.bodies import Private, private
 from mirage_nb.search.sizes.rows import Boxes, Rows, boxes, rows
+from mirage_nb.search.sizes.types import cores
 from mirage_nb.search.structure import KernelStructure, Step
 from mirage_nb.tile.held import VECTOR_BYTES
 from mirage_nb.tile.shared import worth_having_early
@@ -41,8 +40,7 @@ MATMUL_GRAIN = (16, 8, 16)
 @dataclass(slots=True)
 class Tiles:
     """The tiles of one kernel. `width`: bytes of an element of the program; `elements`: of the tile of every step;
-    `private`: where the loop body is warp-private, `direct`: where its results are saved from registers, too;
-    `fragments`: how many of them lie below each other; `chained`: whether there are such bodies."""
+    `body`: of its loop, where that stays with warps."""
 
     prepared: Prepared
     kernel: KernelStructure
@@ -50,22 +48,30 @@ class Tiles:
     width: int
     made: Anatomy
     elements: list[Numbers]
-    private: Truths
-    direct: Truths
-    fragments: Numbers
-    chained: bool
+    body: Private
 
     @classmethod
     def of(cls, prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Tiles:
         """The tiles of a kernel at these sizes."""
         made = anatomy(kernel)
         elements = [sizes.elements(kernel, step) for step in kernel.steps]
-        private = warp_private(prepared, kernel, made, sizes, elements)
-        chained = bool(private.any())
-        direct = private & saved_directly(prepared, kernel, made, sizes) if chained else private
         width = max(i.type.dtype.size for i in prepared.graph.inputs)
-        fragments = row_fragments(prepared, kernel, made, sizes) if chained else elements[0]
-        return cls(prepared, kernel, sizes, width, made, elements, private, direct, fragments, chained)
+        return cls(prepared, kernel, sizes, width, made, elements, private(prepared, kernel, sizes))
+
+    @property
+    def private(self) -> Truths:
+        """Where the loop body stays with warps."""
+        return self.body.able
+
+    @property
+    def chained(self) -> bool:
+        """Whether there are such sizes."""
+        return bool(self.body.able.any())
+
+    @property
+    def cores(self) -> frozenset[int]:
+        """The products that tensor cores compute."""
+        return cores(self.prepared, self.kernel)
 
     @property
     def floats(self) -> bool:

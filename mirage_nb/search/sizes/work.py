@@ -78,7 +78,7 @@ class _Steps:
             if step.operator.is_leaf or part is Part.INLINE:
                 continue
             if part is Part.ACCUMULATOR:
-                self.late = self.late + self._unless(tiles.direct, constants.barrier_us + self.passes(index))
+                self.late = self.late + self._unless(tiles.body.direct, constants.barrier_us + self.passes(index))
                 if varying[step.reads[0]] and parts[step.reads[0]] is Part.INLINE:
                     self.looped = self.looped + self.passes(step.reads[0])
                 continue
@@ -97,7 +97,7 @@ class _Steps:
         self._mask()
         for output in tiles.kernel.outputs:
             saved = self.passes(output, saved=True)
-            self.late = self.late + self._unless(tiles.direct, constants.barrier_us) + saved
+            self.late = self.late + self._unless(tiles.body.direct, constants.barrier_us) + saved
         return Work(self.looped, self.early, self.late, self.busy)
 
     def _unless(self, spared: Truths, us: Numbers | float) -> Numbers | float:
@@ -140,7 +140,7 @@ class _Steps:
     def _product(self, index: int) -> tuple[Numbers, Numbers]:
         """Microseconds of a product, and those in which the tensor cores are busy with it."""
         step, part = self.tiles.steps[index], self.tiles.made.parts[index]
-        wide = self.tiles.floats or any(self.tiles.made.wide[read] for read in step.reads)
+        wide = index not in self.tiles.cores
         if part is Part.PRIVATE:  # what it takes depends on all of the body
             return self._multiplied(index, wide)
         types = (data_of(self.tiles.steps[read].type) for read in step.reads)
