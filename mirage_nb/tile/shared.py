@@ -61,19 +61,27 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Form:
     """A way to lay out a tensor: rows or, `turned`, columns in one run, `pad` elements behind each; or in `panels` as
-    wide as a swizzle."""
+    wide as a swizzle. Numbers, or a column of several ways."""
 
-    turned: bool = False
-    pad: int = 0
-    panels: bool = False
+    turned: Any = False
+    pad: Any = 0
+    panels: Any = False
 
 
+@lru_cache(maxsize=16)
 def forms(size: int, flat: bool, boxed: bool = False) -> tuple[Form, ...]:
     """Those worth considering for elements of `size` bytes. A 16-byte chunk stays whole under a swizzle: eight 16-bit
     elements, but not eight f32."""
     pads = (4, 8) if size == 4 else (8,)
     apart = () if flat else (*(Form(False, pad) for pad in pads), *(Form(True, pad) for pad in (0, *pads)))
     return (Form(), *apart, *([Form(panels=True)] if boxed or size == 2 else []))
+
+
+@lru_cache(maxsize=16)
+def _together(size: int, flat: bool) -> Form:
+    """All of them, in order."""
+    columns = [[getattr(form, name) for form in forms(size, flat)] for name in ("turned", "pad", "panels")]
+    return Form(*(np.array(column)[:, None] for column in columns))
 
 
 def panel_bytes(last: Any, size: int) -> Any:
@@ -107,26 +115,22 @@ def panel_elements(rows: Any, last: Any, fold: Any = 1) -> Any:
 
 def elements(form: Form, shape: Shape) -> Any:
     """Elements that a tensor takes."""
-    if form.panels:
-        return panel_elements(shape.lead * shape.rows, shape.last)
-    inner, outer = (shape.rows, shape.last) if form.turned else (shape.last, shape.rows)
-    return pitched_elements(inner, outer * shape.lead, form.pad, shape.size)
+    inner, outer = np.where(form.turned, shape.rows, shape.last), np.where(form.turned, shape.last, shape.rows)
+    plain = pitched_elements(inner, outer * shape.lead, form.pad, shape.size)
+    return np.where(form.panels, panel_elements(shape.lead * shape.rows, shape.last), plain)
 
 
-def in_row_order(form: Form, shape: Shape) -> Any:
-    """Whether the last dimension is contiguous."""
-    return np.equal(shape.rows + form.pad, 1) if form.turned else np.ones_like(shape.last, bool)
-
-
-def cost(form: Form, shape: Shape, uses: Collection[Use]) -> Any:
+def cost(form: Form, shape: Shape, uses: Collection[Use], nbytes: Any) -> Any:
     """Shared-memory wavefronts of one access by a warp, summed over the uses, and bytes; FORBIDDEN if one is
     impossible."""
-    swizzle = panel_bytes(shape.last, shape.size) if form.panels else 0
-    pitch = swizzle // shape.size if form.panels else (shape.rows if form.turned else shape.last) + form.pad
+    swizzle = np.where(form.panels, panel_bytes(shape.last, shape.size), 0)
+    pitch = np.where(form.turned, shape.rows, shape.last) + form.pad
+    pitch = np.where(form.panels, swizzle // shape.size, pitch)
+    ordered = np.where(form.turned, np.equal(shape.rows + form.pad, 1), True)
     chunks = np.equal(np.mod(shape.rows, 8) + np.mod(shape.last, 8), 0) & (not shape.flat)
-    lines = Lines(1 if shape.flat else pitch, in_row_order(form, shape), swizzle, chunks, shape.flat)
-    found = use_cost(uses, shape.size, lines, elements(form, shape) * shape.size)
-    return np.where(np.greater(swizzle, 0), found, FORBIDDEN) if form.panels else found
+    lines = Lines(1 if shape.flat else pitch, ordered, swizzle, chunks, shape.flat)
+    found = use_cost(uses, shape.size, lines, nbytes)
+    return np.where(form.panels & np.equal(swizzle, 0), FORBIDDEN, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ def _wavefronts(use: Use, size: int, lines: Lines) -> Any:
     unit = LINE_BYTES // size
     place = np.where(np.less(lines.pitch, unit), lines.pitch, unit + np.mod(lines.pitch, unit)).astype(np.int64)
     found: Any = _table(use, size, 0)[place]
-    if np.any(lines.swizzle) and not lines.flat:
+    if not lines.flat and np.any(lines.swizzle):
         for width in SWIZZLES:
             found = np.where(np.equal(lines.swizzle, width), _table(use, size, width)[place], found)
     if use is Use.FACTOR:
@@ -176,27 +180,29 @@ def _wavefronts(use: Use, size: int, lines: Lines) -> Any:
 @lru_cache(maxsize=64)
 def _table(use: Use, size: int, swizzle: int) -> npt.NDArray[np.float64]:
     """Wavefronts by the elements between rows: those of a line, and those of longer ones by what is beyond it."""
-    return np.array([passes(use, pitch, size, swizzle) for pitch in range(2 * LINE_BYTES // size)], np.float64)
+    return wavefronts(use, np.arange(2 * LINE_BYTES // size), size, swizzle)
 
 
-def passes(use: Use, pitch: int, size: int, swizzle: int = 0) -> int:
-    """Passes over the banks for one access by a warp to a fragment."""
-    match use:
-        case Use.FACTOR:
-            places, width = [(row, 0) for row in range(8)], CHUNK_BYTES
-        case Use.STRAIGHT:
-            places, width = [(lane // 4, lane % 4 * 2) for lane in range(32)], BANK_BYTES
-        case _:
-            places, width = [(lane % 4 * 2, lane // 4) for lane in range(32)], BANK_BYTES
-    words: dict[int, set[int]] = {}
-    for row, column in places:
-        offset = byte_offset(row, column, pitch, size, swizzle)
-        for word in range(offset // BANK_BYTES, (offset + width - 1) // BANK_BYTES + 1):
-            words.setdefault(word % BANKS, set()).add(word)
-    return max(len(found) for found in words.values())
+def wavefronts(use: Use, pitches: npt.NDArray[np.int64], size: int, swizzle: int = 0) -> npt.NDArray[np.float64]:
+    """Passes over the banks for one access by a warp to a fragment whose rows begin so many elements apart."""
+    lane = np.arange(32)
+    rows, columns, width = lane // 4, lane % 4 * 2, BANK_BYTES
+    if use is Use.FACTOR:
+        rows, columns, width = np.arange(8), np.zeros(8, np.int64), CHUNK_BYTES
+    elif use is Use.TURNED:
+        rows, columns = columns, rows
+    offsets = byte_offset(rows, columns, pitches[:, None], size, swizzle)
+    last = (offsets + width - 1) // BANK_BYTES
+    spans = np.minimum(offsets[..., None] // BANK_BYTES + np.arange(width // BANK_BYTES + 1), last[..., None])
+    words = np.sort(spans.reshape(len(pitches), -1), axis=1)
+    new = np.diff(words, axis=1, prepend=-1) > 0
+    counts = np.zeros((len(pitches), BANKS))
+    np.add.at(counts, (np.nonzero(new)[0], words[new] % BANKS), 1.0)
+    most: npt.NDArray[np.float64] = counts.max(axis=1)
+    return most
 
 
-def byte_offset(row: int, column: int, pitch: int, size: int, swizzle: int) -> int:
+def byte_offset(row: Any, column: Any, pitch: Any, size: int, swizzle: int) -> Any:
     """Of an element of rows that begin `pitch` elements apart, counted along the contiguous dimension."""
     offset = (row * pitch + column) * size
     return offset ^ (offset >> 3) & (swizzle - 16) if swizzle else offset
@@ -204,25 +210,21 @@ def byte_offset(row: int, column: int, pitch: int, size: int, swizzle: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The cheapest layout of a tensor: its cost, its bytes, whether it is one of panels."""
+    """The cheapest layout of a tensor: its bytes, whether it is one of panels."""
 
-    cost: Any
     nbytes: Any
     swizzled: Any
 
     def where(self, able: Any, other: Laid) -> Laid:
         """The other one where that is so."""
-        return Laid(
-            np.where(able, other.cost, self.cost),
-            np.where(able, other.nbytes, self.nbytes),
-            np.where(able, other.swizzled, self.swizzled),
-        )
+        return Laid(np.where(able, other.nbytes, self.nbytes), np.where(able, other.swizzled, self.swizzled))
 
 
 def lay(shape: Shape, uses: Collection[Use]) -> Laid:
-    """The cheapest layout of a tensor that is used so; of equal ones the first."""
-    found = Laid(FORBIDDEN, 0, False)
-    for form in forms(shape.size, shape.flat, Use.BOXES in uses):
-        mine = Laid(cost(form, shape, uses), elements(form, shape) * shape.size, form.panels)
-        found = found.where(np.less(mine.cost, found.cost), mine)
-    return found
+    """The cheapest layout of a tensor that is used so, for arrays of extents; of equal ones the first."""
+    every = _together(shape.size, shape.flat)
+    nbytes = elements(every, shape) * shape.size
+    costs = cost(every, shape, uses, nbytes)
+    chosen = costs.argmin(axis=0)
+    place = (chosen, np.arange(costs.shape[1]))
+    return Laid(np.broadcast_to(nbytes, costs.shape)[place], every.panels[chosen, 0])

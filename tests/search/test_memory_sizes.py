@@ -12,6 +12,7 @@ from mirage_nb.errors import TargetError
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import BlockPlan, plan
+from mirage_nb.optimize.plan import rewritten
 from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare, run_configuration
 from mirage_nb.search.sizes.anatomy import Sizes
 from mirage_nb.search.sizes.chained import with_roles
@@ -81,12 +82,13 @@ def compared(text: str, structures: int, limit: int) -> Iterator[tuple[str, obje
 def of_structure(prepared: Prepared, structure: Structure, limit: int) -> Iterator[tuple[str, object, object]]:
     for instance in instances(structure, prepared, H200, limit):
         ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
-        if not adds_products(instance.graph):
+        if rewritten(instance.graph) == instance.graph and not adds_products(instance.graph):
             yield from of_instance(prepared, kernel, sizes, instance.graph)
 
 
 def adds_products(graph: KernelGraph) -> bool:
-    """Whether it is the other muGraph of these sizes, whose products are added as they are computed."""
+    """Whether it is the other muGraph of these sizes, whose products are added as they are computed. Like those with
+    quotients that the planner moves, it is another one than was ranked."""
     bodies = [op.body for op in graph.ops if isinstance(op.body, BlockGraph)]
     return any(op.kind is OpKind.CONCAT_MATMUL for body in bodies for op in body.ops)
 

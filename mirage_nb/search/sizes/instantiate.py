@@ -19,7 +19,8 @@ from math import log2
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.ir.legality import peak_shared_bytes
 from mirage_nb.search.axes import Prepared, shape_of
 from mirage_nb.search.derive import concatenated
 from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
@@ -141,9 +142,15 @@ def drafts(
             break
         made.append(_draft(prepared, structure, choices).made())
         joined = concatenated(made[-1].graph)
-        if joined is not None:
+        if joined is not None and _has_room(joined, target):  # operands of both products are there at once
             made.append(replace(made[-1], graph=joined))
     return [Draft.of(instance) for instance in made[:limit]]
+
+
+def _has_room(graph: KernelGraph, target: Target) -> bool:
+    """Whether what is alive at once in its block graphs fits shared memory."""
+    bodies = [op.body for op in graph.ops if isinstance(op.body, BlockGraph)]
+    return all(peak_shared_bytes(body) + RESERVED_BYTES <= target.shared_per_block for body in bodies)
 
 
 def _adds_products(structure: Structure) -> bool:

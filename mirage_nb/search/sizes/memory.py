@@ -18,9 +18,8 @@ from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.saturation.values import BODY
 from mirage_nb.search.sizes.anatomy import WARPS, Anatomy, Numbers, Part, Truths, anatomy
 from mirage_nb.search.sizes.bodies import body_of, private
-from mirage_nb.search.sizes.layouts import layouts, multiplied
+from mirage_nb.search.sizes.layouts import multiplied
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, TILE_BYTES, Tiles
-from mirage_nb.search.sizes.types import factors
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.shared import LINE_BYTES, PATTERN_BYTES, Laid, Shape, Use, lay
@@ -224,7 +223,7 @@ class _Tensor:
 
     def _laid(self, size: int, *uses: Use) -> Laid:
         value = self.tiles.made.leaves[self.made.step]
-        layout = layouts(self.tiles.prepared, self.tiles.kernel)[value]
+        layout = self.tiles.layouts[value]
         type_ = self.tiles.steps[value].type
         key = ("laid", layout, tuple(type_), size, frozenset(uses))
 
@@ -243,7 +242,7 @@ class _Tensor:
             return self.tiles.bytes_of_element(value)
         step = self.tiles.steps[value]
         summed = step.operator.kind is OpKind.ACCUM and step.operator.accum is not AccumKind.CONCAT
-        factor = value in factors(self.tiles.prepared, self.tiles.kernel) and not summed
+        factor = value in self.tiles.factors and not summed
         return TILE_BYTES if factor else ACCUMULATOR_BYTES
 
     def _readers(self) -> list[Staged]:
@@ -258,13 +257,13 @@ class _Tensor:
     def _tiled(self, step: Staged) -> bool:
         structure = self.tiles.steps[step.step]
         if structure.operator.kind is OpKind.ACCUM:
-            return step.fragment and layouts(self.tiles.prepared, self.tiles.kernel)[step.step][-1:] != (None,)
+            return step.fragment and self.tiles.layouts[step.step][-1:] != (None,)
         return step.step in self.tiles.cores
 
 
 def _product(tiles: Tiles, index: int, warps: int) -> tuple[Truths, Numbers]:
     """Whether the columns of a product stand on the rows of instructions; over how many warps its depth is split."""
-    step, known = tiles.steps[index], layouts(tiles.prepared, tiles.kernel)
+    step, known = tiles.steps[index], tiles.layouts
     exchanged, left, right = multiplied(known[step.reads[0]], known[step.reads[1]], step.operator.axis)
     of_left, of_right = (tiles.steps[r].type for r in (step.reads[::-1] if exchanged else step.reads))
     key = ("share", left, right, tuple(of_left), tuple(of_right), warps)

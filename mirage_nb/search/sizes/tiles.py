@@ -26,8 +26,9 @@ from mirage_nb.search.sizes.anatomy import (
     layout_of,
 )
 from mirage_nb.search.sizes.bodies import Private, private
+from mirage_nb.search.sizes.layouts import layouts
 from mirage_nb.search.sizes.rows import Boxes, Rows, boxes, rows
-from mirage_nb.search.sizes.types import cores
+from mirage_nb.search.sizes.types import cores, factors
 from mirage_nb.search.structure import KernelStructure, Step
 from mirage_nb.tile.held import VECTOR_BYTES
 from mirage_nb.tile.shared import worth_having_early
@@ -40,7 +41,8 @@ MATMUL_GRAIN = (16, 8, 16)
 @dataclass(slots=True)
 class Tiles:
     """The tiles of one kernel. `width`: bytes of an element of the program; `elements`: of the tile of every step;
-    `body`: of its loop, where that stays with warps."""
+    `body`: of its loop, where that stays with warps; `cores`: the products that tensor cores compute, `factors`: what
+    they multiply; `layouts`: the axes of the dimensions of every step."""
 
     prepared: Prepared
     kernel: KernelStructure
@@ -49,6 +51,9 @@ class Tiles:
     made: Anatomy
     elements: list[Numbers]
     body: Private
+    cores: frozenset[int]
+    factors: frozenset[int]
+    layouts: tuple[Layout, ...]
 
     @classmethod
     def of(cls, prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Tiles:
@@ -56,7 +61,8 @@ class Tiles:
         made = anatomy(kernel)
         elements = [sizes.elements(kernel, step) for step in kernel.steps]
         width = max(i.type.dtype.size for i in prepared.graph.inputs)
-        return cls(prepared, kernel, sizes, width, made, elements, private(prepared, kernel, sizes))
+        kept = private(prepared, kernel, sizes), cores(prepared, kernel), factors(prepared, kernel)
+        return cls(prepared, kernel, sizes, width, made, elements, *kept, layouts(prepared, kernel))
 
     @property
     def private(self) -> Truths:
@@ -67,11 +73,6 @@ class Tiles:
     def chained(self) -> bool:
         """Whether there are such sizes."""
         return bool(self.body.able.any())
-
-    @property
-    def cores(self) -> frozenset[int]:
-        """The products that tensor cores compute."""
-        return cores(self.prepared, self.kernel)
 
     @property
     def floats(self) -> bool:
