@@ -169,7 +169,7 @@ def test_what_is_legal_fits_when_it_is_planned(name: str) -> None:
 def test_tiles_travel_as_they_do_in_a_plan(name: str) -> None:
     prepared, structures = found(name)
     for structure in structures:
-        parts = anatomy(structure.kernels[0]).parts
+        parts = anatomy(prepared, structure.kernels[0]).parts
         for instance in instances(structure, prepared, H200, 1):
             block = next(k for k in plan(instance.graph, H200, default_options(H200)).kernels if k is not None)
             loads = [step for step in block.steps if step.kind is StepKind.LOAD]
@@ -228,7 +228,7 @@ def test_products_of_what_travels_in_f32_are_those_that_a_plan_leaves_to_scalar_
         for kernel, _, block in planned(prepared, structure):
             if block.region is not None or block.program is not None:
                 continue
-            made = anatomy(kernel)
+            made = anatomy(prepared, kernel)
             products = [step for step in kernel.steps if step.operator.kind is OpKind.MATMUL]
             tilings = [block.tiling(i) for i, op in enumerate(block.block.ops) if op.kind is OpKind.MATMUL]
             for step, tiling in zip(products, tilings, strict=True):
@@ -242,7 +242,7 @@ def test_what_is_kept_for_all_iterations_is_not_warp_private() -> None:
     seen = set()
     for structure in structures:
         for kernel, sizes, block in planned(prepared, structure):
-            made = anatomy(kernel)
+            made = anatomy(prepared, kernel)
             if Part.PRIVATE in made.parts:
                 kept = any(step.operator.accum is AccumKind.CONCAT for step in kernel.steps)
                 assert bool(staying(prepared, kernel, sizes).able[0]) == (block.region is not None)

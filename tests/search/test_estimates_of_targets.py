@@ -104,13 +104,13 @@ def test_no_estimate_is_faster_than_the_card(name: str, target: str) -> None:
     for prepared, kernel, sizes in kernels(name):
         estimates = estimate(prepared, kernel, sizes, card)
         assert (estimates.us >= card.start_us + estimates.bytes_device / (card.device_bandwidth * 1e3)).all()
-        assert (estimates.us >= card.start_us + operations(kernel, sizes) / (card.tensor_rate * 1e6)).all()
+        assert (estimates.us >= card.start_us + operations(prepared, kernel, sizes) / (card.tensor_rate * 1e6)).all()
 
 
-def operations(kernel: KernelStructure, sizes: Sizes) -> Numbers:
+def operations(prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Numbers:
     """Floating-point operations of the products of all blocks."""
     total = np.zeros_like(sizes.loop)
-    varying = anatomy(kernel).varying
+    varying = anatomy(prepared, kernel).varying
     for index, step in enumerate(kernel.steps):
         if step.operator.kind is OpKind.MATMUL:
             left = kernel.steps[step.reads[0]]

@@ -81,12 +81,13 @@ def test_what_fits_can_be_emitted(case: str) -> None:
 
 def test_what_is_saved_and_read_is_a_tile() -> None:
     """An elementwise result with one reader stays in registers, but not if it is saved, too."""
-    kernels = {k for s in structures(prepare(parse(SCORES).graph), saves_what_it_reads) for k in s.kernels}
+    prepared = prepare(parse(SCORES).graph)
+    kernels = {k for s in structures(prepared, saves_what_it_reads) for k in s.kernels}
     seen = 0
     for kernel in kernels:
         read = {index for step in kernel.steps for index in step.reads}
         for output in read.intersection(kernel.outputs):
             if kernel.steps[output].operator.kind is OpKind.EXP:
-                assert anatomy(kernel).parts[output] is Part.TILE
+                assert anatomy(prepared, kernel).parts[output] is Part.TILE
                 seen += 1
     assert seen

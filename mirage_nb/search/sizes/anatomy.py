@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from mirage_nb.ir import OPS, AccumKind, OpKind, Trait
 from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.semantics import BINARY, UNARY
 from mirage_nb.search.saturation.values import BLOCK, BODY, DATA, GRID, ITER, LOOP, TILE, Type
-from mirage_nb.search.sizes.layouts import stored
+from mirage_nb.search.sizes.layouts import fitted, joined, layouts, stored
 from mirage_nb.search.structure import KernelStructure, Source, Step
 from mirage_nb.tile.order import find_chains, groups
 
@@ -172,7 +172,7 @@ class Anatomy:
 
 
 @lru_cache(maxsize=KNOWN)
-def anatomy(kernel: KernelStructure) -> Anatomy:
+def anatomy(prepared: Prepared, kernel: KernelStructure) -> Anatomy:
     """The parts of a kernel structure."""
     steps = kernel.steps
     varying: list[bool] = []
@@ -184,8 +184,9 @@ def anatomy(kernel: KernelStructure) -> Anatomy:
         multiplies = step.operator.kind is OpKind.MATMUL and varying[index]
         chained |= multiplies and any(above[r] for r in step.reads)
         above.append(varying[index] and (multiplies or any(above[r] for r in step.reads)))
-    together = _groups(kernel, varying, above)
-    block = _Block(kernel, varying, together)
+    turned = _turned(prepared, kernel)
+    together = _groups(kernel, varying, above, turned)
+    block = _Block(kernel, varying, together, turned)
     apart = [block.part(i) for i in range(len(steps))]
     leaves = list(range(len(steps)))
     for index in range(len(steps)):
@@ -243,7 +244,20 @@ def _is_view(step: Step, of_varying: bool) -> bool:
     return step.operator.accum is AccumKind.HOLD and not of_varying
 
 
-def _groups(kernel: KernelStructure, varying: Sequence[bool], above: Sequence[bool]) -> list[tuple[int, ...]]:
+def _turned(prepared: Prepared, kernel: KernelStructure) -> frozenset[tuple[int, int]]:
+    """The elementwise steps that read another one through a view, which puts its dimensions in their order: (step, what
+    it reads)."""
+    known, found = layouts(prepared, kernel), set[tuple[int, int]]()
+    for index, step in enumerate(kernel.steps):
+        if _elementwise(step) and len(step.reads) == 2:
+            wide = joined(known[step.reads[0]], known[step.reads[1]])
+            found |= {(index, read) for read in step.reads if fitted(known[read], wide) != known[read]}
+    return frozenset(found)
+
+
+def _groups(
+    kernel: KernelStructure, varying: Sequence[bool], above: Sequence[bool], turned: Collection[tuple[int, int]]
+) -> list[tuple[int, ...]]:
     """For every step the chain of elementwise operators that it belongs to, as thread graphs have them; else itself."""
     steps = kernel.steps
     stages: list[int | None] = []
@@ -258,11 +272,25 @@ def _groups(kernel: KernelStructure, varying: Sequence[bool], above: Sequence[bo
                 stages.append(1)
             case _:
                 stages.append(max(read, default=None))
-    times = list(zip(stages, varying, above, strict=True))
+    place: list[int] = []  # of the steps among all operators, views in front of those that read through them
+    reads: list[list[int]] = []
+    for index, step in enumerate(steps):
+        mine = [place[read] for read in step.reads]
+        for number, source in enumerate(step.reads):
+            if (index, source) in turned:
+                reads.append([place[source]])
+                mine[number] = len(reads) - 1
+        place.append(len(reads))
+        reads.append(mine)
+    step_at = {at: index for index, at in enumerate(place)}
+    able = [at in step_at and _elementwise(steps[step_at[at]]) for at in range(len(reads))]
+    of_step = list(zip(stages, varying, above, strict=True))
+    times = [of_step[step_at[at]] if at in step_at else None for at in range(len(reads))]
     found: list[tuple[int, ...]] = [(index,) for index in range(len(steps))]
-    for chain in find_chains([_elementwise(step) for step in steps], [step.reads for step in steps], times):
-        for member in chain:
-            found[member] = chain
+    for chain in find_chains(able, reads, times):
+        members = tuple(step_at[at] for at in chain)
+        for member in members:
+            found[member] = members
     return found
 
 
@@ -275,9 +303,10 @@ class _Block:
     steps, and the savers, by negative numbers; `readers`: the same, seen through views; `order`: of the operators."""
 
     def __init__(
-        self, kernel: KernelStructure, varying: Sequence[bool], together: Sequence[tuple[int, ...]]
-    ) -> None:
-        self.kernel, self.varying, self.together = kernel, varying, together
+        self, kernel: KernelStructure, varying: Sequence[bool], together: Sequence[tuple[int, ...]],
+        turned: Collection[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        self.kernel, self.varying, self.together, self.turned = kernel, varying, together, turned
         steps = kernel.steps
         self.uses: list[set[int]] = [set() for _ in steps]
         for index, step in enumerate(steps):
@@ -339,7 +368,8 @@ class _Block:
             return None
         leaving = [m for m in members if self.uses[m]]
         beside = {r for m in members for r in steps[m].reads} - {index, *members}
-        alone = len(leaving) == 1 and all(steps[r].operator.kind is OpKind.CONST for r in beside)
+        straight = not any((m, index) in self.turned for m in members)
+        alone = straight and len(leaving) == 1 and all(steps[r].operator.kind is OpKind.CONST for r in beside)
         return leaving[0] if alone and data_of(steps[leaving[0]].type) == data_of(steps[index].type) else None
 
 

@@ -44,7 +44,7 @@ class Body:
 @lru_cache(maxsize=1024)
 def body_of(prepared: Prepared, kernel: KernelStructure) -> Body | None:
     """The body of a kernel, None if it is none that could stay with warps, whatever its sizes."""
-    made, steps, known = anatomy(kernel), kernel.steps, layouts(prepared, kernel)
+    made, steps, known = anatomy(prepared, kernel), kernel.steps, layouts(prepared, kernel)
     private = {i for i, part in enumerate(made.parts) if part is Part.PRIVATE}
     if not private:
         return None

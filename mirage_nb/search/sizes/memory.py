@@ -15,6 +15,7 @@ from functools import lru_cache, reduce
 import numpy as np
 
 from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import BODY
 from mirage_nb.search.sizes.anatomy import WARPS, Anatomy, Numbers, Part, Truths, anatomy
 from mirage_nb.search.sizes.bodies import body_of, private
@@ -46,10 +47,10 @@ class Staged:
 
 
 @lru_cache(maxsize=1024)
-def staged(kernel: KernelStructure, chained: bool, direct: bool) -> tuple[Staged, ...]:
+def staged(prepared: Prepared, kernel: KernelStructure, chained: bool, direct: bool) -> tuple[Staged, ...]:
     """The steps of a block in order. chained: the body of its loop stays with warps; direct: its accumulators
     go from registers to device memory, too."""
-    steps = _Steps(kernel, anatomy(kernel), chained, direct)
+    steps = _Steps(kernel, anatomy(prepared, kernel), chained, direct)
     found = [one for members in steps.made.groups for one in steps.of(members)] + steps.saved()
     return scheduled(sorted(found, key=lambda one: one.phase.value))
 
@@ -153,7 +154,7 @@ def memory(tiles: Tiles, bulk: Truths, warps: int = WARPS) -> Memory:
 
 
 def _counted(tiles: Tiles, bulk: Truths, warps: int, *, chained: bool, direct: bool) -> Memory:
-    steps = staged(tiles.kernel, chained, direct)
+    steps = staged(tiles.prepared, tiles.kernel, chained, direct)
     tensors = {s.value: _Tensor(tiles, s, steps, warps) for s in steps if s.value is not None}
     laid = {value: tensor.lay() for value, tensor in tensors.items()}
     here = {value: tiles.staged(value) for value in tensors if value in tiles.made.early}

@@ -58,7 +58,7 @@ class Tiles:
     @classmethod
     def of(cls, prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Tiles:
         """The tiles of a kernel at these sizes."""
-        made = anatomy(kernel)
+        made = anatomy(prepared, kernel)
         elements = [sizes.elements(kernel, step) for step in kernel.steps]
         width = max(i.type.dtype.size for i in prepared.graph.inputs)
         kept = private(prepared, kernel, sizes), cores(prepared, kernel), factors(prepared, kernel)

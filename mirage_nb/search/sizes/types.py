@@ -22,7 +22,7 @@ def element_types(prepared: Prepared, kernel: KernelStructure) -> tuple[DType | 
 
     Results of earlier kernels are f32 unless products take them as they are.
     """
-    made, found = anatomy(kernel), list[DType | None]()
+    made, found = anatomy(prepared, kernel), list[DType | None]()
     values = prepared.graph.types
     widest = max((i.type.dtype for i in prepared.graph.inputs), key=lambda dtype: dtype.size)
     for index, step in enumerate(kernel.steps):
@@ -48,7 +48,7 @@ def cores(prepared: Prepared, kernel: KernelStructure) -> frozenset[int]:
 @lru_cache(maxsize=1024)
 def factors(prepared: Prepared, kernel: KernelStructure) -> frozenset[int]:
     """What they multiply, seen through views: it keeps its 16 bits."""
-    made, products, found = anatomy(kernel), cores(prepared, kernel), set[int]()
+    made, products, found = anatomy(prepared, kernel), cores(prepared, kernel), set[int]()
     for index in reversed(range(len(kernel.steps))):
         step = kernel.steps[index]
         if index in products or (index in found and made.views[index]):
