@@ -30,11 +30,11 @@ from mirage_nb.search import (
 )
 from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import Part, Sizes, anatomy
-from mirage_nb.search.sizes.bodies import private as staying
 from mirage_nb.search.sizes.cost import Estimates, estimate
 from mirage_nb.search.sizes.instantiate import ALIKE, Instance, _diverse, divisors, numbered, sized
 from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows, touched
 from mirage_nb.search.sizes.rows import boxes as panels_of
+from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
 from mirage_nb.tile.order import Phase
@@ -147,7 +147,7 @@ def sizes_of(prepared: Prepared, structure: Structure, instance: Instance) -> Si
 def private(prepared: Prepared, structure: Structure, instance: Instance) -> bool:
     (kernel,) = structure.kernels
     sizes = sizes_of(prepared, structure, instance)
-    return bool(staying(prepared, kernel, sizes).able[0])
+    return bool(Tiles.of(prepared, kernel, sizes).private[0])
 
 
 @pytest.mark.parametrize("name", ONE_KERNEL)
@@ -245,7 +245,7 @@ def test_what_is_kept_for_all_iterations_is_not_warp_private() -> None:
             made = anatomy(prepared, kernel)
             if Part.PRIVATE in made.parts:
                 kept = any(step.operator.accum is AccumKind.CONCAT for step in kernel.steps)
-                assert bool(staying(prepared, kernel, sizes).able[0]) == (block.region is not None)
+                assert bool(Tiles.of(prepared, kernel, sizes).private[0]) == (block.region is not None)
                 seen.add((kept, block.region is not None))
     assert {(True, False), (False, True)} <= seen
 

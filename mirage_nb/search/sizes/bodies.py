@@ -120,14 +120,15 @@ class Private:
     keys: Numbers
 
 
-def private(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, warps: int = WARPS) -> Private:
-    """The body of a kernel at many sizes."""
-    body = body_of(prepared, kernel)
+def private(
+    kernel: KernelStructure, body: Body | None, known: Sequence[Layout], sizes: Sizes, warps: int = WARPS
+) -> Private:
+    """The body of a kernel, whose steps have these layouts, at many sizes."""
     one = np.ones_like(sizes.loop)
     if body is None:
         nowhere = np.zeros_like(sizes.loop, bool)
         return Private(nowhere, nowhere, one, one)
-    steps, known = kernel.steps, layouts(prepared, kernel)
+    steps = kernel.steps
     rows = one if body.rows is None else sizes.extent(kernel, body.rows, steps[body.steps[0]].type[body.rows])
     held, able = [], np.ones_like(sizes.loop, bool)
     for index in body.steps:

@@ -15,12 +15,11 @@ from functools import lru_cache, reduce
 import numpy as np
 
 from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import BODY
-from mirage_nb.search.sizes.anatomy import WARPS, Anatomy, Numbers, Part, Truths, anatomy
-from mirage_nb.search.sizes.bodies import body_of, private
+from mirage_nb.search.sizes.anatomy import WARPS, Anatomy, Numbers, Part, Truths
+from mirage_nb.search.sizes.bodies import private
 from mirage_nb.search.sizes.layouts import multiplied
-from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, TILE_BYTES, Tiles
+from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, TILE_BYTES, Outline, Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.shared import LINE_BYTES, PATTERN_BYTES, Laid, Shape, Use, lay
@@ -47,10 +46,10 @@ class Staged:
 
 
 @lru_cache(maxsize=1024)
-def staged(prepared: Prepared, kernel: KernelStructure, chained: bool, direct: bool) -> tuple[Staged, ...]:
+def staged(known: Outline, chained: bool, direct: bool) -> tuple[Staged, ...]:
     """The steps of a block in order. chained: the body of its loop stays with warps; direct: its accumulators
     go from registers to device memory, too."""
-    steps = _Steps(kernel, anatomy(prepared, kernel), chained, direct)
+    steps = _Steps(known.kernel, known.made, chained, direct)
     found = [one for members in steps.made.groups for one in steps.of(members)] + steps.saved()
     return scheduled(sorted(found, key=lambda one: one.phase.value))
 
@@ -154,7 +153,7 @@ def memory(tiles: Tiles, bulk: Truths, warps: int = WARPS) -> Memory:
 
 
 def _counted(tiles: Tiles, bulk: Truths, warps: int, *, chained: bool, direct: bool) -> Memory:
-    steps = staged(tiles.prepared, tiles.kernel, chained, direct)
+    steps = staged(tiles.outline, chained, direct)
     tensors = {s.value: _Tensor(tiles, s, steps, warps) for s in steps if s.value is not None}
     laid = {value: tensor.lay() for value, tensor in tensors.items()}
     here = {value: tiles.staged(value) for value in tensors if value in tiles.made.early}
@@ -216,15 +215,16 @@ class _Tensor:
         if writer is None or self.made.phase is not Phase.AFTER or writer.accum is None:
             return 1.0
         if writer.fragment:
-            body = body_of(self.tiles.prepared, self.tiles.kernel)
+            body, kernel = self.tiles.outline.body, self.tiles.kernel
             assert body is not None
             whole = self.tiles.steps[writer.step].operator.accum is AccumKind.MAX or writer.step in body.keyed
-            return 1.0 if whole else private(self.tiles.prepared, self.tiles.kernel, self.tiles.sizes, self.warps).keys
+            known = self.tiles.outline.layouts
+            return 1.0 if whole else private(kernel, body, known, self.tiles.sizes, self.warps).keys
         return _product(self.tiles, writer.step, self.warps)[1]
 
     def _laid(self, size: int, *uses: Use) -> Laid:
         value = self.tiles.made.leaves[self.made.step]
-        layout = self.tiles.layouts[value]
+        layout = self.tiles.outline.layouts[value]
         type_ = self.tiles.steps[value].type
         key = ("laid", layout, tuple(type_), size, frozenset(uses))
 
@@ -243,7 +243,7 @@ class _Tensor:
             return self.tiles.bytes_of_element(value)
         step = self.tiles.steps[value]
         summed = step.operator.kind is OpKind.ACCUM and step.operator.accum is not AccumKind.CONCAT
-        factor = value in self.tiles.factors and not summed
+        factor = value in self.tiles.outline.factors and not summed
         return TILE_BYTES if factor else ACCUMULATOR_BYTES
 
     def _readers(self) -> list[Staged]:
@@ -258,13 +258,13 @@ class _Tensor:
     def _tiled(self, step: Staged) -> bool:
         structure = self.tiles.steps[step.step]
         if structure.operator.kind is OpKind.ACCUM:
-            return step.fragment and self.tiles.layouts[step.step][-1:] != (None,)
-        return step.step in self.tiles.cores
+            return step.fragment and self.tiles.outline.layouts[step.step][-1:] != (None,)
+        return step.step in self.tiles.outline.cores
 
 
 def _product(tiles: Tiles, index: int, warps: int) -> tuple[Truths, Numbers]:
     """Whether the columns of a product stand on the rows of instructions; over how many warps its depth is split."""
-    step, known = tiles.steps[index], tiles.layouts
+    step, known = tiles.steps[index], tiles.outline.layouts
     exchanged, left, right = multiplied(known[step.reads[0]], known[step.reads[1]], step.operator.axis)
     of_left, of_right = (tiles.steps[r].type for r in (step.reads[::-1] if exchanged else step.reads))
     key = ("share", left, right, tuple(of_left), tuple(of_right), warps)

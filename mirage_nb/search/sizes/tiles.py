@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from mirage_nb.search.sizes.anatomy import (
     data_of,
     layout_of,
 )
-from mirage_nb.search.sizes.bodies import Private, private
+from mirage_nb.search.sizes.bodies import Body, Private, body_of, private
 from mirage_nb.search.sizes.layouts import layouts
 from mirage_nb.search.sizes.rows import Boxes, Rows, boxes, rows
 from mirage_nb.search.sizes.types import cores, factors
@@ -33,36 +34,61 @@ from mirage_nb.search.structure import KernelStructure, Step
 from mirage_nb.tile.held import VECTOR_BYTES
 from mirage_nb.tile.shared import worth_having_early
 
+KNOWN = 1024
+"""Kernels whose outlines are remembered."""
 ACCUMULATOR_BYTES, TILE_BYTES = 4, 2
 MATMUL_GRAIN = (16, 8, 16)
 """Rows, columns and depth of the smallest tensor instruction: smaller tiles are padded to it."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Outline:
+    """What is known of a kernel before its sizes: what is `made` of its steps, their `layouts`, its loop `body`, if that
+    might stay with warps; `cores`: the products that tensor cores compute, `factors`: what they multiply. There is one
+    of each kernel: it is found faster than what it holds."""
+
+    kernel: KernelStructure
+    made: Anatomy
+    layouts: tuple[Layout, ...]
+    body: Body | None
+    cores: frozenset[int]
+    factors: frozenset[int]
+
+
+@lru_cache(maxsize=KNOWN)
+def outline(prepared: Prepared, kernel: KernelStructure) -> Outline:
+    """The outline of a kernel."""
+    made, products = anatomy(prepared, kernel), cores(prepared, kernel)
+    body = body_of(prepared, kernel)
+    return Outline(kernel, made, layouts(prepared, kernel), body, products, factors(prepared, kernel))
+
+
 @dataclass(slots=True)
 class Tiles:
     """The tiles of one kernel. `width`: bytes of an element of the program; `elements`: of the tile of every step;
-    `body`: of its loop, where that stays with warps; `cores`: the products that tensor cores compute, `factors`: what
-    they multiply; `layouts`: the axes of the dimensions of every step."""
+    `body`: of its loop, where that stays with warps."""
 
     prepared: Prepared
     kernel: KernelStructure
     sizes: Sizes
     width: int
-    made: Anatomy
+    outline: Outline
     elements: list[Numbers]
     body: Private
-    cores: frozenset[int]
-    factors: frozenset[int]
-    layouts: tuple[Layout, ...]
 
     @classmethod
     def of(cls, prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Tiles:
         """The tiles of a kernel at these sizes."""
-        made = anatomy(prepared, kernel)
+        known = outline(prepared, kernel)
         elements = [sizes.elements(kernel, step) for step in kernel.steps]
         width = max(i.type.dtype.size for i in prepared.graph.inputs)
-        kept = private(prepared, kernel, sizes), cores(prepared, kernel), factors(prepared, kernel)
-        return cls(prepared, kernel, sizes, width, made, elements, *kept, layouts(prepared, kernel))
+        body = private(kernel, known.body, known.layouts, sizes)
+        return cls(prepared, kernel, sizes, width, known, elements, body)
+
+    @property
+    def made(self) -> Anatomy:
+        """What becomes of its steps."""
+        return self.outline.made
 
     @property
     def private(self) -> Truths:

@@ -140,7 +140,7 @@ class _Steps:
     def _product(self, index: int) -> tuple[Numbers, Numbers]:
         """Microseconds of a product, and those in which the tensor cores are busy with it."""
         step, part = self.tiles.steps[index], self.tiles.made.parts[index]
-        wide = index not in self.tiles.cores
+        wide = index not in self.tiles.outline.cores
         if part is Part.PRIVATE:  # what it takes depends on all of the body
             return self._multiplied(index, wide)
         types = (data_of(self.tiles.steps[read].type) for read in step.reads)
