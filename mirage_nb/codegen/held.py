@@ -55,10 +55,11 @@ class HeldText:
             self.out.line("const int place = thread;")
         kept = (*unravel(named("row", groups), held.tile[:-1]), Index())
         late = [v for v, attrs in self.inputs.items() if attrs.arg in self.dependence.written]
-        self._loads([v for v in self.inputs if v not in late], kept)
-        if late:
+        early = [v for v in self.inputs if v not in held.behind]
+        self._loads([v for v in early if v not in late], kept)
+        if not held.behind.issuperset(late):
             self.dependence.wait()
-        self._loads(late, kept)
+        self._loads([v for v in early if v in late], kept)
         self._compute(kept, outputs)
 
     @property
@@ -109,6 +110,7 @@ class HeldText:
             if _reduces(op.kind):
                 self._reduce(index)
         self.dependence.wait()
+        self._loads([v for v in self.inputs if v in self.held.behind], kept)
         for number, op in enumerate(self.scope.block.savers):
             assert isinstance(op.attrs, OutSaverAttrs)
             self._save(number, op.inputs[0], op.attrs, outputs[number], kept)

@@ -27,7 +27,8 @@ class Held:
 
     dim: the reduced axis of `tile`. width: elements of a vector along the last axis. slots: vectors per thread
     along `dim`. lanes: threads that share a reduction (1: a thread has all of it). warps: as many as there is
-    work for.
+    work for. behind: inputs that are asked for behind the reductions: registers that they would fill while others are
+    on their way let more blocks run at once.
     """
 
     tile: tuple[int, ...]
@@ -36,6 +37,7 @@ class Held:
     slots: int
     lanes: int
     warps: int
+    behind: frozenset[int] = frozenset()
 
     @property
     def rows(self) -> bool:
@@ -66,8 +68,9 @@ class Held:
         return self.slots if self.long(shape) else 1
 
 
-def find_held(block: BlockGraph, literal_args: frozenset[int], warps: int) -> Held | None:
-    """How `warps` warps hold the block's tiles, or None if they cannot or if there is nothing to reduce."""
+def find_held(block: BlockGraph, literal_args: frozenset[int], warps: int, at_once: int = 0) -> Held | None:
+    """How `warps` warps hold the block's tiles, or None if they cannot or if there is nothing to reduce. at_once: so
+    many blocks run at least side by side (0: all of them)."""
     reductions = [(op, op.attrs.dim) for op in block.ops if op.kind in REDUCTIONS and isinstance(op.attrs, DimAttrs)]
     if block.loop > 1 or not reductions or not all(_simple(op) for op in block.ops):
         return None
@@ -91,10 +94,25 @@ def find_held(block: BlockGraph, literal_args: frozenset[int], warps: int) -> He
     if axis == -1:
         width = int(by_rows(tile[-1], results, most, tiles, warps))
         lanes = int(row_lanes(results, warps))
-        return Held(tile, len(tile) - 1, width, int(row_slots(tile[-1], lanes, width)), lanes, warps) if width else None
+        behind = _behind(block) if at_once and math.prod(block.grid) > at_once else frozenset[int]()
+        slots = int(row_slots(tile[-1], lanes, width))
+        return Held(tile, len(tile) - 1, width, slots, lanes, warps, behind) if width else None
     width = int(by_columns(tile[axis], results, most, tiles))
     busy = min(warps, math.ceil(results / max(width, 1) / LANES))
     return Held(tile, len(tile) + axis, width, tile[axis], 1, busy) if width else None
+
+
+def _behind(block: BlockGraph) -> frozenset[int]:
+    """Inputs that are the same for all blocks, which caches keep, and that no reduction needs."""
+    needed: set[int] = set()
+    for op, values in reversed(tuple(block.definitions())):
+        if op.kind in REDUCTIONS or not needed.isdisjoint(values):
+            needed.update(op.inputs)
+    return frozenset(
+        values[0]
+        for op, values in block.definitions()
+        if isinstance(op.attrs, InIterAttrs) and values[0] not in needed and set(op.attrs.imap) == {None}
+    )
 
 
 def _extent(shape: tuple[int, ...], axis: int) -> int:

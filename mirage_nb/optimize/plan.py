@@ -253,7 +253,7 @@ def plan_block(
         if program is not None:
             return _plan_program(block, program, options)
     options = replace(options, specialised=False)
-    held = find_held(block, literal_args, options.warps) if private else None
+    held = find_held(block, literal_args, options.warps, target.multiprocessors) if private else None
     if held is not None:
         return _plan_held(block, held, options, literal_args, places)
     region = find_region(block, options.warps) if private else None

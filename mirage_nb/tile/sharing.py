@@ -67,6 +67,17 @@ def share(batch: Any, m: Any, k: Any, n: Any, warps: int, *, deferred: bool, loo
     return Shared(swapped, (splits[0][chosen], splits[1][chosen], splits[2][chosen], splits[3][chosen]))
 
 
+def depth_split(batch: Any, m: Any, k: Any, n: Any, warps: int, loop: Any) -> npt.NDArray[np.float64]:
+    """Over how many warps the depth of products is split whose sums can wait, for arrays of extents: one, where two
+    sums would already take too much memory."""
+    found = np.ones_like(loop, np.float64)
+    small = 2 * SUM_BYTES * batch * m * n <= PARTIAL_BYTES
+    if small.any():
+        batch, m, k, n, loop = (extent[small] for extent in (batch, m, k, n, loop))
+        found[small] = share(batch, m, k, n, warps, deferred=True, loop=loop).split[3]
+    return found
+
+
 @lru_cache(maxsize=16)
 def _splits(warps: int) -> npt.NDArray[np.int64]:
     """All ways to split so many warps, or fewer, over the four sides, in order."""

@@ -88,6 +88,7 @@ def test_what_is_saved_and_read_is_a_tile() -> None:
         read = {index for step in kernel.steps for index in step.reads}
         for output in read.intersection(kernel.outputs):
             if kernel.steps[output].operator.kind is OpKind.EXP:
-                assert anatomy(prepared, kernel).parts[output] is Part.TILE
+                made = anatomy(prepared, kernel)  # threads that hold a sum may leave what they compute from it
+                assert made.parts[made.holder[output]] is Part.TILE
                 seen += 1
     assert seen

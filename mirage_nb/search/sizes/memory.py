@@ -8,7 +8,7 @@ these numbers can be emitted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
@@ -23,7 +23,7 @@ from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, TILE_BYTES, Outline,
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.shared import LINE_BYTES, PATTERN_BYTES, Laid, Shape, Use, lay
-from mirage_nb.tile.sharing import share
+from mirage_nb.tile.sharing import depth_split, is_swapped
 
 DEPTHS = (2, 3, 4)
 """Stages of a ring; fewer where the loop has fewer iterations."""
@@ -203,7 +203,8 @@ class _Tensor:
             return self._laid(size, Use.VECTOR, *reads)
         if writer.fragment:
             return self._laid(size, Use.STRAIGHT, *reads)
-        swapped = _product(self.tiles, writer.step, self.warps)[0]
+        product = _Product.of(self.tiles, writer.step)
+        swapped = is_swapped(product.m, product.n)
         straight = self._laid(size, Use.STRAIGHT, *reads)
         if not swapped.any():
             return straight
@@ -220,7 +221,7 @@ class _Tensor:
             whole = self.tiles.steps[writer.step].operator.accum is AccumKind.MAX or writer.step in body.keyed
             known = self.tiles.outline.layouts
             return 1.0 if whole else private(kernel, body, known, self.tiles.sizes, self.warps).keys
-        return _product(self.tiles, writer.step, self.warps)[1]
+        return _Product.of(self.tiles, writer.step).split(self.tiles, self.warps)
 
     def _laid(self, size: int, *uses: Use) -> Laid:
         value = self.tiles.made.leaves[self.made.step]
@@ -262,23 +263,35 @@ class _Tensor:
         return step.step in self.tiles.outline.cores
 
 
-def _product(tiles: Tiles, index: int, warps: int) -> tuple[Truths, Numbers]:
-    """Whether the columns of a product stand on the rows of instructions; over how many warps its depth is split."""
-    step, known = tiles.steps[index], tiles.outline.layouts
-    exchanged, left, right = multiplied(known[step.reads[0]], known[step.reads[1]], step.operator.axis)
-    of_left, of_right = (tiles.steps[r].type for r in (step.reads[::-1] if exchanged else step.reads))
-    key = ("share", left, right, tuple(of_left), tuple(of_right), warps)
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Extents of a product, as its operands lie."""
 
-    def extent(axis: int | None, of: tuple[int, ...]) -> Numbers:
-        return np.ones(tiles.shape) if axis is None else tiles.sizes.extent(tiles.kernel, axis, of[axis])
+    key: Hashable
+    batch: Numbers
+    m: Numbers
+    k: Numbers
+    n: Numbers
 
-    def found() -> tuple[Truths, Numbers]:
+    @classmethod
+    def of(cls, tiles: Tiles, index: int) -> _Product:
+        """The product of a step."""
+        step, known = tiles.steps[index], tiles.outline.layouts
+        exchanged, left, right = multiplied(known[step.reads[0]], known[step.reads[1]], step.operator.axis)
+        of_left, of_right = (tiles.steps[r].type for r in (step.reads[::-1] if exchanged else step.reads))
+
+        def extent(axis: int | None, of: tuple[int, ...]) -> Numbers:
+            return np.ones(tiles.shape) if axis is None else tiles.sizes.extent(tiles.kernel, axis, of[axis])
+
         lead = {a: t for part, t in ((left, of_left), (right, of_right)) for a in part[:-2] if a is not None}
         batch = reduce(np.multiply, (extent(a, t) for a, t in lead.items()), np.ones(tiles.shape))
-        shared = share(
-            batch, extent(left[-2], of_left), extent(left[-1], of_left), extent(right[-1], of_right), warps,
-            deferred=True, loop=tiles.sizes.loop,
-        )  # fmt: skip
-        return shared.swapped, shared.split[3].astype(np.float64)
+        key = (left, right, tuple(of_left), tuple(of_right))
+        return cls(key, batch, extent(left[-2], of_left), extent(left[-1], of_left), extent(right[-1], of_right))
 
-    return tiles.sizes.once(key, found)
+    def split(self, tiles: Tiles, warps: int) -> Numbers:
+        """Over how many warps its depth is split."""
+
+        def found() -> Numbers:
+            return depth_split(self.batch, self.m, self.k, self.n, warps, tiles.sizes.loop)
+
+        return tiles.sizes.once(("split", self.key, warps), found)

@@ -43,7 +43,7 @@ MATMUL_GRAIN = (16, 8, 16)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
-    """What is known of a kernel before its sizes: what is `made` of its steps, their `layouts`, its loop `body`, if that
+    """What is known of a kernel before its sizes: what is `made` of its steps, their `layouts`, its loop `body`, if it
     might stay with warps; `cores`: the products that tensor cores compute, `factors`: what they multiply. There is one
     of each kernel: it is found faster than what it holds."""
 
