@@ -73,6 +73,22 @@ def test_warps_share_rows(warps: int, rows_per_block: int) -> None:
     check(graph, options)
 
 
+def gained(blocks: int) -> KernelGraph:
+    """X / max(X * A) * G + G for a row of each block: A goes into the reduction, G does not."""
+    b = Block((tensor((blocks, 64)), tensor((64,)), tensor((64,))), (blocks,))
+    x, a, g = b.read(0, (0,)), b.read(1, (None,)), b.read(2, (None,))
+    scaled = b.op(OpKind.DIV, x, b.op(OpKind.EXP, b.max(b.op(OpKind.MUL, x, a), 1)))
+    b.save(b.op(OpKind.ADD, b.op(OpKind.MUL, scaled, g), g), (0,))
+    return one_kernel("X A G", b)
+
+
+def test_of_many_blocks_what_all_of_them_read_is_asked_for_behind_the_reductions() -> None:
+    few, many = (held(gained(blocks), Options(warps=2)) for blocks in (H200.multiprocessors, H200.multiprocessors + 1))
+    assert few is not None and many is not None
+    assert (few.behind, many.behind) == (frozenset(), frozenset({2}))
+    check(gained(H200.multiprocessors + 1), Options(warps=2))
+
+
 @pytest.mark.parametrize("width", [1000, 100, 33, 2, 1032])
 @pytest.mark.parametrize("rows_per_block", [1, 2])
 def test_rows_that_fill_no_warp(width: int, rows_per_block: int) -> None:
