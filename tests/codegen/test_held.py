@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -83,10 +84,14 @@ def gained(blocks: int) -> KernelGraph:
 
 
 def test_of_many_blocks_what_all_of_them_read_is_asked_for_behind_the_reductions() -> None:
-    few, many = (held(gained(blocks), Options(warps=2)) for blocks in (H200.multiprocessors, H200.multiprocessors + 1))
-    assert few is not None and many is not None
-    assert (few.behind, many.behind) == (frozenset(), frozenset({2}))
-    check(gained(H200.multiprocessors + 1), Options(warps=2))
+    small, options = replace(H200, multiprocessors=2), Options(warps=2)
+    few, many = (plan(gained(blocks), small, options).kernels[0] for blocks in (2, 3))
+    assert few is not None and few.held is not None and few.held.behind == frozenset()
+    assert many is not None and many.held is not None and many.held.behind == {2}
+    graph = gained(3)
+    emitted, inputs = emit(graph, small, options), draw(graph)
+    (error,) = errors(graph, emitted, inputs, run(emitted, inputs, checked=True, order="reversed"))
+    assert error < TOLERANCE[DType.F16]
 
 
 @pytest.mark.parametrize("width", [1000, 100, 33, 2, 1032])
