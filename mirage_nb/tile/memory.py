@@ -8,11 +8,15 @@ anything, takes the most bytes that live at once; `tests/search/test_memory_size
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 
 EXACT_LIMIT = 10
 """Up to this many buffers the plan is optimal."""
+
+SHUFFLES = 100
+"""Orders that are tried before that."""
 
 NODE_LIMIT = 20_000
 """Partial plans that branch and bound may look at before it settles for the best one found."""
@@ -45,27 +49,31 @@ def allocate(intervals: Sequence[Interval], alignment: int = 16) -> MemoryPlan:
     sizes = [_round_up(i.size, alignment) for i in intervals]
     best = _best_fit(intervals, sizes)
     bound = _lower_bound(intervals, sizes)
-    if best.peak > bound:
-        best = min(best, *(_lowest_fit(intervals, sizes, key) for key in _ORDERS), key=lambda plan: plan.peak)
+    orders = _orders(intervals)
+    while best.peak > bound and (order := next(orders, None)) is not None:
+        best = min(best, _lowest_fit(intervals, sizes, order), key=lambda plan: plan.peak)
     if best.peak > bound and len(intervals) <= EXACT_LIMIT:
         best = _branch_and_bound(intervals, sizes, best, bound)
     return best
 
 
-_ORDERS: tuple[Callable[[Interval], tuple[int, int]], ...] = (
-    lambda interval: (interval.first, -interval.last),
-    lambda interval: (-interval.last, interval.first),
-    lambda interval: (interval.first - interval.last, interval.first),
-)
-"""From the start, from the end, the longest lives first: one of them mostly is as good as any plan."""
+def _orders(intervals: Sequence[Interval]) -> Iterator[list[int]]:
+    """From the start, from the end, the largest areas first; then shuffled ones, always the same: in one of them each
+    buffer mostly finds a place below the bound."""
+    numbers = list(range(len(intervals)))
+    yield sorted(numbers, key=lambda i: (intervals[i].first, -intervals[i].last))
+    yield sorted(numbers, key=lambda i: (-intervals[i].last, intervals[i].first))
+    yield sorted(numbers, key=lambda i: -intervals[i].size * (intervals[i].last - intervals[i].first + 1))
+    draw = Random(0)
+    for _ in range(SHUFFLES):
+        draw.shuffle(numbers)
+        yield numbers
 
 
-def _lowest_fit(
-    intervals: Sequence[Interval], sizes: Sequence[int], key: Callable[[Interval], tuple[int, int]]
-) -> MemoryPlan:
+def _lowest_fit(intervals: Sequence[Interval], sizes: Sequence[int], order: Sequence[int]) -> MemoryPlan:
     """In this order, each at the lowest free offset."""
     placed: dict[int, int] = {}
-    for index in sorted(range(len(sizes)), key=lambda i: key(intervals[i])):
+    for index in order:
         gaps = _gaps(index, intervals, sizes, placed)
         placed[index] = next(start for start, end in gaps if end is None or end - start >= sizes[index])
     return _finish(placed, sizes)

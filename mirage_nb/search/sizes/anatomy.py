@@ -188,14 +188,11 @@ def anatomy(prepared: Prepared, kernel: KernelStructure) -> Anatomy:
     together = _groups(kernel, varying, above, turned)
     block = _Block(kernel, varying, together, turned)
     apart = [block.part(i) for i in range(len(steps))]
-    leaves = list(range(len(steps)))
+    leaves, holder = list(range(len(steps))), list(range(len(steps)))
     for index in range(len(steps)):
         result = block.continued(index)
         if result is not None and apart[index] is Part.TILE is apart[result] and not (chained and above[index]):
-            leaves[index], apart[result] = result, Part.INLINE
-    holder = list(range(len(steps)))
-    for index, result in enumerate(leaves):
-        holder[result] = index
+            leaves[index], holder[result], apart[result] = result, index, Part.INLINE
     parts = [
         Part.PRIVATE if chained and above[i] and steps[i].operator.kind is not OpKind.ACCUM else part
         for i, part in enumerate(apart)
