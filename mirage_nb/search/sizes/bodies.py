@@ -137,6 +137,9 @@ def private(
         columns = one if across in (None, body.rows) else sizes.extent(kernel, across, type_[across])
         able &= sizes.elements(kernel, steps[index]) == rows * columns  # nothing but rows and columns
         able &= (columns == 1) | (columns % DEPTH_TILE == 0)
+        if steps[index].operator.kind is OpKind.MATMUL:
+            axis, of = steps[index].operator.axis, steps[steps[index].reads[0]].type
+            able &= (columns > 1) & (sizes.extent(kernel, axis, of[axis]) % DEPTH_TILE == 0)
         held.append(Held(columns, index in body.keyed, steps[index].operator.kind is OpKind.ACCUM))
     able &= bodies.fits(rows, held, body.splittable, warps)
     keys = bodies.key_warps(rows, held, body.splittable, warps)
