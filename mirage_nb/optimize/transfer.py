@@ -11,11 +11,7 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.ir import BlockGraph, InIterAttrs
-from mirage_nb.optimize.swizzle import panel_bytes
-from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES
-
-BOX_ROWS = 256
-"""Rows that one bulk tensor copy may bring."""
+from mirage_nb.tile.boxes import boxes as tile_boxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +39,15 @@ class Boxes:
 
 def boxes(block: BlockGraph, attrs: InIterAttrs) -> Boxes | None:
     """The bulk tensor copies of one tile, None where alignment or shape rule them out."""
-    operand = block.args[attrs.arg]
-    tile = block.tile_shape(attrs)
-    if not tile or math.prod(tile[:-2]) != 1 or not _ends_with_the_matrix(block, attrs):
+    operand, tile = block.args[attrs.arg], block.tile_shape(attrs)
+    if not tile:
         return None
-    height, last, size = tile[-2] if len(tile) > 1 else 1, tile[-1], operand.dtype.size
-    fold = 1
-    if last == operand.shape[-1] and last * size % CHUNK_BYTES == 0 == LINE_BYTES % (last * size):
-        fold = math.gcd(height, LINE_BYTES // (last * size))
-        if fold * last * size != LINE_BYTES or (fold > 1 and operand.shape[-2] % fold):
-            fold = 1
-    swizzle = LINE_BYTES if fold > 1 else panel_bytes(tile, operand.dtype)
-    if not swizzle:
+    found = tile_boxes(tile, operand.shape, operand.dtype.size, block.overhanging(attrs))
+    if not found.fits:
         return None
-    width, height = swizzle // size, height // fold
-    down = -(-height // BOX_ROWS)
-    # A swizzle pattern is eight rows: boxes below each other must begin on one.
-    if height % down or (down > 1 and height // down % 8):
-        return None
-    rows = math.prod(operand.shape[:-1]) // fold
-    across = last * fold // width
-    return Boxes(rows, operand.shape[-1] * fold, (height // down, width), down, across, swizzle, fold)
+    fold, swizzle = int(found.fold), int(found.swizzle)
+    rows, box = math.prod(operand.shape[:-1]) // fold, (int(found.rows), swizzle // operand.dtype.size)
+    return Boxes(rows, operand.shape[-1] * fold, box, int(found.down), int(found.across), swizzle, fold)
 
 
 def read_once(block: BlockGraph, attrs: InIterAttrs) -> bool:
@@ -71,14 +55,3 @@ def read_once(block: BlockGraph, attrs: InIterAttrs) -> bool:
     readers = [op for op in block.ops if isinstance(op.attrs, InIterAttrs) and op.attrs.arg == attrs.arg]
     splits = [*zip(attrs.imap, block.grid, strict=True), (attrs.fmap, block.loop)]
     return len(readers) == 1 and all(dim is not None for dim, extent in splits if extent > 1)
-
-
-def _ends_with_the_matrix(block: BlockGraph, attrs: InIterAttrs) -> bool:
-    """Whether what hangs over the end of the operand lies outside of the matrix, where the engine writes zeros.
-
-    Rows have to begin on 16 bytes, and no further row may follow behind the last one.
-    """
-    operand, overhanging = block.args[attrs.arg], block.overhanging(attrs)
-    if overhanging[-1] and operand.shape[-1] * operand.dtype.size % CHUNK_BYTES:
-        return False
-    return not any(overhanging[:-1]) or math.prod(operand.shape[:-2]) == 1

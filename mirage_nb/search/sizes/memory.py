@@ -165,7 +165,7 @@ def _counted(tiles: Tiles, bulk: Truths, warps: int, *, chained: bool, direct: b
     loop = [i for i, s in enumerate(steps) if s.phase is Phase.LOOP]
     for value, tensor in tensors.items():
         if tensor.made.issued and tensor.made.phase is Phase.LOOP:
-            nbytes = np.where(bulk, tiles.boxes(value).boxed, laid[value].nbytes) * here.get(value, 1.0)
+            nbytes = np.where(bulk, tiles.boxes(value).nbytes, laid[value].nbytes) * here.get(value, 1.0)
             for row, depth in enumerate(DEPTHS):
                 ring[row] += _whole(nbytes * np.minimum(depth, tiles.sizes.loop), unit)
             continue

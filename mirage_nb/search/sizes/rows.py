@@ -7,10 +7,8 @@ those of `optimize.transfer` and `codegen.ring` (paper section 6).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
@@ -18,10 +16,6 @@ from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Truths, common
 
 SECTOR_BYTES, LINE_BYTES = 32, 128
 """What device memory and caches move at a time, and what they find at a time."""
-PANELS = (128, 64, 32)
-"""Bytes that one row of a bulk copy may have, widest first."""
-BOX_ROWS = 256
-"""Rows that one bulk copy may bring."""
 CHUNK_BYTES = 16
 """What a swizzle leaves together, and the widest vector of a thread."""
 COPIED_BYTES = 4
@@ -30,8 +24,6 @@ ANYWHERE_BYTES = 2
 """Elements of so many bytes are read in vectors that begin anywhere."""
 VECTORS_AT_ONCE, ELEMENTS_AT_ONCE = 2, 8
 """What a thread asks for before it waits, of what passes through its registers."""
-PATTERN_ROWS = 8
-"""Rows of a swizzle pattern: tiles that are copied in bulk are padded to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,43 +81,3 @@ def _through_registers(last: Numbers, lines: Numbers, width: int, anywhere: Trut
 def touched(run: Numbers, count: Numbers, unit: int) -> Numbers:
     """Units of so many bytes that `count` runs touch: each begins anywhere its width allows, on average."""
     return count * (run + unit - common(run, unit)) / unit
-
-
-@dataclass(frozen=True, slots=True)
-class Boxes:
-    """A tile of a ring as bulk copies: `panels` rows of up to 128 bytes, 0 where the copy engine cannot take it.
-    `boxed`: its bytes in shared memory, in patterns of rows."""
-
-    panels: Numbers
-    boxed: Numbers
-
-
-def boxes(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging: Sequence[Truths] = ()) -> Boxes:
-    """The bulk copies of a tile; the arguments are those of `rows`.
-
-    Rows of a tensor over whose end tiles hang begin on 16 bytes. The engine writes zeros behind the end of a matrix,
-    but not behind one of several. Short rows that lie behind each other are one of a line.
-    """
-    last, height = extents[-1] * width, extents[-2] if len(extents) > 1 else np.ones_like(extents[-1])
-    outer = reduce(np.multiply, extents[:-2]) if len(extents) > 2 else None
-    panel = common(last, PANELS[0])
-    whole = tensor[-1] * width
-    if whole % CHUNK_BYTES == 0 and LINE_BYTES % whole == 0:
-        fold = LINE_BYTES // whole
-        if (tensor[-2] if len(tensor) > 1 else 1) % fold == 0:
-            folded = np.where((last == whole) & (common(height, fold) == fold), fold, 1.0)
-            height, last = height / folded, last * folded
-            panel = common(last, PANELS[0])
-    fits: Truths = panel >= PANELS[-1]
-    if (height > BOX_ROWS).any():
-        down = np.ceil(height / BOX_ROWS)
-        fits = fits & (height % down == 0) & ((down == 1) | (height / down % PATTERN_ROWS == 0))
-    panels = height * last / panel
-    if outer is not None:
-        fits, height = fits & (outer == 1), height * outer
-    ends = [*(math.prod(tensor[:-2]) == 1 for _ in tensor[:-1]), whole % CHUNK_BYTES == 0]
-    for taken, over in zip(ends, hanging, strict=bool(hanging)):
-        if not taken:
-            fits = fits & ~over
-    boxed = np.ceil(height / PATTERN_ROWS) * PATTERN_ROWS * last
-    return Boxes(np.where(fits, panels, 0.0), boxed)

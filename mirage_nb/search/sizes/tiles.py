@@ -28,9 +28,10 @@ from mirage_nb.search.sizes.anatomy import (
 )
 from mirage_nb.search.sizes.bodies import Body, Private, body_of, private
 from mirage_nb.search.sizes.layouts import layouts
-from mirage_nb.search.sizes.rows import Boxes, Rows, boxes, rows
+from mirage_nb.search.sizes.rows import Rows, rows
 from mirage_nb.search.sizes.types import cores, factors
 from mirage_nb.search.structure import KernelStructure, Step
+from mirage_nb.tile.boxes import Boxes, boxes
 from mirage_nb.tile.held import VECTOR_BYTES
 from mirage_nb.tile.shared import worth_having_early
 
@@ -166,7 +167,13 @@ class Tiles:
 
     def boxes(self, index: int) -> Boxes:
         """An input tile as bulk copies."""
-        return self.sizes.once(("boxes", *self._cut(index)), lambda: boxes(*self._extents(index)))
+
+
+        def found() -> Boxes:
+            extents, tensor, width, hanging = self._extents(index)
+            return boxes(extents, tensor, width, hanging or [False] * len(extents))
+
+        return self.sizes.once(("boxes", *self._cut(index)), found)
 
     def _cut(self, index: int) -> tuple[Layout, Type, int]:
         """What tells how an input tile is cut from its tensor: axes of dimensions, its type, bytes of an element."""

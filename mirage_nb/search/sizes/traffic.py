@@ -41,7 +41,7 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
     boxed = {index: tiles.boxes(index) for index, part in enumerate(made.parts) if part is Part.STREAMED}
     bulk = np.full(tiles.shape, target.tma and bool(boxed))
     for index, boxes in boxed.items():
-        bulk &= (boxes.panels > 0) | ~tiles.staged(index)
+        bulk &= boxes.fits | ~tiles.staged(index)
     us, nbytes, waiting, us_once, nbytes_once, waiting_once = (np.zeros(tiles.shape) for _ in range(6))
     for index, step in enumerate(tiles.steps):
         if step.source is None:
@@ -56,7 +56,7 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
             continue
         nbytes = nbytes + tiles.nbytes(index)
         if index in boxed:
-            us = us + np.where(bulk, boxed[index].panels * constants.panel_us, loads)
+            us = us + np.where(bulk, boxed[index].lines * constants.panel_us, loads)
         else:
             us = us + loads
         if wait is not None:
