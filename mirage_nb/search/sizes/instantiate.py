@@ -19,8 +19,7 @@ from math import log2
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.ir import BlockGraph, KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
-from mirage_nb.ir.legality import peak_shared_bytes
+from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.search.axes import Prepared, shape_of
 from mirage_nb.search.derive import concatenated
 from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
@@ -29,6 +28,7 @@ from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs, tile_of
 from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
 from mirage_nb.search.sizes.occupancy import RESERVED_BYTES
+from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 
@@ -142,15 +142,12 @@ def drafts(
             break
         made.append(_draft(prepared, structure, choices).made())
         joined = concatenated(made[-1].graph)
-        if joined is not None and _has_room(joined, target):  # operands of both products are there at once
-            made.append(replace(made[-1], graph=joined))
+        if joined is None:
+            continue
+        cost = written_cost(joined, target)  # operands of both products are there at once
+        if cost.shared_memory + RESERVED_BYTES <= target.shared_per_block:
+            made.append(replace(made[-1], graph=joined, cost=cost))
     return [Draft.of(instance) for instance in made[:limit]]
-
-
-def _has_room(graph: KernelGraph, target: Target) -> bool:
-    """Whether what is alive at once in its block graphs fits shared memory."""
-    bodies = [op.body for op in graph.ops if isinstance(op.body, BlockGraph)]
-    return all(peak_shared_bytes(body) + RESERVED_BYTES <= target.shared_per_block for body in bodies)
 
 
 def _adds_products(structure: Structure) -> bool:

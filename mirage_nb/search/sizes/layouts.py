@@ -142,8 +142,8 @@ def layouts(prepared: Prepared, kernel: KernelStructure) -> tuple[Layout, ...]:
                 joins = operator.accum is AccumKind.CONCAT
                 found.append(concatenated(read[0], operator.axis) if joins else read[0])
             case OpKind.CONCAT:
-                first = leading(read[0], prepared.join(operator.axis).first)
-                found.append((operator.axis, *first[1:]))
+                rest = [a for a in read[0] if a is not None and step.type[a] & DATA]  # without what is joined
+                found.append((operator.axis, *rest))
             case OpKind.MATMUL:
                 _, left, right = multiplied(read[0], read[1], operator.axis)
                 found.append(of_product(left, right))
