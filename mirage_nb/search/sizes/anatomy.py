@@ -149,7 +149,7 @@ class Anatomy:
     `varying` says which steps are computed anew in every iteration, `wide` which of them are
     of f32: results of earlier kernels that no product takes as they are, and what is computed with them; `partial`:
     those that have a part of an axis; `innermost`: the last axis of each; `views`: those that pass on
-    what is the same in every iteration;
+    what is the same in every iteration; `turned`: see `_turned`;
     `early`: inputs that are staged only to be there early, where that is worth it;
     `passing`: concatenations whose parts go to device memory, iteration by iteration. `groups`: the steps as operators
     of the block, chains of elementwise ones together, in order; `together`: the operator that each step belongs to;
@@ -163,6 +163,7 @@ class Anatomy:
     partial: tuple[bool, ...]
     innermost: tuple[int | None, ...]
     views: tuple[bool, ...]
+    turned: frozenset[tuple[int, int]]
     early: frozenset[int]
     passing: frozenset[int]
     groups: tuple[tuple[int, ...], ...]
@@ -203,7 +204,7 @@ def anatomy(prepared: Prepared, kernel: KernelStructure) -> Anatomy:
     views = tuple(_is_view(step, varying[step.reads[0]]) if step.reads else False for step in steps)
     early = frozenset(i for i in range(len(steps)) if steps[i].operator.kind is OpKind.IN_ITER and not block.shared(i))
     return Anatomy(
-        tuple(parts), tuple(apart), tuple(varying), wide, partial, inner, views, early, _passing(kernel),
+        tuple(parts), tuple(apart), tuple(varying), wide, partial, inner, views, turned, early, _passing(kernel),
         tuple(dict.fromkeys(together[i] for i in block.order)), tuple(together), tuple(leaves), tuple(holder),
     )  # fmt: skip
 
@@ -242,12 +243,13 @@ def _is_view(step: Step, of_varying: bool) -> bool:
 
 
 def _turned(prepared: Prepared, kernel: KernelStructure) -> frozenset[tuple[int, int]]:
-    """The elementwise steps that read another one through a view, which puts its dimensions in their order: (step, what
-    it reads)."""
+    """The elementwise steps, and rescaled sums, that read another one through a view, which puts its dimensions in
+    their order: (step, what it reads)."""
     known, found = layouts(prepared, kernel), set[tuple[int, int]]()
     for index, step in enumerate(kernel.steps):
-        if _elementwise(step) and len(step.reads) == 2:
-            wide = joined(known[step.reads[0]], known[step.reads[1]])
+        if len(step.reads) == 2 and (_elementwise(step) or step.operator.kind is OpKind.RESCALED_SUM):
+            first, second = (known[read] for read in step.reads)
+            wide = joined(first, second) if _elementwise(step) else first
             found |= {(index, read) for read in step.reads if fitted(known[read], wide) != known[read]}
     return frozenset(found)
 

@@ -14,7 +14,7 @@ from mirage_nb.search.axes import Layout
 from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import ELEMENTWISE, REDUCTIONS, WARPS, Numbers, Truths, largest
 from mirage_nb.search.sizes.constants import Constants
-from mirage_nb.search.sizes.layouts import broadcast_layout, joined, lies_in, line_up
+from mirage_nb.search.sizes.layouts import broadcast_layout, line_up
 from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
@@ -26,9 +26,9 @@ def held_in_registers(tiles: Tiles) -> Truths:
     steps, nowhere = tiles.steps, np.zeros(tiles.shape, bool)
     axes = {step.operator.axis for step in steps if step.operator.kind in REDUCTIONS}
     simple = all(s.operator.is_leaf or s.operator.kind in REDUCTIONS | ELEMENTWISE for s in steps)
-    if tiles.kernel.loop is not None or not simple or len(axes) != 1 or (layouts := _layouts(tiles)) is None:
+    if tiles.kernel.loop is not None or not simple or len(axes) != 1 or tiles.made.turned:
         return nowhere
-    (axis,) = axes
+    (axis,), layouts = axes, tiles.outline.layouts
     order: Layout = ()
     for layout in layouts:
         if not line_up(order, layout):
@@ -71,25 +71,6 @@ def _shape(tiles: Tiles, index: int) -> list[Numbers]:
     """The extent of a step along every axis."""
     step, one = tiles.steps[index], np.ones(tiles.shape)
     return [tiles.sizes.extent(tiles.kernel, a, code) if code else one for a, code in enumerate(step.type)]
-
-
-def _layouts(tiles: Tiles) -> list[Layout] | None:
-    """The axes of the dimensions of every step; None where an operand has to be viewed in another way."""
-    found: list[Layout] = []
-    for index, step in enumerate(tiles.steps):
-        read = [found[r] for r in step.reads]
-        if step.source is not None or not read:
-            found.append(tiles.layout(index) if step.source is not None else ())
-            continue
-        wide = read[0]
-        if len(read) == 2:
-            wide = joined(*read) if step.operator.kind in ELEMENTWISE else read[0]
-            if not all(lies_in(layout, wide) for layout in read) or not line_up(*read):
-                return None
-            wide = broadcast_layout(*read)
-        reduced = step.operator.axis if step.operator.kind in REDUCTIONS else None
-        found.append(tuple(None if a == reduced else a for a in wide))
-    return found
 
 
 def held_work(tiles: Tiles, target: Target, constants: Constants) -> Numbers:
