@@ -23,8 +23,6 @@ from mirage_nb.tile import bodies
 from mirage_nb.tile.bodies import Held
 from mirage_nb.tile.sharing import DEPTH_TILE, ROW_TILE
 
-DIRECT_ROWS = 64
-"""Rows from which on half of the warps can have rows of their own."""
 _SUMS = frozenset({AccumKind.SUM, AccumKind.MAX, AccumKind.RESCALE})
 
 
