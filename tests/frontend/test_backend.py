@@ -301,6 +301,23 @@ def test_gradients_are_pytorchs_with_regions_replaced_forwards_and_backwards(mak
 
 
 @torch.no_grad()
+def test_another_device_is_compiled_for_anew() -> None:
+    backend = Backend()
+
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x * 2 + 1) * y.sigmoid()
+
+    compiled = torch.compile(model, backend=backend)
+    x, y = torch.randn(2, 4, 8)
+    close(compiled(x, y), model(x, y))
+    found = compiled(x.to("meta"), y.to("meta"))
+    assert found.device.type == "meta" and found.shape == (4, 8)
+    close(compiled(x, torch.tensor(0.5)), model(x, torch.tensor(0.5)))
+    with pytest.raises(Exception, match="device"):  # PyTorch's own mistake, not an answer of ours
+        compiled(x, y.to("meta"))
+
+
+@torch.no_grad()
 def test_inputs_that_are_not_contiguous_or_the_same_tensor() -> None:
     model = Block()
     compiled = torch.compile(model, backend=Backend())
@@ -329,6 +346,24 @@ def test_mutation_in_place_stays_what_it_is() -> None:
     backend = Backend()
     close(torch.compile(step, backend=backend)(*ours), step(*theirs))
     close(ours, theirs)
+    assert backend.replaced > 0
+
+
+def test_what_changes_between_calls_is_seen() -> None:
+    """Weights, in place or others, and whether there are gradients."""
+    backend, model, x = Backend(), Block(), torch.randn(4, 32)
+    compiled = torch.compile(model, backend=backend, dynamic=False)
+    with torch.no_grad():
+        close(compiled(x), model(x))
+        model.down.weight.mul_(-2)
+        model.norm.weight.data = torch.rand(32)
+        close(compiled(x), model(x))
+    found = x.clone().requires_grad_()
+    compiled(found).sum().backward()
+    wanted = x.clone().requires_grad_()
+    model(wanted).sum().backward()
+    assert found.grad is not None and wanted.grad is not None
+    close(found.grad, wanted.grad)
     assert backend.replaced > 0
 
 
