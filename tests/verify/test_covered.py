@@ -103,6 +103,49 @@ def test_a_point_is_made_of_two_where_a_program_asks_for_much() -> None:
     assert verdict.kind is VerdictKind.REFUTED
 
 
+LATER = """X: f32[2, 4]
+Y: f32[2, 4]
+I: i32[2]
+M: bool[2, 4]
+P = I[:, None]
+"""
+OF_PLACES = (
+    # Masks and indices are whole numbers; what a choice does not take need not have a value, and must not be needed.
+    ("where(M, X, Y)", "where(M, X, Y) + 0 / (1 - where(M, 1, 1) + where(X > 1e30, 0, 1))"),
+    ("where(M, X, Y)", "where(M, X, Y + 0 * sqrt(Y + 1e30))"),
+    ("where(M, X / Y, 0)", "where(M, X / Y, 0 / Y)"),
+    ("where(M, X / Y, X)", "where(M, X, X * Y) / Y"),
+    ("where(M, X / (Y + 1e30), X)", "where(M, X, X * (Y + 1e30)) / (Y + 1e30)"),
+    ("where(M, sqrt(X), 0)", "sqrt(where(M, X, X)) * where(M, 1, 0)"),
+    ("where(M, exp(X), 0)", "exp(where(M, X, -inf)) + 0 * where(M, 0, -inf)"),
+    ("X * where(M, 1, 0)", "X * where(M, where(M, 1, 0), 0 * log(X + 1e30))"),
+    ("X + where(P == arange(4), Y, 0)", "X + where(P == arange(4), Y, 0) + where(P == 77777, 0 / (X + 1e30), 0)"),
+    ("X + where(P == arange(4), Y, 0)", "X + where(P == arange(4), Y, 0) + where(P == 77777, 1, 0)"),
+    ("where(P == arange(4), X, 0)", "where(P == arange(4), X / (P + 1e20) * (arange(4) + 1e20), 0)"),
+    ("X * P", "X * floor(P + 0.5)"),
+    # Slices and masks of places.
+    ("X[:, 1:] / Y[:, 1:]", "X[:, 1:] / Y[:, 1:] + 0 / Y[:, :3]"),
+    ("X[:, ::2] / (Y[:, ::2] + 1e30)", "X[:, ::2] / (Y[:, ::2] + 1e30) + 0 / (Y[:, 1::2] + 1e30)"),
+    ("where(arange(4) < 2, X / (Y + 1e30), X)", "where(arange(4) < 2, X, X * (Y + 1e30)) / (Y + 1e30)"),
+    ("sum(where(arange(4) < 3, X / (Y + 1e30), 0), axis=1)", "sum(where(arange(4) < 3, X, 0) / (Y + 1e30), axis=1)"),
+    ("cumsum(X / (Y + 1e30), axis=1)", "cumsum(X / (Y + 1e30), axis=1) + 0 / (Y[::-1] + 1e30)"),
+    ("softmax(where(M, X, -inf))", "softmax(where(M, X, -1e30))"),
+    ("exp(where(M, X, -inf))", "exp(where(M, X, -1e30))"),
+    ("sum(exp(where(M, X, -inf)), axis=1)", "sum(exp(where(M, X, -inf) + where(M, 0, inf)), axis=1)"),
+    # A need of one output is none of another one; nor is one at some rows one at all of them.
+    ("X * 2, Y / (X + 1e30)", "X * 2 + 0 / (X + 1e30), Y / (X + 1e30)"),
+    ("X / (Y * Y + 1)", "X / (Y * Y + 1) + 0 / (sqrt(Y * Y + 1) - 1e-30)"),
+    ("maximum(X, Y) / maximum(X + 1e30, Y)", "maximum(X, Y) / maximum(X + 1e30, Y) + 0 / (X + 1e30)"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value, other", OF_PLACES)
+def test_needs_are_those_of_the_same_elements_and_choices(value: str, other: str) -> None:
+    program, candidate = (parse(f"{LATER}return {text}").graph for text in (value, other))
+    verdict = verify(program, candidate)
+    assert not (verdict if verdict.accepted else with_proof(verdict, program, candidate)[0]).accepted
+
+
 RIGHT = {
     "a sum of exponentials": ("softmax(X)", "exp(X) / sum(exp(X), axis=1, keepdims=True)"),
     "a constant factor": ("X / sqrt(mean(X * X, axis=1, keepdims=True))",
