@@ -47,7 +47,8 @@ def test_residues_are_those_of_the_field_interpreter(text: str) -> None:
 
 def test_a_softmax_is_one_whatever_stands_for_its_maximum() -> None:
     safe, plain = (
-        Slice(parse(HEAD + text).graph, [np.arange(8)]) for text in ("exp(X) / sum(exp(X), axis=1, keepdims=True) * Y")
+        Slice(parse(HEAD + text).graph, [np.arange(8)])
+        for text in ("softmax(X) * Y", "exp(X) / sum(exp(X), axis=1, keepdims=True) * Y")
     )
     system = field()
     assert np.array_equal(*(one.moment(system.point, system).outputs[0] for one in (safe, plain)))
