@@ -56,7 +56,7 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
             continue
         nbytes = nbytes + tiles.nbytes(index)
         if index in boxed:
-            us = us + np.where(bulk, boxed[index].lines * constants.panel_us, loads)
+            us = us + np.where(bulk & tiles.staged(index), boxed[index].lines * constants.panel_us, loads)
         else:
             us = us + loads
         if wait is not None:
