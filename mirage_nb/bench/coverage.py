@@ -32,8 +32,8 @@ from mirage_nb.runtime.side_by_side import lines_of
 if TYPE_CHECKING:
     from mirage_nb.runtime.race import Peer
 
-BUDGET = 20.0
-"""Seconds of search for a program, unless others are asked for."""
+BUDGET = 18.0
+"""Seconds of a session for a program, unless others are asked for: with its start and its end no more than 20."""
 CORES = 2
 """Of each lane."""
 WHY = 200

@@ -56,6 +56,8 @@ PIECE_STRUCTURES = 8
 """Graphs that are read off every configuration of a piece."""
 SMALL_PIECE = 2
 """Matmuls of a piece that may be computed by two kernels."""
+MORE = "; a higher effort takes more of them"
+"""What can be done about a cap of the effort."""
 MAX_FINAL_SETS = 64
 """Combinations of equal-valued outputs that are tried for a program with several outputs."""
 
@@ -146,8 +148,11 @@ class _Explorer:
         ranked = [(sum(us for us, _ in parts), Assembly.of([part for _, part in parts])) for parts in chosen]
         structures = [structure for _, structure in of_every_kind(ranked, _kernels_of_parts, ASSEMBLIES)]
         kept = [s for s in structures if s.can_be_tried and s.launches <= max(self.effort.pieces, len(made))]
-        if prod(map(len, found)) > ASSEMBLIES:
-            self.cut.append(f"pieces: only {ASSEMBLIES} ways to compute all pieces of a cut")
+        if (ways := prod(map(len, found))) > ASSEMBLIES:
+            self.cut.append(
+                f"pieces: of {ways} ways to put the pieces of a cut together only the {ASSEMBLIES} that should be fastest"
+                " are kept; others have slower parts, and would be verified one by one"
+            )
         return ConfigurationResult(
             counts=dict(self.counts),
             structures=tuple(kept),
@@ -205,7 +210,10 @@ class _Explorer:
         self.reached |= part.reached
         if part.cut:
             kept = PIECE_STRUCTURES
-            self.cut.append(f"pieces: at most {kept} graphs for each configuration of a piece")
+            self.cut.append(
+                f"pieces: only the {kept} smallest graphs of each configuration of a piece are looked at; searched as"
+                " a program of its own, a piece has all of them"
+            )
 
     def halted(self) -> bool:
         """Whether the caller or the clock ends the work."""
@@ -242,7 +250,10 @@ class _Explorer:
         self.counts = self.joined(closure.counts)
         if closure.capped:
             self.reached.add("max_values")
-            self.cut.append(f"{self.configuration}: the closure stopped at its cap of {rules.max_values} values")
+            self.cut.append(
+                f"{self.configuration}: the closure stopped at its cap of {rules.max_values} values; "
+                "extend(max_values=...) raises it"
+            )
         elif not closure.saturated:
             self.reached.add("seconds")
             self.cut.append(f"{self.configuration}: the closure was stopped before it was saturated")
@@ -300,7 +311,9 @@ class _Explorer:
         if self.halted():
             self.reached.add("seconds")
         if roots and not sizes and not self.halted():
-            self.cut.append(f"{self.configuration}: every graph has more than {top} operators")
+            self.cut.append(
+                f"{self.configuration}: every graph has more than {top} operators; extend(max_block_ops=...) allows more"
+            )
         if not sizes:
             return
         found = looked = 0
@@ -309,7 +322,7 @@ class _Explorer:
                 for chosen in graphs.graphs(sorted(set(r)), size, self.halted):
                     looked += 1
                     if found == self.effort.structures or looked > LOOKED_AT * self.effort.structures:
-                        self.cut.append(f"{self.configuration}: only the first {found} graphs were extracted")
+                        self.cut.append(f"{self.configuration}: only the {found} smallest graphs were read off{MORE}")
                         return
                     if accept(chosen):
                         found += 1
