@@ -56,7 +56,7 @@ PIECE_STRUCTURES = 8
 """Graphs that are read off every configuration of a piece."""
 SMALL_PIECE = 2
 """Matmuls of a piece that may be computed by two kernels."""
-MORE = "; a higher effort takes more of them"
+MORE = "; a higher effort takes more"
 """What can be done about a cap of the effort."""
 MAX_FINAL_SETS = 64
 """Combinations of equal-valued outputs that are tried for a program with several outputs."""
@@ -150,7 +150,7 @@ class _Explorer:
         kept = [s for s in structures if s.can_be_tried and s.launches <= max(self.effort.pieces, len(made))]
         if (ways := prod(map(len, found))) > ASSEMBLIES:
             self.cut.append(
-                f"pieces: of {ways} ways to put the pieces of a cut together only the {ASSEMBLIES} that should be fastest"
+                f"pieces: of {ways} ways to put the pieces of a cut together only the {ASSEMBLIES} that should be best"
                 " are kept; others have slower parts, and would be verified one by one"
             )
         return ConfigurationResult(
@@ -322,7 +322,7 @@ class _Explorer:
                 for chosen in graphs.graphs(sorted(set(r)), size, self.halted):
                     looked += 1
                     if found == self.effort.structures or looked > LOOKED_AT * self.effort.structures:
-                        self.cut.append(f"{self.configuration}: only the {found} smallest graphs were read off{MORE}")
+                        self.cut.append(f"{self.configuration}: only the {found} smallest graphs are taken{MORE}")
                         return
                     if accept(chosen):
                         found += 1
