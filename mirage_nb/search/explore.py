@@ -312,7 +312,7 @@ class _Explorer:
             self.reached.add("seconds")
         if roots and not sizes and not self.halted():
             self.cut.append(
-                f"{self.configuration}: every graph has more than {top} operators; extend(max_block_ops=...) allows more"
+                f"{self.configuration}: all graphs have more than {top} operators; extend(max_block_ops=...) takes more"
             )
         if not sizes:
             return
