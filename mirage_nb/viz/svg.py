@@ -32,7 +32,7 @@ STYLE = (
 font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace)}
 @media (prefers-color-scheme:dark){.mir{--mir-dark}}
 .mir-trusted[hidden]{display:block!important;margin:0}
-.mir-instead{display:none}
+.mir-instead{display:none!important}
 .mir text{fill:var(--mir-fg);stroke:none}
 .mir .soft{fill:var(--mir-soft)}
 .mir .edge{fill:none;stroke:var(--mir-soft);stroke-width:1.2}
