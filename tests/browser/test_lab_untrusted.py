@@ -54,3 +54,7 @@ def test_pictures_survive_distrust(server: Server, new_page: Callable[..., Any],
     *pictures, session = (cell["words"] for cell in seen)
     assert pictures == [""] * len(pictures), "of an SVG stay its words, which are hidden"
     assert "finished" in session and "verified µGraphs" in session and "matmul" not in session.lower()
+    page.evaluate("void window.jupyterapp.commands.execute('notebook:trust')")
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    page.wait_for_function(f"({SEEN})().every((cell) => cell.drawn > 0)")
+    assert [cell["pictures"] for cell in page.evaluate(SEEN)] == [0] * len(bundles), "trusted: drawn, and only once"
