@@ -477,8 +477,7 @@ def _session(
     smaller: Session | None = None,
 ) -> Session:
     search = SearchSession(
-        program.graph,
-        target,
+        program.graph, target,
         effort=header.bounds.effort, budget=header.bounds.budget, switches=header.bounds.switches,
         seconds=header.seconds, name=header.title, seed=header.seed, executor=executor, checkpoint=checkpoint,
     )  # fmt: skip

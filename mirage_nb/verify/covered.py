@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from mirage_nb.interp.instance import FieldInstance
 from mirage_nb.interp.nodes import Index
-from mirage_nb.interp.numbers import ZERO, Array, Hole, Number, precision
+from mirage_nb.interp.numbers import ZERO, Array, Hole, Number, fmpq, precision
 from mirage_nb.interp.residues import Field
 from mirage_nb.interp.slices import Draw, Moment, Slice
 from mirage_nb.ir import KernelGraph
@@ -50,6 +50,8 @@ ENOUGH: dict[Need, frozenset[Need]] = {
 ROOTS = frozenset({Need.NONNEGATIVE, Need.POSITIVE})
 EVERY = -1
 """All output elements."""
+FINITE = (tuple, fmpq)
+"""Residues, and rational numbers."""
 
 Place = tuple[int, int]
 """Where a number stands: critical operator, and place."""
@@ -115,8 +117,8 @@ class _Drawn:
 
 
 def _shifts(moment: Moment) -> list[Number]:
-    """What maxima are, once each; infinities are no shifts."""
-    return list(dict.fromkeys(x for part in moment.maxima for x in part if type(x) is tuple))
+    """What maxima are, once each, constants that stand behind an end among them; infinities are no shifts."""
+    return list(dict.fromkeys(x for part in moment.maxima for x in part if type(x) in FINITE))
 
 
 def _needed(field: Field, moment: Moment, compared: int) -> list[list[Needed]]:

@@ -223,5 +223,14 @@ def _alone(block: BlockGraph, point: Point, operands: Sequence[T], algebra: Alge
             op = replace(op, attrs=replace(attrs, arg=len(parts) - 1, tile=tile))
         elif isinstance(attrs, OutSaverAttrs):
             op = replace(op, attrs=replace(attrs, shape=None))
-        ops.append(op)
+        ops.append(_plain(op))
     return replace(block, ops=tuple(ops), args=tuple(args), grid=(1,) * len(block.grid)), parts
+
+
+def _plain(op: Op) -> Op:
+    """A constant as the number that stands for it in a tile program, which knows no symbols; also in a thread graph."""
+    if isinstance(op.attrs, ConstAttrs):
+        return replace(op, attrs=replace(op.attrs, symbol=""))
+    if isinstance(op.body, ThreadGraph):
+        return replace(op, body=replace(op.body, ops=tuple(map(_plain, op.body.ops))))
+    return op
