@@ -34,10 +34,9 @@ SPILLED = """() => {
         r.top <= box.top + 4 && r.bottom >= box.bottom - 4;
     const near = [...text.parentNode.querySelectorAll(':scope > rect')].map((r) => r.getBoundingClientRect());
     const whole = text.ownerSVGElement.getBoundingClientRect();
-    if (!holds(whole) || (near.length && !text.closest('.mir-chart') && !near.some(holds))) {
-      if (near.length && text.parentNode.tagName !== 'svg') spilled.push(text.textContent);
-      if (!holds(whole)) spilled.push('outside: ' + text.textContent);
-    }
+    const boxed = near.length && text.parentNode.tagName !== 'svg' && !text.closest('.mir-chart');
+    if (boxed && !near.some(holds)) spilled.push(text.textContent);
+    if (!holds(whole)) spilled.push('outside: ' + text.textContent);
   }
   return spilled;
 }"""
