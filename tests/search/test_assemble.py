@@ -53,11 +53,11 @@ def two_outputs() -> KernelGraph:
 PROGRAMS = {f.__name__: f for f in (chain, concat, raised_maximum, two_outputs)}
 
 
-def assemblies(graph: KernelGraph) -> list[Assembly]:
+def assemblies(graph: KernelGraph, single: bool = False) -> list[Assembly]:
     prepared = prepare(graph)
     found = []
     for configuration in configurations(prepared, STANDARD):
-        if configuration.cut is not None:
+        if configuration.cut is not None and configuration.single == single:
             result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda c: None, lambda: False)
             assert all(isinstance(s, Assembly) for s in result.structures)
             found += [s for s in result.structures if isinstance(s, Assembly)]
@@ -73,6 +73,7 @@ def test_assemblies_compute_the_program(name: str) -> None:
     expected = reference.evaluate(graph, arrays)
     found = assemblies(graph)
     assert found and len({s.digest() for s in found}) == len(found)
+    assert {s.digest() for s in assemblies(graph, single=True)} <= {s.digest() for s in found}  # they come first
     for structure in (*found[:3], found[-1]):
         assert verify(*tiny(prepared, structure), seed=3).accepted
         made = instances(structure, prepared, H200, limit=3)
