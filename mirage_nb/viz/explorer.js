@@ -49,7 +49,7 @@ function makeZoom(canvas) {
     if (box.scale >= READABLE) return;
     const { across } = size();
     const scale = Math.max(box.scale, Math.min(READABLE, (CUT * across) / width));
-    box = { scale, x: (width - across / scale) / 2, y: 0 };
+    box = { scale, x: Math.min(0, (width - across / scale) / 2), y: 0 }; // as one reads: what is cut off is on the right
     draw();
   };
   return { begin, fit, by, move };
