@@ -7,6 +7,7 @@ again. A function that the tables grow by is drawn from then on.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -48,7 +49,7 @@ class _Drawing:
     def _shape(self) -> tuple[int, ...]:
         rank = self.rng.choice((0, 1, 1, 2, 2, 2, 2, 3, 3, 4, 5))
         found = [self.rng.choice(EXTENTS) for _ in range(rank)]
-        while _elements(found) > MAX_ELEMENTS:
+        while math.prod(found) > MAX_ELEMENTS:
             found[found.index(max(found))] = self.rng.choice((1, 2, 3, 4))
         return tuple(found)
 
@@ -120,13 +121,6 @@ class _Drawing:
                 self.lines.append(line)
                 self.shapes[name] = graph.output_types[0].shape
                 return
-
-
-def _elements(shape: list[int]) -> int:
-    found = 1
-    for extent in shape:
-        found *= extent
-    return found
 
 
 def program(seed: int) -> str:

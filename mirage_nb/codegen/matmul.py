@@ -15,7 +15,7 @@ from mirage_nb.codegen.index import Index, named, unravel
 from mirage_nb.codegen.maps import Walk, each, each_slot
 from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, locate, view
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import DType
+from mirage_nb.ir import HALVES
 from mirage_nb.optimize.placement import Place, Step, pairs
 from mirage_nb.optimize.tiling import Tiling
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE
@@ -192,7 +192,7 @@ def contiguous_side(scope: Scope, operand: Operand) -> str | None:
         if stride == 1 and extent > 1
     ]
     others = [s for d, s in enumerate(layout.strides) if d not in inner]
-    if layout.dtype not in (DType.F16, DType.BF16) or len(inner) != 1 or any(s % 8 for s in others):
+    if layout.dtype not in HALVES or len(inner) != 1 or any(s % 8 for s in others):
         return None
     position = index[inner[0]]
     elsewhere = [part for d, part in enumerate(index) if d != inner[0]]

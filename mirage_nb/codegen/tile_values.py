@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.reach import Reach
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import DType
+from mirage_nb.ir import HALVES
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import PART, Index, Map, Number, Program, Read, Store, Tile, Walk, flat
 
@@ -220,7 +220,7 @@ class ValueText:
             tile,
             _sum(terms, const),
             " && ".join(checks),
-            matrix and contiguous and full and tile.dtype in (DType.F16, DType.BF16),
+            matrix and contiguous and full and tile.dtype in HALVES,
             contiguous and width % 2 == 0 and starts,
         )
 

@@ -1,6 +1,6 @@
 """The muGraph: one operator table and three levels of graphs (paper section 2)."""
 
-from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, MemSpace, TensorType, promote
+from mirage_nb.ir.dtypes import DTYPE_NAMES, HALVES, DType, MemSpace, TensorType, promote
 from mirage_nb.ir.graph import BlockGraph, Input, KernelGraph, Op, Size, ThreadGraph
 from mirage_nb.ir.ops import (
     OPS,
@@ -29,7 +29,7 @@ from mirage_nb.ir.ops import (
 )
 
 __all__ = [
-    "DTYPE_NAMES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "ArangeAttrs", "Attrs", "BlockGraph",
+    "DTYPE_NAMES", "HALVES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "ArangeAttrs", "Attrs", "BlockGraph",
     "CastAttrs", "ClampAttrs", "ConstAttrs", "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level",
     "MemSpace", "Op", "OpKind", "OpSpec", "OutSaverAttrs", "PadAttrs", "PowAttrs", "RepeatAttrs", "ReshapeAttrs",
     "Size", "SliceAttrs", "TensorType", "ThreadGraph", "Trait", "TransposeAttrs", "WhereAttrs", "promote",

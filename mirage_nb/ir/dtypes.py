@@ -27,6 +27,9 @@ class DType(enum.Enum):
 
 _SIZE = {DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8}
 
+HALVES = frozenset({DType.F16, DType.BF16})
+"""The types of two bytes, which tensor cores multiply."""
+
 DTYPE_NAMES: dict[str, DType] = {
     "f16": DType.F16, "float16": DType.F16, "half": DType.F16,
     "bf16": DType.BF16, "bfloat16": DType.BF16,
@@ -69,6 +72,6 @@ def promote(left: DType, right: DType) -> DType:
     """The element type of an operator on two element types: the wider one; f16 with bf16 gives f32."""
     if left is right:
         return left
-    if {left, right} == {DType.F16, DType.BF16}:
+    if {left, right} == HALVES:
         return DType.F32
     return max(left, right, key=lambda dtype: dtype.size)

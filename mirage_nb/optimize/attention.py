@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_nb.ir import (
+    HALVES,
     OPS,
     AccumAttrs,
     AccumKind,
@@ -99,7 +100,7 @@ def find_attention(block: BlockGraph, literal_args: frozenset[int]) -> Attention
         return None
     types = {block.args[o.attrs.arg].dtype for o in (queries, keys, values)}
     looped = [o.attrs.fmap for o in (queries, keys, values)]
-    if len(types) > 1 or not types <= {DType.F16, DType.BF16} or looped != [None, *_dims((keys, values))]:
+    if len(types) > 1 or not types <= HALVES or looped != [None, *_dims((keys, values))]:
         return None
     read = _Body(written, scores, second)
     if not read.fits or not read.results:

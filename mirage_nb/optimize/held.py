@@ -93,12 +93,10 @@ def find_held(block: BlockGraph, literal_args: frozenset[int], warps: int, at_on
     results = math.prod(tile) // tile[axis]
     if axis == -1:
         width = int(by_rows(tile[-1], results, most, tiles, warps))
-        if not width:  # more rows than threads, for one
-            return None
         lanes = int(row_lanes(results, warps))
         behind = _behind(block) if at_once and math.prod(block.grid) > at_once else frozenset[int]()
         slots = int(row_slots(tile[-1], lanes, width))
-        return Held(tile, len(tile) - 1, width, slots, lanes, warps, behind)
+        return Held(tile, len(tile) - 1, width, slots, lanes, warps, behind) if width else None
     width = int(by_columns(tile[axis], results, most, tiles))
     busy = min(warps, math.ceil(results / max(width, 1) / LANES))
     return Held(tile, len(tile) + axis, width, tile[axis], 1, busy) if width else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mirage_nb.ir import DType, TensorType
+from mirage_nb.ir import HALVES, TensorType
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, share
 
 
@@ -59,7 +59,7 @@ def _ceil(value: int, unit: int) -> int:
 
 def on_tensor_cores(left: TensorType, right: TensorType) -> bool:
     """Whether mma.m16n8k16 takes these operands: both f16 or both bf16."""
-    return left.dtype is right.dtype and left.dtype in (DType.F16, DType.BF16)
+    return left.dtype is right.dtype and left.dtype in HALVES
 
 
 def tile_matmul(left: TensorType, right: TensorType, warps: int, *, deferred: bool, loop: int) -> Tiling:

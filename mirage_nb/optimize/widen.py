@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_nb.ir import BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType
+from mirage_nb.ir import HALVES, BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType
 
 _SEE_THROUGH = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.ACCUM})
 
@@ -24,7 +24,7 @@ def widen(graph: KernelGraph) -> KernelGraph:
             if (
                 op.kind is OpKind.GRAPH
                 and value not in graph.outputs
-                and types[value].dtype in (DType.F16, DType.BF16)
+                and types[value].dtype in HALVES
                 and all(_only_computed_with(reader, value) for reader in readers)
             ):
                 types[value] = replace(types[value], dtype=DType.F32)

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.ir import DType, OpKind, WhereAttrs
+from mirage_nb.ir import HALVES, DType, OpKind, WhereAttrs
 from mirage_nb.predefined.masks import Band, band
 from mirage_nb.predefined.reading import Reading
 
-HALVES = frozenset({DType.F16, DType.BF16})
 FLOATS = HALVES | {DType.F32}
 LOG = "log(x)"
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mirage_nb.ir import DType, Input, KernelGraph
+from mirage_nb.ir import HALVES, DType, Input, KernelGraph
 from mirage_nb.predefined import patterns
 from mirage_nb.predefined.longest import attention_us, product_us
-from mirage_nb.predefined.patterns import HALVES, Found
+from mirage_nb.predefined.patterns import Found
 from mirage_nb.predefined.reading import Reading
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS, Target
 

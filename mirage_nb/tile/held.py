@@ -52,7 +52,7 @@ def row_lanes(rows: Any, warps: int) -> Any:
 
 def row_slots(last: Any, lanes: Any, width: Any) -> Any:
     """Vectors of a row that a thread has at most."""
-    return np.ceil(last / np.maximum(width, 1) / lanes)
+    return np.ceil(last / np.maximum(width, 1) / np.maximum(lanes, 1))
 
 
 def by_rows(last: Any, rows: Any, most: Any, loaded: Sequence[Loaded], warps: int) -> Any:
@@ -62,7 +62,7 @@ def by_rows(last: Any, rows: Any, most: Any, loaded: Sequence[Loaded], warps: in
     width: Any = 1
     for wider in WIDTHS[1:]:
         width = np.where((wider <= most) & (np.floor_divide(last, wider) >= lanes), wider, width)
-    slots = row_slots(last, np.maximum(lanes, 1), width)
+    slots = row_slots(last, lanes, width)
     # In f32 there is one more tile, which is computed from the others.
     fits = _registers(loaded, slots, width) + slots * width <= REGISTER_BUDGET
     return np.where(fits & np.equal(np.mod(warps, rows), 0), width, 0)

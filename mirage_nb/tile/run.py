@@ -148,7 +148,7 @@ def _cut(tiles: dict[tuple[int, ...], T], dim: int, algebra: Algebra[T]) -> dict
         inside = [start for start in starts if at[dim] <= start < end]
         for start, stop in zip(inside, [*inside[1:], end], strict=True):
             box = (*(slice(None),) * dim, slice(start - at[dim], stop - at[dim]))
-            part = value if len(inside) == 1 else algebra.view(value, partial(_boxed, box))
+            part = value if len(inside) == 1 else algebra.view(value, partial(boxed, box))
             found[(*at[:dim], start, *at[dim + 1 :])] = part
     return found
 
@@ -158,7 +158,8 @@ def _seen(shapes: list[tuple[int, ...]], array: Array) -> Array:
     return array
 
 
-def _boxed(box: tuple[slice, ...], array: Array) -> Array:
+def boxed(box: tuple[slice, ...], array: Array) -> Array:
+    """The part of an array."""
     return array[box]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mirage_nb.ir import DType
+from mirage_nb.ir import HALVES, DType
 from mirage_nb.tile import rules
 from mirage_nb.tile.groups import KINDS, ROWS, VECTOR_BYTES, group_name
 from mirage_nb.tile.instructions import INSTRUCTIONS, PLAIN_MULTIPLIES, Unit, wgmma
@@ -114,7 +114,7 @@ def scheme(asked: Asked, precision: str) -> Scheme | None:
         return with_few_rows(asked, precision)
     if "+" in precision:
         return mixed(asked, *precision.split("+"))
-    if asked.dtype in (DType.F16, DType.BF16):
+    if asked.dtype in HALVES:
         if not rules.fits(asked.rows, asked.columns, asked.depth, asked.sums):
             return None
         team = rules.TEAMS[asked.rows]

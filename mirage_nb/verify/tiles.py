@@ -39,7 +39,7 @@ from mirage_nb.ir.ops import Shape
 from mirage_nb.targets import Target
 from mirage_nb.tile.price import price
 from mirage_nb.tile.program import Planned, Program, Walk, flat
-from mirage_nb.tile.run import Algebra, run_point
+from mirage_nb.tile.run import Algebra, boxed, run_point
 from mirage_nb.tile.validate import validate
 
 Array = NDArray[Any]
@@ -159,17 +159,13 @@ def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator
             inner = [a - b for a, b in zip(at, begin, strict=True)]
             shape = [min(size, most - a) for size, most, a in zip(value.shape, held, inner, strict=True)]
             box = tuple(slice(a, a + size) for a, size in zip(inner, shape, strict=True))
-            wanted = algebra.view(saved, partial(_cut, box))
-            found = algebra.view(value, partial(_cut, tuple(slice(size) for size in shape)))
+            wanted = algebra.view(saved, partial(boxed, box))
+            found = algebra.view(value, partial(boxed, tuple(slice(size) for size in shape)))
             if not numbers.same(wanted, found):
                 yield f"o{number} from {list(at)} on is not what the block saves"
             seen += math.prod(shape)
         if seen != math.prod(held):
             yield f"o{number}: {seen} elements are stored, the block saves {math.prod(held)}"
-
-
-def _cut(box: tuple[slice, ...], array: Array) -> Array:
-    return array[box]
 
 
 def _operand(planned: Planned, arg: int, numbers: _Numbers[T]) -> T:
@@ -218,7 +214,7 @@ def _alone(block: BlockGraph, point: Point, operands: Sequence[T], algebra: Alge
             whole = [size * block.loop if dim == attrs.fmap else size for dim, size in enumerate(tile)]
             begin = _begin(attrs.imap, block.grid, whole, point)
             box = tuple(slice(a, a + size) for a, size in zip(begin, whole, strict=True))
-            parts.append(algebra.view(operands[attrs.arg], partial(_cut, box)))
+            parts.append(algebra.view(operands[attrs.arg], partial(boxed, box)))
             args.append(replace(block.args[attrs.arg], shape=parts[-1].shape))
             op = replace(op, attrs=replace(attrs, arg=len(parts) - 1, tile=tile))
         elif isinstance(attrs, OutSaverAttrs):

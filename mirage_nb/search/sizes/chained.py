@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from mirage_nb.ir import AccumKind, DType, OpKind
+from mirage_nb.ir import HALVES, AccumKind, DType, OpKind
 from mirage_nb.search.axes import Layout
 from mirage_nb.search.saturation.values import BODY, ITER, TILE, Type
 from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths, layout_of
@@ -87,7 +87,7 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     if chain is None or target.capability != rules.CAPABILITY:
         return None
     types = {_dtype(tiles, i) for i in (chain.queries, chain.keys, chain.values)}
-    if len(types) > 1 or not types <= {DType.F16, DType.BF16}:
+    if len(types) > 1 or not types <= HALVES:
         return None
     if any(tiles.made.wide[i] or tiles.made.partial[i] for i in (chain.queries, chain.keys, chain.values)):
         return None

@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.ir import DType, OpKind
+from mirage_nb.ir import HALVES, OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import MAX_GRID_DIMS
 from mirage_nb.search.sizes.constants import FITTED, Constants
@@ -33,8 +33,6 @@ SUM_BYTES = 4
 """Of an element of a sum."""
 RESULT_US = 0.1
 """One more tensor that is written: of two ways to join operators, the one that stores less."""
-TENSOR_TYPES = (DType.F16, DType.BF16)
-"""Element types whose products tensor cores compute."""
 KNOWN = 4096
 
 Numbers = npt.NDArray[np.float64]
@@ -82,7 +80,7 @@ def one_tile_fits(prepared: Prepared, target: Target) -> bool:
 
 def _products_per_us(prepared: Prepared, target: Target, constants: Constants) -> float:
     """Operations of products that all multiprocessors do together."""
-    wide = any(i.type.dtype not in TENSOR_TYPES for i in prepared.graph.inputs)
+    wide = any(i.type.dtype not in HALVES for i in prepared.graph.inputs)
     return 1e6 * constants.tensor_share * (target.vector_rate if wide else target.tensor_rate)
 
 

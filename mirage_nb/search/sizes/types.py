@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from functools import lru_cache, reduce
 
-from mirage_nb.ir import DType, OpKind, promote
+from mirage_nb.ir import HALVES, DType, OpKind, promote
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.sizes.anatomy import anatomy
 from mirage_nb.search.structure import KernelStructure
-
-CORES = frozenset({DType.F16, DType.BF16})
-"""Types of operands that tensor cores multiply, two of one type."""
 
 
 @lru_cache(maxsize=1024)
@@ -42,7 +39,7 @@ def cores(prepared: Prepared, kernel: KernelStructure) -> frozenset[int]:
     """The products that tensor cores compute."""
     types = element_types(prepared, kernel)
     products = ((i, step.reads) for i, step in enumerate(kernel.steps) if step.operator.kind is OpKind.MATMUL)
-    return frozenset(i for i, (left, right) in products if types[left] is types[right] and types[left] in CORES)
+    return frozenset(i for i, (left, right) in products if types[left] is types[right] and types[left] in HALVES)
 
 
 @lru_cache(maxsize=1024)
