@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from mirage_nb.codegen.writer import Writer, stored_type
 from mirage_nb.ir import DType
 from mirage_nb.tile.groups import ROWS, VECTOR_BYTES
-from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import Product, Program, Tile
 from mirage_nb.tile.texels import HAS, LANES, Digit, Spread, Texel
 
@@ -118,9 +117,7 @@ class TexelProduct:
         (self.summed,) = set(left.axes) & set(right.axes)
         self.depth = left.shape[left.axes.index(self.summed)]
         self.tiles, self.first = (left, right), first
-        self.composition = COMPOSITIONS.get(self.row.composition)
-        self.pieces = self.composition.pieces if self.composition else 1
-        self.terms = self.composition.terms if self.composition else ((0, 0),)
+        self.made = self.row.arithmetic
         self.type, self.element = stored_type(self.row.sums), stored_type(self.row.dtype)
 
     def side(self, number: int) -> Side:
@@ -136,7 +133,7 @@ class TexelProduct:
         with out.block():
             for side in sides:
                 self._base(side)
-            if self.row.apart:
+            if self.made.apart:
                 target = "chunk"
                 out.line(f"{self.type} chunk{_shape(texel.result.count, texel.source.result.count)} = {{}};")
             with out.unrolled("step", self.depth // texel.k) as step:
@@ -144,7 +141,7 @@ class TexelProduct:
                     self._registers(side)
                     self._load(side, step)
                 self._instances(target)
-            if self.row.apart:
+            if self.made.apart:
                 self._add_chunk()
 
     def _add_chunk(self) -> None:
@@ -170,7 +167,7 @@ class TexelProduct:
     def _registers(self, side: Side, steps: int = 1) -> None:
         """Room for the pieces of an operand."""
         many = f"[{steps}]" if steps > 1 else ""
-        for piece in range(self.pieces):
+        for piece in range(self.made.pieces):
             self.out.line(f"{self.type} {side.name}{REST * piece}{many}{_shape(side.spread.count, side.base)};")
 
     def _load(self, side: Side, step: str, where: str = "") -> None:
@@ -191,12 +188,12 @@ class TexelProduct:
 
     def _piece(self, name: str, number: str, base: int, value: str, where: str) -> None:
         """One register: the element, or its pieces. What the tensor cores cut off themselves is not cut off here."""
-        out, made = self.out, self.composition
+        out, made = self.out, self.made
         place = f"{where}[{_over(number, base)}][{_below(number, base)}]"
-        if made is not None and made.pieces == 1:
+        if made.pieces == 1 and not made.exact:
             value = f"round_tf32({value})"
         out.line(f"{name}{place} = {value};")
-        if made is not None and made.pieces > 1:
+        if made.pieces > 1:
             out.line(f"{name}{REST}{place} = {value} - to_tf32({value});")
 
     def _instances(self, target: str) -> None:
@@ -217,7 +214,7 @@ class TexelProduct:
                     j = "j"
                 at = {"k": k, "i": i, "j": j}
                 left, right, result = (f"[{self._instance(name, at)}]" for name in HAS)
-                for a, b in self.terms:
+                for a, b in self.made.terms:
                     self._call(target + result, f"left{REST * a}{left}", f"right{REST * b}{right}")
 
     def _call(self, result: str, left: str, right: str) -> None:
@@ -265,14 +262,14 @@ class WideProduct(TexelProduct):
         out, texel, side = self.out, self.texel, self.side(1)
         steps, base = self.depth // texel.k, texel.source.result.count
         subtiles = texel.result.count // base
-        target = "chunk" if self.row.apart else self.product.result
+        target = "chunk" if self.made.apart else self.product.result
         left = self.tiles[0]
         with out.block():
             self._base(side)
             out.line(f"const float* const left = {left.name} + {self.slot} * {left.elements} + ({self.first[0]}) * 32;")
             if self.product.rest:
                 self._left_rest()
-            if self.row.apart:
+            if self.made.apart:
                 out.line(f"float chunk{_shape(texel.result.count, base)} = {{}};")
             self._registers(side, steps)
             with out.unrolled("step", steps) as step:
@@ -281,7 +278,7 @@ class WideProduct(TexelProduct):
                 with out.unrolled("s", subtiles) as s:
                     out.line(f"wgmma_fence({target}[{s}]);")
                 with out.unrolled("s", subtiles) as s:
-                    for a, b in self.terms:
+                    for a, b in self.made.terms:
                         tile = "left_rest" if a else "left"
                         at = f"wgmma_descriptor<Major::K>({tile} + {step} * {texel.k})"
                         out.line(f"{self.row.function}({target}[{s}], right{REST * b}[{step}][{s}], {at});")
@@ -292,13 +289,13 @@ class WideProduct(TexelProduct):
             with out.unrolled("s", subtiles) as s:
                 out.line(f"wgmma_wait<0>({target}[{s}]);")
             self._each_register(str(steps - 1), subtiles)
-            if self.row.apart:
+            if self.made.apart:
                 self._add_chunk()
 
     def _each_register(self, step: str, subtiles: int) -> None:
         """The registers of a step are as they are up to here."""
         with self.out.unrolled("s", subtiles) as s:
-            for piece in range(self.pieces):
+            for piece in range(self.made.pieces):
                 self.out.line(f"wgmma_hold(right{REST * piece}[{step}][{s}]);")
 
     def _left_rest(self) -> None:

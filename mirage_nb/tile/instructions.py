@@ -10,6 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from mirage_nb.ir import DType
+from mirage_nb.tile.precision import COMPOSITIONS, EXACT, Composition
 from mirage_nb.tile.texels import Texel, canonical_group, canonical_matrix, canonical_vector
 
 
@@ -67,12 +68,12 @@ class InstructionTile:
     def registers(self) -> int:
         """Of 32 bits, of a thread, for the result; twice as many where chunks are summed apart."""
         words = self.sums.size // DType.F32.size
-        return -(-self.m * self.n // (32 * self.warps)) * words * (2 if self.apart else 1)
+        return -(-self.m * self.n // (32 * self.warps)) * words * (2 if self.arithmetic.apart else 1)
 
     @property
-    def apart(self) -> bool:
-        """Whether tensor cores sum chunks, and plain ones the chunks."""
-        return self.composition not in ("", "tf32")
+    def arithmetic(self) -> Composition:
+        """How its products are made."""
+        return COMPOSITIONS[self.composition] if self.composition else EXACT[self.sums]
 
     def on(self, capability: int) -> bool:
         """Whether a card of this compute capability has it."""

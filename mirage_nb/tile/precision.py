@@ -1,11 +1,13 @@
-"""Products of f32 made of products of shorter numbers: what is computed, and how far off it may be.
+"""How products are made on the card: as they are, or f32 of products of shorter numbers; and how far off they may be.
 
-In: nothing. Out: `COMPOSITIONS`, by name; what NumPy makes of one, rounding as the card does; its error bound.
-An operand x is cut into pieces x0 + x1 + ..., each of what is left rounded to the bits of a shorter type; a product is
-the sum of the listed products of pieces, smallest first. (Mosaic transforms instructions so, section 4.1; cutting
-floats is Dekker's, and that sums have to leave the tensor cores, which drop bits, is Ootomo and Yokota's, 2022.)
-Invariant: for finite operands that neither overflow nor sink below the smallest normal number of the shorter type,
-|found - exact| <= `bound(composition, depth)` times the sum of |left| |right|.
+In: nothing. Out: `COMPOSITIONS`, by name, and `EXACT`, by the type of the sums; what NumPy makes of one, rounding as
+the card does; how far off it may be. An operand x is cut into pieces x0 + x1 + ..., each of what is left rounded to the
+bits of a shorter type; a product is the sum of the listed products of pieces, smallest first. (Mosaic transforms
+instructions so, section 4.1; cutting floats is Dekker's, and that sums have to leave the tensor cores, which drop bits,
+is Ootomo and Yokota's, 2022.)
+Invariant: |found - exact| <= `allowed(left, right, composition)` wherever the sum of |left| |right| is a number of f32
+and the operands are numbers of the shorter type's range, however small. What an infinity meets is not finite; where
+operands are one piece, it is what IEEE 754 says.
 """
 
 from __future__ import annotations
@@ -16,19 +18,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_nb.ir import DType
+
 Array = NDArray[Any]
 
-UNIT = 2.0**-24
-"""Half a last place of f32."""
 CHUNK = 32
 """Summed elements after which a sum of tensor cores is added to one of plain cores."""
+SMALLEST = {DType.F32: 2.0**-149, DType.F64: 2.0**-1074}
+"""Numbers above zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
     """bits: of a piece's significand, the leading one included. cut: bits beyond are dropped, else rounded to nearest.
     pieces: of an operand. terms: which pieces of left and right are multiplied, in order. exponents: bits of the
-    shorter type's exponent; where they are fewer than f32's, piece number p is held 2^(bits * p) times as large."""
+    shorter type's exponent; where they are fewer than f32's, piece number p is held 2^(bits * p) times as large.
+    sums: their type."""
 
     name: str
     bits: int
@@ -36,6 +41,17 @@ class Composition:
     pieces: int
     terms: tuple[tuple[int, int], ...]
     exponents: int = 8
+    sums: DType = DType.F32
+
+    @property
+    def exact(self) -> bool:
+        """Whether operands are multiplied as they are."""
+        return not self.name
+
+    @property
+    def apart(self) -> bool:
+        """Whether tensor cores sum chunks, and plain ones the chunks."""
+        return self.pieces > 1
 
     def scale(self, piece: int) -> float:
         """How much larger a piece is held."""
@@ -43,8 +59,13 @@ class Composition:
 
     @property
     def unit(self) -> float:
-        """The largest relative error of one rounding."""
-        return 2.0 ** -(self.bits - (1 if self.cut else 0))
+        """The largest relative error of one rounding of an operand."""
+        return 0.0 if self.exact else 2.0 ** -(self.bits - (1 if self.cut else 0))
+
+    def spacing(self, piece: int) -> float:
+        """How far apart the smallest numbers are that a piece can be."""
+        least = 2 - (1 << self.exponents - 1)
+        return 0.0 if self.exact else 2.0 ** (least - self.bits + 1) / self.scale(piece)
 
 
 def _terms(pieces: int, most: int) -> tuple[tuple[int, int], ...]:
@@ -63,22 +84,39 @@ COMPOSITIONS: dict[str, Composition] = {
         Composition("3xf16", 11, False, 2, _terms(2, 1), exponents=5),
     )
 }
+EXACT = {
+    DType.F32: Composition("", 24, False, 1, _terms(1, 0)),
+    DType.F64: Composition("", 53, False, 1, _terms(1, 0), exponents=11, sums=DType.F64),
+}
 
 
 def bound(composition: Composition, depth: int) -> float:
     """The error that may be, relative to the sum of |left| |right| over `depth` elements.
 
     What is missing is the rest of each operand behind its pieces, and the terms left out. What is summed is summed in
-    f32: inside a chunk by tensor cores, which may drop a last place at every step, then by rounding additions.
+    the type of the sums: by tensor cores, which may drop a last place at every step, and where they leave off after a
+    chunk by rounding additions.
     """
     u, pieces = composition.unit, composition.pieces
     rest = u**pieces
     size = (1 + u) ** 2
     left_out = sum(u ** (a + b) * size for a in range(pieces) for b in range(pieces) if (a, b) not in composition.terms)
-    steps = len(composition.terms) * min(depth, CHUNK)
-    chunks = -(-depth // CHUNK)
-    summed = (2 * steps + chunks) * UNIT
-    return (2 * rest + rest * rest + left_out + summed * (1 + u) ** 2) * (1 + summed)
+    chunk = CHUNK if composition.apart else depth
+    steps, chunks = len(composition.terms) * min(depth, chunk), -(-depth // chunk)
+    summed = (2 * steps + chunks) * 2.0 ** (-24 if composition.sums is DType.F32 else -53)
+    return (2 * rest + rest * rest + left_out + summed * size) * (1 + summed)
+
+
+def allowed(left: Array, right: Array, composition: Composition) -> Array:
+    """How far left [..., m, k] @ right [..., k, n] may be off: `bound` times the sum of magnitudes, and what is lost of
+    elements, and of sums, that are too small to have all their bits."""
+    a, b = (np.abs(operand.astype(np.float64)) for operand in (left, right))
+    depth, last = left.shape[-1], composition.pieces - 1
+    lost = composition.spacing(last) + composition.unit * composition.spacing(0)
+    steps = 2 * depth * len(composition.terms)
+    least = depth * composition.spacing(0) ** 2 + steps * SMALLEST[composition.sums]
+    small = lost * (a.sum(-1)[..., :, None] + b.sum(-2)[..., None, :]) + least
+    return np.asarray(bound(composition, depth) * (a @ b) + small)
 
 
 def rounded(values: Array, bits: int, *, cut: bool) -> Array:
@@ -90,7 +128,9 @@ def rounded(values: Array, bits: int, *, cut: bool) -> Array:
 
 
 def pieces(values: Array, composition: Composition) -> list[Array]:
-    """The pieces of f32 values, not scaled."""
+    """The pieces of values, not scaled."""
+    if composition.exact:
+        return [values]
     rest, found = np.asarray(values, np.float32), []
     for number in range(composition.pieces):
         piece = rounded(rest, composition.bits, cut=composition.cut)
@@ -103,18 +143,31 @@ def pieces(values: Array, composition: Composition) -> list[Array]:
 
 
 def composed(left: Array, right: Array, composition: Composition) -> Array:
-    """left [..., m, k] @ right [..., k, n] as the card computes it: products are exact in f32's neighbours, sums of a
-    chunk drop what lies beyond f32, chunks are added rounding to nearest."""
-    a, b = pieces(left, composition), pieces(right, composition)
-    depth = left.shape[-1]
-    total = np.zeros(np.matmul(left[..., :1], right[..., :1, :]).shape, np.float32)
-    for start in range(0, depth, CHUNK):
-        part = np.zeros_like(total)
-        for k in range(start, min(depth, start + CHUNK)):
-            for x, y in composition.terms:
-                exact = np.multiply(a[x][..., :, k, None], b[y][..., None, k, :], dtype=np.float64)
-                part = toward_zero(part.astype(np.float64) + exact)
-        total = total + part
+    """left [..., m, k] @ right [..., k, n] as the card computes it, an element after the other."""
+    return summed(left[..., :, None, :], np.swapaxes(right, -1, -2)[..., None, :, :], composition)
+
+
+def summed(left: Array, right: Array, composition: Composition, together: int = 1) -> Array:
+    """The sums of left * right along the last axis; of each term `together` elements are added before the next term.
+
+    Products are exact in f32's neighbours, sums of tensor cores drop what lies beyond f32, those of chunks are added
+    rounding to nearest. Sums of f64 round to nearest.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        a, b = pieces(left, composition), pieces(right, composition)
+        depth = left.shape[-1]
+        chunk = CHUNK if composition.apart else depth
+        shape = np.broadcast_shapes(left.shape[:-1], right.shape[:-1])
+        number = np.dtype(np.float32 if composition.sums is DType.F32 else np.float64)
+        total = np.zeros(shape, number)
+        for start in range(0, depth, chunk):
+            part = np.zeros(shape, number)
+            for first in range(start, min(depth, start + chunk), together):
+                for x, y in composition.terms:
+                    for k in range(first, min(depth, first + together)):
+                        exact = np.multiply(a[x][..., k], b[y][..., k], dtype=np.float64)
+                        part = toward_zero(part + exact) if composition.sums is DType.F32 else part + exact
+            total = total + part if composition.apart else part
     return total
 
 
@@ -122,4 +175,4 @@ def toward_zero(values: Array) -> Array:
     """float64 values as f32, cut off."""
     near = values.astype(np.float32)
     beyond = np.abs(near.astype(np.float64)) > np.abs(values)
-    return np.where(beyond, np.nextafter(near, np.float32(0)), near)
+    return (near.view(np.int32) - beyond).view(np.float32)  # a last place less of the magnitude

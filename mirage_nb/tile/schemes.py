@@ -14,7 +14,6 @@ from mirage_nb.ir import HALVES, DType
 from mirage_nb.tile import rules
 from mirage_nb.tile.groups import KINDS, ROWS, VECTOR_BYTES, group_name
 from mirage_nb.tile.instructions import INSTRUCTIONS, PLAIN_MULTIPLIES, Unit, wgmma
-from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import GROUP, LANES
 from mirage_nb.tile.tessellation import Kind, SideBySide, tessellate
 
@@ -75,7 +74,7 @@ class MathRole:
     def rest(self) -> bool:
         """Whether second pieces of the left operand lie in shared memory."""
         row = ROWS[self.instruction]
-        return row.apart and row.texel.left is None
+        return row.arithmetic.apart and row.texel.left is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +206,8 @@ def needed(name: str, sums: int, rows: int) -> int:
     count = rows // row.m * row.registers * sums + ADDRESSES
     if name not in INSTRUCTIONS:  # what instructions read from shared memory themselves is in no registers
         held = [spread.count for spread in (row.texel.left, row.texel.right) if spread is not None]
-        pieces = COMPOSITIONS[row.composition].pieces if row.composition else 1
         steps = rules.FLOAT_STEP // row.k if row.texel.left is None else 1
-        count += sum(held) * pieces * steps * (row.sums.size // DType.F32.size)
+        count += sum(held) * row.arithmetic.pieces * steps * (row.sums.size // DType.F32.size)
     return -(-count // REGISTER_UNIT) * REGISTER_UNIT
 
 

@@ -1,13 +1,15 @@
 """Runs a texel as the card would: elements into registers, instructions on registers, registers into elements.
 
-In: a texel, two operands, an algebra of numbers: floats, or pairs of residues (`interp`). Out: the product. Nothing
-here knows what a texel is meant to compute: which registers an instruction multiplies is what its canonical texel says,
-where elements lie is what the texel says. So what runs right has the right maps.
+In: a texel, two operands, an algebra of numbers: floats, or pairs of residues (`interp`). Out: the product; of
+a composition (`precision`), what its roundings make of it. Nothing here knows what a texel is meant to compute: which
+registers an instruction multiplies is what its canonical texel says, where elements lie is what the texel says. So what
+runs right has the right maps.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -16,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.ir import DimAttrs, OpKind
+from mirage_nb.tile.precision import Array, Composition, summed
 from mirage_nb.tile.run import Algebra
 from mirage_nb.tile.texels import AXES, HAS, LANES, Point, Spread, Texel, instances
 
 T = TypeVar("T")
 Indices = NDArray[np.int64]
+Move = Callable[[Array], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +100,31 @@ def multiplies(texel: Texel) -> Indices:
 
 def run_texel(texel: Texel, left: T, right: T, algebra: Algebra[T]) -> T:
     """The product [b, i, j] of left [b, i, k] and right [b, k, j]."""
+    moves = _moves(texel)
+    pairs = (algebra.view(left, moves[0]), algebra.view(right, moves[1]))
+    made = algebra.apply(OpKind.MUL, pairs, None, 0)
+    sums = algebra.apply(OpKind.SUM, (made,), DimAttrs(1), 0)
+    return algebra.view(sums, lambda array: moves[2](array[:, 0]))
+
+
+def run_composed(texel: Texel, left: Array, right: Array, composition: Composition) -> Array:
+    """The products [..., b, i, j] of left [..., b, i, k] and right [..., b, k, j], rounded as the card rounds."""
+    to_left, to_right, from_result = _moves(texel)
+    return from_result(summed(to_left(left), to_right(right), composition, texel.source.k))
+
+
+def _moves(texel: Texel) -> tuple[Move, Move, Move]:
+    """From elements of left and of right to multiply-adds [result register, in order]; from sums to elements."""
     wired = wiring(texel)
     a, b, d = wired.elements
-    held_left = algebra.view(left, lambda array: array[a[:, 3], a[:, 0], a[:, 2]])
-    held_right = algebra.view(right, lambda array: array[b[:, 3], b[:, 2], b[:, 1]])
     of_left, of_right, of_result = wired.operands
-    order = np.argsort(of_result, kind="stable")
-    pairs = (
-        algebra.view(held_left, lambda array: array[of_left[order]]),
-        algebra.view(held_right, lambda array: array[of_right[order]]),
-    )
-    made = algebra.apply(OpKind.MUL, pairs, None, 0)
-    summed = algebra.view(made, lambda array: array.reshape(len(d), -1))
-    sums = algebra.apply(OpKind.SUM, (summed,), DimAttrs(1), 0)
+    order = np.argsort(of_result, kind="stable").reshape(len(d), -1)
+    a, b = a[of_left[order]], b[of_right[order]]
     m, n, _, batch = texel.extents
     place = np.empty((batch, m, n), np.int64)
     place[d[:, 3], d[:, 0], d[:, 1]] = np.arange(len(d))
-    return algebra.view(sums, lambda array: array.reshape(-1)[place])
+    return (
+        lambda array: array[..., a[..., 3], a[..., 0], a[..., 2]],
+        lambda array: array[..., b[..., 3], b[..., 2], b[..., 1]],
+        lambda array: array[..., place],
+    )

@@ -240,7 +240,7 @@ def _product(program: Program, role: Role, product: Product, target: Target) -> 
 def _rest(program: Program, role: Role, product: Product) -> Iterator[str]:
     """Whether there is room for second pieces exactly where they are read from shared memory."""
     row = ROWS[product.instruction]
-    needed = row.apart and row.texel.left is None
+    needed = row.arithmetic.apart and row.texel.left is None
     if not product.rest:
         if needed:
             yield f"{role.name}: {row.name} has nowhere to keep second pieces"

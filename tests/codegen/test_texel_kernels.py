@@ -13,6 +13,8 @@ from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
 from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.optimize import default_options, plan
 from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.tile.groups import rows_of
+from mirage_nb.tile.precision import allowed
 from mirage_nb.tile.program import Program
 from mirage_nb.tile.run import run as run_program
 from mirage_nb.tile.schemes import Asked, shares
@@ -22,6 +24,7 @@ from tests.codegen.mugraphs import linear
 from tests.codegen.running import WAYS, draw, errors, run
 from tests.codegen.test_specialised import FEW, H200
 from tests.mugraphs import Block, one_kernel, tensor
+from tests.tile import hard
 
 OFF = {"f32": 2e-7, "tf32": 6e-4, "wgmma_tf32": 6e-4, "mma_tf32": 3.5e-4, "3xtf32": 4e-7, "wgmma_3xtf32": 4e-7,
        "mma_3xtf32": 4e-7}  # fmt: skip
@@ -180,3 +183,30 @@ def test_no_spills(rows: int, columns: int, precision: str) -> None:
     (usage,) = cubin.usage.values()
     assert usage.spill_store_bytes == usage.spill_load_bytes == usage.stack_bytes == 0
     assert "warning" not in cubin.log and "serialized" not in cubin.log, cubin.log
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "dtype"), [
+    *((p, DType.F32) for p in ("f32", "wgmma_tf32", "mma_tf32", "wgmma_3xtf32", "mma_3xtf32")),
+    ("f32", DType.F64), ("fma_f64", DType.F64),
+])  # fmt: skip
+def test_hard_inputs_on_the_card(precision: str, dtype: DType) -> None:
+    """Rows and columns of every kind of numbers, each met by all: what the card makes of them is within the error."""
+    from mirage_nb.runtime.gpu import attached_gpu
+    from mirage_nb.runtime.launch import GpuExecutable
+
+    gpu, rows, columns = attached_gpu(), 256, 640
+    assert gpu is not None
+    graph = product(rows, columns, 64, 64 if dtype is DType.F32 else 32, dtype)
+    emitted = emit(graph, H200, replace(default_options(H200), precision=precision))
+    (planned,) = emitted.programs
+    (made,) = {row.arithmetic for row in rows_of(planned.program)}
+    rng, depth = np.random.default_rng(5), graph.inputs[0].type.shape[1]
+    left = np.stack([hard.hard(rng, (depth,), row) for row in range(rows)])
+    right = np.stack([hard.hard(rng, (depth,), column // 7) for column in range(columns)], axis=1)
+    hard.cancel(rng, left[::3], right[:, ::3])
+    left, right = hard.held(left, made, dtype), hard.held(right, made, dtype)
+    (found,) = GpuExecutable(emitted, compile_cubin(emitted.source, "sm_90a"), gpu).run([left, right])
+    off = np.abs(np.asarray(found) - hard.exact(left, right)) / allowed(left, right, made)
+    for kind in range(hard.KINDS):
+        assert off[kind :: hard.KINDS].max() <= 1, (kind, float(off[kind :: hard.KINDS].max()))
