@@ -13,7 +13,7 @@ from mirage_nb.codegen.reader import Scope
 from mirage_nb.codegen.writer import Writer
 from mirage_nb.ir import InIterAttrs
 from mirage_nb.optimize.overlap import Overlap
-from mirage_nb.optimize.placement import Place, Step, StepKind
+from mirage_nb.tile.placement import Place, Step, StepKind
 
 
 class Dependence:

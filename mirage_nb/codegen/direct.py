@@ -14,7 +14,7 @@ from mirage_nb.codegen.matmul import clamped
 from mirage_nb.codegen.reader import Leaf, Reader
 from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import AccumAttrs, OutSaverAttrs, TensorType
-from mirage_nb.optimize.placement import Step
+from mirage_nb.tile.placement import Step
 from mirage_nb.tile.sharing import COLUMN_TILE, ROW_TILE
 
 WIDTH = 4

@@ -17,9 +17,10 @@ from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vector
 from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, counted, loaded, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, OpKind, OutSaverAttrs, TensorType
-from mirage_nb.optimize.held import REDUCTIONS, Held
-from mirage_nb.optimize.placement import Place
+from mirage_nb.optimize.held import Held
+from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
+from mirage_nb.tile.sketch import REDUCTIONS
 
 
 class HeldText:

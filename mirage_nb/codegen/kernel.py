@@ -30,11 +30,12 @@ from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumAttrs, InIterAttrs, OpKind, TensorType
 from mirage_nb.optimize.overlap import Overlap
-from mirage_nb.optimize.placement import MATMULS, Place, Step, StepKind
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.transfer import Boxes
 from mirage_nb.optimize.wide import right_leaves
 from mirage_nb.tile.order import Phase
+from mirage_nb.tile.placement import Place, Step, StepKind
+from mirage_nb.tile.sketch import MATMULS
 
 
 class KernelText:

@@ -36,8 +36,8 @@ from mirage_nb.ir import (
     RepeatAttrs,
     TensorType,
 )
-from mirage_nb.optimize.placement import Place, Step
 from mirage_nb.optimize.swizzle import row_major
+from mirage_nb.tile.placement import Place, Step
 
 VECTOR = 8
 """Elements that a thread takes at once, where the tile allows it."""

@@ -16,9 +16,10 @@ from mirage_nb.codegen.maps import Walk, each, each_slot
 from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, locate, view
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import HALVES
-from mirage_nb.optimize.placement import Place, Step, pairs
 from mirage_nb.optimize.tiling import Tiling
+from mirage_nb.tile.placement import Place, Step
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE
+from mirage_nb.tile.sketch import pairs
 
 UNROLL_LIMIT = 8
 """Depth tiles that are unrolled; more of them stay a loop."""
@@ -85,7 +86,7 @@ def emit_matmul(out: Writer, scope: Scope, step: Step) -> None:
         if step.accum is None:
             b, r, c, _ = tiling.per_warp
             out.line(f"float a{value}[{b}][{r}][{c}][4] = {{}};")
-        for number, (left, right) in enumerate(pairs(op)):
+        for number, (left, right) in enumerate(pairs(op.kind, op.inputs)):
             rows, columns = sides(scope, tiling, left, right)
             emit_product(out, scope, tiling, rows, columns, f"a{value}", number)
         if step.value is not None:
@@ -382,7 +383,8 @@ def _scalar(out: Writer, scope: Scope, step: Step) -> None:
 
 def _dot(out: Writer, scope: Scope, op: int, index: Multi, target: str) -> None:
     """target += the products at `index`."""
-    for left, right in pairs(scope.block.ops[op]):
+    product = scope.block.ops[op]
+    for left, right in pairs(product.kind, product.inputs):
         depth = scope.shape(left)[-1]
         with out.block(f"for (int k = 0; k < {depth}; ++k)"):
             reader = Reader(scope)

@@ -29,9 +29,9 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.graph import result_count
 from mirage_nb.ir.ops import Shape
-from mirage_nb.optimize.placement import Place
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.swizzle import SharedLayout, row_major
+from mirage_nb.tile.placement import Place
 
 Multi = tuple[Index, ...]
 

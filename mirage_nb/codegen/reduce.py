@@ -15,7 +15,7 @@ from mirage_nb.codegen.maps import fold, vectorizes
 from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_dim, broadcast_index, locate
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, DimAttrs, OpKind
-from mirage_nb.optimize.placement import Step
+from mirage_nb.tile.placement import Step
 
 BLOCK_RESULTS = 4
 """Up to this many long reductions are done one after the other by the whole block."""

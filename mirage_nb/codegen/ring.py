@@ -15,9 +15,9 @@ from mirage_nb.codegen.maps import VECTOR, Walk, each
 from mirage_nb.codegen.reader import Multi, Scope, behind_views, device_start, locate, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, OpKind
-from mirage_nb.optimize.placement import Step, StepKind
 from mirage_nb.optimize.transfer import Boxes, boxes, read_once
 from mirage_nb.tile.order import Phase
+from mirage_nb.tile.placement import Step, StepKind
 
 BATCH = 8
 """Elements that a thread asks for at once where no copy of several is possible."""

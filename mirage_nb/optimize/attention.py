@@ -25,8 +25,8 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.ops import Shape
 from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, reshaped
-from mirage_nb.optimize.region import UNSHIFTED, Shift, Status, shifted
 from mirage_nb.optimize.written_out import Node, WrittenOut, write_out
+from mirage_nb.tile.bodies import UNSHIFTED, Shift, Status, shifted
 
 KEYS = "j"
 """The axis that the for-loop runs over; the products' other axes are those of products (`optimize.product`)."""

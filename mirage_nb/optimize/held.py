@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from mirage_nb.ir import OPS, BlockGraph, DimAttrs, InIterAttrs, Op, OpKind, OutSaverAttrs, Trait
 from mirage_nb.tile.held import Loaded, by_columns, by_rows, row_lanes, row_slots, widest
 from mirage_nb.tile.program import LANES
+from mirage_nb.tile.sketch import REDUCTIONS
 
-REDUCTIONS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
 _SOURCES = frozenset({OpKind.IN_ITER, OpKind.CONST})
 
 

@@ -7,16 +7,17 @@ In: the shared tensors of a block graph with the ways in which each is written a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs
-from mirage_nb.optimize.placement import Place, Placement, Step, StepKind
 from mirage_nb.optimize.swizzle import SharedLayout, panel_bytes, pitched, swizzled
 from mirage_nb.optimize.tiling import Tiling
 from mirage_nb.optimize.transfer import boxes
+from mirage_nb.tile.placement import Placement, StepKind, touched
 from mirage_nb.tile.shared import FORBIDDEN, WAVEFRONT_COST, Lines, Use, forms, use_cost
+from mirage_nb.tile.sketch import Sketch
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,41 +106,22 @@ def _solve(costs: dict[int, dict[SharedLayout, float]], pairs: Sequence[tuple[in
 
 
 def choose_layouts(
-    block: BlockGraph, placement: Placement, tilings: Mapping[int, Tiling], boxed: frozenset[int | None]
+    block: BlockGraph, sketch: Sketch, placement: Placement, tilings: Mapping[int, Tiling], boxed: Collection[int]
 ) -> dict[int, SharedLayout]:
     """A layout for every shared value, in order of definition; `boxed` ones arrive by bulk tensor copies."""
-    uses: dict[int, list[Use]] = {v: [] for v, where in enumerate(placement.places) if where is Place.SHARED}
-    pairs = []
+    demands, pairs = [], []
+    for value, found in touched(sketch, placement).items():
+        written = Use.VECTOR
+        if found.writer.issued:
+            written = Use.BOXES if value in boxed else Use.COPY
+        elif found.tiled:
+            written = Use.TURNED if tilings[found.writer.op].swapped else Use.STRAIGHT
+        attrs = block.ops[found.writer.op].attrs
+        cut = boxes(block, attrs) if isinstance(attrs, InIterAttrs) and value in boxed else None
+        uses, fold = tuple(dict.fromkeys((written, *found.reads))), 1 if cut is None else cut.fold
+        demands.append(Demand(value, block.types[value].shape, placement.stored[value], uses, fold))
     for step in placement.steps:
-        tiling = tilings.get(step.op)
-        factor = step.kind in (StepKind.MATMUL, StepKind.FRAGMENT) and tiling is not None
-        for value in step.reads:
-            uses[value].append(Use.FACTOR if factor and placement.stored[value].size == 2 else Use.VECTOR)
-            if step.kind is StepKind.MAP and step.value is not None:
-                pairs.append((value, step.value))
-        if step.value is not None:
-            uses[step.value].append(_written(step, placement, tilings, boxed))
-    fold: dict[int, int] = {}
-    for step in placement.steps:
-        attrs = block.ops[step.op].attrs
-        boxes_ = boxes(block, attrs) if isinstance(attrs, InIterAttrs) and step.value in boxed else None
-        if boxes_ is not None and step.value is not None:
-            fold[step.value] = boxes_.fold
-    demands = [
-        Demand(v, block.types[v].shape, placement.stored[v], tuple(dict.fromkeys(found)), fold.get(v, 1))
-        for v, found in uses.items()
-    ]
+        if step.kind is StepKind.MAP and step.value is not None:
+            pairs += [(value, step.value) for value in step.reads]
     connected = [(a, b) for a, b in pairs if min(len(block.types[a].shape), len(block.types[b].shape)) > 1]
     return lay_out(demands, connected)
-
-
-def _written(step: Step, placement: Placement, tilings: Mapping[int, Tiling], boxed: frozenset[int | None]) -> Use:
-    """How a step writes its tensor."""
-    if step.kind is StepKind.LOAD:
-        return Use.BOXES if step.value in boxed else Use.COPY
-    writer = step.op
-    if step.kind is StepKind.FINISH:
-        writer = next((s.op for s in placement.steps if s.accum == step.op and s.op in tilings), step.op)
-    if writer not in tilings:
-        return Use.VECTOR
-    return Use.TURNED if tilings[writer].swapped else Use.STRAIGHT

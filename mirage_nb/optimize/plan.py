@@ -20,7 +20,6 @@ from mirage_nb.optimize.held import Held, find_held
 from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.options import WARPGROUPS, Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
-from mirage_nb.optimize.placement import MATMULS, Place, Placement, Step, StepKind, pairs, place
 from mirage_nb.optimize.product import find_product
 from mirage_nb.optimize.product_program import Given, product_program
 from mirage_nb.optimize.region import Region, find_region
@@ -28,7 +27,7 @@ from mirage_nb.optimize.scales import move_scales
 from mirage_nb.optimize.schedule import Access, barriers, overlapping
 from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.optimize.thread_graph import fuse
-from mirage_nb.optimize.tiling import Tiling, on_tensor_cores, tile_matmul
+from mirage_nb.optimize.tiling import Tiling, tile_matmul
 from mirage_nb.optimize.transfer import boxes
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.optimize.widen import widen
@@ -37,7 +36,10 @@ from mirage_nb.targets import EXACT, Target
 from mirage_nb.tile.groups import rows_of
 from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
 from mirage_nb.tile.order import Phase, lifetime, scheduled
+from mirage_nb.tile.placement import Place, Placement, Step, StepKind, is_tiled, place
 from mirage_nb.tile.program import Copy, Program, flat
+from mirage_nb.tile.shared import worth_having_early
+from mirage_nb.tile.sketch import Sketch, sketch_of
 
 RESERVED_BYTES = 1024
 """Shared memory kept for small static arrays (barriers, reduction scratch)."""
@@ -256,9 +258,12 @@ def plan_block(
     held = find_held(block, literal_args, options.warps, target.multiprocessors) if private else None
     if held is not None:
         return _plan_held(block, held, options, literal_args, places)
-    region = find_region(block, options.warps) if private else None
-    direct = region is not None and region.direct
-    placement = place(block, literal_args, region.ops if region else (), direct=direct, numbered=places)
+    sketch = sketch_of(block, literal_args, places)
+    region = find_region(block, sketch, options.warps) if private else None
+    placement = place(
+        sketch, region.ops if region else (), direct=region is not None and region.direct,
+        worth_having=lambda value: _worth_having(block, value),
+    )  # fmt: skip
     steps = scheduled(placement.steps)
     chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps))
     chosen = replace(chosen, wide=target.capability == WARPGROUPS and wide_possible(block, region, chosen))
@@ -266,7 +271,7 @@ def plan_block(
     deepest = max(2, options.stages) if block.loop > 1 else 1
     planned = None
     for stages in range(min(deepest, block.loop), min(2, block.loop) - 1, -1):
-        planned = _plan_block(block, placement, steps, region, replace(chosen, stages=stages))
+        planned = _plan_block(block, sketch, placement, steps, region, replace(chosen, stages=stages))
         if chosen.wide and region is not None:
             tiles = right_leaves(block, region)
             if not all(fits_panels(b.layout) for b in planned.buffers if b.value in tiles):
@@ -329,12 +334,20 @@ def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...]) -> bool:
     return bool(streamed) and all(isinstance(a, InIterAttrs) and boxes(block, a) is not None for a in streamed)
 
 
+def _worth_having(block: BlockGraph, value: int) -> bool:
+    """Whether a tile is worth having early."""
+    tile = block.types[value]
+    worth = tile.shape and worth_having_early(block.has_loop, tile.nbytes, tile.shape[-1], tile.dtype.size)
+    return bool(worth)
+
+
 def _plan_block(
-    block: BlockGraph, placement: Placement, steps: tuple[Step, ...], region: Region | None, options: Options
-) -> BlockPlan:
-    tilings = _tilings(block, steps, region, options)
-    ring = frozenset(s.value for s in steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
-    layouts = choose_layouts(block, placement, tilings, boxed=ring if options.bulk else frozenset())
+    block: BlockGraph, sketch: Sketch, placement: Placement, steps: tuple[Step, ...], region: Region | None,
+    options: Options,
+) -> BlockPlan:  # fmt: skip
+    tilings = _tilings(block, sketch, steps, region, options)
+    ring = frozenset(s.value for s in steps if s.value is not None and s.issued and s.phase is Phase.LOOP)
+    layouts = choose_layouts(block, sketch, placement, tilings, boxed=ring if options.bulk else frozenset())
     copies = {v: _copies(block, steps, tilings, region, v, options.stages) for v in layouts}
     intervals = [Interval(v, layouts[v].nbytes * copies[v], *lifetime(steps, v)) for v in layouts]
     # A swizzle pattern repeats every 1024 bytes; cp.async and vectors need 16, a line is 128.
@@ -347,22 +360,20 @@ def _plan_block(
     )  # fmt: skip
 
 
-def _tilings(block: BlockGraph, steps: tuple[Step, ...], region: Region | None, options: Options) -> dict[int, Tiling]:
+def _tilings(
+    block: BlockGraph, sketch: Sketch, steps: tuple[Step, ...], region: Region | None, options: Options
+) -> dict[int, Tiling]:
     """Per Matmul on tensor cores, and per matrix accumulator of a warp-private body."""
     found = {}
-    first = [values[0] if values else -1 for _, values in block.definitions()]
     for step in steps:
-        op, value = block.ops[step.op], first[step.op]
+        if not is_tiled(sketch, step):
+            continue
+        node = sketch.nodes[step.op]
         if step.kind is StepKind.FRAGMENT and region is not None:
-            columns = block.types[value].shape[-1]
-            if op.kind in (OpKind.MATMUL, OpKind.ACCUM) and columns > 1:
-                found[step.op] = region.tiling(value, columns, block.types[op.inputs[0]].shape[-1])
-            continue
-        if op.kind not in MATMULS:
-            continue
-        operands = [(block.types[a], block.types[b]) for a, b in pairs(op)]
-        if all(on_tensor_cores(a, b) for a, b in operands):
-            left, right = operands[0]
+            columns, depth = (block.types[value].shape[-1] for value in (node.makes[0], node.reads[0]))
+            found[step.op] = region.tiling(node.makes[0], columns, depth)
+        else:
+            left, right = (block.types[value] for value in node.pairs[0])
             found[step.op] = tile_matmul(left, right, options.warps, deferred=step.accum is not None, loop=block.loop)
     return found
 

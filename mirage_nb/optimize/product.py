@@ -26,7 +26,7 @@ from mirage_nb.ir import (
     Trait,
     TransposeAttrs,
 )
-from mirage_nb.optimize.placement import MATMULS, pairs
+from mirage_nb.tile.sketch import MATMULS, pairs
 
 ROWS, COLUMNS, SUMMED = "m", "n", "k"
 """The axes of a product."""
@@ -117,7 +117,7 @@ def _factors(
     if op.kind not in MATMULS:
         return ()
     found = []
-    for left_value, right_value in pairs(op):
+    for left_value, right_value in pairs(op.kind, op.inputs):
         left = _streamed(block, defined, left_value, (ROWS, SUMMED))
         right = _streamed(block, defined, right_value, (SUMMED, COLUMNS))
         if left is None or right is None or {left.attrs.arg, right.attrs.arg} & literal_args:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mirage_nb.ir import OPS, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, ThreadGraph, Trait
-from mirage_nb.optimize.placement import MATMULS
+from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ThreadGraph
 from mirage_nb.tile.order import Reads, find_chains, groups
+from mirage_nb.tile.sketch import sketch_of
 
 
 def fuse(graph: KernelGraph) -> KernelGraph:
@@ -25,30 +25,12 @@ def fuse_block(block: BlockGraph) -> BlockGraph:
 
     A chain takes the constants that it reads inside; one that only chains read leaves the block graph.
     """
-    defined = {v: i for i, (_, values) in enumerate(block.definitions()) for v in values}
-    reads = [[defined[v] for v in op.inputs] for op in block.ops]
-    elementwise = [Trait.ELEMENTWISE in OPS[op.kind].traits for op in block.ops]
-    building = _Rebuild(block, reads)
-    for members in groups(find_chains(elementwise, reads, _times(block)), reads):
+    sketch = sketch_of(block)
+    building = _Rebuild(block, sketch.reads)
+    able = [node.elementwise and not node.chain for node in sketch.nodes]
+    for members in groups(find_chains(able, sketch.reads, sketch.times), sketch.reads):
         building.place(members)
     return building.result
-
-
-def _times(block: BlockGraph) -> list[tuple[int | None, bool, bool]]:
-    """When an operator runs: its stage, and in the loop whether it is anew in every iteration and whether a
-    product goes into it. What is computed once, or once for all warps, keeps out of the chains of the others.
-    """
-    varies: list[bool] = []
-    multiplied: list[bool] = []
-    found = []
-    for op, stage, values in zip(block.ops, block.stages(), (v for _, v in block.definitions()), strict=True):
-        streamed = isinstance(op.attrs, InIterAttrs) and op.attrs.fmap is not None
-        anew = stage == 0 and block.loop > 1 and (streamed or any(varies[v] for v in op.inputs))
-        product = anew and (op.kind in MATMULS or any(multiplied[v] for v in op.inputs))
-        varies += [anew] * len(values)
-        multiplied += [product] * len(values)
-        found.append((stage, anew, product))
-    return found
 
 
 @dataclass(slots=True)

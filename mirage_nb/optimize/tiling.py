@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mirage_nb.ir import HALVES, TensorType
+from mirage_nb.ir import TensorType
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, share
 
 
@@ -57,11 +57,6 @@ def _ceil(value: int, unit: int) -> int:
     return -(-value // unit)
 
 
-def on_tensor_cores(left: TensorType, right: TensorType) -> bool:
-    """Whether mma.m16n8k16 takes these operands: both f16 or both bf16."""
-    return left.dtype is right.dtype and left.dtype in HALVES
-
-
 def tile_matmul(left: TensorType, right: TensorType, warps: int, *, deferred: bool, loop: int) -> Tiling:
     """The split with the least work per warp; the arguments are those of `tile.sharing.share`."""
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
@@ -77,4 +72,3 @@ def tile_matmul(left: TensorType, right: TensorType, warps: int, *, deferred: bo
 
 def _leading(operand: TensorType, rank: int) -> tuple[int, ...]:
     return (1,) * (rank - len(operand.shape)) + operand.shape[:-2]
-

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from html import escape
 
 from mirage_nb.ir import AccumAttrs, OpKind
-from mirage_nb.optimize.placement import Step, StepKind
 from mirage_nb.optimize.plan import BlockPlan, Buffer
 from mirage_nb.tile.order import Phase, lifetime
+from mirage_nb.tile.placement import Step, StepKind
 from mirage_nb.viz import svg
 from mirage_nb.viz.roles import roles_html
 from mirage_nb.viz.shapes import SMALL

@@ -16,7 +16,6 @@ from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, KernelGraph, OpKind
 from mirage_nb.ir.legality import peak_shared_bytes
 from mirage_nb.optimize import BlockPlan, default_options, plan
-from mirage_nb.optimize.placement import StepKind
 from mirage_nb.optimize.transfer import boxes
 from mirage_nb.search import (
     EFFORTS,
@@ -33,11 +32,13 @@ from mirage_nb.search.sizes.anatomy import Part, Sizes, anatomy
 from mirage_nb.search.sizes.cost import Estimates, estimate
 from mirage_nb.search.sizes.instantiate import ALIKE, Instance, _diverse, divisors, numbered, sized
 from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows, touched
+from mirage_nb.search.sizes.sketched import sketched
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
 from mirage_nb.tile.boxes import boxes as panels_of
 from mirage_nb.tile.order import Phase
+from mirage_nb.tile.placement import StepKind
 from tests.clock import cpu_limit
 from tests.search.programs import PROGRAMS, Builder
 
@@ -228,7 +229,7 @@ def test_products_of_what_travels_in_f32_are_those_that_a_plan_leaves_to_scalar_
         for kernel, _, block in planned(prepared, structure):
             if block.region is not None or block.program is not None:
                 continue
-            made = anatomy(prepared, kernel)
+            made = sketched(prepared, kernel)
             products = [step for step in kernel.steps if step.operator.kind is OpKind.MATMUL]
             tilings = [block.tiling(i) for i, op in enumerate(block.block.ops) if op.kind is OpKind.MATMUL]
             for step, tiling in zip(products, tilings, strict=True):

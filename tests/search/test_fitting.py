@@ -11,10 +11,11 @@ from mirage_nb.codegen import variants
 from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare, run_configuration
-from mirage_nb.search.sizes.anatomy import Part, anatomy
+from mirage_nb.search.sizes.anatomy import anatomy
 from mirage_nb.search.sizes.instantiate import drafts
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import find_target
+from mirage_nb.tile.placement import Place
 from tests.search.programs import gated_mlp, gqa, lora, moe
 
 H200 = find_target("h200")
@@ -88,7 +89,6 @@ def test_what_is_saved_and_read_is_a_tile() -> None:
         read = {index for step in kernel.steps for index in step.reads}
         for output in read.intersection(kernel.outputs):
             if kernel.steps[output].operator.kind is OpKind.EXP:
-                made = anatomy(prepared, kernel)  # threads that hold a sum may leave what they compute from it
-                assert made.parts[made.holder[output]] is Part.TILE
+                assert anatomy(prepared, kernel).placed.places[output] is Place.SHARED
                 seen += 1
     assert seen

@@ -9,7 +9,7 @@ import pytest
 
 from mirage_nb.ir import DType
 from mirage_nb.optimize.layout import Demand, lay_out
-from mirage_nb.tile.bodies import Held, fits, key_warps, row_warps
+from mirage_nb.tile.bodies import Body, split
 from mirage_nb.tile.boxes import boxes
 from mirage_nb.tile.order import find_chains, groups
 from mirage_nb.tile.shared import Shape, Use, lay, wavefronts
@@ -55,18 +55,15 @@ def test_products_are_shared_alike() -> None:
 
 
 def test_bodies_are_shared_alike() -> None:
-    rows, keys, columns, _ = EXTENTS.T
-
-    def held(place: int | slice) -> list[Held]:
-        return [Held(keys[place], True, False), Held(columns[place], False, True), Held(1, False, True)]
-
+    rows, *others = EXTENTS[:, 0], EXTENTS[:, 1], EXTENTS[:, 2], np.ones_like(EXTENTS[:, 0])
     for splittable, warps in product((False, True), (4, 8)):
-        across = key_warps(rows, held(slice(None)), splittable, warps)
-        able = fits(rows, held(slice(None)), splittable, warps)
-        for place, one in enumerate(rows):
-            assert int(across[place]) == int(key_warps(one, held(place), splittable, warps))
-            assert bool(able[place]) == bool(fits(one, held(place), splittable, warps))
-            assert int(row_warps(rows, warps)[place]) == int(row_warps(one, warps))
+        body = Body((), (0, 1, 2), frozenset({0}), frozenset(), splittable, True, frozenset({1, 2}), (0,), (), (), (2,))
+        at_once = split(body, lambda value: (rows, others[value]), warps)
+        for place, height in enumerate(rows):
+            one = split(body, lambda value, at=place, height=height: (int(height), int(others[value][at])), warps)
+            assert bool(one.able) == at_once.able[place]
+            assert (one.row_warps, one.key_warps) == (at_once.row_warps[place], at_once.key_warps[place])
+        assert at_once.able.any() and not at_once.able.all()
 
 
 def test_boxes_are_cut_alike() -> None:

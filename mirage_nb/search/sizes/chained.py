@@ -16,8 +16,9 @@ import numpy as np
 from mirage_nb.ir import HALVES, AccumKind, DType, OpKind
 from mirage_nb.search.axes import Layout
 from mirage_nb.search.saturation.values import BODY, ITER, TILE, Type
-from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths, layout_of
+from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths
 from mirage_nb.search.sizes.constants import Constants
+from mirage_nb.search.sizes.layouts import layout_of
 from mirage_nb.search.sizes.specialised import Specialised, specialised
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
@@ -89,7 +90,8 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     types = {_dtype(tiles, i) for i in (chain.queries, chain.keys, chain.values)}
     if len(types) > 1 or not types <= HALVES:
         return None
-    if any(tiles.made.wide[i] or tiles.made.partial[i] for i in (chain.queries, chain.keys, chain.values)):
+    known = tiles.outline.known
+    if any(known.wide[i] or known.partial[i] for i in (chain.queries, chain.keys, chain.values)):
         return None
     if chain.summed in tiles.kernel.grid or not (_rescaled(tiles.kernel) or types == {DType.BF16}):
         return None

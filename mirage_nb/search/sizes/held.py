@@ -12,13 +12,14 @@ import numpy as np
 
 from mirage_nb.search.axes import Layout
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import ELEMENTWISE, REDUCTIONS, WARPS, Numbers, Truths, largest
+from mirage_nb.search.sizes.anatomy import ELEMENTWISE, WARPS, Numbers, Truths, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.layouts import broadcast_layout, line_up
 from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile.held import Loaded, by_columns, by_rows, widest
+from mirage_nb.tile.sketch import REDUCTIONS
 
 
 def held_in_registers(tiles: Tiles) -> Truths:
@@ -26,9 +27,9 @@ def held_in_registers(tiles: Tiles) -> Truths:
     steps, nowhere = tiles.steps, np.zeros(tiles.shape, bool)
     axes = {step.operator.axis for step in steps if step.operator.kind in REDUCTIONS}
     simple = all(s.operator.is_leaf or s.operator.kind in REDUCTIONS | ELEMENTWISE for s in steps)
-    if tiles.kernel.loop is not None or not simple or len(axes) != 1 or tiles.made.turned:
+    if tiles.kernel.loop is not None or not simple or len(axes) != 1 or tiles.outline.known.turned:
         return nowhere
-    (axis,), layouts = axes, tiles.outline.layouts
+    (axis,), layouts = axes, tiles.outline.known.layouts[: len(steps)]
     order: Layout = ()
     for layout in layouts:
         if not line_up(order, layout):

@@ -1,7 +1,7 @@
 """The order of the dimensions of every tile in a block, as axes.
 
 In: the layouts of what is read. Out: that of what an operator makes, and in which its operands have to be viewed:
-`concrete` puts the views in, `layouts` says of a kernel structure what its steps come to. Invariant: both say the same.
+`concrete` and `sketched` put the views in.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from mirage_nb.errors import GraphError
-from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.values import DATA, GRID, Type
-from mirage_nb.search.structure import KernelStructure
+from mirage_nb.search.structure import KernelStructure, Source
 
 KNOWN = 1024
 """Kernels whose layouts are remembered."""
@@ -124,39 +123,14 @@ def leading(layout: Layout, axis: int | None) -> Layout:
 
 
 @lru_cache(maxsize=KNOWN)
-def layouts(prepared: Prepared, kernel: KernelStructure) -> tuple[Layout, ...]:
-    """The layout of every step of a kernel structure."""
-    found: list[Layout] = []
-    for step in kernel.steps:
-        operator, read = step.operator, [found[r] for r in step.reads]
-        match operator.kind:
-            case OpKind.IN_ITER if step.source is not None and step.source.kernel is None:
-                found.append(prepared.tensors[step.source.index].axes)
-            case OpKind.IN_ITER:
-                found.append(stored(step.type))
-            case OpKind.CONST:
-                found.append(())
-            case OpKind.SUM | OpKind.MAX | OpKind.RESCALED_SUM:
-                found.append(folded(read[0], operator.axis))
-            case OpKind.ACCUM:
-                joins = operator.accum is AccumKind.CONCAT
-                found.append(concatenated(read[0], operator.axis) if joins else read[0])
-            case OpKind.CONCAT:
-                rest = [a for a in read[0] if a is not None and step.type[a] & DATA]  # without what is joined
-                found.append((operator.axis, *rest))
-            case OpKind.MATMUL:
-                _, left, right = multiplied(read[0], read[1], operator.axis)
-                found.append(of_product(left, right))
-            case _ if len(read) == 2:
-                wide = joined(read[0], read[1])
-                found.append(broadcast_layout(fitted(read[0], wide), fitted(read[1], wide)))
-            case _:
-                found.append(read[0])
-    return tuple(found)
-
-
-@lru_cache(maxsize=KNOWN)
 def stored(type_: Type) -> tuple[int, ...]:
     """The axes of a result in device memory: what the blocks left of those that they split leads, see `concrete`."""
     axes = [axis for axis, code in enumerate(type_) if code & DATA]
     return tuple(sorted(axes, key=lambda axis: type_[axis] & DATA != GRID))
+
+
+def layout_of(prepared: Prepared, kernel: KernelStructure, index: int, source: Source) -> Layout:
+    """The axes of the dimensions of an input; results of earlier kernels keep the order of the axes."""
+    if source.kernel is None:
+        return prepared.tensors[source.index].axes
+    return stored(kernel.steps[index].type)

@@ -18,8 +18,9 @@ import numpy as np
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.axes import Layout
 from mirage_nb.search.saturation.values import BODY, ITER, TILE
-from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths, layout_of
+from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths
 from mirage_nb.search.sizes.constants import Constants
+from mirage_nb.search.sizes.layouts import layout_of
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
@@ -87,7 +88,7 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     products, sums = found
     if tiles.width == rules.DOUBLE and any(s.stage != BODY and s.operator.kind in ELEMENTWISE for s in tiles.steps):
         return None  # elementwise functions are those of f32
-    if any(tiles.made.wide[read] for index in products for read in tiles.steps[index].reads):
+    if any(tiles.outline.known.wide[read] for index in products for read in tiles.steps[index].reads):
         return None
     able = np.ones(tiles.shape, bool)
     streamed: dict[object, Numbers] = {}

@@ -7,7 +7,7 @@ number is worked out once: steps of one type have tiles of one size.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -24,13 +24,13 @@ from mirage_nb.search.sizes.anatomy import (
     anatomy,
     common,
     data_of,
-    layout_of,
 )
-from mirage_nb.search.sizes.bodies import Body, Private, body_of, private
-from mirage_nb.search.sizes.layouts import layouts
+from mirage_nb.search.sizes.bodies import Private, private
+from mirage_nb.search.sizes.layouts import layout_of
 from mirage_nb.search.sizes.rows import Rows, rows
-from mirage_nb.search.sizes.types import cores, factors
+from mirage_nb.search.sizes.sketched import Sketched, sketched
 from mirage_nb.search.structure import KernelStructure, Step
+from mirage_nb.tile.bodies import Body, find_body
 from mirage_nb.tile.boxes import Boxes, boxes
 from mirage_nb.tile.held import VECTOR_BYTES
 from mirage_nb.tile.shared import worth_having_early
@@ -44,24 +44,19 @@ MATMUL_GRAIN = (16, 8, 16)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
-    """What is known of a kernel before its sizes: what is `made` of its steps, their `layouts`, its loop `body`, if it
-    might stay with warps; `cores`: the products that tensor cores compute, `factors`: what they multiply. There is one
-    of each kernel: it is found faster than what it holds."""
+    """What is known of a kernel before its sizes: its sketch, what is `made` of its steps, its loop `body`, if it might
+    stay with warps. There is one of each kernel: it is found faster than what it holds."""
 
-    kernel: KernelStructure
+    known: Sketched
     made: Anatomy
-    layouts: tuple[Layout, ...]
     body: Body | None
-    cores: frozenset[int]
-    factors: frozenset[int]
 
 
 @lru_cache(maxsize=KNOWN)
 def outline(prepared: Prepared, kernel: KernelStructure) -> Outline:
     """The outline of a kernel."""
-    made, products = anatomy(prepared, kernel), cores(prepared, kernel)
-    body = body_of(prepared, kernel)
-    return Outline(kernel, made, layouts(prepared, kernel), body, products, factors(prepared, kernel))
+    known = sketched(prepared, kernel)
+    return Outline(known, anatomy(prepared, kernel), find_body(known.sketch))
 
 
 @dataclass(slots=True)
@@ -75,7 +70,7 @@ class Tiles:
     width: int
     outline: Outline
     elements: list[Numbers]
-    body: Private
+    body: Private = field(init=False)
 
     @classmethod
     def of(cls, prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Tiles:
@@ -83,8 +78,9 @@ class Tiles:
         known = outline(prepared, kernel)
         elements = [sizes.elements(kernel, step) for step in kernel.steps]
         width = max(i.type.dtype.size for i in prepared.graph.inputs)
-        body = private(kernel, known.body, known.layouts, sizes)
-        return cls(prepared, kernel, sizes, width, known, elements, body)
+        found = cls(prepared, kernel, sizes, width, known, elements)
+        found.body = private(known.body, found.extents, found.shape)
+        return found
 
     @property
     def made(self) -> Anatomy:
@@ -128,7 +124,16 @@ class Tiles:
         if source is not None and source.kernel is None:
             number = self.prepared.tensors[source.index].input  # of a written muGraph it may be a value between kernels
             return inputs[number].type.dtype.size if 0 <= number < len(inputs) else self.width
-        return ACCUMULATOR_BYTES if self.made.partial[index] or self.made.wide[index] else self.width
+        known = self.outline.known
+        return ACCUMULATOR_BYTES if known.partial[index] or known.wide[index] else self.width
+
+    def extents(self, value: int) -> list[Numbers]:
+        """The extents of a value of the sketch."""
+        known = self.outline.known
+        return [
+            np.ones(self.shape) if axis is None else self.sizes.extent(self.kernel, axis, known.types[value][axis])
+            for axis in known.layouts[value]
+        ]
 
     def nbytes(self, index: int) -> Numbers:
         """Bytes of the tile of a step in device memory."""
@@ -155,7 +160,7 @@ class Tiles:
 
     def staged(self, index: int) -> Truths:
         """Where an input that is to be staged is: not if it would only be there early, and that is not worth it."""
-        if index not in self.made.early:
+        if index not in self.made.placed.early:
             return np.ones(self.shape, bool)
         extents, *_, size, _ = self._extents(index)
         found: Truths = worth_having_early(self.kernel.loop is not None, self.nbytes(index), extents[-1], size)

@@ -15,13 +15,14 @@ import numpy as np
 
 from mirage_nb.ir import OpKind
 from mirage_nb.search.saturation.values import BODY, TILE
-from mirage_nb.search.sizes.anatomy import REDUCTIONS, WARPS, Numbers, Part, Truths, common, data_of, largest
+from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths, common, data_of, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.occupancy import WARPGROUPS
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile.sharing import PARTIAL_BYTES
+from mirage_nb.tile.sketch import REDUCTIONS
 
 SHARED_DEPTHS = (2, 4, 8)
 """Warps that may share the depth of a product."""
@@ -140,7 +141,7 @@ class _Steps:
     def _product(self, index: int) -> tuple[Numbers, Numbers]:
         """Microseconds of a product, and those in which the tensor cores are busy with it."""
         step, part = self.tiles.steps[index], self.tiles.made.parts[index]
-        wide = index not in self.tiles.outline.cores
+        wide = index not in self.tiles.outline.known.cores
         if part is Part.PRIVATE:  # what it takes depends on all of the body
             return self._multiplied(index, wide)
         types = (data_of(self.tiles.steps[read].type) for read in step.reads)
