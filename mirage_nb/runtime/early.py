@@ -1,10 +1,11 @@
 """What a session on a card begins while it still searches: the inputs that kernels are tried on, and the first times.
 
 In: the passes of a session. Out: files of random and hard inputs with what is right for them, drawn by processes of
-their own; processes for trials, with all that they need loaded; and winners within seconds: a library's kernels for the
-program's own operators, which need no trial; then the winner of an earlier session, and what the search has found so
-far, compiled ahead of its turn, what promises most first; in between the other ways that libraries have. Invariants:
-nothing of it outlives its session; once the passes after the search begin, nothing more is timed here.
+their own; processes for trials, with all that they need loaded, one of them before the others; and winners within
+seconds: a library's kernels for the program's own operators, which need no trial; then the winner of an earlier
+session, and what the search has found so far, compiled ahead of its turn by processes of their own, what promises most
+first; in between the other ways that libraries have. Invariants: nothing of it outlives its session; once the passes
+after the search begin, nothing more is timed here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from mirage_nb.codegen import Emitted, Options, emit, variants
 from mirage_nb.errors import LaunchError, MirageError
 from mirage_nb.ir import KernelGraph, OpKind
-from mirage_nb.runtime.compile import Cubin, compile_cubin, emit_and_compile
+from mirage_nb.runtime.compile import Cubin, compile_cubin, emit_and_compile, load_compiler
 from mirage_nb.runtime.finalists import UNPRICED, next_ones
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
 from mirage_nb.runtime.heats import SLOW
@@ -89,17 +90,21 @@ class Inputs:
 
 
 class Ahead:
-    """What a search has found so far, compiled ahead of its turn on the card by the processes that are there for
-    trials: what promises most by what was measured of its like, and of every structure something; while nothing new is
-    found, other ways to emit the fastest, but for those that were `entered`."""
+    """What a search has found so far, compiled by `makers` ahead of its turn on the card: what promises most by what
+    was measured of its like, and of every structure something; while nothing new is found, other ways to emit the
+    fastest, but for those that were `entered`."""
 
-    def __init__(self, search: SearchSession, lanes: Trials, entered: Collection[tuple[str, str]]) -> None:
-        self._search, self._lanes, self._entered = search, lanes, entered
+    def __init__(self, search: SearchSession, makers: Trials, entered: Collection[tuple[str, str]]) -> None:
+        self._search, self._makers, self._entered = search, makers, entered
         self._guard = threading.Lock()
         self._begun: set[str] = set()
         self._ways: dict[str, list[Options]] = {}
         self._making: dict[Making, Candidate] = {}
         self._recalled: tuple[Candidate, Future[Verdict], Making] | None = None
+
+    def load(self) -> None:
+        """Have a compiler loaded, which takes longer than most kernels."""
+        self._makers.later(load_compiler)
 
     def begin(self) -> None:
         """Begin to compile what was found meanwhile, as long as there are processes for it."""
@@ -114,7 +119,7 @@ class Ahead:
     def recall(self, known: Remembered) -> None:
         """Begin with the winner of an earlier session, and verify it again."""
         search, candidate = self._search, known.candidate
-        verifying = self._lanes.later(verified_again, search.program, candidate)
+        verifying = self._makers.later(verified_again, search.program, candidate)
         self._recalled = candidate, verifying, self._compiling(candidate, known.options)
 
     def _take(self, candidate: Candidate, verified: Future[Verdict], made: Making) -> None:
@@ -125,7 +130,7 @@ class Ahead:
 
     def _compiling(self, candidate: Candidate, options: Options | None = None) -> Making:
         self._begun.add(candidate.digest)
-        return self._lanes.later(emit_and_compile, candidate.graph, self._search.target, options)
+        return self._makers.later(emit_and_compile, candidate.graph, self._search.target, options)
 
     def _put(self, candidate: Candidate, made: Making) -> None:
         with self._guard:
@@ -245,9 +250,13 @@ class Early:
         """Time the program's own operators in every way that libraries have, the first way before all else, as it waits
         for nothing; and between these, as soon as it is compiled, what the search has found so far, until that ends."""
         ways = iter(sorted(variants(own.graph, self._search.target), key=lambda way: (way.library == 0, way.library)))
-        found = Ahead(self._search, lanes, self._passes.entered)
-        if not self._alone:
-            threading.Thread(target=self._compile, args=(found,), name="mirage ahead", daemon=True).start()
+        with Trials(self._proceed, max(1, min(AHEAD, read_settings().workers // 4))) as makers:
+            found = Ahead(self._search, makers, self._passes.entered)
+            if not self._alone:
+                threading.Thread(target=self._compile, args=(found,), name="mirage ahead", daemon=True).start()
+            self._time_ready(own, ways, found, lanes)
+
+    def _time_ready(self, own: Candidate, ways: Iterator[Options], found: Ahead, lanes: Trials) -> None:
         more = self._time_way(own, ways)
         while self._proceed() and (more or not self._over.is_set()):
             ready = found.next() if not self._over.is_set() else None
@@ -262,6 +271,8 @@ class Early:
         """Keep kernels coming until the search ends, first of all the winner of an earlier session."""
         try:
             known = remembered(self._search.program, self._search.target, self._gpu)
+            if not self._over.is_set():
+                found.load()
             if known is not None:
                 found.recall(known)
             while self._proceed() and not self._over.is_set():
@@ -301,13 +312,18 @@ class Early:
             self._passes.set_aside(found, error)
 
     def _warmed(self) -> Trials:
-        """Processes for trials, which load what they need meanwhile."""
+        """Processes for trials, which load what they need meanwhile: one first, as all at once wait for the driver."""
         from mirage_nb.runtime.launch import exclusive, lanes
 
         count, self._alone = lanes(read_settings().workers), exclusive()
         self._lanes = found = Trials(lambda: self._search.state in LIVE, count)
-        for _ in range(count):
-            found.begin(warm, self._search.program)
+
+        def others(first: Future[None]) -> None:
+            with contextlib.suppress(RuntimeError):  # they were shut down meanwhile
+                for _ in range(count):
+                    found.later(warm, self._search.program)
+
+        found.later(warm, self._search.program).add_done_callback(others)
         return found
 
     def _lap(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:
