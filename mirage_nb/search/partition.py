@@ -5,9 +5,9 @@ a program of its own that reads inputs and values that earlier pieces store. Ope
 read the same tensor, are joined while that saves the most by a coarse estimate of both sides: bytes that no longer
 cross device memory, and launches. Views and constants cost nothing and are made again wherever they are read.
 
-Invariants: every computed value that an output needs is computed by exactly one piece; pieces in order find what they
-read; equal programs are partitioned alike on any machine. Equal pieces are found by `Piece.digest`, which leaves names
-out: a model of many like layers has few different ones, and each is searched once.
+Invariants: every computed value that an output needs is stored by exactly one piece, or made again by each that reads
+it; pieces in order find what they read; equal programs are partitioned alike on any machine. Equal pieces are found by
+`Piece.digest`, which leaves names out: a model of many like layers has few different ones, and each is searched once.
 
     for piece in partition(graph, target):
         known = searched.setdefault(piece.digest, search(piece.graph))
@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, part_of
@@ -33,6 +33,14 @@ from mirage_nb.targets import Target
 
 FREE = VIEWS | {OpKind.CONST}
 """Operators that every piece makes for itself."""
+CHEAP = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR})
+"""And those that it may, where that moves no more bytes."""
+FUSED = frozenset({Trait.ELEMENTWISE, Trait.REDUCTION})
+"""What kernels are generated for, as operators between products."""
+JOINED = 1024
+"""A concatenation to more elements is a copy of its own, where kernels have no loops."""
+SMALL_SHARE = 16
+"""A tensor that is small beside another one has at most this part of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class _Partition:
             raise SearchError("only pre-defined operators are partitioned", hint="give the tensor program")
         self.graph, self.target, self.grain = graph, target, grain
         self.maker = {values[0]: op for op, values in graph.definitions()}
-        self.again = self._made_again(inside)
+        self.again = self._made_again(inside) | ({*self._shared(library)} if not grain.looped else set())
         self.needed = sorted(self._needed())
         self.stored = {value for value in self.needed if value not in self.again}
         self.sources = {value: self._sources(value) for value in self.needed}
@@ -128,6 +136,23 @@ class _Partition:
             if op.kind in VIEWS or (value in constant and value in inside):
                 found.add(value)
         return found
+
+    def _shared(self, library: Sequence[Match]) -> Iterator[int]:
+        """Values of several readers that cost these no more bytes made again than read: sums, differences and products
+        of one tensor of that size and small ones, which only operators read that kernels are generated for."""
+        uses, whole = self.graph.uses(), {v for match in library for v in (match.output, *match.inside)}
+        for value, op in self.maker.items():
+            first, *rest = sorted((self.graph.types[v].nbytes for v in op.inputs), reverse=True) or (0,)
+            if op.kind not in CHEAP or value in self.graph.outputs or first + SMALL_SHARE * sum(rest) > 2 * first:
+                continue
+            front, readers = [value], list[int]()
+            while front:
+                for index in uses[front.pop()]:
+                    made = self.graph.input_count + index
+                    (front if self.maker[made].kind in VIEWS else readers).append(made)
+            fused = all(OPS[self.maker[r].kind].traits & FUSED for r in readers)
+            if fused and len(readers) > 1 and first <= self.graph.types[value].nbytes and whole.isdisjoint(readers):
+                yield value
 
     def _needed(self) -> set[int]:
         """The operators that some piece has to compute: outputs that are views among them."""
@@ -191,7 +216,16 @@ class _Partition:
         if members & self.fixed:
             return False
         kinds = [self.maker[v].kind for v in members if self.maker[v].kind not in FREE]
+        if len(kinds) > 1 and not self.grain.looped and any(map(self._is_long_join, members)):
+            return False
         return len(kinds) <= self.grain.operators and sum(kind in HEAVY for kind in kinds) <= self.grain.products
+
+    def _is_long_join(self, value: int) -> bool:
+        """Whether it is a concatenation along a long axis, which blocks do not cut."""
+        op = self.maker[value]
+        if op.kind is not OpKind.CONCAT or not isinstance(op.attrs, DimAttrs):
+            return False
+        return self.graph.types[value].shape[op.attrs.dim] > JOINED
 
     # -- joining ---------------------------------------------------------------------------------------
 

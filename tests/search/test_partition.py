@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
-from mirage_nb.ir import ArangeAttrs, BlockGraph, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.ir import ArangeAttrs, BlockGraph, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.search.partition import COMPOSED, FREE, SEARCHED, Grain, partition
 from mirage_nb.search.pieces import HEAVY, Piece
 from mirage_nb.targets import TARGETS
@@ -196,3 +197,24 @@ def test_mugraphs_are_not_partitioned() -> None:
     graph = Builder.over(X=(4,)).graph
     with pytest.raises(SearchError, match="pre-defined"):
         partition(KernelGraph(ops=(Op(OpKind.GRAPH, (0,), body=block),), inputs=graph.inputs, types=graph.types), H200)
+
+
+def test_what_moves_no_more_bytes_is_made_again() -> None:
+    """Normalisation of rows that no block holds stored x - mean for the two kernels that read it."""
+    b = Builder.over(X=(64, 2**20))
+    mean = b.op(OpKind.MUL, b.sum(0), b.const(Fraction(1, 2**20)))
+    less = b.op(OpKind.SUB, 0, mean)
+    b.op(OpKind.DIV, less, b.sum(b.op(OpKind.SQR, less)))
+    program = b.done()
+    parts = partition(program, H200, COMPOSED)
+    assert less not in {v for piece in parts for v in piece.writes}
+    assert [sum(op.kind is OpKind.SUB for op in piece.graph.ops) for piece in parts].count(1) == 2
+
+
+def test_a_long_concatenation_is_a_piece_of_its_own() -> None:
+    """Of a cache and one more row: no block cuts that axis, so that fused it took twice as long."""
+    b = Builder.over(K=(8, 4095, 128), R=(8, 1, 128), S=(8, 1, 128))
+    row = b.op(OpKind.ADD, 1, 2)
+    b.op(OpKind.CONCAT, 0, row, attrs=DimAttrs(1))
+    parts = partition(b.done(), H200, COMPOSED)
+    assert [[op.kind for op in piece.graph.ops] for piece in parts] == [[OpKind.ADD], [OpKind.CONCAT]]
