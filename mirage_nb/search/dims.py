@@ -21,6 +21,9 @@ from mirage_nb.ir.ops import Shape, show_shape
 MAX_COPIES = 1000
 """Largest program, written out as a tree, for which aliases are looked for."""
 
+LEAST_SHARED = 64
+"""Shorter axes are no grid for longer ones."""
+
 Dim = tuple[int, ...]
 """The symbols, later the axes, whose product a dimension is, outermost first; none for extent 1."""
 Layout = tuple[Dim, ...]
@@ -186,24 +189,43 @@ class Dims:
                                 raise SearchError(f"{name} is reshaped in two ways that have no common factors")
 
     def _share_columns(self) -> None:
-        """Axes of different outputs become one, if they are as long and nothing folds them or has both.
+        """Axes of different outputs become one, if they are as long and nothing folds them or has both; then also the
+        inner part of a longer one and one that has as many elements (queries of several heads for each of the keys).
 
         Every operator is pointwise along them, so one grid can split them all: several products of one tensor.
         """
         folded = {axis for copy in self.copies for axis in self.symbols.atoms(self._folded(copy))}
         folded |= {axis for copy in self.copies for part in self.join(copy) for axis in part}
-        for number, root in enumerate(self.roots):
-            for other in self.roots[number + 1 :]:
-                for axis in (a for dim in self.layout(self.copies[root]) for a in dim):
-                    for candidate in (a for dim in self.layout(self.copies[other]) for a in dim):
-                        if not folded & {axis, candidate}:
-                            self._share(axis, candidate)
+        for share in (self._share, self._share_inner):
+            for number, root in enumerate(self.roots):
+                for other in self.roots[number + 1 :]:
+                    for axis in self._columns(root):
+                        for candidate in self._columns(other):
+                            if not folded & {axis, candidate}:
+                                share(axis, candidate)
+
+    def _columns(self, copy: int) -> Dim:
+        """The atoms of all dimensions of a copy."""
+        return tuple(axis for dim in self.layout(self.copies[copy]) for axis in dim)
 
     def _share(self, first: int, second: int) -> None:
         if self.symbols.extent[first] == self.symbols.extent[second]:
             before = self.symbols.copy()
             self.symbols.refine((first,), (second,), join=True)
             if not self._distinct():
+                self.symbols = before
+
+    def _share_inner(self, first: int, second: int) -> None:
+        """The narrow one of two axes with the inner part of the wide one, each of which is no product yet."""
+        wide, narrow = sorted((first, second), key=self.symbols.extent.__getitem__, reverse=True)
+        ratio, rest = divmod(self.symbols.extent[wide], self.symbols.extent[narrow])
+        apart = all(self.symbols.atoms((axis,)) == (axis,) for axis in (wide, narrow))
+        if apart and ratio > 1 and not rest and self.symbols.extent[narrow] >= LEAST_SHARED:
+            before = self.symbols.copy()
+            self.symbols.split(wide, self.symbols.extent[narrow])
+            _, inner = self.symbols.atoms((wide,))
+            self._share(inner, narrow)
+            if self.symbols.find(inner) != self.symbols.find(narrow):
                 self.symbols = before
 
     def _folded(self, copy: Copy) -> Dim:

@@ -230,3 +230,17 @@ def test_products_of_one_tensor_share_their_columns() -> None:
     square = Builder.over(X=(6, 6), Y=(6, 6))
     square.matmul(0, 1)
     assert [axis.extent for axis in prepare(square.done(2, 2)).axes] == [6, 6, 6]
+
+
+def test_a_wide_product_shares_the_columns_of_a_narrow_one() -> None:
+    """Queries of several heads for each head of keys: a block computes columns of both."""
+    b = Builder.over(X=(4, 6), A=(6, 256), B=(6, 64), C=(6, 64), D=(6, 48))
+    graph = b.done(*(b.matmul(0, w) for w in (1, 2, 3, 4)))
+    prepared = prepare(graph)
+    assert [axis.extent for axis in prepared.axes] == [4, 6, 4, 64, 48]
+    assert prepared.output_axes == ((0, 2, 3), (0, 3), (0, 3), (0, 4))
+    arrays = [np.random.default_rng(0).normal(size=i.type.shape) for i in graph.inputs]
+    for found, wanted in zip(over_axes(prepared, arrays), reference.evaluate(graph, arrays), strict=True):
+        np.testing.assert_allclose(found, wanted)
+    square = Builder.over(X=(64, 6), A=(6, 128))
+    assert [axis.extent for axis in prepare(square.done(square.matmul(0, 1))).axes] == [64, 6, 128]

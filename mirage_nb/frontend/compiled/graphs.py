@@ -1,11 +1,12 @@
 """The inner compiler: PyTorch's code for a graph, and kernels of the search in it once they are there.
 
-In: functional ATen graphs. Out: callables that take their arguments in one list. A graph is compiled as it is, and
-again with regions replaced when all its kernels are known. A graph whose sizes are not fixed is looked at anew for each
-of the first sizes that it is called with. Invariants: whatever fails on the way to a replacement leaves the graph as it
-was, with the reason in the report; a swap happens between two calls, in the thread that calls, with PyTorch's compiler
-set as it was for the graph; sizes beyond the first ones are PyTorch's, so nothing is compiled without end. Nothing is
-waited for inside PyTorch's compiler: it holds a lock then, which the search needs where it races against PyTorch.
+In: functional ATen graphs. Out: callables that take their arguments in one list. A graph is compiled as it is, unless
+its first call waits for kernels, and with regions replaced when all its kernels are known. A graph whose sizes are not
+fixed is looked at anew for each of the first sizes that it is called with. Invariants: whatever fails on the way to a
+replacement leaves the graph as it was, with the reason in the report; a swap happens between two calls, in the thread
+that calls, with PyTorch's compiler set as it was for the graph; sizes beyond the first ones are PyTorch's, so nothing
+is compiled without end. Nothing is waited for inside PyTorch's compiler: it holds a lock then, which the search needs
+where it races against PyTorch.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ class Compiler:
             return self.build(gm, example_inputs, **more)
         if not fixed(original.graph):
             return _BySize(self, original, self.build(gm, example_inputs, **more), more)
+        late = self.options.wait and more.get("is_inference", False)  # what derivatives need says now how it lies
+        plain = None if late else self.build(gm, example_inputs, **more)  # before a search, which needs the cores
         try:
-            swapping = self.swapping(original, list(example_inputs), more)
+            return self.swapping(original, list(example_inputs), more, plain)
         except Exception as error:  # noqa: BLE001  # as above
             self.reports.add(GraphReport([], trouble=_first_line(error)))
-            return self.build(gm, example_inputs, **more)
-        swapping.run = self.build(gm, example_inputs, **more)  # while the search runs
-        return swapping
+            return plain if plain is not None else self.build(gm, example_inputs, **more)
 
     @property
     def build(self) -> Build:
@@ -74,10 +75,15 @@ class Compiler:
         return eager if self.options.remainder == "eager" else compile_fx_inner
 
     def swapping(
-        self, gm: torch.fx.GraphModule, examples: list[Any], more: dict[str, Any], batch: int | None = None
+        self,
+        gm: torch.fx.GraphModule,
+        examples: list[Any],
+        more: dict[str, Any],
+        plain: Call | None,
+        batch: int | None = None,
     ) -> Swapping:
-        """Look for regions and for kernels, from now on; what runs until these are known is its caller's to say. batch:
-        as of `Kernels.of`."""
+        """Look for regions and for kernels, from now on. plain: what runs until these are known; None where the first
+        call waits for them: nothing is compiled before. batch: as of `Kernels.of`."""
         target = target_of(self.options)
         restore_softmax(gm.graph)
         lift_masks(gm.graph)
@@ -87,7 +93,7 @@ class Compiler:
         kernels = {id(region): self.kernels.of(region, self.options, batch, until) for region in largest}
         held = [(region, kernels[id(region)]) for region in found.found]
         report = self.reports.add(GraphReport([Entry.of(r, k, target) for r, k in held], reasons(found)))
-        return Swapping(gm, held, report, partial(self.again, examples, more), self.options.wait)
+        return Swapping(gm, held, report, partial(self.again, examples, more), plain, self.options.wait)
 
     def again(self, examples: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule) -> Call:
         """Compile a changed graph as the first one was: with the same settings, and a context to leave notes in."""
@@ -144,11 +150,15 @@ def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) 
 class Swapping:
     """Compiled code that becomes better once, between two calls, when all kernels are known.
 
-    `run`: what computes the graph now, set before the first call; `report`: what became of it. `wait`: the first call
-    waits until they are. May be called from any thread.
-    """
+    `report`: what became of it. May be called from any thread.
 
-    run: Call
+    Args:
+        original: the graph.
+        held: its regions, and the kernels that are looked for.
+        again: compiles a graph.
+        plain: the compiled graph as it was; None: it is compiled when it is known what takes the place of regions.
+        wait: whether the first call waits until that is known.
+    """
 
     def __init__(
         self,
@@ -156,6 +166,7 @@ class Swapping:
         held: list[tuple[Region, Kernel]],
         report: GraphReport,
         again: Callable[[torch.fx.GraphModule], Call],
+        plain: Call | None,
         wait: bool,
     ) -> None:
         self._boxed_call = True  # takes its arguments in one list; PyTorch looks for it in the object itself
@@ -163,39 +174,45 @@ class Swapping:
         self._held = held
         self.report = report
         self._again = again
+        self._run = plain
         self._wait = wait
         self._turn = Guard()
 
     def __call__(self, arguments: list[Any]) -> Any:
-        if self._original is not None:
+        if self._original is not None or self._run is None:
             self._look()
-        return self.run(arguments)
+        assert self._run is not None
+        return self._run(arguments)
 
     def _look(self) -> None:
         """Swap if it is time; whoever comes while another thread does goes on with the code that is there."""
-        if torch.compiler.is_compiling() or not self._turn.acquire(blocking=self._wait):
+        if torch.compiler.is_compiling() and self._run is not None:
+            return
+        if not self._turn.acquire(blocking=self._wait):
             return
         try:
             for _, kernel in self._held if self._wait else ():
                 kernel.job.wait()
-            if not any(kernel.pending for _, kernel in self._held):
-                self._swap()
+            if self._original is not None and not any(kernel.pending for _, kernel in self._held):
+                original, self._original = self._original, None
+                self._swap(original)
         finally:
             self._turn.release()
 
-    def _swap(self) -> None:
+    def _swap(self, original: torch.fx.GraphModule) -> None:
         """Put kernels in the place of their regions; on any failure everything stays."""
-        original, self._original = self._original, None
         taken = [(region, kernel) for region, kernel in self._held if kernel.operator is not None]
-        if original is None or not taken:
-            return
-        try:
-            replace(original, taken)
-            self.run = self._again(original)
-        except Exception as error:  # noqa: BLE001  # the code that is there goes on
-            self.report.trouble = _first_line(error)
-        else:
-            self.report.taken(region for region, _ in taken)
+        as_it_was = torch.fx.GraphModule(original, copy.deepcopy(original.graph)) if self._run is None else None
+        if taken:
+            try:
+                replace(original, taken)
+                self._run = self._again(original)
+            except Exception as error:  # noqa: BLE001  # the code that is there goes on
+                self.report.trouble = _first_line(error)
+            else:
+                self.report.taken(region for region, _ in taken)
+        if self._run is None and as_it_was is not None:
+            self._run = self._again(as_it_was)
 
 
 class _BySize:
@@ -234,12 +251,10 @@ class _BySize:
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
             batch = batch_of(self._graph.graph, arguments)
-            swapping = compiler.swapping(gm, examples, self._more, batch)
+            return compiler.swapping(gm, examples, self._more, self._plain, batch)
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             compiler.reports.add(GraphReport([], trouble=_first_line(error)))
             return self._plain
-        swapping.run = self._plain
-        return swapping
 
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[Any]:

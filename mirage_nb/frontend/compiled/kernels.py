@@ -29,16 +29,12 @@ from mirage_nb.lang import TensorProgram
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.gpu import TURN, attached_gpu
 from mirage_nb.runtime.later import Job, Later
-from mirage_nb.settings import read_settings
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
 """How far a kernel may be from PyTorch's own result, over the largest magnitude: both round in their own ways."""
 SCALES = (1.0, 1000.0)
 """Standard deviations of the inputs that both are tried on."""
 ALIGNMENT = 16
-CORES_EACH = 8
-"""Searches run side by side where there are so many cores for each, which compile what one of them found; one searches
-while another times."""
 NO_TIME = "there was no time to search for it: options={'total': ...} says how much there is"
 ENDS = (8, 64, 512)
 """Up to which batches there are kernels of their own, where the batch is known when they are called."""
@@ -125,7 +121,7 @@ class Kernels:
 
     def __init__(self, finder: Finder) -> None:
         self.finder = finder
-        self._later = Later("mirage_nb: kernels for torch.compile", max(1, read_settings().workers // CORES_EACH))
+        self._later = Later("mirage_nb: kernels for torch.compile")  # a session has all cores, and the card
         self._held: dict[tuple[str, str, Options], Kernel] = {}
 
     def of(

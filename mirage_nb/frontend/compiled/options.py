@@ -18,10 +18,9 @@ from mirage_nb.search import EFFORTS
 
 REMAINDERS = ("inductor", "eager")
 MODES = {
-    None: "quick", "default": "quick", "reduce-overhead": "quick", "max-autotune": "standard",
-    "max-autotune-no-cudagraphs": "standard",
+    None: 15.0, "default": 15.0, "reduce-overhead": 15.0, "max-autotune": 60.0, "max-autotune-no-cudagraphs": 60.0,
 }  # fmt: skip
-"""The effort of a search for each mode of torch.compile."""
+"""Seconds of search for each region in each mode of torch.compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,8 @@ class Options:
     """What a user may say.
 
     Attributes:
-        effort: of the search for each region; default: by the mode.
-        seconds: of search for each region, at most; None: no limit but the effort's.
+        effort: of the search for each region.
+        seconds: of search for each region, at most; None: no limit but the effort's. Default: by the mode.
         total: seconds for all regions of a graph together, at most, those that move the most bytes first; what is not
             begun by then stays with PyTorch. None: no limit but that of each.
         wait: whether the first call waits for the search; else it runs PyTorch's code, and kernels come in later.
@@ -42,8 +41,8 @@ class Options:
             a mode or options.
     """
 
-    effort: str = "quick"
-    seconds: float | None = 30.0
+    effort: str = "standard"
+    seconds: float | None = MODES[None]
     total: float | None = None
     wait: bool = False
     remainder: str = "inductor"
@@ -63,7 +62,7 @@ class Options:
         for name in given:
             if name not in known:
                 raise OptionError(f"the backend has no option {name!r}", hint=f"options are {', '.join(known)}")
-        made = cls(**{"effort": MODES[mode], **given})
+        made = cls(**{"seconds": MODES[mode], **given})
         made._check()
         return made
 

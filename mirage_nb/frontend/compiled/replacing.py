@@ -31,6 +31,7 @@ def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) ->
         for node, new in zip(region.writes, _call(gm.graph, kernel, reads, region, last), strict=True):
             node.replace_all_uses_with(new)
             put[node] = new
+    _erase(gm.graph, {node for region, _ in taken for node in region.covers})
     stable_topological_sort(gm.graph)
     gm.graph.eliminate_dead_code()
     gm.graph.lint()
@@ -61,6 +62,14 @@ def _call(
                 node = _derived(graph, torch.ops.prims.convert_element_type.default, node, wanted.dtype)
             yield _reshaped(graph, node, tuple(wanted.shape))
     graph.erase_node(marker)
+
+
+def _erase(graph: torch.fx.Graph, covered: set[Any]) -> None:
+    """Take out what regions cover, as far as nothing reads it: to PyTorch attention is no dead code even then, as it
+    might draw random numbers."""
+    for node in reversed(graph.nodes):
+        if not node.users and (node in covered or node.target is operator.getitem):
+            graph.erase_node(node)
 
 
 def _behind_inputs(graph: torch.fx.Graph, node: Any) -> Any:
