@@ -134,13 +134,15 @@ def _kernel(
     reach: Reaches,
 ) -> tuple[Launch, str]:
     graph, overlap = plan.graph, plan.overlaps[index]
-    operands = graph.ops[index].inputs
+    seen = {i: plan.windows[v] for i, v in enumerate(graph.ops[index].inputs) if v in plan.windows}
+    operands = tuple(seen[i].base if i in seen else v for i, v in enumerate(graph.ops[index].inputs))
     for type_ in (*(graph.types[v] for v in values), *block_plan.block.args):
         if type_.elements >= INDEX_LIMIT:
             raise EmitError(f"a tensor of {type_} has more than 2^31 elements", hint="split it over several calls")
     if block_plan.program is not None:
         return _program(index, block_plan.program, overlap, operands, values, reach)
-    text = KernelText(f"kernel{index}", block_plan, literals, tuple(graph.types[v] for v in values), overlap, reach)
+    outputs = tuple(graph.types[v] for v in values)
+    text = KernelText(f"kernel{index}", block_plan, literals, outputs, overlap, reach, seen)
     grid = (*block_plan.block.grid, 1, 1)[:3]
     args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),

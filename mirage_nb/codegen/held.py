@@ -103,7 +103,13 @@ class HeldText:
                     with out.unrolled("v", width) as v:
                         out.line(f"h{value}[{slot}][{v}] = {counted(source.element, source.each_inside)};")
                     continue
-                assert source.whole or width == 1
+                if not source.whole and width > 1:
+                    with out.unrolled("v", width) as v:
+                        element = f"{source.pointer}[{source.element}]"
+                        zero = f"from_float<{c_type(type_.dtype)}>(0.0f)"
+                        found = f"{source.each_inside} ? {element} : {zero}" if source.each_inside else element
+                        out.line(f"h{value}[{slot}][{v}] = {found};")
+                    continue
                 out.line(f"h{value}[{slot}] = {loaded(width, source)};")
 
     def _compute(self, kept: Multi, outputs: tuple[TensorType, ...]) -> None:

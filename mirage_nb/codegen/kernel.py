@@ -29,6 +29,7 @@ from mirage_nb.codegen.reduce import emit_finish_reduce, emit_reduce, share
 from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumAttrs, InIterAttrs, OpKind, TensorType
+from mirage_nb.ir.windows import Window
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.transfer import Boxes
@@ -49,11 +50,12 @@ class KernelText:
         outputs: tuple[TensorType, ...],
         overlap: Overlap,
         reaches: Reaches,
+        windows: dict[int, Window],
     ) -> None:
         self.name = name
         self.plan = plan
         self.block = plan.block
-        self.scope = Scope(plan, literals, reaches)
+        self.scope = Scope(plan, literals, reaches, windows)
         self.out = Writer()
         self.outputs = outputs
         self.dependence = Dependence(self.out, self.scope, overlap)

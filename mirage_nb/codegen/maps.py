@@ -36,7 +36,7 @@ from mirage_nb.ir import (
     RepeatAttrs,
     TensorType,
 )
-from mirage_nb.optimize.swizzle import row_major
+from mirage_nb.ir.windows import row_major
 from mirage_nb.tile.placement import Place, Step
 
 VECTOR = 8

@@ -29,8 +29,9 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.graph import result_count
 from mirage_nb.ir.ops import Shape
+from mirage_nb.ir.windows import Window, row_major
 from mirage_nb.optimize.plan import BlockPlan
-from mirage_nb.optimize.swizzle import SharedLayout, row_major
+from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.tile.placement import Place
 
 Multi = tuple[Index, ...]
@@ -40,13 +41,15 @@ Multi = tuple[Index, ...]
 class Scope:
     """What all readers of one kernel share.
 
-    literals: operands of the kernel that are constants. reaches: how far tensors go that end with a size. ops, results:
-    per value, its operator and which of the operator's results it is. first: per operator, its first value (-1: none).
+    literals: operands of the kernel that are constants. reaches: how far tensors go that end with a size. windows: of
+    operands that are parts of larger tensors. ops, results: per value, its operator and which of the operator's results
+    it is. first: per operator, its first value (-1: none).
     """
 
     plan: BlockPlan
     literals: dict[int, Fraction]
     reaches: Reaches = field(default_factory=Reaches)
+    windows: dict[int, Window] = field(default_factory=dict)
     ops: dict[int, Op] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
     first: list[int] = field(default_factory=list)
@@ -394,9 +397,11 @@ def locate(scope: Scope, value: int, index: Multi, dim: int | None, width: int =
     )
 
 
-def strided(pointer: str, index: Multi, strides: tuple[int, ...], dim: int | None, width: int) -> Leaf:
-    """Elements of a tensor with plain strides."""
-    offset = Index()
+def strided(
+    pointer: str, index: Multi, strides: tuple[int, ...], dim: int | None, width: int, first: int = 0
+) -> Leaf:
+    """Elements of a tensor with plain strides, of which so many elements lie in front of it."""
+    offset = Index(const=first)
     for part, step in zip(index, strides, strict=True):
         offset = offset + part * step
     stride = 0 if dim is None else strides[dim]
@@ -437,7 +442,9 @@ def operand_leaf(
     block, reach = scope.block, scope.reaches.operands.get(attrs.arg)
     shape = block.args[attrs.arg].shape
     at = tuple(first + part for first, part in zip(device_start(block, attrs, iteration), index, strict=True))
-    leaf = strided(f"x{attrs.arg}", at, row_major(shape), dim, width)
+    window = scope.windows.get(attrs.arg)
+    strides, first = (row_major(shape), 0) if window is None else (window.strides, window.offset)
+    leaf = strided(f"x{attrs.arg}", at, strides, dim, width, first)
     return masked(leaf, at, shape, block.overhanging(attrs), dim, width, reach)
 
 

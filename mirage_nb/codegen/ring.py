@@ -70,10 +70,11 @@ def _load_elements(out: Writer, scope: Scope, step: Step, walked: Walk, iteratio
     assert step.value is not None
     layout, threads = scope.plan.buffer(step.value).layout, scope.threads
     element = c_type(layout.dtype)
-    per_word = 4 // layout.dtype.size
+    window = scope.windows.get(attributes(scope, step).arg)
     if (
-        per_word == 2
+        layout.dtype.size == 2
         and layout.strides[-1] == 1
+        and (window is None or window.strides[-1] == 1)
         and not any(s % VECTOR for s in (layout.shape[-1], *layout.strides[:-1]))
     ):
         walked = Walk(layout.shape, VECTOR)
@@ -99,7 +100,7 @@ def _load_elements(out: Writer, scope: Scope, step: Step, walked: Walk, iteratio
 
 
 def _brought(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, element: str, wide: bool) -> str:
-    """An element of an operand, or a vector that may begin anywhere and ends where the rows do."""
+    """An element of an operand, or a vector that may begin anywhere and ends where its rows do, or its memory."""
     source = operand_leaf(scope, attrs, index, iteration, None, 1)
     operand = scope.block.args[attrs.arg]
     brought, zero = f"{source.pointer}[{source.offset}]", f"from_float<{element}>(0.0f)"
@@ -109,7 +110,9 @@ def _brought(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, e
             column = device_start(scope.block, attrs, iteration)[-1] + index[-1]
             ends = f", {operand.shape[-1]} - {column}"
         reach = scope.reaches.operands.get(attrs.arg)
-        last = f"{reach} * {operand.elements // operand.shape[0]}" if reach is not None else str(operand.elements)
+        window = scope.windows.get(attrs.arg)
+        elements = operand.elements if window is None else window.elements
+        last = f"{reach} * {operand.elements // operand.shape[0]}" if reach is not None else str(elements)
         brought = f"load_anywhere<{VECTOR}>({source.pointer}, {source.offset}, {last}{ends})"
         zero = f"Vec<{element}, {VECTOR}>{{}}"
     return f"{source.inside} ? {brought} : {zero}" if source.inside else brought

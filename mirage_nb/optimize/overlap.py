@@ -9,11 +9,12 @@ the first kernel waits for the launch in front of the muGraph, which may write a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
+from mirage_nb.ir.windows import Window
 from mirage_nb.optimize.options import DEPENDENT_LAUNCH, Options
 from mirage_nb.targets import Target
 
@@ -39,17 +40,21 @@ class Overlap:
 
 
 def overlaps(
-    graph: KernelGraph, target: Target, bulk: Sequence[frozenset[int]], options: Options
+    graph: KernelGraph,
+    target: Target,
+    bulk: Sequence[frozenset[int]],
+    options: Options,
+    seen: Mapping[int, Window],
 ) -> tuple[Overlap, ...]:
     """Per operator of `graph`; two graph-defined operators in a row overlap, where the target can.
 
-    bulk: per operator, its operands that the copy engine brings.
+    bulk: per operator, its operands that the copy engine brings; seen: values that are read where others lie.
     """
     uniform = graph.uniform()
     launched = [
         i
         for i, (op, values) in enumerate(graph.definitions())
-        if op.kind is not OpKind.RESHAPE and values[0] not in uniform
+        if op.kind is not OpKind.RESHAPE and values[0] not in uniform and values[0] not in seen
     ]
     able = target.capability >= DEPENDENT_LAUNCH
     generated = {i for i in launched if able and graph.ops[i].kind is OpKind.GRAPH}
@@ -60,7 +65,9 @@ def overlaps(
         behind |= generated.intersection(launched[:1])
     made: set[int] = set()
     for op, values in graph.definitions():
-        if values[0] in uniform or (op.kind is OpKind.RESHAPE and op.inputs[0] not in made):
+        if values[0] in uniform or (values[0] in seen and seen[values[0]].base not in made):
+            continue
+        if op.kind is OpKind.RESHAPE and op.inputs[0] not in made:
             continue
         made.update(values)
     found = []

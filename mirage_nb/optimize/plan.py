@@ -7,13 +7,15 @@ its elementwise chains fused, nothing else is changed. Invariant: emitting a pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from types import MappingProxyType
 
 from mirage_nb.errors import TargetError
-from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind, TensorType
+from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType
 from mirage_nb.ir.places import numbered
+from mirage_nb.ir.windows import Window, windows
 from mirage_nb.optimize.attention import find_attention
 from mirage_nb.optimize.attention_program import attention_program
 from mirage_nb.optimize.held import Held, find_held
@@ -121,7 +123,8 @@ class Plan:
 
     overlaps: per operator, what may run at the same time. temporaries: values in device memory that are
     neither inputs nor outputs, in order; `workspace` has their offsets. library: pre-defined operators that one
-    library kernel computes together; left_out: the operators that no kernel has to compute any more.
+    library kernel computes together; windows: values that kernels read where they lie in other ones; left_out: the
+    operators that no kernel has to compute any more.
     """
 
     graph: KernelGraph
@@ -130,6 +133,7 @@ class Plan:
     temporaries: tuple[int, ...]
     workspace: MemoryPlan
     library: tuple[Match, ...] = ()
+    windows: Mapping[int, Window] = field(default_factory=dict)
     left_out: frozenset[int] = frozenset()
 
 
@@ -153,30 +157,51 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
     private: tiles may stay in the registers of threads or warps from one operator to the next; otherwise they pass
     through shared memory. Raises TargetError.
     """
+    seen = windows(graph)
+    kernels = _kernels(graph, target, options, private, seen)
+    programs = {i for i, kernel in enumerate(kernels) if kernel is not None and kernel.program is not None}
+    if boxed := {v for i in programs for v in graph.ops[i].inputs if v in seen}:
+        seen = windows(graph, boxed)
+        kernels = _kernels(graph, target, options, private, seen)
+    bulk = [kernel.bulk_operands if kernel is not None else frozenset[int]() for kernel in kernels]
+    library = matches(graph) if options.library else ()
+    needs = needed(graph, library) if library else range(len(graph.types))
+    left_out = frozenset(
+        n for n, (_, values) in enumerate(graph.definitions()) if values[0] not in needs or values[0] in seen
+    )
+    device = plan_device(graph, library, seen, left_out)
+    return Plan(graph, kernels, overlaps(graph, target, bulk, options, seen), *device, library, seen, left_out)
+
+
+def _kernels(
+    graph: KernelGraph, target: Target, options: Options, private: bool, seen: Mapping[int, Window]
+) -> tuple[BlockPlan | None, ...]:
+    """The plans of graph-defined operators."""
     literals, places = graph.uniform(), numbered(graph)
     of_block = replace(options, library=0)
-    kernels = tuple(
+
+    def among(op: Op, values: Container[int]) -> frozenset[int]:
+        return frozenset(i for i, v in enumerate(op.inputs) if v in values)
+
+    return tuple(
         plan_block(
-            op.body, target, of_block, {i: literals[v] for i, v in enumerate(op.inputs) if v in literals}, private,
-            tuple(graph.types[v] for v in values), frozenset(i for i, v in enumerate(op.inputs) if v in places),
+            op.body, target, of_block, {i: literals[op.inputs[i]] for i in among(op, literals)}, private,
+            tuple(graph.types[v] for v in values), among(op, places), among(op, seen),
         )
         if isinstance(op.body, BlockGraph)
         else None
         for op, values in graph.definitions()
     )  # fmt: skip
-    bulk = [kernel.bulk_operands if kernel is not None else frozenset[int]() for kernel in kernels]
-    library = matches(graph) if options.library else ()
-    needs = needed(graph, library)
-    left_out = frozenset(n for n, (_, values) in enumerate(graph.definitions()) if library and values[0] not in needs)
-    device = plan_device(graph, library, left_out)
-    return Plan(graph, kernels, overlaps(graph, target, bulk, options), *device, library, left_out)
 
 
 def plan_device(
-    graph: KernelGraph, library: Sequence[Match] = (), left_out: frozenset[int] = frozenset()
+    graph: KernelGraph,
+    library: Sequence[Match] = (),
+    seen: Mapping[int, Window] = MappingProxyType({}),
+    left_out: frozenset[int] = frozenset(),
 ) -> tuple[tuple[int, ...], MemoryPlan]:
     """Temporaries in device memory: they live from the kernel that writes them to the last that reads them, an operator
-    or a match of a library's; operators that are left out write none."""
+    or a match of a library's, or looks at a part of them; operators that are left out write none."""
     found = []
     uniform = graph.uniform()
     place = {values[0]: index for index, (_, values) in enumerate(graph.definitions())}
@@ -184,6 +209,8 @@ def plan_device(
     last |= dict.fromkeys(graph.outputs, len(graph.ops))
     for match in library:
         last |= {value: max(last[value], place[match.output]) for value in match.inputs}
+    for value, window in seen.items():
+        last[window.base] = max(last[window.base], last[value])
     for index, (op, values) in enumerate(graph.definitions()):
         if op.kind is OpKind.RESHAPE or values[0] in uniform or index in left_out:
             continue
@@ -244,10 +271,12 @@ def plan_block(
     private: bool = True,
     outputs: tuple[TensorType, ...] = (),
     places: frozenset[int] = frozenset(),
+    seen: frozenset[int] = frozenset(),
 ) -> BlockPlan:
     """Plan one block graph whose chains are as they shall be; the ring gets shallower until it fits. `literals`:
     operands that are one number; `private`: see `plan_chains`; `outputs`: the types of its outputs, if they are not
-    those of the block graph; `places`: operands that number the places of an axis. Raises TargetError."""
+    those of the block graph; `places`: operands that number the places of an axis; `seen`: those that are windows,
+    which the copy engine does not bring. Raises TargetError."""
     literal_args = frozenset(literals or ())
     if options.specialised and private:
         given = Given(outputs or block.output_types, literals or {}, options.precision, places)
@@ -265,7 +294,7 @@ def plan_block(
         worth_having=lambda value: _worth_having(block, value),
     )  # fmt: skip
     steps = scheduled(placement.steps)
-    chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps))
+    chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps, seen))
     chosen = replace(chosen, wide=target.capability == WARPGROUPS and wide_possible(block, region, chosen))
     available = target.shared_per_block - RESERVED_BYTES
     deepest = max(2, options.stages) if block.loop > 1 else 1
@@ -328,10 +357,11 @@ def _plan_held(
     )  # fmt: skip
 
 
-def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...]) -> bool:
+def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...], seen: frozenset[int]) -> bool:
     """Whether there is a ring and the copy engine can bring every tile of it."""
     streamed = [block.ops[s.op].attrs for s in steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP]
-    return bool(streamed) and all(isinstance(a, InIterAttrs) and boxes(block, a) is not None for a in streamed)
+    able = (isinstance(a, InIterAttrs) and a.arg not in seen and boxes(block, a) is not None for a in streamed)
+    return bool(streamed) and all(able)
 
 
 def _worth_having(block: BlockGraph, value: int) -> bool:

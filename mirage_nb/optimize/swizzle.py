@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.ir import DType
+from mirage_nb.ir.windows import row_major
 from mirage_nb.tile.shared import LINE_BYTES, SWIZZLES, panel_elements, pitched_elements
 
 
@@ -73,10 +74,3 @@ def swizzled(shape: tuple[int, ...], dtype: DType, fold: int = 1) -> SharedLayou
     elements = panel_elements(math.prod(shape[:-1]), shape[-1], fold)
     return SharedLayout(shape, dtype, (*strides, 1), elements, swizzle, fold)
 
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a dense tensor."""
-    found = [1] * len(shape)
-    for dim in range(len(shape) - 2, -1, -1):
-        found[dim] = found[dim + 1] * shape[dim + 1]
-    return tuple(found)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
+from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, part_of
@@ -201,6 +202,8 @@ class _Partition:
         """What a group takes: as one kernel or two, or, alone, by a library; infinite if neither can be."""
         if (match := self.whole.get(members)) is not None:
             return match.us(self.graph, self.target)
+        if len(members) == 1 and self._seen(min(members)):
+            return 0.0
         piece = self._piece(members)
         known = self.known.get(piece.digest)
         if known is None:
@@ -211,6 +214,12 @@ class _Partition:
                 known = min(known, library_us(self.graph, self.maker[min(members)], self.target))
             self.known[piece.digest] = known
         return known
+
+    def _seen(self, value: int) -> bool:
+        """Whether generated kernels alone read a part of a tensor, and do so where it lies (`ir.windows`)."""
+        readers = {self.maker[reader].kind for reader in self.readers.get(value, ())}
+        by_library = bool(readers & HEAVY) and not self.grain.products
+        return self.maker[value].kind in MOVING and value not in self.graph.outputs and not by_library
 
     def _allowed(self, members: frozenset[int]) -> bool:
         if members & self.fixed:

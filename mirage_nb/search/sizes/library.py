@@ -2,7 +2,7 @@
 
 In: an operator of a kernel graph, a target. Out: microseconds. A product is one launch at the rate that libraries
 reach; everything else is one that moves its operands and its result through device memory (`runtime.kernel_library`).
-Numbers of places that only generated kernels need take nothing.
+Numbers of places, and parts of tensors, that only generated kernels read take nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mirage_nb.ir import DType, KernelGraph, Op, OpKind
 from mirage_nb.ir.places import counted
+from mirage_nb.ir.windows import windows
 from mirage_nb.predefined import matches, needed
 from mirage_nb.predefined.longest import product_us
 from mirage_nb.predefined.rows import PRODUCT_PASSES
@@ -43,6 +44,7 @@ def library_steps(graph: KernelGraph, target: Target) -> Iterator[LibraryStep]:
     """The kernels of a library that compute a graph of pre-defined operators, and those beside graph-defined ones."""
     chosen = matches(graph)
     computed, whole = needed(graph, chosen) - counted(graph), {match.output: match for match in chosen}
+    computed -= windows(graph).keys()
     for op, values in graph.definitions():
         if (match := whole.get(values[0])) is not None:
             yield LibraryStep(match.row, match.us(graph, target), (*match.inputs, match.output))

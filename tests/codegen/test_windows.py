@@ -1,0 +1,126 @@
+"""Parts of tensors are read where they lie: by every kind of kernel, aligned or not, along any dimension."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_nb.codegen import Launch, Options, emit
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, TensorType, TransposeAttrs
+from mirage_nb.ir.windows import windows
+from mirage_nb.lang import parse
+from mirage_nb.search.composition import library_and_fused
+from mirage_nb.targets import TARGETS
+from tests.codegen.mugraphs import attention, rmsnorm_gain
+from tests.codegen.running import draw, errors, run
+from tests.mugraphs import Block
+
+H200 = TARGETS["h200"]
+OPTIONS = Options(warps=4, stages=3, bulk=True)
+
+
+def read_by_a_kernel(graph: KernelGraph) -> KernelGraph:
+    """The squares of the last value."""
+    b = Block((graph.types[-1],), (1,))
+    b.save(b.op(OpKind.SQR, b.read(0, (None,))), (None,))
+    return graph.append(Op(OpKind.GRAPH, (len(graph.types) - 1,), body=b.graph)).returning((len(graph.types),))
+
+
+@st.composite
+def views(pick: st.DrawFn) -> KernelGraph:
+    """A view of a view of ... an input."""
+    shape = pick(st.sampled_from([(12,), (4, 6), (3, 4, 5), (2, 1, 6, 2)]))
+    graph = KernelGraph.start(Input("X", TensorType(shape, DType.F32)))
+    for _ in range(pick(st.integers(1, 4))):
+        value, shape = len(graph.types) - 1, graph.types[-1].shape
+        match pick(st.sampled_from([OpKind.SLICE, OpKind.SLICE, OpKind.TRANSPOSE, OpKind.RESHAPE])):
+            case OpKind.TRANSPOSE:
+                op = Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(tuple(pick(st.permutations(range(len(shape)))))))
+            case OpKind.RESHAPE:
+                count, first = graph.types[-1].elements, shape[0]
+                made = pick(st.sampled_from([(count,), (*shape, 1), (first, count // first), (1, count // first, first)]))
+                op = Op(OpKind.RESHAPE, (value,), ReshapeAttrs(made))
+            case _:
+                dim, step = pick(st.integers(0, len(shape) - 1)), pick(st.sampled_from([1, 1, 2, -1]))
+                start = pick(st.integers(0, shape[dim] - 1))
+                most = len(range(start, shape[dim] if step > 0 else -1, step))
+                op = Op(OpKind.SLICE, (value,), SliceAttrs(dim, start, pick(st.integers(1, most)), step))
+        graph = graph.append(op)
+    return graph
+
+
+@settings(max_examples=60)
+@given(views())
+def test_a_window_has_the_elements_of_its_view(graph: KernelGraph) -> None:
+    graph = read_by_a_kernel(graph)
+    x = np.arange(graph.types[0].elements, dtype=np.float64).reshape(graph.types[0].shape)
+    seen = windows(graph)
+    for value, window in seen.items():
+        assert window.base not in seen, "of what lies in memory, not of another window"
+        base, expected = (x if v == 0 else evaluate(graph.returning((v,)), [x])[0] for v in (window.base, value))
+        index = np.indices(graph.types[value].shape)
+        places = window.offset + sum(part * stride for part, stride in zip(index, window.strides, strict=True))
+        np.testing.assert_array_equal(base.ravel()[places], expected)
+        assert window.elements == base.size
+
+
+def test_who_copies() -> None:
+    start = KernelGraph.start(Input("X", TensorType((4, 6), DType.F32)))
+    cut = start.append(Op(OpKind.SLICE, (0,), SliceAttrs(1, 1, 3)))
+    kernel = read_by_a_kernel(cut)
+    assert windows(kernel).keys() == {1}
+    assert not windows(kernel, copied=[1])
+    assert not windows(kernel.returning((1, 2))), "an output has memory of its own"
+    assert not windows(kernel.append(Op(OpKind.SQR, (1,))).returning((2, 3))), "a library's kernel reads it, too"
+
+
+def inside(graph: KernelGraph, step: int, start: int) -> KernelGraph:
+    """The same kernel on parts of larger inputs, along their last dimensions."""
+    larger, dims = [], [len(t.shape) - 1 for t in (i.type for i in graph.inputs)]
+    for given_, dim in zip(graph.inputs, dims, strict=True):
+        shape = list(given_.type.shape)
+        shape[dim] = start + shape[dim] * step
+        larger.append(Input(given_.name, TensorType(tuple(shape), given_.type.dtype)))
+    made = KernelGraph.start(*larger)
+    for value, (given_, dim) in enumerate(zip(graph.inputs, dims, strict=True)):
+        made = made.append(Op(OpKind.SLICE, (value,), SliceAttrs(dim, start, given_.type.shape[dim], step)))
+    (kernel,) = graph.ops
+    count = len(graph.inputs)
+    return made.append(Op(OpKind.GRAPH, tuple(range(count, 2 * count)), body=kernel.body)).returning((2 * count,))
+
+
+@pytest.mark.parametrize(
+    ("graph", "step", "start"), [(rmsnorm_gain(), 1, 3), (rmsnorm_gain(), 2, 1), (attention(), 1, 8)]
+)
+def test_kernels_read_parts_of_their_inputs(graph: KernelGraph, step: int, start: int) -> None:
+    whole = inside(graph, step, start)
+    emitted = emit(whole, H200, OPTIONS)
+    (launch,) = emitted.launches
+    assert isinstance(launch, Launch)
+    inputs = draw(whole)
+    assert max(errors(whole, emitted, inputs, run(emitted, inputs, deferred=True))) < 1e-3
+
+
+PROGRAMS = {
+    "stencil": "u: f32[18, 18]\nreturn u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]",
+    "halves": "x: f16[4, 8, 32]\nc: f16[8, 16]\ns: f16[8, 16]\na, b = x[..., :16], x[..., 16:]\n"
+    "return concat([a * c - b * s, b * c + a * s], axis=-1)",
+    "pairs": "x: f16[8, 64]\nreturn sqrt(square(x[:, ::2]) + square(x[:, 1::2]))",
+    "columns": "A: f32[16, 2, 2]\nreturn A[:, 0, 0] * A[:, 1, 1] - A[:, 0, 1] * A[:, 1, 0]",
+    "turned": "x: f32[8, 40]\nreturn exp(flip(x, axis=1)[:, 3:]) * x[:, :37]",
+    "row": "x: f16[8, 129]\nreturn softmax(x[:, 1:], axis=-1)",
+}
+
+
+@pytest.mark.parametrize("text", PROGRAMS.values(), ids=PROGRAMS)
+def test_parts_cost_no_launch(text: str) -> None:
+    program = parse(text).graph
+    made = library_and_fused(program, H200)
+    assert made is not None
+    emitted = emit(made.instance.graph, H200)
+    assert len(emitted.launches) == 1
+    inputs = draw(program)
+    assert max(errors(program, emitted, inputs, run(emitted, inputs))) < 1e-3
