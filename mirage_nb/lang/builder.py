@@ -66,6 +66,8 @@ class Builder:
         self._types: list[TensorType] = []
         self._places: list[SourceSpan | None] = []
         self._numbers: dict[Value, Number] = {}
+        self.whole: set[Value] = set()
+        """Inputs that hold whole numbers."""
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}
 
     def declare(

@@ -1,6 +1,7 @@
 """Exact constants: rationals and their roots.
 
-In: decimal text and constant arithmetic of a program. Out: `Number`, and the `ConstAttrs` of a scalar in a graph.
+In: decimal text and constant arithmetic of a program. Out: `Number`, and the `ConstAttrs` of a scalar in a graph. What
+is neither a rational nor a root, as a logarithm, is the double next to it.
 Invariant: equal values are equal objects, so that `8`, `64**0.5` and `2 * 4` share one operator; nothing is
 computed whose result would pass the stated limits.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -29,7 +31,7 @@ class Number:
     def of(cls, value: Fraction | int) -> Number:
         """The rational number `value`. Raises ProgramSizeError beyond the limits."""
         value = Fraction(value)
-        if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        if _bits(value) > MAX_BITS:
             raise too_large()
         return cls(-1 if value < 0 else 1, abs(value))
 
@@ -37,6 +39,11 @@ class Number:
     def rational(self) -> Fraction | None:
         """The exact value, or None for an irrational root."""
         return self.sign * self.radicand if self.root == 1 else None
+
+    @property
+    def nearest(self) -> Fraction:
+        """The exact value of a rational, of a root the double next to it."""
+        return self.sign * (self.radicand if self.root == 1 else _nearest(self.radicand, self.root))
 
     @property
     def integer(self) -> int | None:
@@ -83,10 +90,6 @@ def too_large() -> MirageError:
     )
 
 
-def _too_deep() -> MirageError:
-    return ProgramSizeError(f"a root of order above {MAX_ROOT}", hint="write the value as a decimal number")
-
-
 def literal(text: str) -> Number:
     """The exact value of a decimal literal of a few digits, such as `4_096`, `1e-5` or `.5`."""
     mantissa, _, exponent = text.replace("_", "").lower().partition("e")
@@ -96,16 +99,11 @@ def literal(text: str) -> Number:
 
 
 def add(x: Number, y: Number) -> Number:
-    """x + y; roots add up only when one is a rational multiple of the other."""
+    """x + y; of two roots, of which none is a rational multiple of the other, the doubles next to them."""
     if not x.radicand or not y.radicand:
         return y if not x.radicand else x
     ratio = divide(x, y).rational
-    if ratio is None:
-        raise ProgramSyntaxError(
-            f"{shorten(f'{x} + {y}')} is neither a rational number nor a single root",
-            hint="write the value as a decimal number",
-        )
-    return multiply(Number.of(ratio + 1), y)
+    return multiply(Number.of(ratio + 1), y) if ratio is not None else Number.of(x.nearest + y.nearest)
 
 
 def negate(x: Number) -> Number:
@@ -131,6 +129,8 @@ def larger(x: Number, y: Number) -> Number:
     if x.sign != y.sign:
         return x if x.sign > 0 else y
     root = math.lcm(x.root, y.root)
+    if root > MAX_ROOT:
+        return x if x.nearest > y.nearest else y
     _check_power(x.radicand, root // x.root)
     _check_power(y.radicand, root // y.root)
     above = x.radicand ** (root // x.root) > y.radicand ** (root // y.root)
@@ -140,8 +140,9 @@ def larger(x: Number, y: Number) -> Number:
 def multiply(x: Number, y: Number) -> Number:
     """x * y."""
     root = math.lcm(x.root, y.root)
-    _check_power(x.radicand, root // x.root)
-    _check_power(y.radicand, root // y.root)
+    bits = max(_bits(v.radicand) * (root // v.root) for v in (x, y))
+    if root > MAX_ROOT or (root > 1 and bits > MAX_BITS):
+        return Number.of(Fraction(float(x.nearest) * float(y.nearest)))
     radicand = x.radicand ** (root // x.root) * y.radicand ** (root // y.root)
     return _rooted(x.sign * y.sign, radicand, root)
 
@@ -159,6 +160,26 @@ def floor_divide(x: Number, y: Number) -> Number:
     if quotient is None:
         raise ProgramSyntaxError("// divides rational numbers", hint="use / for roots")
     return Number.of(quotient.numerator // quotient.denominator)
+
+
+def remainder(x: Number, y: Number) -> Number:
+    """x - x // y * y."""
+    return subtract(x, multiply(floor_divide(x, y), y))
+
+
+def function_of(name: str, function: Callable[[float], float], x: object) -> Number:
+    """The double next to a function of a constant.
+
+    Raises:
+        ProgramSyntaxError: this is no constant.
+        ShapeError: the function has no finite value there.
+    """
+    if not isinstance(x, Number):
+        raise ProgramSyntaxError(f"{name} takes a constant", hint="constants are defined as NAME = 16")
+    try:
+        return Number.of(Fraction(function(float(x.nearest))))
+    except (ValueError, OverflowError):
+        raise ShapeError(f"{name} of {shorten(str(x))} is no number") from None
 
 
 def power(x: Number, y: Number) -> Number:
@@ -181,14 +202,18 @@ def power(x: Number, y: Number) -> Number:
     if x.radicand == 1:
         return Number(sign, x.radicand)
     _check_power(x.radicand, exponent.numerator)
-    if exponent.denominator > MAX_ROOT:
-        raise _too_deep()
+    if x.root * exponent.denominator > MAX_ROOT:
+        return function_of("**", lambda base: sign * abs(base) ** float(exponent), x)
     return _rooted(sign, x.radicand**exponent.numerator, x.root * exponent.denominator)
+
+
+def _bits(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
 def _check_power(base: Fraction, exponent: int) -> None:
     """Refuse base ** exponent before it is computed."""
-    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    bits = _bits(base)
     if bits > 1 and (bits - 1) * abs(exponent) > MAX_BITS * MAX_ROOT:
         raise too_large()
 
@@ -204,9 +229,7 @@ def _rooted(sign: int, radicand: Fraction, root: int) -> Number:
             if numerator is None or denominator is None:
                 break
             radicand, root = Fraction(numerator, denominator), root // prime
-    if root > MAX_ROOT:
-        raise _too_deep()
-    if max(radicand.numerator.bit_length(), radicand.denominator.bit_length()) > MAX_BITS:
+    if _bits(radicand) > MAX_BITS:
         raise too_large()
     return Number(sign, radicand, root)
 

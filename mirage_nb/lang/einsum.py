@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.ops import OpKind, show_shape
 from mirage_nb.lang.builder import Builder, Term, Value
-from mirage_nb.lang.lowering import multiply
+from mirage_nb.lang.lowering import cast, multiply
+from mirage_nb.lang.masks import diagonal
 from mirage_nb.lang.reductions import folded
 from mirage_nb.lang.views import SCALAR, reshaped, transpose
 
@@ -55,8 +56,6 @@ def _read(b: Builder, text: str, tensors: Sequence[Value]) -> tuple[list[_Letter
         shape = b.shape(tensor)
         if len(part) != len(shape):
             raise ShapeError(f"einsum: {part!r} has {len(part)} letters for {show_shape(shape)}", hint=_HINT)
-        if len(set(part)) != len(part):
-            raise ProgramSyntaxError(f"einsum: a letter stands twice in {part!r}", hint="diagonals are not taken")
         for letter, extent in zip(part, shape, strict=True):
             if extents.setdefault(letter, extent) != extent:
                 raise ShapeError(f"einsum: {letter} has extent {extents[letter]} and extent {extent}", hint=_HINT)
@@ -64,7 +63,22 @@ def _read(b: Builder, text: str, tensors: Sequence[Value]) -> tuple[list[_Letter
     if unknown or len(set(output)) != len(output):
         why = f"{unknown} stands only" if unknown else "each letter stands once"
         raise ProgramSyntaxError(f"einsum: {why} behind the arrow of {text!r}", hint=_HINT)
-    return [_Lettered(tensor, part) for part, tensor in zip(parts, tensors, strict=True)], output
+    found = [one for part, tensor in zip(parts, tensors, strict=True) for one in _apart(b, tensor, part, text)]
+    return found, output
+
+
+def _apart(b: Builder, tensor: Value, letters: str, text: str) -> list[_Lettered]:
+    """A tensor with a letter of its own for each dimension; for one that stood twice, ones where the two agree."""
+    spare = iter(letter for letter in string.ascii_letters[::-1] if letter not in text)
+    own, masks = "", []
+    for letter, extent in zip(letters, b.shape(tensor), strict=True):
+        if letter in own:
+            again = next(spare)
+            ones = b.tensor(cast(b.dtype(tensor))(b, diagonal(b, extent)), "einsum")
+            masks.append(_Lettered(ones, letter + again))
+            letter = again
+        own += letter
+    return [_Lettered(tensor, own), *masks]
 
 
 def _lettered(text: str, ranks: Sequence[int]) -> str:

@@ -76,6 +76,7 @@ class Expressions(Arguments):
         self.depth = 0
         self.turns = 0
         self._defined_in = defined_in
+        self._ahead: dict[ast.expr, Result] = {}
         self._inline = inline
 
     def term(self, node: ast.expr) -> Term:
@@ -105,6 +106,8 @@ class Expressions(Arguments):
 
     def result(self, node: ast.expr) -> Result:
         """What the expression stands for: a term, several, or what only chooses."""
+        if node in self._ahead:
+            return self._ahead.pop(node)
         self.check_depth(node)
         self.depth += 1
         try:
@@ -128,7 +131,7 @@ class Expressions(Arguments):
             case ast.Constant():
                 return self._constant(node)
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
-                return self._sequence(node, (self.result(element) for element in elements))
+                return self._sequence(node, (self.result(element) for element in self._spread(elements)))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
                 return self._binary(node, op, self.result(left), self.result(right))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -264,7 +267,13 @@ class Expressions(Arguments):
 
     def _call(self, node: ast.Call) -> Result:
         """A function, by its own name, behind a module, or as the method of a tensor."""
+        if any(isinstance(argument, ast.Starred) for argument in node.args):
+            node = ast.copy_location(ast.Call(node.func, self._spread(node.args), node.keywords), node)
         match node.func:
+            case ast.Name(id=name) if name in sequences.FOLDED and name not in {*self.own, *self.bindings}:
+                family, first = OWN, None
+                if (found := self._folded(node, name)) is not None:
+                    return found
             case ast.Name(id=name):
                 family, first = OWN, None
             case ast.Attribute(value=inner, attr=name):
@@ -287,6 +296,35 @@ class Expressions(Arguments):
             return self._inline(function, self.parameters(node, function, first), node)
         loose = family in (TORCH, METHOD)
         return self.lowered(node, function.shape, function.lower, *self.arguments(node, function, first, loose))
+
+    def _spread(self, nodes: Sequence[ast.expr]) -> list[ast.expr]:
+        """The nodes, *t written out as t[0], t[1], ..."""
+        made: list[ast.expr] = []
+        for node in nodes:
+            if not isinstance(node, ast.Starred):
+                made.append(node)
+                continue
+            found = self.result(node.value)
+            if not isinstance(found, tuple):
+                raise self.foreign(node)
+            for at in range(len(found)):
+                index = ast.copy_location(ast.Constant(at, str(at)), node)
+                made.append(ast.copy_location(ast.Subscript(node.value, index), node))
+        return made
+
+    def _folded(self, node: ast.Call, name: str) -> Result | None:
+        """Python's own sum of a sequence, max and min of numbers; None where the call is of a tensor. What was read of
+        the arguments is not read again."""
+        given = tuple(self.result(argument) for argument in node.args)
+        parts = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
+        if node.keywords or (parts is given and (len(given) < 2 or not all(isinstance(g, Number) for g in given))):
+            self._ahead.update(zip(node.args, given, strict=True))
+            return None
+        terms = [self.term_of(part, node) for part in parts]
+        total: Result = terms[0] if terms else Number.of(0)
+        for term in terms[1:]:
+            total = self.lowered(node, "", sequences.FOLDED[name], total, term)
+        return total
 
     def _settled_call(self, node: ast.Call, name: str, given: list[Result]) -> Result:
         function = sequences.SPECIAL[name]
@@ -428,6 +466,8 @@ class Expressions(Arguments):
             case ast.Compare():
                 message, hint = "this is no comparison of tensors", "comparisons are == != >= > <= <"
             case ast.Starred():
-                message, hint = "programs do not unpack with *", "write the arguments out"
+                message, hint = "this * unpacks nothing", "f(*x.shape) and (n, *x.shape) unpack sequences"
+            case ast.Lambda():
+                message, hint = "this lambda has no name", "write f = lambda x: x + 1 in a line of its own"
         return ProgramSyntaxError(message, hint=hint, span=self.source.of(node))
 

@@ -46,7 +46,7 @@ def _elementwise(kind: OpKind, name: str, summary: str) -> Function:
 
 def _formula(name: str, summary: str, text: str, **constants: str) -> Function:
     """A function that is a formula over x and constants with these defaults."""
-    parameters = (_X, *(Parameter(constant, Kind.NUMBER, default) for constant, default in constants.items()))
+    parameters = (_TERM, *(Parameter(constant, Kind.NUMBER, default) for constant, default in constants.items()))
     lower = lowering.formula_of(name, text, *constants)
     return Function(name, parameters, summary, _SAME, lower, f"{name}(X)")
 
@@ -66,7 +66,7 @@ def defined(name: str, text: str) -> Function:
 FUNCTIONS: dict[str, Function] = {
     row.name: row
     for row in (
-        _elementwise(OpKind.EXP, "exp", "e to the power of x"),
+        Function("exp", (_TERM,), "e to the power of x", _SAME, lowering.exp, "exp(X)"),
         Function("sqrt", (_TERM,), "the square root", _SAME, lowering.sqrt, "sqrt(X)"),
         Function("rsqrt", (_TERM,), "the reciprocal of the square root", _SAME, lowering.rsqrt,
                  "rsqrt(X)", "1 / sqrt(X)"),
@@ -216,8 +216,10 @@ OPERATORS: dict[type[ast.AST], Operator] = {
         Operator(ast.MatMult, "x @ y", "the matrix product of the last two dimensions",
                  "[..., m, k] @ [..., k, n] is [..., m, n]; leading dimensions broadcast", lowering.matmul, "X @ W"),
         Operator(ast.Pow, "x ** c", "the power; c is a constant", _SAME, lowering.power, "X ** -0.5", "rsqrt(X)"),
-        Operator(ast.FloorDiv, "c // d", "the integer quotient of constants", "a constant", lowering.floor_divide,
-                 "X * (7 // 2)", "X * 3"),
+        Operator(ast.FloorDiv, "x // y", "the largest integer that is not above x / y", _BROADCAST,
+                 lowering.floor_divide, "X // 0.5 * (7 // 2)", "floor(X / 0.5) * 3"),
+        Operator(ast.Mod, "x % y", "what is left of x, with the sign of y", _BROADCAST, lowering.remainder,
+                 "X % 0.3", "X - X // 0.3 * 0.3"),
         Operator(ast.USub, "-x", "the negative", _SAME, lowering.negate, "-X", "X * -1"),
         *(Operator(kind, f"x {sign} y", f"1 where x {sign} y, else 0: a mask", _BROADCAST, masks.comparison(kind),
                    f"where(X {sign} Y, X, 2)")

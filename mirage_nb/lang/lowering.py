@@ -15,7 +15,7 @@ from fractions import Fraction
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import DType
-from mirage_nb.ir.ops import ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs
+from mirage_nb.ir.ops import OPS, ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs, Trait
 from mirage_nb.ir.syntax import expression
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Term, Value
@@ -107,10 +107,37 @@ def matmul(b: Builder, x: Term, y: Term) -> Term:
 
 
 def floor_divide(b: Builder, x: Term, y: Term) -> Term:
-    """x // y, for constants."""
+    """x // y; the quotient of whole numbers is taken half a step beyond, so that no rounding makes it one less."""
     if isinstance(x, Number) and isinstance(y, Number):
         return constants.floor_divide(x, y)
-    raise ProgramSyntaxError("// divides constants only", hint="tensors are divided with /")
+    if isinstance(y, Number) and y.sign < 0:
+        return floor_divide(b, negate(b, b.tensor(x, "//")), constants.negate(y))
+    if is_whole(b, x) and is_whole(b, y):
+        x = add(b, x, HALF if isinstance(y, Number) else scale(b, b.tensor(_SIGN(b, y), "//"), HALF))
+    return _FLOOR(b, divide(b, x, y))
+
+
+def remainder(b: Builder, x: Term, y: Term) -> Term:
+    """x % y, which has the sign of y."""
+    if isinstance(x, Number) and isinstance(y, Number):
+        return constants.remainder(x, y)
+    return subtract(b, x, multiply(b, floor_divide(b, x, y), y))
+
+
+def is_whole(b: Builder, x: Term) -> bool:
+    """Whether a term is known to hold whole numbers only, as indices do."""
+    if isinstance(x, Number):
+        return x.integer is not None
+    op = b.definition(x)
+    if op is None:
+        return x in b.whole
+    if isinstance(op.attrs, ApplyAttrs):
+        return op.attrs.formula.partition("(")[0] in ("floor", "sign", "step")
+    if op.kind is OpKind.CONST:
+        number = b.number(x)
+        return number is not None and number.integer is not None
+    kept = op.kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR) or Trait.VIEW in OPS[op.kind].traits
+    return op.kind is OpKind.ARANGE or (kept and all(is_whole(b, Value(v)) for v in op.inputs))
 
 
 def power(b: Builder, x: Term, exponent: Term) -> Term:
@@ -206,9 +233,7 @@ def maximum(b: Builder, x: Term, y: Term) -> Term:
 def minimum(b: Builder, x: Term, y: Term) -> Term:
     """The smaller of two; with a constant, a limit."""
     if isinstance(x, Number):
-        if isinstance(y, Number):
-            return constants.negate(constants.larger(constants.negate(x), constants.negate(y)))
-        return minimum(b, y, x)
+        return _OF_NUMBERS["minimum"](x, y) if isinstance(y, Number) else minimum(b, y, x)
     if isinstance(y, Number):
         return clamp(b, x, None, y)
     return x if x == y else negate(b, maximum(b, negate(b, x), negate(b, y)))
@@ -232,13 +257,42 @@ def formula_of(name: str, text: str, *parameters: str) -> Callable[..., Term]:
     def blame(_: ast.expr, message: str, hint: str) -> MirageError:
         return ProgramSyntaxError(f"{name}: {message}", hint=hint)
 
-    def lower(b: Builder, x: Value, *given: Number) -> Term:
+    def lower(b: Builder, x: Term, *given: Number) -> Term:
         numbers = {}
         for parameter, number in zip(parameters, given, strict=True):
             if number.rational is None:
                 raise ProgramSyntaxError(f"the {parameter} of {name} is rational", hint="write it as a decimal number")
             numbers[parameter] = number.rational
-        made = formula.canonical(formula.of_node(tree, "x", numbers, blame))
-        return b.emit(OpKind.APPLY, x, attrs=ApplyAttrs(name, made))
+        read = formula.of_node(tree, "x", numbers, blame)
+        if isinstance(x, Number):
+            return formula.fold(read, x, Number.of, _OF_NUMBERS)
+        return b.emit(OpKind.APPLY, x, attrs=ApplyAttrs(name, formula.canonical(read)))
 
     return lower
+
+
+def exp(b: Builder, x: Term) -> Term:
+    """e to the power of x."""
+    return _OF_NUMBERS["exp"](x) if isinstance(x, Number) else b.emit(OpKind.EXP, x)
+
+
+def _double(name: str, function: Callable[[float], float]) -> Callable[[Number], Number]:
+    return lambda x: constants.function_of(name, function, x)
+
+
+_OF_NUMBERS: dict[str, Callable[..., Number]] = {
+    **{
+        name: _double(name, getattr(math, name))
+        for name in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos")
+    },
+    "sigmoid": _double("sigmoid", lambda x: 1 / (1 + math.exp(-x))),
+    "sqrt": lambda x: constants.power(x, HALF), "square": lambda x: constants.multiply(x, x),
+    "abs": lambda x: Number(1, x.radicand, x.root), "sign": lambda x: Number.of(x.sign if x.radicand else 0),
+    "floor": lambda x: Number.of(math.floor(x.nearest)), "step": lambda x: Number.of(x.sign > 0 or not x.radicand),
+    "maximum": constants.larger,
+    "minimum": lambda x, y: constants.negate(constants.larger(constants.negate(x), constants.negate(y))),
+    "add": constants.add, "sub": constants.subtract, "mul": constants.multiply, "div": constants.divide,
+    "neg": constants.negate, "pow": lambda x, exponent: constants.power(x, Number.of(exponent)),
+}  # fmt: skip
+"""The functions of formulas, of constants."""
+_FLOOR, _SIGN = formula_of("floor", "floor(x)"), formula_of("sign", "sign(x)")

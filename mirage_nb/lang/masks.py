@@ -199,6 +199,11 @@ def one_hot(b: Builder, x: Value, classes: int) -> Term:
     return comparison(ast.Eq)(b, reshaped(b, x, (*b.shape(x), 1)), numbers)
 
 
+def diagonal(b: Builder, extent: int) -> Value:
+    """Ones where row and column of a square matrix are the same."""
+    return b.tensor(one_hot(b, b.tensor(arange(b, extent, None, 1), "a diagonal"), extent), "a diagonal")
+
+
 def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
     """The elements of an axis that an index names: a product with ones at their places."""
     shape, extent = b.shape(x), b.shape(x)[axis]

@@ -45,14 +45,14 @@ SYNONYMS: dict[str, str] = {
     "expand_dims": "unsqueeze", "movedim": "moveaxis", "swapdims": "swapaxes", "broadcast_to": "expand",
     "vdot": "matmul", "vector_norm": "norm", "sgn": "sign", "expit": "sigmoid",
     "float_power": "pow", "trapz": "trapezoid", "rint": "round", "fix": "trunc",
-    "negative": "neg", "mul": "multiply", "sub": "subtract", "div": "divide", "ravel": "flatten",
+    "mod": "remainder", "negative": "neg", "mul": "multiply", "sub": "subtract", "div": "divide", "ravel": "flatten",
     "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow", "multi_dot": "matmul",
 }  # fmt: skip
 """Other names of functions, which mean the same wherever they stand."""
 
 BORROWED: dict[tuple[str, str], str] = {
     **{(TORCH, name): f"torch_{name}" for name in (
-        "split", "softmax", "log_softmax", "gelu", "pad", "var", "std", "gather", "layer_norm", "rms_norm",
+        "split", "softmax", "log_softmax", "gelu", "pad", "meshgrid", "var", "std", "gather", "layer_norm", "rms_norm",
         "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose", "select",
     )},
     **{(METHOD, name): f"torch_{name}" for name in (

@@ -42,9 +42,12 @@ def clamp_max(x, high): return minimum(x, high)
 
 def reciprocal(x): return 1 / x
 def exp2(x): return exp(x * 0.6931471805599453)
-def log2(x): return log(x) / 0.6931471805599453
+def log2(x): return log(x) / 0.6931471805599453 if _is_tensor(x) else _log2(x)
 def log10(x): return log(x) / 2.302585092994046
 def ceil(x): return -floor(-x)
+def floor_divide(x, y): return x // y
+def remainder(x, y): return x % y
+def fmod(x, y): return x - trunc(x / y) * y
 def logaddexp(x, y): return logsumexp(stack((x + y * 0, y + x * 0)), axis=0)
 def lerp(x, y, weight): return x + (y - x) * weight
 def addcmul(x, y, z, value=1): return x + y * z * value
@@ -138,7 +141,13 @@ def cat(tensors, axis=0): return concat(tensors, axis=axis)
 def hstack(tensors): return concat(tensors, axis=0 if tensors[0].ndim == 1 else 1)
 def vstack(tensors):
     return stack(tensors) if tensors[0].ndim == 1 else concat(tensors, axis=0)
-def roll(x, shifts, axis):
+def roll(x, shifts, axis=None):
+    if axis is None:
+        return reshape(roll(flatten(x), shifts, 0), x.shape)
+    if _is_sequence(shifts):
+        for k, d in zip(shifts, axis):
+            x = roll(x, k, d)
+        return x
     n = x.shape[axis]
     k = shifts - shifts // n * n
     a, b = split(x, [n - k, k], axis) if k > 0 else (x, x)
@@ -186,6 +195,12 @@ def _count(shape):
 def eye(n, m=None): return arange(n)[:, None] == arange(n if m is None else m)
 def linspace(start, end, steps):
     return start + arange(steps) * ((end - start) / (steps - 1))
+def meshgrid(x, y, indexing="xy"):
+    a, b = torch_meshgrid(x, y)
+    return (a, b) if indexing == "ij" else (a.T, b.T)
+def torch_meshgrid(x, y, indexing="ij"):
+    a, b = expand(x[:, None], x.shape[0], y.shape[0]), expand(y, x.shape[0], y.shape[0])
+    return (a, b) if indexing == "ij" else (a.T, b.T)
 def tril(x, k=0):
     return where(arange(x.shape[-1]) - arange(x.shape[-2])[:, None] <= k, x, 0)
 def triu(x, k=0):

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from mirage_nb.errors import DTypeError, ProgramSizeError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang.builder import Builder, Infinity, Nothing, Result, Text, is_tensor
-from mirage_nb.lang.constants import Number
+from mirage_nb.lang.constants import Number, function_of
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.lowering import cast
+from mirage_nb.lang.lowering import add, cast, maximum, minimum
 from mirage_nb.lang.masks import is_mask
 from mirage_nb.lang.views import swap_last
 
@@ -112,11 +112,15 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "float": _real,
     "int": _whole,
     "_cast": _cast,
+    "_log2": lambda b, x: function_of("log2", math.log2, x),
     "_is_sequence": lambda b, x: Number.of(isinstance(x, tuple)),
     "_is_tensor": lambda b, x: Number.of(is_tensor(x)),
     "_is_mask": lambda b, x: Number.of(is_tensor(x) and is_mask(b, x)),
 }
 """Functions of Python that are answered here; those with _ in front are the prelude's."""
+
+FOLDED: dict[str, Callable[..., Result]] = {"sum": add, "max": maximum, "min": minimum}
+"""What Python's functions of sequences and numbers do to two; of tensors they are functions of the language."""
 
 PROPERTIES: dict[str, Callable[[Builder, Result], Result]] = {
     "T": lambda b, x: swap_last(b, b.tensor_of(x, ".T")),

@@ -23,8 +23,6 @@ _ASSIGN = ("programs have no assignment inside an expression", "assign on a line
 REFUSED: dict[str, tuple[str, str]] = {
     '"': _STRINGS, "'": _STRINGS, ":=": _ASSIGN,
     "^": ("programs have no operator ^", "a power is written **"),
-    "%": ("programs have no operator %", "integer division is written //"),
-    ";": ("a line holds one statement", "put the next statement on a line of its own"),
     "\\": ("programs have no line continuation", "an open bracket lets an expression go on in the next line"),
     "{": ("programs have no braces", "shapes are written in [ ], arguments in ( )"),
     "}": ("programs have no braces", "shapes are written in [ ], arguments in ( )"),
@@ -40,7 +38,7 @@ _OTHER = ("this Python statement is not part of the language", "statements are X
 
 KEYWORDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("while", "break", "continue"), _LOOPS),
-    **dict.fromkeys(("class", "lambda", "yield", "async", "await"), _DEFINE),
+    **dict.fromkeys(("class", "yield", "async", "await"), _DEFINE),
     **dict.fromkeys(
         ("assert", "del", "except", "finally", "global", "nonlocal", "pass", "raise", "try", "with"), _OTHER
     ),
@@ -55,7 +53,7 @@ _TOKEN = re.compile(
     r"|(?P<text>\"[A-Za-z0-9_,.>: -]*\"|'[A-Za-z0-9_,.>: -]*')"
     r"|(?P<comparison>[<>=!]=)"
     r"|(?P<refused>" + "|".join(map(re.escape, sorted(REFUSED, key=len, reverse=True))) + ")"
-    r"|(?P<operator>->|\.\.\.|\*\*=?|//=?|[-+*/@]=|[-+*/@(),:=.\[\]<>&|~])",
+    r"|(?P<operator>->|\.\.\.|\*\*=?|//=?|[-+*/@%]=|[-+*/@%(),:;=.\[\]<>&|~])",
     re.ASCII,
 )
 _SCALAR = re.compile(r":\s*\w+\[\s*\]", re.ASCII)

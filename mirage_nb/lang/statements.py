@@ -97,6 +97,10 @@ class Statements:
                     self._return(value)
                 case ast.FunctionDef():
                     define(self.expressions, statement)
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=arguments, body=body) as made):
+                    returned = ast.copy_location(ast.Return(body), body)
+                    whole = ast.FunctionDef(name=name, args=arguments, body=[returned], decorator_list=[])
+                    define(self.expressions, ast.copy_location(whole, made))
                 case ast.Import() | ast.ImportFrom():
                     self._import(statement)
                 case _:
@@ -232,6 +236,8 @@ class Statements:
             value = self.builder.declare(name, tensor, tuple(map(_called, extents)), batch)
         except ProgramSizeError as error:
             raise self._error(ProgramSizeError, error.message, error.hint, annotation) from None
+        if isinstance(annotation, ast.Subscript | ast.Name) and _word(annotation) in WHOLE:
+            self.builder.whole.add(value)
         self._bind(name, target, value, is_input=True)
 
     def _dtype(self, written: ast.Name) -> DType:
@@ -440,6 +446,12 @@ class Statements:
 
 def _tensors(count: int) -> str:
     return "1 tensor" if count == 1 else f"{count} tensors"
+
+
+def _word(annotation: ast.Subscript | ast.Name) -> str:
+    """The element type that an annotation names."""
+    written = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+    return written.id if isinstance(written, ast.Name) else ""
 
 
 def _called(extent: ast.expr) -> str:

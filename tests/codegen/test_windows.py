@@ -41,7 +41,8 @@ def views(pick: st.DrawFn) -> KernelGraph:
                 op = Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(tuple(pick(st.permutations(range(len(shape)))))))
             case OpKind.RESHAPE:
                 count, first = graph.types[-1].elements, shape[0]
-                made = pick(st.sampled_from([(count,), (*shape, 1), (first, count // first), (1, count // first, first)]))
+                rest = count // first
+                made = pick(st.sampled_from([(count,), (*shape, 1), (first, rest), (1, rest, first)]))
                 op = Op(OpKind.RESHAPE, (value,), ReshapeAttrs(made))
             case _:
                 dim, step = pick(st.integers(0, len(shape) - 1)), pick(st.sampled_from([1, 1, 2, -1]))

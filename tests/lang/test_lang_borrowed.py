@@ -95,7 +95,17 @@ X / math.sqrt(16) | X.detach() * X.shape[0] / X.size(-1)
 torch.concat([X @ L.T[:, i : i + 2] for i in range(0, 8, 2)], dim=1)
 torch.cat([a * b for a, b in zip((X, Y), (Y, Y))]) | sum([X.size(0), X.ndim]) * X if False else X * len(X.shape)
 torch.stack([x * i for i, x in enumerate((X, Y))]) | X * (3 if X.shape[1] > 4 and not X.shape[0] == 3 else 2)
-torch.stack([X[i] * j for i in range(2) for j in range(3) if i != j])
+torch.stack([X[i] * j for i in range(2) for j in range(3) if i != j]) | sum(X[:, i] for i in range(5)) | sum([X, Y]) / 2
+X * sum(i * i for i in range(4)) + max(1, 2) - min(3, X.shape[0]) | sum(X[i] @ W for i in range(2)) - X.sum()
+np.roll(X, 2) | torch.roll(X, (1, -1), (0, 1)) | X * math.log(2) + np.exp(-1) * math.sin(0.5) | X * (1 + math.sqrt(2))
+X * 2 ** (1 / 97) + math.sqrt(2) * 3 ** (1 / 33) * 5 ** (60 / 61)
+(2 ** (1 / 33)) ** (1 / 34) * X | X * int(math.log2(X.shape[0])) | X // 0.3 | np.mod(X, 0.3) | X % -0.25
+torch.floor_divide(X, 0.4) | torch.remainder(X, Y) | torch.fmod(X, 0.3)
+X * (torch.arange(6) // 3 + torch.arange(6) % 4)
+(np.arange(41) * 7 - 120) // 7 | (np.arange(41) - 20) % 5 | (np.arange(41) - 20) // -3 | X.reshape(*X.shape[:-1], 2, 3)
+np.einsum("ii->i", S) | np.einsum("ii", S) | torch.einsum("iij->ji", torch.stack([S, S + 1, S * S], -1)) | X * (-7 // 2)
+np.einsum("ij,jj->i", X, S) | np.meshgrid(v, u[:4], indexing="ij")[1] | torch.meshgrid(v, u[:3])[0] + 1
+np.meshgrid(v, u[:4])[0] + 1
 """
 EXAMPLES = [part.strip() for line in LINES.strip().splitlines() for part in line.split(" | ")]
 
@@ -169,6 +179,17 @@ q, k = F.elu(Q) + 1, F.elu(Q) + 1
 kv = torch.einsum("bhnd,bhne->bhde", k, Q)
 z = 1 / (torch.einsum("bhnd,bhd->bhn", q, k.sum(dim=2)) + 1e-6)
 return torch.einsum("bhnd,bhde,bhn->bhne", q, kv, z)
+""",
+    "lambda": """
+phi = lambda x: F.elu(x) + 1
+mix = lambda a, b, t=0.5: a * t + b * (1 - t)
+x = X; y = Y
+return mix(phi(x), y), mix(*(x, y), t=0.25)
+""",
+    "blocks": """
+i, j = np.arange(6)[:, None], np.arange(6)
+near = (i // 2 == j // 2) | ((i + j) % 3 == 0)
+return np.where(near, S, 0.0)
 """,
     "modulated": """
 shift, scale, gate = (F.silu(X) @ torch.cat([S, S, S], 1)).chunk(3, dim=1)
