@@ -18,18 +18,31 @@ def widen(graph: KernelGraph) -> KernelGraph:
     """`graph` with 16-bit temporaries between graph-defined operators in f32."""
     types = list(graph.types)
     uses = graph.uses()
+    views = _views(graph)
     for op, values in graph.definitions():
         for value in values:
-            readers = [graph.ops[i] for i in uses[value]]
+            seen = views.get(value, {value})
+            readers = [(graph.ops[i], v) for v in seen for i in uses[v] if graph.ops[i].kind is not OpKind.RESHAPE]
             if (
                 op.kind is OpKind.GRAPH
-                and value not in graph.outputs
+                and seen.isdisjoint(graph.outputs)
                 and types[value].dtype in HALVES
-                and all(_only_computed_with(reader, value) for reader in readers)
+                and all(_only_computed_with(reader, v) for reader, v in readers)
             ):
-                types[value] = replace(types[value], dtype=DType.F32)
+                types = [replace(t, dtype=DType.F32) if v in seen else t for v, t in enumerate(types)]
     ops = tuple(_rebuilt(op, types) for op in graph.ops)
     return replace(graph, ops=ops, types=tuple(types))
+
+
+def _views(graph: KernelGraph) -> dict[int, set[int]]:
+    """For every value that reshapes rename, all of its names, its own first one among them."""
+    first: dict[int, int] = {}
+    found: dict[int, set[int]] = {}
+    for op, values in graph.definitions():
+        if op.kind is OpKind.RESHAPE:
+            first[values[0]] = origin = first.get(op.inputs[0], op.inputs[0])
+            found.setdefault(origin, {origin}).add(values[0])
+    return found
 
 
 def _only_computed_with(reader: Op, value: int) -> bool:

@@ -2,9 +2,10 @@
 
 In: a tensor program, a target. Out: an instance of its operators, each a pre-defined kernel, and `Composition`s in
 which every product is a library's, and what else one kernel of a library computes whole (`mirage_nb.predefined`), and
-the operators between these are as few generated kernels as pay, each the operators of its piece as they stand. Nothing
-is explored, so all are there within milliseconds: whatever a search finds or does not find, there is something that
-runs, and nothing is called the best that is slower than it.
+the operators between these are as few generated kernels as pay, each the operators of its piece as they stand; rows
+that no block holds are folded in parts (`search.wide_rows`). Nothing is explored, so all are there within milliseconds:
+whatever a search finds or does not find, there is something that runs, and nothing is called the best that is slower
+than it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.predefined import matches
-from mirage_nb.search.assemble import Assembly, Part, joined, part_drafts, part_instances, tiny_parts
+from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, partition
 from mirage_nb.search.pieces import HEAVY, Piece
 from mirage_nb.search.saturation.values import POST
-from mirage_nb.search.sizes.instantiate import Instance
+from mirage_nb.search.sizes.coarse import SUM_BYTES
+from mirage_nb.search.sizes.instantiate import Instance, small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
+from mirage_nb.search.wide_rows import in_parts
 from mirage_nb.targets import Target
 
 OWN_OPERATORS = "the program's own operators"
@@ -33,6 +36,10 @@ UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS})
 COMPOSED_ROWS = ("attention", "group_norm", "softmax", "log_softmax", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
 fuses with what stands around them."""
+RENAMES = frozenset({OpKind.RESHAPE, OpKind.CONST})
+"""Operators that are no kernel."""
+TINY_PART = 4
+"""Elements of a part of a row of a small program."""
 PIECES = " pieces"
 """How the configuration of a muGraph ends that was made from the best ones of pieces, so many of them."""
 
@@ -60,22 +67,36 @@ def library_and_fused(
     if rows and not library:
         return None
     whole = {match.output for match in library}
+    said, *pair = (program,) if library else _in_parts(program, target, seed)
     parts = [
         _computed(piece, target, limits, seed, bool(whole.intersection(piece.writes)))
-        for piece in partition(program, target, COMPOSED, library=library)
+        for piece in partition(said, target, COMPOSED, library=library)
     ]
     if all(part.structure is None for part in parts):
         return None
     assembly = Assembly.of(parts)
     chosen = [part_instances(part, target, 1, limits)[0] for part in parts]
-    instance = joined(program, assembly.pieces, chosen, target)
-    return Composition(assembly, instance, tiny_parts(assembly, instance.overhanging))
+    instance = joined(said, assembly.pieces, chosen, target)
+    first, second = tiny_parts(assembly, instance.overhanging)
+    small = (beside((first, pair[0])), beside((second, pair[1]))) if pair else (first, second)
+    return Composition(assembly, instance, small)
+
+
+def _in_parts(program: KernelGraph, target: Target, seed: int) -> tuple[KernelGraph, ...]:
+    """The program with rows that no block holds folded in parts, and a small pair that says so; itself alone where it
+    has no such row, or no small pair."""
+    said = in_parts(program, target.shared_per_block // SUM_BYTES)
+    if said is program or (prepared := prepare(program, seed=seed)).refused:
+        return (program,)
+    small = small_program(prepared, tiny_extents(prepared))
+    return said, small, in_parts(small, 1, TINY_PART)
 
 
 def _computed(piece: Piece, target: Target, limits: Limits, seed: int, by_library: bool) -> Part:
     """What computes a piece: a library its product, or all of it, one kernel anything else that fits one."""
     prepared = prepare(piece.graph, seed=seed)
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
+    simple = simple and any(op.kind not in RENAMES for op in piece.graph.ops)
     if simple and not by_library and not any(op.kind in HEAVY for op in piece.graph.ops):
         fused = Part(piece, prepared, as_they_stand(prepared))
         if part_drafts(fused, target, 1, limits):

@@ -1,0 +1,84 @@
+"""Rows that no block holds, folded in parts: the same program, one reading for mean and variance, and it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_nb.interp import reference
+from mirage_nb.ir import KernelGraph, Op, OpKind, ReshapeAttrs
+from mirage_nb.lang import parse
+from mirage_nb.search.composition import library_and_fused
+from mirage_nb.search.session.unsearched import judged
+from mirage_nb.search.wide_rows import in_parts
+from mirage_nb.targets import TARGETS
+from tests.codegen.running import check
+
+H200 = TARGETS["h200"]
+GROUP_NORM = """
+X: bf16[1, 4, 32768]
+g: bf16[2, 2, 1]
+b: bf16[2, 2, 1]
+x = reshape(X, 1, 2, 65536)
+d = x - mean(x, axis=-1, keepdims=True)
+y = reshape(d / sqrt(mean(d * d, axis=-1, keepdims=True) + 1e-5), 1, 2, 2, 32768)
+return reshape(y * g + b, 1, 4, 32768)
+"""
+PROGRAMS = {
+    "sum": "return sum(X * Y, axis=-1)",
+    "max": "return max(X, axis=-1, keepdims=True) - Y",
+    "softmax": "return softmax(X) * Y",
+    "squares": "d = X - mean(X, axis=-1, keepdims=True)\nreturn mean(d * d, axis=-1), sum(X, axis=-1)",
+    "of two rows": "d = X - mean(Y, axis=-1, keepdims=True)\nreturn sum(d * d, axis=-1)",
+    "columns": "return sum(X, axis=0)",
+}
+
+
+def _values(program: KernelGraph, shift: float = 0.0) -> list[Any]:
+    rng = np.random.default_rng(3)
+    return reference.evaluate(program, [shift + rng.standard_normal(i.type.shape) for i in program.inputs])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(PROGRAMS)), st.integers(1, 3), st.integers(1, 60), st.integers(1, 40), st.integers(2, 20))
+def test_it_stays_the_program(name: str, rows: int, row: int, widest: int, part: int) -> None:
+    program = parse(f"X: f32[{rows}, {row}]\nY: f32[{rows}, {row}]\n{PROGRAMS[name]}").graph
+    made = in_parts(program, widest, part)
+    assert made.output_types == program.output_types and made.output_names == program.output_names
+    for found, right in zip(_values(made), _values(program), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
+
+
+def test_rows_that_fit_or_have_no_parts_stay_as_they_are() -> None:
+    for extent, widest in ((64, 64), (61, 8)):
+        program = parse(f"X: f32[4, {extent}]\nreturn softmax(X)").graph
+        assert in_parts(program, widest) is program
+
+
+def test_a_misstated_variance_is_refuted() -> None:
+    """The squares about the means of the parts, without how far these lie apart, are another program."""
+    program = parse(f"X: f32[2, 16]\nY: f32[2, 16]\n{PROGRAMS['squares']}").graph
+    made = in_parts(program, 4, 4)
+    assert judged(program, made, 0).accepted
+    ops = list(made.ops)
+    (place,) = (i for i, op in enumerate(ops) if op.kind is OpKind.ADD)
+    inside = ops[place].inputs[0]
+    ops[place] = Op(OpKind.RESHAPE, (inside,), ReshapeAttrs(made.types[inside].shape))
+    assert not judged(program, replace(made, ops=tuple(ops)), 0).accepted
+
+
+@pytest.mark.parametrize("text", [GROUP_NORM, "X: f32[2, 65536]\nreturn softmax(X)"])
+def test_kernels_of_rows_that_no_block_holds(text: str) -> None:
+    program = parse(text).graph
+    found = library_and_fused(program, H200)
+    assert found is not None and judged(*found.small, 0).accepted
+    computing = [op.kind for op in found.instance.graph.ops if op.kind is not OpKind.RESHAPE]
+    assert set(computing) == {OpKind.GRAPH}
+    if text is GROUP_NORM:
+        assert len(computing) == 2  # the statistics of the parts; the rest
+        check(found.instance.graph, scale=3.0)
