@@ -10,28 +10,29 @@ than it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.predefined import matches
+from mirage_nb.search import one_row, wide_rows
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
-from mirage_nb.search.axes import Prepared, prepare
+from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, partition
-from mirage_nb.search.pieces import HEAVY, Piece
+from mirage_nb.search.pieces import HEAVY, Piece, part_of
 from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.coarse import SUM_BYTES
 from mirage_nb.search.sizes.instantiate import Instance, small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
-from mirage_nb.search.wide_rows import in_parts
 from mirage_nb.targets import Target
 
 OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
-UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS})
+ROWS_FUSED = "products of one row fused"
+UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED})
 """The configurations of candidates that nobody searched for."""
 COMPOSED_ROWS = ("attention", "group_norm", "softmax", "log_softmax", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
@@ -59,15 +60,23 @@ class Composition:
 
 
 def library_and_fused(
-    program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0, rows: Sequence[str] = ()
+    program: KernelGraph,
+    target: Target,
+    limits: Limits = NO_LIMITS,
+    seed: int = 0,
+    rows: Sequence[str] = (),
+    sums: bool = False,
 ) -> Composition | None:
     """Library products, library kernels of these rows, and generated kernels between them; None where no operators can
-    be joined to a kernel, or no kernel is of these rows, if there are any."""
+    be joined to a kernel, or no kernel is of these rows, if there are any. sums: products of one row are no library's
+    (`search.one_row`); None where there are none."""
     library = matches(program, rows) if rows else ()
     if rows and not library:
         return None
     whole = {match.output for match in library}
-    said, *pair = (program,) if library else _in_parts(program, target, seed)
+    said, pairs = (program, []) if library else _said(program, target, seed, sums)
+    if sums and said is program:
+        return None
     parts = [
         _computed(piece, target, limits, seed, bool(whole.intersection(piece.writes)))
         for piece in partition(said, target, COMPOSED, library=library)
@@ -77,19 +86,43 @@ def library_and_fused(
     assembly = Assembly.of(parts)
     chosen = [part_instances(part, target, 1, limits)[0] for part in parts]
     instance = joined(said, assembly.pieces, chosen, target)
-    first, second = tiny_parts(assembly, instance.overhanging)
-    small = (beside((first, pair[0])), beside((second, pair[1]))) if pair else (first, second)
+    small = tiny_parts(assembly, instance.overhanging)
+    if pairs:
+        first, second = zip(small, *pairs, strict=True)
+        small = beside(first), beside(second)
     return Composition(assembly, instance, small)
 
 
-def _in_parts(program: KernelGraph, target: Target, seed: int) -> tuple[KernelGraph, ...]:
-    """The program with rows that no block holds folded in parts, and a small pair that says so; itself alone where it
-    has no such row, or no small pair."""
-    said = in_parts(program, target.shared_per_block // SUM_BYTES)
-    if said is program or (prepared := prepare(program, seed=seed)).refused:
-        return (program,)
-    small = small_program(prepared, tiny_extents(prepared))
-    return said, small, in_parts(small, 1, TINY_PART)
+Pair = tuple[KernelGraph, KernelGraph]
+Replaced = Mapping[int, tuple[int, ...]]
+
+
+def _said(program: KernelGraph, target: Target, seed: int, sums: bool) -> tuple[KernelGraph, list[Pair]]:
+    """The program with products of one row as sums, if asked for, and with rows that no block holds folded in parts;
+    and small pairs of what was replaced and what it became."""
+    widest = target.shared_per_block // SUM_BYTES
+    pairs: list[Pair] = []
+    said = program
+    if sums:
+        pairs += _small(said, one_row.products(said), one_row.as_sums, seed)
+        said = one_row.as_sums(said)
+    pairs += _small(said, wide_rows.folds(said, widest), lambda small: wide_rows.in_parts(small, 1, TINY_PART), seed)
+    return wide_rows.in_parts(said, widest), pairs
+
+
+def _small(
+    program: KernelGraph, replaced: Replaced, said: Callable[[KernelGraph], KernelGraph], seed: int
+) -> Iterator[Pair]:
+    """What makes each of these values, small, and the same said otherwise; equal ones once."""
+    maker = {value: op for op, values in program.definitions() for value in values}
+    known: set[str] = set()
+    for value, sources in replaced.items():
+        piece = part_of(program, maker, {*sources}, [value])
+        if piece.digest not in known:
+            known.add(piece.digest)
+            prepared = over_axes(piece.graph, seed=seed)
+            small = small_program(prepared, tiny_extents(prepared))
+            yield small, said(small)
 
 
 def _computed(piece: Piece, target: Target, limits: Limits, seed: int, by_library: bool) -> Part:

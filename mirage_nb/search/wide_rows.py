@@ -24,6 +24,13 @@ LEAST, BUSY = 1024, 256
 FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
 
 
+def folds(program: KernelGraph, widest: int) -> dict[int, tuple[int, ...]]:
+    """What folds rows of more than `widest` elements: for each the value whose rows these are, or, where it is the
+    squares about their mean, the value that has this mean."""
+    rewriting = _Rewriting(program, widest, PART)
+    return {value: rewriting.sources(op) for value, op in rewriting.maker.items() if rewriting.parts(op)}
+
+
 def in_parts(program: KernelGraph, widest: int, part: int = PART) -> KernelGraph:
     """The program with rows of more than `widest` elements folded in parts of at most `part`; itself where it has no
     such row."""
@@ -45,8 +52,10 @@ class _Rewriting:
         """The program in parts."""
         for op, (value, *_) in self.program.definitions():
             parts = self.parts(op)
-            self.place[value] = self._folded(op, parts) if parts else self._add(
-                replace(op, inputs=tuple(self.place[v] for v in op.inputs))
+            self.place[value] = (
+                self._folded(op, parts)
+                if parts
+                else self._add(replace(op, inputs=tuple(self.place[v] for v in op.inputs)))
             )
         outputs = tuple(self.place[v] for v in self.program.outputs)
         return self.graph.returning(outputs, self.program.output_names)
@@ -63,15 +72,20 @@ class _Rewriting:
         enough = max(LEAST, math.prod(shape) // BUSY)
         return extent // max(able, key=lambda n: (n % GRAIN == 0, n <= enough, n)) if able else 0
 
+    def sources(self, op: Op) -> tuple[int, ...]:
+        """What a fold in parts is made of."""
+        found = self._centred(op.inputs[0]) if op.kind is OpKind.SUM else None
+        return (found[0] if found else op.inputs[0],)
+
     def _folded(self, op: Op, parts: int) -> int:
         source = op.inputs[0]
-        if op.kind is OpKind.SUM and (row := self._centred(source)) is not None:
-            return self._squares(row, parts, self.maker[self._deviation(source)].inputs[1])
+        if op.kind is OpKind.SUM and (found := self._centred(source)) is not None:
+            return self._squares(*found, parts)
         if op.kind is OpKind.SUM:
             return self._fold(OpKind.SUM, self._gathered(self._sums(source, parts), source, parts))
         return self._fold(OpKind.MAX, self._gathered(self._fold(OpKind.MAX, self._cut(source, parts)), source, parts))
 
-    def _squares(self, row: int, parts: int, mean: int) -> int:
+    def _squares(self, row: int, mean: int, parts: int) -> int:
         """The squares about the mean of a row, summed."""
         extent = self.program.types[row].shape[-1] // parts
         means = self._multiplied(self._sums(row, parts), Fraction(1, extent))
@@ -81,11 +95,8 @@ class _Rewriting:
         total = self._fold(OpKind.SUM, self._gathered(inside, row, parts))
         return self._append(OpKind.ADD, total, self._multiplied(between, Fraction(extent)))
 
-    def _deviation(self, square: int) -> int:
-        return self.maker[square].inputs[0]
-
-    def _centred(self, square: int) -> int | None:
-        """The row, if this is the square of how far its elements lie from their mean."""
+    def _centred(self, square: int) -> tuple[int, int] | None:
+        """The row and its mean, if this is the square of how far its elements lie from it."""
         op = self.maker.get(square)
         if op is None or not (op.kind is OpKind.SQR or (op.kind is OpKind.MUL and len({*op.inputs}) == 1)):
             return None
@@ -102,7 +113,7 @@ class _Rewriting:
         if total is None or factor is None or total.attrs != DimAttrs(len(shape) - 1) or total.inputs != (row,):
             return None
         exact = isinstance(factor.attrs, ConstAttrs) and factor.attrs.value == Fraction(1, shape[-1])
-        return row if exact else None
+        return (row, mean) if exact else None
 
     # -- operators -------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from mirage_nb.search.composition import (
     LIBRARY_AND_FUSED,
     LIBRARY_KERNELS,
     OWN_OPERATORS,
+    ROWS_FUSED,
     Composition,
     library_and_fused,
     own_operators,
@@ -34,8 +35,8 @@ PROOF_SECONDS = 1.0
 def unsearched(
     program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0
 ) -> Iterator[Candidate]:
-    """The program's own operators, then library products, and more of a library's kernels, with the rest fused, where
-    that is something else."""
+    """The program's own operators, then library products, more of a library's kernels, and none of one row, with the
+    rest fused, where that is something else."""
     itself = own_operators(program, target)
     yield Candidate(
         digest=program.digest(),
@@ -47,8 +48,12 @@ def unsearched(
         estimate_us=itself.cost.us,
     )
     known = {program.digest()}
-    for name, rows in ((LIBRARY_AND_FUSED, ()), (LIBRARY_KERNELS, COMPOSED_ROWS)):
-        found = library_and_fused(program, target, limits, seed, rows)
+    for name, rows, sums in (
+        (LIBRARY_AND_FUSED, (), False),
+        (LIBRARY_KERNELS, COMPOSED_ROWS, False),
+        (ROWS_FUSED, (), True),
+    ):
+        found = library_and_fused(program, target, limits, seed, rows, sums)
         if found is not None and (digest := found.instance.graph.digest()) not in known:
             known.add(digest)
             if (fused := _fused(found, limits, seed, name)) is not None:

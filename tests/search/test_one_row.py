@@ -1,0 +1,60 @@
+"""Products of one row, said as sums: the same program, and one kernel with what stands around them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_nb.codegen import LibraryCall, emit
+from mirage_nb.interp import reference
+from mirage_nb.ir import OpKind
+from mirage_nb.lang import parse
+from mirage_nb.search.composition import ROWS_FUSED, library_and_fused
+from mirage_nb.search.one_row import as_sums
+from mirage_nb.search.session.unsearched import judged, unsearched
+from mirage_nb.targets import TARGETS
+from tests.codegen.running import check
+
+H200 = TARGETS["h200"]
+GATED = """
+X: bf16[1, 256]
+g: bf16[256]
+A: bf16[384, 256]
+B: bf16[384, 256]
+C: bf16[256, 384]
+x = rms_norm(X, g, eps=1e-5)
+return X + (silu(x @ A.T) * (x @ B.T)) @ C.T
+"""
+OTHERS = (
+    "X: f32[2, 64]\nW: f32[32, 64]\nreturn X @ W.T",
+    "X: f32[1, 64]\nW: f32[64, 32]\nreturn X @ W",
+    "X: f32[1, 64]\nW: f32[3, 32, 64]\nreturn X @ W.T",
+)
+
+
+@pytest.mark.parametrize(
+    "text", ["X: f32[1, 24]\nW: f32[10, 24]\nreturn X @ W.T + 1", "X: f32[3, 1, 8]\nW: f32[3, 5, 8]\nreturn X @ W.T"]
+)
+def test_it_stays_the_program(text: str) -> None:
+    program = parse(text).graph
+    made = as_sums(program)
+    assert OpKind.MATMUL not in {op.kind for op in made.ops} and made.output_types == program.output_types
+    assert judged(program, made, 0).accepted
+    arrays = [np.random.default_rng(0).standard_normal(i.type.shape) for i in program.inputs]
+    for found, right in zip(reference.evaluate(made, arrays), reference.evaluate(program, arrays), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-9)
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_other_products_stay_products(text: str) -> None:
+    program = parse(text).graph
+    assert as_sums(program) is program and library_and_fused(program, H200, sums=True) is None
+
+
+def test_a_gated_layer_is_two_kernels() -> None:
+    program = parse(GATED).graph
+    fused = {c.configuration: c for c in unsearched(program, H200)}[ROWS_FUSED]
+    assert fused.verdict.accepted
+    launches = emit(fused.graph, H200).launches
+    assert len(launches) == 2 and not any(isinstance(launch, LibraryCall) for launch in launches)
+    check(fused.graph)
