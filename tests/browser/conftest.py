@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 START_SECONDS = 60
 PAGE_MS = 30_000
+HEIGHT = 1100
 
 SETUP = """\
 import mirage_magics, mirage_nb
@@ -151,13 +152,12 @@ def new_page(chromium: Any) -> Iterator[Callable[..., Any]]:
 
     def make(width: int = 1280, dark: bool = False) -> Any:
         context = chromium.new_context(
-            viewport={"width": width, "height": 1100}, color_scheme="dark" if dark else "light"
+            viewport={"width": width, "height": HEIGHT}, color_scheme="dark" if dark else "light"
         )
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PAGE_MS)
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        listen(page, complaints)
         return page
 
     yield make
@@ -166,12 +166,17 @@ def new_page(chromium: Any) -> Iterator[Callable[..., Any]]:
     assert complaints == []
 
 
+def listen(page: Any, complaints: list[str]) -> None:
+    """Errors of the page's console, and of its scripts, from now on."""
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+
+
 class Notebook:
     """A notebook open in the page."""
 
-    def __init__(self, page: Any, address: str) -> None:
+    def __init__(self, page: Any) -> None:
         self.page = page
-        page.goto(address)
         page.wait_for_selector(".jp-Notebook .jp-Cell")
         page.wait_for_function("document.querySelector('#jp-main-statusbar')?.innerText.includes('| Idle')")
 
@@ -193,16 +198,59 @@ class Notebook:
         return str(cell.locator(".jp-OutputArea-output").first.inner_text())
 
 
+class Lab:
+    """One page of JupyterLab for all tests: loading it takes longer than most of them."""
+
+    def __init__(self, server: Server, chromium: Any) -> None:
+        self.server, self.complaints = server, list[str]()
+        self.page = chromium.new_context(viewport={"width": 1280, "height": HEIGHT}).new_page()
+        self.page.set_default_timeout(PAGE_MS)
+        listen(self.page, self.complaints)
+        self.page.goto(server.notebook("empty"))
+        Notebook(self.page)
+        self.close()
+
+    def open(self, path: str, width: int, dark: bool) -> Any:
+        """The page, with one notebook in it."""
+        self.page.set_viewport_size({"width": width, "height": HEIGHT})
+        self.page.emulate_media(color_scheme="dark" if dark else "light")
+        self._execute("apputils:change-theme", {"theme": f"JupyterLab {'Dark' if dark else 'Light'}"})
+        self._execute("docmanager:open", {"path": path})
+        return self.page
+
+    def close(self) -> None:
+        """Close what is open, and end its kernel."""
+        self.page.evaluate("""async () => {
+          const app = window.jupyterapp;
+          const open = [...app.shell.widgets('main')];
+          for (const widget of open) await widget.context?.save();
+          for (const widget of open) widget.dispose();
+          await app.serviceManager.sessions.shutdownAll();
+        }""")
+
+    def _execute(self, command: str, arguments: dict[str, str]) -> None:
+        self.page.evaluate("([c, a]) => window.jupyterapp.commands.execute(c, a).then(() => {})", [command, arguments])
+
+
+@pytest.fixture(scope="session")
+def lab(server: Server, chromium: Any) -> Iterator[Lab]:
+    lab = Lab(server, chromium)
+    yield lab
+    lab.page.context.close()
+
+
 @pytest.fixture
-def open_notebook(server: Server, new_page: Callable[..., Any], request: Any) -> Callable[..., Notebook]:
+def open_notebook(lab: Lab, request: Any) -> Iterator[Callable[..., Notebook]]:
     """`open_notebook(*cells, seconds=, width=, dark=)`: the first cell sets scripted searches up."""
 
     def make(*cells: str, seconds: float = 20.0, width: int = 1280, dark: bool = False) -> Notebook:
-        server.setting("themes", {"theme": "JupyterLab Dark" if dark else "JupyterLab Light"})
         name = "".join(c if c.isalnum() else "_" for c in request.node.name)
-        page = new_page(width, dark)
-        notebook = Notebook(page, server.notebook(name, SETUP.format(seconds=seconds), *cells))
+        lab.server.notebook(name, SETUP.format(seconds=seconds), *cells)
+        notebook = Notebook(lab.open(f"{name}.ipynb", width, dark))
         notebook.run(0)
         return notebook
 
-    return make
+    lab.complaints.clear()
+    yield make
+    assert lab.complaints == []
+    lab.close()

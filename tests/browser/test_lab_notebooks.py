@@ -53,7 +53,8 @@ def test_a_notebook_runs_and_everything_in_it_is_seen(
             cell |= {"outputs": [], "execution_count": None}
     (server.home / path.name).write_text(json.dumps(fresh), encoding="utf-8")
     page = new_page(1280)
-    Notebook(page, f"http://127.0.0.1:{server.port}/doc/tree/{path.name}")
+    page.goto(f"http://127.0.0.1:{server.port}/doc/tree/{path.name}")
+    Notebook(page)
     page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
     page.wait_for_function(ENDED, timeout=RUN_MS)
     assert page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts() == []
