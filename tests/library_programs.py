@@ -109,6 +109,14 @@ WHOLE: Mapping[str, Sample] = {
         "X: f32[3,8,64]\nW: f32[32,64]\nR: f32[3,8,32]\nreturn relu(X @ W.T + R)", "linear", PRODUCT,
         {"added": 1, "relu": 1},
     ),
+    "product of parts": Sample(
+        "X: bf16[16,96]\nW: bf16[48,64]\nreturn X[:, 32:] @ W[8:40].T", "linear", ("torch",),
+        {"right": 1, "views": [[["part", 1, 32, 64, 1]], [["part", 0, 8, 32, 1]]]},
+    ),
+    "product of a turned part": Sample(
+        "X: f32[8,3,64]\nW: f32[64,96]\nreturn transpose(X, 1, 0, 2) @ W[:, :32]", "linear", ("torch",),
+        {"left": 0, "views": [[["turn", 1, 0, 2]], [["part", 1, 0, 32, 1]]]},
+    ),
     "group_norm": Sample(
         _GROUPS + "y = reshape(d / sqrt(v + 1e-5), 2, 4, 8, 32)\nreturn y * g + b", "group_norm", ("torch",),
         {"groups": 4, "eps": "1/100000"},

@@ -163,7 +163,8 @@ def _channels(r: Reading, found: Found, normed: int, vectors: tuple[int, ...]) -
 
 def linear(r: Reading, value: int) -> Found | None:
     """A product of matrices, each transposed or not, plus a bias along the last dimension or another matrix or neither,
-    and its ReLU or not; None for a product alone of operands as they lie, which is an operator of its own."""
+    and its ReLU or not; of parts of tensors, what these are `views` of, if nothing is added. None for a product alone
+    of operands as they lie, which is an operator of its own."""
     relu = r.op(value, OpKind.RELU)
     inner = relu.inputs[0] if relu is not None else value
     third, is_bias = None, False
@@ -177,7 +178,9 @@ def linear(r: Reading, value: int) -> Found | None:
         return None
     turned = [r.transposed(v) for v in product.inputs]
     left, right = (v if t is None else t for v, t in zip(product.inputs, turned, strict=True))
-    if third is None and relu is None and turned == [None, None]:
+    seen = [r.seen(v) if third is None else (v, []) for v in (left, right)]
+    views = [moves for _, moves in seen]
+    if third is None and relu is None and turned == [None, None] and not any(views):
         return None
     inputs = (left, right) if third is None else (left, right, third)
     if len({r.graph.types[v].dtype for v in (*inputs, value)}) > 1 or min(len(r.shape(v)) for v in (left, right)) < 2:
@@ -185,7 +188,9 @@ def linear(r: Reading, value: int) -> Found | None:
     if third is not None and (len(r.shape(right)) > 2 or (len(r.shape(left)) > 2 and turned[0] is not None)):
         return None
     ends = {"bias": int(is_bias), "added": int(third is not None and not is_bias), "relu": int(relu is not None)}
-    return Found(inputs, {"left": int(turned[0] is not None), "right": int(turned[1] is not None), **ends})
+    sides = {"left": int(turned[0] is not None), "right": int(turned[1] is not None)}
+    bases = (*(base for base, _ in seen), *inputs[2:])
+    return Found(bases, {**sides, **ends, **({"views": views} if any(views) else {})})
 
 
 def _added(r: Reading, value: int) -> tuple[int, int, bool] | None:

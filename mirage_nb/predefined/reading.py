@@ -6,7 +6,7 @@ pre-defined makes (an input, a result of a graph-defined operator) has no maker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import prod
@@ -128,6 +128,18 @@ class Reading:
         itself may have other readers."""
         mine, seen = {*inside, output}, set(self.graph.outputs)
         return all(self.is_free(v) or (v not in seen and self._readers[v] <= mine) for v in inside)
+
+
+def shape_seen(shape: Sequence[int], moves: Sequence[Sequence[int | str]]) -> tuple[int, ...]:
+    """The shape of a view of a tensor of this shape, by its moves."""
+    found = [*shape]
+    for kind, *rest in moves:
+        numbers = [int(n) for n in rest]
+        if kind == "turn":
+            found = [found[dim] for dim in numbers]
+        else:
+            found[numbers[0]] = numbers[2]
+    return tuple(found)
 
 
 def _strides(shape: tuple[int, ...], moves: Iterable[Op]) -> list[int]:

@@ -20,7 +20,7 @@ from mirage_nb.ir import HALVES, DType, Input, KernelGraph
 from mirage_nb.predefined import patterns
 from mirage_nb.predefined.longest import attention_us, product_us
 from mirage_nb.predefined.patterns import Found
-from mirage_nb.predefined.reading import Reading
+from mirage_nb.predefined.reading import Reading, shape_seen
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS, Target
 
 PLAIN_SHARE = {DType.F32: 0.8, DType.F64: 0.4}
@@ -145,6 +145,8 @@ def _match(reading: Reading, name: str, value: int) -> Match | None:
     if found is None:
         return None
     inside = reading.between(value, found.inputs)
+    if "views" in found.attrs and any(i.size is not None for i in reading.graph.inputs):  # parts have numbers
+        return None
     ways = {launch: way for launch, way in ROWS[name].launches.items() if way.takes(reading, found, value)}
     if not ways or not reading.hidden(inside, value):
         return None
@@ -186,7 +188,9 @@ def _products(r: Reading, found: Found, value: int) -> bool:
 
 
 def _by_cublas(r: Reading, found: Found, value: int) -> bool:
-    """One call of cuBLAS, or of cuBLASLt with its epilogue."""
+    """One call of cuBLAS, or of cuBLASLt with its epilogue, on whole tensors."""
+    if "views" in found.attrs:
+        return False
     lead, left, right = (math.prod(r.shape(v)[:-2]) for v in (value, *found.inputs[:2]))
     folded = right == 1 and left == lead and (lead == 1 or not found.attrs["left"])
     return (folded or {left, right} <= {1, lead}) and not (_ends(found) and r.graph.types[value].dtype is DType.F64)
@@ -205,8 +209,13 @@ def _pairs(graph: KernelGraph, match: Match) -> float:
 
 
 def _multiplied(graph: KernelGraph, match: Match) -> float:
-    shape = graph.types[match.inputs[0]].shape
-    return 2.0 * graph.types[match.output].elements * shape[-2 if match.attrs["left"] else -1]
+    return 2.0 * graph.types[match.output].elements * _depth(graph, match)
+
+
+def _depth(graph: KernelGraph, match: Match) -> int:
+    """Terms of a sum of a product."""
+    shape = shape_seen(graph.types[match.inputs[0]].shape, match.attrs.get("views", ((),))[0])
+    return shape[-2 if match.attrs["left"] else -1]
 
 
 def _scores(attrs: Mapping[str, Any], dtype: DType) -> int:
@@ -234,10 +243,9 @@ def _over_keys(step_us: float, **how: Any) -> Callable[[KernelGraph, Match, Targ
 
 def _of_product(graph: KernelGraph, match: Match, target: Target) -> float:
     *lead, rows, columns = graph.types[match.output].shape
-    depth = graph.types[match.inputs[0]].shape[-2 if match.attrs["left"] else -1]
     share = PLAIN_SHARE.get(graph.types[match.output].dtype)
     rate = 1e6 * (target.tensor_rate if share is None else target.vector_rate * share / PLAIN_SHARE[DType.F32])
-    return product_us((rows, columns), depth, math.prod(lead), rate, target)
+    return product_us((rows, columns), _depth(graph, match), math.prod(lead), rate, target)
 
 
 def _none(graph: KernelGraph, match: Match) -> float:

@@ -128,15 +128,16 @@ def _products(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], res
     """Two products and the softmax between them: the heads that share keys are rows of one product."""
     q, k, v = operands
     groups, scale = math.prod(k.shape[:-2]), float(Fraction(attrs["scale"]))
-    k, v, out = (x.view(groups, -1, x.shape[-1]) for x in (k, v, result))
-    k = k.mT
+    lead = (groups,) if groups > 1 else ()  # a product alone is another kernel than one of several
+    k, v, out = (x.view(*lead, -1, x.shape[-1]) for x in (k, v, result))
+    k, (multiplied, weighted) = k.mT, (torch.baddbmm, torch.bmm) if lead else (torch.addmm, torch.mm)
 
     def go() -> None:
-        rows = q.reshape(groups, -1, q.shape[-1])  # a copy, where the rows of heads are not those of one matrix
+        rows = q.reshape(*lead, -1, q.shape[-1])  # a copy, where the rows of heads are not those of one matrix
         scores, shares = (q.new_empty((*rows.shape[:-1], k.shape[-1])) for _ in range(2))
-        torch.baddbmm(scores, rows, k, beta=0, alpha=scale, out=scores)
+        multiplied(scores, rows, k, beta=0, alpha=scale, out=scores)
         torch.ops.aten._softmax.out(scores, -1, False, out=shares)
-        torch.bmm(shares, v, out=out)
+        weighted(shares, v, out=out)
 
     return go
 

@@ -89,7 +89,8 @@ def _meant(match: Match, inputs: list[Any], shape: tuple[int, ...]) -> Any:
         x = x.reshape(len(x), gain.size, -1)
         return (x * gain.reshape(-1, 1) + bias.reshape(-1, 1)).reshape(shape)
     if match.row == "linear":
-        sides = zip(inputs[:2], ("left", "right"), strict=True)
+        parts = [viewed(x, moves) for x, moves in zip(inputs, attrs.get("views", [[]] * len(inputs)), strict=True)]
+        sides = zip(parts[:2], ("left", "right"), strict=True)
         left, right = (np.swapaxes(x, -1, -2) if attrs[side] else x for x, side in sides)
         made = left @ right + (inputs[2] if attrs["bias"] or attrs["added"] else 0)
         return np.maximum(made, 0) if attrs["relu"] else made
