@@ -10,6 +10,7 @@ than it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_draft
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, partition
-from mirage_nb.search.pieces import HEAVY, Piece, part_of
+from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, part_of
 from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.coarse import SUM_BYTES
 from mirage_nb.search.sizes.instantiate import Instance, small_program, tiny_extents
@@ -39,6 +40,8 @@ COMPOSED_ROWS = ("attention", "group_norm", "softmax", "log_softmax", "linear")
 fuses with what stands around them."""
 RENAMES = frozenset({OpKind.RESHAPE, OpKind.CONST})
 """Operators that are no kernel."""
+MOVES = VIEWS | {OpKind.CONCAT}
+"""Operators that compute nothing."""
 TINY_PART = 4
 """Elements of a part of a row of a small program."""
 PIECES = " pieces"
@@ -126,13 +129,16 @@ def _small(
 
 
 def _computed(piece: Piece, target: Target, limits: Limits, seed: int, by_library: bool) -> Part:
-    """What computes a piece: a library its product, or all of it, one kernel anything else that fits one."""
+    """What computes a piece: a library its product, or all of it, one kernel anything else that fits one; of what only
+    moves elements, whatever takes less."""
     prepared = prepare(piece.graph, seed=seed)
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
     simple = simple and any(op.kind not in RENAMES for op in piece.graph.ops)
     if simple and not by_library and not any(op.kind in HEAVY for op in piece.graph.ops):
         fused = Part(piece, prepared, as_they_stand(prepared))
-        if part_drafts(fused, target, 1, limits):
+        moves = all(op.kind in MOVES for op in piece.graph.ops)
+        limit = written_cost(piece.graph, target).us if moves else math.inf
+        if any(draft.cost.us < limit for draft in part_drafts(fused, target, 1, limits)):
             return fused
     return Part(piece, prepared, None)
 

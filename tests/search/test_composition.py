@@ -156,3 +156,11 @@ def test_what_a_librarys_epilogue_adds_is_no_kernel_of_its_own() -> None:
     assert [match.attrs["added"] for found in called for match in found if match is not None] == [1, 0]
     plain = parse("X: f16[64,256]\nW: f16[256,256]\nreturn silu(X @ W.T)").graph
     assert [c.configuration for c in unsearched(plain, H200)] == [OWN_OPERATORS, LIBRARY_AND_FUSED]
+
+
+def test_what_only_moves_elements_is_done_by_whoever_takes_less() -> None:
+    """A cache and one more row: blocks do not cut that axis, and a kernel of ours took twice as long."""
+    text = "K: f16[8,4095,128]\nR: f16[8,1,128]\nS: f16[8,1,128]\nreturn concat(K, R * S, axis=1)"
+    found = library_and_fused(parse(text).graph, H200)
+    assert found is not None
+    assert [op.kind for op in found.instance.graph.ops] == [OpKind.GRAPH, OpKind.CONCAT]
