@@ -10,15 +10,12 @@ passes between threads, so a reduction costs one barrier at most. How wide vecto
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirage_nb.ir import OPS, BlockGraph, DimAttrs, InIterAttrs, Op, OpKind, OutSaverAttrs, Trait
-from mirage_nb.tile.held import Loaded, by_columns, by_rows, row_lanes, row_slots, widest
+from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OutSaverAttrs
+from mirage_nb.tile.held import hold, row_lanes, row_slots
 from mirage_nb.tile.program import LANES
-from mirage_nb.tile.sketch import REDUCTIONS
-
-_SOURCES = frozenset({OpKind.IN_ITER, OpKind.CONST})
+from mirage_nb.tile.sketch import REDUCTIONS, Sketch
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +65,25 @@ class Held:
         return self.slots if self.long(shape) else 1
 
 
-def find_held(block: BlockGraph, literal_args: frozenset[int], warps: int, at_once: int = 0) -> Held | None:
+def find_held(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 0) -> Held | None:
     """How `warps` warps hold the block's tiles, or None if they cannot or if there is nothing to reduce. at_once: so
     many blocks run at least side by side (0: all of them)."""
-    reductions = [(op, op.attrs.dim) for op in block.ops if op.kind in REDUCTIONS and isinstance(op.attrs, DimAttrs)]
-    if block.loop > 1 or not reductions or not all(_simple(op) for op in block.ops):
-        return None
-    if any(isinstance(a := op.attrs, InIterAttrs) and a.arg in literal_args and a.tile for op in block.ops):
+    if any(isinstance(a := op.attrs, InIterAttrs) and a.tile for op in _literals(block, sketch)):
         return None  # a number that ends with its tensor: threads know no place of their elements
-    shapes = [block.types[v].shape for op, vs in block.definitions() if op.kind is not OpKind.RESHAPE for v in vs]
-    tile = _common(shapes)
-    axis, *others = {dim - len(block.types[op.inputs[0]].shape) for op, dim in reductions}
-    if tile is None or others or not _saves(block, tile, axis):
+    found = hold(sketch, lambda value: block.types[value].shape, sorted(_ragged_runs(block)), warps)
+    if found is None or not found.width:
         return None
-    if any(block.types[op.inputs[0]].shape[axis] == 1 for op, _ in reductions):
-        return None
-    loaded = [
-        block.types[values[0]]
-        for op, values in block.definitions()
-        if isinstance(op.attrs, InIterAttrs) and op.attrs.arg not in literal_args
-    ]
-    tiles = [Loaded(_extent(t.shape, axis) > 1, _extent(t.shape, -1) > 1, t.dtype.size) for t in loaded]
-    most = widest([tile[-1], *_ragged_runs(block)], [t.dtype.size for t in loaded])
-    results = math.prod(tile) // tile[axis]
-    if axis == -1:
-        width = int(by_rows(tile[-1], results, most, tiles, warps))
+    tile, width, results = tuple(map(int, found.tile)), int(found.width), int(found.results)
+    if found.axis == -1:
         lanes = int(row_lanes(results, warps))
         behind = _behind(block) if at_once and math.prod(block.grid) > at_once else frozenset[int]()
-        slots = int(row_slots(tile[-1], lanes, width))
-        return Held(tile, len(tile) - 1, width, slots, lanes, warps, behind) if width else None
-    width = int(by_columns(tile[axis], results, most, tiles))
-    busy = min(warps, math.ceil(results / max(width, 1) / LANES))
-    return Held(tile, len(tile) + axis, width, tile[axis], 1, busy) if width else None
+        return Held(tile, len(tile) - 1, width, int(row_slots(tile[-1], lanes, width)), lanes, warps, behind)
+    busy = min(warps, math.ceil(results / width / LANES))
+    return Held(tile, len(tile) + found.axis, width, tile[found.axis], 1, busy)
+
+
+def _literals(block: BlockGraph, sketch: Sketch) -> list[Op]:
+    return [op for op, node in zip(block.ops, sketch.nodes, strict=True) if node.literal]
 
 
 def _behind(block: BlockGraph) -> frozenset[int]:
@@ -115,10 +99,6 @@ def _behind(block: BlockGraph) -> frozenset[int]:
     )
 
 
-def _extent(shape: tuple[int, ...], axis: int) -> int:
-    return shape[axis] if -axis <= len(shape) else 1
-
-
 def _ragged_runs(block: BlockGraph) -> set[int]:
     """The innermost extents of tensors over whose ends tiles hang: no vector may cross one."""
     reads = (
@@ -126,40 +106,3 @@ def _ragged_runs(block: BlockGraph) -> set[int]:
     )
     saves = (a.shape for op in block.ops if isinstance(a := op.attrs, OutSaverAttrs) and a.shape is not None)
     return {shape[-1] for shape in (*reads, *saves) if shape}
-
-
-def _simple(op: Op) -> bool:
-    """Whether threads can do this operator in their registers."""
-    allowed = op.kind in REDUCTIONS | _SOURCES | {OpKind.FUSED, OpKind.RESHAPE, OpKind.OUT_SAVER}
-    return allowed or Trait.ELEMENTWISE in OPS[op.kind].traits
-
-
-def _common(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The shape that all of them broadcast to, if it is one of their extents or 1 everywhere."""
-    found: list[int] = []
-    for shape in shapes:
-        found = [1] * (len(shape) - len(found)) + found
-        for dim in range(-len(shape), 0):
-            if 1 not in (shape[dim], found[dim]) and shape[dim] != found[dim]:
-                return None
-            found[dim] = max(found[dim], shape[dim])
-    return tuple(found) or None
-
-
-def _saves(block: BlockGraph, tile: tuple[int, ...], axis: int) -> bool:
-    """Whether reshapes only rename what is saved, and what is saved has every kept position of the tile once."""
-    renamed = {values[0]: op.inputs[0] for op, values in block.definitions() if op.kind is OpKind.RESHAPE}
-    for op in block.ops:
-        if op.kind is OpKind.OUT_SAVER:
-            value = op.inputs[0]
-            while value in renamed:
-                value = renamed[value]
-            kept, wanted = list(block.types[value].shape), list(tile)
-            if len(kept) != len(wanted) or kept[axis] not in (1, wanted[axis]):
-                return False
-            kept[axis] = wanted[axis] = 1
-            if kept != wanted:
-                return False
-        elif op.kind is not OpKind.RESHAPE and not renamed.keys().isdisjoint(op.inputs):
-            return False
-    return True

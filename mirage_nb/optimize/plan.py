@@ -284,10 +284,10 @@ def plan_block(
         if program is not None:
             return _plan_program(block, program, options)
     options = replace(options, specialised=False)
-    held = find_held(block, literal_args, options.warps, target.multiprocessors) if private else None
+    sketch = sketch_of(block, literal_args, places)
+    held = find_held(block, sketch, options.warps, target.multiprocessors) if private else None
     if held is not None:
         return _plan_held(block, held, options, literal_args, places)
-    sketch = sketch_of(block, literal_args, places)
     region = find_region(block, sketch, options.warps) if private else None
     placement = place(
         sketch, region.ops if region else (), direct=region is not None and region.direct,

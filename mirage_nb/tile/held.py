@@ -1,19 +1,23 @@
 """The rules by which a block holds rows or columns in the registers of its threads: one set for all who ask.
 
-In: extents, as numbers (the planner of one block) or as arrays of them (the ranking of thousands of sizes at once).
-Out: the same kind: elements of a thread's vectors, 0 where the tiles do not fit. Where a row is reduced, whole warps
-share it; where a column is, a thread has all of it.
+In: the sketch of a block; extents, as numbers (the planner of one block) or as arrays of them (the ranking of thousands
+of sizes at once). Out: the same kind: elements of a thread's vectors, 0 where the tiles do not fit. Such a block has no
+loop and no product, and reduces along one axis. Where a row is reduced, whole warps share it; where a column is, a
+thread has all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from mirage_nb.ir import OpKind
 from mirage_nb.tile.program import LANES
+from mirage_nb.tile.sketch import REDUCTIONS, Node, Sketch
 
 REGISTER_BUDGET = 128
 """32-bit registers that the tiles of one thread may take."""
@@ -23,6 +27,7 @@ WIDTHS = (1, 2, 4, 8)
 """Elements of a vector."""
 VECTOR_BYTES = 16
 """The widest vector that a thread loads or stores."""
+_SIMPLE = frozenset({OpKind.IN_ITER, OpKind.CONST, OpKind.RESHAPE, OpKind.OUT_SAVER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,95 @@ class Loaded:
     long: Any
     varied: Any
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """tile: the shape that all values of a block broadcast to; axis: its reduced one, counted from the last; width:
+    elements of a vector along the last one, 0 where threads cannot hold the tile."""
+
+    tile: tuple[Any, ...]
+    axis: int
+    width: Any
+
+    @property
+    def results(self) -> Any:
+        """Of a reduction."""
+        return _product([extent for place, extent in enumerate(self.tile) if place != len(self.tile) + self.axis])
+
+
+def hold(
+    sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence[Any], warps: int
+) -> Holding | None:
+    """How so many warps hold the tiles of a block; None if they cannot, whatever the extents. runs: the innermost
+    extents of tensors over whose ends tiles hang, which no vector may cross."""
+    reductions = [node for node in sketch.nodes if node.kind in REDUCTIONS]
+    saved = _saved(sketch)
+    axes = {node.along for node in reductions}
+    if sketch.looped or len(axes) != 1 or saved is None or not all(map(_simple, sketch.nodes)):
+        return None
+    (axis,) = axes
+    made = (value for node in sketch.nodes if node.kind is not OpKind.RESHAPE for value in node.makes)
+    shapes = {value: tuple(extents(value)) for value in made}
+    tile = _common(list(shapes.values()))
+    if any(len(shapes[value]) != len(tile) for value in saved):
+        return None
+    able: Any = True
+    for shape in shapes.values():
+        for own, most in zip(reversed(shape), reversed(tile), strict=False):
+            able = able & (np.equal(own, 1) | np.equal(own, most))
+    for value in saved:  # every kept position of the tile once
+        for place, (own, most) in enumerate(zip(shapes[value], tile, strict=True)):
+            able = able & (np.equal(own, most) if place != len(tile) + axis else True)
+    for node in reductions:
+        able = able & np.greater(shapes[node.reads[0]][axis], 1)
+    loads = [node.makes[0] for node in sketch.nodes if node.kind is OpKind.IN_ITER and not node.literal]
+    sizes = [sketch.values[value].dtype.size for value in loads]
+    loaded = [
+        Loaded(np.greater(_extent(shapes[value], axis), 1), np.greater(_extent(shapes[value], -1), 1), size)
+        for value, size in zip(loads, sizes, strict=True)
+    ]
+    most = widest([tile[-1], *runs], sizes)
+    found = Holding(tile, axis, 0)
+    if axis == -1:
+        width = by_rows(tile[-1], found.results, most, loaded, warps)
+    else:
+        width = by_columns(tile[axis], found.results, most, loaded)
+    return Holding(tile, axis, np.where(able, width, 0))
+
+
+def _simple(node: Node) -> bool:
+    """Whether threads can do an operator in their registers."""
+    return node.elementwise or node.kind in _SIMPLE or node.kind in REDUCTIONS
+
+
+def _saved(sketch: Sketch) -> set[int] | None:
+    """What is saved, seen through reshapes; None if these do more than rename it."""
+    renamed: dict[int, int] = {}
+    found: set[int] = set()
+    for node in sketch.nodes:
+        read = node.reads[0] if node.reads else -1
+        if node.kind is OpKind.RESHAPE:
+            renamed[node.makes[0]] = renamed.get(read, read)
+        elif node.kind is OpKind.OUT_SAVER:
+            found.add(renamed.get(read, read))
+        elif not renamed.keys().isdisjoint(node.reads):
+            return None
+    return found
+
+
+def _common(shapes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """The largest extent along every dimension."""
+    rank = max(map(len, shapes))
+    return tuple(reduce(np.maximum, (_extent(shape, place) for shape in shapes)) for place in range(-rank, 0))
+
+
+def _extent(shape: Sequence[Any], axis: int) -> Any:
+    return shape[axis] if -axis <= len(shape) else 1
+
+
+def _product(extents: Sequence[Any]) -> Any:
+    return reduce(np.multiply, extents, 1)
 
 
 def widest(runs: Sequence[Any], sizes: Sequence[int]) -> Any:

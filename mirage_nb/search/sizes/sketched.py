@@ -25,7 +25,7 @@ from mirage_nb.search.sizes.layouts import (
 )
 from mirage_nb.search.structure import KernelStructure, Step
 from mirage_nb.tile.order import find_chains, groups
-from mirage_nb.tile.sketch import MATMULS, REDUCTIONS, VIEWS, Node, Sketch, Value
+from mirage_nb.tile.sketch import MATMULS, REDUCTIONS, Node, Sketch, Value
 
 KNOWN = 1024
 """Kernels whose sketches are remembered."""
@@ -36,7 +36,7 @@ class Sketched:
     """sketch: chains of elementwise steps are one operator each. layouts: the axis of every dimension of a value;
     types: the parts of axes that it has. times: of every step, see `Sketch.times`. cores: the steps that tensor cores
     compute; wide: of f32, since earlier kernels left them and no product takes them as they are, or computed with such;
-    partial: that have a part of an axis. turned: steps are read through views by others than products."""
+    partial: that have a part of an axis."""
 
     kernel: KernelStructure
     sketch: Sketch
@@ -46,7 +46,6 @@ class Sketched:
     cores: frozenset[int]
     wide: tuple[bool, ...]
     partial: tuple[bool, ...]
-    turned: bool
 
 
 @lru_cache(maxsize=KNOWN)
@@ -61,7 +60,7 @@ def sketched(prepared: Prepared, kernel: KernelStructure) -> Sketched:
         kernel, _chained(flat), tuple(made.layouts), tuple(made.types),
         tuple(flat.times[flat.defined[index]] for index in range(len(kernel.steps))),
         frozenset(node.makes[0] for node in flat.nodes if node.kind in MATMULS and flat.on_tensor_cores(node)),
-        wide, partial, _turned(flat),
+        wide, partial,
     )  # fmt: skip
 
 
@@ -84,12 +83,6 @@ def _wide(kernel: KernelStructure) -> tuple[bool, ...]:
         multiplied = any(s.operator.kind is OpKind.MATMUL and not seen.isdisjoint(s.reads) for s in steps)
         wide.append(step.source.kernel is not None and not multiplied)
     return tuple(wide)
-
-
-def _turned(sketch: Sketch) -> bool:
-    views = (node.makes[0] for node in sketch.nodes if node.kind in VIEWS)
-    readers = {sketch.nodes[user].kind for view in views for user in sketch.uses[view]}
-    return not readers <= {*MATMULS, OpKind.OUT_SAVER}
 
 
 class _Writer:
