@@ -10,8 +10,10 @@ Interpreters, planners and emitters may rely on all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from typing import Any
 
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.ir.dtypes import MemSpace, TensorType
@@ -54,69 +56,69 @@ def is_legal(graph: KernelGraph, target: Target | None = None) -> bool:
 
 
 def peak_shared_bytes(graph: BlockGraph) -> int:
-    """Bytes of the shared tensors alive at once, each from its operator to its last reader.
+    """Bytes of the shared tensors alive at once, see `alive`."""
+    operators = [(op.kind, op.inputs, values) for op, values in graph.definitions()]
+    return int(max(alive(operators, lambda value: graph.types[value].nbytes), default=0))
+
+
+Operators = Sequence[tuple[OpKind, tuple[int, ...], tuple[int, ...]]]
+"""Kinds, the values that are read, those that are made."""
+
+
+def alive(operators: Operators, nbytes: Callable[[int], Any]) -> Iterator[Any]:
+    """For every operator the bytes alive then, each value from its operator to its last reader; nbytes: of a value, a
+    number or an array of them.
 
     What the loop body makes lives on within its iteration; accumulators live from the start of the loop;
     views and savers take nothing, nor does what an elementwise operator makes for one other: it is a thread graph's,
     which has it in registers (paper section 2). A plan may need more (stages of a ring) or less (values in registers).
     """
-    last = _last_use(graph)
-    passed = _passed_on(graph)
-    size = [
-        0 if value in passed else _stored_bytes(op, graph.types[value])
-        for op, values in graph.definitions()
-        for value in values
-    ]
-    born = [
-        0 if op.kind is OpKind.ACCUM else number
-        for number, (op, values) in enumerate(graph.definitions())
-        for _ in values
-    ]
-    change = [0] * (len(graph.ops) + 2)
-    for value, bytes_held in enumerate(size):
-        change[born[value]] += bytes_held
-        change[last[value] + 1] -= bytes_held
-    peak = held = 0
-    for step in change:
-        held += step
-        peak = max(peak, held)
-    return peak
+    change: list[Any] = [0] * (len(operators) + 1)
+    passed, last = _passed_on(operators), _last_use(operators)
+    for number, (kind, _, results) in enumerate(operators):
+        for value in results:
+            if value not in passed and not _is_view(kind) and kind is not OpKind.CONST:
+                held, born = nbytes(value), 0 if kind is OpKind.ACCUM else number
+                change[born] = change[born] + held
+                change[last[value] + 1] = change[last[value] + 1] - held
+    return accumulate(change[:-1])
 
 
-def _last_use(graph: BlockGraph) -> list[int]:
+def _last_use(operators: Operators) -> dict[int, int]:
     """For every value, the last operator that reads it, itself or through a view."""
-    last = [number for number, (_, values) in enumerate(graph.definitions()) for _ in values]
-    for number, (op, values) in reversed(list(enumerate(graph.definitions()))):
-        until = max([number, *(last[v] for v in values)]) if _is_view(op) else number
-        for value in op.inputs:
-            last[value] = max(last[value], until)
+    last: dict[int, int] = {}
+    for number, (kind, read, made) in reversed([*enumerate(operators)]):
+        for value in made:
+            last.setdefault(value, number)
+        until = max((last[value] for value in made), default=number) if _is_view(kind) else number
+        for value in read:
+            last[value] = max(last.get(value, 0), until)
     return last
 
 
-def _is_view(op: Op) -> bool:
-    return op.kind in (OpKind.RESHAPE, OpKind.TRANSPOSE)
+def _is_view(kind: OpKind) -> bool:
+    return kind in (OpKind.RESHAPE, OpKind.TRANSPOSE)
 
 
-def _passed_on(graph: BlockGraph) -> frozenset[int]:
+def _passed_on(operators: Operators) -> frozenset[int]:
     """Values that an elementwise operator makes for a single one, views between them included."""
-    uses, made = graph.uses(), [values for _, values in graph.definitions()]
+    uses: dict[int, list[int]] = {}
+    for number, (_, read, _) in enumerate(operators):
+        for value in read:
+            uses.setdefault(value, []).append(number)
     found: set[int] = set()
-    for op, values in graph.definitions():
-        value = values[0] if len(values) == 1 and _elementwise(op) else None
-        while value is not None and len(uses[value]) == 1:
-            (reader,) = uses[value]
-            if _elementwise(graph.ops[reader]):
-                found.add(values[0])
-            value = made[reader][0] if _is_view(graph.ops[reader]) else None
+    for kind, _, made in operators:
+        passed = made[0] if len(made) == 1 and _elementwise(kind) else None
+        while passed is not None and len(uses.get(passed, ())) == 1:
+            reader, _, others = operators[uses[passed][0]]
+            if _elementwise(reader):
+                found.add(made[0])
+            passed = others[0] if _is_view(reader) else None
     return frozenset(found)
 
 
-def _elementwise(op: Op) -> bool:
-    return Trait.ELEMENTWISE in OPS[op.kind].traits
-
-
-def _stored_bytes(op: Op, t: TensorType) -> int:
-    return 0 if _is_view(op) or op.kind is OpKind.CONST else t.nbytes
+def _elementwise(kind: OpKind) -> bool:
+    return Trait.ELEMENTWISE in OPS[kind].traits
 
 
 def _place(place: str, number: int, op: Op) -> str:

@@ -112,11 +112,11 @@ def choose_layouts(
     demands, pairs = [], []
     for value, found in touched(sketch, placement).items():
         written = Use.VECTOR
-        if found.writer.issued:
+        if found.left.issued:
             written = Use.BOXES if value in boxed else Use.COPY
-        elif found.tiled:
-            written = Use.TURNED if tilings[found.writer.op].swapped else Use.STRAIGHT
-        attrs = block.ops[found.writer.op].attrs
+        elif found.tiled is not None:
+            written = Use.TURNED if tilings[found.tiled.op].swapped else Use.STRAIGHT
+        attrs = block.ops[found.left.op].attrs
         cut = boxes(block, attrs) if isinstance(attrs, InIterAttrs) and value in boxed else None
         uses, fold = tuple(dict.fromkeys((written, *found.reads))), 1 if cut is None else cut.fold
         demands.append(Demand(value, block.types[value].shape, placement.stored[value], uses, fold))

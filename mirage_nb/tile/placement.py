@@ -310,11 +310,12 @@ def is_tiled(sketch: Sketch, step: Step) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """How a shared tensor is read, and which step writes it: one that fragments hold (`tiled`), or another."""
+    """How a shared tensor is read; the step that leaves it; the one whose result, held by fragments of tensor cores, it
+    is, if there is one."""
 
     reads: tuple[Use, ...]
-    writer: Step
-    tiled: bool
+    left: Step
+    tiled: Step | None
 
 
 def touched(sketch: Sketch, placement: Placement) -> dict[int, Touched]:
@@ -326,8 +327,8 @@ def touched(sketch: Sketch, placement: Placement) -> dict[int, Touched]:
         half = placement.stored[step.value].size == 2
         readers = (reader for reader in steps if step.value in reader.reads)
         uses = (Use.FACTOR if half and tiled.get(reader.op) is reader else Use.VECTOR for reader in readers)
-        writer = step
+        writer = tiled.get(step.op)
         if step.kind is StepKind.FINISH:
-            writer = next((s for s in tiled.values() if s.accum == step.op), step)
-        found[step.value] = Touched(tuple(dict.fromkeys(uses)), writer, writer.op in tiled)
+            writer = next((s for s in tiled.values() if s.accum == step.op), None)
+        found[step.value] = Touched(tuple(dict.fromkeys(uses)), step, writer)
     return found

@@ -29,9 +29,11 @@ DEPTHS = (2, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The steps of a block in order, how its shared tensors are touched, and from when to when they live."""
+    """The steps of a block in order, those operators whose values stay with warps, how its shared tensors are touched,
+    and from when to when they live."""
 
     placed: Placement
+    private: frozenset[int]
     steps: tuple[Step, ...]
     tensors: dict[int, Touched]
     lives: dict[int, tuple[int, int]]
@@ -41,11 +43,12 @@ class Staged:
 def staged(known: Outline, chained: bool, direct: bool) -> Staged:
     """The steps of a block in order. chained: the body of its loop stays with warps; direct: its accumulators
     go from registers to device memory, too."""
-    placed, sketch = known.made.placed, known.known.sketch
+    placed, sketch, private = known.made.placed, known.known.sketch, frozenset[int]()
     if chained and known.body is not None:
-        placed = place(sketch, known.body.ops, direct=direct)
+        private = frozenset(known.body.ops)
+        placed = place(sketch, private, direct=direct)
     steps, tensors = scheduled(placed.steps), touched(sketch, placed)
-    return Staged(placed, steps, tensors, {value: lifetime(steps, value) for value in tensors})
+    return Staged(placed, private, steps, tensors, {value: lifetime(steps, value) for value in tensors})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ def _counted(tiles: Tiles, bulk: Truths, warps: int, *, chained: bool, direct: b
     alive = [nowhere] * len(found.steps)
     loop = [i for i, s in enumerate(found.steps) if s.phase is Phase.LOOP]
     for value, tensor in tensors.items():
-        writer = tensor.how.writer
-        if writer.issued and writer.phase is Phase.LOOP:
+        left = tensor.how.left
+        if left.issued and left.phase is Phase.LOOP:
             nbytes = np.where(bulk, tiles.boxes(value).nbytes, laid[value].nbytes) * here.get(value, 1.0)
             for row, depth in enumerate(DEPTHS):
                 ring[row] += _whole(nbytes * np.minimum(depth, tiles.sizes.loop), unit)
@@ -119,38 +122,36 @@ class _Tensor:
 
     def lay(self) -> Laid:
         """How it lies: the cheapest way for those that write and read it."""
-        writer, reads = self.how.writer, self.how.reads
-        if not self.how.tiled:
-            return self._laid(Use.COPY if writer.issued else Use.VECTOR, *reads)
+        writer, reads = self.how.tiled, self.how.reads
+        if writer is None:
+            return self._laid(Use.COPY if self.how.left.issued else Use.VECTOR, *reads)
         straight = self._laid(Use.STRAIGHT, *reads)
         if writer.kind is StepKind.FRAGMENT:
             return straight
-        _, m, _, n = self._product()
+        _, m, _, n = self._product(writer)
         swapped = is_swapped(m, n)
         return straight.where(swapped, self._laid(Use.TURNED, *reads)) if swapped.any() else straight
 
     def copies(self) -> Numbers | float:
         """Partial sums that warps leave."""
-        found, body, sketch = self.staged, self.tiles.outline.body, self.tiles.outline.known.sketch
-        made = next(s for s in found.steps if s.value == self.value)
-        if made.kind is not StepKind.FINISH:
+        left, known, body = self.how.left, self.tiles.outline.known, self.tiles.outline.body
+        if left.kind is not StepKind.FINISH:
             return 1.0
-        if body is not None and made.op in {s.op for s in found.steps if s.kind is StepKind.FRAGMENT}:
-            whole = sketch.nodes[made.op].accum is AccumKind.MAX or self.value in body.keyed
+        if body is not None and left.op in self.staged.private:
+            whole = known.sketch.nodes[left.op].accum is AccumKind.MAX or self.value in body.keyed
             return 1.0 if whole else private(body, self.tiles.extents, self.tiles.shape, self.warps).keys
-        if not self.how.tiled:
+        if (writer := self.how.tiled) is None:
             return 1.0
-        node = sketch.nodes[self.how.writer.op]
-        known = self.tiles.outline.known
+        node = known.sketch.nodes[writer.op]
         key = tuple((known.layouts[value], data_of(known.types[value])) for value in node.reads)
         loop = self.tiles.sizes.loop
         return self.tiles.sizes.once(
-            ("split", key, self.warps), lambda: depth_split(*self._product(), self.warps, loop)
+            ("split", key, self.warps), lambda: depth_split(*self._product(writer), self.warps, loop)
         )
 
-    def _product(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    def _product(self, writer: Step) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Batch, rows, summed elements and columns of the product that writes it."""
-        left, right = self.tiles.outline.known.sketch.nodes[self.how.writer.op].reads
+        left, right = self.tiles.outline.known.sketch.nodes[writer.op].reads
         (*lead, m, k), (*other, _, n) = self.tiles.extents(left), self.tiles.extents(right)
         one = np.ones(self.tiles.shape)
         batch = reduce(

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from mirage_nb.ir import OpKind
+from mirage_nb.ir.legality import alive
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import ELEMENTWISE, WARPS, Numbers, Part, Truths
+from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 
@@ -50,35 +52,11 @@ OTHER_WAYS = (Way(4), Way(4, 2), Way(8, 4, True), Way(4, 4, True), Way(4, 2, Tru
 
 
 def live(tiles: Tiles) -> Numbers:
-    """Bytes of the tensors that are alive at once; accumulators live from the start."""
-    end = len(tiles.steps)
-    ends: list[list[int]] = [[] for _ in range(end + 1)]
-    last, readers = list(range(end)), [0] * end
-    for index, step in enumerate(tiles.steps):
-        for read in step.reads:
-            last[read] = index
-            readers[read] += 1
-    for output in tiles.kernel.outputs:
-        last[output] = end
+    """Bytes of the tensors that are alive at once."""
+    operators = [(step.operator.kind, step.reads, (index,)) for index, step in enumerate(tiles.steps)]
+    savers = [(OpKind.OUT_SAVER, (output,), ()) for output in tiles.kernel.outputs]
     widths = _widths(tiles)
-    for value, until in enumerate(last):
-        if tiles.steps[value].operator.kind is OpKind.CONST:
-            widths[value] = 0
-        elif until < end and readers[value] == 1:  # one elementwise operator makes it for another, in registers
-            kinds = {tiles.steps[place].operator.kind for place in (value, until)}
-            widths[value] *= not kinds <= ELEMENTWISE
-        ends[until].append(value)
-    held = peak = np.zeros(tiles.shape)
-    for index, step in enumerate(tiles.steps):
-        if step.operator.kind is OpKind.ACCUM:
-            held = held + tiles.elements[index] * widths[index]
-    for index, step in enumerate(tiles.steps):
-        if step.operator.kind is not OpKind.ACCUM:
-            held = held + tiles.elements[index] * widths[index]
-            peak = np.maximum(peak, held)
-        for value in ends[index]:
-            held = held - tiles.elements[value] * widths[value]
-    return peak
+    return reduce(np.maximum, alive([*operators, *savers], lambda value: tiles.elements[value] * widths[value]))
 
 
 def _widths(tiles: Tiles) -> list[int]:
