@@ -47,8 +47,8 @@ def add_parser(commands: Any) -> None:
     ablation.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
     ablation.set_defaults(run=_ablation)
     sanitize = kinds.add_parser("sanitize", help="the kernels of a record under compute-sanitizer, on the attached GPU")
-    sanitize.add_argument("--from", dest="source", required=True, metavar="FILE", help="a record of `bench kernels`")
-    sanitize.add_argument("--workloads", default=",".join(WORKLOADS), help="names, separated by commas; default: all")
+    sanitize.add_argument("--from", dest="source", required=True, metavar="FILE", help="a record of kernels or breadth")
+    sanitize.add_argument("--rows", default="", help="parts of their names, separated by commas; default: all")
     sanitize.add_argument("--tools", default=",".join(TOOLS), help=f"separated by commas; default: {','.join(TOOLS)}")
     sanitize.set_defaults(run=_sanitize)
     cost = kinds.add_parser("cost", help="how well the cost model ranks instances, on the attached GPU")
@@ -128,7 +128,8 @@ def _sanitize(options: argparse.Namespace) -> int:
     for tool in tools:
         if tool not in TOOLS:
             raise OptionError(f"unknown tool {tool!r}", hint=f"one of {', '.join(TOOLS)}")
-    return run_sanitize(options.source, _names(options), tools or TOOLS)
+    rows = [name.strip() for name in options.rows.split(",") if name.strip()]
+    return run_sanitize(options.source, rows, tools or TOOLS)
 
 
 def _ablation(options: argparse.Namespace) -> int:

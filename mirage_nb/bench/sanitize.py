@@ -42,7 +42,8 @@ class Checked:
 
 
 def run_sanitize(path: str, names: Sequence[str], tools: Sequence[str] = TOOLS) -> int:
-    """Check the kernels of a record, those of these workloads; print a line for each. Returns an exit code.
+    """Check the kernels of a record, those of rows whose names have one of these parts (default: all); print a line for
+    each as it ends. Returns an exit code.
 
     Raises:
         MissingPartError: no GPU, or no compute-sanitizer.
@@ -51,14 +52,16 @@ def run_sanitize(path: str, names: Sequence[str], tools: Sequence[str] = TOOLS) 
     gpu = attached_gpu()
     if gpu is None:
         raise MissingPartError("bench sanitize needs a GPU")
-    rows = [row for row in read_record(Path(path))["rows"] if row.get("mugraph") and row["workload"] in names]
+    known = [row for row in read_record(Path(path))["rows"] if row.get("mugraph")]
+    rows = [row for row in known if not names or any(name in row["workload"] for name in names)]
     if not rows:
-        raise OptionError(f"{path} has no kernels of these workloads")
+        raise OptionError(f"{path} has no kernels of these rows")
     started, wrong, count = time.monotonic(), 0, 0
     for one in checked(rows, tools, gpu.target() or find_target(DEFAULT_TARGET), find_sanitizer()):
         count += 1
         wrong += bool(one.complaint)
-        sys.stdout.write(f"{one.row:<20}{one.tool:<12}{one.seconds:>7.1f} s  {one.complaint or 'clean'}\n")
+        sys.stdout.write(f"{one.row:<34}{one.tool:<12}{one.seconds:>7.1f} s  {one.complaint or 'clean'}\n")
+        sys.stdout.flush()
     took = time.monotonic() - started
     sys.stdout.write(f"{count} runs in {took:.0f} s on the {gpu.name}: {count - wrong} clean, {wrong} not\n")
     return 1 if wrong else 0
@@ -67,15 +70,12 @@ def run_sanitize(path: str, names: Sequence[str], tools: Sequence[str] = TOOLS) 
 def checked(
     rows: Sequence[dict[str, Any]], tools: Sequence[str], target: Target, sanitizer: str
 ) -> Iterator[Checked]:
-    """What the tools say of the kernels of rows, in order."""
-    order = sorted(range(len(rows)), key=lambda n: _elements(rows[n]), reverse=True)  # what takes long is begun first
+    """What the tools say of the kernels of rows, as they end."""
+    order = sorted(rows, key=_elements, reverse=True)  # what takes long is begun first
     with tempfile.TemporaryDirectory(prefix="mirage-nb-") as folder:
-        files = [partial(standing_alone, rows[n], target, Path(folder) / f"row{n}.py") for n in order]
-        found = dict(zip(order, sanitized(files, tools, sanitizer), strict=True))
-    for number, row in enumerate(rows):
-        for tool in tools:
-            seconds, complaint = found[number][tool]
-            yield Checked(_name(row), tool, seconds, complaint)
+        files = [partial(standing_alone, row, target, Path(folder) / f"row{n}.py") for n, row in enumerate(order)]
+        for number, tool, (seconds, complaint) in sanitized(files, tools, sanitizer):
+            yield Checked(_name(order[number]), tool, seconds, complaint)
 
 
 def standing_alone(row: dict[str, Any], target: Target, path: Path) -> Path:

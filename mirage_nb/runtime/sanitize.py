@@ -11,8 +11,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from mirage_nb.errors import MissingPartError
@@ -37,8 +37,11 @@ def find_sanitizer() -> str:
     return found
 
 
-def sanitized(files: Sequence[Callable[[], Path]], tools: Sequence[str], sanitizer: str) -> list[dict[str, Found]]:
-    """Run the self-check of every file under every tool; files are made, and runs begun, in this order.
+def sanitized(
+    files: Sequence[Callable[[], Path]], tools: Sequence[str], sanitizer: str
+) -> Iterator[tuple[int, str, Found]]:
+    """Run the self-check of every file under every tool; files are made, and runs begun, in this order. Yields the
+    number of a file, a tool, and what it found, as they end.
 
     Args:
         files: each makes a saved muGraph and returns its path; what one raises is the complaint about it.
@@ -46,11 +49,12 @@ def sanitized(files: Sequence[Callable[[], Path]], tools: Sequence[str], sanitiz
         sanitizer: the program.
     """
     with ThreadPoolExecutor(read_settings().workers, "mirage sanitizer") as lanes:
-        begun = []
-        for make in files:
+        begun: dict[Future[Found], tuple[int, str]] = {}
+        for number, make in enumerate(files):
             made = lanes.submit(make)
-            begun.append({tool: lanes.submit(_run, sanitizer, tool, made.result) for tool in tools})
-        return [{tool: run.result() for tool, run in runs.items()} for runs in begun]
+            begun |= {lanes.submit(_run, sanitizer, tool, made.result): (number, tool) for tool in tools}
+        for run in as_completed(begun):
+            yield *begun[run], run.result()
 
 
 def _run(sanitizer: str, tool: str, file: Callable[[], Path]) -> Found:
