@@ -115,6 +115,7 @@ class SliceAlgebra:
     critical: list[tuple[Node, int]] = field(default_factory=list)
     maxima: list[Node] = field(default_factory=list)
     exponents: bool = False
+    decides: bool = False
     _count: Iterator[int] = field(default_factory=itertools.count)
 
     def afford(self, count: int) -> None:
@@ -134,6 +135,7 @@ class SliceAlgebra:
     def apply(self, kind: OpKind, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
         if kind in RULES:
             made = RULES[kind](self, operands, attrs, batch)
+            self.decides |= kind in CHOOSING
             if kind is OpKind.MAX:
                 self.maxima.append(made)
             return made
@@ -144,6 +146,7 @@ class SliceAlgebra:
             return self.formula(attrs, operands[0], batch)
         chooses = attrs if isinstance(attrs, WhereAttrs) else None
         self.exponents |= kind in EXPONENTIALS
+        self.decides |= kind in CHOOSING and any(x.varies for x in operands)
         made = self.each(lambda system: system.elementwise(kind, attrs), operands, batch, chooses)
         if kind in PARTIAL:
             self.critical.append((made, PARTIAL[kind]))
@@ -160,6 +163,7 @@ class SliceAlgebra:
 
         def step(name: str, *xs: Node) -> Node:
             self.exponents |= name in ("exp", "sigmoid")
+            self.decides |= name in ("step", "minimum", "maximum")
             made = self.each(lambda system: system.scalar(name), xs, batch)
             if name in PARTIAL_SCALARS:
                 self.critical.append((made, PARTIAL_SCALARS[name]))
@@ -277,6 +281,7 @@ class SliceAlgebra:
     def fold(self, kind: AccumKind, state: tuple[Node, ...], operands: Sequence[Node], batch: int) -> tuple[Node, ...]:
         if not state:
             return tuple(self.aligned(operands, batch))
+        self.decides |= kind in (AccumKind.MAX, AccumKind.RESCALE)
         match kind:
             case AccumKind.SUM:
                 return (self.each(ADD, (state[0], operands[0]), batch),)
@@ -377,6 +382,7 @@ MOVES: Mapping[OpKind, Callable[..., arrays.Array]] = {
     OpKind.PAD: arrays.padded,
 }
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SIGMOID, OpKind.SILU})
+CHOOSING = frozenset({OpKind.WHERE, OpKind.MAXIMUM, OpKind.MAX, OpKind.RESCALED_SUM})
 PARTIAL: Mapping[OpKind, int] = {OpKind.DIV: 1, OpKind.SQRT: 0}
 PARTIAL_SCALARS: Mapping[str, int] = {"div": 1, "sqrt": 0, "log": 0}
 """The operand for some of whose numbers there is no value."""

@@ -6,6 +6,10 @@ field knows are random functions, the maximum is that of another order, a step i
 choice takes: what is so here is so whatever stands in their place, and a condition that hardly any input meets is met
 as often as not. Infinities stay what they are. `UNDEFINED` is what no field changes, as infinity less infinity; a root
 that this field has not, or an infinity times a number that inputs make, is `OPEN`.
+
+Chance may miss one combination of choices among many. So a field may be `mixed`: a choice is any share of the one and
+the rest of the other, a step any number, an infinity too, and the maximum another function that does not mind order or
+grouping. What is so there, as polynomials, is so whichever way everything is chosen.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ KNOWN = 4096
 class Field:
     """One field and its functions: primes p = 2q + 1, a q-th root of unity, and a seed for functions that no field
     knows; `exponents`: whether residues modulo q are needed; `bias`: of eight conditions how many hold, 0 and 8
-    included. What `slices` asks of a system of numbers."""
+    included; those of a mixed field are 0 or 8. What `slices` asks of a system of numbers."""
 
     p: int
     q: int
@@ -57,11 +61,26 @@ class Field:
     seed: int
     exponents: bool = True
     bias: int = 4
+    mixed: bool = False
 
     @classmethod
-    def of(cls, instance: FieldInstance, *, exponents: bool, bias: int) -> Field:
+    def of(cls, instance: FieldInstance, *, exponents: bool, bias: int, mixed: bool = False) -> Field:
         """That of an instance."""
-        return cls(instance.p.value, instance.q.value, instance.root, instance.seed, exponents, bias)
+        return cls(instance.p.value, instance.q.value, instance.root, instance.seed, exponents, bias, mixed)
+
+    @property
+    def decisions(self) -> int:
+        """How many choices of its own it has made so far, each counted once: of conditions, steps, and maxima."""
+        return len(self._decided)
+
+    @cached_property
+    def _decided(self) -> set[object]:
+        return set()
+
+    def _decides(self, name: str, x: object) -> int:
+        """Random bits of a choice."""
+        self._decided.add((name, x))
+        return self._word(name, x)
 
     def point(self, name: str, at: NDArray[np.int64]) -> Array:
         """Random elements of an input: squares, so that roots of them exist."""
@@ -99,7 +118,7 @@ class Field:
             return type(condition) is Hole or not numbers.is_zero(condition)
         if condition[0] in (0, 1):
             return bool(condition[0])
-        return self._word("chosen", condition) % 8 < self.bias
+        return self._decides("chosen", condition) % 8 < self.bias
 
     def residue(self, x: Number) -> Number:
         """A finite number as a residue, `OPEN` if the field has none for it."""
@@ -250,7 +269,26 @@ class Field:
         for one, other in ((x, y), (y, x)):
             if type(one) is numbers.arb:
                 return one if one > 0 else other
+        if self.mixed:
+            return self._both(partial(self._each, self._joined), x, y)
+        self._decided.add(frozenset((x, y)))
         return max(x, y, key=lambda number: self._word("order", self.residue(number)))
+
+    def _joined(self, x: int, y: int, m: int) -> int:
+        """A random function that is commutative and associative: a sum behind a few cubes, which are permutations
+        modulo primes that are 2 modulo 3."""
+        total = 0
+        for number in (x, y):
+            for key in self._keys:
+                number = pow(number + key, 3, m)
+            total += number
+        for key in reversed(self._keys):
+            total = (pow(total, (2 * m - 1) // 3, m) - key) % m
+        return total
+
+    @cached_property
+    def _keys(self) -> tuple[int, ...]:
+        return tuple(self._word("maximum", number) for number in range(3))
 
     def _minimum(self, x: Number, y: Number) -> Number:
         return self._negative(self._maximum(self._negative(x), self._negative(y)))
@@ -269,12 +307,19 @@ class Field:
         return made
 
     def _step(self, x: Number) -> Number:
-        return fmpq(self._word("step", x) % 8 < self.bias) if type(x) is tuple else numbers.step(x)
+        if type(x) is not tuple:
+            return numbers.step(x)
+        return self._function("step", x) if self.mixed else fmpq(self._decides("step", x) % 8 < self.bias)
 
     def _where(self, other: Number, condition: Number, x: Number) -> Number:
         if type(condition) is Hole:
             return condition
-        return x if self.holds(condition) else other
+        if not self.mixed or type(condition) is not tuple or condition[0] in (0, 1):
+            return x if self.holds(condition) else other
+        if type(other) is numbers.arb:
+            other = self._function("infinity", (int(other > 0), int(other > 0)))
+        share = self._function("share", condition)
+        return strict(self._add)(other, self.multiply(share, self._scalars["sub"](x, other)))
 
     def _function(self, name: str, x: Residue) -> Residue:
         """A random function of a residue."""

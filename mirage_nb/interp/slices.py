@@ -115,8 +115,8 @@ class _Critical:
 class Slice:
     """Some output elements of a graph, ready to be computed on any inputs. `operators`: which of those operators of the
     walk that some numbers have no value in are behind them, by number; `varies`: whether inputs make what they read;
-    `behind`: which of them that depends on; `elements`: how many output elements there are; `makes_infinities`: whether
-    a choice does; `exponents`: whether anything is one.
+    `behind`: which of them that depends on; `decides`: whether inputs choose anything; `elements`: how many output
+    elements there are; `makes_infinities`: whether a choice does; `exponents`: whether anything is one.
 
     Raises TooMuch; GraphError where an evaluation does.
     """
@@ -125,7 +125,7 @@ class Slice:
         self._limit = limit
         algebra = SliceAlgebra(limit)
         values = run_kernel(graph, [algebra.input(i.name, i.type.shape) for i in graph.inputs], algebra)
-        self.exponents = algebra.exponents
+        self.exponents, self.decides = algebra.exponents, algebra.decides
         found = [values[v] for v in graph.outputs]
         shapes = [graph.types[v].shape for v in graph.outputs]
         outputs = [

@@ -5,11 +5,16 @@ logarithms of, is covered where its form gives it the sign that it has to have, 
 is, up to a constant factor, what the program itself needs so, or a product of two such. Anything else may be 0 or
 negative at points that nobody thinks of, so it is not taken for defined: a proof may say that it is.
 
+Of a large graph some elements are looked at. They stand for the others where all are made alike: as soon as one graph
+tells elements by their numbers (a slice, a mask of places), what one element needs says nothing of the next one.
+
 Element by element: what one element of an output needs is covered by what the program's same element needs, and what
 stands behind a choice is needed where the choice takes it, on both sides. That a number is another one is seen in a
-field (`residues`), where every function that is no polynomial is any function, and conditions hold by chance: rounding
-hides nothing there, and no ReLU or condition is the same for all numbers that anybody would draw. The same draws show
-infinities that hardly any input chooses.
+field (`residues`), where every function that is no polynomial is any function: rounding hides nothing there, and no
+ReLU is the same for all numbers that anybody would draw. Choices are mixed there, so that what is so is so whichever
+way everything is chosen. What is not so then may be so for every choice; or a choice may say where it is needed. That
+is looked at in fields in which conditions hold by chance, as often as many choices take. The same draws show infinities
+that hardly any input chooses.
 """
 
 from __future__ import annotations
@@ -25,20 +30,23 @@ from mirage_nb.interp.nodes import Index
 from mirage_nb.interp.numbers import ZERO, Array, Hole, Number, fmpq, precision
 from mirage_nb.interp.residues import Field
 from mirage_nb.interp.slices import Draw, Moment, Slice
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import InIterAttrs, KernelGraph, Op, OpKind
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.drawn import is_small
 from mirage_nb.verify.forms import needs_of
 from mirage_nb.verify.groups import draw_inputs
+from mirage_nb.verify.lax import all_ops
 from mirage_nb.verify.points import KINDS, point
 from mirage_nb.verify.proof.signs import NEEDED
 
 BITS = 256
 FACTORS, MOST_TRIED = 24, 500_000
 """Numbers with which constant factors are sought, and products that are tried."""
-DRAWN, INFINITE, MOST_DRAWN, MOST_COMPUTED = 3, 8, 96, 1_000_000
+DRAWN, INFINITE, MOST_DRAWN, MOST_COMPUTED = 3, 8, 1024, 300_000
 """How often every need is seen at least, as a constant factor follows from the first draw; draws at least where inputs
-choose infinities; draws at most, and numbers that are computed in all of them."""
+choose infinities; draws at most of all elements together, and numbers that are computed in all of them."""
+OF_EACH = 32
+"""Draws for each combination of choices, as far as there are so many."""
 BIASES = (8, 0, 4, 7, 1, 4, 6, 2)
 """Of eight conditions, how many hold in one draw after the other."""
 ENOUGH: dict[Need, frozenset[Need]] = {
@@ -75,21 +83,50 @@ class Asked:
     graph: KernelGraph
     slice: Slice
 
-    def needs(self) -> list[tuple[Need, bool]]:
-        """The needs behind these elements, and whether the form of the number meets each, or no input makes it."""
+    @property
+    def stands_for_all(self) -> bool:
+        """Whether all elements are looked at, or made alike."""
+        whole = sum(t.elements for t in self.graph.output_types) == self.slice.elements
+        return whole or not any(map(_tells_places, all_ops(self.graph)))
+
+    def needs(self, seed: int) -> list[tuple[Need, bool]]:
+        """The needs behind these elements, and whether the form of the number meets each, or all numbers do where no
+        input makes them."""
         every = needs_of(self.graph)
-        found = (every[number] for number in self.slice.operators)
-        return [
-            (need, signs <= NEEDED[need] or not v) for (need, signs), v in zip(found, self.slice.varies, strict=True)
-        ]
+        found = [every[number] for number in self.slice.operators]
+        met = [signs <= NEEDED[need] for need, signs in found]
+        if any(not (one or varies) for one, varies in zip(met, self.slice.varies, strict=True)):
+            with precision(BITS):
+                at = point(KINDS[0], seed)
+                rows = zip(self.slice.critical(at), self.slice.ever_needed(at), strict=True)
+            met = [
+                one or (not varies and all(_meets(x, need) for x, bits in zip(*row, strict=True) if bits))
+                for one, varies, (need, _), row in zip(met, self.slice.varies, found, rows, strict=True)
+            ]
+        return [(need, one) for (need, _), one in zip(found, met, strict=True)]
+
+
+def _meets(x: Number, need: Need) -> bool:
+    """Whether a number is what it has to be for certain."""
+    if type(x) is Hole:
+        return False
+    return bool(x > 0) or (need is Need.NONZERO and bool(x < 0)) or (need is Need.NONNEGATIVE and bool(x >= 0))
 
 
 def uncovered(program: Asked, candidate: Asked, seed: int) -> str:
     """What a candidate needs that nothing covers, in words; or nothing."""
-    needs = candidate.needs()
+    needs = candidate.needs(seed)
     if all(met for _, met in needs) and not candidate.slice.makes_infinities:
         return ""
+    if not (program.stands_for_all and candidate.stands_for_all):
+        return "what every single element of the candidate needs was not looked at, and they are not made alike"
     return _Cover(program, candidate, needs, seed).missing()
+
+
+def _tells_places(op: Op) -> bool:
+    """Whether an operator tells elements by their numbers."""
+    overhangs = isinstance(op.attrs, InIterAttrs) and op.attrs.tile is not None
+    return overhangs or op.kind in (OpKind.ARANGE, OpKind.SLICE, OpKind.PAD, OpKind.CONCAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,65 +175,91 @@ class _Cover:
 
     def __init__(self, program: Asked, candidate: Asked, needs: Sequence[tuple[Need, bool]], seed: int) -> None:
         self._program, self._candidate, self._seed = program.slice, candidate.slice, seed
-        self._given = [need for need, _ in program.needs()]
+        self._given = [need for need, _ in program.needs(seed)]
         self._needs = [need for need, _ in needs]
         unmet = {which for which, (_, met) in enumerate(needs) if not met}
         behind = frozenset[int]().union(*(self._candidate.behind[which] for which in unmet))
         self._asked = sorted(unmet | {which for which in behind if needs[which][0] in ROOTS})
         self._draws: list[_Drawn] = []
+        self._known: set[int] = set()
+        self._unseen: set[int] = set()
         self._graph = program.graph
         self._count = sum(len(taken.at) for graph in (self._program, self._candidate) for taken in graph.taken)
 
     def missing(self) -> str:
         """What is not covered, or not seen, in words; or nothing."""
-        if not self._draw():
+        if self._program.decides or self._candidate.decides:
+            self._draw(2 * DRAWN, mixed=True)
+            self._learn()
+            if not self._left and not self._candidate.makes_infinities:
+                return ""
+        most = min(MOST_DRAWN // self._candidate.elements, MOST_COMPUTED // self._count)
+        if not self._draw(max(2 * INFINITE, most)):
             return "it is not known that the candidate has a value whatever inputs choose"
-        known = {which for which in range(len(self._needs)) if which not in self._asked or self._is_known(which)}
-        for which in self._asked:
-            if which not in known and not self._is_made(which, known):
-                need = self._needs[which].value
-                return f"it is not known that what the candidate needs to be {need} is so wherever the program is"
+        self._learn()
+        for which in self._left:
+            need = self._needs[which].value
+            return f"it is not known that what the candidate needs to be {need} is so wherever the program is"
         return ""
 
-    def _draw(self) -> bool:
+    @property
+    def _left(self) -> list[int]:
+        """What is not known to be what it has to be."""
+        return [which for which in self._asked if which not in self._known]
+
+    def _learn(self) -> None:
+        """Take down what the draws show of what they showed often enough."""
+        left = self._left
+        known = {which for which in range(len(self._needs)) if which not in left or self._is_known(which)}
+        self._known = known | {which for which in left if which not in known and self._is_made(which, known)}
+
+    def _draw(self, most: int, *, mixed: bool = False) -> bool:
         """Draw until every element, and every need of it, was seen often enough; whether they were, and the candidate
         had values."""
         with precision(BITS):
             ever = self._candidate.ever_needed(point(KINDS[0], self._seed))
-        wanted = {(which, at): bits for which in self._asked for at, bits in enumerate(ever[which]) if bits}
+        wanted = {(which, at): bits for which in self._left for at, bits in enumerate(ever[which]) if bits}
         wanted[ALL] = (1 << self._candidate.elements) - 1
         counts = {place: [0] * DRAWN for place in wanted}
-        infinite = 0
-        for field, draw in self._fields():
-            ours, theirs = (graph.moment(draw, field) for graph in (self._program, self._candidate))
-            if _lacks(ours, theirs):
+        infinite, unseen = 0, list(wanted)
+        self._draws = []
+        for field, other, draw in self._fields(most, mixed):
+            ours, theirs = self._program.moment(draw, other), self._candidate.moment(draw, field)
+            if not mixed and _lacks(ours, theirs):
                 return False
             drawn = _Drawn.of(field, ours, theirs)
             self._draws.append(drawn)
             infinite |= sum(1 << which for which, there in enumerate(drawn.infinite) if there)
             for needed in (Needed(0, drawn.compared, ALL), *itertools.chain(*drawn.theirs)):
                 _count(counts.get(needed.place or ALL, []), needed.bits)
-            seen = all(bits & ~counts[place][-1] == 0 for place, bits in wanted.items())
+            unseen = [place for place, bits in wanted.items() if bits & ~counts[place][-1]]
             chosen = infinite + 1 == 1 << len(drawn.infinite) and len(self._draws) >= INFINITE
-            if seen and (chosen or not drawn.infinite):
-                return True
-        return False
+            decided = not field.decisions or len(self._draws) >> field.decisions >= OF_EACH
+            if not unseen and (mixed or (decided and (chosen or not drawn.infinite))):
+                break
+        self._unseen = {which for which, _ in unseen}
+        return not unseen
 
-    def _fields(self) -> Iterator[tuple[Field, Draw]]:
-        """Draws of one field; for a small program, such that its roots exist."""
+    def _fields(self, most: int, mixed: bool) -> Iterator[tuple[Field, Field, Draw]]:
+        """Draws of one pair of primes. Where choices are mixed, the program counts for what it needs whatever is
+        chosen, the candidate for what it may need."""
         exponents = self._program.exponents or self._candidate.exponents
         first = FieldInstance.draw(self._seed)
-        for number in range(max(2 * DRAWN, min(MOST_DRAWN, MOST_COMPUTED // self._count))):
+        for number in range(most):
             instance = replace(first, seed=self._seed + number)
-            field = Field.of(instance, exponents=exponents, bias=BIASES[number % len(BIASES)])
-            if is_small(self._graph):
-                yield field, _rooted(self._graph, instance, field)
-            else:
-                yield field, field.point
+            bias = 8 if mixed else BIASES[number % len(BIASES)]
+            field = Field.of(instance, exponents=exponents, bias=bias, mixed=mixed)
+            yield field, replace(field, bias=0) if mixed else field, self._point(instance, field)
+
+    def _point(self, instance: FieldInstance, field: Field) -> Draw:
+        """Inputs; for a small program, such that its roots exist."""
+        return _rooted(self._graph, instance, field) if is_small(self._graph) else field.point
 
     def _is_known(self, which: int) -> bool:
         """Whether a number is always one of the program's, times one constant; or that and an exponential of a maximum,
         or a product of two of them, for all elements that need it."""
+        if which in self._unseen:
+            return False
         drawn = [one for one in self._draws if one.theirs[which]]
         values = [one.theirs[which] for one in drawn]
         known = [self._enough(one, which) for one in drawn]
@@ -208,7 +271,7 @@ class _Cover:
     def _is_made(self, which: int, known: set[int]) -> bool:
         """Whether a number makes one of the program's with another number of the candidate's, which has a value where
         the first need that fails is this one."""
-        if self._needs[which] is not Need.NONZERO:
+        if self._needs[which] is not Need.NONZERO or which in self._unseen:
             return False
         for other in range(len(self._needs)):
             if other == which or not all(at in known or at < which for at in self._candidate.behind[other]):

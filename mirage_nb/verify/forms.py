@@ -33,7 +33,8 @@ from mirage_nb.verify.proof.signs import ABOVE, ANY, Signs, summed, times
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """A tensor of which only the signs of its elements are known; `infinite`: some may be infinities."""
+    """A tensor of which only the signs of its elements are known; `infinite`: some may be infinities. The same object
+    stands for the same elements in the same order."""
 
     signs: Signs
     infinite: bool = False
@@ -43,8 +44,9 @@ def _sign(value: Fraction | int) -> Signs:
     return frozenset({(value > 0) - (value < 0)})
 
 
-def _product(x: Form, y: Form) -> Signs:
-    return times(x.signs, y.signs, same=x is y)
+def _contracted(x: Form, y: Form) -> Signs:
+    """Sums of products of elements that may be any of the two."""
+    return summed([times(x.signs, y.signs)] * 2)
 
 
 def _larger(x: Signs, y: Signs) -> Signs:
@@ -113,15 +115,15 @@ class SignAlgebra:
             case OpKind.ARANGE, _:
                 return frozenset({0, 1})
             case ((OpKind.MUL | OpKind.DIV), _):
-                return _product(*operands)
+                return times(operands[0].signs, operands[1].signs, same=operands[0] is operands[1])
             case OpKind.ADD, _:
                 return summed([x.signs for x in operands])
             case OpKind.SUB, _:
                 return summed([operands[0].signs, _negative(operands[1].signs)])
             case OpKind.MATMUL, _:
-                return summed([_product(*operands)] * 2)
+                return _contracted(*operands)
             case OpKind.CONCAT_MATMUL, _:
-                return summed([_product(operands[0], operands[2]), _product(operands[1], operands[3])] * 2)
+                return summed([_contracted(operands[0], operands[2]), _contracted(operands[1], operands[3])])
             case OpKind.MAXIMUM, _:
                 return _larger(operands[0].signs, operands[1].signs)
             case ((OpKind.SUM | OpKind.RESCALED_SUM), _):
@@ -161,7 +163,7 @@ class SignAlgebra:
 
     def view(self, value: Form, move: Move) -> Form:
         pads = isinstance(move, arrays.Split) and move.tile is not None
-        return Form(value.signs | {0}, value.infinite) if pads else value
+        return Form(value.signs | {0} if pads else value.signs, value.infinite)
 
     def join(self, parts: Sequence[Form], dim: int, batch: int) -> Form:
         return Form(frozenset[int]().union(*(x.signs for x in parts)), any(x.infinite for x in parts))

@@ -188,3 +188,47 @@ def test_values_may_be_missing_at_the_same_elements_only(seed: int) -> None:
     twice = parse(f"{head}R = {turned.format('Z')}\nreturn {turned.format('R')} + X * Y").graph
     assert look(once, twice, seed).outcome is Outcome.DIFFERENT
     assert look(once, once, seed).outcome is Outcome.AGREE
+
+
+OF_CHOICES = (
+    # A combination of choices that chance may not draw, in what is needed and in where it is needed.
+    ("Y / Z", "Y / Z + 0 / where(X > 1e30, where(Y > 1e31, where(V > 1e31, Z, W), Z), Z)"),
+    ("Y / Z", "Y / Z + 0 / where(X > 1e30, where(Y > 1e31, where(V > 1e31, where(W > 1e31, W, Z), Z), Z), Z)"),
+    ("where(X > 1e31, Y / W, Y)",
+     "where(X > 1e31, Y / W, Y) + where(X > 1e30, where(Y > 1e31, where(V > 1e31, 0, 0 / W), 0), 0)"),
+    ("Y / maximum(Z, X)", "Y / maximum(Z, X) + 0 / maximum(Z, maximum(X, V - 1e36))"),
+    ("Y / (X + 1e37)", "Y / (X + 1e37) + 0 / (maximum(X, -1e37) + 1e37)"),
+    ("Y / Z", "Y / Z + 0 / (Z * (1 - step(X - 1e30) * step(1e31 - X)))"),
+    # What no input makes, where inputs choose it.
+    ("2 * X", "2 * X + where(X * Y * 1e-20 > 1e36, 0 * log(arange(1) * 1.0), 0)"),
+    # A tensor by itself is no square but element by element.
+    ("2 * Y", "2 * Y + 0 * log(M @ M * 1e-30 + 1e36)[0, :1]"),
+    ("2 * Y", "2 * Y + 0 * log(einsum('ij,jk->ki', M, M) * 1e-30 + 1e36)[0, :1]"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value, other", OF_CHOICES)
+def test_no_choice_hides_what_is_needed(value: str, other: str) -> None:
+    head = "".join(f"{name}: f32[1]\n" for name in "XYZVW") + "M: f32[2, 2]\n"
+    program, candidate = (parse(f"{head}return {text}").graph for text in (value, other))
+    assert not verify(program, candidate).accepted
+
+
+def test_what_is_so_for_every_choice_is_known_at_once() -> None:
+    """Eight masks of inputs: no draw has every combination, and none is needed."""
+    head = "X: f32[1, 8]\nM: f32[1, 8]\n"
+    plain, halved = (
+        parse(f"{head}return {text}").graph
+        for text in ("X / sum(where(M > 0, X, 1), axis=1, keepdims=True)",
+                     "X / (2 * sum(where(M > 0, X, 1), axis=1, keepdims=True)) * 2")
+    )
+    assert verify(plain, halved).accepted
+
+
+def test_single_elements_of_many_stand_for_none_that_is_made_in_another_way() -> None:
+    """Column 77 needs the next one of U, all others their own: eight elements of many show nothing of it."""
+    head = "Y: f32[300, 300]\nU: f32[300, 300]\n"
+    plain = parse(f"{head}return Y / (U + 100)").graph
+    moved = "concat(concat(U[:, :77], U[:, 78:79], axis=1), U[:, 78:], axis=1)"
+    assert not verify(plain, parse(f"{head}return Y / (U + 100) + 0 / ({moved} + 100)").graph).accepted
+    assert verify(plain, parse(f"{head}return Y * 2 / (2 * U + 200)").graph).accepted
