@@ -358,7 +358,6 @@ def elementwise(kind: OpKind, attrs: Attrs | None) -> Operation:
 
 def other(attrs: WhereAttrs) -> Number:
     """What a choice takes where its condition is 0."""
-    """What stands where a condition is 0."""
     if attrs.infinite:
         return PLUS if attrs.infinite > 0 else MINUS
     return rational(attrs.other)
@@ -401,7 +400,9 @@ def folded(operation: Operation, x: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Reals:
-    """The system of these numbers: what `slices` asks of one."""
+    """The system of these numbers: what `slices` asks of one. `certain`: a choice takes only what it certainly does."""
+
+    certain: bool = False
 
     def elementwise(self, kind: OpKind, attrs: Attrs | None) -> Operation:
         """What an elementwise operator, but for functions of the program's own, makes of numbers and holes."""
@@ -421,7 +422,9 @@ class Reals:
 
     def holds(self, condition: Number) -> bool:
         """Whether a choice takes what it reads, or may do so."""
-        return type(condition) is Hole or not is_zero(condition)
+        if type(condition) is Hole:
+            return not self.certain
+        return not (_may_be_zero(condition) if self.certain else is_zero(condition))
 
     @property
     def add(self) -> Operation:
@@ -443,4 +446,4 @@ class Reals:
         return rescaled(x, top, new)
 
 
-REALS = Reals()
+REALS, CERTAIN = Reals(), Reals(certain=True)

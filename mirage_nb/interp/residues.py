@@ -82,11 +82,11 @@ class Field:
         self._decided.add((name, x))
         return self._word(name, x)
 
-    def point(self, name: str, at: NDArray[np.int64]) -> Array:
-        """Random elements of an input: squares, so that roots of them exist."""
+    def point(self, name: str, at: NDArray[np.int64], *, squared: bool = True) -> Array:
+        """Random elements of an input; squares, so that roots of them exist, or any."""
         key, places = self._word("input", name), at.view(np.uint64)
         p, q = (splitmix(places, key ^ m) % np.uint64(m) for m in (self.p, self.q))
-        return self.listed(p * p % np.uint64(self.p), q * q % np.uint64(self.q))
+        return self.listed(p * p % np.uint64(self.p), q * q % np.uint64(self.q)) if squared else self.listed(p, q)
 
     def listed(self, p: Residues, q: Residues) -> Array:
         """Numbers of these residues."""

@@ -14,7 +14,8 @@ field (`residues`), where every function that is no polynomial is any function: 
 ReLU is the same for all numbers that anybody would draw. Choices are mixed there, so that what is so is so whichever
 way everything is chosen. What is not so then may be so for every choice; or a choice may say where it is needed. That
 is looked at in fields in which conditions hold by chance, as often as many choices take. The same draws show infinities
-that hardly any input chooses.
+that hardly any input chooses, and values where a root does not exist that nobody needs there: field trials leave these
+elements out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from mirage_nb.interp.instance import FieldInstance
@@ -84,6 +86,12 @@ class Asked:
     slice: Slice
 
     @property
+    def has_roots(self) -> bool:
+        """Whether elements depend on square roots, which half of all numbers of a field have."""
+        every = needs_of(self.graph)
+        return any(every[number][0] in ROOTS for number in self.slice.operators)
+
+    @property
     def stands_for_all(self) -> bool:
         """Whether all elements are looked at, or made alike."""
         whole = sum(t.elements for t in self.graph.output_types) == self.slice.elements
@@ -116,11 +124,12 @@ def _meets(x: Number, need: Need) -> bool:
 def uncovered(program: Asked, candidate: Asked, seed: int) -> str:
     """What a candidate needs that nothing covers, in words; or nothing."""
     needs = candidate.needs(seed)
-    if all(met for _, met in needs) and not candidate.slice.makes_infinities:
+    selects = (program.slice.decides or candidate.slice.decides) and (program.has_roots or candidate.has_roots)
+    if all(met for _, met in needs) and not candidate.slice.makes_infinities and not selects:
         return ""
     if not (program.stands_for_all and candidate.stands_for_all):
         return "what every single element of the candidate needs was not looked at, and they are not made alike"
-    return _Cover(program, candidate, needs, seed).missing()
+    return _Cover(program, candidate, needs, selects, seed).missing()
 
 
 def _tells_places(op: Op) -> bool:
@@ -173,7 +182,10 @@ class _Cover:
     """A program and a candidate, what the candidate needs, and what was drawn so far. What has to be covered is what no
     form meets, and roots that this depends on: up to the sign of a root, a number is another one."""
 
-    def __init__(self, program: Asked, candidate: Asked, needs: Sequence[tuple[Need, bool]], seed: int) -> None:
+    def __init__(
+        self, program: Asked, candidate: Asked, needs: Sequence[tuple[Need, bool]], selects: bool, seed: int
+    ) -> None:
+        self._selects = selects
         self._program, self._candidate, self._seed = program.slice, candidate.slice, seed
         self._given = [need for need, _ in program.needs(seed)]
         self._needs = [need for need, _ in needs]
@@ -191,11 +203,11 @@ class _Cover:
         if self._program.decides or self._candidate.decides:
             self._draw(2 * DRAWN, mixed=True)
             self._learn()
-            if not self._left and not self._candidate.makes_infinities:
+            if not (self._left or self._candidate.makes_infinities or self._selects):
                 return ""
         most = min(MOST_DRAWN // self._candidate.elements, MOST_COMPUTED // self._count)
         if not self._draw(max(2 * INFINITE, most)):
-            return "it is not known that the candidate has a value whatever inputs choose"
+            return "it is not known that the candidate has that value whatever inputs choose"
         self._learn()
         for which in self._left:
             need = self._needs[which].value
@@ -225,7 +237,7 @@ class _Cover:
         self._draws = []
         for field, other, draw in self._fields(most, mixed):
             ours, theirs = self._program.moment(draw, other), self._candidate.moment(draw, field)
-            if not mixed and _lacks(ours, theirs):
+            if not mixed and _differ(field, ours, theirs):
                 return False
             drawn = _Drawn.of(field, ours, theirs)
             self._draws.append(drawn)
@@ -253,6 +265,8 @@ class _Cover:
 
     def _point(self, instance: FieldInstance, field: Field) -> Draw:
         """Inputs; for a small program, such that its roots exist."""
+        if self._selects and instance.seed % 2:
+            return partial(field.point, squared=False)
         return _rooted(self._graph, instance, field) if is_small(self._graph) else field.point
 
     def _is_known(self, which: int) -> bool:
@@ -343,10 +357,18 @@ def _rooted(program: KernelGraph, instance: FieldInstance, field: Field) -> Draw
     return draw
 
 
-def _lacks(ours: Moment, theirs: Moment) -> bool:
-    """Whether the candidate has no value in any field where the program has one in this."""
+def _differ(field: Field, ours: Moment, theirs: Moment) -> bool:
+    """Whether the candidate has another value than the program in this field, or none in any where the program has
+    one in this."""
     pairs = zip(itertools.chain(*ours.outputs), itertools.chain(*theirs.outputs), strict=True)
-    return any(type(x) is not Hole and y is Hole.UNDEFINED for x, y in pairs)
+    return any(_apart(field, x, y) for x, y in pairs if type(x) is not Hole)
+
+
+def _apart(field: Field, x: Number, y: Number) -> bool:
+    if type(y) is Hole:
+        return y is Hole.UNDEFINED
+    residues = field.modulo(x), field.modulo(y)
+    return None not in residues and residues[0] != residues[1]
 
 
 def _count(times: list[int], bits: int) -> None:

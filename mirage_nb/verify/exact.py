@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mirage_nb.interp.nodes import Index, TooMuch
-from mirage_nb.interp.numbers import Hole, Number, as_ball, fmpq, is_infinite, is_zero, precision
+from mirage_nb.interp.numbers import CERTAIN, Hole, Number, as_ball, fmpq, is_infinite, is_zero, precision
 from mirage_nb.interp.slices import Draw, Slice
 from mirage_nb.interp.undrawn import splitmix
 from mirage_nb.ir import ClampAttrs, ConstAttrs, KernelGraph, TensorType
@@ -195,11 +195,18 @@ class _Look:
         number, place = suspect.crossing
         with precision(BITS):
             ours = self.left.slice.compute(suspect.draw)
-            divisor = self.right.slice.critical(suspect.draw)[number][place]
-        if type(divisor) is not Hole and not any(type(x) is Hole for part in ours for x in part):
-            # It is continuous there and changes its sign, so it is zero, and the program has values all the same.
-            shown = _shown(ours[0][0], Hole.UNDEFINED)
-            self.witness = Witness(self.seed, 0, (), *shown, "somewhere between two points")
+            moment = self.right.slice.moment(suspect.draw, CERTAIN)
+        if type(moment.numbers[number][place]) is Hole:
+            return
+        # It is continuous there and changes its sign, so it is zero; elements that need it have no value.
+        needed, at = moment.needed_by[number][place], 0
+        for output, part in enumerate(ours):
+            for x in part:
+                if needed >> at & 1 and type(x) is not Hole:
+                    shown = _shown(x, Hole.UNDEFINED)
+                    self.witness = Witness(self.seed, output, (), *shown, "somewhere between two points")
+                    return
+                at += 1
 
     def result(self, least: int = LEAST_COMPARED) -> Looked:
         """What was seen so far."""

@@ -199,6 +199,11 @@ OF_CHOICES = (
     ("Y / maximum(Z, X)", "Y / maximum(Z, X) + 0 / maximum(Z, maximum(X, V - 1e36))"),
     ("Y / (X + 1e37)", "Y / (X + 1e37) + 0 / (maximum(X, -1e37) + 1e37)"),
     ("Y / Z", "Y / Z + 0 / (Z * (1 - step(X - 1e30) * step(1e31 - X)))"),
+    # A root that is not needed there leaves the element out of field trials.
+    ("where(X == 3.25, Y, sqrt(Y))", "where(X == 3.25, sqrt(Y * Y), sqrt(Y))"),
+    ("where(sqrt(X) == abs(X), Y * Y, sqrt(Y)) + X * Y",
+     "where(sqrt(X) == abs(X), Y * Y, sqrt(Y)) + sqrt(X * Y * (X * Y))"),
+    ("where(X > 1e30, Y, Y ** 1.5)", "where(X > 1e30, (Y * Y) ** 0.5, Y ** 1.5)"),
     # What no input makes, where inputs choose it.
     ("2 * X", "2 * X + where(X * Y * 1e-20 > 1e36, 0 * log(arange(1) * 1.0), 0)"),
     # A tensor by itself is no square but element by element.
@@ -212,6 +217,13 @@ def test_no_choice_hides_what_is_needed(value: str, other: str) -> None:
     head = "".join(f"{name}: f32[1]\n" for name in "XYZVW") + "M: f32[2, 2]\n"
     program, candidate = (parse(f"{head}return {text}").graph for text in (value, other))
     assert not verify(program, candidate).accepted
+
+
+def test_a_zero_that_no_choice_takes_refutes_nothing() -> None:
+    program, candidate = (
+        parse(f"{HEAD}return where(X == Y, {root}, X)").graph for root in ("sqrt(X)", "sqrt(Y)")
+    )
+    assert verify(program, candidate).kind is VerdictKind.OUTSIDE_LAX
 
 
 def test_what_is_so_for_every_choice_is_known_at_once() -> None:
