@@ -16,6 +16,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from mirage_nb.bench.oracle import COLUMNS, ROWS, differs
 from mirage_nb.errors import MirageError
@@ -215,12 +216,10 @@ class Tally:
         self.false_acceptances += other.false_acceptances
         self.refuted_alone += other.refuted_alone
 
-    def __str__(self) -> str:
-        said = ", ".join(f"{count} {key}" for key, count in sorted(self.said.items()))
-        return (
-            f"{self.pairs} pairs, {self.different} different: {len(self.false_acceptances)} accepted all the same; "
-            f"{len(self.refuted_alone)} refuted at a point that the oracle did not look at ({said})"
-        )
+    def record(self) -> dict[str, Any]:
+        """The numbers, by name."""
+        return {"pairs": self.pairs, "different": self.different, "accepted": len(self.false_acceptances),
+                "refuted alone": len(self.refuted_alone), "said": dict(sorted(self.said.items()))}  # fmt: skip
 
 
 def block(number: int, seed: int, count: int = BLOCK) -> Tally:

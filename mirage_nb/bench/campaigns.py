@@ -17,10 +17,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from mirage_nb.bench.campaign import Contradiction, Tally, block
+from mirage_nb.bench.campaign import BLOCK, Contradiction, Tally, block
 from mirage_nb.bench.programs import PROGRAMS
 from mirage_nb.bench.programs import text as program_text
 from mirage_nb.bench.workloads import WORKLOADS, workload
@@ -70,13 +71,12 @@ class Searched:
         self.said += other.said
         self.contradictions += other.contradictions
 
-    def __str__(self) -> str:
-        said = ", ".join(f"{count} {key}" for key, count in sorted(self.said.items()))
-        wrong = sum(c.said.startswith(("field", "proved")) for c in self.contradictions)
-        return (
-            f"{self.mugraphs} muGraphs, {self.right} right: {len(self.contradictions) - wrong} of these not accepted; "
-            f"{wrong} wrong ones accepted ({said})"
-        )
+    def record(self) -> dict[str, Any]:
+        """The numbers, by name."""
+        accepted = sum(c.said.startswith(("field", "proved")) for c in self.contradictions)
+        return {"right": self.right, "refused": len(self.contradictions) - accepted,
+                "wrong": self.mugraphs - self.right, "accepted": accepted,
+                "said": dict(sorted(self.said.items()))}  # fmt: skip
 
 
 def agree(program: KernelGraph, candidate: KernelGraph) -> bool:
@@ -124,34 +124,63 @@ def searched(unit: int, name: str, number: int, part: int) -> Searched:
     return tally
 
 
-def pairs_campaign(count: int, seed: int, jobs: int, seconds: float, first: int = 0) -> tuple[Tally, list[str]]:
-    """Verify so many pairs, from this block on; and what blocks raised."""
-    tally, errors = Tally(), list[str]()
-    blocks = itertools.count(first)
+@dataclass(slots=True)
+class Campaign:
+    """Pairs and muGraphs that were verified, how many of each were wanted, and what units raised."""
+
+    wanted: int
+    wanted_right: int
+    pairs: Tally = field(default_factory=Tally)
+    searched: Searched = field(default_factory=Searched)
+    errors: list[str] = field(default_factory=list)
+
+    def take(self, found: Tally | Searched) -> bool:
+        """Take in what one unit showed; whether it is enough."""
+        if isinstance(found, Tally):
+            self.pairs.add(found)
+        else:
+            self.searched.add(found)
+        sys.stderr.write(f"\r{self.pairs.pairs} of {self.wanted} pairs, {self.searched.right} of {self.wanted_right} "
+                         "muGraphs\033[K")  # fmt: skip
+        return self._left <= 0 and self._left_right <= 0
+
+    def units(self, seed: int, first: int) -> Iterator[Callable[[], Tally | Searched]]:
+        """Blocks and configurations, from this number on; of what is further from its end the next one."""
+        blocks = (partial(block, number, seed, min(BLOCK, self.wanted)) for number in itertools.count(first))
+        named = itertools.islice(enumerate(units()), first, None)
+        found = (partial(searched, unit, *name) for unit, name in named)
+        while self._left > 0 or self._left_right > 0:
+            behind = self._left / max(1, self.wanted) < self._left_right / max(1, self.wanted_right)
+            unit = next(found, None) if behind else None
+            if unit is not None:
+                yield unit
+            elif self._left > 0:
+                yield next(blocks)
+            else:
+                return
+
+    @property
+    def _left(self) -> int:
+        return self.wanted - self.pairs.pairs
+
+    @property
+    def _left_right(self) -> int:
+        return self.wanted_right - self.searched.right
+
+    @property
+    def wrong(self) -> list[Contradiction]:
+        """Different pairs that were accepted, and muGraphs of which the verdict is wrong."""
+        return [*self.pairs.false_acceptances, *self.searched.contradictions]
+
+
+def run(pairs: int, right: int, seed: int = 0, jobs: int = 1, seconds: float = 3600.0, first: int = 0) -> Campaign:
+    """Verify so many pairs, and muGraphs until so many are right, from this unit on, side by side."""
+    found = Campaign(pairs, right)
     if jobs == 1:
         deadline = time.monotonic() + seconds
-        while tally.pairs < count and time.monotonic() < deadline:
-            tally.add(block(next(blocks), seed, min(count - tally.pairs, 100)))
-        return tally, errors
-
-    def taken(found: Tally) -> bool:
-        tally.add(found)
-        sys.stderr.write(f"\r{tally.pairs} of {count} pairs\033[K")
-        return tally.pairs >= count
-
-    side_by_side((partial(block, number, seed) for number in blocks), taken, jobs, seconds, errors.append)
-    return tally, errors
-
-
-def searched_campaign(count: int, jobs: int, seconds: float, first: int = 0) -> tuple[Searched, list[str]]:
-    """Verify muGraphs until so many are right, from this unit on; and what units raised."""
-    tally, errors = Searched(), list[str]()
-
-    def taken(found: Searched) -> bool:
-        tally.add(found)
-        sys.stderr.write(f"\r{tally.right} of {count} muGraphs\033[K")
-        return tally.right >= count
-
-    numbered = itertools.islice(enumerate(units()), first, None)
-    side_by_side((partial(searched, unit, *named) for unit, named in numbered), taken, jobs, seconds, errors.append)
-    return tally, errors
+        for unit in found.units(seed, first):
+            if found.take(unit()) or time.monotonic() > deadline:
+                break
+    elif pairs or right:
+        side_by_side(found.units(seed, first), found.take, jobs, seconds, found.errors.append)
+    return found

@@ -1,4 +1,4 @@
-"""`bench verify`: what it costs to know that a candidate is right, or wrong. Needs no GPU.
+"""`bench verify`: what it costs to know that a candidate is right, or wrong, and whether that is known. Needs no GPU.
 
 For every workload, with the first muGraphs that a quick search finds: CPU milliseconds of drawing the trials of a
 small instance (once per program and seed), of screening a candidate on it that was never seen before, and of screening
@@ -6,8 +6,9 @@ it again on another instance (four trials each, nothing shared with another cand
 wrong shift (one exponential without its maximum, or with that of another tensor) that were never seen before; of
 looking at a candidate over the reals; the error bound of the final check on the small instance; steps and milliseconds
 of the proof for all sizes; and seconds of the final check at the full shape, on the CPU and on the GPU where there is
-one. Medians; `--record` keeps all. With `--campaign`, pairs of programs are verified that were made to go wrong, with
-`--searched`, muGraphs of searches (`campaigns`).
+one. Medians. Then wrong candidates (`attacks`), hostile files (`hostile`), pairs that were made to go wrong and
+muGraphs of searches (`campaigns`). At the end one table says what all of it shows, beside what is asked; `--record`
+keeps all.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mirage_nb.bench.attacks import ATTACKS, refused
 from mirage_nb.bench.campaign import Contradiction
-from mirage_nb.bench.campaigns import pairs_campaign, searched_campaign
+from mirage_nb.bench.campaigns import Campaign, run
+from mirage_nb.bench.hostile import taken
 from mirage_nb.bench.machine import reading
 from mirage_nb.bench.search import machine
 from mirage_nb.bench.workloads import WORKLOADS, workload
@@ -46,81 +49,100 @@ from mirage_nb.verify.reals import once_in_floats
 from mirage_nb.verify.trials import Progress, screen, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
-SCHEMA = 3
+SCHEMA = 4
 SHOWN = 8
 """Pairs of a campaign that are printed."""
 CANDIDATES, SEEDS, LOOKS = 8, 9, 2
 """Candidates of a workload that are verified again, each so often on another small instance; so many are looked at
 over the reals too."""
 AGAIN_MS, FULL_SECONDS, LOG2_BOUND = 2.0, 60.0, -64.0
-"""What is aimed at: for verification again and for refutation, for the final check at the full shape, for the bound."""
+PAIRS, RIGHT, FILE_SECONDS, FILE_MEGABYTES = 200_000, 10_000, 2.0, 200
+"""What is aimed at: for verification again and for screening, for the final check at the full shape, for the bound;
+pairs and muGraphs of a campaign; for a file."""
 
 T = TypeVar("T")
 G = TypeVar("G", KernelGraph, BlockGraph)
 Pair = tuple[KernelGraph, KernelGraph]
 
 
+PARTS = ("workloads", "attacks", "files", "campaign", "searched")
+
+
 def add_verify(kinds: Any) -> None:
     """Add `bench verify` to the benchmark commands."""
-    sub = kinds.add_parser("verify", help="what verification, refutation and proofs take; no GPU")
+    sub = kinds.add_parser("verify", help="what verification, refutation and proofs take, and miss; no GPU")
+    sub.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {', '.join(PARTS)}")
     sub.add_argument("--workloads", default=",".join(WORKLOADS), help="names, separated by commas")
     sub.add_argument("--record", metavar="FILE", help="write every number as JSON")
     sub.add_argument("--from", dest="source", metavar="FILE", help="print this record instead")
-    sub.add_argument("--campaign", type=int, metavar="N", help="random and mutated pairs against an oracle instead")
-    sub.add_argument("--searched", type=int, metavar="N", help="right muGraphs that searches find instead")
-    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the campaign; default: 0")
-    sub.add_argument("--first", type=int, default=0, metavar="N", help="block or unit to begin with; default: 0")
-    sub.add_argument("--jobs", type=int, default=1, metavar="N", help="processes of a campaign; default: 1")
-    sub.add_argument("--seconds", type=float, default=86_400.0, metavar="S", help="after which a campaign ends")
+    sub.add_argument("--campaign", type=int, default=1000, metavar="N", help="pairs against an oracle; default: 1000")
+    sub.add_argument("--searched", type=int, default=100, metavar="N", help="right muGraphs of searches; default: 100")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the pairs; default: 0")
+    sub.add_argument("--first", type=int, default=0, metavar="N", help="block and unit to begin with; default: 0")
+    sub.add_argument("--jobs", type=int, default=1, metavar="N", help="processes for these two; default: 1")
+    sub.add_argument("--seconds", type=float, default=86_400.0, metavar="S", help="after which they end")
     sub.set_defaults(run=_verify)
 
 
 def _verify(options: argparse.Namespace) -> int:
-    if options.campaign is not None or options.searched is not None:
-        return run_campaign(options)
     if options.source:
         return show_record(Path(options.source))
-    names = tuple(name for name in options.workloads.split(",") if name)
+    parts, names = (tuple(filter(None, given.split(","))) for given in (options.only, options.workloads))
+    if unknown := set(parts) - set(PARTS):
+        raise OptionError(f"no part is named {min(unknown)!r}", hint=", ".join(PARTS))
+    if min(options.campaign, options.searched, options.jobs) < 1 or options.first < 0 or options.seconds <= 0:
+        raise OptionError("a campaign of nothing", hint="at least one pair, muGraph, process and second")
     for name in names:
         workload(name)
-    return run_verify(names, options.record)
+    return _Run(options, parts, names).run()
 
 
-def run_verify(names: Sequence[str], record: str | None) -> int:
-    """Measure, print the table line by line, and keep the record if a file is given."""
-    made: dict[str, Any] = {"machine": machine(), "rows": []}
-    sys.stdout.write(HEAD + "\n")
-    for name in names:
-        made["rows"].append(row := measure(name))
-        sys.stdout.write(line(row) + "\n")
-        sys.stdout.flush()
-        if record:
-            _write(Path(record), json.dumps({"schema": SCHEMA, **made}, indent=1) + "\n")
-    sys.stdout.write(summary(made["rows"]) + "\n")
-    return 0
+class _Run:
+    """One run of the benchmark; `made`: the record so far."""
 
+    def __init__(self, options: argparse.Namespace, parts: Sequence[str], names: Sequence[str]) -> None:
+        self._options, self._parts, self._names = options, parts, names
+        self.made: dict[str, Any] = {"machine": machine()}
 
-def run_campaign(options: argparse.Namespace) -> int:
-    """Print how pairs, or muGraphs that searches find, fared, and those on which verifier and oracle contradict each
-    other; 1 if a different one was accepted, or a right muGraph refused.
+    def run(self) -> int:
+        """Measure, print, and keep the record after every part; 1 if something wrong was accepted, or something right
+        refused."""
+        if "workloads" in self._parts:
+            sys.stdout.write(HEAD + "\n")
+            self.made["rows"] = []
+            for name in self._names:
+                self.made["rows"].append(row := measure(name))
+                self._tell(line(row))
+        if "attacks" in self._parts:
+            self.made["attacks"] = {name: verdict.kind.value for name in ATTACKS if (verdict := refused(name))}
+            self._tell()
+        if "files" in self._parts:
+            self.made["files"] = dict(zip(("seconds", "megabytes"), taken(), strict=True))
+            self._tell()
+        found = self._campaign()
+        accepted = [f"accepted: {name}" for name, kind in self.made.get("attacks", {}).items() if is_wrong(kind)]
+        self._tell("\n".join([*accepted, *found.errors[:SHOWN], "", summary(self.made)]))
+        return 1 if found.wrong or found.errors or accepted else 0
 
-    Raises OptionError for less than one pair, process or second.
-    """
-    count = options.searched if options.campaign is None else options.campaign
-    if min(count, options.jobs) < 1 or options.first < 0 or options.seconds <= 0:
-        raise OptionError(f"a campaign of {count} in {options.jobs} processes", hint="at least one of each")
-    if options.campaign is None:
-        found, errors = searched_campaign(count, options.jobs, options.seconds, options.first)
-        wrong, alone = found.contradictions, list[Contradiction]()
-        said = str(found)
-    else:
-        tally, errors = pairs_campaign(count, options.seed, options.jobs, options.seconds, options.first)
-        wrong, alone = tally.false_acceptances, tally.refuted_alone
-        said = str(tally)
-    shown = [f"refuted, {_place(c)}" for c in alone[:SHOWN]] + [f"wrong, {_place(c)}" for c in wrong[:SHOWN]]
-    shown += [f"{times} times {error[:400]}" for error, times in Counter(errors).most_common(SHOWN)]
-    sys.stdout.write("\n".join((*shown, said)) + "\n")
-    return 1 if wrong or errors else 0
+    def _campaign(self) -> Campaign:
+        given = self._options
+        pairs, right = (getattr(given, part) if part in self._parts else 0 for part in ("campaign", "searched"))
+        found = run(pairs, right, given.seed, given.jobs, given.seconds, given.first)
+        for name, tally in (("campaign", found.pairs), ("searched", found.searched)):
+            if name in self._parts:
+                self.made[name] = tally.record()
+        alone = [f"refuted, {_place(c)}" for c in found.pairs.refuted_alone[:SHOWN]]
+        counted = Counter(found.errors).most_common(SHOWN)
+        found.errors[:] = [f"{times} times {error[:400]}" for error, times in counted]
+        self._tell("\n".join([*alone, *(f"wrong, {_place(c)}" for c in found.wrong[:SHOWN])]))
+        return found
+
+    def _tell(self, text: str = "") -> None:
+        if text:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+        if self._options.record:
+            _write(Path(self._options.record), json.dumps({"schema": SCHEMA, **self.made}, indent=1) + "\n")
 
 
 def _place(found: Contradiction) -> str:
@@ -134,9 +156,9 @@ def show_record(path: Path) -> int:
         made = json.loads(path.read_text())
         if made["schema"] != SCHEMA:
             raise ValueError(f"schema {made['schema']}")
-        lines = [HEAD, *map(line, made["rows"]), summary(made["rows"])]
+        rows = [HEAD, *map(line, made["rows"])] if "rows" in made else []
         described = f"{made['machine']['processor']}, load {made['machine']['load']:.1f}, {made['machine']['date']}"
-        sys.stdout.write("\n".join([described, *lines]) + "\n")
+        sys.stdout.write("\n".join([described, *rows, "", summary(made)]) + "\n")
     return 0
 
 
@@ -318,17 +340,44 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """The worst of every column beside what is aimed at."""
-    if not rows:
-        return "nothing was measured"
-    again, first = (max(row[f"{name}_ms"] for row in rows) for name in ("again", "first"))
-    wrong = max((ms for row in rows for ms in row["wrong_ms"].values()), default=0.0)
-    full = max(row["full_s"] for row in rows)
-    bounded = sum(row["log2_bound"] is not None and row["log2_bound"] <= LOG2_BOUND for row in rows)
-    proved = sum(row["proof_steps"] is not None for row in rows)
-    return (
-        f"at most {again:.2f} ms again, {wrong:.2f} ms for a wrong shift (aim {AGAIN_MS:g}), {first:.2f} ms the first "
-        f"time; bound of 2^{LOG2_BOUND:g} for {bounded}, proof for {proved} of {len(rows)}; full shape at most "
-        f"{full:.1f} s (aim {FULL_SECONDS:g})"
-    )
+def summary(made: Mapping[str, Any]) -> str:
+    """What is asked of verification, one line each: what was measured, and what is aimed at."""
+    found: list[tuple[str, str, str]] = []
+    if attacks := made.get("attacks"):
+        right = sum(not is_wrong(kind) for kind in attacks.values())
+        found.append(("attacks refused", f"{right} of {len(attacks)}", "all"))
+    if pairs := made.get("campaign"):
+        said = f"{pairs['accepted']} of {pairs['different']:,} different ones in {pairs['pairs']:,}"
+        found.append(("wrong pairs accepted", said, f"0 in {PAIRS:,}"))
+        left = sum(pairs["said"].get(f"alike, {kind}", 0) for kind in ("undecided", "outside LAX"))
+        found.append(("pairs left open", f"{left:,} of {pairs['pairs'] - pairs['different']:,} others", ""))
+    if searched := made.get("searched"):
+        found.append(("right muGraphs refused", f"{searched['refused']} of {searched['right']:,}", f"0 of {RIGHT:,}"))
+        found.append(("wrong muGraphs accepted", f"{searched['accepted']} of {searched['wrong']:,}", "0"))
+    if rows := made.get("rows"):
+        worst = {name: max(row[name] for row in rows) for name in ("again_ms", "first_ms", "full_s", "look_ms")}
+        bounded = sum(row["log2_bound"] is not None and row["log2_bound"] <= LOG2_BOUND for row in rows)
+        proved = sum(row["proof_steps"] is not None for row in rows)
+        shift = max((ms for row in rows for ms in row["wrong_ms"].values()), default=0.0)
+        found += [
+            ("verification again", f"{worst['again_ms']:.2f} ms", f"{AGAIN_MS:g} ms"),
+            ("screening, the first time", f"{worst['first_ms']:.2f} ms", f"{AGAIN_MS:g} ms"),
+            ("refutation of a wrong shift", f"{shift:.2f} ms", ""),
+            ("a look over the reals", f"{worst['look_ms']:.0f} ms", ""),
+            (f"error bound of 2^{LOG2_BOUND:g}", f"{bounded} of {len(rows)}", "all"),
+            ("proofs for all sizes", f"{proved} of {len(rows)}", "all"),
+            ("final check at the full shape", f"{worst['full_s']:.1f} s", f"{FULL_SECONDS:g} s"),
+        ]
+    if files := made.get("files"):
+        took = f"{files['seconds']:.2f} s, {files['megabytes']} MB"
+        found.append(("a proof file of 1 MB, any", took, f"{FILE_SECONDS:g} s, {FILE_MEGABYTES} MB"))
+    lines = [f"{what:<32}{measured:>44}{asked:>16}" for what, measured, asked in (TITLES, *found)]
+    return "\n".join(lines) if found else "nothing was measured"
+
+
+def is_wrong(kind: str) -> bool:
+    """Whether a verdict of this kind on an attack is wrong."""
+    return kind in (VerdictKind.FIELD.value, VerdictKind.PROVED.value)
+
+
+TITLES = ("", "measured (the worst)", "asked")

@@ -44,7 +44,7 @@ from mirage_nb.verify.proof.signs import NEEDED
 BITS = 256
 FACTORS, MOST_TRIED = 24, 500_000
 """Numbers with which constant factors are sought, and products that are tried."""
-DRAWN, INFINITE, MOST_DRAWN, MOST_COMPUTED = 3, 8, 1024, 300_000
+DRAWN, INFINITE, MOST_DRAWN, MOST_COMPUTED = 3, 8, 512, 300_000
 """How often every need is seen at least, as a constant factor follows from the first draw; draws at least where inputs
 choose infinities; draws at most of all elements together, and numbers that are computed in all of them."""
 OF_EACH = 32
@@ -253,21 +253,20 @@ class _Cover:
         return not unseen
 
     def _fields(self, most: int, mixed: bool) -> Iterator[tuple[Field, Field, Draw]]:
-        """Draws of one pair of primes. Where choices are mixed, the program counts for what it needs whatever is
-        chosen, the candidate for what it may need."""
+        """Draws of one pair of primes, the first ones of a small program such that its roots exist. Where choices are
+        mixed, the program counts for what it needs whatever is chosen, the candidate for what it may need."""
         exponents = self._program.exponents or self._candidate.exponents
         first = FieldInstance.draw(self._seed)
         for number in range(most):
             instance = replace(first, seed=self._seed + number)
             bias = 8 if mixed else BIASES[number % len(BIASES)]
             field = Field.of(instance, exponents=exponents, bias=bias, mixed=mixed)
-            yield field, replace(field, bias=0) if mixed else field, self._point(instance, field)
-
-    def _point(self, instance: FieldInstance, field: Field) -> Draw:
-        """Inputs; for a small program, such that its roots exist."""
-        if self._selects and instance.seed % 2:
-            return partial(field.point, squared=False)
-        return _rooted(self._graph, instance, field) if is_small(self._graph) else field.point
+            draw: Draw = field.point
+            if self._selects and number % 2:
+                draw = partial(field.point, squared=False)
+            elif number < 2 * INFINITE and is_small(self._graph):
+                draw = _rooted(self._graph, instance, field)
+            yield field, replace(field, bias=0) if mixed else field, draw
 
     def _is_known(self, which: int) -> bool:
         """Whether a number is always one of the program's, times one constant; or that and an exponential of a maximum,

@@ -12,7 +12,7 @@ import pytest
 from mirage_nb.__main__ import main
 from mirage_nb.bench import verify as verify_bench
 from mirage_nb.bench.campaign import Expression, differs
-from mirage_nb.bench.campaigns import agree, found_in, pairs_campaign, searched
+from mirage_nb.bench.campaigns import agree, found_in, run, searched
 from mirage_nb.bench.verify import candidates, summary, wrong_shifts
 from mirage_nb.bench.workloads import workload
 from mirage_nb.ir.legality import check
@@ -38,7 +38,10 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(verify_bench, "CANDIDATES", 2)
         patch.setattr(verify_bench, "SEEDS", 2)
-        assert main(["bench", "verify", "--workloads", "ntrans", "--record", str(record)]) == 0
+        patch.setattr(verify_bench, "ATTACKS", dict(list(verify_bench.ATTACKS.items())[-3:]))
+        patch.setattr(verify_bench, "taken", lambda: (0.5, 70))
+        few = "--workloads ntrans --campaign 40 --seed 5 --searched 1".split()
+        assert main(["bench", "verify", *few, "--record", str(record)]) == 0
     return record, printed.getvalue()
 
 
@@ -49,7 +52,16 @@ def test_a_row_says_what_was_measured(measured: tuple[Path, str]) -> None:
     assert row["looked"] == ["agree"] * 2 and row["look_ms"] > 0
     assert row["log2_bound"] <= -64 and row["proof_steps"] is not None
     assert row["full"] == "field" and row["full_s"] < 60
-    assert "bound of 2^-64 for 1, proof for 1 of 1" in summary([row])
+
+
+def test_one_table_says_what_is_asked(measured: tuple[Path, str]) -> None:
+    made, printed = json.loads(measured[0].read_text()), measured[1]
+    assert printed.endswith(summary(made) + "\n")
+    said = {line[:32].strip(): line[32:76].strip() for line in summary(made).splitlines()}
+    assert said["attacks refused"] == "3 of 3" and said["a proof file of 1 MB, any"] == "0.50 s, 70 MB"
+    assert said["wrong pairs accepted"] == f"0 of {made['campaign']['different']} different ones in 40"
+    assert said["right muGraphs refused"] == f"0 of {made['searched']['right']}" != "0 of 0"
+    assert said["error bound of 2^-64"] == said["proofs for all sizes"] == "1 of 1"
 
 
 def test_a_record_is_printed_again(measured: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,19 +76,13 @@ def test_a_record_is_printed_again(measured: tuple[Path, str], capsys: pytest.Ca
     assert main(["bench", "verify", "--workloads", "nope"]) == 2
 
 
-def test_a_campaign_finds_no_false_acceptance(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "verify", "--campaign", "60", "--seed", "5"]) == 0
-    said = capsys.readouterr().out
-    assert "60 pairs" in said and "0 accepted all the same" in said
-    assert main(["bench", "verify", "--campaign", "0"]) == 2
-
-
 def test_campaigns_go_on_where_others_ended_and_in_other_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    one, _ = pairs_campaign(110, 5, 1, 3600.0, first=2)
-    assert one.pairs == 110 and one.different > 30
-    assert main(["bench", "verify", "--campaign", "90", "--seed", "5", "--first", "2", "--jobs", "2"]) == 0
-    assert "100 pairs" in capsys.readouterr().out
-    assert main(["bench", "verify", "--campaign", "1", "--jobs", "0"]) == 2
+    one = run(12, 0, 5, first=2).pairs
+    assert one.pairs == 12 and one.different > 3 and not one.false_acceptances
+    options = "--only campaign --campaign 8 --seed 5 --first 2 --jobs 2".split()
+    assert main(["bench", "verify", *options]) == 0
+    assert "different ones in " in capsys.readouterr().out
+    assert main(["bench", "verify", "--jobs", "0"]) == main(["bench", "verify", "--only", "nothing"]) == 2
 
 
 def test_mugraphs_of_searches_are_verified() -> None:
@@ -114,6 +120,5 @@ def test_no_rounding_of_the_oracle_is_a_difference() -> None:
 
 @pytest.mark.slow
 def test_a_long_campaign() -> None:
-    found, errors = pairs_campaign(5000, 11, 1, 3600.0)
-    assert not errors
+    found = run(5000, 0, 11).pairs
     assert not found.false_acceptances and found.different > 2000 and found.said["alike, field"] > 1500

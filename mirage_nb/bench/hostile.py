@@ -1,12 +1,67 @@
-"""Files of up to a megabyte that are no proofs, or bad ones, made to keep a reader busy: name to JSON text."""
+"""Files of up to a megabyte that are no proofs, or bad ones, made to keep a reader busy.
+
+In: nothing. Out: `HOSTILE_FILES`: name to JSON text; and what reading and checking one takes. Whatever stands in a
+file, that takes seconds and megabytes.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from mirage_nb.errors import MirageError, VerificationError
+from mirage_nb.lang import parse
+from mirage_nb.runtime.many_calls import side_by_side
+from mirage_nb.verify.proof import Proof, check
+
 MEGABYTE = 1_000_000
+GRAPH = "X: f32[4, 6]\nreturn X + 1\n"
+
+
+def tried(contents: str) -> str:
+    """What reading a file, and checking what was read against a program and itself, ends with."""
+    graph = parse(GRAPH).graph
+    try:
+        check(Proof.from_json(contents), graph, graph)
+    except MirageError as error:
+        return str(error)
+    return ""
+
+
+def taken(*names: str) -> tuple[float, int]:
+    """CPU seconds that the slowest of these files takes, and megabytes of a process that reads them and little else;
+    all of them without a name."""
+    found: list[tuple[float, int]] = []
+    failed: list[str] = []
+
+    def kept(one: tuple[float, int]) -> bool:
+        found.append(one)
+        return True
+
+    side_by_side(iter([partial(measured, names or tuple(HOSTILE_FILES))]), kept, 1, SECONDS, failed.append)
+    if not found:
+        raise VerificationError("; ".join(failed) or f"reading files did not end within {SECONDS:g} s")
+    return found[0]
+
+
+SECONDS = 600.0
+
+
+def measured(names: Sequence[str]) -> tuple[float, int]:
+    """The same of this process."""
+    slowest = 0.0
+    for name in names:
+        contents = HOSTILE_FILES[name]()
+        started = time.process_time()
+        tried(contents)
+        slowest = max(slowest, time.process_time() - started)
+    most = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    return slowest, int(most[1]) // 1024 if most else 0
 
 
 def text(terms: list[Any], steps: list[Any] = [], **other: Any) -> str:  # noqa: B006 (read only)

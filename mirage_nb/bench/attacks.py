@@ -1,0 +1,210 @@
+"""Wrong candidates that were made to be taken for equal: what a verifier has to refuse, whoever asks.
+
+In: nothing. Out: `ATTACKS`: a program and a candidate by name, both as texts. Each was accepted once, or is a relative
+of one that was. Most differ from their program in a corner of the reals only: a value that is missing far away, at one
+point, behind a choice that hardly any input takes, or that a field shows to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirage_nb.errors import MirageError
+from mirage_nb.lang import parse
+from mirage_nb.verify.proof import with_proof
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import Verdict
+
+ON_BOTH_LINES = "X: f32[3]\nY: f32[3]\n"
+NONE = "S = relu(0-X*X)\n"
+"""Zero for every real number, a random function in the field."""
+BOTH = {
+    # Roots that exist for a part of all numbers, so that trials show that part only.
+    "selected by a zero relu": ("return 2*X", NONE + "return 3*X + sqrt(X*X) + 0*sqrt(S) + 0*sqrt(S*(0-X))"),
+    "selected, in a sum": ("return 2*X", NONE + "return 2*X + (sqrt(X*X) - X) + 0*sqrt(S) + 0*sqrt(S*X)"),
+    "selected by a clamp": ("return 2*X", "S = clamp(X*X, -2, 0)\nreturn X + sqrt(X*X) + 0*sqrt(S) + 0*sqrt(S*X)"),
+    "selected by a power": ("return 2*X", NONE + "return X + (X**2)**0.5 + 0*S**0.5 + 0*(S*X)**0.5"),
+    "selected by a maximum": (
+        "return 2*X", "S = maximum(0-X*X, 0)\nreturn X + sqrt(X*X) + 0*sqrt(S) + 0*sqrt(S*X)"
+    ),
+    "selected by both sides": (
+        NONE + "return 2*X + 0*sqrt(S) + 0*sqrt(S*X)", NONE + "return X + sqrt(X*X) + 0*sqrt(S) + 0*sqrt(S*X)"
+    ),
+    # Fractions of something that is zero for reals and not in the field.
+    "a relu by itself": ("return 2*X", "return 2*X*relu(X)/relu(X)"),
+    "a shifted relu by itself": ("return 2*Y", "return 2*Y*relu(X+3)/relu(X+3)"),
+    "a relu far out": ("return 2*Y", "return 2*Y*relu(X+900)/relu(X+900)"),
+    "a maximum of two scales": (
+        "return 2*Y", "D = 2*maximum(X, Y) - maximum(2*X, 2*Y)\nreturn 2*Y*D/D"
+    ),
+    # Less defined than the program.
+    "a root of what is mostly positive": ("return 2*Y", "return 2*Y + 0*sqrt(X+10)"),
+    "a root that dips": ("return 2*Y", "return 2*Y + 0*sqrt(X*X+X+0.2)"),
+    "roots of factors": ("return X*Y", "return sqrt(X)*sqrt(X)*Y"),
+    "a line of zeros": ("return 2*Y", "return 2*Y*(X+Y-1)/(X+Y-1)"),
+    "a double zero": ("return 2*Y", "return 2*Y*(X*X-X+0.25)/(X*X-X+0.25)"),
+    "an irrational zero": ("return 2*Y", "return 2*Y*(X*X-2)/(X*X-2)"),
+    "a zero of an exponential": ("return 2*Y", "return 2*Y*(exp(X)-2)/(exp(X)-2)"),
+    "a logarithm": ("return 2*Y", "return 2*Y + 0*log(X*X)"),
+    # Rounding that hides what differs.
+    "doubt from cancellation": (
+        "return 2*X + Y",
+        NONE + "N = (X + 1e30*Y) - 1e30*Y\nreturn 1*X + Y + N + (sqrt(X*X) - X) + 0*sqrt(S) + 0*sqrt(S*X)",
+    ),
+    "doubt beside a relu": ("return 2*X", "return 2*X*relu(X)/relu(X) + 100*((X + 4e16) - 4e16 - X)"),
+    "a tiny difference": ("return 2*X", NONE + "return 2*X + 1e-30*(sqrt(X*X)-X) + 0*sqrt(S) + 0*sqrt(S*X)"),
+    "a tiny difference of tiny constants": (
+        "return 2*X", NONE + "T = 1e-30*((sqrt(X*X) - X)*exp(0*X - 60))\nreturn 2*X + T + 0*sqrt(S) + 0*sqrt(S*X)"
+    ),
+    "saturated beside a difference": (
+        "return X*sigmoid(90*Y*Y+90)", NONE + "return sigmoid(90*Y*Y+90)*sqrt(X*X) + 0*sqrt(S) + 0*sqrt(S*X)"
+    ),
+    # In a corner of the reals.
+    "relu where samples are negative": ("return relu(X*X - 9) + Y", "return relu(X*X - 8) + Y"),
+    "clamp beyond": ("return clamp(X, -500, 500) + Y", "return clamp(X, -500, 501) + Y"),
+    "only at zero": ("return 2*X", "return 2*X*X/X"),
+}  # fmt: skip
+"""Attacks on field trials and values over the reals: those that a point refutes."""
+
+HEAD = """X: f32[2, 4]
+Y: f32[2, 4]
+Z: f32[2, 4]
+def f(x): return 1 / (x - 3.7)
+def g(x): return log(sqrt(x + 10000000) + 1)
+"""
+
+ADDED = (
+    "0*log(X+1e30)", "0*sqrt(X+1e35)", "0*log(X*X*X+1e37)", "0*log(sum(X,axis=1,keepdims=True)+1e36)",
+    "0/(X*X*X-1e37)", "0/(X*X+Y*Y-2)", "0/(exp(X)-1e30)", "0/(sin(X)-0.9999)", "0*sqrt(0.9999+sin(X*Y))",
+    "0/(floor(X)-77777)", "0/(abs(X)+abs(Y)-0.00001)", "0*log(abs(X)+abs(Y))", "0/(X[:,:1]-X[:,1:2])",
+    "0*log(where(X==3.25,0,1))", "0*log(1.5-where(X==3.25,2,1))", "0/where(X==0.37,0,1)",
+    "0/(1-where((X>0.3)&(X<0.3001),1,0))", "0/(step(X-1e30)-1)", "0/where(X>Y*1e20,0,1)", "0/where(X*X+Y*Y==Z*Z,0,1)",
+    "0/(relu(X-1e6)*relu(-Y-1e6)-0.5)", "0/((X-1)*(X-1)+(Y-2)*(Y-2)+(Z+0.37)*(Z+0.37))", "0*f(X)", "0*g(X)",
+    "0*(X+1e30)**0.3", "0/max(X+1e25,axis=1,keepdims=True)", "0/cumsum(relu(X-2),axis=1)", "0*log(clamp(X,-1,1)+1)",
+    "0*(exp(where((X>0.3)&(X<0.3001),-inf,X))/exp(where((X>0.3)&(X<0.3001),-inf,X)))",
+)  # fmt: skip
+"""Added to `2 * Y + X * Z`: far away or in a narrow place there is no value."""
+RARE = (
+    # What stands behind a choice is needed where it is chosen.
+    ("Y + where(X > 0, sqrt(Y + 1e30), 0)", " + 0 * sqrt(Y + 1e30)"),
+    ("Y + where(X > 0, 1 / (Y + 1e30), 0)", " + 0 / (Y + 1e30)"),
+    ("Y + where(X > 0, sqrt(Y + 1e30), 0)", " + where(X > -1e-20, 0 * sqrt(Y + 1e30), 0)"),
+    ("where(X > 1e30, Y / sqrt(Z), Y)", " + where(X > 1e30, 0 * sqrt(-Z), 0)"),
+    # Infinities that hardly any input chooses: nothing is 0 times them, or one less another.
+    ("Y + X", " + 0 * where(X > -1e30, 1, -inf)"),
+    ("Y + X", " + exp(where(X > -1e30, Y, -inf) - where(X > -1e30, Y, -inf)) - 1"),
+    ("softmax(Y)", " + 0 * exp(where(X > -1e30, Y, -inf) - max(where(X > -1e30, Y, -inf), axis=1, keepdims=True))"),
+    ("softmax(where(X > Y, Y, -inf))", " + 0 * softmax(where(X > -1e30, Y, -inf))"),
+    ("X * Y", " + 0 * exp(relu(X + 1e30) * where(arange(4) > 1, 0, -inf))"),
+    # Numbers that are the program's for whatever is drawn.
+    ("Y / X", " + 0 / (X + 1e-20)"),
+    ("Y / X", " + 0 / (X - 2 * relu(X - 1e30))"),
+    ("Y / X", " + 0 / (X * tanh(X + 1e30))"),
+    ("Y / X", " + 0 / (sqrt((X + 1e30) * (X + 1e30)) - 1e30)"),
+    ("Y / X", " + 0 / (abs(X + 1e30) - 1e30)"),
+    ("Y / X", " + 0 / (X * where(X > 1e30, 0, 1))"),
+    ("Y / sqrt(X + 5)", " + 0 / (sqrt(X + 5) - 1e-20)"),
+    ("Z / Y", " + 0 * (Z / (Y / (X * X * X - 1e37)) / (X * X * X - 1e37))"),
+    # Other elements of the same numbers.
+    ("Y / (X + 1e30)", " + 0 / (X[:, ::-1] + 1e30)"),
+    ("Y * sqrt(X + 1e30)", " + 0 * sqrt(sum(X + 1e30, axis=1, keepdims=True))"),
+    ("concat(Y[:, 1:] / (X[:, 1:] + 1e30), Y[:, :1], axis=1)", " + 0 / (X + 1e30)"),
+)  # fmt: skip
+"""A program, and what is added to it: hidden behind what hardly any input is."""
+PARTIAL = (
+    "relu(X)", "relu(X-5)", "(X+abs(X))", "maximum(X,Y)", "relu(sum(X,axis=1,keepdims=True))", "relu(X*Z)",
+    "relu(X[:, ::-1])", "where(X>0,1,0)", "step(X)", "floor(relu(X))", "relu(-X-Y)", "relu(relu(X)-relu(Y))",
+)  # fmt: skip
+"""Factors, divided by themselves, beside roots that ask inputs for signs."""
+
+LATER = """X: f32[2, 4]
+Y: f32[2, 4]
+I: i32[2]
+M: bool[2, 4]
+P = I[:, None]
+"""
+OF_PLACES = (
+    # Masks and indices are whole numbers; what a choice does not take need not have a value, and must not be needed.
+    ("where(M, X, Y)", "where(M, X, Y) + 0 / (1 - where(M, 1, 1) + where(X > 1e30, 0, 1))"),
+    ("where(M, X, Y)", "where(M, X, Y + 0 * sqrt(Y + 1e30))"),
+    ("where(M, X / Y, 0)", "where(M, X / Y, 0 / Y)"),
+    ("where(M, X / Y, X)", "where(M, X, X * Y) / Y"),
+    ("where(M, X / (Y + 1e30), X)", "where(M, X, X * (Y + 1e30)) / (Y + 1e30)"),
+    ("where(M, sqrt(X), 0)", "sqrt(where(M, X, X)) * where(M, 1, 0)"),
+    ("where(M, exp(X), 0)", "exp(where(M, X, -inf)) + 0 * where(M, 0, -inf)"),
+    ("X * where(M, 1, 0)", "X * where(M, where(M, 1, 0), 0 * log(X + 1e30))"),
+    ("X + where(P == arange(4), Y, 0)", "X + where(P == arange(4), Y, 0) + where(P == 77777, 0 / (X + 1e30), 0)"),
+    ("X + where(P == arange(4), Y, 0)", "X + where(P == arange(4), Y, 0) + where(P == 77777, 1, 0)"),
+    ("where(P == arange(4), X, 0)", "where(P == arange(4), X / (P + 1e20) * (arange(4) + 1e20), 0)"),
+    ("X * P", "X * floor(P + 0.5)"),
+    # Slices and masks of places.
+    ("X[:, 1:] / Y[:, 1:]", "X[:, 1:] / Y[:, 1:] + 0 / Y[:, :3]"),
+    ("X[:, ::2] / (Y[:, ::2] + 1e30)", "X[:, ::2] / (Y[:, ::2] + 1e30) + 0 / (Y[:, 1::2] + 1e30)"),
+    ("where(arange(4) < 2, X / (Y + 1e30), X)", "where(arange(4) < 2, X, X * (Y + 1e30)) / (Y + 1e30)"),
+    ("sum(where(arange(4) < 3, X / (Y + 1e30), 0), axis=1)", "sum(where(arange(4) < 3, X, 0) / (Y + 1e30), axis=1)"),
+    ("cumsum(X / (Y + 1e30), axis=1)", "cumsum(X / (Y + 1e30), axis=1) + 0 / (Y[::-1] + 1e30)"),
+    ("softmax(where(M, X, -inf))", "softmax(where(M, X, -1e30))"),
+    ("exp(where(M, X, -inf))", "exp(where(M, X, -1e30))"),
+    ("sum(exp(where(M, X, -inf)), axis=1)", "sum(exp(where(M, X, -inf) + where(M, 0, inf)), axis=1)"),
+    # A need of one output is none of another one; nor is one at some rows one at all of them.
+    ("X * 2, Y / (X + 1e30)", "X * 2 + 0 / (X + 1e30), Y / (X + 1e30)"),
+    ("X / (Y * Y + 1)", "X / (Y * Y + 1) + 0 / (sqrt(Y * Y + 1) - 1e-30)"),
+    ("maximum(X, Y) / maximum(X + 1e30, Y)", "maximum(X, Y) / maximum(X + 1e30, Y) + 0 / (X + 1e30)"),
+)  # fmt: skip
+"""Needs of other elements, and behind other choices."""
+
+SCALARS = "".join(f"{name}: f32[1]\n" for name in "XYZVW") + "M: f32[2, 2]\n"
+OF_CHOICES = (
+    # A combination of choices that chance may not draw, in what is needed and in where it is needed.
+    ("Y / Z", "Y / Z + 0 / where(X > 1e30, where(Y > 1e31, where(V > 1e31, Z, W), Z), Z)"),
+    ("Y / Z", "Y / Z + 0 / where(X > 1e30, where(Y > 1e31, where(V > 1e31, where(W > 1e31, W, Z), Z), Z), Z)"),
+    ("where(X > 1e31, Y / W, Y)",
+     "where(X > 1e31, Y / W, Y) + where(X > 1e30, where(Y > 1e31, where(V > 1e31, 0, 0 / W), 0), 0)"),
+    ("Y / maximum(Z, X)", "Y / maximum(Z, X) + 0 / maximum(Z, maximum(X, V - 1e36))"),
+    ("Y / (X + 1e37)", "Y / (X + 1e37) + 0 / (maximum(X, -1e37) + 1e37)"),
+    ("Y / Z", "Y / Z + 0 / (Z * (1 - step(X - 1e30) * step(1e31 - X)))"),
+    # A root that is not needed there leaves the element out of field trials.
+    ("where(X == 3.25, Y, sqrt(Y))", "where(X == 3.25, sqrt(Y * Y), sqrt(Y))"),
+    ("where(sqrt(X) == abs(X), Y * Y, sqrt(Y)) + X * Y",
+     "where(sqrt(X) == abs(X), Y * Y, sqrt(Y)) + sqrt(X * Y * (X * Y))"),
+    ("where(X > 1e30, Y, Y ** 1.5)", "where(X > 1e30, (Y * Y) ** 0.5, Y ** 1.5)"),
+    # What no input makes, where inputs choose it.
+    ("2 * X", "2 * X + where(X * Y * 1e-20 > 1e36, 0 * log(arange(1) * 1.0), 0)"),
+    # A tensor by itself is no square but element by element.
+    ("2 * Y", "2 * Y + 0 * log(M @ M * 1e-30 + 1e36)[0, :1]"),
+    ("2 * Y", "2 * Y + 0 * log(einsum('ij,jk->ki', M, M) * 1e-30 + 1e36)[0, :1]"),
+)  # fmt: skip
+"""Combinations of choices, and forms that are none."""
+
+
+def _asking(factor: str) -> tuple[str, str]:
+    value = "sqrt(Y) * sqrt(Z - 3) + X"
+    return value, f"({value}) * {factor} / {factor}"
+
+
+def _made() -> Mapping[str, tuple[str, str]]:
+    """Every attack by what the candidate returns."""
+    groups = (
+        (HEAD, [("2 * Y + X * Z", f"2 * Y + X * Z + {added}") for added in ADDED]),
+        (HEAD, [(value, value + added) for value, added in RARE]),
+        (HEAD, [_asking(factor) for factor in PARTIAL]),
+        (LATER, OF_PLACES),
+        (SCALARS, OF_CHOICES),
+    )
+    found = {name: (ON_BOTH_LINES + left, ON_BOTH_LINES + right) for name, (left, right) in BOTH.items()}
+    for head, pairs in groups:
+        found |= {f"{left} ~ {right}": (f"{head}return {left}", f"{head}return {right}") for left, right in pairs}
+    return found
+
+
+ATTACKS: Mapping[str, tuple[str, str]] = _made()
+
+
+def refused(name: str) -> Verdict | None:
+    """What is said of the candidate of an attack, with a proof if it comes to that; None if it cannot be read."""
+    try:
+        program, candidate = (parse(text).graph for text in ATTACKS[name])
+    except MirageError:
+        return None
+    verdict = verify(program, candidate)
+    return verdict if verdict.accepted else with_proof(verdict, program, candidate)[0]
