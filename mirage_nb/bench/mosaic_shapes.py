@@ -23,7 +23,7 @@ from mirage_nb.ir import (
 )
 from mirage_nb.optimize import Options, default_options
 from mirage_nb.targets import Target
-from mirage_nb.tile import rules
+from mirage_nb.tile import rates, rules
 from mirage_nb.tile.schemes import Asked, Scheme, cycles, scheme
 
 
@@ -129,13 +129,18 @@ class Way:
 
 
 TILES: dict[str, tuple[tuple[str, int, int], ...]] = {
-    "f32": (("fma", 128, 128), ("fma", 256, 128), ("fma", 128, 64), ("fma", 64, 128)),
+    "f32": (("fma", 128, 128), ("fma", 256, 128), ("fma", 128, 256), ("fma", 128, 64), ("fma", 64, 128)),
     "3xtf32": (
         ("wgmma_3xtf32", 128, 128), ("wgmma_3xtf32", 128, 64), ("wgmma_3xtf32", 64, 128), ("mma_3xtf32", 128, 128),
     ),
-    "tf32": (("wgmma_tf32", 256, 128), ("wgmma_tf32", 128, 128), ("wgmma_tf32", 64, 128), ("mma_tf32", 256, 128)),
+    "tf32": (
+        ("wgmma_tf32", 256, 128), ("wgmma_tf32", 128, 256), ("wgmma_tf32", 128, 128), ("wgmma_tf32", 64, 128),
+        ("mma_tf32", 256, 128),
+    ),
     "f16": (("wgmma", 128, 256), ("wgmma", 256, 128), ("wgmma", 128, 128), ("wgmma", 64, 256)),
-    "f64": (("mma_f64", 128, 128), ("mma_f64", 128, 64), ("mma_f64", 64, 128), ("fma_f64", 128, 64)),
+    "f64": (
+        ("mma_f64", 128, 128), ("mma_f64", 256, 64), ("mma_f64", 128, 64), ("mma_f64", 64, 128), ("fma_f64", 128, 64),
+    ),
 }  # fmt: skip
 """What multiplies, and in what tiles, where one kind does."""
 MIXED: dict[str, tuple[tuple[str, int, int], ...]] = {
@@ -155,8 +160,6 @@ ORDERS = {"f32": ("fma", "fma_lines"), "f64": ("mma_f64_zigzag", "mma_f64")}
 """The kinds of a precision whose instances go in zig-zag, and line by line; both in tiles of 128 x 128."""
 COLD_SHARE = 0.75
 """Of the bandwidth of device memory, what tiles that are read once come with; measured."""
-CLOCK = 1755.0
-"""Cycles of a microsecond."""
 
 
 def ways(shape: Shape, target: Target) -> list[Way]:
@@ -196,7 +199,8 @@ def expected_us(shape: Shape, asked: Asked, made: Scheme, target: Target) -> flo
         shape.batch * math.ceil(shape.m / asked.rows) * math.ceil(shape.n / asked.columns) / target.multiprocessors
     )
     moved = shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n) * shape.dtype.size
-    return max(turns * cycles(made, shape.k) / CLOCK, moved / (COLD_SHARE * target.device_bandwidth * 1e3))
+    busy = turns * cycles(made, shape.k) * rates.cycle_us(target)
+    return max(busy, moved / (COLD_SHARE * target.device_bandwidth * 1e3))
 
 
 def product_graph(shape: Shape, way: Way) -> KernelGraph:

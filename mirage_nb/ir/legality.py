@@ -69,9 +69,10 @@ def alive(operators: Operators, nbytes: Callable[[int], Any]) -> Iterator[Any]:
     """For every operator the bytes alive then, each value from its operator to its last reader; nbytes: of a value, a
     number or an array of them.
 
-    What the loop body makes lives on within its iteration; accumulators live from the start of the loop;
-    views and savers take nothing, nor does what an elementwise operator makes for one other: it is a thread graph's,
-    which has it in registers (paper section 2). A plan may need more (stages of a ring) or less (values in registers).
+    What the loop body makes lives on within its iteration; accumulators live from the start of the loop; views and
+    savers take nothing, nor does what a product or an elementwise operator makes for one elementwise operator, or a
+    product for its accumulator: it is a thread graph's, which has it in registers (paper section 2). A plan may need
+    more (stages of a ring) or less (values in registers).
     """
     change: list[Any] = [0] * (len(operators) + 1)
     passed, last = _passed_on(operators), _last_use(operators)
@@ -101,17 +102,18 @@ def _is_view(kind: OpKind) -> bool:
 
 
 def _passed_on(operators: Operators) -> frozenset[int]:
-    """Values that an elementwise operator makes for a single one, views between them included."""
+    """Values that one operator makes for another in registers, views between them included."""
     uses: dict[int, list[int]] = {}
     for number, (_, read, _) in enumerate(operators):
         for value in read:
             uses.setdefault(value, []).append(number)
     found: set[int] = set()
     for kind, _, made in operators:
-        passed = made[0] if len(made) == 1 and _elementwise(kind) else None
+        product = kind is OpKind.MATMUL
+        passed = made[0] if len(made) == 1 and (product or _elementwise(kind)) else None
         while passed is not None and len(uses.get(passed, ())) == 1:
             reader, _, others = operators[uses[passed][0]]
-            if _elementwise(reader):
+            if _elementwise(reader) or (product and reader is OpKind.ACCUM):
                 found.add(made[0])
             passed = others[0] if _is_view(reader) else None
     return frozenset(found)

@@ -16,12 +16,15 @@ from functools import lru_cache
 
 from mirage_nb.ir import DType
 from mirage_nb.tile.instructions import INSTRUCTIONS, TF32_COLUMNS, InstructionTile, Place
+from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import GROUP, LANES, Product, Program, flat
 from mirage_nb.tile.rules import FEW, FEWEST
 from mirage_nb.tile.texels import Texel, derived, in_bits, nearest, over_warps, renamed, repeated, swapped
 
 VECTOR_BYTES = 16
 """Of one load."""
+WIDE_COLUMNS = 64
+"""Of one product of a warpgroup whose operands are swapped: the instruction's rows."""
 LANE_ROWS = 4
 """The outer product of a warp's lanes; of fewer rows, one row."""
 MOST_SUMS = 128
@@ -54,6 +57,11 @@ class GroupKind:
     def vector(self) -> bool:
         """Whether lanes multiply each for itself."""
         return self.row.texel.extents[:3] == (1, 1, 1)
+
+    @property
+    def apart(self) -> bool:
+        """Whether chunks are summed apart."""
+        return bool(self.composition) and COMPOSITIONS[self.composition].apart
 
     @property
     def wide(self) -> bool:
@@ -130,7 +138,7 @@ def _lanes(row: InstructionTile, lane_rows: int, left: str, right: str) -> Texel
 
 def wide_texel(rows: int, columns: int, right: str) -> Texel:
     """wgmma with operands swapped: right, transposed, comes from registers, left from shared memory as it lies."""
-    grown = repeated(INSTRUCTIONS[f"wgmma.m64n{rows}k8.tf32"].texel, "i", columns // 64)
+    grown = repeated(INSTRUCTIONS[f"wgmma.m64n{rows}k8.tf32"].texel, "i", columns // WIDE_COLUMNS)
     return swapped(nearest(grown, "i") if right == "m" else grown)
 
 
@@ -142,18 +150,19 @@ def _row(name: str) -> InstructionTile | None:
     if said is None or kind is None or name not in _names(said["kind"]):
         return None
     m, n, left, right = int(said["m"]), int(said["n"]), said["left"], said["right"]
-    if kind.wide and (left != "k" or m not in TF32_COLUMNS or n % 64):
+    if kind.wide and (left != "k" or m not in TF32_COLUMNS or n % WIDE_COLUMNS):
         return None
     one = INSTRUCTIONS[f"wgmma.m64n{m}k8.tf32"] if kind.wide else kind.row
     texel = wide_texel(m, n, right) if kind.wide else group_texel(kind, m, n, left, right)
     if texel is None:
         return None
     shared = frozenset({Place.SHARED})
-    cycles = m * n * texel.k / (one.m * one.n * one.k) * one.cycles * (3 if kind.composition == "3xtf32" else 1)
+    cycles = m * n * texel.k / (one.m * one.n * one.k) * one.cycles
     made = replace(
-        one, name=name, m=m, n=n, k=texel.k, left=shared, right=shared, warps=GROUP, cycles=cycles, texel=texel,
+        one, name=name, m=m, n=n, k=texel.k, left=shared, right=shared, warps=GROUP, texel=texel,
         composition=kind.composition, zigzag=kind.zigzag,
     )  # fmt: skip
+    made = replace(made, cycles=cycles * len(made.arithmetic.terms))
     return made if made.registers <= MOST_SUMS else None
 
 

@@ -63,9 +63,6 @@ FLOAT_TEAMS: dict[int, Team] = {64: Team(1, 0, 0, 1), 128: Team(2, 240, 24, GROU
 FLOAT_COLUMNS = (32, 64, 128, 256)
 FLOAT, DOUBLE = 4, 8
 """Bytes of an f32 and of an f64 element."""
-SHARES = {FLOAT: 0.77, DOUBLE: 0.85}
-"""By the bytes of an element: of the plain cores' rate for f32, what such products reach; f64 has tensor cores of this
-rate where there are warpgroups."""
 FEWEST, FEW = 1, 7
 """Rows beyond a multiple of an instruction's, which plain cores multiply instead of a whole instruction more."""
 FEW_COLUMNS = (128, 256)
@@ -90,11 +87,11 @@ def parts(rows: Extent, width: int = 2) -> Any:
     return sum(np.where(np.equal(main, height), team.parts, 0) for height, team in teams.items())
 
 
-def fits(rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2) -> Any:
+def fits(rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2, apart: bool = False) -> Any:
     """Whether a tile of `sums` accumulators, each of rows x columns, is one for a team; depth: summed elements, of
-    `width` bytes."""
+    `width` bytes; apart: chunks are summed in registers of their own."""
     many = parts(rows, width)
-    words, left = max(1, width // FLOAT), few(rows)
+    words, left = max(1, width // FLOAT) * (2 if apart else 1), few(rows)
     each = np.multiply(rows - left, columns) * words * sums / np.maximum(many, 1) / (LANES * GROUP)
     known = np.isin(columns, FLOAT_COLUMNS if width >= FLOAT else WGMMA_COLUMNS)
     room = sum(np.where(np.equal(many, count), most, 0) for count, most in FEW_REGISTERS.items())
@@ -103,7 +100,7 @@ def fits(rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2
     return (many > 0) & known & (each <= ACCUMULATOR_REGISTERS) & np.equal(np.mod(depth, step(width)), 0)
 
 
-def stages(nbytes: Extent, memory: int) -> Any:
+def stages(nbytes: Extent, memory: Extent) -> Any:
     """Stages of the ring: nbytes that land in one of them, of `memory` bytes that a block may take. Fewer than
     `SHALLOWEST` are too few."""
     return np.minimum(DEEPEST, np.floor_divide(memory - BARRIER_BYTES, nbytes))

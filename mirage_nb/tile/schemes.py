@@ -9,13 +9,18 @@ columns of its own. Of a tile of a few rows more than a team takes, plain cores 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
 
 from mirage_nb.ir import HALVES, DType
-from mirage_nb.tile import rules
-from mirage_nb.tile.groups import KINDS, ROWS, VECTOR_BYTES, group_name
-from mirage_nb.tile.instructions import INSTRUCTIONS, PLAIN_MULTIPLIES, Unit, wgmma
+from mirage_nb.tile import rates, rules
+from mirage_nb.tile.groups import KINDS, ROWS, WIDE_COLUMNS, group_name
+from mirage_nb.tile.instructions import INSTRUCTIONS, Unit, wgmma
 from mirage_nb.tile.program import GROUP, LANES
-from mirage_nb.tile.tessellation import Kind, SideBySide, tessellate
+from mirage_nb.tile.rules import Extent
+from mirage_nb.tile.tessellation import Kind, tessellate
 
 KINDS_OF = {"f32": ("fma",), "tf32": ("wgmma_tf32", "mma_tf32"), "3xtf32": ("wgmma_3xtf32", "mma_3xtf32")}
 """The kinds of derived rows behind every precision of f32 products, exact, one TF32 product, three of them; the fastest
@@ -24,27 +29,6 @@ EXACT_KINDS = {DType.F32: ("fma",), DType.F64: ("mma_f64",)}
 """The same by the type of the operands, where they are multiplied as they are."""
 PLAIN_KINDS = {DType.F16: "fma_f16", DType.BF16: "fma_bf16", DType.F32: "fma", DType.F64: "fma_f64"}
 """The kind of the plain cores."""
-REACHED: dict[str, dict[tuple[int, int], float]] = {
-    "fma": {(128, 128): 104.0, (256, 128): 103.0, (128, 64): 94.0, (64, 128): 46.0},
-    "fma_lines": {(128, 128): 104.0},
-    "mma_tf32": {(256, 128): 350.0},
-    "mma_3xtf32": {(128, 128): 150.0},
-    "wgmma_tf32": {(256, 128): 718.0, (128, 128): 455.0, (64, 128): 297.0},
-    "wgmma_3xtf32": {(128, 128): 224.0, (128, 64): 176.0, (64, 128): 147.0},
-    "wgmma": {(128, 256): 1600.0, (256, 128): 1560.0, (128, 128): 1448.0, (64, 256): 1108.0},
-    "mma_f64": {(128, 128): 122.0, (128, 64): 108.0, (64, 128): 80.0},
-    "mma_f64_zigzag": {(128, 128): 106.0},
-    "fma_f64": {(128, 64): 55.0},
-}
-"""Multiply-adds of a multiprocessor in a cycle of 1755 MHz, by kind and tile, as kernels of one kind reached them on
-one H200 with products of LLaMA and Phi layers; of a tile that was not measured, what the first one reached."""
-BESIDE = {"fma": 48.0, "fma_f64": 24.0}
-"""The same of plain cores where two kinds share a block: they have one group of warps there, which hides few
-latencies."""
-SIDE_BY_SIDE = SideBySide()
-"""What is lost where both units of a multiprocessor work: next to nothing, beside that."""
-FEW_ISSUED = 0.4
-"""Of the instructions that lanes could issue, those that one group of warps issues for a few rows."""
 MATH, LOAD, REST = "math", "load", "rest"
 REGISTERS, REGISTER_UNIT, LEAST_REGISTERS, MOST_REGISTERS = 65536, 8, 24, 240
 ADDRESSES = 36
@@ -113,20 +97,18 @@ def scheme(asked: Asked, precision: str) -> Scheme | None:
         return with_few_rows(asked, precision)
     if "+" in precision:
         return mixed(asked, *precision.split("+"))
+    if not _fits(asked, precision):
+        return None
     if asked.dtype in HALVES:
-        if not rules.fits(asked.rows, asked.columns, asked.depth, asked.sums):
-            return None
         team = rules.TEAMS[asked.rows]
         row = wgmma(asked.columns, asked.dtype).name
         role = MathRole(MATH, team.parts, team.math_registers, row, asked.rows // team.parts, asked.columns)
         return Scheme(asked.step, 1, (role,), team.load_warps, team.load_registers)
-    if not rules.fits(asked.rows, asked.columns, asked.depth, asked.sums, asked.dtype.size):
-        return None
     team = rules.FLOAT_TEAMS[asked.rows]
     height = asked.rows // team.parts
     for kind in kinds_of(precision, asked.dtype):
         name = group_name(kind, height, asked.columns, *asked.majors)
-        if name in ROWS and ROWS[name].registers * asked.sums <= rules.ACCUMULATOR_REGISTERS:
+        if name in ROWS:
             role = MathRole(MATH, team.parts, team.math_registers, name, height, asked.columns)
             return Scheme(asked.step, 0, (role,), team.load_warps, team.load_registers)
     return None
@@ -139,11 +121,21 @@ def kinds_of(precision: str, dtype: DType) -> tuple[str, ...]:
     return tuple(k for k in named if k in KINDS and KINDS[k].row.dtype is dtype) or EXACT_KINDS[dtype]
 
 
+def apart(precision: str, dtype: DType) -> bool:
+    """Whether the kinds of a precision sum chunks in registers of their own."""
+    return dtype not in HALVES and KINDS[kinds_of(precision, dtype)[0]].apart
+
+
+def _fits(asked: Asked, precision: str) -> bool:
+    doubled = apart(precision, asked.dtype)
+    return bool(rules.fits(asked.rows, asked.columns, asked.depth, asked.sums, asked.dtype.size, doubled))
+
+
 def with_few_rows(asked: Asked, precision: str) -> Scheme | None:
     """Tensor cores for as many rows as a team takes, plain cores for the few that are left: a tile of 130 rows is
     no tile of 192. None where there are no such rows, or too few registers."""
     few = int(rules.few(asked.rows))
-    if not rules.fits(asked.rows, asked.columns, asked.depth, asked.sums, asked.dtype.size):
+    if not _fits(asked, precision):
         return None
     main = scheme(replace(asked, rows=asked.rows - few), precision)
     name = group_name(PLAIN_KINDS[asked.dtype], few, asked.columns, *asked.majors)
@@ -188,13 +180,13 @@ def shares(asked: Asked, tensor: str, plain: str) -> dict[str, int] | None:
     if all(width.isdecimal() for _, _, width in named):
         given = {kind: int(width) for kind, _, width in named}
         return given if sum(given.values()) == asked.columns and len(given) == 2 else None
-    step = rules.FLOAT_STEP
+    step, work = rules.FLOAT_STEP, asked.rows * rules.FLOAT_STEP**2
     columns = [
-        Kind(kind, (asked.rows, step, step, 1), asked.rows * step**2 / rate(kind, asked.rows, step, beside=True), unit)
+        Kind(kind, (asked.rows, step, step, 1), work / rates.rate(kind, asked.rows, asked.columns, beside=True), unit)
         for kind, unit in ((tensor, Unit.TENSOR), (plain, Unit.PLAIN))
-        if kind in REACHED
+        if kind in rates.REACHED
     ]
-    found = tessellate((asked.rows, asked.columns, step, 1), columns, SIDE_BY_SIDE)
+    found = tessellate((asked.rows, asked.columns, step, 1), columns, rates.SIDE_BY_SIDE)
     widths = {region.kind.name: region.extents[1] for region in found.regions} if found else {}
     return {kind: widths[kind] for kind in (tensor, plain)} if len(widths) == 2 else None
 
@@ -211,29 +203,30 @@ def needed(name: str, sums: int, rows: int) -> int:
     return -(-count // REGISTER_UNIT) * REGISTER_UNIT
 
 
-def rate(kind: str, rows: int, columns: int, *, beside: bool = False) -> float:
-    """Multiply-adds of a multiprocessor in a cycle, by warps that share a tile of rows x columns. beside: others of
-    another kind multiply there, too. Raises KeyError for a kind that was never measured."""
-    if beside and kind in BESIDE:
-        return BESIDE[kind]
-    measured = REACHED[kind]
-    return measured.get((rows, columns)) or next(iter(measured.values()))
-
-
 def cycles(made: Scheme, depth: int) -> float:
     """Of a multiprocessor for one tile of a scheme, as kernels of its kinds were measured: those of its units, side by
     side."""
     mixed_kinds = len(made.math) > 1 and made.math[-1].name != REST
-    units = sorted(_cycles(role, beside=mixed_kinds) * depth for role in made.math)
-    return units[-1] + SIDE_BY_SIDE.lost * sum(units[:-1])
+    units = [_cycles(role, beside=mixed_kinds) * depth for role in made.math]
+    return float(reduce(rates.together, units))
 
 
-def _cycles(role: MathRole, *, beside: bool) -> float:
+def _cycles(role: MathRole, *, beside: bool) -> Any:
     """The same of a role, for one summed element."""
     rows = role.parts * role.rows
-    if role.name != REST:
-        return rows * role.columns / rate(role.instruction.partition(".")[0], rows, role.columns, beside=beside)
-    row = ROWS[role.instruction]
-    converted = (rows + 1) * (row.dtype.size < row.sums.size)
-    issued = 1 + rows + converted + rows * row.dtype.size / VECTOR_BYTES
-    return role.columns * issued / (PLAIN_MULTIPLIES * FEW_ISSUED)
+    if role.name == REST:
+        return rates.few_cycles(rows, role.columns, ROWS[role.instruction].dtype)
+    return rows * role.columns / rates.rate(role.instruction.partition(".")[0], rows, role.columns, beside=beside)
+
+
+def one_kind(rows: Extent, columns: Extent, major: str, precision: str, dtype: DType) -> tuple[Any, Any]:
+    """Of any tile of f32 or f64 products by one kind: the same for one summed element, and for how many rows second
+    pieces lie in shared memory; endless where no kind is for it. major: what runs along a line of the left operand."""
+    busy: Any = np.inf
+    rests: Any = 0
+    for name in reversed(kinds_of(precision, dtype)):
+        kind = KINDS[name]
+        able = not kind.wide or (np.equal(np.mod(columns, WIDE_COLUMNS), 0) & (major == "k"))
+        busy = np.where(able, np.multiply(rows, columns) / rates.rate(name, rows, columns), busy)
+        rests = np.where(able, np.multiply(rows, kind.wide and kind.apart), rests)
+    return busy, rests

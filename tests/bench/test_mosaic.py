@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mirage_nb.__main__ import main
 from mirage_nb.bench.mosaic import LIBRARY, Row, chose_right, line, summary, zigzag_gain
 from mirage_nb.bench.mosaic_shapes import ODD, SHAPES, orders, product_graph, ways
+from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
+from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import TARGETS
 
 H200 = TARGETS["h200"]
@@ -31,6 +36,26 @@ def test_the_planner_knows_odd_extents() -> None:
     assert len(odd) >= 10 and all(1 <= s.m % 64 <= 7 for s in odd)
     for shape in odd:
         assert any(way.few for way in ways(shape, H200)), shape
+
+
+@pytest.mark.parametrize(("name", "precision"), [
+    ("LLaMA-3-8B kv", "3xtf32"), ("LLaMA-3-8B q", "tf32"), ("257 fc, f32", "f32"), ("LLaMA-3-8B q", "f64"),
+    ("257 fc", "3xtf32"), ("131 qkv, tf32", "tf32"),
+])  # fmt: skip
+def test_a_search_ranks_as_the_planner_does(name: str, precision: str) -> None:
+    """By the same measured rates, plain cores beside tensor cores among them: the same tile, the same time."""
+    shape = next(s for s in SHAPES if (s.name, s.precision) == (name, precision))
+    way = ways(shape, H200)[0]
+    t = shape.dtype.value
+    text = f"X: {t}[{shape.m}, {shape.k}]\nW: {t}[{shape.k}, {shape.n}]\nreturn X @ W"
+    prepared, target = prepare(parse(text).graph), replace(H200, precision=precision if t == "f32" else "f32")
+    cut, effort = configurations(prepared, EFFORTS["quick"])[1], EFFORTS["quick"]  # a loop over the summed axis
+    found = run_configuration(prepared, cut, effort, effort.budget, lambda counts: None, lambda: False)
+    best = instances(found.structures[0], prepared, target, 1, poor_axes(prepared))[0]
+    block = plan(best.graph, target).kernels[0]
+    assert block is not None and block.program is not None
+    assert {v.shape for v in block.block.types[:2]} == {(way.rows, way.step), (way.step, way.columns)}
+    assert 0.95 < best.cost.us / way.expected_us < 1.15
 
 
 def test_zig_zag_is_compared_with_the_same_tile() -> None:

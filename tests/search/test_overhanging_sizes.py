@@ -32,6 +32,7 @@ from mirage_nb.search.sizes.concrete import GRAIN, _Kernel, tile_of
 from mirage_nb.search.sizes.instantiate import divisors, overhangs, poor_axes, sized
 from mirage_nb.search.sizes.masks import Axes, zeros
 from mirage_nb.targets import TARGETS
+from mirage_nb.tile.rules import few
 from mirage_nb.verify.trials import verify
 
 H200 = TARGETS["h200"]
@@ -79,7 +80,8 @@ def test_every_tile_holds_an_element(extent: int, parts: int) -> None:
     tile = tile_of(extent, parts)
     if tile:
         assert (parts - 1) * tile < extent <= parts * tile
-        assert tile * parts == extent or tile % GRAIN == 0 or (parts - 1) * (-(-tile // GRAIN) * GRAIN) >= extent
+        good = tile * parts == extent or tile % GRAIN == 0 or few(tile)
+        assert good or (parts - 1) * (-(-tile // GRAIN) * GRAIN) >= extent
     else:
         assert (parts - 1) * -(-extent // parts) >= extent
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -24,9 +26,11 @@ PROGRAMS = {
     "stored turned": "X: f16[512, 1024]\nW: f16[3072, 1024]\nreturn X @ transpose(W)",
     "gated": "X: f16[512, 4096]\nW: f16[4096, 4096]\nV: f16[4096, 4096]\nreturn silu(X @ W) * (X @ V)",
     "batch": "X: f16[4, 192, 256]\nW: f16[4, 256, 512]\nR: f16[4, 192, 512]\nreturn X @ W + R",
-    "f32": "X: f32[512, 1024]\nW: f32[1024, 512]\nreturn X @ W",
-    "f32, gated": "X: f32[256, 512]\nW: f32[512, 512]\nV: f32[512, 512]\nreturn silu(X @ W) * (X @ V)",
-    "f64": "X: f64[512, 256]\nW: f64[256, 512]\nreturn X @ W",
+    "f32": "X: f32[2048, 1024]\nW: f32[1024, 2048]\nreturn X @ W",
+    "f32, gated": "X: f32[1024, 512]\nW: f32[512, 2048]\nV: f32[512, 2048]\nreturn silu(X @ W) * (X @ V)",
+    "f32, by three": "X: f32[2048, 1024]\nW: f32[1024, 2048]\nreturn X @ W",
+    "f32, by three, odd rows": "X: f32[257, 1024]\nW: f32[1024, 8192]\nreturn X @ W",
+    "f64": "X: f64[1024, 512]\nW: f64[512, 2048]\nreturn X @ W",
     "odd rows": "X: f16[130, 256]\nW: f16[256, 512]\nreturn X @ W",
     "odd rows of a batch": "X: f16[2, 65, 256]\nW: f16[2, 256, 512]\nreturn X @ W",
     "norm": "X: f16[256, 1024]\nG: f16[1024]\nW: f16[1024, 512]\nreturn rms_norm(X, G) @ W",
@@ -42,40 +46,41 @@ PROGRAMS = {
     "output turned": "X: f16[256, 512]\nW: f16[512, 256]\nreturn transpose(X @ W)",
 }
 SPECIALISED = {
-    "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f64", "odd rows", "attention",
-    "grouped attention",
+    "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f32, by three", "f32, by three, odd rows", "f64",
+    "odd rows", "attention", "grouped attention",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_ranking_and_planner_agree(name: str) -> None:
     prepared, effort = prepare(parse(PROGRAMS[name]).graph), EFFORTS["quick"]
+    card = replace(H200, precision="3xtf32") if "by three" in name else H200
     seen = set()
     for configuration in configurations(prepared, effort):
         result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
         for structure in result.structures:
             if len(structure.kernels) != 1:
                 continue
-            for instance in instances(structure, prepared, H200, 24):
+            for instance in instances(structure, prepared, card, 24):
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
                 tiles = Tiles.of(prepared, kernel, sizes)
-                device = block_of(tiles, H200, FITTED).traffic.device
-                roles = with_roles(tiles, H200, FITTED, device)
+                device = block_of(tiles, card, FITTED).traffic.device
+                roles = with_roles(tiles, card, FITTED, device)
                 able = roles is not None and bool(roles.able[0])
                 try:
-                    block = next(k for k in plan(instance.graph, H200).kernels if k is not None)
+                    block = next(k for k in plan(instance.graph, card).kernels if k is not None)
                 except TargetError:  # more memory than estimated; never where warps have roles
                     assert not able
                     continue
                 seen.add(able)
                 if not able:
                     # What else could be emitted so is planned so, too: the loop is longer or shorter than its steps.
-                    assert block.program is None or block.block.loop != price(block.program, H200).steps
+                    assert block.program is None or block.block.loop != price(block.program, card).steps
                     continue
                 assert roles is not None and block.program is not None, instance.sizes
-                assert validate(block.program, H200) == ()
-                taken = price(block.program, H200)
+                assert validate(block.program, card) == ()
+                taken = price(block.program, card)
                 found = (roles.turns, roles.stages, roles.memory)
                 assert [float(n[0]) for n in found] == [taken.turns, taken.stages, taken.shared_bytes]
-                assert np.isclose(roles.us[0] + start_us(kernel, H200, FITTED), instance.cost.us)
+                assert np.isclose(roles.us[0] + start_us(kernel, card, FITTED), instance.cost.us)
     assert seen == ({True, False} if name in SPECIALISED else {False})

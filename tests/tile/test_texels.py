@@ -16,7 +16,7 @@ from mirage_nb.ir import DType, OpKind
 from mirage_nb.tile import rules
 from mirage_nb.tile.groups import GROUPS, ROWS
 from mirage_nb.tile.instructions import INSTRUCTIONS
-from mirage_nb.tile.schemes import Asked, scheme
+from mirage_nb.tile.schemes import Asked, apart, scheme
 from mirage_nb.tile.texel_run import multiplies, run_texel
 from mirage_nb.tile.texels import (
     HAS,
@@ -140,14 +140,16 @@ def test_zig_zag_shares_an_operand() -> None:
     assert sum(not shared(a, b) for a, b in pairwise(plain)) > 5
 
 
-@pytest.mark.parametrize("dtype", DType)
-def test_rules_and_schemes_agree(dtype: DType) -> None:
+@pytest.mark.parametrize(("dtype", "precision"), [
+    *((dtype, "f32") for dtype in DType), (DType.F32, "tf32"), (DType.F32, "3xtf32"), (DType.F16, "3xtf32"),
+])  # fmt: skip
+def test_rules_and_schemes_agree(dtype: DType, precision: str) -> None:
     """What the ranking takes for possible has a row of the table, whatever the operands' layouts."""
     heights, widths = (32, 63, 64, 65, 96, 128, 135, 136, 192, 256), (16, 32, 48, 64, 96, 128, 256)
     for rows, columns, sums in itertools.product(heights, widths, (1, 2)):
-        fits = bool(rules.fits(rows, columns, 64, sums, dtype.size))
+        fits = bool(rules.fits(rows, columns, 64, sums, dtype.size, apart(precision, dtype)))
         for left, right in itertools.product("km" if rows % 64 == 0 else "k", "km"):
-            assert (scheme(Asked(rows, columns, 64, sums, (left, right), dtype), "f32") is not None) == fits
+            assert (scheme(Asked(rows, columns, 64, sums, (left, right), dtype), precision) is not None) == fits
 
 
 def test_doubles_that_lanes_read_together_lie_in_different_banks() -> None:

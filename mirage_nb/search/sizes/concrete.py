@@ -49,6 +49,7 @@ from mirage_nb.search.sizes.layouts import (
 )
 from mirage_nb.search.sizes.masks import Axes, lowest, zeros
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
+from mirage_nb.tile.rules import few
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,15 @@ GRAIN = 16
 def tile_of(extent: int, parts: int) -> int:
     """The tile of an axis in so many parts, each with an element of it; 0 if there is none.
 
-    Parts that divide the axis fill their tiles. It is a function of the two numbers alone, so that kernels that cut
-    an axis alike cut it at the same places.
+    Parts that divide the axis fill their tiles; where they have a few elements beyond a multiple of an instruction's
+    rows, they keep them. It is a function of the two numbers alone, so that kernels that cut an axis alike cut it at
+    the same places.
     """
     if extent % parts == 0:
         return extent // parts
     least = -(-extent // parts)
+    if few(least) and (parts - 1) * least < extent:
+        return least
     for tile in (-(-least // GRAIN) * GRAIN, least):
         if (parts - 1) * tile < extent:
             return tile

@@ -31,6 +31,7 @@ from mirage_nb.search.sizes.occupancy import RESERVED_BYTES
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
+from mirage_nb.tile.rules import TEAMS, few
 
 MAX_GRID_X = 2**31 - 1
 SHARED = 16
@@ -422,9 +423,11 @@ def _all_sizes(
 
 
 def _parts(extent: int, overhang: bool) -> list[int]:
-    """Into how many parts an axis may be cut, ascending: its divisors, and what makes tiles of useful sizes."""
+    """Into how many parts an axis may be cut, ascending: its divisors, and what makes tiles of useful sizes, some of
+    them with a few elements more."""
     more = {-(-extent // tile) for tile in OVERHANGING_TILES if tile < extent} if overhang else set[int]()
-    return sorted({*divisors(extent), *more})
+    whole = {extent // height for height in TEAMS if height < extent} if overhang else set[int]()
+    return sorted({*divisors(extent), *more, *(parts for parts in whole if few(-(-extent // parts)))})
 
 
 def _tiles(extent: int, parts: Numbers) -> Numbers:

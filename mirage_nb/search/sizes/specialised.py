@@ -5,7 +5,8 @@ products is said over axes here and over dimensions in `optimize.product`; how i
 `tile.rules`, for both.
 One block runs on each multiprocessor and takes points of the grid in turns. A turn is its steps of 64 summed elements
 and what is computed behind them; a step takes the products at the rate that the card keeps up when so many
-multiprocessors multiply, or its copies, if these take longer.
+multiprocessors multiply, or its copies, if these take longer. Products of f32 and f64 take what `tile.rates` says of
+the kind of instruction that their precision stands for; plain cores with a few rows of a tile work beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.ir import AccumKind, DType, OpKind
 from mirage_nb.search.axes import Layout
 from mirage_nb.search.saturation.values import BODY, ITER, TILE
 from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths
@@ -24,10 +25,26 @@ from mirage_nb.search.sizes.layouts import layout_of
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
-from mirage_nb.tile import rules
+from mirage_nb.tile import rates, rules
+from mirage_nb.tile.schemes import apart, one_kind
 
-WIDTHS = {True: (rules.FLOAT, rules.DOUBLE), False: (2,)}
-"""Whether all inputs are f32 or wider -> bytes of the widest."""
+WIDTHS = {True: {rules.FLOAT: DType.F32, rules.DOUBLE: DType.F64}, False: {2: DType.F16}}
+"""Whether all inputs are f32 or wider -> bytes of the widest -> a type of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a block does at a point: products of rows x columns, `depth` summed elements each. cycles: of one of f32 or
+    f64, for a summed element; stage: bytes of a step; stages: of the ring; rest: bytes of second pieces."""
+
+    products: int
+    rows: Numbers
+    columns: Numbers
+    depth: Numbers
+    cycles: Numbers
+    stage: Numbers
+    stages: Numbers
+    rest: Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,45 +110,42 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     able = np.ones(tiles.shape, bool)
     streamed: dict[object, Numbers] = {}
     rows = columns = depth = np.ones(tiles.shape)
+    major = ""
     for index in products:
         made = _product(tiles, index)
         if made is None:
             return None
-        fits, rows, columns, depth = made
+        fits, rows, columns, depth, major = made
         able = able & fits
         for read in tiles.steps[index].reads:
             step = tiles.steps[read]
             lines = tiles.elements[read] / (depth / tiles.sizes.loop)
             lines = np.ceil(lines / rules.PATTERN_ROWS) * rules.PATTERN_ROWS
             streamed[step.source, step.type] = lines * rules.step(tiles.width) * tiles.width
-    able &= rules.fits(rows, columns, depth, len(sums), tiles.width)
+    dtype, main = WIDTHS[tiles.floats][tiles.width], rows - rules.few(rows)
+    able &= rules.fits(rows, columns, depth, len(sums), tiles.width, apart(target.precision, dtype))
     able &= depth == rules.step(tiles.width) * tiles.sizes.loop  # stages are alike: one loop says it all
     stage = sum(streamed.values(), np.zeros(tiles.shape))
-    stages = rules.stages(stage, target.shared_per_block)
+    nothing = np.zeros(tiles.shape)
+    cycles, rests = one_kind(main, columns, major, target.precision, dtype) if tiles.floats else (nothing, nothing)
+    rest = rests * rules.step(tiles.width) * tiles.width
+    stages = rules.stages(stage, target.shared_per_block - rest)
     able &= stages >= rules.SHALLOWEST
     if not able.any():
         return None
-    return _timed(tiles, target, constants, able, rows, columns * len(products), depth, stage, stages, device)
+    turn = _Turn(len(products), rows, columns, depth, cycles, stage, stages, rest)
+    return _timed(tiles, target, constants, able, turn, device)
 
 
 def _timed(
-    tiles: Tiles, target: Target, constants: Constants, able: Truths, rows: Numbers, columns: Numbers,
-    depth: Numbers, stage: Numbers, stages: Numbers, device: Numbers,
-) -> Specialised:  # fmt: skip
-    """What it takes; `columns`: of all products of a point together, `stage`: bytes of a step."""
-    each = rules.step(tiles.width)
-    points, steps = tiles.sizes.total_blocks(), depth / each
+    tiles: Tiles, target: Target, constants: Constants, able: Truths, turn: _Turn, device: Numbers
+) -> Specialised:
+    """What it takes."""
+    points, steps = tiles.sizes.total_blocks(), turn.depth / rules.step(tiles.width)
     turns = np.ceil(points / target.multiprocessors)
     last = points - (turns - 1) * target.multiprocessors
-    work = 2.0 * (rows - rules.few(rows)) * columns * each
-    kept = constants.sustained_share * target.tensor_rate * 1e6
-    alone = constants.alone_share * target.tensor_rate * 1e6 / target.multiprocessors
-    if tiles.width >= rules.FLOAT:
-        kept = rules.SHARES[tiles.width] * target.vector_rate * 1e6
-        alone = kept / target.multiprocessors
-    full = work / np.minimum(alone, kept / target.multiprocessors)
-    rest = work / np.minimum(alone, kept / last)
-    copied = stage / constants.stream_bytes_us
+    full, rest = (_step_us(tiles, target, constants, turn, running) for running in (target.multiprocessors, last))
+    copied = turn.stage / constants.stream_bytes_us
     step = constants.step_us
     looped = steps * ((turns - 1) * (np.maximum(full, copied) + step) + np.maximum(rest, copied) + step)
     operation = target.multiprocessors / (target.vector_rate * 1e6)
@@ -140,13 +154,28 @@ def _timed(
     moved = device / (target.device_bandwidth * 1e3)
     us = constants.latency_us + np.maximum(looped, moved) + values
     return Specialised(
-        able, rules.parts(rows, tiles.width), us, turns, steps * ((turns - 1) * full + rest), turns * steps * copied,
-        values, moved, stage * stages, stages,
+        able, rules.parts(turn.rows, tiles.width), us, turns, steps * ((turns - 1) * full + rest),
+        turns * steps * copied, values, moved, turn.stage * turn.stages + turn.rest, turn.stages,
     )  # fmt: skip
 
 
-def _product(tiles: Tiles, index: int) -> tuple[Truths, Numbers, Numbers, Numbers] | None:
-    """Where a product's operands come in whole boxes; its rows, columns and summed elements. None: nowhere."""
+def _step_us(tiles: Tiles, target: Target, constants: Constants, turn: _Turn, running: Numbers | float) -> Numbers:
+    """Microseconds of a step's products where so many multiprocessors multiply: both units, side by side."""
+    dtype, few = WIDTHS[tiles.floats][tiles.width], rules.few(turn.rows)
+    times = turn.products * rules.step(tiles.width)
+    cycles = times * rates.cycle_us(target)
+    if tiles.floats:
+        busy = cycles * turn.cycles
+    else:
+        share = np.minimum(constants.alone_share / target.multiprocessors, constants.sustained_share / running)
+        busy = times * 2.0 * (turn.rows - few) * turn.columns / (share * target.tensor_rate * 1e6)
+    together: Numbers = rates.together(busy, cycles * rates.few_cycles(few, turn.columns, dtype))
+    return together
+
+
+def _product(tiles: Tiles, index: int) -> tuple[Truths, Numbers, Numbers, Numbers, str] | None:
+    """Where a product's operands come in whole boxes; its rows, columns and summed elements; what runs along a line of
+    the left one. None: nowhere."""
     step, sizes, kernel = tiles.steps[index], tiles.sizes, tiles.kernel
     axis = step.operator.axis
     types = [tiles.steps[read].type for read in step.reads]
@@ -179,7 +208,8 @@ def _product(tiles: Tiles, index: int) -> tuple[Truths, Numbers, Numbers, Number
         if last == inner:
             fits &= sizes.extent(kernel, inner, type_[inner]) % (rules.step(tiles.width) if side else rules.HEIGHT) == 0
     rows, columns = (sizes.extent(kernel, a, t[a]) for a, t in zip((row, column), types, strict=True))
-    return fits, rows, columns, sizes.extent(kernel, axis, types[0][axis] & TILE) * sizes.loop
+    depth = sizes.extent(kernel, axis, types[0][axis] & TILE) * sizes.loop
+    return fits, rows, columns, depth, "k" if layouts[0][-1] == axis else "m"
 
 
 def _turned(tiles: Tiles, row: int, column: int) -> bool:
