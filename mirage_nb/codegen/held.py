@@ -16,7 +16,7 @@ from mirage_nb.codegen.index import Index, linear, named, unravel
 from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vector
 from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, counted, loaded, operand_leaf
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import InIterAttrs, OpKind, OutSaverAttrs, TensorType
+from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType
 from mirage_nb.optimize.held import Held
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
@@ -113,12 +113,26 @@ class HeldText:
                 out.line(f"h{value}[{slot}] = {loaded(width, source)};")
 
     def _compute(self, kept: Multi, outputs: tuple[TensorType, ...]) -> None:
+        """Results that wait for no reduction are on their way while rows are reduced."""
+        savers = list(enumerate(self.scope.block.savers))
+        early = [saver for saver in savers if not self._waits(saver[1].inputs[0])]
+        if early:
+            self.dependence.wait()
+            self._saves(early, outputs, kept)
         for index, op in enumerate(self.scope.block.ops):
             if _reduces(op.kind):
                 self._reduce(index)
         self.dependence.wait()
         self._loads([v for v in self.inputs if v in self.held.behind], kept)
-        for number, op in enumerate(self.scope.block.savers):
+        self._saves([saver for saver in savers if saver not in early], outputs, kept)
+
+    def _waits(self, value: int) -> bool:
+        """Whether a value is computed from a reduction, or from what is asked for behind the reductions."""
+        op = self.scope.ops[value]
+        return value in self.held.behind or _reduces(op.kind) or any(map(self._waits, op.inputs))
+
+    def _saves(self, savers: list[tuple[int, Op]], outputs: tuple[TensorType, ...], kept: Multi) -> None:
+        for number, op in savers:
             assert isinstance(op.attrs, OutSaverAttrs)
             self._save(number, op.inputs[0], op.attrs, outputs[number], kept)
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OutSaverAttrs
-from mirage_nb.tile.held import hold, row_lanes, row_slots
+from mirage_nb.tile.held import busy_lanes, hold, row_lanes, row_slots
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.sketch import REDUCTIONS, Sketch
 
@@ -75,9 +75,10 @@ def find_held(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 0) -
         return None
     tile, width, results = tuple(map(int, found.tile)), int(found.width), int(found.results)
     if found.axis == -1:
-        lanes = int(row_lanes(results, warps))
+        lanes = int(busy_lanes(tile[-1], row_lanes(results, warps), width))
         behind = _behind(block) if at_once and math.prod(block.grid) > at_once else frozenset[int]()
-        return Held(tile, len(tile) - 1, width, int(row_slots(tile[-1], lanes, width)), lanes, warps, behind)
+        slots = int(row_slots(tile[-1], lanes, width))
+        return Held(tile, len(tile) - 1, width, slots, lanes, lanes * results // LANES, behind)
     busy = min(warps, math.ceil(results / width / LANES))
     return Held(tile, len(tile) + found.axis, width, tile[found.axis], 1, busy)
 

@@ -149,6 +149,12 @@ def row_slots(last: Any, lanes: Any, width: Any) -> Any:
     return np.ceil(last / np.maximum(width, 1) / np.maximum(lanes, 1))
 
 
+def busy_lanes(last: Any, lanes: Any, width: Any) -> Any:
+    """Threads that share a row and all have something of it: whole warps, no more vectors for each than before."""
+    vectors = np.ceil(last / np.maximum(width, 1))
+    return LANES * np.ceil(vectors / np.maximum(row_slots(last, lanes, width), 1) / LANES)
+
+
 def by_rows(last: Any, rows: Any, most: Any, loaded: Sequence[Loaded], warps: int) -> Any:
     """So many rows of `last` elements, whole warps for each: the widest vectors up to `most` that leave no thread
     without one, else single elements."""

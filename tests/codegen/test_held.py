@@ -94,7 +94,7 @@ def test_of_many_blocks_what_all_of_them_read_is_asked_for_behind_the_reductions
     assert error < TOLERANCE[DType.F16]
 
 
-@pytest.mark.parametrize("width", [1000, 100, 33, 2, 1032])
+@pytest.mark.parametrize("width", [1000, 100, 33, 2, 1032, 1792])
 @pytest.mark.parametrize("rows_per_block", [1, 2])
 def test_rows_that_fill_no_warp(width: int, rows_per_block: int) -> None:
     graph, options = softmax((4, width), rows_per_block, DType.F16), Options(warps=2)
@@ -127,6 +127,28 @@ def test_results_of_splits_are_combined_without_a_barrier() -> None:
     text = emit(graph, H200).source.split("kernel1(")[1]
     assert "sync" not in text and "shared" not in text
     assert text.count("load<4>") == 1
+
+
+def test_threads_without_a_vector_are_none() -> None:
+    """Seven warps have two vectors each where the eighth would have had none."""
+    graph = softmax((2, 1792), 1, DType.F16)
+    found = held(graph, Options(warps=8))
+    assert found is not None and (found.warps, found.slots, found.ragged) == (7, 2, False)
+    assert emit(graph, H200, Options(warps=8)).launches[0].threads == 7 * 32
+
+
+def test_what_waits_for_no_reduction_is_stored_before_it() -> None:
+    b = Block((tensor((4, 256), DType.F16), tensor((4, 256), DType.F16)), (4,))
+    s = b.op(OpKind.ADD, b.read(0, (0,)), b.read(1, (0,)))
+    b.save(b.op(OpKind.DIV, s, b.op(OpKind.SUM, b.op(OpKind.SQR, s), attrs=DimAttrs(1))), (0,))
+    b.save(s, (0,))
+    graph = one_kernel("X R", b)
+    for chained in (False, True):
+        source = emit(graph, H200, Options(chained=chained)).source
+        places = [source.index(text) for text in ("output 1", "team_sum<", "output 0")]
+        assert places == sorted(places)
+        assert not chained or source.index("grid_dependency_wait") < places[0]
+    check(graph, Options())
 
 
 def test_a_reduction_of_a_row_costs_one_barrier() -> None:

@@ -21,11 +21,10 @@ MIRAGE_DEVICE float combine_warps(float v, float* scratch, int first, int warps,
 namespace detail {
 template <int Warps, class Combine>
 MIRAGE_DEVICE float combine_team(float v, float* scratch, int barrier, Combine combine MIRAGE_SITE) {
-  static_assert((Warps & (Warps - 1)) == 0, "a power of two");
   v = butterfly<1, 32>(v, combine MIRAGE_PASS);
   if (lane_index() == 0) scratch[warp_index() % Warps] = v;
   group_sync(barrier, Warps * 32 MIRAGE_PASS);
-  constexpr int Wide = Warps < 4 ? Warps : 4;
+  constexpr int Wide = Warps % 4 == 0 ? 4 : Warps % 2 == 0 ? 2 : 1;
   Vec<float, Wide> total = load<Wide>(scratch MIRAGE_PASS);
   MIRAGE_UNROLL
   for (int w = Wide; w < Warps; w += Wide) {
