@@ -15,7 +15,7 @@ of the first bytes, so that is not counted again. The constants are data (`searc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -137,6 +137,8 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
         spent.late = np.where(held, held_work(tiles, target, constants), spent.late)
     blocks = tiles.sizes.total_blocks()
     copied = copies(tiles, target, constants)
+    # Vectors as wide as can be: what counts is their bytes.
+    copied = replace(copied, us_once=np.where(held, 0.0, copied.us_once))
     warps = {way.warps for way in (DEFAULT_WAY, *(OTHER_WAYS if tiles.chained else ()))}
     return Block(
         copied,
@@ -171,9 +173,9 @@ def run(block: Block, ways: Sequence[Way], target: Target, constants: Constants)
     waves = np.ceil(block.blocks / full)
     last = block.blocks - (waves - 1) * full
     if (waves > 1).any():
-        each, end = _wave(block, stages, np.stack((full, last)), target, constants)
+        (_, end), (each, _) = _wave(block, stages, np.stack((full, last)), target, constants)
         return Running(stages, memory, together, waves, (waves - 1) * each + end)
-    return Running(stages, memory, together, waves, _wave(block, stages, last, target, constants))
+    return Running(stages, memory, together, waves, _wave(block, stages, last, target, constants)[0])
 
 
 def _deepest(block: Block, way: Way, room: float) -> tuple[Numbers, Numbers]:
@@ -186,8 +188,11 @@ def _deepest(block: Block, way: Way, room: float) -> tuple[Numbers, Numbers]:
     return stages, np.where(block.staged, found, RESERVED_BYTES)
 
 
-def _wave(block: Block, stages: Numbers, running: Numbers, target: Target, constants: Constants) -> Numbers:
-    """Microseconds from the first request of `running` blocks to the end of their work; in rows like theirs."""
+def _wave(
+    block: Block, stages: Numbers, running: Numbers, target: Target, constants: Constants
+) -> tuple[Numbers, Numbers]:
+    """Microseconds from the first request of `running` blocks to the end of their work, and until those behind them
+    are where they are; in rows like theirs."""
     copied, spent, loop = block.copies, block.work, block.loop
     # Loads by all threads leave one slot of the ring to those who still read it.
     depth = np.where(copied.bulk, stages, np.maximum(stages - 1, 1))
@@ -206,7 +211,9 @@ def _wave(block: Block, stages: Numbers, running: Numbers, target: Target, const
     # The ring fills during the work before the loop; then copies wait for it.
     waiting = np.maximum(early - depth * moving / loop, 0.0)
     longest: Numbers = np.maximum(moving + waiting, before + early + (loop - 1) * looped)
-    return constants.latency_us + longest + looped + spent.late * slowed
+    alone = constants.latency_us + looped + spent.late * slowed
+    # Blocks that hold their tiles come one by one, and ask for theirs while others compute.
+    return alone + longest, np.where(block.staged, alone + longest, np.maximum(alone, longest))
 
 
 def start_us(kernel: KernelStructure, target: Target, constants: Constants) -> float:

@@ -66,10 +66,13 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of a kernel: `device` if every tensor crosses device memory once, `block` that one block moves."""
+    """Bytes of a kernel: `device` if every tensor crosses device memory once, `block` that one block moves; `own` that
+    it moves of each tensor, which has `whole`."""
 
     device: Numbers
     block: Numbers
+    own: Numbers
+    whole: Numbers
 
     def us(self, running: Numbers, blocks: Numbers, target: Target, constants: Constants) -> Numbers:
         """What device memory and L2 need for `running` of all `blocks`.
@@ -78,7 +81,7 @@ class Traffic:
         next wave reads them again.
         """
         once = self.device * running / blocks
-        again = np.minimum(self.device, self.block * running)
+        again: Numbers = sum(np.minimum(whole, own * running) for own, whole in zip(self.own, self.whole, strict=True))
         crossing: Numbers = np.where(self.device > target.l2_bytes, np.maximum(once, again), once)
         moved = self.block * running
         shared = np.minimum(np.maximum(moved - crossing, 0.0), crossing)
@@ -89,12 +92,16 @@ class Traffic:
 def traffic(tiles: Tiles, blocks: Numbers) -> Traffic:
     """The bytes that a kernel moves."""
     unique: dict[object, Numbers] = {}
+    own: list[Numbers] = []
+    every: list[Numbers] = []
     moved = np.zeros(tiles.shape)
     for index, step in enumerate(tiles.steps):
         if step.source is None:
             continue
         mine, whole = _moved(tiles, index)
         moved = moved + mine
+        own.append(mine)
+        every.append(whole)
         key = step.source if step.source.kernel is not None else tiles.prepared.tensors[step.source.index].input
         unique[key] = np.maximum(unique.get(key, whole), whole)
     stored = np.zeros(tiles.shape)
@@ -103,7 +110,7 @@ def traffic(tiles: Tiles, blocks: Numbers) -> Traffic:
     device = stored * blocks
     for whole in unique.values():
         device = device + whole
-    return Traffic(device, moved + stored)
+    return Traffic(device, moved + stored, np.stack([*own, stored]), np.stack([*every, stored * blocks]))
 
 
 def _moved(tiles: Tiles, index: int) -> tuple[Numbers, Numbers]:
