@@ -1,12 +1,14 @@
 """Thread graphs: fuse chains of elementwise operators so that what passes between them stays in registers.
 
 In: a muGraph. Out: the same muGraph in which every chain of two or more elementwise operators of one
-stage of a block graph is one FUSED operator with a thread graph. Invariant: every value that is read
-outside its chain is an output of the chain, so the two graphs compute the same tensors (paper 4.2).
+stage of a block graph is one FUSED operator with a thread graph. Thread graphs that were there are written out first:
+what else they have, products and reductions, the planners of blocks keep in registers where they can. Invariant: every
+value that is read outside its chain is an output of the chain, so the two graphs compute the same tensors (paper 4.2).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ThreadGraph
@@ -25,12 +27,34 @@ def fuse_block(block: BlockGraph) -> BlockGraph:
 
     A chain takes the constants that it reads inside; one that only chains read leaves the block graph.
     """
+    block = _flat(block)
     sketch = sketch_of(block)
     building = _Rebuild(block, sketch.reads)
     able = [node.elementwise and not node.chain for node in sketch.nodes]
     for members in groups(find_chains(able, sketch.reads, sketch.times), sketch.reads):
         building.place(members)
     return building.result
+
+
+def _flat(block: BlockGraph) -> BlockGraph:
+    """With the operators of thread graphs in the block graph itself."""
+    result, new = BlockGraph.start(block.args, block.grid, block.loop), dict[int, int]()
+
+    def append(op: Op, read: Mapping[int, int]) -> int:
+        nonlocal result
+        result = result.append(replace(op, inputs=tuple(read[v] for v in op.inputs)))
+        return len(result.types) - 1
+
+    for op, values in block.definitions():
+        if isinstance(op.body, ThreadGraph):
+            inner = {v: new[outer] for v, outer in enumerate(op.inputs)}
+            for part, (value,) in op.body.definitions():
+                inner[value] = append(part, inner)
+            new |= {value: inner[made] for value, made in zip(values, op.body.outputs, strict=True)}
+        else:
+            made = append(op, new)
+            new |= dict.fromkeys(values, made)
+    return result
 
 
 @dataclass(slots=True)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage_nb.codegen import emit
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import OPS, DimAttrs, DType, KernelGraph, OpKind, Trait
+from mirage_nb.ir import OPS, BlockGraph, DimAttrs, DType, KernelGraph, Op, OpKind, ThreadGraph, Trait
 from mirage_nb.ir.legality import check
+from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.optimize import fuse
-from tests.codegen.mugraphs import lora, ntrans, rmsnorm, safe_attention
+from mirage_nb.search.sizes.written import written_cost
+from mirage_nb.targets import TARGETS
+from tests.codegen.mugraphs import attention, lora, ntrans, rmsnorm, safe_attention
 from tests.mugraphs import Block, one_kernel, tensor
+
+H200 = TARGETS["h200"]
 
 
 def same(graph: KernelGraph) -> None:
@@ -43,6 +52,52 @@ def test_a_constant_that_only_chains_read_leaves_the_block_graph() -> None:
 def test_named_mugraphs_keep_their_values() -> None:
     for graph in (rmsnorm(), lora(), ntrans(), safe_attention()):
         same(graph)
+
+
+def with_products(block: BlockGraph) -> BlockGraph:
+    """Every elementwise operator and the products that it alone reads as one thread graph."""
+    uses, made = block.uses(), {v: op for op, values in block.definitions() for v in values}
+    result, new = BlockGraph.start(block.args, block.grid, block.loop), dict[int, int]()
+
+    def passed(value: int) -> bool:
+        readers = [block.ops[n] for n in uses[value]]
+        alone = len(readers) == 1 and Trait.ELEMENTWISE in OPS[readers[0].kind].traits
+        return made[value].kind is OpKind.MATMUL and alone
+
+    for op, values in block.definitions():
+        heads = [v for v in op.inputs if passed(v)]
+        if values and passed(values[0]):
+            continue
+        if heads:
+            outer = list(dict.fromkeys(v for i in op.inputs for v in (made[i].inputs if i in heads else (i,))))
+            thread = ThreadGraph.start(tuple(block.types[v] for v in outer))
+            inner = {v: n for n, v in enumerate(outer)}
+            for head in heads:
+                thread = thread.append(replace(made[head], inputs=tuple(inner[v] for v in made[head].inputs)))
+                inner[head] = len(thread.types) - 1
+            thread = thread.append(replace(op, inputs=tuple(inner[v] for v in op.inputs)))
+            op = Op(OpKind.FUSED, tuple(outer), body=thread.returning((len(thread.types) - 1,)))
+        result = result.append(replace(op, inputs=tuple(new[v] for v in op.inputs)))
+        new |= dict.fromkeys(values, len(result.types) - 1)
+    return result
+
+
+PRODUCTS = {"attention": attention(), "safe attention": safe_attention()}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_thread_graphs_with_products(name: str) -> None:
+    """They are legal, mean what they say, survive a file, and are planned and emitted as what they consist of."""
+    graph = PRODUCTS[name]
+    ops = tuple(replace(op, body=with_products(op.body)) if isinstance(op.body, BlockGraph) else op for op in graph.ops)
+    threads = replace(graph, ops=ops)
+    (body,) = (op.body for op in ops)
+    assert body is not None and any(op.body and op.body.ops[0].kind is OpKind.MATMUL for op in body.ops)
+    check(threads, H200)
+    assert parse_graph(print_graph(threads)) == threads
+    same(threads)
+    assert emit(threads, H200).source == emit(graph, H200).source
+    assert written_cost(threads, H200) == written_cost(graph, H200)
 
 
 def test_a_chain_does_not_swallow_a_path_that_returns() -> None:
