@@ -38,7 +38,7 @@ def by_graph(function: Callable[..., Any], inputs: list[torch.Tensor]) -> Any:
     """The inner compiler alone, on a graph that was traced without Dynamo."""
     gm = traced(function, inputs)
     options = Options(remainder="eager", wait=True)
-    return Compiler(BACKEND.kernels, BACKEND.reports, options)(gm, inputs)(list(inputs))
+    return Compiler(BACKEND.kernels, BACKEND.reports, options)(gm, inputs, is_inference=True)(list(inputs))
 
 
 def by_compile(function: Callable[..., Any], inputs: list[torch.Tensor]) -> Any:
