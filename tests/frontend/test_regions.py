@@ -73,3 +73,14 @@ def test_a_kernel_is_compared_on_inputs_that_lie_as_the_models() -> None:
     values = [node.meta["val"] for region in found for node in region.reads]
     assert shown == [(tuple(v.shape), v.stride()) for v in values]
     assert ((3, 4), (8, 1)) in shown
+
+
+@torch.no_grad()
+def test_what_a_model_says_twice_is_there_once() -> None:
+    """Else one region would read what another one computes, and be compared with nodes that compute it again."""
+
+    def twice(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return F.layer_norm(x, (8,)) @ v, x + torch.tanh(F.layer_norm(x, (8,)) @ w)
+
+    found = regions_of(twice, torch.ones(3, 8), torch.ones(8, 8), torch.ones(8, 8)).found
+    assert len({node for region in found for node in region.covers if "var_mean" in node.name}) == 1

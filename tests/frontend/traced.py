@@ -11,11 +11,9 @@ from mirage_nb.bench import running_modules
 from mirage_nb.errors import LaunchError
 from mirage_nb.frontend.compiled.backend import compile_inside, compile_with
 from mirage_nb.frontend.compiled.kernels import Found, Kernels
-from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.report import Reports
-from mirage_nb.frontend.compiled.restore import restore_softmax
 from mirage_nb.ir import KernelGraph
 from mirage_nb.targets import find_target
 
@@ -25,9 +23,7 @@ def regions_of(model: Any, *inputs: Any) -> Regions:
     found: list[Regions] = []
 
     def inner(gm: torch.fx.GraphModule, example_inputs: Any, **more: Any) -> Callable[[list[Any]], Any]:
-        restore_softmax(gm.graph)
-        lift_masks(gm.graph)
-        found.append(find_regions(gm.graph, find_target("h200"), more["static_input_idxs"]))
+        found.append(find_regions(gm, find_target("h200"), more["static_input_idxs"]))
 
         def run(arguments: list[Any]) -> Any:
             raise Seen

@@ -1,4 +1,4 @@
-"""ATen's composite operators: softmax, norms, attention.
+"""ATen's composite operators: softmax, norms, gates, attention.
 
 In: an `At` and the arguments of a node. Out: a term, or several. Invariant: each becomes what the function of the
 language of the same name becomes.
@@ -14,7 +14,7 @@ from typing import Any
 from mirage_nb.frontend.aten.folds import variance
 from mirage_nb.frontend.aten.masks import triangle
 from mirage_nb.frontend.aten.products import product, transposed
-from mirage_nb.frontend.aten.terms import At, Left, Result, Row, narrowest, number
+from mirage_nb.frontend.aten.terms import At, Left, Result, Row, named, narrowest, number
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.lang import constants, lowering, masks, norms, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
@@ -131,6 +131,14 @@ def attention(
     return views.reshaped(b, product(b, weights, v), at.shape)
 
 
+def _glu(at: At, x: Any, axis: int = -1) -> Term:
+    """The first half times the sigmoid of the second."""
+    value, along = at.tensor(x), at.axis(at.tensor(x), axis)
+    half = at.b.shape(value)[along] // 2
+    one, other = (views.sliced(at.b, value, along, start, half) for start in (0, half))
+    return lowering.multiply(at.b, one, named(at.b, "sigmoid", other))
+
+
 def _masked(b: Builder, mask: Value, scores: Value) -> Value:
     """Scores where the mask holds, minus infinity elsewhere."""
     return b.tensor(masks.where(b, mask, scores, Infinity(-1)), "attention")
@@ -198,6 +206,7 @@ ROWS: dict[str, Row] = {
             _batch_norm(at, x, gain, bias, mean, spread, eps), None, None,
         )
     ),
+    "aten.glu.default": _glu,
     "aten.scaled_dot_product_attention.default": attention,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash,
     "aten._scaled_dot_product_flash_attention.default": _flash,

@@ -108,13 +108,19 @@ def _cumsum(at: At, x: Any, axis: int, **_: Any) -> Term:
 
 
 def _pad(at: At, x: Any, amounts: list[int], value: float = 0) -> Term:
+    """Zeros before and behind; fewer than none take elements away."""
     made = at.tensor(x)
-    if value or min(amounts) < 0:
+    if value:
         raise Left("a padding by anything but zeros")
     rank = len(at.b.shape(made))
     for place in range(len(amounts) // 2):
-        before, after = amounts[2 * place : 2 * place + 2]
-        made = at.b.tensor(masks.pad(at.b, made, before, after, rank - 1 - place), "pad")
+        axis, sides = rank - 1 - place, amounts[2 * place : 2 * place + 2]
+        first, last = (max(0, -amount) for amount in sides)
+        if first or last:
+            length = at.b.shape(made)[axis] - first - last
+            made = at.b.tensor(views.sliced(at.b, made, axis, first, length), "pad")
+        before, after = (max(0, amount) for amount in sides)
+        made = at.b.tensor(masks.pad(at.b, made, before, after, axis), "pad")
     return made
 
 

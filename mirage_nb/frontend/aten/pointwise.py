@@ -63,8 +63,13 @@ def _pow(at: At, x: Any, exponent: Any) -> Term:
 
 
 def _clamp(at: At, x: Any, min: Any = None, max: Any = None) -> Term:
-    limits = [None if limit is None else number(limit) for limit in (min, max)]
-    return lowering.clamp(at.b, at.tensor(x), *limits)
+    if not isinstance(min, Held) and not isinstance(max, Held):
+        return lowering.clamp(at.b, at.tensor(x), *(None if limit is None else number(limit) for limit in (min, max)))
+    made = at.term(x)
+    for lower, limit in ((lowering.maximum, min), (lowering.minimum, max)):
+        if limit is not None:
+            made = lower(at.b, *elementwise(at, made, at.term(limit)))
+    return made
 
 
 def _gelu(at: At, x: Any, approximate: str = "none") -> Term:
@@ -167,8 +172,11 @@ ROWS: dict[str, Row] = {
     "aten.log_sigmoid.default": _named("logsigmoid"),
     "aten.log_sigmoid_forward.default": lambda at, x: (named(at.b, "logsigmoid", at.tensor(x)), None),
     "aten.clamp.default": _clamp,
+    "aten.clamp.Tensor": _clamp,
     "aten.clamp_min.default": _clamp,
+    "aten.clamp_min.Tensor": _clamp,
     "aten.clamp_max.default": lambda at, x, high: _clamp(at, x, None, high),
+    "aten.clamp_max.Tensor": lambda at, x, high: _clamp(at, x, None, high),
     "aten.hardtanh.default": lambda at, x, low=-1, high=1: _clamp(at, x, low, high),
     "aten.relu6.default": lambda at, x: _clamp(at, x, 0, 6),
     "aten.clone.default": _same,

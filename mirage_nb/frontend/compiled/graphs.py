@@ -28,12 +28,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mirage_nb.frontend.compiled.compiling import compiling
 from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, without_strides
-from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Region, Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import replace
 from mirage_nb.frontend.compiled.report import Entry, GraphReport, Reports
-from mirage_nb.frontend.compiled.restore import restore_softmax
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.runtime.later import Guard
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
@@ -85,9 +83,7 @@ class Compiler:
         """Look for regions and for kernels, from now on. plain: what runs until these are known; None where the first
         call waits for them: nothing is compiled before. batch: as of `Kernels.of`."""
         target = target_of(self.options)
-        restore_softmax(gm.graph)
-        lift_masks(gm.graph)
-        found = find_regions(gm.graph, target, more.get("static_input_idxs", ()))
+        found = find_regions(gm, target, more.get("static_input_idxs", ()))
         until = time.monotonic() + (self.options.total if self.options.total is not None else math.inf)
         largest = sorted(found.found, key=lambda region: -region.least_bytes)
         kernels = {id(region): self.kernels.of(region, self.options, batch, until) for region in largest}

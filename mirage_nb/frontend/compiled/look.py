@@ -13,11 +13,9 @@ import torch
 
 from mirage_nb.frontend.compiled.backend import compile_inside
 from mirage_nb.frontend.compiled.graphs import eager, reasons, target_of
-from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
 from mirage_nb.frontend.compiled.report import Entry, GraphReport, ModelReport
-from mirage_nb.frontend.compiled.restore import restore_softmax
 
 
 def look(model: Any, example_inputs: Sequence[Any], target: str | None = None) -> ModelReport:
@@ -26,9 +24,7 @@ def look(model: Any, example_inputs: Sequence[Any], target: str | None = None) -
     graphs: list[GraphReport] = []
 
     def inner(gm: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any) -> Callable[[list[Any]], Any]:
-        restore_softmax(gm.graph)
-        lift_masks(gm.graph)
-        found = find_regions(gm.graph, chosen, more.get("static_input_idxs", ()))
+        found = find_regions(gm, chosen, more.get("static_input_idxs", ()))
         graphs.append(GraphReport([Entry.of(region, None, chosen) for region in found.found], reasons(found)))
         return eager(gm, inputs, **more)
 

@@ -17,10 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._functorch.compile_utils import fx_graph_cse
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import GraphModule
 
 from mirage_nb.frontend.aten import VIEWS
 from mirage_nb.frontend.aten.terms import Left, number
+from mirage_nb.frontend.compiled.lifting import lift_masks
+from mirage_nb.frontend.compiled.restore import restore_softmax
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.ir import KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
 from mirage_nb.ir.ops import OPS, Shape, Trait
@@ -76,14 +80,18 @@ class Regions:
     left: dict[Any, str] = field(default_factory=dict)
 
 
-def find_regions(graph: Any, target: Target, parameters: Sequence[int] = ()) -> Regions:
-    """The regions of an fx graph.
+def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()) -> Regions:
+    """The regions of an fx graph, which is made ready for them.
 
     Args:
-        graph: ATen, without mutation but for copies into inputs at its end; `meta["val"]` of all nodes set.
+        gm: of ATen, without mutation but for copies into inputs at its end; `meta["val"]` of all nodes set. What is in
+            it twice is there once then, and softmax and masks are as programs have them: it computes what it did.
         target: whose costs say what pays.
         parameters: numbers of the placeholders that are the same in every call.
     """
+    graph = gm.graph = fx_graph_cse(gm.graph)
+    restore_softmax(graph)
+    lift_masks(graph)
     levels = _Levels(graph)
     found = Regions(left=dict(levels.left))
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
