@@ -78,6 +78,49 @@ class T5(nn.Module):
         return made
 
 
+class NeoX(nn.Module):
+    """Rotary positions for a part of each head, interleaved projections, a mask of infinities that is added."""
+
+    def __init__(self, heads: int = 4, turned: int = 2) -> None:
+        super().__init__()
+        self.heads, self.turned = heads, turned
+        self.before, self.between = nn.LayerNorm(W), nn.LayerNorm(W)
+        self.qkv, self.out = nn.Linear(W, 3 * W), nn.Linear(W, W)
+        self.up, self.down = nn.Linear(W, 4 * W), nn.Linear(4 * W, W)
+        self.register_buffer("rates", 10000 ** -(torch.arange(0, turned, 2) / turned))
+
+    rates: Tensor
+
+    def rotated(self, x: Tensor) -> Tensor:
+        angles = torch.outer(torch.arange(x.shape[-2]).float(), self.rates).repeat(1, 2)
+        turned, rest = x[..., : self.turned], x[..., self.turned :]
+        one, other = turned.chunk(2, -1)
+        return torch.cat((turned * angles.cos() + torch.cat((-other, one), -1) * angles.sin(), rest), -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, size = x.shape[1], W // self.heads
+        q, k, v = self.qkv(self.before(x)).view(len(x), rows, self.heads, 3 * size).transpose(1, 2).chunk(3, -1)
+        mask = torch.full((rows, rows), float("-inf")).triu(1)
+        weights = torch.softmax(self.rotated(q) @ self.rotated(k).mT * size**-0.5 + mask, -1)
+        y: Tensor = self.out((weights @ v).transpose(1, 2).reshape(x.shape))
+        return x + y + self.down(F.gelu(self.up(self.between(x))))
+
+
+class Shifted(nn.Module):
+    """RWKV's channels: each token is mixed with the one before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.ZeroPad2d((0, 0, 1, -1))
+        self.mix = nn.Parameter(torch.rand(2, W))
+        self.key, self.value, self.gate = nn.Linear(W, 2 * W), nn.Linear(2 * W, W), nn.Linear(W, W)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = (x * mix + self.shift(x) * (1 - mix) for mix in self.mix)
+        y: Tensor = torch.sigmoid(self.gate(one)) * self.value(torch.relu(self.key(other)) ** 2)
+        return y
+
+
 class Mamba(nn.Module):
     """A selective scan, step by step."""
 
@@ -347,6 +390,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "decoder layer": Architecture(
         lambda: nn.TransformerDecoderLayer(W, 4, 64, batch_first=True), lambda: (_t(2, 6, W), _t(2, 5, W))),
     "T5 block": Architecture(T5, lambda: (_t(2, 6, W),)),
+    "GPT-NeoX block": Architecture(NeoX, lambda: (_t(2, 8, W),)),
+    "RWKV": Architecture(Shifted, lambda: (_t(2, 6, W),)),
     "Mamba": Architecture(Mamba, lambda: (_t(2, 5, W),)),
     "experts": Architecture(Experts, lambda: (_t(5, W),)),
     "experts by index": Architecture(ExpertsByIndex, lambda: (_t(9, W),)),

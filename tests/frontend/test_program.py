@@ -64,6 +64,13 @@ def test_a_function_is_one_too() -> None:
     assert program.graph.ops == cell.graph.ops and program.name == "p"
 
 
+def test_a_mask_of_infinities_that_is_added_is_one() -> None:
+    x = torch.randn(2, 4, 4, dtype=torch.float64)
+    model = lambda x: torch.softmax(x + torch.full((4, 4), -torch.inf).triu(1), -1)  # noqa: E731  # as in LLaMA
+    (found,) = evaluate(mirage_nb.from_torch(model, (x,)).graph, [x.numpy()])
+    np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-6)
+
+
 def test_a_module_stays_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
     program = mirage_nb.from_torch(model, (torch.randn(2, 4),))

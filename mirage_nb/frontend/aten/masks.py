@@ -57,8 +57,11 @@ def _choice(at: At, x: Any) -> masks.Choice:
 
 
 def _where(at: At, condition: Any, x: Any, y: Any) -> Term:
+    return _chosen(at, _mask(at, condition), _choice(at, x), _choice(at, y))
+
+
+def _chosen(at: At, mask: Value, one: masks.Choice, other: masks.Choice) -> Term:
     """Between two constants a mask is computed with, in the type of the result: its own may not hold them."""
-    mask, one, other = _mask(at, condition), _choice(at, x), _choice(at, y)
     if at.dtype is not None and not isinstance(one, int) and not isinstance(other, int):
         mask = at.b.tensor(lowering.cast(at.dtype)(at.b, mask), "where")
     return _typed(at, masks.where(at.b, mask, one, other))
@@ -94,10 +97,8 @@ def _cut(kind: type[ast.cmpop]) -> Row:
     """tril and triu: zeros elsewhere."""
 
     def row(at: At, x: Any, diagonal: int = 0) -> Term:
-        value = at.tensor(x)
-        *_, rows, columns = at.b.shape(value)
-        mask = triangle(at.b, rows, columns, diagonal, kind)
-        return masks.where(at.b, mask, value, number(0))
+        *_, rows, columns = at.shape
+        return _chosen(at, triangle(at.b, rows, columns, diagonal, kind), _choice(at, x), number(0))
 
     return row
 
