@@ -286,6 +286,7 @@ class Trials:
     def __init__(self, proceed: Callable[[], bool], count: int = 1) -> None:
         self._proceed = proceed
         self._workers = Workers(count, urgent=True)
+        self._terminated = False
 
     def __enter__(self) -> Trials:
         return self
@@ -294,7 +295,8 @@ class Trials:
         self.terminate()
 
     def terminate(self) -> None:
-        """End the processes."""
+        """End the processes; who waits for one is told that there is no reason to go on, and blames no kernel."""
+        self._terminated = True
         self._workers.terminate()
 
     def later(self, function: Callable[..., T], /, *args: Any) -> futures.Future[T]:
@@ -346,7 +348,7 @@ class Trials:
         try:
             while waiting:
                 done, _ = futures.wait(waiting, timeout=POLL_SECONDS, return_when=futures.FIRST_COMPLETED)
-                if not self._proceed():
+                if self._terminated or not self._proceed():
                     raise Stopped("the session was stopped")
                 for future in done:
                     yield waiting.pop(future), _told(future)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,14 @@ def test_a_stop_ends_a_trial() -> None:
     going = [True, True, True]
     with Trials(lambda: bool(going) and going.pop()) as trials, pytest.raises(Stopped):
         trials.call(time.sleep, 60, seconds=60)
+
+
+def test_who_ends_the_processes_blames_no_kernel() -> None:
+    """A kernel whose first run was cut short by the end of the budget was said to have ended its process."""
+    with Trials(lambda: True) as trials:
+        threading.Timer(0.3, trials.terminate).start()
+        with pytest.raises(Stopped):
+            trials.call(time.sleep, 60, seconds=60)
 
 
 def test_inputs_are_drawn_anew_from_the_seed() -> None:
