@@ -28,6 +28,9 @@ ABSENT: dict[str, str] = {
         "conv3d conv_transpose1d conv_transpose2d max_pool3d avg_pool3d unfold fold "
         "grid_sample fft ifft rfft svd qr inv det solve cholesky eig eigh lstsq matrix_exp"
     ),
+    "programs have no devices, gradients or modes: leave it out": (
+        "cuda cpu numpy item tolist requires_grad_ backward eval train zero_grad synchronize pin_memory"
+    ),
     "write attention(Q, K, V, is_causal=True), or softmax(Q @ K.T * scale) @ V": "flash_attention",
     "write it out: silu(A) * B, or with gelu or sigmoid": "swiglu geglu reglu",
 }

@@ -44,7 +44,10 @@ KEYWORDS: dict[str, tuple[str, str]] = {
     ),
 }
 
-_LOOKALIKES = {"×": "*", "·": "*", "∗": "*", "÷": "/", "−": "-", "–": "-", "²": "**2"}
+_LOOKALIKES = {
+    "×": "*", "·": "*", "∗": "*", "÷": "/", "−": "-", "–": "-", "—": "-", "²": "**2", "³": "**3", "√": "sqrt(x)",
+    "≤": "<=", "≥": ">=", "≠": "!=", "‘": "'", "’": "'", "“": '"', "”": '"', "（": "(", "）": ")", "，": ",", "：": ":",
+}  # fmt: skip
 _CLOSES = {")": "(", "]": "["}
 _TOKEN = re.compile(
     r"(?P<space> +)|(?P<comment>\#.*)"
@@ -148,6 +151,8 @@ def _bad_character(char: str, place: SourceSpan) -> MirageError:
     what, hint = known.get(char, (f"the character {name}", "names are made of ASCII letters, digits and _"))
     if char in _LOOKALIKES:
         hint = f"write {_LOOKALIKES[char]}"
+    elif unicodedata.category(char) == "Zs":
+        hint = "write a plain space"
     shown = "".join(c if c.isprintable() else " " for c in place.text)
     return ProgramSyntaxError(
         f"{what} in the program", hint=hint, span=SourceSpan(place.line, place.column, 1, shown)

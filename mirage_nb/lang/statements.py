@@ -174,7 +174,8 @@ class Statements:
                     raise self._error(ProgramSyntaxError, f"{target.id} is no list", "it begins with [ ]", target)
                 self._bind(target.id, target, sequences.sequence((*held, added)))
             case ast.Expr(value=value):
-                hint = "write NAME = expression, or return expression"
+                declares = isinstance(value, ast.Subscript) and value.lineno == self.body[0].lineno
+                hint = _DECLARE if declares else "write NAME = expression, or return expression"
                 raise self._error(ProgramSyntaxError, "the value of this line is not used", hint, value)
             case _:
                 raise self._error(ProgramSyntaxError, "this is not a statement of the language", _STATEMENTS, statement)
@@ -441,6 +442,8 @@ class Statements:
             return ProgramSyntaxError("the program is empty", hint=_DECLARE, span=self.source.span(1, 1, 1))
         made = [binding.name for binding in self._made if not binding.is_input]
         hint = f"end with: return {made[-1] if made else 'Y'}"
+        if isinstance(self.body[-1], ast.FunctionDef):
+            hint = f"inputs stand before the function, as X: f16[2, 3], and behind it: return {self.body[-1].name}(X)"
         return self._error(ProgramSyntaxError, "the program returns nothing", hint, self.body[-1])
 
 

@@ -114,6 +114,8 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("Z: f16[1, 1, 1, 1, 1, 1, 1, 1, 1]", SIZE, "f16[1, 1, 1, 1, 1, 1, 1, 1, 1]", "9 dimensions"),
     # statements
     ("Y = exp(X)", SYNTAX, "Y = exp(X)", "end with: return Y"),
+    ("def f(x): return exp(x)", SYNTAX, "def f(x): return exp(x)", "and behind it: return f(X)"),
+    ("return X.cuda()", NAME, "X.cuda", "no devices"),
     ("return", SYNTAX, "return", "write return Y"),
     ("return ()", SYNTAX, "()", "write return Y"),
     ("return X", SYNTAX, "X", "unchanged"),
@@ -206,6 +208,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("y" * 65 + " = 2", SIZE, "y" * 65, "at most 64"),
     # characters
     ("Y = X × W", SYNTAX, "×", "write *"),
+    ("Y =\u00a0X", SYNTAX, "\u00a0", "plain space"),
     ("Y = X − W", SYNTAX, "−", "write -"),
     ("α = 2", SYNTAX, "α", "GREEK SMALL LETTER ALPHA"),
     ("Y = \N{FULLWIDTH LATIN SMALL LETTER E}xp(X)", SYNTAX, "\N{FULLWIDTH LATIN SMALL LETTER E}", "ASCII"),
