@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError, SourceSpan
 from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
@@ -45,6 +46,13 @@ HEADER = "mugraph"
 VERSION = 1
 MAX_TEXT = 4_000_000
 TYPE_COLUMN = 56
+
+
+class Lines(str):
+    """A text for readers: a notebook shows its lines as they are, without `print`."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
 
 def print_graph(graph: KernelGraph) -> str:

@@ -17,6 +17,7 @@ from mirage_nb.ir import (
     KernelGraph,
     OpKind,
 )
+from mirage_nb.ir.text import Lines
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.explore import semantics_for
 from mirage_nb.search.saturation.semantics import Semantics
@@ -65,13 +66,13 @@ def explain(prepared: Prepared, effort: Effort, graph: KernelGraph) -> str:
     """
     refused = why_refused(prepared, effort)
     if refused is not None:
-        return f"The program as a whole is not searched, only its pieces: {refused}"
+        return Lines(f"The program as a whole is not searched, only its pieces: {refused}")
     walk, semantics, notes = _walked(prepared, effort, graph)
     lines = [*walk.lines, walk.ended or _met(semantics, effort, walk)]
     if walk.ended:
         lines += [f"(in force: {note})" for note in notes]
         lines += _let_through(prepared, effort, graph, walk)
-    return "\n".join(lines)
+    return Lines("\n".join(lines))
 
 
 def why_nothing(prepared: Prepared, effort: Effort, budget: Budget, tally: Tally) -> str:

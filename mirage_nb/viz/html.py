@@ -9,6 +9,7 @@ ignores them. Long lists are cut and say so.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -197,6 +198,8 @@ def candidates_html(snapshot: Snapshot, chosen: str = "", peer: Peer | None = No
     )
 
 
+_COUNT = re.compile(r"^\d+ kernels?; ")
+"""How a configuration begins, beside a column that says it."""
 ORDER = "fastest first: measured, then executed, then estimated only"
 COLUMNS = (
     ("#", "the place by time"),
@@ -232,7 +235,7 @@ def _row(rank: int, candidate: Candidate, pinned: bool, faster: str) -> list[Cel
         (candidate.kernels, str(candidate.kernels)),
         (math.prod(bodies[0].grid) if bodies else 0, ", ".join(grids)),
         (bodies[0].loop if bodies else 0, ", ".join(loops) if any(body.loop > 1 for body in bodies) else ""),
-        (candidate.configuration, escape(candidate.configuration)),
+        (candidate.configuration, escape(_COUNT.sub("", candidate.configuration))),
     ]
 
 

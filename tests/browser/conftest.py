@@ -41,6 +41,11 @@ OPEN = "document.querySelectorAll('.mir-live .mir-fold, .mir-live .mir-panel').f
 """Opens every closed section of the live view."""
 
 
+CLIPPED = """() => [...document.querySelectorAll('.mir-live .mir-section-candidates .mir-scroll')]
+    .filter((n) => n.scrollWidth > n.clientWidth + 1).length"""
+"""How many tables of results are wider than their column."""
+
+
 class Server:
     """A running JupyterLab: its folder and its address."""
 

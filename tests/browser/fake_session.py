@@ -32,6 +32,13 @@ MESSAGES = (
 )
 
 
+CONFIGURATIONS = (
+    "1 kernel; free axes on the grid; loop over b",
+    "1 kernel; free axes and b on the grid, loop over b",
+    "2 kernels; free axes and b on the grid; no loop",
+)
+
+
 def candidates(count: int = 12) -> tuple[Candidate, ...]:
     """Candidates of several shapes; the first was executed and proved, the rest are estimates."""
     graphs = [rmsnorm_fused(), split_attention(), rmsnorm_program(), rmsnorm_fused(blocks=64, loop=32)]
@@ -41,7 +48,7 @@ def candidates(count: int = 12) -> tuple[Candidate, ...]:
             Candidate(
                 digest=f"{number:02x}{graph.digest()[2:]}",
                 graph=graph,
-                configuration=("loop over b", "grid over b, loop over b", "no loop")[number % 3],
+                configuration=CONFIGURATIONS[number % 3],
                 operators=7 + number % 5,
                 sizes={"grid c": 128, "loop b": 16},
                 verdict=FIELD,

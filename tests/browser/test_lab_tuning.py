@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirage_nb.ir.text import print_graph
-from tests.browser.conftest import CELL, OPEN, PAGE_MS, Notebook, Server
+from tests.browser.conftest import CELL, CLIPPED, OPEN, PAGE_MS, Notebook, Server
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 pytestmark = pytest.mark.browser
@@ -45,6 +45,7 @@ def test_forms_reach_the_session(finished: Notebook) -> None:
     page.wait_for_function("d => document.querySelector('.mir-title h4').innerText === 'µGraph ' + d", arg=digest)
     page.locator(".mir-live [data-do=pin]").click()
     page.wait_for_function("document.querySelector('.mir-section-candidates').innerText.includes('pinned')")
+    assert page.evaluate(CLIPPED) == 0, "a pinned row fits, too"
     page.locator(".mir-live [data-do=exclude]").click()
     page.wait_for_function("document.querySelectorAll('.mir-section-candidates tr[data-choose]').length === 11")
     page.locator(".mir-section-notice").get_by_role("button", name="undo").click()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import CELL, OPEN, PAGE_MS, Notebook, Server
+from tests.browser.conftest import CELL, CLIPPED, OPEN, PAGE_MS, Notebook, Server
 
 pytestmark = pytest.mark.browser
 
@@ -191,8 +191,7 @@ def test_results_come_first(open_notebook: Callable[..., Notebook]) -> None:
     assert table["y"] - view["y"] < 130 and picture["y"] - view["y"] < 260
     assert view["height"] < 1400
     assert page.locator(".mir-live .mir-fold[open]").count() == 0
-    clipped = "(n => n.scrollWidth > n.clientWidth + 1)(document.querySelector('.mir-section-candidates .mir-scroll'))"
-    assert not page.evaluate(clipped), "the table fits its column"
+    assert page.evaluate(CLIPPED) == 0, "the table fits its column"
     assert page.evaluate(SMALLEST) >= 10.4, "text of the picture is readable without zoom"
 
 

@@ -21,6 +21,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.lang import parse
+from mirage_nb.optimize.thread_graph import fuse
 from mirage_nb.pipeline import superoptimize
 from mirage_nb.report import describe
 from mirage_nb.search import (
@@ -55,6 +56,8 @@ def test_whatever_is_found_is_met(graph: KernelGraph) -> None:
             assert "The search makes all of its values" in said, said
             if configuration.kernels == 1:
                 assert f"'{configuration}'" in said
+            in_registers = explain(prepare(program), STANDARD, fuse(found))
+            assert len(in_registers.splitlines()) == len(said.splitlines()), "as it is built and printed"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.text import Lines
 from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import Block, Running, block_of, run, start_us
@@ -115,7 +116,7 @@ def explain_estimate(graph: KernelGraph, target: Target) -> str:
     lines = [f"kernel {number}: {line}" for number, line in enumerate(lines, 1)]
     if any(op.kind is OpKind.GRAPH for op in graph.ops):
         lines.append("Device memory, copies and the work of threads overlap; the longest of them counts.")
-    return "\n".join(lines)
+    return Lines("\n".join(lines))
 
 
 def _kernel(made: Written, target: Target, constants: Constants) -> KernelEstimate:

@@ -21,6 +21,7 @@ from mirage_nb.ir import (
     OpKind,
     OutSaverAttrs,
     ReshapeAttrs,
+    ThreadGraph,
     Trait,
     TransposeAttrs,
 )
@@ -176,16 +177,25 @@ class KernelWalk:
                 if dim is not None and layout[dim] is None:
                     layout[dim] = self.along[place]
             self.results.append(self._stored(tile, tuple(layout)))
-        elif op.kind is OpKind.CONST:
+        elif isinstance(op.body, ThreadGraph):  # nothing but where its values are: in registers
+            held = {number: self.held[v] for number, v in enumerate(op.inputs)}
+            for inner, (number,) in op.body.definitions():
+                held[number] = self._value(inner, number, held)
+            self.held |= {v: held[output] for v, output in zip(values, op.body.outputs, strict=True)}
+        else:
+            self.held[values[0]] = self._value(op, values[0], self.held)
+
+    def _value(self, op: Op, number: int, held: dict[int, Tile]) -> Tile:
+        """What an operator makes of the values before it."""
+        if op.kind is OpKind.CONST:
             constants = self.walk.semantics.prepared.constants
             if op.attrs not in constants:
-                raise Ended(f"%{values[0]}: the search uses the constants of the program only; this is none of them.")
-            self.held[values[0]] = Tile(None, (), next(i for i, c in enumerate(constants) if c == op.attrs))
-        else:
-            made = self._made(op, [self.held[v] for v in op.inputs])
-            self.held[values[0]] = made
-            if op.kind not in (OpKind.RESHAPE, OpKind.TRANSPOSE):
-                self._say(values[0], op.kind.value, made)
+                raise Ended(f"%{number}: the search uses the constants of the program only; this is none of them.")
+            return Tile(None, (), next(i for i, c in enumerate(constants) if c == op.attrs))
+        made = self._made(op, [held[v] for v in op.inputs])
+        if op.kind not in (OpKind.RESHAPE, OpKind.TRANSPOSE):
+            self._say(number, op.kind.value, made)
+        return made
 
     def _say(self, number: int, label: str, made: Tile) -> None:
         self.walk.operators += 1
