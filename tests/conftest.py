@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -56,6 +57,13 @@ def known_seconds() -> dict[str, float]:
 def function_of(nodeid: str) -> str:
     """The name of a test without the example."""
     return nodeid.partition("[")[0]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is there now stays until the end: the collector of garbage need not look at it, and need not look often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="session")

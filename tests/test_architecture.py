@@ -134,7 +134,7 @@ def under(name: str, prefix: str) -> bool:
 
 def ranked(name: str) -> str | None:
     """The longest ranked prefix; nothing for names that are not ours."""
-    return max((prefix for prefix in RANKS if under(name, prefix)), key=len, default=None)
+    return module_of(name, RANKS)
 
 
 def room_of(prefix: str) -> str:
@@ -142,7 +142,8 @@ def room_of(prefix: str) -> str:
     return "base" if RANKS[prefix] == 0 else ".".join(prefix.split(".")[:2])
 
 
-def uses(source: Source) -> list[Use]:
+@cache
+def uses(source: Source) -> tuple[Use, ...]:
     """Every import, constant `import_module` and attribute of `os` in the module."""
     found: list[Use] = []
 
@@ -168,7 +169,16 @@ def uses(source: Source) -> list[Use]:
             visit(child, when)
 
     visit(source.tree, "load")
-    return found
+    return tuple(found)
+
+
+def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All of them, however deep; no expression has one."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            if isinstance(child, FUNCTIONS):
+                yield child
+            yield from functions(child)
 
 
 def absolute(source: Source, node: ast.ImportFrom) -> str:
@@ -234,15 +244,18 @@ def gated_modules(sources: list[Source]) -> frozenset[str]:
 
 
 def module_of(target: str, names: Collection[str]) -> str | None:
-    """The module that an imported name comes from."""
-    return max((name for name in names if under(target, name)), key=len, default=None)
+    """The module that an imported name comes from: the longest of `names` that it stands under."""
+    parts = target.split(".")
+    beginnings = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((name for name in beginnings if name in names), None)
 
 
 def global_statements(source: Source) -> Iterator[Violation]:
     """No `global`."""
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Global):
-            yield node.lineno, f"global {', '.join(node.names)}"
+    for function in functions(source.tree) if "global" in source.text else ():
+        for node in ast.walk(function):
+            if isinstance(node, ast.Global):
+                yield node.lineno, f"global {', '.join(node.names)}"
 
 
 def mutable_state(source: Source) -> Iterator[Violation]:
@@ -254,7 +267,7 @@ def mutable_state(source: Source) -> Iterator[Violation]:
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)
     }
-    for function in (node for node in ast.walk(source.tree) if isinstance(node, FUNCTIONS)):
+    for function in functions(source.tree) if names else ():
         if function.name.lstrip("_").startswith("register"):
             continue
         for node in ast.walk(function):
@@ -280,11 +293,10 @@ def sizes(source: Source) -> Iterator[Violation]:
     lines = len(source.text.splitlines())
     if lines >= MAX_FILE_LINES:
         yield lines, f"{lines} lines; the limit is {MAX_FILE_LINES - 1}"
-    for node in ast.walk(source.tree):
-        if isinstance(node, FUNCTIONS) and node.end_lineno is not None:
-            length = node.end_lineno - node.lineno + 1
-            if length >= MAX_FUNCTION_LINES:
-                yield node.lineno, f"{node.name} has {length} lines; the limit is {MAX_FUNCTION_LINES - 1}"
+    for node in functions(source.tree):
+        length = (node.end_lineno or node.lineno) - node.lineno + 1
+        if length >= MAX_FUNCTION_LINES:
+            yield node.lineno, f"{node.name} has {length} lines; the limit is {MAX_FUNCTION_LINES - 1}"
 
 
 Rule = Callable[[Source], Iterator[Violation]]
