@@ -419,7 +419,8 @@ class Expressions(Arguments):
             hint = f"its definition is in line {self._defined_in[name]}"
         else:
             message = f"there is no {name}"
-            hint = suggestion(name, self.bindings) or f"inputs are declared as {name}: f16[2, 3], constants as {name} = 64"
+            declared = f"inputs are declared as {name}: f16[2, 3], constants as {name} = 64"
+            hint = suggestion(name, self.bindings) or declared
         raise UnknownNameError(message, hint=hint, span=self.source.of(node))
 
     def _function(self, node: ast.expr, name: str, family: str) -> Function | Inlined:
