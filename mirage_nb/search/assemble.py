@@ -167,8 +167,8 @@ def tiny(
 ) -> tuple[KernelGraph, KernelGraph]:
     """The program and the muGraph with every axis small; for an assembly, those of all its parts side by side.
 
-    A pre-defined operator stands for itself on both sides. Tiles hang over the ends of these axes, in an assembly of
-    all free axes of its parts that have such a number.
+    Pre-defined operators, which stand for themselves on both sides, are left out beside others. Tiles hang over the
+    ends of these axes, in an assembly of all free axes of its parts that have such a number.
     """
     if not isinstance(structure, Assembly):
         return instantiate.tiny(prepared, structure, overhanging)
@@ -182,9 +182,10 @@ def tiny_parts(assembly: Assembly, overhanging: frozenset[int] = frozenset()) ->
         if part.structure is not None:
             free = overhanging.intersection(part.prepared.free)
             pairs[instantiate.tiny(part.prepared, part.structure, free)] = None
-        elif not part.prepared.refused:
-            small = instantiate.small_program(part.prepared, instantiate.tiny_extents(part.prepared))
-            pairs[small, small] = None
+    if not pairs:
+        able = [part.prepared for part in assembly.parts if not part.prepared.refused]
+        alone = [instantiate.small_program(prepared, instantiate.tiny_extents(prepared)) for prepared in able]
+        pairs = dict.fromkeys((small, small) for small in alone)
     first, second = zip(*pairs, strict=True)
     return beside(first), beside(second)
 

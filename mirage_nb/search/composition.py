@@ -73,13 +73,11 @@ def library_and_fused(
     """Library products, library kernels of these rows, and generated kernels between them; None where no operators can
     be joined to a kernel, or no kernel is of these rows, if there are any. sums: products of one row are no library's
     (`search.one_row`); None where there are none."""
-    library = matches(program, rows) if rows else ()
-    if rows and not library:
+    said, pairs = _said(program, target, seed, sums) if sums or not rows else (program, [])
+    library = matches(said, rows) if rows else ()
+    if said is program if sums else rows and not library:
         return None
     whole = {match.output for match in library}
-    said, pairs = (program, []) if library else _said(program, target, seed, sums)
-    if sums and said is program:
-        return None
     parts = [
         _computed(piece, target, limits, seed, bool(whole.intersection(piece.writes)))
         for piece in partition(said, target, COMPOSED, library=library)

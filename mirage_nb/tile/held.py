@@ -54,9 +54,7 @@ class Holding:
         return _product([extent for place, extent in enumerate(self.tile) if place != len(self.tile) + self.axis])
 
 
-def hold(
-    sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence[Any], warps: int
-) -> Holding | None:
+def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence[Any], warps: int) -> Holding | None:
     """How so many warps hold the tiles of a block; None if they cannot, whatever the extents. runs: the innermost
     extents of tensors over whose ends tiles hang, which no vector may cross."""
     reductions = [node for node in sketch.nodes if node.kind in REDUCTIONS]
@@ -88,7 +86,8 @@ def hold(
     most = widest([tile[-1], *runs], sizes)
     found = Holding(tile, axis, 0)
     if axis == -1:
-        width = by_rows(tile[-1], found.results, most, loaded, warps)
+        wide = reduce(np.logical_or, (np.greater(_extent(shapes[value], axis), 1) for value in saved))
+        width = by_rows(tile[-1], found.results, most, loaded, wide, warps)
     else:
         width = by_columns(tile[axis], found.results, most, loaded)
     return Holding(tile, axis, np.where(able, width, 0))
@@ -129,10 +128,11 @@ def _product(extents: Sequence[Any]) -> Any:
 
 
 def widest(runs: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Elements of the widest vector whose multiples are all of these runs, of elements of these sizes."""
+    """Elements of the widest vector whose multiples are all of these runs, of elements of these sizes: one access of
+    the smallest, and two at most of others."""
     most: Any = 1
     for width in WIDTHS:
-        fits: Any = width * max(sizes, default=4) <= VECTOR_BYTES
+        fits: Any = width * max(max(sizes, default=4) // 2, min(sizes, default=4)) <= VECTOR_BYTES
         for run in runs:
             fits = fits & np.equal(np.mod(run, width), 0)
         most = np.where(fits, width, most)
@@ -155,16 +155,16 @@ def busy_lanes(last: Any, lanes: Any, width: Any) -> Any:
     return LANES * np.ceil(vectors / np.maximum(row_slots(last, lanes, width), 1) / LANES)
 
 
-def by_rows(last: Any, rows: Any, most: Any, loaded: Sequence[Loaded], warps: int) -> Any:
+def by_rows(last: Any, rows: Any, most: Any, loaded: Sequence[Loaded], wide: Any, warps: int) -> Any:
     """So many rows of `last` elements, whole warps for each: the widest vectors up to `most` that leave no thread
-    without one, else single elements."""
+    without one, else single elements. wide: whether results are as wide as the rows."""
     lanes = row_lanes(rows, warps)
     width: Any = 1
     for wider in WIDTHS[1:]:
         width = np.where((wider <= most) & (np.floor_divide(last, wider) >= lanes), wider, width)
     slots = row_slots(last, lanes, width)
-    # In f32 there is one more tile, which is computed from the others.
-    fits = _registers(loaded, slots, width) + slots * width <= REGISTER_BUDGET
+    # Behind the reductions there is one more tile in f32, which is computed from the others.
+    fits = _registers(loaded, slots, width) + np.where(wide, slots * width, 0) <= REGISTER_BUDGET
     return np.where(fits & np.equal(np.mod(warps, rows), 0), width, 0)
 
 

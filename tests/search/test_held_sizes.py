@@ -81,10 +81,10 @@ def test_rules_say_the_same_of_numbers_and_of_arrays() -> None:
     for size in (2, 4):
         loaded = [Loaded(True, True, size), Loaded(False, True, 2)]
         most = widest([last], [size])
-        at_once = [by_rows(last, rows, most, loaded, 8), by_columns(rows, last, most, loaded)]
+        at_once = [by_rows(last, rows, most, loaded, True, 8), by_columns(rows, last, most, loaded)]
         for n in range(300):
             one, few = int(last[n]), int(rows[n])
             own = widest([one], [size])
             assert own == most[n]
-            singly = [by_rows(one, few, own, loaded, 8), by_columns(few, one, own, loaded)]
+            singly = [by_rows(one, few, own, loaded, True, 8), by_columns(few, one, own, loaded)]
             assert [int(a[n]) for a in at_once] == [int(s) for s in singly]

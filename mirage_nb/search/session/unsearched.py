@@ -32,9 +32,7 @@ PROOF_SECONDS = 1.0
 """What looking for a proof may take where field trials say nothing of a composition."""
 
 
-def unsearched(
-    program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0
-) -> Iterator[Candidate]:
+def unsearched(program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0) -> Iterator[Candidate]:
     """The program's own operators, then library products, more of a library's kernels, and none of one row, with the
     rest fused, where that is something else."""
     itself = own_operators(program, target)
@@ -51,7 +49,7 @@ def unsearched(
     for name, rows, sums in (
         (LIBRARY_AND_FUSED, (), False),
         (LIBRARY_KERNELS, COMPOSED_ROWS, False),
-        (ROWS_FUSED, (), True),
+        (ROWS_FUSED, COMPOSED_ROWS, True),
     ):
         found = library_and_fused(program, target, limits, seed, rows, sums)
         if found is not None and (digest := found.instance.graph.digest()) not in known:
