@@ -22,7 +22,7 @@ class Dependence:
     def __init__(self, out: Writer, scope: Scope, overlap: Overlap) -> None:
         self.out, self.scope = out, scope
         self.written = overlap.written if overlap.behind else frozenset[int]()
-        self.ahead = overlap.ahead
+        self.ahead, self.again = overlap.ahead, overlap.again
         self.pending = overlap.behind
 
     def begin(self) -> None:

@@ -18,6 +18,7 @@ from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, coun
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType
 from mirage_nb.optimize.held import Held
+from mirage_nb.optimize.transfer import read_once
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.sketch import REDUCTIONS
@@ -110,7 +111,8 @@ class HeldText:
                         found = f"{source.each_inside} ? {element} : {zero}" if source.each_inside else element
                         out.line(f"h{value}[{slot}][{v}] = {found};")
                     continue
-                out.line(f"h{value}[{slot}] = {loaded(width, source)};")
+                once = read_once(self.scope.block, attrs) and attrs.arg not in self.dependence.again
+                out.line(f"h{value}[{slot}] = {loaded(width, source, once)};")
 
     def _compute(self, kept: Multi, outputs: tuple[TensorType, ...]) -> None:
         """Results that wait for no reduction are on their way while rows are reduced."""

@@ -289,10 +289,12 @@ def _repeated(op: Op, types: Sequence[TensorType]) -> bool:
     return types[op.inputs[0]].elements > types[op.inputs[-1]].elements
 
 
-def loaded(width: int, leaf: Leaf) -> str:
-    """A C expression for a whole vector as it is stored; zeros beyond the end of the tensor."""
+def loaded(width: int, leaf: Leaf, once: bool = False) -> str:
+    """A C expression for a whole vector as it is stored; zeros beyond the end of the tensor. once: of device memory
+    that nobody reads again."""
     at = f"{leaf.pointer} + {leaf.offset}"
-    return f"load_inside<{width}>({at}, {leaf.inside})" if leaf.inside else f"load<{width}>({at})"
+    load = "load_once" if once else "load"
+    return f"load_inside<{width}>({at}, {leaf.inside})" if leaf.inside else f"{load}<{width}>({at})"
 
 
 def counted(place: str, inside: str) -> str:
@@ -397,9 +399,7 @@ def locate(scope: Scope, value: int, index: Multi, dim: int | None, width: int =
     )
 
 
-def strided(
-    pointer: str, index: Multi, strides: tuple[int, ...], dim: int | None, width: int, first: int = 0
-) -> Leaf:
+def strided(pointer: str, index: Multi, strides: tuple[int, ...], dim: int | None, width: int, first: int = 0) -> Leaf:
     """Elements of a tensor with plain strides, of which so many elements lie in front of it."""
     offset = Index(const=first)
     for part, step in zip(index, strides, strict=True):
@@ -435,9 +435,7 @@ def masked(
     return replace(leaf, whole=leaf.whole and not crossing, inside=inside, each_inside=each_inside)
 
 
-def operand_leaf(
-    scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, dim: int | None, width: int
-) -> Leaf:
+def operand_leaf(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, dim: int | None, width: int) -> Leaf:
     """Where `width` elements along `dim` of a tile lie in its operand, the first at `index` of the tile."""
     block, reach = scope.block, scope.reaches.operands.get(attrs.arg)
     shape = block.args[attrs.arg].shape

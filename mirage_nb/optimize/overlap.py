@@ -9,6 +9,7 @@ the first kernel waits for the launch in front of the muGraph, which may write a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,13 +30,14 @@ class Overlap:
     """One operator's place in the row of launches.
 
     behind: it may start while the launch in front runs. ahead: the launch after it may start while it runs.
-    written: its operands that an earlier launch writes. least_shared: bytes of dynamic shared memory that a kernel
-    with shared tensors asks for at least.
+    written: its operands that an earlier launch writes. again: those that another one reads, too. least_shared: bytes
+    of dynamic shared memory that a kernel with shared tensors asks for at least.
     """
 
     behind: bool = False
     ahead: bool = False
     written: frozenset[int] = frozenset()
+    again: frozenset[int] = frozenset()
     least_shared: int = 0
 
 
@@ -70,16 +72,30 @@ def overlaps(
         if op.kind is OpKind.RESHAPE and op.inputs[0] not in made:
             continue
         made.update(values)
+    lies = _origins(graph, seen)
+    readers = Counter(v for i in launched for v in {lies[v] for v in graph.ops[i].inputs})
     found = []
     for i, op in enumerate(graph.ops):
+        again = frozenset(k for k, v in enumerate(op.inputs) if readers[lies[v]] > 1)
         own = frozenset(k for k, v in enumerate(op.inputs) if v in made)
         # What streams tensors that are still being written has nothing to do early, and its blocks would pile up
         # where there is room: 41 us became 45 on an H200.
         early = i in behind and not own & bulk[i]
         written = frozenset(range(len(op.inputs))) if options.chained else own
         least = _share(op.body, target) if early and options.spread and isinstance(op.body, BlockGraph) else 0
-        found.append(Overlap(early, i in ahead, written, least))
+        found.append(Overlap(early, i in ahead, written, again, least))
     return tuple(found)
+
+
+def _origins(graph: KernelGraph, seen: Mapping[int, Window]) -> list[int]:
+    """For every value the one in whose memory it lies."""
+    lies = [*range(len(graph.types))]
+    for op, values in graph.definitions():
+        if values[0] in seen:
+            lies[values[0]] = lies[seen[values[0]].base]
+        elif op.kind is OpKind.RESHAPE:
+            lies[values[0]] = lies[op.inputs[0]]
+    return lies
 
 
 def _share(block: BlockGraph, target: Target) -> int:

@@ -42,11 +42,13 @@ class Loaded:
 @dataclass(frozen=True, slots=True)
 class Holding:
     """tile: the shape that all values of a block broadcast to; axis: its reduced one, counted from the last; width:
-    elements of a vector along the last one, 0 where threads cannot hold the tile."""
+    elements of a vector along the last one, 0 where threads cannot hold the tile; registers: of a thread, for what it
+    loads."""
 
     tile: tuple[Any, ...]
     axis: int
     width: Any
+    registers: Any = 0
 
     @property
     def results(self) -> Any:
@@ -88,9 +90,10 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     if axis == -1:
         wide = reduce(np.logical_or, (np.greater(_extent(shapes[value], axis), 1) for value in saved))
         width = by_rows(tile[-1], found.results, most, loaded, wide, warps)
+        slots = row_slots(tile[-1], row_lanes(found.results, warps), width)
     else:
-        width = by_columns(tile[axis], found.results, most, loaded)
-    return Holding(tile, axis, np.where(able, width, 0))
+        width, slots = by_columns(tile[axis], found.results, most, loaded), tile[axis]
+    return Holding(tile, axis, np.where(able, width, 0), _registers(loaded, slots, width))
 
 
 def _simple(node: Node) -> bool:

@@ -126,7 +126,7 @@ def test_results_of_splits_are_combined_without_a_barrier() -> None:
     graph = split_safe_attention(2, 256, 4096, 64, 4, 16, 4, 64)
     text = emit(graph, H200).source.split("kernel1(")[1]
     assert "sync" not in text and "shared" not in text
-    assert text.count("load<4>") == 1
+    assert text.count("load_once<4>") == 1 and "load<" not in text
 
 
 def test_threads_without_a_vector_are_none() -> None:

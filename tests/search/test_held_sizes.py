@@ -48,7 +48,7 @@ def compared(text: str, limit: int) -> Counter[tuple[bool, bool]]:
         for structure in (s for s in result.structures[:8] if len(s.kernels) == 1):
             for instance in instances(structure, prepared, H200, limit):
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
-                ranked = bool(held_in_registers(Tiles.of(prepared, kernel, sizes))[0])
+                ranked = bool(held_in_registers(Tiles.of(prepared, kernel, sizes))[0][0])
                 try:
                     block = next(k for k in plan(instance.graph, H200).kernels if k is not None)
                 except TargetError:

@@ -162,4 +162,3 @@ def _least_us(work: _Work, blocks: _Blocks, tensor: float, target: Target, const
         tiles = blocks.total if blocks.split is None else blocks.total / blocks.along[blocks.split]
         us = np.where(SUM_BYTES * work.results / tiles > target.shared_per_block, math.inf, us)
     return float(us.min())
-

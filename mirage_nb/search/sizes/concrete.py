@@ -234,9 +234,7 @@ class _Kernel:
         assert step.source is not None
         operand, layout = self._operand(step.source)
         imap: tuple[int | None, ...] = tuple(
-            layout.index(axis)
-            if axis in layout and (step.type[axis] & BLOCK or not self._reduced(axis))
-            else None
+            layout.index(axis) if axis in layout and (step.type[axis] & BLOCK or not self._reduced(axis)) else None
             for axis, _ in self.sizes.grid
         )
         loop = self.kernel.loop
@@ -376,9 +374,7 @@ class _Kernel:
         order = [a for a in layout if a is not None]
         if [a for a in wanted if a is not None] != order:
             perm = _permutation(layout, wanted)
-            value = self._append(
-                Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(perm)), tuple(layout[i] for i in perm)
-            )
+            value = self._append(Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(perm)), tuple(layout[i] for i in perm))
             layout = self.layouts[value]
         if layout == wanted:
             return value

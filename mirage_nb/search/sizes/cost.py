@@ -132,8 +132,10 @@ def _at(part: Numbered, chosen: Chosen) -> Numbered:
 def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
     """The block of a kernel."""
     spent = work(tiles, target, constants)
-    held = held_in_registers(tiles)
+    registers = registers_of(tiles)
+    held, loaded = held_in_registers(tiles)
     if held.any():
+        registers = registers.holding(held, loaded)
         spent.late = np.where(held, held_work(tiles, target, constants), spent.late)
     blocks = tiles.sizes.total_blocks()
     copied = copies(tiles, target, constants)
@@ -144,7 +146,7 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
         copied,
         traffic(tiles, blocks),
         spent,
-        registers_of(tiles),
+        registers,
         blocks,
         tiles.sizes.loop,
         {count: memory(tiles, copied.bulk, count) for count in warps},

@@ -96,9 +96,7 @@ def _megabytes(nbytes: int) -> str:
     return f"{nbytes / 1e6:.3g} MB"
 
 
-def kernel_estimates(
-    graph: KernelGraph, target: Target, constants: Constants = FITTED
-) -> tuple[KernelEstimate, ...]:
+def kernel_estimates(graph: KernelGraph, target: Target, constants: Constants = FITTED) -> tuple[KernelEstimate, ...]:
     """The generated kernels of a muGraph, in launch order."""
     return tuple(_kernel(made, target, constants) for _, made in written_kernels(graph) if made is not None)
 

@@ -1,6 +1,6 @@
 """Blocks that hold their tiles in registers, at many sizes: where they can, and what they take.
 
-In: the tiles of a kernel. Out: truths, by the rules of `tile.held`, and microseconds.
+In: the tiles of a kernel. Out: truths and registers, by the rules of `tile.held`, and microseconds.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mirage_nb.tile.held import hold
 from mirage_nb.tile.sketch import REDUCTIONS
 
 
-def held_in_registers(tiles: Tiles) -> Truths:
-    """Where a block holds its tiles so."""
+def held_in_registers(tiles: Tiles) -> tuple[Truths, Numbers]:
+    """Where a block holds its tiles so, and the registers of a thread that it takes for them."""
     sketch, nowhere, runs = tiles.outline.known.sketch, np.zeros(tiles.shape, bool), list[Numbers]()
     if tiles.kernel.loop is not None:
-        return nowhere
+        return nowhere, np.zeros(tiles.shape)
     for index, step in enumerate(tiles.steps):
         if step.source is not None:
             over = reduce(np.logical_or, (tiles.hanging(a, code) for a, code in enumerate(step.type)), nowhere)
@@ -31,12 +31,12 @@ def held_in_registers(tiles: Tiles) -> Truths:
             runs.append(np.where(over, 0 if last is None else tiles.sizes.whole(last, step.type[last]), 0))
     found = hold(sketch, tiles.extents, runs, WARPS)
     if found is None:
-        return nowhere
+        return nowhere, np.zeros(tiles.shape)
     fits: Truths = np.broadcast_to(found.width > 0, tiles.shape)
     for axis in {step.operator.axis for step in tiles.steps if step.operator.kind in REDUCTIONS}:
         if masks_of(tiles.kernel, axis, tiles.prepared.axes[axis].reduced):
             fits = fits & ~tiles.hanging(axis, TILE)  # a number that ends with its tensor
-    return fits
+    return fits, np.broadcast_to(found.registers, tiles.shape)
 
 
 def held_work(tiles: Tiles, target: Target, constants: Constants) -> Numbers:

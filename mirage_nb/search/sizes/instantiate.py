@@ -241,12 +241,15 @@ def numbered(
         many = sum(along > 1 for along in blocks.values()) > MAX_GRID_DIMS
         if many or not all(tiles.values()) or any(blocks[axis] < 2 for axis in kernel.grid):
             return
-        yield kernel, Sizes(
-            extents,
-            {axis: np.array([float(along)]) for axis, along in blocks.items()},
-            np.array([float(loop)]),
-            dict(interface),
-            {axis: np.array([float(tile)]) for axis, tile in tiles.items() if axis in poor},
+        yield (
+            kernel,
+            Sizes(
+                extents,
+                {axis: np.array([float(along)]) for axis, along in blocks.items()},
+                np.array([float(loop)]),
+                dict(interface),
+                {axis: np.array([float(tile)]) for axis, tile in tiles.items() if axis in poor},
+            ),
         )
         chosen = KernelSizes(tuple((axis, along) for axis, along in blocks.items() if along > 1), loop)
         interface.update(_interface(kernel, chosen))

@@ -7,7 +7,7 @@ are those of a quarter of a multiprocessor, to which a warp belongs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -21,6 +21,8 @@ from mirage_nb.targets import Target
 
 REGISTERS = 48
 """Of a thread, beside its accumulators."""
+HELD_REGISTERS = 24
+"""The same of a thread that holds tiles, beside what it loads."""
 PRIVATE_REGISTERS, PRIVATE_SHARE = 50, 1.5
 """The same where a loop body stays in fragments, and what its widest value takes: f32, and half of it as operands."""
 WIDE_REGISTERS = 42
@@ -87,6 +89,11 @@ class Registers:
     private: Truths
     direct: Truths
     fragments: Numbers
+
+    def holding(self, held: Truths, loaded: Numbers) -> Registers:
+        """The same where a block holds its tiles in so many registers of a thread."""
+        elements = (HELD_REGISTERS + loaded - REGISTERS) * 32 * WARPS
+        return replace(self, accumulated=np.where(held, elements, self.accumulated))
 
 
 def registers_of(tiles: Tiles) -> Registers:

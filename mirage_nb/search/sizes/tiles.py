@@ -173,7 +173,6 @@ class Tiles:
     def boxes(self, index: int) -> Boxes:
         """An input tile as bulk copies."""
 
-
         def found() -> Boxes:
             extents, tensor, width, hanging = self._extents(index)
             return boxes(extents, tensor, width, hanging or [False] * len(extents))

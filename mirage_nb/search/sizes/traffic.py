@@ -77,14 +77,18 @@ class Traffic:
     def us(self, running: Numbers, blocks: Numbers, target: Target, constants: Constants) -> Numbers:
         """What device memory and L2 need for `running` of all `blocks`.
 
-        What several blocks read goes from one half of L2 to the other, too. Tensors that exceed L2 are gone when the
-        next wave reads them again.
+        What several blocks read goes from one half of L2 to the other, too, unless it is so small that every
+        multiprocessor keeps it. Tensors that exceed L2 are gone when the next wave reads them again.
         """
         once = self.device * running / blocks
-        again: Numbers = sum(np.minimum(whole, own * running) for own, whole in zip(self.own, self.whole, strict=True))
+        parts = list(zip(self.own, self.whole, strict=True))
+        none = np.zeros(np.shape(running))
+        again = sum((np.minimum(whole, own * running) for own, whole in parts), none)
         crossing: Numbers = np.where(self.device > target.l2_bytes, np.maximum(once, again), once)
         moved = self.block * running
-        shared = np.minimum(np.maximum(moved - crossing, 0.0), crossing)
+        kept = target.shared_per_multiprocessor
+        near = sum((np.where(whole <= kept, own, 0.0) * running for own, whole in parts), none)
+        shared = np.minimum(np.maximum(moved - near - crossing, 0.0), crossing)
         longest: Numbers = np.maximum(crossing + shared / constants.far_speedup, moved / constants.l2_speedup)
         return longest / (target.device_bandwidth * 1e3)
 

@@ -78,14 +78,14 @@ extern "C" __global__ void waves(const float* xs, float* out) {
 extern "C" __global__ void vectors(const f16* x, f16* y, const float* u, float* v) {
   const int i = threadIdx.x;
   store(y + 16 * i, load<16>(x + 16 * i));
-  Vec<float, 8> w = to_floats(load_stream<8>(x + 16 * i));
+  Vec<float, 8> w = to_floats(load_once<8>(x + 16 * i));
   const Vec<float, 4> a = load<4>(u + 4 * i);
   const Vec<float, 2> b = load<2>(u + 2 * i);
   const Vec<f16, 2> c = load_inside<2>(i < 40 ? x + 2 * i : nullptr, i < 40);
   const Vec<f16, 8> d = load_anywhere<8>(x, 16 * i + i % 9, 1024, i % 12);
   for (int j = 0; j < 8; j++) w[j] += to_float(d[j]) + a[j % 4] + b[j % 2] + to_float(c[j % 2]) + load<1>(u + i)[0];
   store(v + 8 * i, w);
-  store(y + 16 * i + 8, from_floats<f16>(to_floats(load_stream<4>(x + 16 * i + 8))));
+  store(y + 16 * i + 8, from_floats<f16>(to_floats(load_once<4>(x + 16 * i + 8))));
 }
 
 extern "C" __global__ void exchanges(const float* x, float* out, uint32_t* bits) {

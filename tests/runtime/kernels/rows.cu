@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) row_sum(const f16* X, floa
   const f16* x = X + int64_t(blockIdx.x) * columns;
   float s = 0;
   for (int c = thread_index() * VECTOR; c < columns; c += THREADS * VECTOR) {
-    const Vec<float, VECTOR> v = to_floats(load_stream<VECTOR>(x + c));
+    const Vec<float, VECTOR> v = to_floats(load_once<VECTOR>(x + c));
     MIRAGE_UNROLL
     for (int i = 0; i < VECTOR; i++) s += v[i];
   }

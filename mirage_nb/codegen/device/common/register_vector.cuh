@@ -61,11 +61,11 @@ MIRAGE_DEVICE void store(T* p, const Vec<T, N>& v MIRAGE_SITE) {
   detail::copy<int(sizeof(T)) * N>(p, &v MIRAGE_PASS);
 }
 
-// As load, for global memory that nobody writes while the kernel runs; keeps it out of L1.
+// As load, for global memory that nobody reads again: kept out of L1, and in L2 it makes room first.
 template <int N, class T>
-MIRAGE_DEVICE Vec<T, N> load_stream(const T* p MIRAGE_SITE) {
+MIRAGE_DEVICE Vec<T, N> load_once(const T* p MIRAGE_SITE) {
   Vec<T, N> v;
-  detail::copy_stream<int(sizeof(T)) * N>(&v, p MIRAGE_PASS);
+  detail::copy_once<int(sizeof(T)) * N>(&v, p MIRAGE_PASS);
   return v;
 }
 

@@ -1,4 +1,4 @@
-// Accesses to global memory (and plain copies of any space): whole vectors, streaming reads, atomics, prefetch.
+// Accesses to global memory (and plain copies of any space): whole vectors, reads of what nobody reads again, atomics, prefetch.
 #pragma once
 
 namespace mirage {
@@ -16,7 +16,7 @@ MIRAGE_DEVICE void copy(void* to, const void* from MIRAGE_SITE) {
 }
 
 template <int Bytes>
-MIRAGE_DEVICE void copy_stream(void* to, const void* from MIRAGE_SITE) {
+MIRAGE_DEVICE void copy_once(void* to, const void* from MIRAGE_SITE) {
   copy<Bytes>(to, from, line);
 }
 

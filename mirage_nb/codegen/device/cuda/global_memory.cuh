@@ -1,4 +1,4 @@
-// Accesses to global memory (and plain copies of any space): whole vectors, streaming reads, atomics, prefetch.
+// Accesses to global memory (and plain copies of any space): whole vectors, reads of what nobody reads again, atomics, prefetch.
 #pragma once
 
 namespace mirage {
@@ -25,14 +25,16 @@ MIRAGE_DEVICE void copy(void* to, const void* from) {
 }
 
 template <int Bytes>
-MIRAGE_DEVICE void copy_stream(void* to, const void* from) {
+MIRAGE_DEVICE void copy_once(void* to, const void* from) {
   if constexpr (Bytes >= 16) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     MIRAGE_UNROLL
     for (int i = 0; i < Bytes / 16; i++) {
       uint4 v;
-      asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                    : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "l"(__cvta_generic_to_global(static_cast<const uint4*>(from) + i)));
+                   : "l"(__cvta_generic_to_global(static_cast<const uint4*>(from) + i)), "l"(policy));
       static_cast<uint4*>(to)[i] = v;
     }
   } else {
