@@ -37,6 +37,8 @@ from mirage_nb.tile.rules import BARRIER_BYTES, FLOAT_STEP, PATTERN_ROWS
 LINE_BYTES, BOX_ROWS = 128, 256
 """The swizzle of panels: bytes of a row; and the rows of one box of the copy engine."""
 CHUNK_BYTES = 16
+LAYOUTS = {Place.GLOBAL: Layout.ROWS, Place.SHARED: Layout.PANELS, Place.REGISTER: Layout.FRAGMENT}
+"""How tiles lie, by their place."""
 THREADS = 1024
 REGISTER_UNIT, LEAST_REGISTERS, MOST_REGISTERS = 8, 24, 255
 WORKING_REGISTERS = 32
@@ -175,8 +177,7 @@ def _products(program: Program, target: Target) -> Iterator[str]:
 
 
 def _laid(tile: Tile) -> Iterator[str]:
-    layouts = {Place.GLOBAL: Layout.ROWS, Place.SHARED: Layout.PANELS, Place.REGISTER: Layout.FRAGMENT}
-    if tile.layout is not layouts[tile.place]:
+    if tile.layout is not LAYOUTS[tile.place]:
         yield f"tile {tile.name} lies in {tile.layout.value} in {tile.place.value} memory"
     if tile.place is not Place.SHARED and tile.stages > 1:
         yield f"tile {tile.name} has stages, and no pipeline fills it"

@@ -17,15 +17,17 @@ from mirage_nb.errors import FormatError, GraphError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import DType, KernelGraph, OpKind
+from mirage_nb.ir import HALVES, DType, KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.runtime.compile import DEVICE_FOLDER
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.instructions import INSTRUCTIONS, Unit
-from mirage_nb.tile.program import Program
+from mirage_nb.tile import rules
+from mirage_nb.tile.groups import rows_of
+from mirage_nb.tile.instructions import INSTRUCTIONS, WGMMA_COLUMNS, Unit, wgmma
+from mirage_nb.tile.program import Layout, Program
 from mirage_nb.tile.run import run
 from mirage_nb.tile.text import parse_program, print_program
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.validate import LAYOUTS, validate
 from tests.codegen.mugraphs import linear
 from tests.codegen.test_attention_programs import NAMED as CHAINED
 from tests.codegen.test_specialised import FEW, H200
@@ -160,6 +162,44 @@ def test_a_target_that_lacks_the_instruction() -> None:
 def test_bad_text_says_where(line: str) -> None:
     with pytest.raises(FormatError, match="line"):
         parse_program(line)
+
+
+def valid_and_right(graph: KernelGraph) -> Program:
+    """The tile program of a product, which has no findings and makes what the muGraph says."""
+    block = plan(graph, FEW).kernels[0]
+    assert block is not None and block.program is not None
+    assert validate(block.program, H200) == ()
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(t.shape) for t in block.block.args]
+    with np.errstate(all="ignore"):
+        found = run(block.program, {f"x{i}": a for i, a in enumerate(arrays)}, FLOATS)
+    np.testing.assert_allclose(found["o0"], evaluate_block(block.block, arrays)[0], atol=1e-9)
+    return block.program
+
+
+@pytest.mark.parametrize("columns", [n for n in WGMMA_COLUMNS if n >= rules.LEAST_COLUMNS])
+def test_every_product_of_warpgroups_is_planned_and_right(columns: int) -> None:
+    for dtype in HALVES:
+        program = valid_and_right(linear(64, 64, columns, 64, columns, dtype=dtype, turned=(False, True)))
+        assert wgmma(columns, dtype) in rows_of(program)
+
+
+TEAMS = [(dtype, rows) for dtype, teams in ((DType.F16, rules.TEAMS), (DType.F32, rules.FLOAT_TEAMS)) for rows in teams]
+
+
+@pytest.mark.parametrize(("dtype", "rows"), TEAMS)
+def test_every_team_is_planned_and_right(dtype: DType, rows: int) -> None:
+    """The roles of a tile of so many rows claim no more registers than there are, and share it."""
+    step = rules.step(dtype.size)
+    program = valid_and_right(linear(rows, step, 64, rows, 64, dtype=dtype, step=step))
+    team = (rules.TEAMS if dtype in HALVES else rules.FLOAT_TEAMS)[rows]
+    assert [(role.parts, role.registers) for role in program.roles[:1]] == [(team.parts, team.math_registers)]
+
+
+def test_every_layout_is_planned() -> None:
+    """Tiles of planned programs, which are valid, run and printed, lie in every way that there is."""
+    seen = {tile.layout for name in NAMED for tile in planned(name)[1].tiles}
+    assert seen == set(Layout) == set(LAYOUTS.values())
 
 
 @pytest.mark.parametrize("edition", ["cuda", "cpu"])
