@@ -28,6 +28,7 @@ from mirage_nb.ir import (
 MATMULS = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
 REDUCTIONS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
 VIEWS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
+ELEMENTWISE = frozenset({OpKind.FUSED, *(kind for kind in OpKind if Trait.ELEMENTWISE in OPS[kind].traits)})
 
 Chain = tuple[tuple[OpKind, tuple[int, ...]], ...]
 """Operators of a thread graph, with what they read: what goes into it, and behind that what they make."""
@@ -64,7 +65,7 @@ class Node:
     @property
     def elementwise(self) -> bool:
         """Whether it computes element by element."""
-        return self.kind is OpKind.FUSED or Trait.ELEMENTWISE in OPS[self.kind].traits
+        return self.kind in ELEMENTWISE
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:

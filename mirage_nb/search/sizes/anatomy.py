@@ -1,7 +1,7 @@
 """What emission makes of a kernel structure: which steps cost a pass over a tile, and which stay in registers.
 
-In: a kernel structure, and many choices of `Sizes` at once. Out: a `Part` per step, by the rules of `tile.placement`,
-so that the cost model can look at thousands of sizes without planning one of them (paper section 6).
+In: the sketch of a kernel structure, and many choices of `Sizes` at once. Out: a `Part` per step, by the rules of
+`tile.placement`, so that the cost model can look at thousands of sizes without planning one of them (paper section 6).
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.axes import Prepared
-from mirage_nb.search.saturation.semantics import BINARY, UNARY
 from mirage_nb.search.saturation.values import DATA, GRID, LOOP, TILE, Type
 from mirage_nb.search.sizes.layouts import stored
-from mirage_nb.search.sizes.sketched import sketched
+from mirage_nb.search.sizes.sketched import Sketched
 from mirage_nb.search.structure import KernelStructure, Step
 from mirage_nb.tile.placement import Place, Placement, StepKind, place
 
@@ -46,8 +44,6 @@ WARPS = 8
 """Warps of a block that compute."""
 KNOWN = 1024
 """Kernels whose parts are remembered: a program has few, at many sizes."""
-
-ELEMENTWISE = BINARY | UNARY
 
 
 @dataclass(slots=True)
@@ -152,10 +148,9 @@ class Anatomy:
     placed: Placement
 
 
-@lru_cache(maxsize=KNOWN)
-def anatomy(prepared: Prepared, kernel: KernelStructure) -> Anatomy:
+def anatomy(known: Sketched) -> Anatomy:
     """The parts of a kernel structure."""
-    known, steps = sketched(prepared, kernel), kernel.steps
+    steps = known.kernel.steps
     sketch, placed = known.sketch, place(known.sketch)
     varying, above = ([bool(time[field]) for time in known.times] for field in (1, 2))
     # A product in the loop that reads what another one goes into.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Truths
+from mirage_nb.search.sizes.anatomy import Numbers, Truths
 from mirage_nb.tile.bodies import Body, split
 from mirage_nb.tile.sharing import ROW_TILE
 
@@ -27,7 +27,7 @@ class Private:
 
 
 def private(
-    body: Body | None, extents: Callable[[int], Sequence[Numbers]], shape: tuple[int, ...], warps: int = WARPS
+    body: Body | None, extents: Callable[[int], Sequence[Numbers]], shape: tuple[int, ...], warps: int
 ) -> Private:
     """A body, if there is one, on so many warps. extents: of a value, in arrays of this shape."""
     if body is None:

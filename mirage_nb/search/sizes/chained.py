@@ -8,15 +8,12 @@ one runs while the other is computed. A point takes its iterations, and what is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-
 import numpy as np
 
-from mirage_nb.ir import HALVES, AccumKind, DType, OpKind
+from mirage_nb.ir import HALVES, AccumKind, DType
 from mirage_nb.search.axes import Layout
-from mirage_nb.search.saturation.values import BODY, ITER, TILE, Type
-from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths
+from mirage_nb.search.saturation.values import TILE, Type
+from mirage_nb.search.sizes.anatomy import Numbers, Truths
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.layouts import layout_of
 from mirage_nb.search.sizes.specialised import Specialised, specialised
@@ -26,65 +23,11 @@ from mirage_nb.targets import Target
 from mirage_nb.tile import rules
 
 ELEMENT_BYTES = 2
-_FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """The steps that read queries, keys and values, the first product, and the axis that it sums; those that read
-    numbered places; whether scores are masked."""
-
-    queries: int
-    keys: int
-    values: int
-    scores: int
-    summed: int
-    places: tuple[int, ...]
-    masked: bool
-
-
-@lru_cache(maxsize=1024)
-def chain_of(kernel: KernelStructure) -> Chain | None:
-    """The two products of a loop body that chains them, with row by row computation between; None if it is another."""
-    steps, loop = kernel.steps, kernel.loop
-    products = [i for i, s in enumerate(steps) if s.operator.kind is OpKind.MATMUL]
-    if loop is None or len(products) != 2 or any(steps[i].stage != BODY for i in products) or loop in kernel.grid:
-        return None
-    first, second = products
-    inputs = {i for i, s in enumerate(steps) if s.operator.kind is OpKind.IN_ITER}
-    # Operands of a product come in any order: the streamed one of the first is that of the keys.
-    queries, keys = sorted(steps[first].reads, key=lambda i: bool(steps[i].type[loop] & ITER))
-    weights, values = sorted(steps[second].reads, key=lambda i: i in inputs)
-    read = (queries, keys, values)
-    places = {i for i in inputs - {*read} if _places(steps[i].type)}
-    if inputs != {*read, *places} or steps[second].operator.axis != loop or weights in inputs:
-        return None
-    if [bool(steps[i].type[loop] & ITER) for i in read] != [False, True, True]:
-        return None
-    for index, step in enumerate(steps):
-        kind = step.operator.kind
-        if step.operator.is_leaf or index in products:
-            continue
-        if kind is OpKind.ACCUM:
-            if step.operator.accum not in (AccumKind.SUM, AccumKind.RESCALE):
-                return None
-        elif kind in _FOLDS:
-            if step.operator.axis != loop:
-                return None
-        elif kind not in ELEMENTWISE:
-            return None
-    masked = any(s.operator.kind is OpKind.WHERE for s in steps)
-    return Chain(queries, keys, values, first, steps[first].operator.axis, tuple(places), masked)
-
-
-def _places(type_: Type) -> bool:
-    """Whether an input has a single axis, as numbered places have."""
-    return sum(bool(code & TILE) for code in type_) == 1
 
 
 def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
     """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
-    chain = chain_of(tiles.kernel)
+    chain = tiles.outline.chain
     if chain is None or target.capability != rules.CAPABILITY:
         return None
     types = {_dtype(tiles, i) for i in (chain.queries, chain.keys, chain.values)}

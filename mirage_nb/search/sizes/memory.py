@@ -16,7 +16,6 @@ import numpy as np
 
 from mirage_nb.ir import AccumKind
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Truths, data_of
-from mirage_nb.search.sizes.bodies import private
 from mirage_nb.search.sizes.tiles import Outline, Tiles
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.placement import Placement, Step, StepKind, Touched, place, touched
@@ -87,8 +86,8 @@ def _counted(tiles: Tiles, bulk: Truths, warps: int, *, chained: bool, direct: b
     unit = np.where(swizzled, PATTERN_BYTES, LINE_BYTES)
     nowhere = np.zeros(tiles.shape)
     ring = np.zeros((len(DEPTHS), *tiles.shape))
-    alive = [nowhere] * len(found.steps)
-    loop = [i for i, s in enumerate(found.steps) if s.phase is Phase.LOOP]
+    end = max((i for i, s in enumerate(found.steps) if s.phase is Phase.LOOP), default=-1) + 1
+    held: dict[int, Numbers] = {}
     for value, tensor in tensors.items():
         left = tensor.how.left
         if left.issued and left.phase is Phase.LOOP:
@@ -96,13 +95,16 @@ def _counted(tiles: Tiles, bulk: Truths, warps: int, *, chained: bool, direct: b
             for row, depth in enumerate(DEPTHS):
                 ring[row] += _whole(nbytes * np.minimum(depth, tiles.sizes.loop), unit)
             continue
-        nbytes = _whole(laid[value].nbytes * tensor.copies() * here.get(value, 1.0), unit)
-        first, last = found.lives[value]
-        for at in range(first, last + 1):
-            alive[at] = alive[at] + nbytes
-    end = max(loop, default=-1) + 1
-    most = [reduce(np.maximum, part, nowhere) for part in (alive[:end], alive[end:])]
-    return Memory(most[0], most[1], ring)
+        held[value] = _whole(laid[value].nbytes * tensor.copies() * here.get(value, 1.0), unit)
+    beside = after = nowhere
+    for at in {end, *(found.lives[value][0] for value in held)}:  # most lives where something begins to
+        alive = [nbytes for value, nbytes in held.items() if found.lives[value][0] <= at <= found.lives[value][1]]
+        total = reduce(np.add, alive, nowhere)
+        if at < end:
+            beside = np.maximum(beside, total)
+        else:
+            after = np.maximum(after, total)
+    return Memory(beside, after, ring)
 
 
 def _whole(nbytes: Numbers, unit: Numbers) -> Numbers:
@@ -139,7 +141,7 @@ class _Tensor:
             return 1.0
         if body is not None and left.op in self.staged.private:
             whole = known.sketch.nodes[left.op].accum is AccumKind.MAX or self.value in body.keyed
-            return 1.0 if whole else private(body, self.tiles.extents, self.tiles.shape, self.warps).keys
+            return 1.0 if whole else self.tiles.private_on(self.warps).keys
         if (writer := self.how.tiled) is None:
             return 1.0
         node = known.sketch.nodes[writer.op]

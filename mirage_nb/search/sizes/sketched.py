@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import reduce
 
 from mirage_nb.ir import AccumKind, DType, OpKind, promote
 from mirage_nb.search.axes import Layout, Prepared
@@ -26,9 +26,6 @@ from mirage_nb.search.sizes.layouts import (
 from mirage_nb.search.structure import KernelStructure, Step
 from mirage_nb.tile.order import find_chains, groups
 from mirage_nb.tile.sketch import MATMULS, REDUCTIONS, Node, Sketch, Value
-
-KNOWN = 1024
-"""Kernels whose sketches are remembered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +45,6 @@ class Sketched:
     partial: tuple[bool, ...]
 
 
-@lru_cache(maxsize=KNOWN)
 def sketched(prepared: Prepared, kernel: KernelStructure) -> Sketched:
     """The sketch of a kernel."""
     wide = _wide(kernel)

@@ -12,21 +12,20 @@ the kind of instruction that their precision stands for; plain cores with a few 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from mirage_nb.ir import AccumKind, DType, OpKind
+from mirage_nb.ir import DType
 from mirage_nb.search.axes import Layout
-from mirage_nb.search.saturation.values import BODY, ITER, TILE
-from mirage_nb.search.sizes.anatomy import ELEMENTWISE, Numbers, Truths
+from mirage_nb.search.saturation.values import BODY, TILE
+from mirage_nb.search.sizes.anatomy import Numbers, Truths
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.layouts import layout_of
 from mirage_nb.search.sizes.tiles import Tiles
-from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 from mirage_nb.tile import rates, rules
 from mirage_nb.tile.schemes import apart, one_kind
+from mirage_nb.tile.sketch import ELEMENTWISE
 
 WIDTHS = {True: {rules.FLOAT: DType.F32, rules.DOUBLE: DType.F64}, False: {2: DType.F16}}
 """Whether all inputs are f32 or wider -> bytes of the widest -> a type of so many."""
@@ -69,37 +68,9 @@ class Specialised:
     stages: Numbers
 
 
-@lru_cache(maxsize=1024)
-def products_of(kernel: KernelStructure) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The products of a loop body that does nothing else, and the accumulators of their sums; None if it does."""
-    if kernel.loop is None:
-        return None
-    steps, products, sums = kernel.steps, [], []
-    for index, step in enumerate(steps):
-        kind = step.operator.kind
-        read = [steps[i].operator.kind for i in step.reads]
-        if step.operator.is_leaf:
-            continue
-        if kind is OpKind.ACCUM:
-            summed = step.operator.accum is AccumKind.SUM and read[0] in (OpKind.MATMUL, OpKind.ADD)
-            if not summed and (step.operator.accum is not AccumKind.HOLD or read != [OpKind.IN_ITER]):
-                return None
-            sums += [index] * summed
-        elif step.stage == BODY and kind is OpKind.MATMUL and step.operator.axis == kernel.loop:
-            streamed = all(steps[i].type[kernel.loop] & ITER for i in step.reads)
-            if not streamed or read != [OpKind.IN_ITER, OpKind.IN_ITER]:
-                return None
-            products.append(index)
-        elif step.stage == BODY and (kind is not OpKind.ADD or not set(read) <= {OpKind.MATMUL, OpKind.ADD}):
-            return None
-        elif step.stage != BODY and kind not in ELEMENTWISE:
-            return None
-    return (tuple(products), tuple(sums)) if products and sums else None
-
-
 def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
     """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
-    found = products_of(tiles.kernel)
+    found = tiles.outline.products
     if found is None or target.capability != rules.CAPABILITY or tiles.width not in WIDTHS[tiles.floats]:
         return None
     products, sums = found

@@ -27,6 +27,7 @@ from mirage_nb.search.sizes.anatomy import (
 )
 from mirage_nb.search.sizes.bodies import Private, private
 from mirage_nb.search.sizes.layouts import layout_of
+from mirage_nb.search.sizes.roles import Chain, Products, chain_of, products_of
 from mirage_nb.search.sizes.rows import Rows, rows
 from mirage_nb.search.sizes.sketched import Sketched, sketched
 from mirage_nb.search.structure import KernelStructure, Step
@@ -45,24 +46,26 @@ MATMUL_GRAIN = (16, 8, 16)
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
     """What is known of a kernel before its sizes: its sketch, what is `made` of its steps, its loop `body`, if it might
-    stay with warps. There is one of each kernel: it is found faster than what it holds."""
+    stay with warps; its products, or the chain of them, if that is all that it does in its loop. There is one of each
+    kernel: it is found faster than what it holds."""
 
     known: Sketched
     made: Anatomy
     body: Body | None
+    products: Products | None
+    chain: Chain | None
 
 
 @lru_cache(maxsize=KNOWN)
 def outline(prepared: Prepared, kernel: KernelStructure) -> Outline:
     """The outline of a kernel."""
     known = sketched(prepared, kernel)
-    return Outline(known, anatomy(prepared, kernel), find_body(known.sketch))
+    return Outline(known, anatomy(known), find_body(known.sketch), products_of(kernel), chain_of(kernel))
 
 
 @dataclass(slots=True)
 class Tiles:
-    """The tiles of one kernel. `width`: bytes of an element of the program; `elements`: of the tile of every step;
-    `body`: of its loop, where that stays with warps."""
+    """The tiles of one kernel. `width`: bytes of an element of the program; `elements`: of the tile of every step."""
 
     prepared: Prepared
     kernel: KernelStructure
@@ -70,7 +73,7 @@ class Tiles:
     width: int
     outline: Outline
     elements: list[Numbers]
-    body: Private = field(init=False)
+    _bodies: dict[int, Private] = field(default_factory=dict)
 
     @classmethod
     def of(cls, prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Tiles:
@@ -78,14 +81,23 @@ class Tiles:
         known = outline(prepared, kernel)
         elements = [sizes.elements(kernel, step) for step in kernel.steps]
         width = max(i.type.dtype.size for i in prepared.graph.inputs)
-        found = cls(prepared, kernel, sizes, width, known, elements)
-        found.body = private(known.body, found.extents, found.shape)
-        return found
+        return cls(prepared, kernel, sizes, width, known, elements)
 
     @property
     def made(self) -> Anatomy:
         """What becomes of its steps."""
         return self.outline.made
+
+    def private_on(self, warps: int) -> Private:
+        """The body of its loop on so many warps, where that stays with them."""
+        if warps not in self._bodies:
+            self._bodies[warps] = private(self.outline.body, self.extents, self.shape, warps)
+        return self._bodies[warps]
+
+    @property
+    def body(self) -> Private:
+        """The same on as many as there are."""
+        return self.private_on(WARPS)
 
     @property
     def private(self) -> Truths:
