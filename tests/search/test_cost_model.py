@@ -28,7 +28,7 @@ from mirage_nb.search import (
     run_configuration,
 )
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import Part, Sizes, anatomy
+from mirage_nb.search.sizes.anatomy import Part, Sizes, outline
 from mirage_nb.search.sizes.cost import Estimates, estimate
 from mirage_nb.search.sizes.instantiate import ALIKE, Instance, _diverse, divisors, numbered, sized
 from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows, touched
@@ -170,7 +170,7 @@ def test_what_is_legal_fits_when_it_is_planned(name: str) -> None:
 def test_tiles_travel_as_they_do_in_a_plan(name: str) -> None:
     prepared, structures = found(name)
     for structure in structures:
-        parts = anatomy(sketched(prepared, structure.kernels[0])).parts
+        parts = outline(prepared, structure.kernels[0]).parts
         for instance in instances(structure, prepared, H200, 1):
             block = next(k for k in plan(instance.graph, H200, default_options(H200)).kernels if k is not None)
             loads = [step for step in block.steps if step.kind is StepKind.LOAD]
@@ -243,7 +243,7 @@ def test_what_is_kept_for_all_iterations_is_not_warp_private() -> None:
     seen = set()
     for structure in structures:
         for kernel, sizes, block in planned(prepared, structure):
-            made = anatomy(sketched(prepared, kernel))
+            made = outline(prepared, kernel)
             if Part.PRIVATE in made.parts:
                 kept = any(step.operator.accum is AccumKind.CONCAT for step in kernel.steps)
                 assert bool(Tiles.of(prepared, kernel, sizes).private[0]) == (block.region is not None)

@@ -13,14 +13,13 @@ from mirage_nb.ir import BlockGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Prepared, Structure, configurations, instances, prepare, run_configuration
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import Numbers, Sizes, anatomy
+from mirage_nb.search.sizes.anatomy import Numbers, Sizes, outline
 from mirage_nb.search.sizes.concrete import tile_of
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import Estimates, block_of, estimate
 from mirage_nb.search.sizes.instantiate import _all_sizes, _legal, _splittable, numbered, poor_axes, sized
 from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits, resident
-from mirage_nb.search.sizes.sketched import sketched
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, Target, find_target
@@ -111,7 +110,7 @@ def test_no_estimate_is_faster_than_the_card(name: str, target: str) -> None:
 def operations(prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Numbers:
     """Floating-point operations of the products of all blocks."""
     total = np.zeros_like(sizes.loop)
-    varying = anatomy(sketched(prepared, kernel)).varying
+    varying = outline(prepared, kernel).varying
     for index, step in enumerate(kernel.steps):
         if step.operator.kind is OpKind.MATMUL:
             left = kernel.steps[step.reads[0]]

@@ -11,9 +11,8 @@ from mirage_nb.codegen import variants
 from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare, run_configuration
-from mirage_nb.search.sizes.anatomy import anatomy
+from mirage_nb.search.sizes.anatomy import outline
 from mirage_nb.search.sizes.instantiate import drafts
-from mirage_nb.search.sizes.sketched import sketched
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import find_target
 from mirage_nb.tile.placement import Place
@@ -90,6 +89,6 @@ def test_what_is_saved_and_read_is_a_tile() -> None:
         read = {index for step in kernel.steps for index in step.reads}
         for output in read.intersection(kernel.outputs):
             if kernel.steps[output].operator.kind is OpKind.EXP:
-                assert anatomy(sketched(prepared, kernel)).placed.places[output] is Place.SHARED
+                assert outline(prepared, kernel).placed.places[output] is Place.SHARED
                 seen += 1
     assert seen

@@ -1,6 +1,6 @@
 """What emission makes of a kernel structure: which steps cost a pass over a tile, and which stay in registers.
 
-In: the sketch of a kernel structure, and many choices of `Sizes` at once. Out: a `Part` per step, by the rules of
+In: a kernel structure, and many choices of `Sizes` at once. Out: its `Outline`, a `Part` per step, by the rules of
 `tile.placement`, so that the cost model can look at thousands of sizes without planning one of them (paper section 6).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import Any, TypeVar
@@ -17,10 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.ir import AccumKind, OpKind
+from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import DATA, GRID, LOOP, TILE, Type
 from mirage_nb.search.sizes.layouts import stored
-from mirage_nb.search.sizes.sketched import Sketched
+from mirage_nb.search.sizes.roles import Chain, Products, chain_of, products_of
+from mirage_nb.search.sizes.sketched import Sketched, sketched
 from mirage_nb.search.structure import KernelStructure, Step
+from mirage_nb.tile.bodies import Body, find_body
 from mirage_nb.tile.placement import Place, Placement, StepKind, place
 
 Numbers = npt.NDArray[np.float64]
@@ -137,22 +140,40 @@ class Part(enum.Enum):
     ACCUMULATOR = "accumulator"
 
 
-@dataclass(frozen=True, slots=True)
-class Anatomy:
-    """One part per step; `varying` says which steps are computed anew in every iteration; `innermost`: the last axis of
-    each; `placed`: where values live if the loop body does not stay with warps."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Outline:
+    """What is known of a kernel before its sizes; there is one of each kernel: it is found faster than what it holds.
 
+    parts: one per step; varying: the steps that are computed anew in every iteration; innermost: the last axis of each.
+    placed: where values live if the loop body does not stay with warps; body: the loop body, if it might; products,
+    chain: what its loop multiplies, if it does nothing else.
+    """
+
+    known: Sketched
     parts: tuple[Part, ...]
     varying: tuple[bool, ...]
     innermost: tuple[int | None, ...]
     placed: Placement
+    body: Body | None
+    products: Products | None
+    chain: Chain | None
 
 
-def anatomy(known: Sketched) -> Anatomy:
-    """The parts of a kernel structure."""
-    steps = known.kernel.steps
-    sketch, placed = known.sketch, place(known.sketch)
-    varying, above = ([bool(time[field]) for time in known.times] for field in (1, 2))
+@lru_cache(maxsize=KNOWN)
+def outline(prepared: Prepared, kernel: KernelStructure) -> Outline:
+    """The outline of a kernel."""
+    known = sketched(prepared, kernel)
+    placed = place(known.sketch)
+    varying = tuple(bool(time[1]) for time in known.times)
+    inner = tuple(next(reversed(stored(step.type)), None) for step in kernel.steps)
+    return Outline(
+        known, _parts(known, placed, varying), varying, inner, placed, find_body(known.sketch), products_of(kernel),
+        chain_of(kernel),
+    )  # fmt: skip
+
+
+def _parts(known: Sketched, placed: Placement, varying: Sequence[bool]) -> tuple[Part, ...]:
+    steps, above = known.kernel.steps, [bool(time[2]) for time in known.times]
     # A product in the loop that reads what another one goes into.
     products = [step for index, step in enumerate(steps) if step.operator.kind is OpKind.MATMUL and varying[index]]
     chained = any(above[read] for step in products for read in step.reads)
@@ -164,9 +185,8 @@ def anatomy(known: Sketched) -> Anatomy:
         if done.kind is StepKind.REDUCE and done.value is not None and parts[done.value] is Part.TILE:
             # What the threads that hold the result of a reduction compute from it at once is a part of the reduction.
             parts[done.value] = Part.INLINE
-            parts[sketch.nodes[done.op].makes[0]] = Part.TILE
-    inner = tuple(next(reversed(stored(step.type)), None) for step in steps)
-    return Anatomy(tuple(parts), tuple(varying), inner, placed)
+            parts[known.sketch.nodes[done.op].makes[0]] = Part.TILE
+    return tuple(parts)
 
 
 def _part(step: Step, where: Place, varying: bool) -> Part:

@@ -15,8 +15,8 @@ from itertools import zip_longest
 import numpy as np
 
 from mirage_nb.ir import AccumKind
-from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Truths, data_of
-from mirage_nb.search.sizes.tiles import Outline, Tiles
+from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Outline, Truths, data_of
+from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.placement import Placement, Step, StepKind, Touched, place, touched
 from mirage_nb.tile.shared import LINE_BYTES, PATTERN_BYTES, Laid, Shape, Use, lay
@@ -42,7 +42,7 @@ class Staged:
 def staged(known: Outline, chained: bool, direct: bool) -> Staged:
     """The steps of a block in order. chained: the body of its loop stays with warps; direct: its accumulators
     go from registers to device memory, too."""
-    placed, sketch, private = known.made.placed, known.known.sketch, frozenset[int]()
+    placed, sketch, private = known.placed, known.known.sketch, frozenset[int]()
     if chained and known.body is not None:
         private = frozenset(known.body.ops)
         placed = place(sketch, private, direct=direct)

@@ -100,7 +100,7 @@ def registers_of(tiles: Tiles) -> Registers:
     """What a block has in registers."""
     accumulated, along, widest = (np.zeros(tiles.shape) for _ in range(3))
     loop = tiles.kernel.loop
-    for index, part in enumerate(tiles.made.parts):
+    for index, part in enumerate(tiles.outline.parts):
         if part is Part.ACCUMULATOR:
             accumulated = accumulated + tiles.elements[index]
             if loop is not None and tiles.steps[index].type[loop] & TILE:

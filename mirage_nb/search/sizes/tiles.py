@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 
@@ -16,51 +15,26 @@ from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.values import TILE, Type
 from mirage_nb.search.sizes.anatomy import (
     WARPS,
-    Anatomy,
     Numbers,
+    Outline,
     Part,
     Sizes,
     Truths,
-    anatomy,
     common,
     data_of,
+    outline,
 )
 from mirage_nb.search.sizes.bodies import Private, private
 from mirage_nb.search.sizes.layouts import layout_of
-from mirage_nb.search.sizes.roles import Chain, Products, chain_of, products_of
 from mirage_nb.search.sizes.rows import Rows, rows
-from mirage_nb.search.sizes.sketched import Sketched, sketched
 from mirage_nb.search.structure import KernelStructure, Step
-from mirage_nb.tile.bodies import Body, find_body
 from mirage_nb.tile.boxes import Boxes, boxes
 from mirage_nb.tile.held import VECTOR_BYTES
 from mirage_nb.tile.shared import worth_having_early
 
-KNOWN = 1024
-"""Kernels whose outlines are remembered."""
 ACCUMULATOR_BYTES, TILE_BYTES = 4, 2
 MATMUL_GRAIN = (16, 8, 16)
 """Rows, columns and depth of the smallest tensor instruction: smaller tiles are padded to it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outline:
-    """What is known of a kernel before its sizes: its sketch, what is `made` of its steps, its loop `body`, if it might
-    stay with warps; its products, or the chain of them, if that is all that it does in its loop. There is one of each
-    kernel: it is found faster than what it holds."""
-
-    known: Sketched
-    made: Anatomy
-    body: Body | None
-    products: Products | None
-    chain: Chain | None
-
-
-@lru_cache(maxsize=KNOWN)
-def outline(prepared: Prepared, kernel: KernelStructure) -> Outline:
-    """The outline of a kernel."""
-    known = sketched(prepared, kernel)
-    return Outline(known, anatomy(known), find_body(known.sketch), products_of(kernel), chain_of(kernel))
 
 
 @dataclass(slots=True)
@@ -82,11 +56,6 @@ class Tiles:
         elements = [sizes.elements(kernel, step) for step in kernel.steps]
         width = max(i.type.dtype.size for i in prepared.graph.inputs)
         return cls(prepared, kernel, sizes, width, known, elements)
-
-    @property
-    def made(self) -> Anatomy:
-        """What becomes of its steps."""
-        return self.outline.made
 
     def private_on(self, warps: int) -> Private:
         """The body of its loop on so many warps, where that stays with them."""
@@ -172,7 +141,7 @@ class Tiles:
 
     def staged(self, index: int) -> Truths:
         """Where an input that is to be staged is: not if it would only be there early, and that is not worth it."""
-        if index not in self.made.placed.early:
+        if index not in self.outline.placed.early:
             return np.ones(self.shape, bool)
         extents, *_, size, _ = self._extents(index)
         found: Truths = worth_having_early(self.kernel.loop is not None, self.nbytes(index), extents[-1], size)
@@ -210,8 +179,8 @@ class Tiles:
     def rounds(self, index: int, *, saved: bool = False) -> Numbers:
         """How often all threads take a vector each of a tile: the widest of which the rows of the tile are multiples;
         where it is saved, those of the tensor, too."""
-        axis = self.made.innermost[index]
-        full = self.made.parts[index] is Part.ACCUMULATOR or self.bytes_of_element(index) == ACCUMULATOR_BYTES
+        axis = self.outline.innermost[index]
+        full = self.outline.parts[index] is Part.ACCUMULATOR or self.bytes_of_element(index) == ACCUMULATOR_BYTES
         widest = VECTOR_BYTES // (ACCUMULATOR_BYTES if full else TILE_BYTES)
         type_ = self.steps[index].type
         if saved and axis is not None and type_[axis] & TILE:

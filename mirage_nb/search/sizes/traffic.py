@@ -37,7 +37,7 @@ class Copies:
 
 def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
     """The input tiles of one block."""
-    made = tiles.made
+    made = tiles.outline
     boxed = {index: tiles.boxes(index) for index, part in enumerate(made.parts) if part is Part.STREAMED}
     bulk = np.full(tiles.shape, target.tma and bool(boxed))
     for index, boxes in boxed.items():

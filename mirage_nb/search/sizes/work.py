@@ -71,7 +71,7 @@ class _Steps:
     def work(self) -> Work:
         """All of them."""
         tiles, constants = self.tiles, self.constants
-        parts, varying = tiles.made.parts, tiles.made.varying
+        parts, varying = tiles.outline.parts, tiles.outline.varying
         waits: list[bool] = []
         for index, step in enumerate(tiles.steps):
             part = parts[index]
@@ -107,7 +107,7 @@ class _Steps:
 
     def _spend(self, index: int, spent: Numbers) -> None:
         """What a step takes, in the loop, before it, or after it."""
-        if self.tiles.made.varying[index]:
+        if self.tiles.outline.varying[index]:
             self.looped = self.looped + spent
         elif self.tiles.steps[index].stage == BODY:
             self.early = self.early + spent
@@ -131,16 +131,16 @@ class _Steps:
         step = tiles.steps[index]
         share = constants.reduced if step.operator.kind in REDUCTIONS else 1.0
         spent: Numbers = largest(self.passes(i, share) for i in (index, *step.reads))
-        if not tiles.made.varying[index] and waits:
+        if not tiles.outline.varying[index] and waits:
             spent = spent + np.ceil(largest(tiles.rounds(i) for i in step.reads)) * constants.direct_us
-        if tiles.made.parts[index] is Part.PRIVATE and tiles.chained:
+        if tiles.outline.parts[index] is Part.PRIVATE and tiles.chained:
             biggest = largest(tiles.elements[i] for i in (index, *step.reads))
             spent = np.where(tiles.private, biggest * constants.register_operations * self.operation, spent)
         return spent
 
     def _product(self, index: int) -> tuple[Numbers, Numbers]:
         """Microseconds of a product, and those in which the tensor cores are busy with it."""
-        step, part = self.tiles.steps[index], self.tiles.made.parts[index]
+        step, part = self.tiles.steps[index], self.tiles.outline.parts[index]
         wide = index not in self.tiles.outline.known.cores
         if part is Part.PRIVATE:  # what it takes depends on all of the body
             return self._multiplied(index, wide)
@@ -172,7 +172,7 @@ class _Steps:
 
     def _sharing(self, index: int, shape: Product) -> Numbers:
         """Into how many parts warps cut the depth of a product, as memory for their sums allows: a power of two."""
-        part = self.tiles.made.parts[index]
+        part = self.tiles.outline.parts[index]
         if part not in (Part.FOLDED, Part.PRIVATE):
             return np.ones(self.tiles.shape)
         fit = PARTIAL_BYTES / (ACCUMULATOR_BYTES * shape.elements)
