@@ -93,7 +93,7 @@ def parse(text: str, *, name: str = "", sizes: Mapping[str, int | range] | None 
     size = ends.size
     sized(read_.graph, read_.spans)
     at = partial(Statements, source, tree)
-    check_size(read_.graph, size, place, lambda n: at({**given, size.name: Number.of(n)}).read().graph)
+    check_size(read_.graph, size, tree, place, lambda n: at({**given, size.name: Number.of(n)}).read().graph)
     smaller = None
     for end in ends.smaller:
         kept = replace(size, most=end)

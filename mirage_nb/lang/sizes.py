@@ -21,8 +21,13 @@ SIZE, MOST = "size", 64
 """The word that declares a size that is known at launch, and how far it goes if nothing else is said."""
 DIGITS = 18
 """Of a number in a command."""
-PROBES = 64
-"""Numbers at which a text is read again."""
+PROBES, EVERY = 64, 2048
+"""Numbers at which a text is read again where a size stands in declarations only, and how far it goes at most where it
+stands elsewhere too: the text is read at every number then, as it may be another one at a single number."""
+CHOOSING = (ast.IfExp, ast.BoolOp, ast.Compare, ast.FloorDiv, ast.Mod, ast.Pow)
+"""What may single out numbers in the type of an input."""
+EXTENTS = frozenset({"shape", "size", "len", "numel"})
+"""Names by which a text asks for extents."""
 _FORM = "a size that is known at launch is declared as B: size, or with its largest extent, B: size(64)"
 
 
@@ -59,11 +64,18 @@ def given_size(text: str) -> tuple[str, int | range]:
     return name, range(int(first), int(last) + 1) if colon else int(first)
 
 
-def check_size(graph: KernelGraph, size: Size, place: SourceSpan, read: Callable[[int], KernelGraph]) -> None:
+def check_size(
+    graph: KernelGraph, size: Size, tree: ast.AST, place: SourceSpan, read: Callable[[int], KernelGraph]
+) -> None:
     """Raise NamedSizeError unless a program says the same at numbers of the range; `read` reads its text at one."""
     if all(i.size is None for i in graph.inputs):
         raise NamedSizeError(f"no input has the size {size.name}", hint=f"X: f16[{size.name}, 1024]", span=place)
-    for extent in reversed([*_probes(size)]):
+    computed = _is_computed_with(tree, size.name)
+    if computed and size.most - size.least >= EVERY:
+        hint = f"declare at most {EVERY} extents, or use {size.name} in the types of inputs only"
+        raise NamedSizeError(f"{size.name} stands beyond declarations, in a range that is too wide for that", hint=hint,
+                             span=place)  # fmt: skip
+    for extent in reversed([*_probes(size, EVERY if computed else PROBES)]):
         try:
             same = read(extent) == resized(graph, extent)
         except MirageError as error:
@@ -75,7 +87,23 @@ def check_size(graph: KernelGraph, size: Size, place: SourceSpan, read: Callable
             raise NamedSizeError(message, hint=hint, span=place)
 
 
-def _probes(size: Size) -> Iterator[int]:
-    """Numbers of the range, both ends among them; all of them, if they are few."""
-    steps = min(size.most - size.least, PROBES - 1)
+def _is_computed_with(tree: ast.AST, name: str) -> bool:
+    """Whether a size, or an extent that may be one, stands anywhere but in declarations."""
+    declared = {
+        id(node)
+        for one in ast.walk(tree)
+        if isinstance(one, ast.AnnAssign) and not any(isinstance(node, CHOOSING) for node in ast.walk(one))
+        for node in ast.walk(one)
+    }
+    names = {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name) and id(node) not in declared
+    }
+    return bool(names & {name, *EXTENTS})
+
+
+def _probes(size: Size, most: int) -> Iterator[int]:
+    """So many numbers of the range at most, both ends among them; all of them, if they are no more."""
+    steps = min(size.most - size.least, most - 1)
     return (size.least + (size.most - size.least) * step // max(1, steps) for step in range(steps + 1))

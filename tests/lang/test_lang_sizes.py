@@ -87,3 +87,14 @@ def test_ranges_from_outside_are_checked() -> None:
 def test_size_is_no_name_of_a_type() -> None:
     with pytest.raises(DTypeError):
         parse("X: size[2, 3]\nreturn exp(X)")
+
+
+@pytest.mark.parametrize("factor", ["(2 if B == 2 else 3)", "((len(X) == 2) + 2)", "(X.shape[0] // 999 + 1)"])
+@pytest.mark.parametrize("most", [300, 100_000])
+def test_no_single_extent_is_another_program(factor: str, most: int) -> None:
+    """Whichever numbers anybody would try."""
+    with pytest.raises(NamedSizeError):
+        parse(f"B: size(1, {most})\nX: f32[B, 4]\nreturn X * {factor}")
+    with pytest.raises(NamedSizeError):
+        parse(f"B: size(1, {most})\nX: f32[B + 2 // B - 2 * (1 // B), 4]\nreturn X * 2")
+    assert parse(f"B: size(1, {most})\nX: f32[3 * B, 4]\nreturn X * 2").graph.ops
