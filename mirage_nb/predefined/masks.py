@@ -83,6 +83,8 @@ def _affine(reading: Reading, value: int) -> Affine | None:
     if reading.op(source, OpKind.ARANGE) is not None:
         shape = reading.shape(value)
         extent = reading.shape(source)[0]
+        if extent == 1:  # no dimension: what is broadcast from it counts nothing
+            return Affine(Fraction(0), Fraction(0), Fraction(0))
         for place, (row, column) in ((-1, (0, 1)), (-2, (1, 0))):
             lined = tuple(extent if dim == len(shape) + place else 1 for dim in range(len(shape)))
             if len(shape) >= -place and shape == lined:

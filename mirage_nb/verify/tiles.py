@@ -1,9 +1,9 @@
 """A tile program beside the block graph that it was planned of: what is printed computes what was verified.
 
 In: both, a target. Out: findings in words; none where the program is valid and stores what the block graph saves at
-points of its walk, the first, the last and a random one: over float64, and at one of them over residues where these
-have a meaning and a point is no long computation. Operands are drawn where they are read, so that a point costs what it
-reads, at any shape. The paper verifies muGraphs, not what is made of them.
+points of its walk, the first, the last, a random one and, where tiles hang over ends, the corners: over float64, and at
+one of them over residues where these have a meaning and a point is no long computation. Operands are drawn where they
+are read, so that a point costs what it reads, at any shape. The paper verifies muGraphs, not what is made of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mirage_nb.ir.ops import Shape
 from mirage_nb.targets import Target
 from mirage_nb.tile.price import price
 from mirage_nb.tile.program import Planned, Program, Walk, flat
-from mirage_nb.tile.run import Algebra, boxed, run_point
+from mirage_nb.tile.run import Algebra, boxed, points, run_point
 from mirage_nb.tile.validate import validate
 
 Array = NDArray[Any]
@@ -58,14 +58,30 @@ def compare(planned: Planned, target: Target, seed: int) -> tuple[str, ...]:
     """What is wrong, in words; () if nothing is."""
     if found := validate(planned.program, target):
         return found
-    walk = next((s.counters for _, code in planned.program.code for s in flat(code) if isinstance(s, Walk)), ())
-    last, instance = math.prod(extent for _, extent in walk) - 1, FieldInstance.draw(seed)
+    walk = next((s for _, code in planned.program.code for s in flat(code) if isinstance(s, Walk)), Walk((), 1, ()))
+    last, instance = math.prod(extent for _, extent in walk.counters) - 1, FieldInstance.draw(seed)
     between = int(np.random.default_rng(seed).integers(last + 1))
-    looks: list[tuple[int, Any]] = [(place, _Floats(instance)) for place in sorted({0, between, last})]
+    places = {0, between, last, *(_corners(walk) if _overhangs(planned.block) else ())}
+    looks: list[tuple[int, Any]] = [(place, _Floats(instance)) for place in sorted(places)]
     if not _infinite(planned.block) and _multiplied(planned.program, target) <= MULTIPLIED:
         looks.append((between, _Residues(instance)))
     with np.errstate(all="ignore"):
         return tuple(finding for place, numbers in looks for finding in _at(planned, place, numbers))
+
+
+def _corners(walk: Walk) -> Iterator[int]:
+    """The points of a walk at which every counter is its first or its last number; the outer ones their last."""
+    ends = {name: extent - 1 for name, extent in walk.counters}
+    outer = [name for name, _ in walk.counters[:-2]]
+    for place, at in enumerate(points(walk)):
+        if all(at[name] in (0, end) for name, end in ends.items()) and all(at[name] == ends[name] for name in outer):
+            yield place
+
+
+def _overhangs(block: BlockGraph) -> bool:
+    """Whether tiles hang over the end of a tensor."""
+    return any(getattr(op.attrs, "tile", None) or getattr(op.attrs, "shape", None) for op in block.ops
+               if isinstance(op.attrs, InIterAttrs | OutSaverAttrs))  # fmt: skip
 
 
 def _infinite(block: BlockGraph) -> bool:

@@ -14,6 +14,8 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.optimize.plan import variants
 from mirage_nb.predefined import ROWS, Match, matches, part
+from mirage_nb.predefined.patterns import attention
+from mirage_nb.predefined.reading import Reading
 from mirage_nb.runtime.buffers import draw_sample
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.kernel_operators import LIBRARY
@@ -154,3 +156,11 @@ def test_the_way_that_should_be_fastest_comes_first() -> None:
     assert ways.index("products") < ways.index("cudnn"), "eight blocks of a card's many work"
     latent = "Q: bf16[128,576]\nK: bf16[4096,576]\nV: bf16[4096,512]\nreturn softmax(Q @ K.T / 8) @ V"
     assert only_match(latent).launches[0] == "products"
+
+
+def test_a_count_of_one_element_is_no_mask_of_columns() -> None:
+    """Broadcast along the keys it is 0 for each of them: nothing is hidden."""
+    head = "Q: f16[2, 8, 16]\nK: f16[2, 8, 16]\nV: f16[2, 8, 16]\nS = Q @ transpose(K, 0, 2, 1)\n"
+    for mask, known in (("arange(8)", True), ("arange(1)", False), ("0 * arange(8)", False)):
+        graph = parse(f"{head}return softmax(where(arange(8)[:, None] >= {mask}, S, -inf)) @ V").graph
+        assert (attention(Reading(graph), graph.outputs[0]) is not None) == known
