@@ -86,10 +86,10 @@ class Asked:
     slice: Slice
 
     @property
-    def has_roots(self) -> bool:
-        """Whether elements depend on square roots, which half of all numbers of a field have."""
+    def roots(self) -> int:
+        """How many operators elements depend on that take square roots, which half of all numbers of a field have."""
         every = needs_of(self.graph)
-        return any(every[number][0] in ROOTS for number in self.slice.operators)
+        return sum(every[number][0] in ROOTS for number in self.slice.operators)
 
     @property
     def stands_for_all(self) -> bool:
@@ -124,7 +124,7 @@ def _meets(x: Number, need: Need) -> bool:
 def uncovered(program: Asked, candidate: Asked, seed: int) -> str:
     """What a candidate needs that nothing covers, in words; or nothing."""
     needs = candidate.needs(seed)
-    selects = (program.slice.decides or candidate.slice.decides) and (program.has_roots or candidate.has_roots)
+    selects = (program.slice.decides or candidate.slice.decides) and (program.roots or candidate.roots) > 0
     if all(met for _, met in needs) and not candidate.slice.makes_infinities and not selects:
         return ""
     if not (program.stands_for_all and candidate.stands_for_all):
@@ -186,6 +186,7 @@ class _Cover:
         self, program: Asked, candidate: Asked, needs: Sequence[tuple[Need, bool]], selects: bool, seed: int
     ) -> None:
         self._selects = selects
+        self._roots = max(program.roots, candidate.roots) if selects else 0
         self._program, self._candidate, self._seed = program.slice, candidate.slice, seed
         self._given = [need for need, _ in program.needs(seed)]
         self._needs = [need for need, _ in needs]
@@ -233,7 +234,7 @@ class _Cover:
         wanted = {(which, at): bits for which in self._left for at, bits in enumerate(ever[which]) if bits}
         wanted[ALL] = (1 << self._candidate.elements) - 1
         counts = {place: [0] * DRAWN for place in wanted}
-        infinite, unseen = 0, list(wanted)
+        infinite, decisions, unseen = 0, 0, list(wanted)
         self._draws = []
         for field, other, draw in self._fields(most, mixed):
             ours, theirs = self._program.moment(draw, other), self._candidate.moment(draw, field)
@@ -246,7 +247,8 @@ class _Cover:
                 _count(counts.get(needed.place or ALL, []), needed.bits)
             unseen = [place for place, bits in wanted.items() if bits & ~counts[place][-1]]
             chosen = infinite + 1 == 1 << len(drawn.infinite) and len(self._draws) >= INFINITE
-            decided = not field.decisions or len(self._draws) >> field.decisions >= OF_EACH
+            decisions = max(decisions, field.decisions + (self._roots if field.decisions else 0))
+            decided = not decisions or len(self._draws) >> decisions >= OF_EACH
             if not unseen and (mixed or (decided and (chosen or not drawn.infinite))):
                 break
         self._unseen = {which for which, _ in unseen}
