@@ -31,6 +31,7 @@ class Level(enum.Enum):
 class OpKind(enum.Enum):
     """Every operator; the value is its name in muGraph text."""
 
+    __hash__ = object.__hash__  # members are one of a kind; an enum hashes their names, in Python, again and again
     IN_ITER = "InIter"
     OUT_SAVER = "OutSaver"
     ACCUM = "Accum"
