@@ -23,8 +23,8 @@ from mirage_nb.tile.rules import Extent
 from mirage_nb.tile.tessellation import Kind, tessellate
 
 KINDS_OF = {"f32": ("fma",), "tf32": ("wgmma_tf32", "mma_tf32"), "3xtf32": ("wgmma_3xtf32", "mma_3xtf32")}
-"""The kinds of derived rows behind every precision of f32 products, exact, one TF32 product, three of them; the fastest
-first."""
+"""The kinds of derived rows behind every precision of f32 products, exact, one TF32 product, three of them; the first
+one where two are as fast."""
 EXACT_KINDS = {DType.F32: ("fma",), DType.F64: ("mma_f64",)}
 """The same by the type of the operands, where they are multiplied as they are."""
 PLAIN_KINDS = {DType.F16: "fma_f16", DType.BF16: "fma_bf16", DType.F32: "fma", DType.F64: "fma_f64"}
@@ -106,12 +106,13 @@ def scheme(asked: Asked, precision: str) -> Scheme | None:
         return Scheme(asked.step, 1, (role,), team.load_warps, team.load_registers)
     team = rules.FLOAT_TEAMS[asked.rows]
     height = asked.rows // team.parts
-    for kind in kinds_of(precision, asked.dtype):
-        name = group_name(kind, height, asked.columns, *asked.majors)
-        if name in ROWS:
-            role = MathRole(MATH, team.parts, team.math_registers, name, height, asked.columns)
-            return Scheme(asked.step, 0, (role,), team.load_warps, team.load_registers)
-    return None
+    named = {k: group_name(k, height, asked.columns, *asked.majors) for k in kinds_of(precision, asked.dtype)}
+    able = [kind for kind, name in named.items() if name in ROWS]
+    if not able:
+        return None
+    fastest = max(able, key=lambda kind: float(rates.rate(kind, asked.rows, asked.columns)))
+    role = MathRole(MATH, team.parts, team.math_registers, named[fastest], height, asked.columns)
+    return Scheme(asked.step, 0, (role,), team.load_warps, team.load_registers)
 
 
 def kinds_of(precision: str, dtype: DType) -> tuple[str, ...]:
@@ -220,13 +221,13 @@ def _cycles(role: MathRole, *, beside: bool) -> Any:
 
 
 def one_kind(rows: Extent, columns: Extent, major: str, precision: str, dtype: DType) -> tuple[Any, Any]:
-    """Of any tile of f32 or f64 products by one kind: the same for one summed element, and for how many rows second
-    pieces lie in shared memory; endless where no kind is for it. major: what runs along a line of the left operand."""
+    """Of any tile of f32 or f64 products by the fastest kind: the same for one summed element, and for how many rows
+    second pieces lie in shared memory; endless where no kind is for it. major: what runs along a line of left."""
     busy: Any = np.inf
     rests: Any = 0
-    for name in reversed(kinds_of(precision, dtype)):
-        kind = KINDS[name]
+    for name in kinds_of(precision, dtype):
+        kind, here = KINDS[name], np.multiply(rows, columns) / rates.rate(name, rows, columns)
         able = not kind.wide or (np.equal(np.mod(columns, WIDE_COLUMNS), 0) & (major == "k"))
-        busy = np.where(able, np.multiply(rows, columns) / rates.rate(name, rows, columns), busy)
-        rests = np.where(able, np.multiply(rows, kind.wide and kind.apart), rests)
+        faster = able & (here < busy)
+        busy, rests = np.where(faster, here, busy), np.where(faster, rows * (kind.wide and kind.apart), rests)
     return busy, rests
