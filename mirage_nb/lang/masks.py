@@ -243,6 +243,11 @@ def gather(b: Builder, x: Value, index: Value, axis: int) -> Term:
             f"gather: {show_shape(wanted)} is no index of axis {axis} of {show_shape(shape)}",
             hint="the index has the extents of x but for the axis; take(x, index, axis) has any shape",
         )
+    op = b.definition(x)
+    if op is not None and op.kind is OpKind.SUB:  # of x - s, where s has no such axis, the one of x less s
+        whole, less = map(Value, op.inputs)
+        if b.shape(whole) == shape and len(b.shape(less)) == len(shape) and b.shape(less)[axis] == 1:
+            return subtract(b, gather(b, whole, index, axis), less)
     picked = one_hot(b, index, shape[axis])
     order = (*rest, axis)
     table = b.tensor(transpose(b, x, order), "gather")

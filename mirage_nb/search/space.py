@@ -134,7 +134,8 @@ class Configuration:
     With two kernels the second one runs over everything that the first can produce, its grid and loop left open. With a
     `cut`, these values of the program are stored, and every piece between them is searched by itself; `single`: for one
     kernel each, which takes a part of the time. With a `piece` (`Piece.digest`) all this is said of that piece of a
-    large program. `label` is for people: what the program calls its axes tells no configurations apart.
+    large program; `alone`: all others are single operators, which nobody searches. `label` is for people: what the
+    program calls its axes tells no configurations apart.
     """
 
     grid: tuple[int, ...]
@@ -144,6 +145,7 @@ class Configuration:
     cut: tuple[int, ...] | None = None
     piece: str = ""
     single: bool = False
+    alone: bool = False
 
     def __str__(self) -> str:
         return self.label
@@ -156,7 +158,7 @@ PIECE_GRAPHS = 4
 
 
 def of_piece(effort: Effort, budget: Budget) -> tuple[Effort, Budget]:
-    """What a configuration of one piece of a large program may take."""
+    """What a configuration of one piece of several may take."""
     pairs = replace(effort.pairs, kept=max(1, effort.pairs.kept // PIECE_GRAPHS))
     fewer = replace(effort, structures=max(1, effort.structures // PIECE_GRAPHS), pairs=pairs)
     return fewer, replace(budget, seconds=budget.seconds / PIECE_SHARE)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from mirage_nb.interp import reference
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import AccumKind, KernelGraph
 from mirage_nb.ir.legality import check
-from mirage_nb.search import EFFORTS
+from mirage_nb.lang import parse
+from mirage_nb.search import EFFORTS, Budget, prepare, run_configuration
 from mirage_nb.search.limits import NO_LIMITS
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.piecewise import IN_PIECES_ONLY, Pieces, explorable, is_large, piecewise
@@ -60,6 +63,20 @@ def test_it_says_what_it_is_made_of(session: SearchSession, ended: Snapshot) -> 
     assert 4 <= len(parts) <= 10 and all(c.verdict.accepted for _, c in parts)
     assert not session.made_of("nothing") and all(c.graph.inputs == piece.inputs for piece, c in parts)
     assert "piece by piece" in best.verdict.note
+
+
+def test_linear_cross_entropy_is_one_loop_over_the_classes_that_keeps_no_logits() -> None:
+    text = "X: f16[16, 64]\nW: f16[256, 64]\ny: i64[16]\nreturn F.cross_entropy(f32(X @ W.T), y, reduction='none')"
+    program = parse(text).graph
+    pieces = Pieces(program, H200, NO_LIMITS, 0)
+    found = [*pieces.configurations(EFFORTS["standard"])]
+    assert found and all(c.alone for c, _ in found), "numbers of places are no piece that is searched"
+    loop, piece = next((c, p) for c, p in found if c.kernels == 1 and c.loop is not None and c.label.endswith(" c"))
+    result = run_configuration(
+        prepare(piece), replace(loop, piece=""), EFFORTS["standard"], Budget(), lambda counts: None, lambda: False
+    )
+    accumulators = [[step.operator.accum for k in s.kernels for step in k.steps] for s in result.structures]
+    assert any(AccumKind.RESCALE in kinds and AccumKind.CONCAT not in kinds for kinds in accumulators)
 
 
 def test_pieces_take_turns_and_come_before_the_whole() -> None:

@@ -87,6 +87,7 @@ class Pieces:
         of the next one, and in the same order again."""
         rows: list[tuple[int, int, int, Configuration, KernelGraph]] = []
         ranked = sorted(self._shares.values(), key=lambda share: -share.gain_us * share.times)
+        alone = sum(not share.piece.in_library for share in ranked) == 1
         for rank, share in enumerate(ranked):
             number = self._order.index(share.digest) + 1
             where = f"piece {number} of {len(self._pieces)}"
@@ -95,7 +96,7 @@ class Pieces:
             except SearchError:  # a library computes it
                 continue
             for place, one in enumerate(found):
-                named = replace(one, label=f"{where}: {one.label}", piece=share.digest)
+                named = replace(one, label=f"{where}: {one.label}", piece=share.digest, alone=alone)
                 rows.append((place // TURN, rank, place, named, share.piece.graph))
         for *_, configuration, graph in sorted(rows, key=lambda row: row[:3]):
             yield configuration, graph

@@ -126,7 +126,7 @@ class _Exploration:
         task = self._task
         prepared = prepare(task.program, seed=task.seed)
         effort, budget = task.bounds.searched, task.bounds.budget
-        if task.configuration.piece:
+        if task.configuration.piece and not task.configuration.alone:
             effort, budget = of_piece(effort, budget)
         result = run_configuration(prepared, task.configuration, effort, budget, self._report, self._watch.stopped)
         self._counts, self._structures = result.counts, len(result.structures)
