@@ -21,7 +21,7 @@ from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_draft
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, partition
-from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, part_of
+from mirage_nb.search.pieces import VIEWS, Piece, is_heavy, part_of
 from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.coarse import SUM_BYTES
 from mirage_nb.search.sizes.instantiate import Instance, small_program, tiny_extents
@@ -132,7 +132,7 @@ def _computed(piece: Piece, target: Target, limits: Limits, seed: int, by_librar
     prepared = prepare(piece.graph, seed=seed)
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
     simple = simple and any(op.kind not in RENAMES for op in piece.graph.ops)
-    if simple and not by_library and not any(op.kind in HEAVY for op in piece.graph.ops):
+    if simple and not by_library and not any(is_heavy(piece.graph, op) for op in piece.graph.ops):
         fused = Part(piece, prepared, as_they_stand(prepared))
         moves = all(op.kind in MOVES for op in piece.graph.ops)
         limit = written_cost(piece.graph, target).us if moves else math.inf

@@ -27,7 +27,7 @@ from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
 from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, part_of
+from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, is_heavy, part_of
 from mirage_nb.search.sizes.coarse import coarse_us, one_tile_fits
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
@@ -105,6 +105,7 @@ class _Partition:
             raise SearchError("only pre-defined operators are partitioned", hint="give the tensor program")
         self.graph, self.target, self.grain = graph, target, grain
         self.maker = {values[0]: op for op, values in graph.definitions()}
+        self.uses = graph.uses()
         self.again = self._made_again(inside) | ({*self._shared(library)} if not grain.looped else set())
         self.needed = sorted(self._needed())
         self.stored = {value for value in self.needed if value not in self.again}
@@ -128,29 +129,42 @@ class _Partition:
     # -- what the program is --------------------------------------------------------------------------
 
     def _made_again(self, inside: Collection[int]) -> set[int]:
-        """Values that every piece makes for itself: views, and what is inside and depends on no input."""
+        """Values that every piece makes for itself: views, and what depends on no input and is inside, or, where
+        operators stay as they stand, read by none of a library."""
         found: set[int] = set()
         constant: set[int] = set()
         for value, op in self.maker.items():
             if constant.issuperset(op.inputs):
                 constant.add(value)
-            if op.kind in VIEWS or (value in constant and value in inside):
+            if op.kind in VIEWS or (value in constant and (value in inside or self._is_numbers(value))):
                 found.add(value)
+        return found
+
+    def _is_numbers(self, value: int) -> bool:
+        """Whether kernels that stay as they stand make a value anew that is computed from numbers of places."""
+        readers = [self.maker[r] for r in self._users(value)]
+        narrow = (op.kind in HEAVY and not is_heavy(self.graph, op) for op in readers)
+        fused = all(OPS[op.kind].traits & FUSED or n for op, n in zip(readers, narrow, strict=True))
+        return not self.grain.looped and self.maker[value].kind is not OpKind.ARANGE and bool(readers) and fused
+
+    def _users(self, value: int) -> list[int]:
+        """What is made from a value, but for views of it."""
+        front, found = [value], list[int]()
+        while front:
+            for index in self.uses[front.pop()]:
+                made = self.graph.input_count + index
+                (front if self.maker[made].kind in VIEWS else found).append(made)
         return found
 
     def _shared(self, library: Sequence[Match]) -> Iterator[int]:
         """Values of several readers that cost these no more bytes made again than read: sums, differences and products
         of one tensor of that size and small ones, which only operators read that kernels are generated for."""
-        uses, whole = self.graph.uses(), {v for match in library for v in (match.output, *match.inside)}
+        whole = {v for match in library for v in (match.output, *match.inside)}
         for value, op in self.maker.items():
             first, *rest = sorted((self.graph.types[v].nbytes for v in op.inputs), reverse=True) or (0,)
             if op.kind not in CHEAP or value in self.graph.outputs or first + SMALL_SHARE * sum(rest) > 2 * first:
                 continue
-            front, readers = [value], list[int]()
-            while front:
-                for index in uses[front.pop()]:
-                    made = self.graph.input_count + index
-                    (front if self.maker[made].kind in VIEWS else readers).append(made)
+            readers = self._users(value)
             fused = all(OPS[self.maker[r].kind].traits & FUSED for r in readers)
             if fused and len(readers) > 1 and first <= self.graph.types[value].nbytes and whole.isdisjoint(readers):
                 yield value
@@ -217,17 +231,17 @@ class _Partition:
 
     def _seen(self, value: int) -> bool:
         """Whether generated kernels alone read a part of a tensor, and do so where it lies (`ir.windows`)."""
-        readers = {self.maker[reader].kind for reader in self.readers.get(value, ())}
-        by_library = bool(readers & HEAVY) and not self.grain.products
+        heavy = any(is_heavy(self.graph, self.maker[reader]) for reader in self.readers.get(value, ()))
+        by_library = heavy and not self.grain.products
         return self.maker[value].kind in MOVING and value not in self.graph.outputs and not by_library
 
     def _allowed(self, members: frozenset[int]) -> bool:
         if members & self.fixed:
             return False
-        kinds = [self.maker[v].kind for v in members if self.maker[v].kind not in FREE]
-        if len(kinds) > 1 and not self.grain.looped and any(map(self._is_long_join, members)):
+        ops = [self.maker[v] for v in members if self.maker[v].kind not in FREE]
+        if len(ops) > 1 and not self.grain.looped and any(map(self._is_long_join, members)):
             return False
-        return len(kinds) <= self.grain.operators and sum(kind in HEAVY for kind in kinds) <= self.grain.products
+        return len(ops) <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
 
     def _is_long_join(self, value: int) -> bool:
         """Whether it is a concatenation along a long axis, which blocks do not cut."""

@@ -19,6 +19,8 @@ from mirage_nb.ir import Input, KernelGraph, Op, OpKind
 
 VIEWS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT})
 HEAVY = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
+NARROW = 4
+"""Elements that a product sums at most where no library is asked for it: it is a few operations for each of its own."""
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
 MAX_POINTS = 8
 """Values of a program, the smallest ones, that cuts may store beside those that they have to."""
@@ -26,6 +28,12 @@ MAX_STORED = 4
 """So many of them in one cut."""
 LAUNCH_BYTES = 16_000_000
 """What device memory moves while another kernel starts."""
+
+
+def is_heavy(graph: KernelGraph, op: Op) -> bool:
+    """Whether an operator of a program is a product of any depth."""
+    return op.kind in HEAVY and graph.types[op.inputs[0]].shape[-1] > NARROW
+
 
 Cut = frozenset[int]
 """The values that are stored between kernels."""
