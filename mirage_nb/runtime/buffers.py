@@ -20,6 +20,7 @@ from mirage_nb.ir.sizes import resized, size_of
 from mirage_nb.verify.conditioning import ROUNDING
 from mirage_nb.verify.float_gate import Reference, reference
 from mirage_nb.verify.indices import drawn_places, indices
+from mirage_nb.verify.ranges import ranges, within
 
 Array = NDArray[Any]
 
@@ -183,12 +184,13 @@ def _moved(want: Array, deviation: Array) -> float:
 
 
 def draw(graph: KernelGraph, seed: int, scale: float) -> list[Array]:
-    """One stored array per input: normal numbers of standard deviation `scale`; of an index, places of its axis."""
-    rng, places = np.random.default_rng(seed), indices(graph)
+    """One stored array per input: normal numbers of standard deviation `scale`, in the range that the program has
+    values for; of an index, places of its axis."""
+    rng, places, wanted = np.random.default_rng(seed), indices(graph), ranges(graph)
     return [
         encode(
             drawn_places(rng, i.type.shape, places[i.name]) if i.name in places
-            else rng.standard_normal(i.type.shape, np.float32) * scale,
+            else within(rng.standard_normal(i.type.shape, np.float32) * scale, wanted.get(i.name)),
             i.type.dtype,
         )
         for i in graph.inputs

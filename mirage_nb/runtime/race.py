@@ -20,7 +20,7 @@ import cupy
 import torch
 
 from mirage_nb.errors import LaunchError
-from mirage_nb.ir import KernelGraph, TensorType
+from mirage_nb.ir import Input, KernelGraph
 from mirage_nb.runtime.buffers import SMALLEST_SCALE
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.launch import Call, GpuExecutable, usable
@@ -36,6 +36,7 @@ from mirage_nb.runtime.timing import (
     time_quickly,
 )
 from mirage_nb.runtime.torch_program import as_torch, torch_dtype
+from mirage_nb.verify.ranges import ranges, within
 
 RACE_TOLERANCE = 2e-2
 """Everybody computes in their own way; who is further off than this from float64 is not timed."""
@@ -265,12 +266,14 @@ def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float, most: int = MAX_S
 def _buffers(program: KernelGraph, scale: float, generator: torch.Generator) -> Buffers:
     """Random inputs, and outputs, of one call."""
 
-    def random(type_: TensorType) -> torch.Tensor:
-        values = torch.randn(type_.shape, device="cuda", generator=generator) * scale
-        return values.to(torch_dtype(torch, type_.dtype))
+    wanted = ranges(program)
+
+    def random(given: Input) -> torch.Tensor:
+        values = torch.randn(given.type.shape, device="cuda", generator=generator) * scale
+        return within(values, wanted.get(given.name)).to(torch_dtype(torch, given.type.dtype))
 
     outputs = [torch.empty(t.shape, device="cuda", dtype=torch_dtype(torch, t.dtype)) for t in program.output_types]
-    return [random(i.type) for i in program.inputs], outputs
+    return [random(i) for i in program.inputs], outputs
 
 
 def _ours(executable: GpuExecutable, sets: Sequence[Buffers]) -> tuple[Calls, Sequence[Any]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mirage_nb.ir import OPS, ConstAttrs, Input, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.indices import drawn_places, indices
+from mirage_nb.verify.ranges import ranges, within
 from mirage_nb.verify.rounding import SMALLEST, rounded
 
 Array = NDArray[Any]
@@ -154,10 +155,10 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     """The inputs of this name."""
     rng = np.random.default_rng([seed, *name.encode()])
     draw = DRAWS.get(name, DRAWS["normal"])
-    places = indices(program)
+    places, wanted = indices(program), ranges(program)
     inputs = {
         i.name: drawn_places(rng, i.type.shape, places[i.name]) if i.name in places
-        else rounded(draw(rng, i), i.type.dtype)
+        else rounded(within(draw(rng, i), wanted.get(i.name)), i.type.dtype)
         for i in program.inputs
     }  # fmt: skip
     if name in MASKS:
