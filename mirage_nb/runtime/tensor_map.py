@@ -1,8 +1,8 @@
-"""Tensor maps: how the copy engine finds boxes of a row-major array, for both editions of the device library.
+"""Tensor maps: how the copy engine finds boxes of a row-major array, for the CPU edition of the device library.
 
 In: an array's address, element size and extents, a box, a swizzle. Out: the 128 bytes that a kernel takes
 as `const __grid_constant__ TensorMap`. Invariant: extents and boxes are written slowest dimension first, as
-NumPy writes shapes; the encodings turn them around.
+NumPy writes shapes; the encoding turns them around. What the driver encodes is in `kernel_driver`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.errors import LaunchError, MissingPartError
-from mirage_nb.ir import DType
-from mirage_nb.runtime.kernel_driver import MAP_BYTES, encode_map
-from mirage_nb.runtime.kernel_plan import SWIZZLES, KernelError
-from mirage_nb.runtime.kernel_streams import driver_function
+from mirage_nb.errors import LaunchError
+from mirage_nb.runtime.kernel_driver import MAP_BYTES
+from mirage_nb.runtime.kernel_plan import SWIZZLES
 
 _CPU_MAGIC = 0x70616D6567617269
 
@@ -106,30 +103,3 @@ def encode_cpu(shape: MapShape, buffer: int) -> bytes:
 def _three(extents: tuple[int, ...]) -> tuple[int, ...]:
     """Fastest dimension first, filled up with ones."""
     return tuple(reversed(extents)) + (1,) * (3 - len(extents))
-
-
-def encode_gpu(shape: MapShape, address: int) -> NDArray[np.void]:
-    """The driver's encoding for device memory: one element of 128 bytes, which CuPy passes by value.
-
-    Raises:
-        MissingPartError: there is no CUDA driver.
-        LaunchError: the driver rejects the map.
-    """
-    try:
-        driver_function("cuTensorMapEncodeTiled")
-    except KernelError as error:
-        raise MissingPartError(
-            "no CUDA driver that knows tensor maps", hint="needs CUDA 12 or newer"
-        ) from error
-    try:
-        found: NDArray[np.void] = encode_map(address, shape.element_bytes, shape.shape, shape.box, shape.swizzle)
-    except KernelError as error:
-        raise LaunchError(str(error)) from error
-    return found
-
-
-def device_map(
-    address: int, dtype: DType, shape: tuple[int, ...], box: tuple[int, ...], swizzle: int = 128
-) -> NDArray[np.void]:
-    """A kernel argument for CuPy: boxes of a row-major array in device memory. Raises like `encode_gpu`."""
-    return encode_gpu(MapShape(shape, box, dtype.size, swizzle), address)

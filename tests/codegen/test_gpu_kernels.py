@@ -22,7 +22,7 @@ from mirage_nb.codegen import Emitted, Launch, Options, TensorArg, emit, variant
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.compile import Cubin, compile_cubin
-from mirage_nb.runtime.tensor_map import device_map
+from mirage_nb.runtime.kernel_driver import encode_map
 from mirage_nb.targets import TARGETS
 from tests.codegen import mugraphs
 
@@ -101,7 +101,7 @@ class Bound:
                     args.append(np.uintp(pointer))
                 else:
                     dtype = self.emitted.graph.types[arg.value].dtype
-                    args.append(device_map(pointer, dtype, (arg.rows, arg.columns), arg.box, arg.swizzle))
+                    args.append(encode_map(pointer, dtype.size, (arg.rows, arg.columns), arg.box, arg.swizzle))
             steps.append(self._enqueue(step, tuple(args)))
 
         def call() -> None:
@@ -111,7 +111,7 @@ class Bound:
         return call
 
     def _enqueue(self, step: Launch, args: tuple[Any, ...]) -> Callable[[], None]:
-        from mirage_nb.runtime.dependent_launch import dependent_launch  # imports CuPy
+        from tests.dependent_launch import dependent_launch  # imports CuPy
 
         function, block = self.functions[step.kernel], (step.threads, 1, 1)
         if step.overlaps:

@@ -58,7 +58,7 @@ def kernels(cupy: Any) -> Any:
 
 def prepared(cupy: Any, kernels: Any, name: str, *args: Any, overlap: bool = True) -> Any:
     """A call that enqueues a kernel, dependent or ordinary."""
-    from mirage_nb.runtime.dependent_launch import dependent_launch
+    from tests.dependent_launch import dependent_launch
 
     packed = [np.uintp(a.data.ptr) if isinstance(a, cupy.ndarray) else a for a in args]
     function, extents = kernels.get_function(name), ((BLOCKS, 1, 1), (256, 1, 1))

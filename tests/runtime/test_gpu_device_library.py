@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_nb.ir import DType
 from mirage_nb.runtime.compile import compile_cubin
-from mirage_nb.runtime.tensor_map import MapShape, device_map, encode_gpu
+from mirage_nb.runtime.kernel_driver import encode_map
+from mirage_nb.runtime.tensor_map import MapShape
 from tests.device_cases import AMPERE, HOPPER, Case, In, Map, Out, compare, fresh
 
 pytestmark = pytest.mark.gpu
@@ -46,7 +46,7 @@ def run(cupy: Any, case: Case) -> list[tuple[Out, Any]]:
         elif isinstance(arg, Map):
             held.append(cupy.asarray(arg.array))
             shape = MapShape(arg.array.shape, arg.box, arg.array.itemsize, arg.swizzle)
-            args.append(encode_gpu(shape, held[-1].data.ptr))
+            args.append(encode_map(held[-1].data.ptr, shape.element_bytes, shape.shape, shape.box, shape.swizzle))
         else:
             args.append(np.int32(arg))
     function(case.grid, case.block, tuple(args), shared_mem=case.shared_bytes)
@@ -62,5 +62,5 @@ def test_agrees_with_numpy_on_the_gpu(name: str, cupy: Any) -> None:
 
 def test_a_map_of_device_memory_is_one_argument(cupy: Any) -> None:
     memory = cupy.zeros((32, 64), "float16")
-    found = device_map(memory.data.ptr, DType.F16, (32, 64), (16, 64))
+    found = encode_map(memory.data.ptr, 2, (32, 64), (16, 64), 128)
     assert found.shape == (1,) and found.nbytes == 128 and found.tobytes() != bytes(128)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_nb.errors import LaunchError, MissingPartError
-from mirage_nb.ir import DType
-from mirage_nb.runtime.tensor_map import MAP_BYTES, MapShape, TensorMap, device_map, encode_cpu
+from mirage_nb.errors import LaunchError
+from mirage_nb.runtime.kernel_driver import MAP_BYTES, encode_map
+from mirage_nb.runtime.kernel_plan import KernelError
+from mirage_nb.runtime.tensor_map import MapShape, TensorMap, encode_cpu
 
 
 def test_strides_are_those_of_numpy() -> None:
@@ -66,7 +67,7 @@ class Driver:
 def test_the_driver_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(0)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
-    found = device_map(0x7000, DType.BF16, (3, 5, 64), (2, 4, 64))
+    found = encode_map(0x7000, 2, (3, 5, 64), (2, 4, 64), 128)
     assert found.shape == (1,) and found.tobytes() == b"\x5a" * MAP_BYTES
     storage, *rest = driver.asked
     assert storage % 64 == 0
@@ -76,8 +77,8 @@ def test_the_driver_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_map_that_the_driver_rejects_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(1))
-    with pytest.raises(LaunchError, match="at address 0x7008: CUDA error 1"):
-        device_map(0x7008, DType.F16, (8, 64), (8, 64))
+    with pytest.raises(KernelError, match="at address 0x7008: CUDA error 1"):
+        encode_map(0x7008, 2, (8, 64), (8, 64), 128)
 
 
 def test_without_a_driver_there_are_no_maps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,5 +86,5 @@ def test_without_a_driver_there_are_no_maps(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(MissingPartError, match="no CUDA driver"):
-        device_map(0x7000, DType.F16, (8, 64), (8, 64))
+    with pytest.raises(KernelError, match="no CUDA driver"):
+        encode_map(0x7000, 2, (8, 64), (8, 64), 128)
