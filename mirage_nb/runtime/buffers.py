@@ -17,8 +17,9 @@ from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
 from mirage_nb.ir.ops import EXACT, show_shape
 from mirage_nb.ir.sizes import resized, size_of
+from mirage_nb.runtime.picked import right_for
 from mirage_nb.verify.conditioning import ROUNDING
-from mirage_nb.verify.float_gate import Reference, reference
+from mirage_nb.verify.float_gate import Reference
 from mirage_nb.verify.indices import drawn_places, indices
 from mirage_nb.verify.ranges import ranges, within
 
@@ -30,6 +31,8 @@ STORED: dict[DType, type[np.generic]] = {
     DType.F32: np.float32,
     DType.F64: np.float64,
 }
+BLOCK = 2**22 - 3
+"""At most so many numbers are drawn for an input, and then again and again: a prime, so that no two rows are alike."""
 SMALLEST_SCALE = 2.0**-5
 """Programs that overflow even with inputs this small overflow by themselves."""
 HEADROOM = 0.5
@@ -169,8 +172,7 @@ def _attempt(graph: KernelGraph, seed: int, scale: float) -> tuple[Sample, tuple
     """A sample of this scale; by how much its largest value exceeds what its type may hold, and by how much its
     outputs are moved beyond what tells of a kernel. Neither counts below 1."""
     stored = tuple(draw(graph, seed, scale))
-    named = {i.name: decode(a, i.type.dtype) for a, i in zip(stored, graph.inputs, strict=True)}
-    right = reference(graph, named)
+    right = right_for(graph, stored, decode)
     rows = zip(right.outputs, right.deviations, right.dtypes, strict=True)
     moved = max((_moved(want, deviation) / (TELLING * ROUNDING[dtype]) for want, deviation, dtype in rows), default=0.0)
     return Sample(stored, right, scale), (max(right.fullest / HEADROOM, 1.0), max(moved, 1.0))
@@ -188,10 +190,16 @@ def draw(graph: KernelGraph, seed: int, scale: float) -> list[Array]:
     values for; of an index, places of its axis."""
     rng, places, wanted = np.random.default_rng(seed), indices(graph), ranges(graph)
     return [
-        encode(
-            drawn_places(rng, i.type.shape, places[i.name]) if i.name in places
-            else within(rng.standard_normal(i.type.shape, np.float32) * scale, wanted.get(i.name)),
-            i.type.dtype,
-        )
+        encode(drawn_places(rng, i.type.shape, places[i.name]), i.type.dtype) if i.name in places
+        else repeated(encode(within(_normal(rng, i) * scale, wanted.get(i.name)), i.type.dtype), i)
         for i in graph.inputs
     ]  # fmt: skip
+
+
+def _normal(rng: np.random.Generator, given: Input) -> Array:
+    return rng.standard_normal(min(BLOCK, given.type.elements), np.float32)
+
+
+def repeated(block: Array, given: Input) -> Array:
+    """A block of numbers, as often as it takes to fill an input."""
+    return np.resize(block, given.type.shape) if block.size < given.type.elements else block.reshape(given.type.shape)

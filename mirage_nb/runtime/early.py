@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from mirage_nb.runtime.compile import Cubin, compile_cubin, emit_and_compile, lo
 from mirage_nb.runtime.finalists import UNPRICED, next_ones
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
 from mirage_nb.runtime.heats import SLOW
+from mirage_nb.runtime.later import Job, Later
 from mirage_nb.runtime.remembered import Remembered, remembered
 from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names, run_once, warm
 from mirage_nb.runtime.winner import Winner, is_own
@@ -164,6 +165,16 @@ class Ahead:
         return self._ways[candidate.digest]
 
 
+@dataclass(frozen=True, slots=True)
+class _Trying:
+    """A kernel, and its first run in a process of its own."""
+
+    candidate: Candidate
+    emitted: Emitted
+    cubin: Cubin
+    job: Job
+
+
 class Early:
     """The early work of one session, in threads of its own."""
 
@@ -172,6 +183,7 @@ class Early:
         self._closed = threading.Event()
         self._over = threading.Event()
         self._lanes: Trials | None = None
+        self._first_runs = Later(f"mirage first runs {self._search.name}", AHEAD)
         self._alone = False  # no process but this one may use the card
         self._drawn = threading.Event()
         self._timed = threading.Event()
@@ -257,15 +269,21 @@ class Early:
             self._time_ready(own, ways, found, lanes)
 
     def _time_ready(self, own: Candidate, ways: Iterator[Options], found: Ahead, lanes: Trials) -> None:
-        more = self._time_way(own, ways)
+        """Whatever is ready first; nobody waits for a first run, which may have to load a library."""
+        more, trying = self._time_way(own, ways), list[_Trying]()
         while self._proceed() and (more or not self._over.is_set()):
-            ready = found.next() if not self._over.is_set() else None
-            if ready is not None:
-                self._time_found(lanes, *ready)
+            idle = len(trying) < AHEAD and not self._over.is_set()
+            if (ready := found.next() if idle else None) is not None:
+                trying += self._trying(lanes, *ready)
+            elif (ran := next((one for one in trying if one.job.ended), None)) is not None:
+                trying.remove(ran)
+                self._time_found(ran)
             elif more:
                 more = self._time_way(own, ways)
             else:
                 time.sleep(LOOK_SECONDS)
+        for one in trying:  # the passes that follow may have them
+            self._passes.entered.discard((one.candidate.digest, str(one.emitted.options)))
 
     def _compile(self, found: Ahead) -> None:
         """Keep kernels coming until the search ends, first of all the winner of an earlier session."""
@@ -298,18 +316,29 @@ class Early:
             self._search.tell(f"{own.digest[:8]}: a library's way is left out: {error}")
         return True
 
-    def _time_found(self, lanes: Trials, found: Candidate, made: Making) -> None:
+    def _trying(self, lanes: Trials, found: Candidate, made: Making) -> Iterator[_Trying]:
+        """Begin the first run of a kernel that was compiled."""
         if made.cancelled() or made.exception() is not None:
             return  # the passes that follow have other ways to emit it, and say what is wrong
         emitted, cubin = made.result()
         self._passes.entered.add((found.digest, str(emitted.options)))
-        try:
+
+        def run() -> None:
             lanes.call(run_once, emitted, cubin, self._passes.input_scale, seconds=FIRST_SECONDS)
-            self._in_turn(found, emitted, cubin)
+
+        job = Job(run)
+        self._first_runs.put(job)
+        yield _Trying(found, emitted, cubin, job)
+
+    def _time_found(self, ran: _Trying) -> None:
+        try:
+            if ran.job.error is not None:
+                raise ran.job.error
+            self._in_turn(ran.candidate, ran.emitted, ran.cubin)
         except (Stopped, CardLost):
             raise
         except MirageError as error:
-            self._passes.set_aside(found, error)
+            self._passes.set_aside(ran.candidate, error)
 
     def _warmed(self) -> Trials:
         """Processes for trials, which load what they need meanwhile: one first, as all at once wait for the driver."""

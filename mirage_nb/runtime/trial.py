@@ -33,6 +33,7 @@ from mirage_nb.runtime.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.picked import right
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.session import Stopped
 from mirage_nb.verify.float_gate import FloatReport, GateReport, HardSample, judge, samples
@@ -128,7 +129,7 @@ def draw_hard(program: KernelGraph, seed: int, name: str) -> list[Hard]:
     """The hard inputs of a program that have this name; none where nothing is asked of them."""
     return [
         ([encode(found.inputs[i.name], i.type.dtype) for i in program.inputs], replace(found, inputs={}))
-        for found in samples(program, seed, names=(name,))
+        for found in samples(program, seed, names=(name,), right=right)
     ]
 
 

@@ -46,6 +46,8 @@ from mirage_nb.verify.rounding import LARGEST, SMALLEST, rounded
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
+Right = Callable[..., "Reference"]
+"""Takes a program, inputs by name, and `kinds`, as `reference` does."""
 
 SINGLE = 12.0
 """Deviations that one element may be off by."""
@@ -76,16 +78,44 @@ class FloatReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Picked:
+    """Some elements of an array of shape `whole`: of it as an array of `shape`, those at `places`, which are indices of
+    dimensions; as an array of shape `made`."""
+
+    whole: tuple[int, ...]
+    shape: tuple[int, ...]
+    places: tuple[tuple[int, tuple[int, ...]], ...]
+    made: tuple[int, ...]
+
+    def of(self, array: Array) -> Array:
+        """The elements."""
+        found = array.reshape(self.shape)
+        for dim, at in self.places:
+            found = found.take(at, axis=dim)
+        return found.reshape(self.made)
+
+    def at(self, place: tuple[int, ...]) -> tuple[int, ...]:
+        """Where in the whole array an element stands."""
+        kept = dict(self.places)
+        inner = [len(kept[dim]) if dim in kept else extent for dim, extent in enumerate(self.shape)]
+        found = np.unravel_index(np.ravel_multi_index(place, self.made), inner) if place else ()
+        there = [kept[dim][int(i)] if dim in kept else int(i) for dim, i in enumerate(found)]
+        return tuple(map(int, np.unravel_index(np.ravel_multi_index(there, self.shape), self.whole))) if place else ()
+
+
+@dataclass(frozen=True, slots=True)
 class Reference:
     """What is right for a program on some inputs: its outputs in float64; by how much its own rounding moves every
     element (NaN: it is not asked for); the types of the outputs. `kinds`: of what is not finite the kind counts.
-    `fullest`: the largest share of its type's range that a value on the way takes."""
+    `fullest`: the largest share of its type's range that a value on the way takes. `picks`: of outputs of which only
+    some elements were computed, which these are."""
 
     outputs: tuple[Floats, ...]
     deviations: tuple[Floats, ...]
     dtypes: tuple[DType, ...]
     kinds: bool = False
     fullest: float = 0.0
+    picks: tuple[Picked, ...] = ()
 
     @property
     def asked(self) -> int:
@@ -166,11 +196,13 @@ def compare(outputs: Sequence[Array], reference: Reference, tolerance: float = 1
     worst = FloatReport(0.0, True)
     rows = zip(outputs, wanted, reference.deviations, reference.dtypes, strict=True)
     for number, (given, want, deviation, dtype) in enumerate(rows):
-        if np.shape(given) != np.shape(want):
-            raise ShapeError(f"output {number} is {show_shape(np.shape(given))}, not {show_shape(np.shape(want))}")
-        got = np.asarray(given, np.float64)
+        pick = reference.picks[number] if reference.picks else None
+        shape = np.shape(want) if pick is None else pick.whole
+        if np.shape(given) != shape:
+            raise ShapeError(f"output {number} is {show_shape(np.shape(given))}, not {show_shape(shape)}")
+        got = np.asarray(given if pick is None else pick.of(np.asarray(given)), np.float64)
         with np.errstate(all="ignore"):
-            found = _compare(number, got, want, deviation, dtype, tolerance, reference.kinds)
+            found = _compare(number, got, want, deviation, dtype, tolerance, reference.kinds, pick)
         worst = FloatReport(
             max(worst.relative_error, found.relative_error),
             worst.ok and found.ok,
@@ -181,7 +213,14 @@ def compare(outputs: Sequence[Array], reference: Reference, tolerance: float = 1
 
 
 def _compare(
-    number: int, got: Floats, want: Floats, deviation: Floats, dtype: DType, tolerance: float, kinds: bool
+    number: int,
+    got: Floats,
+    want: Floats,
+    deviation: Floats,
+    dtype: DType,
+    tolerance: float,
+    kinds: bool,
+    pick: Picked | None,
 ) -> FloatReport:
     """One output."""
     asked, allowed = ~np.isnan(deviation), SINGLE * tolerance * deviation
@@ -197,7 +236,7 @@ def _compare(
     largest = float(allowed[compared].max(initial=0.0)) / scale
     relative = float("inf") if (lost | kept).any() else float(error.max(initial=0.0)) / scale
     if wrong.any():
-        note = f"{_place(number, got, want, wrong)}; {int(wrong.sum())} such elements"
+        note = f"{_place(number, got, want, wrong, pick)}; {int(wrong.sum())} such elements"
         return FloatReport(relative, False, note, largest)
     telling = compared & (deviation > 0)
     note = _together((got - want)[telling] / deviation[telling], (want / deviation)[telling], dtype, tolerance)
@@ -221,10 +260,11 @@ def _together(off: Floats, size: Floats, dtype: DType, tolerance: float) -> str:
     return ""
 
 
-def _place(number: int, got: Array, want: Array, wrong: NDArray[np.bool_]) -> str:
+def _place(number: int, got: Array, want: Array, wrong: NDArray[np.bool_], pick: Picked | None) -> str:
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     what = "not written, or not a number" if np.isnan(got[at]) else f"{got[at]:.6g}"
-    return f"output {number}{list(at)} is {what}, the reference is {want[at]:.6g}"
+    place = list(at if pick is None else pick.at(at))
+    return f"output {number}{place} is {what}, the reference is {want[at]:.6g}"
 
 
 def _holdable(want: Array, dtype: DType) -> NDArray[np.bool_]:
@@ -249,12 +289,15 @@ def _scale(want: Array, dtype: DType) -> float:
     return float(np.abs(want[_holdable(want, dtype)]).max(initial=0.0)) or 1.0
 
 
-def samples(program: KernelGraph, seed: int = 0, *, names: Collection[str] | None = None) -> Iterator[HardSample]:
+def samples(
+    program: KernelGraph, seed: int = 0, *, names: Collection[str] | None = None, right: Right | None = None
+) -> Iterator[HardSample]:
     """Named inputs on which unsafe but algebraically equal kernels break, as far as something is asked on them.
 
     Args:
         seed: the inputs follow from it.
         names: only these, of `sample_names(program)`.
+        right: computes what is right; default: `reference`.
 
     Raises:
         OptionError: a name that does not exist.
@@ -263,13 +306,13 @@ def samples(program: KernelGraph, seed: int = 0, *, names: Collection[str] | Non
     unknown = set(names or ()) - set(known)
     if unknown:
         raise OptionError(f"no hard inputs are named {min(unknown)!r}", hint=", ".join(known))
-    made = (_sample(program, name, seed) for name in known if names is None or name in names)
+    made = (_sample(program, name, seed, right or reference) for name in known if names is None or name in names)
     return (sample for sample in made if sample.reference.asked)
 
 
-def _sample(program: KernelGraph, name: str, seed: int) -> HardSample:
+def _sample(program: KernelGraph, name: str, seed: int, right: Right) -> HardSample:
     inputs = hard_inputs(program, name, seed)
-    return HardSample(name, inputs, reference(program, inputs, kinds=name in MASKS))
+    return HardSample(name, inputs, right(program, inputs, kinds=name in MASKS))
 
 
 def reference(program: KernelGraph, inputs: Mapping[str, Array], *, kinds: bool = False) -> Reference:

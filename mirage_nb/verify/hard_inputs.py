@@ -8,6 +8,7 @@ finite number, on whole tiles, on whole rows and in a triangle. Indices are plac
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 from mirage_nb.ir import OPS, ConstAttrs, Input, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.indices import drawn_places, indices
-from mirage_nb.verify.ranges import ranges, within
+from mirage_nb.verify.ranges import Range, ranges, within
 from mirage_nb.verify.rounding import SMALLEST, rounded
 
 Array = NDArray[Any]
 
+BLOCK = 2**22
+"""Of an input of more elements so many are drawn, at least a row."""
 Draw = Callable[[np.random.Generator, Input], Array]
 
 
@@ -151,6 +154,16 @@ def sample_names(program: KernelGraph) -> tuple[str, ...]:
     return (*finite_names(program), *(f"{what} element of {i.name}" for what in SPOILED for i in program.inputs))
 
 
+def _filled(draw: Draw, rng: np.random.Generator, given: Input, wanted: Range | None) -> Array:
+    """An input that is filled in this way; of a large one some rows, again and again."""
+    type_ = given.type
+    if type_.elements <= BLOCK or len(type_.shape) < 2:
+        return rounded(within(draw(rng, given), wanted), type_.dtype)
+    rows = BLOCK // type_.shape[-1] | 1  # odd: what is laid out in powers of two meets other rows
+    few = replace(given, type=replace(type_, shape=(rows, type_.shape[-1])))
+    return np.resize(rounded(within(draw(rng, few), wanted), type_.dtype), type_.shape)
+
+
 def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     """The inputs of this name."""
     rng = np.random.default_rng([seed, *name.encode()])
@@ -158,7 +171,7 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     places, wanted = indices(program), ranges(program)
     inputs = {
         i.name: drawn_places(rng, i.type.shape, places[i.name]) if i.name in places
-        else rounded(within(draw(rng, i), wanted.get(i.name)), i.type.dtype)
+        else _filled(draw, rng, i, wanted.get(i.name))
         for i in program.inputs
     }  # fmt: skip
     if name in MASKS:

@@ -16,6 +16,7 @@ from mirage_nb.lang import parse
 from mirage_nb.runtime import early
 from mirage_nb.runtime.early import AHEAD, Ahead, Early
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
+from mirage_nb.runtime.later import Job
 from mirage_nb.runtime.remembered import Remembered
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate, State
@@ -148,7 +149,7 @@ def test_the_programs_own_operators_are_timed_however_far_they_are_from_real_num
     launch: Any = SimpleNamespace(GpuExecutable=lambda *given: None)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.launch", launch)
     track = SimpleNamespace(lap=lap)
-    stub: Any = SimpleNamespace(search=SimpleNamespace(program=PROGRAM), timed=(), track=lambda gpu: track)
+    stub: Any = SimpleNamespace(search=SimpleNamespace(program=PROGRAM, name="a"), timed=(), track=lambda gpu: track)
     begun = Early(stub, CARD)
     for graph, library in ((PROGRAM, 0), (PROGRAM, 1), (FOUND, 0)):
         emitted: Any = SimpleNamespace(options=Options(library=library))
@@ -157,10 +158,18 @@ def test_the_programs_own_operators_are_timed_however_far_they_are_from_real_num
     assert asked == [True, False, False]
 
 
+def ended(what: Any) -> Any:
+    """A first run that has ended well."""
+    job = Job(lambda: None)
+    job.run()
+    return SimpleNamespace(candidate=what, job=job)
+
+
 class Session:
     """A session that searches until it is told otherwise; what was timed, in order."""
 
     def __init__(self) -> None:
+        self.name = "a"
         self.state, self.said, self.order = State.RUNNING, list[str](), list[str]()
         self.target = SimpleNamespace(arch="sm_90a")
         self.search = self
@@ -193,7 +202,8 @@ def test_what_was_found_is_timed_before_a_librarys_other_ways(
     ready = [candidate("first", 1.0), candidate("second", 2.0)]
     monkeypatch.setattr(Ahead, "next", lambda self: (ready.pop(0), None) if ready and session.order else None)
     monkeypatch.setattr(Early, "_compile", lambda self, found: None)
-    monkeypatch.setattr(Early, "_time_found", lambda self, lanes, found, made: session.order.append(found.digest))
+    monkeypatch.setattr(Early, "_trying", lambda self, lanes, found, made: [ended(found.digest)])
+    monkeypatch.setattr(Early, "_time_found", lambda self, ran: session.order.append(ran.candidate))
     threading.Timer(0.3, begun._over.set).start()
     begun._time_all(candidate("own", 0.1, PROGRAM), None)
     assert session.order == ["way 1", "first", "second", "way 2", "way 0"]
@@ -213,7 +223,7 @@ def test_what_cannot_be_compiled_is_left_to_the_passes_that_follow(session: Sess
     begun: Any = Early(session, CARD)  # type: ignore[arg-type]
     failed: Future[Any] = Future()
     failed.set_exception(RuntimeError("its process died"))
-    begun._time_found(None, candidate("first", 1.0), failed)
+    assert [*begun._trying(None, candidate("first", 1.0), failed)] == []
     assert session.order == [] and session.entered == set(), "it may be entered again"
 
 
@@ -237,3 +247,22 @@ def test_a_stop_does_not_wait_for_the_card(session: Session, monkeypatch: pytest
     threading.Timer(0.2, begun._closed.set).start()
     with TURN, pytest.raises(Stopped):
         begun._in_turn(candidate("own", 0.1, PROGRAM), None, None)
+
+
+def test_nobody_waits_for_a_first_run(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that had to load PyTorch kept five seconds of kernels waiting."""
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    ready = [(candidate(name, 1.0), None) for name in ("slow", "fast")]
+    emitted = SimpleNamespace(options="x")
+    slow: Any = SimpleNamespace(candidate=candidate("slow", 1.0), job=Job(lambda: None), emitted=emitted)
+    session.entered.add(("slow", "x"))
+    monkeypatch.setattr(Ahead, "next", lambda self: ready.pop(0) if ready else None)
+    monkeypatch.setattr(Early, "_compile", lambda self, found: None)
+    monkeypatch.setattr(
+        Early, "_trying", lambda self, lanes, found, made: [slow if found.digest == "slow" else ended(found)]
+    )
+    monkeypatch.setattr(Early, "_time_found", lambda self, ran: session.order.append(ran.candidate.digest))
+    threading.Timer(0.3, begun._over.set).start()
+    begun._time_all(candidate("own", 0.1, PROGRAM), None)
+    assert session.order == ["way 1", "fast", "way 2", "way 0"]
+    assert not session.entered, "who has not ended may be entered again"
