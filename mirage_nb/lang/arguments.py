@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, SourceSpan
@@ -34,6 +34,8 @@ class Inlined:
     body: tuple[ast.stmt, ...]
     place: SourceSpan | None
     rest: str = ""
+    keywords: tuple[str, ...] = ()
+    """Parameters that only keywords give; all have defaults."""
 
     @property
     def signature(self) -> str:
@@ -111,14 +113,15 @@ class Arguments:
             place = self.source.of(keyword)
             if keyword.arg is None:
                 raise ProgramSyntaxError("programs do not unpack with **", hint=hint, span=place)
-            name = meant(keyword.arg, names) if function.place is None else keyword.arg
-            if name not in names or name in given:
-                known = name in names
+            every = (*names, *function.keywords)
+            name = meant(keyword.arg, every) if function.place is None else keyword.arg
+            if name not in every or name in given:
+                known = name in every
                 message = f"{keyword.arg} is given twice" if known else f"{function.name} has no keyword {keyword.arg}"
                 place = self.source.span(place.line, place.column, len(keyword.arg))
                 raise ProgramSyntaxError(message, hint=suggestion(keyword.arg, names) or hint, span=place)
             given[name] = self.result(keyword.value)
-        for name in names:
+        for name in (*names, *function.keywords):
             if name in function.defaults:
                 given.setdefault(name, function.defaults[name])
             if name not in given:
@@ -189,8 +192,8 @@ class Arguments:
             case Kind.COUNTS if isinstance(found, tuple):
                 return tuple(self._integer(element, node, what) for element in found)
             case Kind.TENSORS if isinstance(found, tuple):
-                nodes = node.elts if isinstance(node, ast.Tuple | ast.List) else [node] * len(found)
-                return tuple(self._tensor(function, one, at) for one, at in zip(found, nodes, strict=True))
+                pairs = zip(found, places(node, found), strict=True)
+                return tuple(self._tensor(function, one, at) for one, at in pairs)
             case Kind.TEXT if isinstance(found, Text):
                 return found.value
             case Kind.TEXT:
@@ -236,8 +239,7 @@ class Arguments:
     def _each(self, nodes: list[ast.expr]) -> Iterable[tuple[ast.expr, Result]]:
         """`reshape(x, (2, 3))` is `reshape(x, 2, 3)`, as in NumPy."""
         if len(nodes) == 1 and isinstance(found := self.result(nodes[0]), tuple):
-            inner = nodes[0].elts if isinstance(nodes[0], ast.Tuple | ast.List) else nodes * len(found)
-            return zip(inner, found, strict=True)
+            return zip(places(nodes[0], found), found, strict=True)
         return [(node, self.term(node)) for node in nodes]
 
     def _tensor(self, function: Function, term: Result, node: ast.expr) -> Term:
@@ -259,14 +261,19 @@ class Arguments:
     def _axes(self, found: Result, node: ast.expr, rank: int) -> tuple[int, ...]:
         """One axis, or several in parentheses; each once."""
         elements = found if isinstance(found, tuple) else (found,)
-        nodes = node.elts if isinstance(node, ast.Tuple | ast.List) else [node] * len(elements)
         axes: list[int] = []
-        for element, at in zip(elements, nodes, strict=True):
+        for element, at in zip(elements, places(node, elements), strict=True):
             axis = self._axis(element, at, rank)
             if axis in axes:
                 raise ShapeError(f"axis {axis} is named twice", hint="name each once", span=self.source.of(at))
             axes.append(axis)
         return tuple(sorted(axes))
+
+
+def places(node: ast.expr, found: Sequence[object]) -> list[ast.expr]:
+    """The nodes of the elements of a sequence: its own, where it is written out, else the whole."""
+    written = node.elts if isinstance(node, ast.Tuple | ast.List) else []
+    return written if len(written) == len(found) else [node] * len(found)
 
 
 def meant(written: str, known: Iterable[str]) -> str:

@@ -364,6 +364,7 @@ class Expressions(Arguments):
 
     def _items(self, node: ast.Subscript, items: list[ast.expr], rank: int) -> list[Item]:
         """The items of an index into a tensor of so many dimensions, `...` written out."""
+        items = [ast.copy_location(ast.Constant(None), i) if self._is_new_axis(i) else i for i in items]
         dots = [item for item in items if isinstance(item, ast.Constant) and item.value is ...]
         held = len(items) - len(dots) - sum(isinstance(item, ast.Constant) and item.value is None for item in items)
         if len(dots) > 1:
@@ -385,6 +386,10 @@ class Expressions(Arguments):
                 case _:
                     parts.append(self.integer(item, "an index"))
         return parts
+
+    def _is_new_axis(self, item: ast.expr) -> bool:
+        """Whether an item is np.newaxis."""
+        return isinstance(item, ast.Attribute) and item.attr == "newaxis" and self._family(item.value) is not None
 
     def _range(self, node: ast.Slice) -> Range:
         return Range(*self._bounds(node))

@@ -7,7 +7,7 @@ a method of tensors, the program has to say which is meant.
 from __future__ import annotations
 
 from mirage_nb.ir.dtypes import DTYPE_NAMES
-from mirage_nb.lang.builder import Infinity, Text
+from mirage_nb.lang.builder import Infinity, Nothing, Text
 from mirage_nb.lang.constants import Number, literal
 
 NUMPY, TORCH, METHOD, OWN = "numpy", "torch", "method", ""
@@ -19,10 +19,12 @@ MODULES: dict[str, str] = {
 }
 """Modules that every program knows, and those that it may import, by the first part of their names."""
 
-CONSTANTS: dict[str, Number | Infinity | Text] = {
+CONSTANTS: dict[str, Number | Infinity | Text | Nothing] = {
     "pi": literal("3.141592653589793"),
     "e": literal("2.718281828459045"),
     "inf": Infinity(1),
+    "newaxis": Nothing(),
+    "bool": Text("bool"),
     **{name: Text(dtype.value) for name, dtype in DTYPE_NAMES.items()},
 }
 """What modules hold beside functions."""
@@ -40,6 +42,7 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("absolute", "fabs"), "abs"),
     **dict.fromkeys(("mm", "bmm", "mv", "dot"), "matmul"),
     **dict.fromkeys(("contiguous", "detach", "clone", "copy", "asarray", "ascontiguousarray"), "same"),
+    **dict.fromkeys(("tensor", "array"), "same"),
     **dict.fromkeys(("astype", "to", "type"), "cast"),
     "amax": "max", "amin": "min", "view": "reshape", "permute": "transpose", "swish": "silu", "prelu": "leaky_relu",
     "expand_dims": "unsqueeze", "movedim": "moveaxis", "swapdims": "swapaxes", "broadcast_to": "expand",

@@ -180,8 +180,9 @@ def _padded(x, before, after, axis, value):
     y = pad(x, before, after, axis)
     return y if value == 0 else where(pad(ones_like(x), before, after, axis) > 0, y, value)
 
-def ones(*shape): return _count(shape) >= 0
-def zeros(*shape): return _count(shape) < 0
+def ones(*shape, dtype=None): return _typed(_count(shape) >= 0, dtype)
+def zeros(*shape, dtype=None): return _typed(_count(shape) < 0, dtype)
+def _typed(x, dtype): return x if dtype is None or dtype == "bool" else _cast(x, dtype)
 def full(size, fill_value): return where(_count((size,)) >= 0, fill_value, 0)
 def ones_like(x): return ones(x.shape)
 def zeros_like(x): return zeros(x.shape)
@@ -244,6 +245,17 @@ def aminmax(x, axis=None, keepdims=False): return min(x, axis, keepdims=keepdims
 def average(x, axis=None, weights=None):
     return mean(x, axis) if weights is None else sum(x * weights, axis) / sum(weights + x * 0, axis)
 def softmin(x, axis=-1): return softmax(-x, axis)
+def cumprod(x, axis):
+    y = swapaxes(x, 0, axis)
+    parts = [y[0]]
+    for i in range(1, y.shape[0]):
+        parts = parts + [parts[i - 1] * y[i]]
+    return swapaxes(stack(parts), 0, axis)
+def logcumsumexp(x, axis):
+    y = swapaxes(x, axis, -1)
+    n = y.shape[-1]
+    upto = where(arange(n)[:, None] >= arange(n), unsqueeze(y, -2), -inf)
+    return swapaxes(logsumexp(upto, -1), axis, -1)
 def trapezoid(y, dx=1): return sum(y[..., 1:] + y[..., :-1], axis=-1) * (dx / 2)
 
 def inner(x, y): return x @ y if y.ndim == 1 else x @ y.T
@@ -404,7 +416,9 @@ def prelude() -> Mapping[str, Inlined]:
         names, given = [a.arg for a in function.args.args], function.args.defaults
         defaults = dict(zip(names[len(names) - len(given) :], map(_default, given), strict=True))
         rest = function.args.vararg.arg if function.args.vararg else ""
-        made[function.name] = Inlined(function.name, tuple(names), defaults, tuple(function.body), None, rest)
+        keywords = tuple(a.arg for a in function.args.kwonlyargs)
+        defaults |= {a: _default(d) for a, d in zip(keywords, function.args.kw_defaults, strict=True) if d is not None}
+        made[function.name] = Inlined(function.name, tuple(names), defaults, tuple(function.body), None, rest, keywords)
     return made
 
 

@@ -105,7 +105,9 @@ X * (torch.arange(6) // 3 + torch.arange(6) % 4)
 (np.arange(41) * 7 - 120) // 7 | (np.arange(41) - 20) % 5 | (np.arange(41) - 20) // -3 | X.reshape(*X.shape[:-1], 2, 3)
 np.einsum("ii->i", S) | np.einsum("ii", S) | torch.einsum("iij->ji", torch.stack([S, S + 1, S * S], -1)) | X * (-7 // 2)
 np.einsum("ij,jj->i", X, S) | np.meshgrid(v, u[:4], indexing="ij")[1] | torch.meshgrid(v, u[:3])[0] + 1
-np.meshgrid(v, u[:4])[0] + 1
+np.meshgrid(v, u[:4])[0] + 1 | v[:, np.newaxis] - u[np.newaxis, :] | torch.stack([*(v, u), v + u])
+torch.cumprod(X, dim=1) | torch.logcumsumexp(X, dim=0) | torch.where(X > 0, X, torch.tensor(0.5))
+torch.tril(torch.ones(6, 6, dtype=torch.bool)).double() @ S | torch.zeros(4, 6, dtype=torch.float64) + X
 """
 EXAMPLES = [part.strip() for line in LINES.strip().splitlines() for part in line.split(" | ")]
 
