@@ -20,7 +20,7 @@ from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import estimate
 from mirage_nb.search.sizes.instantiate import numbered
-from mirage_nb.search.sizes.occupancy import OTHER_WAYS, Way
+from mirage_nb.search.sizes.occupancy import OTHER_VARIANTS, Variant
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 
@@ -44,10 +44,10 @@ class Found:
     instance: Instance
 
     @property
-    def ways(self) -> tuple[Way, ...]:
-        """The ways to emit it, besides the default one, that were timed: all of them if the row does not say."""
+    def variants(self) -> tuple[Variant, ...]:
+        """The variants to emit it, besides the default one, that were timed: all of them if the row does not say."""
         tried = self.row.get("tried")
-        return tuple(way for way in OTHER_WAYS if tried is None or [way.warps, way.stages, way.wide] in tried)
+        return tuple(v for v in OTHER_VARIANTS if tried is None or [v.warps, v.stages, v.wide] in tried)
 
     def kernels(self) -> Iterator[tuple[Prepared, KernelStructure, Sizes]]:
         """Its generated kernels at their sizes."""
@@ -73,20 +73,20 @@ class Estimator:
         for one in found:
             mine = []
             for prepared, kernel, numbers in one.kernels():
-                key = (id(prepared), kernel, tuple(sorted(numbers.interface.items())), one.ways)
-                group = groups.setdefault(key, _Group(prepared, kernel, one.ways, []))
+                key = (id(prepared), kernel, tuple(sorted(numbers.interface.items())), one.variants)
+                group = groups.setdefault(key, _Group(prepared, kernel, one.variants, []))
                 group.sizes.append(numbers)
                 mine.append((group, len(group.sizes) - 1))
             self._where.append(mine)
         self._groups = tuple(groups.values())
         for group in self._groups:
             group.join()
-        every = self._sums(lambda group: group.us(target, FITTED, OTHER_WAYS))
+        every = self._sums(lambda group: group.us(target, FITTED, OTHER_VARIANTS))
         self._rest = np.array([one.instance.cost.us for one in found]) - every
 
     def us(self, constants: Constants) -> Numbers:
-        """The estimates in microseconds, in the order of the instances: the best of the ways that were timed."""
-        return self._rest + self._sums(lambda group: group.us(self._target, constants, group.ways))
+        """The estimates in microseconds, in the order of the instances: the best of the variants that were timed."""
+        return self._rest + self._sums(lambda group: group.us(self._target, constants, group.variants))
 
     def _sums(self, us: Callable[[_Group], Numbers]) -> Numbers:
         of = {id(group): us(group) for group in self._groups}
@@ -127,16 +127,16 @@ class Estimator:
 
 @dataclass(slots=True)
 class _Group:
-    """Instances of one kernel with the same interface, timed in the same ways; joined, their sizes are one."""
+    """Instances of one kernel with the same interface, timed in the same variants; joined, their sizes are one."""
 
     prepared: Prepared
     kernel: KernelStructure
-    ways: tuple[Way, ...]
+    variants: tuple[Variant, ...]
     sizes: list[Sizes]
 
-    def us(self, target: Target, constants: Constants, ways: Sequence[Way]) -> Numbers:
+    def us(self, target: Target, constants: Constants, variants: Sequence[Variant]) -> Numbers:
         """What each takes."""
-        return estimate(self.prepared, self.kernel, self.sizes[0], target, constants, ways).us
+        return estimate(self.prepared, self.kernel, self.sizes[0], target, constants, variants).us
 
     def join(self) -> None:
         first = self.sizes[0]

@@ -13,7 +13,7 @@ from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_co
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of
 from mirage_nb.search.sizes.instantiate import numbered
-from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, Way, fits, registers_per_thread
+from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, Variant, fits, registers_per_thread
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import find_target
 
@@ -34,8 +34,8 @@ def test_registers_are_about_those_of_the_compiler(name: str, batch: int) -> Non
                 if len(kernels) != 1 or not kernels[0][1].chained:
                     continue
                 block = block_of(kernels[0][1], H200, FITTED)
-                for way in (DEFAULT_WAY, Way(4), Way(8, 4, True), Way(4, 4, True)):
-                    able = way == DEFAULT_WAY or fits(block.registers, block.copies.bulk, way, H200).all()
+                for way in (DEFAULT_VARIANT, Variant(4), Variant(8, 4, True), Variant(4, 4, True)):
+                    able = way == DEFAULT_VARIANT or fits(block.registers, block.copies.bulk, way, H200).all()
                     wanted = float(registers_per_thread(block.registers, (way,))[0, 0])
                     key = (way.warps, way.wide, round(wanted))
                     if not able or wanted > 200 or key in seen:

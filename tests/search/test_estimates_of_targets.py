@@ -19,7 +19,7 @@ from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import Estimates, block_of, estimate
 from mirage_nb.search.sizes.instantiate import _all_sizes, _legal, _splittable, numbered, poor_axes, sized
 from mirage_nb.search.sizes.masks import masks_of
-from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits, resident
+from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, OTHER_VARIANTS, Variant, fits, resident
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, Target, find_target
@@ -126,7 +126,7 @@ def test_products_of_warpgroups_only_where_there_are_some(target: str) -> None:
     for prepared, kernel, sizes in kernels("attention_safe"):
         block = block_of(Tiles.of(prepared, kernel, sizes), card, FITTED)
         if block.registers.private.any():
-            wide += sum(int(fits(block.registers, block.copies.bulk, w, card).sum()) for w in OTHER_WAYS if w.wide)
+            wide += sum(int(fits(block.registers, block.copies.bulk, w, card).sum()) for w in OTHER_VARIANTS if w.wide)
             assert not (block.copies.bulk.any() and not card.tma)
     assert (wide > 0) == (card.arch == "sm_90a")
 
@@ -138,7 +138,7 @@ def test_blocks_side_by_side_fit_the_registers_of_each_quarter() -> None:
     block = block_of(tiles, H200, FITTED)
     held = block.registers
     small = np.zeros_like(sizes.loop)
-    ways = (DEFAULT_WAY, Way(4), Way(4, 4, True))
+    ways = (DEFAULT_VARIANT, Variant(4), Variant(4, 4, True))
     together = resident(held, small, block.copies.bulk, ways, H200)
     for row, way in zip(together, ways, strict=True):
         assert (row * (way.warps + block.copies.bulk) <= H200.threads_per_multiprocessor / 32).all()

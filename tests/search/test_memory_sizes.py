@@ -19,7 +19,7 @@ from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of, run
 from mirage_nb.search.sizes.instantiate import instances, numbered
-from mirage_nb.search.sizes.occupancy import DEFAULT_WAY
+from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS
@@ -98,7 +98,7 @@ def of_instance(
 ) -> Iterator[tuple[str, object, object]]:
     tiles = Tiles.of(prepared, kernel, sizes)
     block = block_of(tiles, H200, FITTED)
-    running = run(block, (DEFAULT_WAY,), H200, FITTED)
+    running = run(block, (DEFAULT_VARIANT,), H200, FITTED)
     roles = with_roles(tiles, H200, FITTED, block.traffic.device)
     memory = running.memory[0, 0]
     try:

@@ -8,8 +8,8 @@ A block is a pipeline of copies and work through a ring of tiles. One iteration 
 copies, its work, and a round trip through the ring: (latency + copies + work) / stages; where tiles pass through
 registers it takes all of them, one after the other. Without a loop there is one stage and nothing overlaps. Blocks run
 in waves; a wave takes what its busiest multiprocessor takes, and at least what device memory and L2 need for all of its
-blocks. Warp-private bodies may be emitted in several ways, of which the best counts. The start of a card holds the way
-of the first bytes, so that is not counted again. The constants are data (`search.sizes.constants`).
+blocks. Warp-private bodies may be emitted in several variants, of which the best counts. The start of a card holds the
+way of the first bytes, so that is not counted again. The constants are data (`search.sizes.constants`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.held import held_in_registers, held_work
 from mirage_nb.search.sizes.memory import DEPTHS, Memory, memory
 from mirage_nb.search.sizes.occupancy import (
-    DEFAULT_WAY,
-    OTHER_WAYS,
+    DEFAULT_VARIANT,
+    OTHER_VARIANTS,
     RESERVED_BYTES,
     Registers,
-    Way,
+    Variant,
     fits,
     live,
     registers_of,
@@ -141,7 +141,7 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
     copied = copies(tiles, target, constants)
     # Vectors as wide as can be: what counts is their bytes.
     copied = replace(copied, us_once=np.where(held, 0.0, copied.us_once))
-    warps = {way.warps for way in (DEFAULT_WAY, *(OTHER_WAYS if tiles.chained else ()))}
+    warps = {variant.warps for variant in (DEFAULT_VARIANT, *(OTHER_VARIANTS if tiles.chained else ()))}
     return Block(
         copied,
         traffic(tiles, blocks),
@@ -156,7 +156,7 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """How the blocks of a kernel run, a row for each way to emit them: `stages` of the ring, bytes of shared memory,
+    """How the blocks of a kernel run, a row for each emission variant: `stages` of the ring, bytes of shared memory,
     blocks that run at once on one multiprocessor, waves, microseconds from the first request of a tile on."""
 
     stages: Numbers
@@ -166,11 +166,11 @@ class Running:
     us: Numbers
 
 
-def run(block: Block, ways: Sequence[Way], target: Target, constants: Constants) -> Running:
-    """The blocks of a kernel, emitted in these ways."""
-    each_way = [_deepest(block, way, target.shared_per_block - RESERVED_BYTES) for way in ways]
-    stages, memory = (np.stack(part) for part in zip(*each_way, strict=True))
-    together = resident(block.registers, memory, block.copies.bulk, ways, target)
+def run(block: Block, variants: Sequence[Variant], target: Target, constants: Constants) -> Running:
+    """The blocks of a kernel, emitted in these variants."""
+    each = [_deepest(block, variant, target.shared_per_block - RESERVED_BYTES) for variant in variants]
+    stages, memory = (np.stack(part) for part in zip(*each, strict=True))
+    together = resident(block.registers, memory, block.copies.bulk, variants, target)
     full = together * target.multiprocessors
     waves = np.ceil(block.blocks / full)
     last = block.blocks - (waves - 1) * full
@@ -180,12 +180,12 @@ def run(block: Block, ways: Sequence[Way], target: Target, constants: Constants)
     return Running(stages, memory, together, waves, _wave(block, stages, last, target, constants)[0])
 
 
-def _deepest(block: Block, way: Way, room: float) -> tuple[Numbers, Numbers]:
+def _deepest(block: Block, variant: Variant, room: float) -> tuple[Numbers, Numbers]:
     """The stages of the ring, as many as fit, and the bytes of shared memory of one block."""
-    peaks = block.memory[way.warps].peak()
+    peaks = block.memory[variant.warps].peak()
     stages, found = np.minimum(DEPTHS[0], block.loop), peaks[0]
     for depth, peak in zip(DEPTHS, peaks, strict=True):
-        able = (depth <= np.minimum(way.stages, block.loop)) & (peak <= room)
+        able = (depth <= np.minimum(variant.stages, block.loop)) & (peak <= room)
         stages, found = np.where(able, depth, stages), np.where(able, peak, found)
     return stages, np.where(block.staged, found, RESERVED_BYTES)
 
@@ -230,19 +230,19 @@ def estimate(
     sizes: Sizes,
     target: Target,
     constants: Constants = FITTED,
-    ways: Sequence[Way] = OTHER_WAYS,
+    variants: Sequence[Variant] = OTHER_VARIANTS,
 ) -> Estimates:
-    """Estimate one kernel for all choices of sizes: what it takes emitted the default way, or the best of `ways`."""
+    """Estimate one kernel for all choices of sizes: what it takes in the default variant, or the best of `variants`."""
     tiles = Tiles.of(prepared, kernel, sizes)
     block = block_of(tiles, target, constants)
-    running = run(block, (DEFAULT_WAY,), target, constants)
+    running = run(block, (DEFAULT_VARIANT,), target, constants)
     us = running.us[0]
-    if tiles.chained and ways:
-        able = np.stack([fits(block.registers, block.copies.bulk, way, target) for way in ways])
+    if tiles.chained and variants:
+        able = np.stack([fits(block.registers, block.copies.bulk, variant, target) for variant in variants])
         chosen = np.flatnonzero(able.any(axis=0))
-        others = run(block.at(chosen), ways, target, constants).us
+        others = run(block.at(chosen), variants, target, constants).us
         us[chosen] = np.minimum(us[chosen], np.where(able[:, chosen], others, np.inf).min(axis=0))
-    least = np.where(block.staged, block.memory[DEFAULT_WAY.warps].peak()[0], 0.0)
+    least = np.where(block.staged, block.memory[DEFAULT_VARIANT.warps].peak()[0], 0.0)
     moved, memory = block.traffic, running.memory[0]
     roles = with_roles(tiles, target, constants, moved.device)
     if roles is not None:

@@ -17,7 +17,7 @@ from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import Block, Running, block_of, run, start_us
 from mirage_nb.search.sizes.library import library_steps
-from mirage_nb.search.sizes.occupancy import DEFAULT_WAY, OTHER_WAYS, Way, fits
+from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, OTHER_VARIANTS, Variant, fits
 from mirage_nb.search.sizes.specialised import Specialised
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import Work, work
@@ -124,7 +124,7 @@ def _kernel(made: Written, target: Target, constants: Constants) -> KernelEstima
     roles = with_roles(tiles, target, constants, block.traffic.device)
     if roles is not None and roles.able[0]:
         return _with_roles(roles, block, kernel, target, constants)
-    way, running = _best(block, target, constants)
+    variant, running = _best(block, target, constants)
     start = start_us(kernel, target, constants)
     blocks, loop, copied = float(block.blocks[0]), float(block.loop[0]), block.copies
     waves = float(running.waves[0, 0])
@@ -148,7 +148,7 @@ def _kernel(made: Written, target: Target, constants: Constants) -> KernelEstima
         blocks=int(blocks),
         waves=int(waves),
         resident=int(running.resident[0, 0]),
-        warps=way.warps,
+        warps=variant.warps,
         stages=int(running.stages[0, 0]),
         iterations=int(loop),
         shared_memory=int(running.memory[0, 0]),
@@ -184,10 +184,10 @@ def _with_roles(
     )
 
 
-def _best(block: Block, target: Target, constants: Constants) -> tuple[Way, Running]:
+def _best(block: Block, target: Target, constants: Constants) -> tuple[Variant, Running]:
     """How the kernel is estimated to be emitted best."""
-    able = [way for way in OTHER_WAYS if fits(block.registers, block.copies.bulk, way, target).all()]
-    tried = [(way, run(block, (way,), target, constants)) for way in (DEFAULT_WAY, *able)]
+    able = [variant for variant in OTHER_VARIANTS if fits(block.registers, block.copies.bulk, variant, target).all()]
+    tried = [(variant, run(block, (variant,), target, constants)) for variant in (DEFAULT_VARIANT, *able)]
     return min(tried, key=lambda pair: float(pair[1].us[0, 0]))
 
 

@@ -40,16 +40,16 @@ STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to emit a kernel: warps that compute, stages of its ring at most, products by groups of four warps."""
+class Variant:
+    """One emission of a kernel: warps that compute, stages of its ring at most, products by groups of four warps."""
 
     warps: int = WARPS
     stages: int = STAGES
     wide: bool = False
 
 
-DEFAULT_WAY = Way()
-OTHER_WAYS = (Way(4), Way(4, 2), Way(8, 4, True), Way(4, 4, True), Way(4, 2, True))
+DEFAULT_VARIANT = Variant()
+OTHER_VARIANTS = (Variant(4), Variant(4, 2), Variant(8, 4, True), Variant(4, 4, True), Variant(4, 2, True))
 """What else is tried with warp-private bodies: fewer warps and stages, so that more blocks run side by side."""
 
 
@@ -110,29 +110,29 @@ def registers_of(tiles: Tiles) -> Registers:
     return Registers(accumulated, along, widest, tiles.body.able, tiles.body.direct, tiles.body.fragments)
 
 
-def registers_per_thread(held: Registers, ways: Sequence[Way]) -> Numbers:
-    """What a thread needs, a row for each way."""
-    warps = np.array([[way.warps] for way in ways], np.float64)
+def registers_per_thread(held: Registers, variants: Sequence[Variant]) -> Numbers:
+    """What a thread needs, a row for each variant."""
+    warps = np.array([[variant.warps] for variant in variants], np.float64)
     accumulated = held.accumulated / (32 * warps)
     registers = REGISTERS + accumulated
     if held.private.any():
         # Warps with the same rows share what has the axis of the loop, and have sums over it of their own.
         own = (held.accumulated - held.along) * np.maximum(warps / held.fragments, 1.0)
         sums = (own + held.along) / (32 * warps)
-        wide = np.array([[way.wide] for way in ways])
+        wide = np.array([[variant.wide] for variant in variants])
         beside = np.where(wide, WIDE_REGISTERS, PRIVATE_REGISTERS)
         values = held.widest / (32 * warps) * np.where(wide, 1.0, PRIVATE_SHARE)
         registers = np.where(held.private, beside + sums + values, registers)
     return registers
 
 
-def resident(held: Registers, memory: Numbers, bulk: Truths, ways: Sequence[Way], target: Target) -> Numbers:
-    """Blocks that one multiprocessor runs at once, a row for each way: what its memory, threads and registers hold.
+def resident(held: Registers, memory: Numbers, bulk: Truths, variants: Sequence[Variant], target: Target) -> Numbers:
+    """Blocks that one multiprocessor runs at once, a row for each variant: what its memory, threads and registers hold.
 
     A warp has its registers in one of the quarters of a multiprocessor. One more warp of a block asks for bulk copies.
     """
-    warps = np.array([[way.warps] for way in ways], np.float64)
-    registers = np.ceil(registers_per_thread(held, ways) / REGISTER_UNIT) * REGISTER_UNIT
+    warps = np.array([[variant.warps] for variant in variants], np.float64)
+    registers = np.ceil(registers_per_thread(held, variants) / REGISTER_UNIT) * REGISTER_UNIT
     most = QUARTERS * np.floor(target.registers_per_multiprocessor / QUARTERS / (32 * registers))
     most = np.minimum(most, target.threads_per_multiprocessor / 32)
     by_memory = target.shared_per_multiprocessor / (memory + RESERVED_BYTES)
@@ -140,14 +140,14 @@ def resident(held: Registers, memory: Numbers, bulk: Truths, ways: Sequence[Way]
     return together
 
 
-def fits(held: Registers, bulk: Truths, way: Way, target: Target) -> Truths:
-    """Where a block can be emitted another way than the default one: as warp-private bodies, half of whose warps have
-    rows of their own.
+def fits(held: Registers, bulk: Truths, variant: Variant, target: Target) -> Truths:
+    """Where a block can be emitted in another variant than the default one: as warp-private bodies, half of whose warps
+    have rows of their own.
 
     Groups of four warps multiply where every warp has 16 rows, on tiles that the copy engine brought.
     """
-    if way.wide:
-        able: Truths = held.direct & bulk & (held.fragments == way.warps)
+    if variant.wide:
+        able: Truths = held.direct & bulk & (held.fragments == variant.warps)
         return able & (target.capability == WARPGROUPS)
-    rows: Truths = held.private & (2 * held.fragments >= way.warps)
+    rows: Truths = held.private & (2 * held.fragments >= variant.warps)
     return rows
