@@ -27,14 +27,12 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mirage_nb.frontend.compiled.compiling import compiling
-from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, without_strides
+from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, target_of, without_strides
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Region, Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import replace
 from mirage_nb.frontend.compiled.report import Entry, GraphReport, Reports
-from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.runtime.later import Guard
-from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 Call = Callable[[list[Any]], Any]
 Build = Callable[..., Call]
@@ -259,15 +257,6 @@ def _placeholders(gm: torch.fx.GraphModule) -> list[Any]:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def target_of(options: Options) -> Target:
-    """The GPU to search for: the one that is asked for, else the attached one, else the usual one."""
-    if options.target is not None:
-        return find_target(options.target)
-    gpu = attached_gpu()
-    attached = gpu.target() if gpu is not None else None
-    return attached if attached is not None else find_target(DEFAULT_TARGET)
 
 
 def reasons(found: Regions) -> dict[str, str]:

@@ -29,6 +29,9 @@ from mirage_nb.lang import TensorProgram
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.gpu import TURN, attached_gpu
 from mirage_nb.runtime.later import Job, Later
+from mirage_nb.search import prepare
+from mirage_nb.search.sizes.coarse import two_pay
+from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
 """How far a kernel may be from PyTorch's own result, over the largest magnitude: both round in their own ways."""
@@ -75,13 +78,28 @@ class Searched:
         session = superoptimize(
             TensorProgram(name, "", graph, (), {}),
             name=name,
-            effort=options.effort,
+            effort=options.effort or effort_for(graph, target_of(options)),
             budget=options.seconds,
             target=options.target,
             store=options.store,
         )
         session.wait()
         return Found(laid_out(session.best.executable), session=session)
+
+
+def effort_for(graph: KernelGraph, target: Target) -> str:
+    """What a program needs: one kernel is found in a tenth of the work that two are, and most regions need no more."""
+    prepared = prepare(graph)
+    return "standard" if prepared.refused or two_pay(prepared, target) else "quick"
+
+
+def target_of(options: Options) -> Target:
+    """The GPU to search for: the one that is asked for, else the attached one, else the usual one."""
+    if options.target is not None:
+        return find_target(options.target)
+    gpu = attached_gpu()
+    attached = gpu.target() if gpu is not None else None
+    return attached if attached is not None else find_target(DEFAULT_TARGET)
 
 
 def laid_out(run: Run) -> Run:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from mirage_nb.frontend.compiled.backend import compile_inside
-from mirage_nb.frontend.compiled.graphs import eager, reasons, target_of
+from mirage_nb.frontend.compiled.graphs import eager, reasons
+from mirage_nb.frontend.compiled.kernels import target_of
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
 from mirage_nb.frontend.compiled.report import Entry, GraphReport, ModelReport

@@ -28,7 +28,8 @@ class Options:
     """What a user may say.
 
     Attributes:
-        effort: of the search for each region.
+        effort: of the search for each region; default: `quick` where one kernel is estimated as fast as two, else
+            `standard`.
         seconds: of search for each region, at most; None: no limit but the effort's. Default: by the mode.
         total: seconds for all regions of a graph together, at most, those that move the most bytes first; what is not
             begun by then stays with PyTorch. None: no limit but that of each.
@@ -41,7 +42,7 @@ class Options:
             a mode or options.
     """
 
-    effort: str = "standard"
+    effort: str | None = None
     seconds: float | None = MODES[None]
     total: float | None = None
     wait: bool = False
@@ -77,7 +78,7 @@ class Options:
         return {name: value for name, value in self.patches.items() if not name.startswith("triton.cudagraph")}
 
     def _check(self) -> None:
-        if self.effort not in EFFORTS:
+        if self.effort is not None and self.effort not in EFFORTS:
             raise OptionError(f"there is no effort {self.effort!r}", hint=f"efforts are {', '.join(EFFORTS)}")
         if self.remainder not in REMAINDERS:
             raise OptionError(f"there is no remainder {self.remainder!r}", hint=f"it is {' or '.join(REMAINDERS)}")

@@ -60,15 +60,27 @@ class _Work:
     others: list[_Part] = field(default_factory=list)
 
 
-@lru_cache(maxsize=KNOWN)
 def coarse_us(prepared: Prepared, target: Target, constants: Constants = FITTED) -> float:
     """Microseconds of a program that can be said over axes, as one kernel or two; infinite where it fits no chip."""
+    return min(_one_or_two_us(prepared, target, constants))
+
+
+def two_pay(prepared: Prepared, target: Target) -> bool:
+    """Whether two kernels, the second of which sums up what the first one leaves, are estimated faster than one."""
+    one, two = _one_or_two_us(prepared, target, FITTED)
+    return two < one
+
+
+@lru_cache(maxsize=KNOWN)
+def _one_or_two_us(prepared: Prepared, target: Target, constants: Constants) -> tuple[float, float]:
     extents = [float(axis.extent) for axis in prepared.axes]
     work, grid, tensor = _work(prepared, extents), _grid(prepared), _products_per_us(prepared, target, constants)
     written = {axis for layout in prepared.output_axes for axis in layout}
-    splits = [axis for axis in prepared.reduced if axis not in written]
-    ways = (_Blocks.over(grid, split, extents) for split in (None, *splits))
-    return min(_least_us(work, blocks, tensor, target, constants) for blocks in ways)
+
+    def least_us(split: int | None) -> float:
+        return _least_us(work, _Blocks.over(grid, split, extents), tensor, target, constants)
+
+    return least_us(None), min((least_us(a) for a in prepared.reduced if a not in written), default=math.inf)
 
 
 def one_tile_fits(prepared: Prepared, target: Target) -> bool:
