@@ -303,10 +303,12 @@ class _Explorer:
     def choices(
         self, graphs: Extraction, roots: Sequence[tuple[int, ...]], accept: Callable[[Choice], bool]
     ) -> Iterator[tuple[Choice, tuple[int, ...]]]:
-        """Accepted graphs for any of the root sets, smallest first, up to the effort's size and number."""
+        """Accepted graphs for any of the root sets, smallest first, up to the effort's size and number. What one output
+        does behind its sum others may do behind theirs: each of these may take an operator more."""
         top = self.budget.max_block_ops
+        extra = self.effort.extra + max((len({*r}) for r in roots), default=1) - 1
         sizes = [size for r in roots if (size := graphs.minimum(sorted(set(r)), top, self.halted)) is not None]
-        if len(sizes) < len(roots) or (sizes and min(sizes) + self.effort.extra > top):
+        if len(sizes) < len(roots) or (sizes and min(sizes) + extra > top):
             self.reached.add("max_block_ops")
         if self.halted():
             self.reached.add("seconds")
@@ -317,7 +319,7 @@ class _Explorer:
         if not sizes:
             return
         found = looked = 0
-        for size in range(max(1, min(sizes)), min(top, min(sizes) + self.effort.extra) + 1):
+        for size in range(max(1, min(sizes)), min(top, min(sizes) + extra) + 1):
             for r in roots:
                 for chosen in graphs.graphs(sorted(set(r)), size, self.halted):
                     looked += 1

@@ -62,7 +62,8 @@ class Effort:
         pieces: at most so many kernels, the program cut into pieces that are searched by themselves; more only
             where it cannot be searched as a whole.
         cuts: at most so many such cuts.
-        extra: graphs up to this many operators above the smallest one of a configuration.
+        extra: graphs up to this many operators above the smallest one of a configuration, and one more for each output
+            but the first.
         structures: at most so many graphs of one kernel per configuration, and of the second kernel of two.
         pairs: of two kernels.
         budget: what one configuration may take, unless the caller says otherwise.
