@@ -198,7 +198,7 @@ def _met(semantics: Semantics, effort: Effort, walk: Walk) -> str:
             return said + f"No configuration of this effort is '{walk.labels[0]}': only axes of all outputs are split."
         return said + (
             f"It is among the graphs of '{walk.labels[0]}', unless smaller ones fill the limits: at most "
-            f"{effort.extra} operators above the smallest graph (one more for each output but the first), "
+            f"{effort.extra + len({*semantics.prepared.outputs}) - 1} operators above the smallest graph, "
             f"{effort.structures} graphs."
         )
     if len(kernels) == 2 and effort.kernels > 1 and not walk.splits_late:
