@@ -112,6 +112,9 @@ def header_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: 
     """Name, state, what is being done, progress against the space and, where there is one, the budget."""
     state = snapshot.state.value
     running = snapshot.state is State.RUNNING
+    without = snapshot.outcome.removeprefix(state).strip()
+    look = "lacking" if without else state
+    lacking = f"<b class='mir-lacking' title='{_TIPS['lacking']}'>{without}</b> " if without else ""
     doing = f"<span class='mir-stage'>{escape(stage)}</span>" if stage and running else ""
     first = "" if snapshot.first_seconds is None else f", first µGraph after {snapshot.first_seconds:.2f} s"
     limit = limit_of(snapshot, budget_seconds)
@@ -121,7 +124,7 @@ def header_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: 
     time = _meter("seconds", snapshot.seconds, budget_seconds) if budget_seconds else ""
     return (
         f"<div class='mir-head'><b class='mir-name'>{escape(snapshot.name or 'session')}</b> "
-        f"<span class='mir-state mir-{state}'>{state}</span> {doing}</div>"
+        f"<span class='mir-state mir-{look}'>{state}</span> {lacking}{doing}</div>"
         f"<div class='mir-progress'><div>{_meter('configurations', done, total)}<span title='{_TIPS['space']}'>"
         f"{space}</span></div><div>{time}<span>{spent}{first}</span></div>"
         f"<span>{snapshot.verified:,} verified, {snapshot.refuted:,} refuted</span></div>"
@@ -129,6 +132,7 @@ def header_html(snapshot: Snapshot, budget_seconds: float | None = None, stage: 
 
 
 _TIPS = {
+    "lacking": "nothing was executed; the messages say why, and build() executes any of the µGraphs",
     "space": "a configuration: which reduced axes the grid splits, and which one the for-loop runs over",
     "kept": "applications of an operator that gave a new value which can still become part of the program",
     "merged": "applications that gave a value which was there already",

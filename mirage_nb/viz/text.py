@@ -28,7 +28,7 @@ def snapshot_line(snapshot: Snapshot, budget_seconds: float | None = None, stage
     budget = f" of {limit:g} s" if limit is not None else ""
     doing = f" ({stage})" if stage else ""
     return (
-        f"{snapshot.name or 'session'}: {snapshot.state.value}{doing}, {snapshot.seconds:.1f} s{budget}, "
+        f"{snapshot.name or 'session'}: {snapshot.outcome}{doing}, {snapshot.seconds:.1f} s{budget}, "
         f"{snapshot.configurations_done}/{snapshot.configurations_total} configurations"
     )
 

@@ -64,6 +64,7 @@ def test_compare_edit_and_submit(finished: Notebook) -> None:
     page.wait_for_selector(".mir-compare svg")
     assert page.locator(".mir-compare svg").count() == 2
     assert "≠ kernels" in page.inner_text(".mir-compare")
+    assert page.evaluate("(n => n.scrollWidth <= n.clientWidth + 1)(document.querySelector('.mir-compare'))")
     page.locator(".mir-live [data-do=edit]").click()
     text = page.locator(".mir-editor textarea")
     page.wait_for_function("document.querySelector('.mir-editor textarea').value.startsWith('mugraph 1')")

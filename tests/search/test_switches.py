@@ -102,8 +102,9 @@ def test_whatever_pruning_is_off_nothing_wrong_is_handed_out(name: str, program:
     graph = small[program]
     effort = Switches.of(None, {name: False}).applied(EFFORTS["standard"])
     prepared = prepare(graph)
-    structures = found(graph, effort, seconds=1.0)
-    for structure in (*structures[:2], *structures[-2:]):
+    structures = found(graph, effort)
+    assert structures or name == "oracle", "so many values without an oracle do not get far"
+    for structure in (*structures[:1], *structures[-1:]):
         assert verify(*tiny(prepared, structure), seed=5).accepted
 
 

@@ -69,6 +69,16 @@ def test_every_state_is_well_formed_and_says_so(share: float, state: State) -> N
     assert "script" not in found.tags
 
 
+def test_an_end_without_a_kernel_is_no_good_end() -> None:
+    bare = replace(snapshot(), candidates=tuple(replace(c, executed_on="") for c in snapshot().candidates))
+    for ended in (bare, replace(bare, candidates=(), state=State.STOPPED)):
+        shown = header_html(ended)
+        assert "mir-state mir-lacking" in shown and "without a kernel" in " ".join(read(shown).words)
+        assert ended.outcome in snapshot_text(ended)
+    for fine in (snapshot(), replace(bare, state=State.RUNNING)):
+        assert "lacking" not in header_html(fine)
+
+
 def test_hostile_texts_stay_texts() -> None:
     bad = "<script>alert('x')</script>"
     shown = snapshot(1.0, name=bad)
