@@ -1,7 +1,7 @@
 """Single-site mutants of the named muGraphs: whatever float64 tells apart is refuted, nothing else is.
 
-Over a thousand legal mutants, of which the default tests take a third: imap, fmap and omap entries, operators, operands, reduced dimensions,
-accumulators, loop ranges, grids and constants, at several sizes.
+Over a thousand legal mutants, of which the default tests take a third: imap, fmap and omap entries, operators,
+operands, reduced dimensions, accumulators, loop ranges, grids and constants, at several sizes.
 """
 
 from __future__ import annotations
