@@ -28,7 +28,7 @@ from mirage_nb.runtime.compile import Cubin, compile_cubin, emit_and_compile, lo
 from mirage_nb.runtime.finalists import UNPRICED, next_ones
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
 from mirage_nb.runtime.heats import SLOW
-from mirage_nb.runtime.later import Job, Later
+from mirage_nb.runtime.later import Job
 from mirage_nb.runtime.remembered import Remembered, remembered
 from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names, run_once, warm
 from mirage_nb.runtime.winner import Winner, is_own
@@ -183,7 +183,6 @@ class Early:
         self._closed = threading.Event()
         self._over = threading.Event()
         self._lanes: Trials | None = None
-        self._first_runs = Later(f"mirage first runs {self._search.name}", AHEAD)
         self._alone = False  # no process but this one may use the card
         self._drawn = threading.Event()
         self._timed = threading.Event()
@@ -327,7 +326,7 @@ class Early:
             lanes.call(run_once, emitted, cubin, self._passes.input_scale, seconds=FIRST_SECONDS)
 
         job = Job(run)
-        self._first_runs.put(job)
+        threading.Thread(target=job.run, name="mirage first run", daemon=True).start()
         yield _Trying(found, emitted, cubin, job)
 
     def _time_found(self, ran: _Trying) -> None:

@@ -149,7 +149,7 @@ def test_the_programs_own_operators_are_timed_however_far_they_are_from_real_num
     launch: Any = SimpleNamespace(GpuExecutable=lambda *given: None)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.launch", launch)
     track = SimpleNamespace(lap=lap)
-    stub: Any = SimpleNamespace(search=SimpleNamespace(program=PROGRAM, name="a"), timed=(), track=lambda gpu: track)
+    stub: Any = SimpleNamespace(search=SimpleNamespace(program=PROGRAM), timed=(), track=lambda gpu: track)
     begun = Early(stub, CARD)
     for graph, library in ((PROGRAM, 0), (PROGRAM, 1), (FOUND, 0)):
         emitted: Any = SimpleNamespace(options=Options(library=library))
@@ -169,7 +169,6 @@ class Session:
     """A session that searches until it is told otherwise; what was timed, in order."""
 
     def __init__(self) -> None:
-        self.name = "a"
         self.state, self.said, self.order = State.RUNNING, list[str](), list[str]()
         self.target = SimpleNamespace(arch="sm_90a")
         self.search = self
