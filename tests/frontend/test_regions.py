@@ -13,7 +13,9 @@ import torch.nn.functional as F
 
 from mirage_nb.frontend.compiled import graphs
 from mirage_nb.frontend.compiled.graphs import eager
-from mirage_nb.frontend.compiled.kernels import examples
+from mirage_nb.frontend.compiled.kernels import effort_for, examples
+from mirage_nb.lang import parse
+from mirage_nb.targets import find_target
 from tests.frontend.traced import Backend, regions_of
 
 
@@ -84,3 +86,11 @@ def test_what_a_model_says_twice_is_there_once() -> None:
 
     found = regions_of(twice, torch.ones(3, 8), torch.ones(8, 8), torch.ones(8, 8)).found
     assert len({node for region in found for node in region.covers if "var_mean" in node.name}) == 1
+
+
+def test_two_kernels_are_searched_where_they_pay() -> None:
+    """Eight heads of keys are blocks for eight multiprocessors, the columns of a product for all."""
+    heads = "Q: bf16[8, 4, 128]\nK: bf16[8, 4096, 128]\nV: bf16[8, 4096, 128]\nreturn softmax(Q @ K.T) @ V"
+    columns = "X: bf16[1, 4096]\nW: bf16[4096, 4096]\nreturn rms_norm(X) @ W"
+    efforts = [effort_for(parse(text).graph, find_target("h200")) for text in (heads, columns)]
+    assert efforts == ["standard", "quick"]
