@@ -339,6 +339,9 @@ def _saved(
     if not grids:
         if dim is not None and any(d == dim and block.grid[g] > 1 for g, d in enumerate(omap)):
             _refuse("shares a dimension of an output with a number")
+        stored = op.attrs.shape if op.attrs.shape is not None else tile
+        if dim is not None and (stored[dim] % size.most or Fraction(tile[dim], stored[dim] // size.most) != share):
+            _refuse("is cut off where it is stored")
         return dim
     places = {omap[g] for g in grids}
     place = places.pop()

@@ -16,7 +16,7 @@ from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, Size, TensorType
 from mirage_nb.ir.jsonform import parse_json, print_json
 from mirage_nb.ir.sizes import Sized, extent_of, named, resized, sized
 from mirage_nb.ir.text import parse_graph, print_graph
-from tests.mugraphs import rmsnorm
+from tests.mugraphs import Block, one_kernel, rmsnorm, tensor
 from tests.strategies import arrays_for, mugraphs, programs
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -46,6 +46,15 @@ def first(array: Array, dim: int | None, most: int, extent: int) -> Array:
 
 def close(a: Array, b: Array) -> bool:
     return a.shape == b.shape and np.allclose(a, b, rtol=1e-9, equal_nan=True)
+
+
+def test_a_size_that_a_kernel_stores_a_part_of_is_refused() -> None:
+    b = Block((tensor((2, 1)),), (1,))
+    b.save(b.read(0, (None,)), (None,), shape=(1, 1))
+    graph = one_kernel("X", b)
+    sizes = replace(graph, inputs=(replace(graph.inputs[0], size=Size("B", 1, 2)),))
+    with pytest.raises(NamedSizeError, match="cut off where it is stored"):
+        sized(sizes)
 
 
 @given(st.one_of(programs(), mugraphs(), mugraphs(overhang=True)), st.data())
