@@ -29,8 +29,8 @@ Array = NDArray[Any]
 
 WHOLE_ELEMENTS, PICKED_ELEMENTS = 2**25, 2**22
 """Elements of all tensors of a program that is computed whole; and of one with less of some axes, if it can be so."""
-KEPT = (64, 32, 16, 8, 4, 2)
-"""Indices of an axis that are picked: the most that keep the program so small."""
+KEPT, LEAST, WORTH = 64, 2, 0.95
+"""At most and at least so many indices of an axis are picked; fewer only if that leaves this share of all elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,10 @@ def picking(program: KernelGraph, whole: int = WHOLE_ELEMENTS, most: int = PICKE
     numbered, numbers = _numbered(program)
     prepared = prepare(numbered)
     able = [axis for axis in prepared.free if _is_alone(prepared, axis)]
-    chosen: dict[int, tuple[int, ...]] = {}
-    small = numbered
-    for kept in KEPT:
-        chosen = {a: _some(prepared.axes[a].extent, kept, a) for a in able if prepared.axes[a].extent > kept}
-        extents = prepared.joined([len(chosen.get(a, range(axis.extent))) for a, axis in enumerate(prepared.axes)])
-        small = small_program(prepared, extents) if chosen else numbered
-        if chosen and _elements(small) <= most:
-            break
+    chosen = _chosen(prepared, able, most)
     if not chosen:
         return None
+    small = _less(prepared, chosen)
     dims = {tensor.input: tensor.dims for tensor in reversed(prepared.tensors)}
     inputs = [
         _picked(prepared, dims.get(n), chosen, i.type.shape, small.inputs[n].type.shape)
@@ -98,6 +92,33 @@ def picking(program: KernelGraph, whole: int = WHOLE_ELEMENTS, most: int = PICKE
     rows = zip(prepared.output_dims, numbered.output_types, small.output_types, strict=True)
     outputs = [_picked(prepared, groups, chosen, whole.shape, made.shape) for groups, whole, made in rows]
     return Picking(small, tuple(inputs), tuple(outputs), numbers)
+
+
+def _chosen(prepared: Prepared, able: Sequence[int], most: int) -> dict[int, tuple[int, ...]]:
+    """The indices of these axes that are picked: `KEPT` of each, and half as many of whichever saves the most, while
+    the program has too many elements and that saves anything to speak of."""
+
+    def picked(counts: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        extents = {axis: prepared.axes[axis].extent for axis in counts}
+        return {axis: _some(extents[axis], count, axis) for axis, count in counts.items() if extents[axis] > count}
+
+    counts = {axis: min(KEPT, prepared.axes[axis].extent) for axis in able}
+    chosen = picked(counts)
+    size = _elements(_less(prepared, chosen))
+    while size > most:
+        halved = [{**counts, axis: counts[axis] // 2} for axis in able if counts[axis] > LEAST]
+        sizes = [_elements(_less(prepared, picked(fewer))) for fewer in halved]
+        if min(sizes, default=size) > WORTH * size:
+            break
+        size, counts = min(zip(sizes, halved, strict=True), key=lambda pair: pair[0])
+        chosen = picked(counts)
+    return chosen
+
+
+def _less(prepared: Prepared, chosen: Mapping[int, Sequence[int]]) -> KernelGraph:
+    """The program with the indices of these axes that were chosen, and whole others."""
+    extents = [len(chosen.get(n, range(axis.extent))) for n, axis in enumerate(prepared.axes)]
+    return small_program(prepared, prepared.joined(extents)) if prepared.axes else prepared.graph
 
 
 def _elements(program: KernelGraph) -> int:
