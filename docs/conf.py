@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
+
+from docutils import nodes
 
 import mirage_nb
 
@@ -24,6 +28,7 @@ version = release = mirage_nb.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme = "furo"
 html_title = "mirage_nb"
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
@@ -38,6 +43,9 @@ nb_merge_streams = True
 nb_ipywidgets_js = {}  # would be fetched from elsewhere, and has no kernel to talk to
 # A page has no kernel: the static form of a view instead of the live one.
 nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]
+
+LIVE = re.compile(r"<(Session|Explorer)View of [^>]*>")
+"""What stands for a live view where there is none: its static form stands below."""
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -78,3 +86,15 @@ def gallery(paths: list[Path]) -> str:
 
 
 (HERE / "gallery.md").write_text(gallery(copied()), encoding="utf-8")
+
+
+def without_live_views(app: Any, doctree: Any) -> None:
+    """Leave out the lines that stand for live views."""
+    for block in list(doctree.findall(nodes.literal_block)):
+        if LIVE.fullmatch(block.astext().strip()):
+            block.parent.remove(block)
+
+
+def setup(app: Any) -> None:
+    """What Sphinx calls."""
+    app.connect("doctree-read", without_live_views)

@@ -103,6 +103,7 @@ def test_they_say_what_matters(session: Session) -> None:
     assert repr(winner).startswith(f"<Winner {line}, relative error ")
     assert repr(session) == f"<Session fused for h200: finished, best {line}>"
     assert repr(snapshot).startswith("<Snapshot fused: finished, ") and f"best {line}" in repr(snapshot)
+    assert repr(dataclasses.replace(snapshot, name="")).startswith("<Snapshot without a name: finished, ")
     assert repr(snapshot.candidates[0]) == f"<Candidate {line}>"
     assert repr(session.program).startswith("<TensorProgram fused of <KernelGraph ")
     assert "X f16[16, 64], G f16[64], W f16[64, 128] -> Z f16[16, 128]" in repr(winner.graph)

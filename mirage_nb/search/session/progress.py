@@ -173,7 +173,8 @@ class Snapshot:
     def __repr__(self) -> str:
         best = f", best {self.best.line}" if self.best is not None else ""
         done = f"{self.configurations_done} of {self.configurations_total} configurations"
-        return f"<Snapshot {self.name}: {self.state.value}, {done}, {len(self.candidates)} muGraphs{best}>"
+        name = self.name or "without a name"
+        return f"<Snapshot {name}: {self.state.value}, {done}, {len(self.candidates)} muGraphs{best}>"
 
     def total(self, outcome: Outcome) -> int:
         """Number of events with this outcome, over all depths."""
