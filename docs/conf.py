@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ import mirage_nb
 
 HERE = Path(__file__).parent
 NOTEBOOKS = HERE / "notebooks"
+
+# Commands of pages find the interpreter that builds them.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 project = "mirage_nb"
 author = "the authors of mirage_nb"

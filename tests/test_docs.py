@@ -84,3 +84,4 @@ def test_the_build_warns_of_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     pages = [page.read_text(encoding="utf-8") for page in tmp_path.glob("*.html")]
     assert pages and not any(re.search(r"<(?:script|link)[^>]*(?:src|href)=.https?:", page) for page in pages)
+    assert not any("No module named" in page or "View of" in page for page in pages), "as for readers"
