@@ -14,8 +14,9 @@ from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_co
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.progress import State
 from mirage_nb.targets import find_target
-from mirage_nb.viz.explorer import explorer_html
+from mirage_nb.viz.explorer import CSS, explorer_html
 from mirage_nb.viz.program_lines import program_html
+from mirage_nb.viz.source import Line, source_html
 from mirage_nb.viz.steps import Walkthrough, steps_html, steps_page
 from mirage_nb.viz.steps import configurations as walkable
 from tests.browser.fake_session import snapshot
@@ -61,6 +62,17 @@ def test_a_real_search_can_be_walked_through() -> None:
     assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     kept = sum(prefix.outcome is Outcome.KEPT for prefix in found.prefixes)
     assert len(re.findall(r'data-born="', bundle["text/html"])) == kept
+
+
+def test_words_numbers_and_comments_of_cuda_have_colours_of_their_own() -> None:
+    pytest.importorskip("pygments")
+    text = "for (int i = 0; i < 8; ++i) {  // every row\n/* of two\n   lines */ x = a < b;"
+    html = source_html([Line(line, (), False) for line in text.split("\n")])
+    shown = re.findall(r"<b class='mir-(\w+)'>([^<]*)</b>", html)
+    assert {("word", "for"), ("word", "int"), ("number", "8"), ("comment", "// every row")} <= set(shown)
+    assert [words for kind, words in shown if kind == "comment"][1:] == ["/* of two", "   lines */"]
+    assert unescape(re.sub(r"<i>\d+</i>|<[^>]*>", "", html)).rstrip("\n") == text
+    assert all(f"b.mir-{kind}{{" in CSS for kind, _ in shown)
 
 
 def owners(html: str) -> dict[int, set[str]]:
