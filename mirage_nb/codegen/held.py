@@ -117,7 +117,8 @@ class HeldText:
     def _compute(self, kept: Multi, outputs: tuple[TensorType, ...]) -> None:
         """Results that wait for no reduction are on their way while rows are reduced."""
         savers = list(enumerate(self.scope.block.savers))
-        early = [saver for saver in savers if not self._waits(saver[1].inputs[0])]
+        waiting = self._waiting()
+        early = [saver for saver in savers if waiting.isdisjoint(saver[1].inputs)]
         if early:
             self.dependence.wait()
             self._saves(early, outputs, kept)
@@ -128,10 +129,13 @@ class HeldText:
         self._loads([v for v in self.inputs if v in self.held.behind], kept)
         self._saves([saver for saver in savers if saver not in early], outputs, kept)
 
-    def _waits(self, value: int) -> bool:
-        """Whether a value is computed from a reduction, or from what is asked for behind the reductions."""
-        op = self.scope.ops[value]
-        return value in self.held.behind or _reduces(op.kind) or any(map(self._waits, op.inputs))
+    def _waiting(self) -> set[int]:
+        """The values that are computed from a reduction, or from what is asked for behind the reductions."""
+        found = {*self.held.behind}
+        for op, values in self.scope.block.definitions():
+            if _reduces(op.kind) or not found.isdisjoint(op.inputs):
+                found.update(values)
+        return found
 
     def _saves(self, savers: list[tuple[int, Op]], outputs: tuple[TensorType, ...], kept: Multi) -> None:
         for number, op in savers:

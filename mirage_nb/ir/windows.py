@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_nb.ir.graph import KernelGraph, Op
 from mirage_nb.ir.ops import OpKind, SliceAttrs, TransposeAttrs
@@ -63,23 +63,29 @@ def _all(graph: KernelGraph) -> dict[int, Window]:
             dense[value] = dense.get(source, source)
             continue
         whole = Window(dense.get(source, source), types[0].elements, 0, row_major(types[0].shape))
-        made = _moved(op, found.get(source, whole), types[0].shape, types[1].shape)
+        made = _seen(op, found.get(source, whole), types[0].shape, types[1].shape)
         if made is not None:
             found[value] = made
     return found
 
 
-def _moved(op: Op, window: Window, shape: tuple[int, ...], made: tuple[int, ...]) -> Window | None:
-    """The window of a view of a window; None where no strides say it."""
-    strides = window.strides
+def moved(op: Op, strides: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a slice or a transposition of what has these."""
     match op.attrs:
-        case SliceAttrs(dim=dim, start=start, step=step):
-            along = (*strides[:dim], strides[dim] * step, *strides[dim + 1 :])
-            return Window(window.base, window.elements, window.offset + start * strides[dim], along)
+        case SliceAttrs(dim=dim, step=step):
+            return (*strides[:dim], strides[dim] * step, *strides[dim + 1 :])
         case TransposeAttrs(perm=perm):
-            return Window(window.base, window.elements, window.offset, tuple(strides[dim] for dim in perm))
-    split = _split(shape, strides, made)
-    return None if split is None else Window(window.base, window.elements, window.offset, split)
+            return tuple(strides[dim] for dim in perm)
+    return tuple(strides)
+
+
+def _seen(op: Op, window: Window, shape: tuple[int, ...], made: tuple[int, ...]) -> Window | None:
+    """The window of a view of a window; None where no strides say it."""
+    if op.kind in MOVING:
+        first = op.attrs.start * window.strides[op.attrs.dim] if isinstance(op.attrs, SliceAttrs) else 0
+        return replace(window, offset=window.offset + first, strides=moved(op, window.strides))
+    split = _split(shape, window.strides, made)
+    return None if split is None else replace(window, strides=split)
 
 
 def _split(shape: tuple[int, ...], strides: tuple[int, ...], made: tuple[int, ...]) -> tuple[int, ...] | None:

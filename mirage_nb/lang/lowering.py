@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fractions import Fraction
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError
@@ -128,16 +128,25 @@ def is_whole(b: Builder, x: Term) -> bool:
     """Whether a term is known to hold whole numbers only, as indices do."""
     if isinstance(x, Number):
         return x.integer is not None
-    op = b.definition(x)
+    known: set[int] = set()
+    for value in map(Value, range(x + 1)):
+        if _stays_whole(b, value, known):
+            known.add(value)
+    return x in known
+
+
+def _stays_whole(b: Builder, value: Value, known: Collection[int]) -> bool:
+    """Whether a value holds whole numbers where those before it do that are known to."""
+    op = b.definition(value)
     if op is None:
-        return x in b.whole
+        return value in b.whole
     if isinstance(op.attrs, ApplyAttrs):
         return op.attrs.formula.partition("(")[0] in ("floor", "sign", "step")
     if op.kind is OpKind.CONST:
-        number = b.number(x)
+        number = b.number(value)
         return number is not None and number.integer is not None
     kept = op.kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR) or Trait.VIEW in OPS[op.kind].traits
-    return op.kind is OpKind.ARANGE or (kept and all(is_whole(b, Value(v)) for v in op.inputs))
+    return op.kind is OpKind.ARANGE or (kept and all(v in known for v in op.inputs))
 
 
 def power(b: Builder, x: Term, exponent: Term) -> Term:

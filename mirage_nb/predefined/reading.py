@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from functools import reduce
 from itertools import pairwise
-from math import prod
 
 from mirage_nb.ir import (
     ApplyAttrs,
@@ -22,6 +22,7 @@ from mirage_nb.ir import (
     SliceAttrs,
     TransposeAttrs,
 )
+from mirage_nb.ir.windows import moved, row_major
 
 FREE = frozenset({OpKind.CONST, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.ARANGE})
 """What a kernel makes for itself of whatever it reads."""
@@ -103,7 +104,8 @@ class Reading:
                 break
             base = op.inputs[0]
             ops.insert(0, op)
-        return (base, moves) if _in_rows(self.shape(value), _strides(self.shape(base), ops)) else (value, [])
+        strides = reduce(lambda known, op: moved(op, known), ops, row_major(self.shape(base)))
+        return (base, moves) if _in_rows(self.shape(value), strides) else (value, [])
 
     def _is_read_once(self, value: int) -> bool:
         return len(self._readers[value]) == 1 and value not in self.graph.outputs
@@ -142,18 +144,7 @@ def shape_seen(shape: Sequence[int], moves: Sequence[Sequence[int | str]]) -> tu
     return tuple(found)
 
 
-def _strides(shape: tuple[int, ...], moves: Iterable[Op]) -> list[int]:
-    """How far apart the elements of a view lie along each dimension, where those of the whole lie in order."""
-    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
-    for op in moves:
-        if isinstance(op.attrs, TransposeAttrs):
-            strides = [strides[dim] for dim in op.attrs.perm]
-        elif isinstance(op.attrs, SliceAttrs):
-            strides[op.attrs.dim] *= op.attrs.step
-    return strides
-
-
-def _in_rows(shape: tuple[int, ...], strides: list[int]) -> bool:
+def _in_rows(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether rows lie in order, and matrices behind each other at one distance."""
     lead = [(extent, stride) for extent, stride in zip(shape[:-2], strides[:-2], strict=True) if extent > 1]
     return strides[-1] == 1 and all(far == extent * near for (_, far), (extent, near) in pairwise(lead))

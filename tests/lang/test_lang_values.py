@@ -441,3 +441,9 @@ def test_load_reads_files_of_other_systems(tmp_path: Any) -> None:
         load(file)
     with pytest.raises(FormatError, match="No such file"):
         load(tmp_path / "absent.mirage")
+
+
+def test_what_was_added_to_itself_sixty_times_is_known_to_be_whole() -> None:
+    """Each operand was followed by itself: twice as long with every addition."""
+    program = parse("X: i32[4]\nfor _ in range(60):\n    X = X + X\nreturn X // 3").graph
+    assert sum(op.kind is OpKind.ADD for op in program.ops) == 61, "half a step is added, as of whole numbers"
