@@ -37,7 +37,7 @@ from mirage_nb.search.sizes.explained import explain_estimate
 from mirage_nb.targets import Target, find_target
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.race import Lap
+    from mirage_nb.runtime.timing import Lap
 
 NO_KERNEL = "extend() searches on, build(candidate) takes a candidate whatever it costs; doctor says what is missing"
 NOT_YET = "result() waits for it; winners is empty until then"

@@ -17,7 +17,7 @@ from mirage_nb.verify.files import describe as describe_verdict
 from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.race import Lap
+    from mirage_nb.runtime.timing import Lap
 
 SCHEMA = 1
 SHOWN_CANDIDATES = 8
@@ -87,11 +87,11 @@ def _winner_lines(session: Session, winner: Winner) -> list[str]:
         f"executed on {winner.executable.device}: relative error {winner.report.measured} against float64"
     )
     if winner.candidate.time_us is not None:
-        lines.append(f"time: {winner.candidate.time_us:.2f} us (median, behind a foreign kernel, nothing in L2)")
+        lines.append(f"time: {winner.candidate.time_us:.2f} us (median, back to back or behind others: the longer)")
     else:
         lines.append(f"time: not measured here; the cost model estimates {winner.candidate.estimate_us:.2f} us")
     for lap in session.baselines:
-        shown = f"{lap.timing.median_us:.2f} us" if lap.timing is not None else f"not timed, {lap.note}"
+        shown = f"{lap.us:.2f} us" if lap.us is not None else f"not timed, {lap.note}"
         lines.append(f"  {lap.name}: {shown}")
     return lines
 
@@ -128,7 +128,7 @@ def to_json(session: Session) -> str:
 
 
 def _lap(lap: Lap) -> dict[str, Any]:
-    return {"name": lap.name, "time_us": lap.timing.median_us if lap.timing else None, "note": lap.note}
+    return {"name": lap.name, "time_us": lap.us, "note": lap.note}
 
 
 def _count_key(item: tuple[tuple[int, Outcome], int]) -> tuple[int, str]:

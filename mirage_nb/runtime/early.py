@@ -366,12 +366,12 @@ class Early:
         label = f"{own.digest[:8]} {emitted.options}"
         alone = is_own(own.graph, emitted, self._search.program)
         lap = track.lap(label, executable, SLOW * min(times, default=math.inf), alone)
-        if lap.timing is None:
+        if lap.us is None:
             raise LaunchError(lap.note)
         outcome = Outcome(FloatReport(lap.error or 0.0, True), True)
         winner = Winner.judged(own, emitted, executable, cubin, outcome, self._passes.origin)
-        self._passes.note_time(own.digest, lap.timing.median_us)
-        self._passes.note([replace(winner, candidate=replace(winner.candidate, time_us=lap.timing.median_us))])
+        self._passes.note_time(own.digest, lap.us)
+        self._passes.note([replace(winner, candidate=replace(winner.candidate, time_us=lap.us))])
 
     def _in_turn(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:
         """`_lap`, once the card is ours. Raises Stopped where the session ends before."""

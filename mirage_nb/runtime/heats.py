@@ -272,9 +272,9 @@ class Heats:
         if self.track is not None:
             running = cast("GpuExecutable", winner.executable)
             lap = self.track.lap(winner.label, running, SLOW * self.best_us, winner.is_own)
-            if lap.timing is None:
+            if lap.us is None:
                 raise LaunchError(lap.note)
-            took = lap.timing.median_us
+            took = lap.us
             winner = winner.compared(lap.error or 0.0)
             self.timed += 1
             self._passes.note_time(winner.candidate.digest, took)

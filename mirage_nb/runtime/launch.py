@@ -118,6 +118,11 @@ class GpuExecutable:
                 return [_host(o, t) for o, t in pairs]
         return outputs
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that lies between its kernels."""
+        return self._emitted.workspace_bytes
+
     def bind(
         self,
         inputs: Sequence[Any],

@@ -152,12 +152,12 @@ class OnCard:
         with self._passes.turn(self._gpu):
             laps = race(graph, entries, pytorch_peers(graph), self._gpu, scale=self._passes.input_scale)
         self._passes.baselines = tuple(lap for lap in laps if lap.name not in entries)
-        timed = {lap.name: lap.timing for lap in laps if lap.timing is not None}
+        timed = {lap.name: lap.us for lap in laps if lap.us is not None}
         doubtful = doubt(laps, self._gpu)
         if doubtful is not None:
             self._search.tell(doubtful)
         return [
-            replace(winner, candidate=replace(winner.candidate, time_us=timed[winner.label].median_us))
+            replace(winner, candidate=replace(winner.candidate, time_us=timed[winner.label]))
             for winner in winners
             if winner.label in timed
         ]

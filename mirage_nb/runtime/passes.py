@@ -47,7 +47,8 @@ from mirage_nb.targets import PRECISIONS
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.race import Lap, Track
+    from mirage_nb.runtime.race import Track
+    from mirage_nb.runtime.timing import Lap
 
 T = TypeVar("T")
 Entry = tuple[Candidate, Emitted, Cubin]
@@ -268,19 +269,17 @@ class Passes:
     def track(self, gpu: Gpu) -> Track | None:
         """Buffers to time on; None, and a message, where there is nothing to time with. Asked for by whoever has the
         card."""
-        if self._track is not None:
-            return self._track
         try:
             from mirage_nb.runtime.race import Track
 
-            self._track = Track(self.search.program, gpu)
-            self._scale = self._track.scale
-            return self._track
+            if self._track is None:
+                self._track = Track(self.search.program, gpu)
+                self._scale = self._track.scale
         except ImportError as error:
             self.search.tell(f"nothing was timed, PyTorch is missing: {error}")
         except LaunchError as error:
             self.search.tell(f"nothing was timed: {error}")
-        return None
+        return self._track
 
     def trials(self) -> Trials:
         """Processes for first runs on the card."""

@@ -53,6 +53,25 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Lap:
+    """One contestant: relative error against float64, and its timing, or None with the reason in `note`.
+
+    `timing` is of calls that stand behind a foreign kernel each, `chain` of calls back to back .
+    """
+
+    name: str
+    error: float | None
+    timing: Timing | None
+    note: str = ""
+    chain: Timing | None = None
+
+    @property
+    def us(self) -> float | None:
+        """What counts, the larger median of both: what starts early wins back to back what it loses behind others."""
+        return max((t.median_us for t in (self.timing, self.chain) if t is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
 class Contestant:
     """Something to time: `calls[i]()` enqueues one call on buffer set i, on the current stream."""
 

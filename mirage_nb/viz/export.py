@@ -22,7 +22,7 @@ from mirage_nb.viz.tree import key, sampled
 
 if TYPE_CHECKING:
     from mirage_nb.pipeline import Session
-    from mirage_nb.runtime.race import Lap
+    from mirage_nb.runtime.timing import Lap
 
 OPENED_CANDIDATES = 12
 OPENED_PREFIXES = 40
@@ -70,7 +70,7 @@ def session_page(session: Session, moments: tuple[Moment, ...] = ()) -> str:
 
 def fastest(laps: Sequence[Lap]) -> html.Peer | None:
     """The fastest peer that was timed."""
-    timed = [html.Peer(lap.name, lap.timing.median_us) for lap in laps if lap.timing is not None]
+    timed = [html.Peer(lap.name, lap.us) for lap in laps if lap.us is not None]
     return min(timed, key=lambda peer: peer.us, default=None)
 
 

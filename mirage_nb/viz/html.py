@@ -208,7 +208,7 @@ ORDER = "fastest first: measured, then executed, then estimated only"
 COLUMNS = (
     ("#", "the place by time"),
     ("µGraph", "the start of its digest"),
-    ("time", "measured on the attached GPU, each call behind a foreign kernel"),
+    ("time", "measured on the attached GPU, back to back or behind a foreign kernel, the longer"),
     ("estimate", "of the cost model: it ranks, it is no measurement"),
     ("speed-up", "against the baseline, measured against measured, estimate against estimate"),
     ("verdict", "how far it was verified"),

@@ -18,6 +18,7 @@ from mirage_nb.runtime.early import AHEAD, Ahead, Early
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
 from mirage_nb.runtime.later import Job
 from mirage_nb.runtime.remembered import Remembered
+from mirage_nb.runtime.timing import Lap
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -142,9 +143,9 @@ def test_the_programs_own_operators_are_timed_however_far_they_are_from_real_num
     monkeypatch.undo()
     asked: list[bool] = []
 
-    def lap(name: str, executable: object, limit_us: float, own: bool) -> SimpleNamespace:
+    def lap(name: str, executable: object, limit_us: float, own: bool) -> Lap:
         asked.append(own)
-        return SimpleNamespace(timing=None, note="not captured")
+        return Lap("x", 0.0, None, "not captured")
 
     launch: Any = SimpleNamespace(GpuExecutable=lambda *given: None)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.launch", launch)

@@ -21,7 +21,7 @@ from mirage_nb.pipeline import Session
 from mirage_nb.report import to_json
 from mirage_nb.runtime import early, heats, on_card, passes
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, Turn
-from mirage_nb.runtime.timing import Timing
+from mirage_nb.runtime.timing import Lap, Timing
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.composition import OWN_OPERATORS
@@ -75,12 +75,12 @@ class Race:
         self.calls.append(([], []))
         return self
 
-    def lap(self, name: str, executable: object, limit_us: float, own: bool = False) -> SimpleNamespace:
+    def lap(self, name: str, executable: object, limit_us: float, own: bool = False) -> Lap:
         ways = self.calls[-1][0]
         ways.append(name)
         us = 1000.0 - len(ways)
         assert limit_us == (float("inf") if len(ways) == 1 else pytest.approx(heats.SLOW * (us + 1)))
-        return SimpleNamespace(name=name, error=0.0, timing=Timing(name, us, us, us, 3), note="")
+        return Lap(name, 0.0, Timing(name, us, us, us, 3))
 
     def doubt(self, laps: list[Any], gpu: Gpu) -> str | None:
         return f"noisy {gpu.name}" if any(lap.timing.high_us > 1.5 * lap.timing.low_us for lap in laps) else None
@@ -88,11 +88,11 @@ class Race:
     def pytorch_peers(self, program: object) -> dict[str, object]:
         return {"eager": None}
 
-    def race(self, program: object, ours: Any, peers: Any, gpu: Gpu, **options: Any) -> list[SimpleNamespace]:
+    def race(self, program: object, ours: Any, peers: Any, gpu: Gpu, **options: Any) -> list[Lap]:
         self.calls.append((list(ours), list(peers)))
         names = [*ours, *peers]
         return [
-            SimpleNamespace(name=n, error=0.0, timing=Timing(n, us, us, self.spread * us, 9), note="")
+            Lap(n, 0.0, Timing(n, us, us, self.spread * us, 9))
             for n, us in zip(names, range(100, 0, -1), strict=False)
         ]
 
@@ -208,7 +208,7 @@ def test_a_card_that_is_lost_ends_the_heats_and_keeps_what_was_timed(
     timed = card.lap
     lost: list[str] = []
 
-    def lap(name: str, executable: object, limit_us: float, own: bool = False) -> SimpleNamespace:
+    def lap(name: str, executable: object, limit_us: float, own: bool = False) -> Lap:
         if len(card.calls[-1][0]) == 2:
             lost.append(name)
             raise CardLost("the Some card is lost to this process: illegal address", hint="restart")
@@ -236,7 +236,7 @@ def test_times_that_vary_are_doubted(card: Race) -> None:
 def test_sessions_take_turns_on_the_card(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     timed, alone = card.lap, []
 
-    def lap(*given: Any) -> SimpleNamespace:
+    def lap(*given: Any) -> Lap:
         alone.append(not TURN.take(0))
         return timed(*given)
 

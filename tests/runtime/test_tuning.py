@@ -20,7 +20,7 @@ from mirage_nb.pipeline import Session
 from mirage_nb.runtime import heats, on_card, passes, tuning
 from mirage_nb.runtime.finalists import calibrated, next_ones, structure_of
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.timing import Contestant, Lane, Timing, time_interleaved, time_launches, time_quickly
+from mirage_nb.runtime.timing import Contestant, Lane, Lap, Timing, time_interleaved, time_launches, time_quickly
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.tuning import more_instances
 from mirage_nb.runtime.winner import Winner
@@ -242,10 +242,10 @@ class Card:
     def took(label: str) -> float:
         return 2.0 + int(label[:4], 16) / 65536
 
-    def lap(self, name: str, executable: object, limit_us: float, own: bool = False) -> SimpleNamespace:
+    def lap(self, name: str, executable: object, limit_us: float, own: bool = False) -> Lap:
         self.laps.append(name)
         took = self.took(name)
-        return SimpleNamespace(name=name, error=0.0, timing=Timing(name, took, took, took, 9), note="")
+        return Lap(name, 0.0, Timing(name, took, took, took, 9))
 
     def doubt(self, laps: list[Any], gpu: Gpu) -> str | None:
         return None
@@ -253,13 +253,13 @@ class Card:
     def pytorch_peers(self, program: object) -> dict[str, object]:
         return {"eager": None}
 
-    def race(self, program: object, ours: Any, peers: Any, gpu: Gpu, **options: Any) -> list[SimpleNamespace]:
+    def race(self, program: object, ours: Any, peers: Any, gpu: Gpu, **options: Any) -> list[Lap]:
         self.races.append([*ours, *peers])
         return [self.lap_of(name) for name in (*ours, *peers)]
 
-    def lap_of(self, name: str) -> SimpleNamespace:
+    def lap_of(self, name: str) -> Lap:
         took = 9.0 if name == "eager" else self.took(name)
-        return SimpleNamespace(name=name, error=0.0, timing=Timing(name, took, took, took, 9), note="")
+        return Lap(name, 0.0, Timing(name, took, took, took, 9))
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def test_a_tuning_compares_within_one_race(card: Card, monkeypatch: pytest.Monke
 
     def slower(name: str) -> SimpleNamespace:
         took = 9.0 if name == "eager" else card.took(name) * len(card.races)
-        return SimpleNamespace(name=name, error=0.0, timing=Timing(name, took, took, took, 9), note="")
+        return Lap(name, 0.0, Timing(name, took, took, took, 9))
 
     monkeypatch.setattr(card, "lap_of", slower)
     session = finished()
@@ -383,7 +383,7 @@ def test_a_tuning_can_be_stopped(card: Card, monkeypatch: pytest.MonkeyPatch) ->
     session = finished()
     timed, before = card.lap, len(card.laps)
 
-    def lap(name: str, executable: object, limit_us: float, own: bool = False) -> SimpleNamespace:
+    def lap(name: str, executable: object, limit_us: float, own: bool = False) -> Lap:
         assert session.stage.startswith("tuning, ") and "s left: " in session.stage
         session.stop()
         return timed(name, executable, limit_us)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mirage_nb.errors import StoreError
 from mirage_nb.lang import parse
+from mirage_nb.runtime.timing import Lap, Timing
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.viz.export import OPENED_CANDIDATES, export, session_page
 from tests.browser.fake_session import FakeSession
@@ -23,8 +23,8 @@ class Exported(FakeSession):
     program = parse("X: f16[16, 1024]\nG: f16[1024]\nW: f16[1024, 4096]\nX = rms_norm(X, G) @ W\nreturn X  # <b>")
     winners: tuple[Any, ...] = ()
     baselines = (
-        SimpleNamespace(name="eager", timing=SimpleNamespace(median_us=9.0)),
-        SimpleNamespace(name="torch.compile", timing=None),
+        Lap("eager", 0.0, Timing("eager", 9.0, 9.0, 9.0, 9)),
+        Lap("torch.compile", None, None),
     )
 
 
