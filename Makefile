@@ -18,6 +18,9 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
+# Workers and commands start in half the time where bytecode is kept; `clean` removes it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .PHONY: demo docs test test-fast test-default test-notebook test-browser test-gpu test-slow lint clean install needs-cxx needs-chromium
 
@@ -38,11 +41,11 @@ test-fast: install needs-cxx
 	$(PYTEST) --numprocesses 2 --dist loadfile --fast
 
 test-notebook: install needs-cxx
-	$(PYTEST) -m "notebook and not browser and not gpu and not slow" \
-		--nbval-lax --nbval-current-env --nbval-sanitize-with notebooks/sanitize.cfg
+	$(PYTEST) -p nbval --numprocesses 2 --dist loadfile \
+		--nbval-lax --nbval-current-env --nbval-sanitize-with notebooks/sanitize.cfg notebooks
 
 test-browser: install needs-cxx needs-chromium
-	$(PYTEST) -m "browser and not gpu and not slow"
+	$(PYTEST) -m "browser and not gpu and not slow" tests/browser
 
 test-gpu: install
 	$(PYTEST) -m gpu

@@ -74,10 +74,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Cells of notebooks, which nbval collects, belong to the group `notebook`; `--fast` leaves slow tests out."""
-    for item in items:
-        if item.path.suffix == ".ipynb":
-            item.add_marker("notebook")
+    """`--fast` leaves slow tests out."""
     if config.getoption("--fast"):
         slow = known_seconds()
         config.hook.pytest_deselected(items=[item for item in items if function_of(item.nodeid) in slow])
