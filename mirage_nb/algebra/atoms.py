@@ -26,7 +26,8 @@ Factor = tuple[int, tuple[int, ...]]
 """An atom (its prime) and one variable per axis that it depends on, in the order of the axes' numbers.
 Variable v >= 0 is bound; variable -1 - a is the free axis number a."""
 
-ORDERINGS_LIMIT = 5040
+ORDERINGS_LIMIT = 1 << 16
+"""Factors that are numbered anew, in all orders of a block's variables together."""
 
 
 class AtomKind(Enum):
@@ -41,6 +42,7 @@ class AtomKind(Enum):
     ADDITION = "addition"  # (expression): a sum of terms that stays a factor
     LATER = "later"  # (prime of an addition): see levels
     BLOCK = "block"  # (bound axes, factors)
+    LARGE = "large"  # (operator, operand expressions): what has too many factors to be written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,14 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Monomial:
-    """The atoms of a monomial with multiplicity (sorted), and the union or product of their properties."""
+    """The atoms of a monomial with multiplicity (sorted), and the union, product or sum of their properties; its
+    size is the number of factors, those inside blocks counted."""
 
     atoms: tuple[int, ...]
     axes: int
     flat: int
     additive: bool
+    size: int
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -124,7 +128,7 @@ class AtomTable:
         self._sums: dict[tuple[int, int], int] = {}
         self.axis_names: list[SubAxis] = []
         self.atoms: dict[int, Atom] = {}
-        self.monomials: dict[int, Monomial] = {1: Monomial((), 0, 1, False)}
+        self.monomials: dict[int, Monomial] = {1: Monomial((), 0, 1, False, 0)}
         self.any_vague = False
         self.minus = self.intern(AtomKind.CONSTANT, Fraction(-1), 0)
         """The atom of -1. A monomial has it at most once."""
@@ -162,7 +166,8 @@ class AtomTable:
 
     def _register(self, prime: int, atom: Atom) -> None:
         self.atoms[prime] = atom
-        self.monomials[prime] = Monomial((prime,), atom.axes, atom.flat, atom.additive)
+        size = len(atom.payload.factors) if isinstance(atom.payload, Block) else 1
+        self.monomials[prime] = Monomial((prime,), atom.axes, atom.flat, atom.additive, size)
         self.any_vague |= atom.vague
 
     # ---- monomials
@@ -193,13 +198,14 @@ class AtomTable:
         return self.product(atoms)
 
     def _combine(self, out: int, primes: tuple[int, ...]) -> None:
-        axes, flat, additive = 0, 1, False
+        axes, flat, additive, size = 0, 1, False, 0
         for prime in primes:
             atom = self.atoms[prime]
             axes |= atom.axes
             flat *= atom.flat
             additive |= atom.additive
-        self.monomials[out] = Monomial(tuple(sorted(primes)), axes, flat, additive)
+            size += self.monomials[prime].size
+        self.monomials[out] = Monomial(tuple(sorted(primes)), axes, flat, additive, size)
 
     # ---- sums
     def sum(self, mask: int, m: int) -> int:
@@ -287,7 +293,7 @@ def canonical_block(names: Sequence[int], variables: list[int], factors: list[Fa
     classes: dict[tuple[int, int], list[int]] = {}
     for v in sorted(variables, key=lambda v: (names[v], color[v])):
         classes.setdefault((names[v], color[v]), []).append(v)
-    if prod(factorial(len(same)) for same in classes.values()) > ORDERINGS_LIMIT:
+    if len(factors) * prod(factorial(len(same)) for same in classes.values()) > ORDERINGS_LIMIT:
         order = [v for same in classes.values() for v in same]
         return _numbered(names, order, factors), False
     orders = product(*(permutations(same) for same in classes.values()))

@@ -19,6 +19,9 @@ from functools import reduce
 from mirage_nb.algebra.atoms import AtomKind, AtomTable, Block, Expr, Factor, bits
 from mirage_nb.algebra.normal_form import Algebra
 
+SIZE_LIMIT = 1 << 12
+"""Factors that the terms of all levels may have together."""
+
 _PLACES = {AtomKind.EXP: "an exponent", AtomKind.ROOT: "a radicand", AtomKind.INVERSE: "a denominator"}
 
 
@@ -98,20 +101,24 @@ def _is_bare_atom(algebra: Algebra, prime: int) -> bool:
     return atom.kind is AtomKind.INVERSE
 
 
-def find_levels(algebra: Algebra, targets: Iterable[Expr]) -> list[Level]:
-    """All levels of the targets, each once, targets first."""
+def find_levels(algebra: Algebra, targets: Iterable[Expr]) -> tuple[list[Level], bool]:
+    """The levels of the targets, each once, targets first, and whether these are all: they may be too large."""
     todo = [(e, "the target", True) for e in targets]
     seen: set[tuple[Expr, bool]] = set()
     levels: list[Level] = []
+    size = 0
     for e, place, exact in todo:  # grows while it is read
         if (e, exact) in seen:
             continue
         seen.add((e, exact))
         level = Level(e, place, dict(algebra.monomials(e)), algebra.total(e), exact)
         levels.append(level)
+        size += sum(algebra.table.monomials[m].size for m in level.terms)
+        if size > SIZE_LIMIT:
+            return levels, False
         for m in level.terms:
             todo += _inside(algebra, network(algebra, m), level, m)
-    return levels
+    return levels, True
 
 
 def _inside(algebra: Algebra, net: Network, level: Level, monomial: int) -> Iterator[tuple[Expr, str, bool]]:

@@ -10,6 +10,8 @@ smallest factors, so that every one of them can be scoped on its own:
 Invariant: every operation is a function of normal forms and validates every axiom that the options keep
 (side conditions included), so rewriting a term never changes its number. Section 4.3, Tables 1 and 2.
 
+What would have too many factors to be written out (x squared fifty times) is an atom of its own, which is vague.
+
 With factored products, an expression of two terms or more is (integer) * (common monomial) * (addition),
 and a product of two additions keeps both as ADDITION atoms instead of multiplying them out. A monomial
 therefore never has exactly one of them at its top.
@@ -27,6 +29,9 @@ from mirage_nb.algebra.text import show, show_terms
 
 Terms = tuple[tuple[int, int], ...]
 """(monomial, coefficient) pairs, ascending."""
+
+SIZE_LIMIT = 1 << 10
+"""Factors of an expression, those of all its terms together, and the greatest number of times that it has a term."""
 
 
 class Algebra:
@@ -46,6 +51,7 @@ class Algebra:
         self._expressions: dict[Terms, Expr] = {}
         self._terms: list[Terms] = []
         self._axes: list[int] = []
+        self._sizes: list[int] = []
         self._symbols: dict[str, Expr] = {}
         self._sums: dict[tuple[Expr, int], Expr] = {}
         self._products: dict[tuple[Expr, Expr], Expr] = {}
@@ -53,6 +59,7 @@ class Algebra:
         self._inverses: dict[Expr, Expr] = {}
         self._pieces: dict[Expr, tuple[Expr, ...]] = {}
         self._vague: dict[Expr, bool] = {}
+        self.texts: dict[tuple[Expr, int], tuple[str, int]] = {}
         self.minus = self.table.minus
         self._minus = self.single(self.minus)
 
@@ -88,7 +95,8 @@ class Algebra:
             collected = dict(self._terms[a])
             for m, c in self._terms[b]:
                 collected[m] = collected.get(m, 0) + c
-            out = self._additions[key] = self.collect(collected)
+            is_large = self._sizes[a] + self._sizes[b] > SIZE_LIMIT or max(collected.values()) > SIZE_LIMIT
+            out = self._additions[key] = self._large("sum", *key) if is_large else self.collect(collected)
         return out
 
     def negate(self, e: Expr) -> Expr:
@@ -100,7 +108,7 @@ class Algebra:
         key = (a, b) if a < b else (b, a)
         out = self._products.get(key)
         if out is None:
-            out = self._products[key] = self._multiply(self._terms[a], self._terms[b])
+            out = self._products[key] = self._large("product", *key) if self._is_large(a, b) else self._multiply(a, b)
         return out
 
     def div(self, a: Expr, b: Expr) -> Expr:
@@ -111,6 +119,8 @@ class Algebra:
         """exp(e)."""
         if not self._split_exp:
             return self._wrap(AtomKind.EXP, e)
+        if self.total(e) > SIZE_LIMIT:
+            return self._large("exp", e)
         primes: list[int] = []
         for m, c in self._terms[e]:
             primes += [self._atom(AtomKind.EXP, self.single(m))] * c
@@ -206,10 +216,12 @@ class Algebra:
         if e is None:
             e = self._expressions[terms] = len(self._terms)
             self._terms.append(terms)
-            mask = 0
+            mask = size = 0
             for m, _ in terms:
                 mask |= self.table.monomials[m].axes
+                size += self.table.monomials[m].size
             self._axes.append(mask)
+            self._sizes.append(size)
         return e
 
     def _atom(self, kind: AtomKind, e: Expr) -> int:
@@ -218,8 +230,24 @@ class Algebra:
     def _wrap(self, kind: AtomKind, e: Expr) -> Expr:
         return self.single(self._atom(kind, e))
 
-    def _multiply(self, a: Terms, b: Terms) -> Expr:
-        multiply = self.table.multiply
+    def _large(self, operator: str, *operands: Expr) -> Expr:
+        """An expression that is not written out."""
+        mask = 0
+        for e in operands:
+            mask |= self._axes[e]
+        return self.single(self.table.intern(AtomKind.LARGE, (operator, operands), mask, vague=True))
+
+    def _is_large(self, a: Expr, b: Expr) -> bool:
+        """Whether the product of two expressions has too many factors, or too often one term."""
+        first, second = self._terms[a], self._terms[b]
+        if max(c for _, c in first) * max(c for _, c in second) > SIZE_LIMIT:
+            return True
+        if self.keeps_additions(a) and self.keeps_additions(b):
+            return self._sizes[a] + self._sizes[b] > SIZE_LIMIT
+        return len(second) * self._sizes[a] + len(first) * self._sizes[b] > SIZE_LIMIT
+
+    def _multiply(self, left: Expr, right: Expr) -> Expr:
+        a, b, multiply = self._terms[left], self._terms[right], self.table.multiply
         if len(a) == 1 and len(b) == 1:
             return self.single(multiply(a[0][0], b[0][0]), a[0][1] * b[0][1])
         if self._factored and self._has_addition(a) and self._has_addition(b):

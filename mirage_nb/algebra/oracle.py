@@ -56,14 +56,15 @@ class Oracle:
 
     Attributes:
         levels: the polynomials inside the targets that a part can be a summand of.
-        undecided: whether a target has no canonical normal form; then nothing is cut.
+        undecided: whether a target has no canonical normal form, or too many levels; then nothing is cut.
         queries: how many questions were asked; misses: how many of them were new.
     """
 
     def __init__(self, algebra: Algebra, targets: Iterable[Expr]) -> None:
         self.algebra = algebra
-        self.levels: list[Level] = find_levels(algebra, targets)
-        self.undecided = any(algebra.is_vague(level.expr) for level in self.levels)
+        self.levels: list[Level]
+        self.levels, are_all = find_levels(algebra, targets)
+        self.undecided = not are_all or any(algebra.is_vague(level.expr) for level in self.levels)
         self.queries = 0
         self.misses = 0
         self._matcher = Matcher(algebra)

@@ -3,7 +3,8 @@
 In: an algebra and one of its expressions. Out: one line. Σ reaches to the end of its product and stops
 before a quotient; a quotient inside a sum stands in parentheses. An axis of which all known parts are
 summed is written by its letter, else with the parts: Σk.lt. A second, independent sum over the same axis
-inside one sum is primed, and so are the factors under it: Σj,k,k′ A·X·X[k′].
+inside one sum is primed, and so are the factors under it: Σj,k,k′ A·X·X[k′]. What would be longer than a
+few pages is an ellipsis.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LOOSE, _PRODUCT, _TIGHT = 0, 1, 2  # how strongly a text holds together
+_LONGEST = 4000
+"""Characters of an expression inside another one, or of one that is shown."""
 _Text = tuple[str, int]
 _Marked = tuple[int, str]
 """An atom and the primed axes that it stands under."""
@@ -45,6 +48,14 @@ def axis_text(axis: SubAxis) -> str:
 
 
 def _sum(algebra: Algebra, e: Expr) -> _Text:
+    key = e, len(algebra.table.axis_names)  # parts of axes that came later are written, too
+    if key not in algebra.texts:
+        text, strength = _written(algebra, e)
+        algebra.texts[key] = (text, strength) if len(text) <= _LONGEST else ("…", _TIGHT)
+    return algebra.texts[key]
+
+
+def _written(algebra: Algebra, e: Expr) -> _Text:
     added: list[_Text] = []
     taken: list[_Text] = []
     for m, c in algebra.monomials(e):
@@ -119,6 +130,8 @@ def _atom(algebra: Algebra, prime: int) -> _Text:
             return _block(algebra, block)
         case (name, int(argument)) if atom.kind is AtomKind.FUNCTION:
             return f"{name}({show(algebra, argument)})", _TIGHT
+        case (operator, tuple()) if atom.kind is AtomKind.LARGE:
+            return f"(large {operator})", _TIGHT
         case int(argument) if atom.kind in (AtomKind.EXP, AtomKind.ROOT, AtomKind.INVERSE):
             sign = {AtomKind.EXP: "exp", AtomKind.ROOT: "√", AtomKind.INVERSE: "1 / "}[atom.kind]
             return f"{sign}({show(algebra, argument)})", _TIGHT

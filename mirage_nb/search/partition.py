@@ -61,6 +61,10 @@ class Grain:
 
 SEARCHED = Grain(operators=18, products=4)
 """Pieces that a search takes seconds for."""
+LOOKED_AT = 5_000
+"""Operators of groups that are looked at, all groups together (some 1,000 for what people write); no groups are joined
+after that."""
+
 COMPOSED = Grain(operators=64, products=0, looped=False)
 """Every product alone, for a library; what lies between them in as few pieces as pay, each as it stands."""
 
@@ -115,6 +119,7 @@ class _Partition:
             for source in sources:
                 self.readers.setdefault(source, []).append(value)
         self.known: dict[str, float] = {}
+        self.looked_at = 0
         self.whole = {self._computed_by(match): match for match in library if match.output in self.stored}
         self.fixed = frozenset[int]().union(*self.whole)
         self.members = {value: frozenset([value]) for value in self.needed if value not in self.fixed}
@@ -149,11 +154,15 @@ class _Partition:
 
     def _users(self, value: int) -> list[int]:
         """What is made from a value, but for views of it."""
-        front, found = [value], list[int]()
+        front, views, found = [value], {value}, list[int]()
         while front:
             for index in self.uses[front.pop()]:
                 made = self.graph.input_count + index
-                (front if self.maker[made].kind in VIEWS else found).append(made)
+                if self.maker[made].kind not in VIEWS:
+                    found.append(made)
+                elif made not in views:
+                    views.add(made)
+                    front.append(made)
         return found
 
     def _shared(self, library: Sequence[Match]) -> Iterator[int]:
@@ -187,12 +196,13 @@ class _Partition:
     def _sources(self, value: int) -> list[int]:
         """The inputs and computed values that an operator reads, through views that are made where they are read."""
         found: dict[int, None] = {}
-        front = list(reversed(self.maker[value].inputs))
+        front, opened = list(reversed(self.maker[value].inputs)), set[int]()
         while front:
             source = front.pop()
             op = self.maker.get(source)
             if op is not None and source in self.again:
-                front.extend(op.inputs)
+                front.extend(() if source in opened else op.inputs)
+                opened.add(source)
             elif op is None or op.kind is not OpKind.CONST:
                 found[source] = None
         return list(found)
@@ -221,6 +231,7 @@ class _Partition:
         piece = self._piece(members)
         known = self.known.get(piece.digest)
         if known is None:
+            self.looked_at += len(members)
             prepared = prepare(piece.graph)
             fits = not prepared.refused and (self.grain.looped or one_tile_fits(prepared, self.target))
             known = coarse_us(prepared, self.target) if fits else math.inf
@@ -289,7 +300,7 @@ class _Partition:
         pairs = {(min(a, b), max(a, b)) for a in groups for b in self._near(a)}
         for a, b in sorted(pairs):
             members = self.members[a] | self.members[b]
-            if self._allowed(members):
+            if self.looked_at < LOOKED_AT and self._allowed(members):
                 gain = self.us[a] + self.us[b] - self._us(members)
                 if gain > 0:
                     heapq.heappush(heap, (-gain, a, b))

@@ -1,0 +1,54 @@
+"""Programs whose expressions double with every step: what is prepared of them stays small."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_nb.algebra import Algebra, Oracle
+from mirage_nb.algebra.normal_form import SIZE_LIMIT
+from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.lang import parse
+from mirage_nb.predefined.masks import Band, band
+from mirage_nb.predefined.reading import Reading
+from mirage_nb.search.axes import prepare
+from mirage_nb.search.composition import library_and_fused
+from mirage_nb.search.saturation.semantics import Semantics
+from mirage_nb.search.space import EFFORTS
+from mirage_nb.targets import find_target
+
+
+def repeated(step: str, times: int = 40) -> KernelGraph:
+    """A program that says so many times A = step."""
+    return parse(f"X: f32[8, 8]\nA = X\nfor k in range({times}):\n    A = {step}\nreturn A").graph
+
+
+@pytest.mark.parametrize("step", ["A + A", "A * A", "A + exp(A) * A", "tanh(A) + A", "A / (1 + A)"])
+def test_forty_steps_are_prepared(step: str) -> None:
+    semantics = Semantics(prepare(repeated(step)), EFFORTS["quick"].options)
+    texts = [semantics.algebra.show(target.expr) for target in semantics.targets]
+    assert all(0 < len(text) < 10_000 for text in texts)
+
+
+def test_sums_in_sums_are_prepared_and_joined() -> None:
+    graph = repeated("A - sum(A * A, axis=1, keepdims=True)", 30)
+    Semantics(prepare(graph), EFFORTS["quick"].options)
+    assert library_and_fused(graph, find_target("h200")) is not None
+
+
+def test_what_is_too_large_to_be_written_out_is_vague_and_never_cut() -> None:
+    algebra = Algebra()
+    x, y = algebra.symbol("X", "i"), algebra.symbol("Y", "i")
+    power, several = x, algebra.add(x, y)
+    for _ in range(SIZE_LIMIT.bit_length()):
+        power, several = algebra.mul(power, power), algebra.add(several, several)
+    assert algebra.is_vague(power) and algebra.is_vague(several)
+    assert algebra.mul(power, x) == algebra.mul(x, power)
+    assert Oracle(algebra, [power]).reaches(algebra.exp(y))
+    assert algebra.is_vague(algebra.sum("i", power)) and algebra.free_axes(power) == {"i"}
+
+
+def test_a_mask_of_numbers_that_double_is_read() -> None:
+    doubled = "i = arange(8)[:, None]\nj = arange(8)\nfor k in range(40):\n    i = i + i\n    j = j + j\n"
+    graph = parse(f"S: f32[8, 8]\n{doubled}return where(i >= j, S, 0)").graph
+    (where,) = (op for op in graph.ops if op.kind is OpKind.WHERE)
+    assert band(Reading(graph), where.inputs[0]) == Band()
