@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, SourceSpan
 from mirage_nb.lang.builder import Builder, Infinity, Nothing, Result, Term, Text, Value, is_tensor
@@ -36,6 +38,8 @@ class Inlined:
     rest: str = ""
     keywords: tuple[str, ...] = ()
     """Parameters that only keywords give; all have defaults."""
+    scope: ChainMap[str, Any] | None = None
+    """The names that it sees where it stands in another function; None: those of the program."""
 
     @property
     def signature(self) -> str:

@@ -44,8 +44,23 @@ class Nothing:
     """None: what is left out."""
 
 
-Result = Term | Infinity | Text | Nothing | tuple["Result", ...]
+@dataclass(frozen=True, slots=True, eq=False)
+class Callee:
+    """A function, for others to call: its name, how it is called, and what it is to `Expressions`."""
+
+    name: str
+    signature: str
+    function: object
+
+
+Result = Term | Infinity | Text | Nothing | Callee | tuple["Result", ...]
 """What an expression stands for: a term, several, or what only chooses."""
+
+
+class Extremes(tuple["Result", ...]):
+    """Maxima, or minima, and their places, as PyTorch returns them; where one tensor is asked for, the former."""
+
+    __slots__ = ()
 
 
 def is_tensor(result: object) -> TypeGuard[Value]:
@@ -67,7 +82,8 @@ class Builder:
         self._places: list[SourceSpan | None] = []
         self._numbers: dict[Value, Number] = {}
         self.whole: set[Value] = set()
-        """Inputs that hold whole numbers."""
+        """Inputs that hold whole numbers; those of them that hold ones and zeros only: `masks`."""
+        self.masks: set[Value] = set()
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}
 
     def declare(
@@ -116,6 +132,8 @@ class Builder:
 
     def tensor_of(self, result: Result, what: str) -> Value:
         """The same of any result."""
+        if isinstance(result, Extremes):
+            result = result[0]
         if isinstance(result, Number) or is_tensor(result):
             return self.tensor(result, what)
         raise ProgramSyntaxError(f"{what} takes a tensor", hint="tensors are declared as X: f16[2, 3]")

@@ -7,6 +7,7 @@ reads what nobody has defined is refused where it is defined, called or not.
 from __future__ import annotations
 
 import ast
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 
 from mirage_nb.errors import DuplicateNameError, MirageError, ProgramSyntaxError
@@ -15,7 +16,7 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Inlined
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.expressions import INF, Expressions
+from mirage_nb.lang.expressions import INF, PI, Binding, Expressions
 from mirage_nb.lang.functions import defined
 from mirage_nb.lang.names import SYNONYMS
 
@@ -28,17 +29,18 @@ def _error(
     return kind(message, hint=hint, span=expressions.source.of(node))
 
 
-def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
-    """`def f(x): return formula` is an elementwise function, any other one stands for its statements."""
+def define(expressions: Expressions, statement: ast.FunctionDef, scope: ChainMap[str, Binding] | None) -> None:
+    """`def f(x): return formula` is an elementwise function, any other one stands for its statements. `scope`: the
+    names of the function that it stands in, if it does."""
     arguments = statement.args
     plain = [*arguments.args, *arguments.kwonlyargs]
-    if arguments.posonlyargs or arguments.vararg or arguments.kwarg:
-        message = "parameters are names, with or without a default"
+    if arguments.posonlyargs or arguments.kwarg:
+        message = "parameters are names, with or without a default, and *rest"
         raise _error(expressions, ProgramSyntaxError, message, _DEFINE, statement)
     expressions.reads = set()
     expressions.bindings.pop(statement.name, None)
     expressions.own.add(statement.name)
-    if len(plain) == 1 and not arguments.defaults and not arguments.kwonlyargs:
+    if len(plain) == 1 and not (arguments.defaults or arguments.kwonlyargs or arguments.vararg):
         match statement.body:
             case [ast.Return(value=ast.expr() as value)] if _is_formula(expressions, value, plain[0].arg):
                 text = _formula(expressions, value, plain[0].arg)
@@ -47,27 +49,33 @@ def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
     if not any(isinstance(line, ast.Return) and line.value is not None for line in _inside(statement.body)):
         hint = "its last line is return RESULT"
         raise _error(expressions, ProgramSyntaxError, f"{statement.name} returns nothing", hint, statement)
-    for line in _inside(statement.body):
-        if isinstance(line, ast.FunctionDef):
-            hint = "define it before, in a line of its own"
-            raise _error(expressions, ProgramSyntaxError, "this function stands in another or in a loop", hint, line)
-    names = tuple(a.arg for a in plain)
+    names, rest = tuple(a.arg for a in plain), arguments.vararg.arg if arguments.vararg else ""
     if len(set(names)) < len(names):
         raise _error(expressions, DuplicateNameError, "two parameters have one name", "rename one", statement)
     nodes = [*[None] * (len(arguments.args) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
     given = zip(names, nodes, strict=True)
     defaults = {name: expressions.result(node) for name, node in given if node is not None}
-    _check_names(expressions, statement, set(names))
+    _check_names(expressions, statement, {*names, rest})
+    positional, keywords = tuple(a.arg for a in arguments.args), tuple(a.arg for a in arguments.kwonlyargs)
+    if rest:
+        names = positional
     expressions.functions[statement.name] = Inlined(
-        statement.name, names, defaults, tuple(statement.body), expressions.source.of(statement)
-    )
+        statement.name, names, defaults, tuple(statement.body), expressions.source.of(statement), rest,
+        keywords if rest else (), scope,
+    )  # fmt: skip
 
 
 def _check_names(expressions: Expressions, statement: ast.FunctionDef, known: set[str]) -> None:
     """Refuse a function that reads what nobody has defined, also where nothing calls it."""
     names = [node for line in _inside(statement.body) for node in ast.walk(line) if isinstance(node, ast.Name)]
     known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    known |= {statement.name, INF, *sequences.SPECIAL, *expressions.functions, *expressions.bindings}
+    for line in _inside(statement.body):
+        for inner in ast.walk(line):
+            if isinstance(inner, ast.FunctionDef):
+                known.add(inner.name)
+            if isinstance(inner, ast.arguments):
+                known |= {a.arg for a in ast.walk(inner) if isinstance(a, ast.arg)}
+    known |= {statement.name, INF, PI, *sequences.SPECIAL, *expressions.functions, *expressions.bindings}
     known |= {*DTYPE_NAMES, *expressions.modules, *SYNONYMS}
     for node in names:
         if node.id not in known:

@@ -11,28 +11,42 @@ import inspect
 import itertools
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, ShapeError, SourceSpan, UnknownNameError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
-from mirage_nb.lang import sequences
-from mirage_nb.lang.arguments import Arguments, Inlined, count
-from mirage_nb.lang.builder import Builder, Infinity, Nothing, Result, Term, Text, is_tensor
+from mirage_nb.lang import patterns, sequences
+from mirage_nb.lang.arguments import Inlined, count
+from mirage_nb.lang.builder import Builder, Callee, Extremes, Infinity, Nothing, Result, Term, Text, is_tensor
 from mirage_nb.lang.constants import Number, literal
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
 from mirage_nb.lang.hints import function_hint, suggestion
 from mirage_nb.lang.limits import MAX_NESTING, MAX_STATEMENTS
-from mirage_nb.lang.masks import picked_together, take
-from mirage_nb.lang.names import BORROWED, CONSTANTS, EITHER, METHOD, MODULES, OWN, SPELLED, SYNONYMS, TORCH
+from mirage_nb.lang.names import (
+    AT,
+    BORROWED,
+    CONSTANTS,
+    EINOPS,
+    EITHER,
+    IGNORED,
+    METHOD,
+    MODULES,
+    OWN,
+    SPELLED,
+    SYNONYMS,
+    TORCH,
+)
 from mirage_nb.lang.prelude import prelude, shown
+from mirage_nb.lang.refused import Refused
 from mirage_nb.lang.signature import Function
 from mirage_nb.lang.source import Source, Within, nested
-from mirage_nb.lang.views import NEW_AXIS, Item, Range
+from mirage_nb.lang.subscripts import Subscripts
 
 INF = "inf"
 """The name of infinity."""
+PI = "pi"
 
 
 def built_in() -> dict[str, Function | Inlined]:
@@ -40,18 +54,25 @@ def built_in() -> dict[str, Function | Inlined]:
     return {**FUNCTIONS, **prelude()}
 
 
+Memory = list[SourceSpan]
+"""What names share that stand for parts of one tensor, or for all of it: the places where it is written to."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """A name of the program: what it stands for, where it was defined, and the bindings read to make it."""
+    """A name of the program: what it stands for, where it was defined, and the bindings read to make it; the memory
+    that it shares (None: with the caller of a function), and how often that was written to when the name was made."""
 
     name: str
     term: Result
     place: SourceSpan
     reads: frozenset[Binding] = frozenset()
     is_input: bool = False
+    memory: Memory | None = field(default_factory=list)
+    written: int = 0
 
 
-class Expressions(Arguments):
+class Expressions(Subscripts, Refused):
     """Reads the expressions of one program.
 
     `bindings` are the names in scope; `reads` collects those that were looked up; `functions` are those of the
@@ -87,7 +108,11 @@ class Expressions(Arguments):
         """What was found, which must be one tensor or constant."""
         if isinstance(found, Number) or is_tensor(found):
             return found
+        if isinstance(found, Extremes):
+            return self.term_of(found[0], node)
         place = self.source.of(node)
+        if isinstance(found, Callee):
+            raise UnknownNameError(f"{found.name} is a function", hint=f"call it: {found.signature}", span=place)
         if isinstance(found, Infinity):
             hint = "where(X > 0, X, -inf); clamp(x, low=0) has no high"
             raise UnknownNameError("inf stands as a choice of where only", hint=hint, span=place)
@@ -122,7 +147,7 @@ class Expressions(Arguments):
 
     def truth(self, node: ast.expr) -> bool:
         """Whether a condition holds that is known while the program is read."""
-        return bool(self._settled(node, sequences.truth, self.result(node)))
+        return bool(self.settled(node, sequences.truth, self.result(node)))
 
     def _result(self, node: ast.expr) -> Result:
         match node:
@@ -133,7 +158,7 @@ class Expressions(Arguments):
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 return self._sequence(node, (self.result(element) for element in self._spread(elements)))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-                return self._binary(node, op, self.result(left), self.result(right))
+                return self.combined(node, op, self.result(left), self.result(right))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Number.of(not self.truth(operand))
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
@@ -156,7 +181,7 @@ class Expressions(Arguments):
             case ast.Attribute():
                 return self._attribute(node)
             case ast.Subscript(value=inner, slice=index) if not self._is_type(inner):
-                return self._subscript(node, self.result(inner), index)
+                return self.subscript(node, self.result(inner), index)
             case ast.Call():
                 return self._call(node)
             case _:
@@ -174,14 +199,14 @@ class Expressions(Arguments):
                 return Nothing()
         raise self.foreign(node)
 
-    def _binary(self, node: ast.BinOp, op: ast.operator, left: Result, right: Result) -> Result:
+    def combined(self, node: ast.expr, op: ast.operator, left: Result, right: Result) -> Result:
         """Arithmetic; sequences are joined with +."""
         if isinstance(left, tuple) and isinstance(right, tuple) and isinstance(op, ast.Add):
-            return self._sequence(node, left + right)
-        row = OPERATORS[type(op)]
-        return self.lowered(
-            node, row.shape, row.lower, self.term_of(left, node.left), self.term_of(right, node.right)
-        )
+            if not isinstance(left, Extremes) and not isinstance(right, Extremes):
+                return self._sequence(node, left + right)
+        sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node, node)
+        row, terms = OPERATORS[type(op)], map(self.term_of, (left, right), sides)
+        return self.lowered(node, row.shape, row.lower, *terms)
 
     def _compared(self, node: ast.Compare) -> Result:
         """A comparison of tensors, or of what is known while the program is read."""
@@ -205,7 +230,7 @@ class Expressions(Arguments):
         return Number.of(held)
 
     def _sequence(self, node: ast.expr, found: Iterable[Result]) -> tuple[Result, ...]:
-        made: tuple[Result, ...] = self._settled(node, sequences.sequence, found)
+        made: tuple[Result, ...] = self.settled(node, sequences.sequence, found)
         return made
 
     def _each_of(self, loops: Sequence[ast.comprehension], element: ast.expr) -> Iterator[Result]:
@@ -214,7 +239,7 @@ class Expressions(Arguments):
             yield self.result(element)
             return
         outer, over, read = self.bindings, loops[0].iter, frozenset(self.reads)
-        for turn in self._settled(over, partial(sequences.elements, self.builder), self.result(over)):
+        for turn in self.settled(over, partial(sequences.elements, self.builder), self.result(over)):
             self.turns += 1
             if self.turns > MAX_STATEMENTS:
                 message = f"loops within expressions make more than {MAX_STATEMENTS:,} turns"
@@ -236,28 +261,38 @@ class Expressions(Arguments):
             hint = "write for i in range(3):, or for i, w in enumerate((A, B)):"
             raise ProgramSyntaxError("a loop has one name", hint=hint, span=self.source.of(target))
 
-    def _settled(self, node: ast.expr, function: Callable[..., Any], *arguments: object) -> Any:
+    def _known(self, name: str, family: str) -> Function | Inlined | None:
+        """The function of a name: what modules or methods have, the program's own, the language's."""
+        known = name if family == OWN and name in self.own else BORROWED.get((family, name), SYNONYMS.get(name, name))
+        known = DTYPE_NAMES[known].value if known in DTYPE_NAMES and known not in self.functions else known
+        hidden = name.startswith("_") and not isinstance(self.source, Within)
+        return None if hidden else self.functions.get(known)
+
+    def settled(self, node: ast.expr, function: Callable[..., Any], *arguments: object) -> Any:
         """What a function of the reader says, its mistakes told at the node."""
         try:
             return function(*arguments)
         except MirageError as error:
             raise type(error)(error.message, hint=error.hint, span=error.span or self.source.of(node)) from None
 
-    def _family(self, node: ast.expr) -> str | None:
+    def family(self, node: ast.expr) -> str | None:
         """Of which library an expression is a module, if it is one."""
         match node:
             case ast.Name(id=name) if name not in self.bindings:
                 return self.modules.get(name)
             case ast.Attribute(value=inner):
-                return self._family(inner)
+                return self.family(inner)
         return None
 
     def _attribute(self, node: ast.Attribute) -> Result:
         """np.pi, X.T, X.shape."""
-        if self._family(node.value) is not None:
+        if self.family(node.value) is not None:
             if node.attr in CONSTANTS:
                 return CONSTANTS[node.attr]
-            raise self.foreign(node)
+            function = self._known(node.attr, self.family(node.value) or OWN)
+            if function is None:
+                raise self.foreign(node)
+            return Callee(node.attr, function.signature, function)
         if node.attr not in sequences.PROPERTIES:
             if isinstance(node.value, ast.Name):
                 self._name(node.value, node.value.id)
@@ -274,28 +309,88 @@ class Expressions(Arguments):
                 family, first = OWN, None
                 if (found := self._folded(node, name)) is not None:
                     return found
+            case ast.Name(id="map") if "map" not in {*self.own, *self.bindings} and len(node.args) == 2:
+                return self._mapped(node, *node.args)
             case ast.Name(id=name):
                 family, first = OWN, None
+            case ast.Attribute(value=ast.Subscript(value=ast.Attribute(value=inner, attr="at")) as part, attr=name):
+                return self._at(node, ast.copy_location(ast.Subscript(inner, part.slice), part), name)
             case ast.Attribute(value=inner, attr=name):
-                family = self._family(inner) or METHOD
+                family = self.family(inner) or METHOD
                 first = inner if family == METHOD else None
-                if first is not None and name in EITHER:
+                if first is not None and (name in EITHER or name in ("max", "min")):
                     several = TORCH if len(node.args) > 2 else METHOD  # NumPy's have two arguments
                     family = next((SPELLED[k.arg] for k in node.keywords if k.arg in SPELLED), several)
             case _:
                 raise self.foreign(node)
         if first is not None and name == "size":
-            return self._size(node, first)
+            return self.size(node, first)
+        if family in (OWN, EINOPS) and len(node.args) > 1 and name not in self.own:
+            if name in patterns.NAMES and _is_text(node.args[1]):
+                return self._rearranged(node)
+            if name == "einsum" and _is_text(last := node.args[-1]):  # einops has the text last
+                text = ast.copy_location(ast.Constant(patterns.lettered(str(last.value))), last)
+                node = ast.copy_location(ast.Call(node.func, [text, *node.args[:-1]], node.keywords), node)
         if family in (OWN, METHOD) and name in sequences.SPECIAL and name not in self.bindings and (
             name not in self.own and (first is None or name == "float")
         ):
             given = [self.result(argument) for argument in ([first] if first is not None else node.args)]
             return self._settled_call(node, name, given)
         function = self._function(node.func, name, family)
-        if isinstance(function, Inlined):
+        if isinstance(function, Inlined) and function.place is not None:
             return self._inline(function, self.parameters(node, function, first), node)
-        loose = family in (TORCH, METHOD)
-        return self.lowered(node, function.shape, function.lower, *self.arguments(node, function, first, loose))
+        node, dtype = self._options(node, function, first)
+        if isinstance(function, Inlined):
+            found = self._inline(function, self.parameters(node, function, first), node)
+        else:
+            loose = family in (TORCH, METHOD)
+            found = self.lowered(node, function.shape, function.lower, *self.arguments(node, function, first, loose))
+        return found if dtype is None else self._settled_call(node, "_cast", [found, dtype])
+
+    def _options(
+        self, node: ast.Call, function: Function | Inlined, first: ast.expr | None
+    ) -> tuple[ast.Call, Result | None]:
+        """A call without the keywords that say nothing here; the dtype of its result, where its operand has not got it
+        instead."""
+        known = set(function.parameters) if isinstance(function, Inlined) else {p.name for p in function.parameters}
+        known |= set(function.keywords) if isinstance(function, Inlined) else set()
+        kept = [k for k in node.keywords if k.arg in known or k.arg not in IGNORED]
+        dtype = next((k for k in kept if k.arg == "dtype" and k.arg not in known), None)
+        made = ast.copy_location(ast.Call(node.func, node.args, [k for k in kept if k is not dtype]), node)
+        if dtype is None:
+            return made, None
+        wanted, operand = self.result(dtype.value), first if first is not None else next(iter(node.args), None)
+        found = self.result(operand) if operand is not None else Nothing()
+        if operand is None or not is_tensor(found):
+            self._ahead.update({operand: found} if operand is not None else {})
+            return made, wanted
+        self._ahead[operand] = self._settled_call(node, "_cast", [found, wanted])
+        return made, None
+
+    def _rearranged(self, node: ast.Call) -> Result:
+        """rearrange, reduce and repeat of einops."""
+        given = [self.result(argument) for argument in (node.args[0], *node.args[2:])]
+        words = {k.arg: self.result(k.value) for k in node.keywords if k.arg == "reduction"}
+        fold = next((one.value for one in (*given[1:], *words.values()) if isinstance(one, Text)), "")
+        extents = {k.arg: self.integer(k.value, "an extent") for k in node.keywords if k.arg and k.arg not in words}
+        assert isinstance(node.args[1], ast.Constant)
+        return self.lowered(node, "", patterns.rearranged, given[0], node.args[1].value, extents, fold)
+
+    def _at(self, node: ast.Call, target: ast.Subscript, name: str) -> Result:
+        """x.at[...].set(y), and with .add, .multiply and others what NumPy does with +=, *=."""
+        if name not in AT or len(node.args) != 1:
+            hint = f"write x.at[:, 0].set(y); there are {', '.join(AT)}"
+            raise ProgramSyntaxError(f"there is no .at[...].{name} of this", hint=hint, span=self.source.of(node))
+        return self.written(target, self.result(node.args[0]), AT[name])
+
+    def _mapped(self, node: ast.Call, function: ast.expr, over: ast.expr) -> Result:
+        """map(f, (A, B)): f of each."""
+        calls = []
+        for turn in self.settled(over, partial(sequences.elements, self.builder), self.result(over)):
+            argument = ast.copy_location(ast.Name(""), over)
+            self._ahead[argument] = turn
+            calls.append(ast.copy_location(ast.Call(function, [argument], []), node))
+        return self._sequence(node, map(self.result, calls))
 
     def _spread(self, nodes: Sequence[ast.expr]) -> list[ast.expr]:
         """The nodes, *t written out as t[0], t[1], ..."""
@@ -335,71 +430,8 @@ class Expressions(Arguments):
             raise ProgramSyntaxError(message, hint="as in Python", span=self.source.of(node)) from None
         return self.lowered(node, "", function, *given)
 
-    def _size(self, node: ast.Call, x: ast.expr) -> Result:
-        """x.size() and x.size(-1)."""
-        shape = self.lowered(node, "", sequences.PROPERTIES["shape"], self.result(x))
-        assert isinstance(shape, tuple)
-        return shape[self._axis(self.result(node.args[0]), node.args[0], len(shape))] if node.args else shape
-
     def _is_type(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Name) and node.id not in self.bindings
-
-    def _subscript(self, node: ast.Subscript, found: Result, index: ast.expr) -> Result:
-        """x[...]: one of several tensors, or parts of a tensor."""
-        items = index.elts if isinstance(index, ast.Tuple) else [index]
-        if isinstance(found, tuple):
-            at = slice(*self._bounds(index)) if isinstance(index, ast.Slice) else self.result(index)
-            return self._settled(index, sequences.indexed, self.builder, found, at)  # type: ignore[no-any-return]
-        row = OPERATORS[ast.Subscript]
-        value = self.lowered(node, row.shape, Builder.tensor_of, found, "an index")
-        assert is_tensor(value)
-        if not isinstance(index, ast.Tuple | ast.Slice | ast.Constant) and is_tensor(picked := self.result(index)):
-            return self.lowered(node, row.shape, take, value, picked, 0)
-        if len(items) > 1 and not any(isinstance(item, ast.Slice | ast.Constant | ast.UnaryOp) for item in items):
-            picks = [self.result(item) for item in items]
-            if all(map(is_tensor, picks)):
-                return self.lowered(node, row.shape, picked_together, value, picks)
-        parts = self._items(node, items, len(self.builder.shape(value)))
-        return self.lowered(node, row.shape, row.lower, value, parts)
-
-    def _items(self, node: ast.Subscript, items: list[ast.expr], rank: int) -> list[Item]:
-        """The items of an index into a tensor of so many dimensions, `...` written out."""
-        items = [ast.copy_location(ast.Constant(None), i) if self._is_new_axis(i) else i for i in items]
-        dots = [item for item in items if isinstance(item, ast.Constant) and item.value is ...]
-        held = len(items) - len(dots) - sum(isinstance(item, ast.Constant) and item.value is None for item in items)
-        if len(dots) > 1:
-            hint = "it stands for all other dimensions"
-            raise ProgramSyntaxError("... stands twice", hint=hint, span=self.source.of(dots[1]))
-        if held > rank:
-            message = f"an index of {held} for {count(rank, 'dimension')}"
-            hint = "one for each dimension; None makes a new one"
-            raise ShapeError(message, hint=hint, span=self.source.of(node))
-        parts: list[Item] = []
-        for item in items:
-            match item:
-                case ast.Constant(value=None):
-                    parts.append(NEW_AXIS)
-                case ast.Constant() if item in dots:
-                    parts += [Range(None, None, None)] * (rank - held)
-                case ast.Slice():
-                    parts.append(self._range(item))
-                case _:
-                    parts.append(self.integer(item, "an index"))
-        return parts
-
-    def _is_new_axis(self, item: ast.expr) -> bool:
-        """Whether an item is np.newaxis."""
-        return isinstance(item, ast.Attribute) and item.attr == "newaxis" and self._family(item.value) is not None
-
-    def _range(self, node: ast.Slice) -> Range:
-        return Range(*self._bounds(node))
-
-    def _bounds(self, node: ast.Slice) -> tuple[int | None, int | None, int | None]:
-        nodes = (node.lower, node.upper, node.step)
-        first, last, step = (None if one is None else self.integer(one, "a bound") for one in nodes)
-        if step == 0:
-            raise ShapeError("a step of 0", hint="steps are 1, 2, ..., or negative", span=self.source.of(node))
-        return first, last, step
 
     def lowered(self, node: ast.expr, rule: str, lower: Callable[..., Result], *arguments: object) -> Result:
         """The lowering of one node; its errors get the node's place, and the shape rule as their hint."""
@@ -414,12 +446,17 @@ class Expressions(Arguments):
     def _name(self, node: ast.expr, name: str) -> Result:
         if (binding := self.bindings.get(name)) is not None:
             self.reads.add(binding)
+            if binding.memory is not None and len(binding.memory) > binding.written:
+                line = binding.memory[binding.written].line
+                hint = f"write {name} = ....clone() to keep what it was, or read it anew behind line {line}"
+                message = f"{name} shares its elements with what line {line} writes to"
+                raise ProgramSyntaxError(message, hint=hint, span=self.source.of(node))
             return binding.term
-        if name in (INF, *DTYPE_NAMES):
+        if name in (INF, PI, *DTYPE_NAMES):
             return CONSTANTS[name]
-        if name in self.functions:
-            message, hint = f"{name} is a function", f"call it: {self.functions[name].signature}"
-        elif name in self._defined_in:
+        if (function := self._known(name, OWN)) is not None:
+            return Callee(name, function.signature, function)
+        if name in self._defined_in:
             message = f"{name} is used before it is defined"
             hint = f"its definition is in line {self._defined_in[name]}"
         else:
@@ -429,8 +466,12 @@ class Expressions(Arguments):
         raise UnknownNameError(message, hint=hint, span=self.source.of(node))
 
     def _function(self, node: ast.expr, name: str, family: str) -> Function | Inlined:
-        """The function of a name: the program's own, what modules or methods have, the language's."""
+        """The function that is called by a name."""
         binding = self.bindings.get(name) if family == OWN else None
+        if binding is not None and isinstance(binding.term, Callee):
+            function = binding.term.function
+            assert isinstance(function, Function | Inlined)
+            return function
         if binding is not None:
             hint = f"line {binding.place.line} gives it another meaning" if name in self.functions else ""
             raise ProgramSyntaxError(
@@ -438,42 +479,17 @@ class Expressions(Arguments):
             )
         if family == METHOD and name in EITHER:
             raise ProgramSyntaxError(f"{name} may mean two things", hint=EITHER[name], span=self.source.of(node))
-        known = name if family == OWN and name in self.own else BORROWED.get((family, name), SYNONYMS.get(name, name))
-        known = DTYPE_NAMES[known].value if known in DTYPE_NAMES and known not in self.functions else known
-        if known not in self.functions or (name.startswith("_") and not isinstance(self.source, Within)):
+        found = self._known(name, family)
+        if found is None and family in (METHOD, TORCH) and name.endswith("_"):
+            found = self._known(name.rstrip("_"), family)  # what changes its tensor
+        if found is None:
             if isinstance(node, ast.Attribute) and family == METHOD:
                 self.result(node.value)
             hint = function_hint(name, map(shown, self.functions))
             raise UnknownNameError(f"there is no function {name}", hint=hint, span=self.source.of(node))
-        return self.functions[known]
+        return found
 
-    def foreign(self, node: ast.expr) -> MirageError:
-        """The error for an expression that Python has and programs have not."""
-        message, hint = "this is not an expression of the language", "%mirage help lists the language"
-        match node:
-            case ast.Attribute(value=inner, attr=name) if self._family(inner) is not None:
-                message, hint = f"there is no {name} here", f"there are functions, and {', '.join(CONSTANTS)}"
-            case ast.Attribute(attr=name):
-                message, hint = f"tensors have no attribute {name}", f"they have {', '.join(sequences.PROPERTIES)}"
-            case ast.Call():
-                message, hint = "this is not a function", "a product is written with *"
-            case ast.Subscript(value=ast.Name(id=name)) if name in DTYPE_NAMES:
-                message, hint = "a tensor type stands behind a colon", "an input is declared as X: f16[2, 3]"
-            case ast.Subscript(value=ast.Name(id=name)) if name in self.functions:
-                message, hint = f"{name} is a function", f"call it: {self.functions[name].signature}"
-            case ast.Subscript(value=ast.Name() as inner):
-                self._name(inner, inner.id)
-            case ast.Tuple() | ast.List():
-                message, hint = "a sequence is not a tensor", "stack([A, B]) and concat([A, B], axis=0) make one"
-            case ast.Constant(value=value):
-                message, hint = f"{value!r} is neither a tensor nor a number", "only options are True, False or None"
-            case ast.Compare(ops=[_, _, *_]):
-                message, hint = "one comparison at a time", "(0 < X) & (X < 1) is true where both are"
-            case ast.Compare():
-                message, hint = "this is no comparison of tensors", "comparisons are == != >= > <= <"
-            case ast.Starred():
-                message, hint = "this * unpacks nothing", "f(*x.shape) and (n, *x.shape) unpack sequences"
-            case ast.Lambda():
-                message, hint = "this lambda has no name", "write f = lambda x: x + 1 in a line of its own"
-        return ProgramSyntaxError(message, hint=hint, span=self.source.of(node))
 
+
+def _is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -26,7 +26,7 @@ from mirage_nb.ir.ops import (
     show_shape,
 )
 from mirage_nb.lang import constants
-from mirage_nb.lang.builder import Builder, Infinity, Term, Value
+from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import ONE, ZERO, add, cast, formula_of, multiply, scale, subtract
 from mirage_nb.lang.views import reshaped, transpose
@@ -65,7 +65,7 @@ def is_mask(b: Builder, x: Term) -> bool:
     """Whether a tensor is known to hold ones and zeros only."""
     op = b.definition(x) if not isinstance(x, Number) else None
     if op is None:
-        return False
+        return x in b.masks
     if isinstance(op.attrs, ApplyAttrs):
         return op.attrs.formula in STEPS.values()
     if op.kind is OpKind.SUB:
@@ -197,6 +197,33 @@ def one_hot(b: Builder, x: Value, classes: int) -> Term:
     """1 where an index is the number of its place along a new last axis, else 0."""
     numbers = b.tensor(arange(b, classes, None, 1), "one_hot")
     return comparison(ast.Eq)(b, reshaped(b, x, (*b.shape(x), 1)), numbers)
+
+
+TERMS = 4
+"""Entries of a table in one formula, which has a largest length."""
+
+
+def table(b: Builder, entries: Result) -> Result:
+    """Numbers in [ ], or in rows of them, as a tensor: functions of the place that are 0 at all others."""
+    if not isinstance(entries, tuple):
+        return entries
+    shape: list[int] = []
+    flat = entries
+    while flat and all(isinstance(entry, tuple) for entry in flat):
+        rows = [entry for entry in flat if isinstance(entry, tuple)]
+        if len({len(row) for row in rows}) > 1:
+            raise ShapeError("rows of a tensor differ in length", hint="write [[1, 2], [3, 4]]")
+        shape, flat = [*shape, len(flat) // math.prod(shape)], tuple(entry for row in rows for entry in row)
+    shape = [*shape, len(flat) // math.prod(shape)]
+    if not flat or not all(isinstance(entry, Number) and entry.rational is not None for entry in flat):
+        raise ProgramSyntaxError("a tensor is made of rational numbers", hint="stack([A, B]) makes one of tensors")
+    filled = [(at, n) for at, n in enumerate(flat) if isinstance(n, Number) and n != ZERO]
+    terms = [f"({n.rational}) * (step(x - {at}) * step({at} - x))" for at, n in filled] or ["0 * x"]
+    places = arange(b, len(flat), None, 1)
+    made: Term = ZERO
+    for first in range(0, len(terms), TERMS):
+        made = add(b, made, formula_of("table", " + ".join(terms[first : first + TERMS]))(b, places))
+    return reshaped(b, b.tensor(made, "a tensor"), tuple(shape))
 
 
 def diagonal(b: Builder, extent: int) -> Value:

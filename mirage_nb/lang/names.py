@@ -6,28 +6,21 @@ a method of tensors, the program has to say which is meant.
 
 from __future__ import annotations
 
+import ast
+
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang.builder import Infinity, Nothing, Text
 from mirage_nb.lang.constants import Number, literal
 
-NUMPY, TORCH, METHOD, OWN = "numpy", "torch", "method", ""
+NUMPY, TORCH, EINOPS, METHOD, OWN = "numpy", "torch", "einops", "method", ""
 """Where the name of a function stands: behind a module of the one or the other, behind a tensor, or alone."""
 
 MODULES: dict[str, str] = {
-    **dict.fromkeys(("np", "numpy", "jnp", "jax", "math"), NUMPY),
+    **dict.fromkeys(("np", "numpy", "jnp", "jax", "lax", "math", "scipy", "triton", "tl"), NUMPY),
     **dict.fromkeys(("torch", "F", "nn"), TORCH),
+    **dict.fromkeys(("einops", "typing", "functools", "jaxtyping"), EINOPS),
 }
 """Modules that every program knows, and those that it may import, by the first part of their names."""
-
-CONSTANTS: dict[str, Number | Infinity | Text | Nothing] = {
-    "pi": literal("3.141592653589793"),
-    "e": literal("2.718281828459045"),
-    "inf": Infinity(1),
-    "newaxis": Nothing(),
-    "bool": Text("bool"),
-    **{name: Text(dtype.value) for name, dtype in DTYPE_NAMES.items()},
-}
-"""What modules hold beside functions."""
 
 WHOLE = frozenset({
     *(f"{kind}{bits}" for kind in ("i", "u", "int", "uint") for bits in (8, 16, 32, 64)),
@@ -36,22 +29,45 @@ WHOLE = frozenset({
 """Element types of inputs that hold whole numbers, as indices, classes and masks do. Kernels hold them in f32, exactly
 up to 2**24, which is more than any axis that they may be a place of."""
 
+CONSTANTS: dict[str, Number | Infinity | Text | Nothing] = {
+    "pi": literal("3.141592653589793"),
+    "e": literal("2.718281828459045"),
+    "inf": Infinity(1),
+    "newaxis": Nothing(),
+    **{name: Text(name) for name in WHOLE},
+    **{name: Text(dtype.value) for name, dtype in DTYPE_NAMES.items()},
+}
+"""What modules hold beside functions."""
+
 SYNONYMS: dict[str, str] = {
     "concatenate": "cat",
     **dict.fromkeys(("clip",), "clamp"),
     **dict.fromkeys(("absolute", "fabs"), "abs"),
     **dict.fromkeys(("mm", "bmm", "mv", "dot"), "matmul"),
-    **dict.fromkeys(("contiguous", "detach", "clone", "copy", "asarray", "ascontiguousarray"), "same"),
-    **dict.fromkeys(("tensor", "array"), "same"),
+    **dict.fromkeys(("contiguous", "detach", "clone", "copy", "ascontiguousarray"), "same"),
+    **dict.fromkeys(("array", "asarray"), "tensor"),
     **dict.fromkeys(("astype", "to", "type"), "cast"),
     "amax": "max", "amin": "min", "view": "reshape", "permute": "transpose", "swish": "silu", "prelu": "leaky_relu",
     "expand_dims": "unsqueeze", "movedim": "moveaxis", "swapdims": "swapaxes", "broadcast_to": "expand",
     "vdot": "matmul", "vector_norm": "norm", "sgn": "sign", "expit": "sigmoid",
     "float_power": "pow", "trapz": "trapezoid", "rint": "round", "fix": "trunc",
     "mod": "remainder", "negative": "neg", "mul": "multiply", "sub": "subtract", "div": "divide", "ravel": "flatten",
+    "t": "transpose", "empty": "zeros", "empty_like": "zeros_like", "diagonal": "diag",
+    "zero": "zeros_like", "fill": "full_like",
     "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow", "multi_dot": "matmul",
 }  # fmt: skip
 """Other names of functions, which mean the same wherever they stand."""
+
+AT: dict[str, ast.operator | None] = {
+    "set": None, "add": ast.Add(), "subtract": ast.Sub(), "multiply": ast.Mult(), "mul": ast.Mult(),
+    "divide": ast.Div(), "power": ast.Pow(),
+}  # fmt: skip
+"""What JAX writes behind x.at[...], and the operator of NumPy that does so."""
+
+IGNORED = frozenset({
+    "device", "requires_grad", "inplace", "memory_format", "non_blocking", "layout", "pin_memory", "order", "copy",
+})  # fmt: skip
+"""Keywords that say nothing about values."""
 
 BORROWED: dict[tuple[str, str], str] = {
     **{(TORCH, name): f"torch_{name}" for name in (

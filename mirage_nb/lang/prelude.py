@@ -20,6 +20,11 @@ from mirage_nb.lang.constants import Number, literal, negate
 _FRONT = re.compile("^(torch|numpy)?_")
 _TEXT = '''
 def same(x): return x
+def tensor(x, dtype=None): return _typed(_table(x), dtype)
+def bool(x): return _cast(x, "bool")
+def int(x): return _cast(x, "int")
+def long(x): return _cast(x, "int")
+def numel(x): return x.size
 def cast(x, dtype): return _cast(x, dtype)
 def type_as(x, y): return _cast(x, y.dtype)
 def neg(x): return -x
@@ -79,9 +84,13 @@ def quick_gelu(x): return x * sigmoid(1.702 * x)
 def tanhshrink(x): return x - tanh(x)
 def threshold(x, threshold, value): return where(x > threshold, x, value)
 def torch_max(x, axis=None, keepdims=False):
-    return maximum(x, axis) if _is_tensor(axis) else max(x, axis, keepdims=keepdims)
+    if axis is None or _is_tensor(axis):
+        return max(x) if axis is None else maximum(x, axis)
+    return _extremes(max(x, axis, keepdims=keepdims), argmax(x, axis, keepdims))
 def torch_min(x, axis=None, keepdims=False):
-    return minimum(x, axis) if _is_tensor(axis) else min(x, axis, keepdims=keepdims)
+    if axis is None or _is_tensor(axis):
+        return min(x) if axis is None else minimum(x, axis)
+    return _extremes(min(x, axis, keepdims=keepdims), argmin(x, axis, keepdims))
 def glu(x, axis=-1):
     a, b = chunk(x, 2, axis)
     return a * sigmoid(b)
@@ -137,6 +146,7 @@ def tile(x, reps):
         x = repeat(x, times[i], axis=i - len(times))
     return x
 def torch_repeat(x, *reps): return tile(x, reps)
+def unbind(x, axis=0): return list(moveaxis(x, axis, 0))
 def cat(tensors, axis=0): return concat(tensors, axis=axis)
 def hstack(tensors): return concat(tensors, axis=0 if tensors[0].ndim == 1 else 1)
 def vstack(tensors):
@@ -182,11 +192,13 @@ def _padded(x, before, after, axis, value):
 
 def ones(*shape, dtype=None): return _typed(_count(shape) >= 0, dtype)
 def zeros(*shape, dtype=None): return _typed(_count(shape) < 0, dtype)
-def _typed(x, dtype): return x if dtype is None or dtype == "bool" else _cast(x, dtype)
+def _typed(x, dtype): return x if dtype is None or dtype == "bool" or not _is_tensor(x) else _cast(x, dtype)
 def full(size, fill_value): return where(_count((size,)) >= 0, fill_value, 0)
-def ones_like(x): return ones(x.shape)
-def zeros_like(x): return zeros(x.shape)
-def full_like(x, fill_value): return full(x.shape, fill_value)
+def ones_like(x, dtype=None): return ones(x.shape, dtype=x.dtype if dtype is None else dtype)
+def zeros_like(x, dtype=None): return zeros(x.shape, dtype=x.dtype if dtype is None else dtype)
+def full_like(x, fill_value): return _cast(full(x.shape, fill_value), x.dtype)
+def new_zeros(x, *shape): return zeros(*shape, dtype=x.dtype)
+def new_ones(x, *shape): return ones(*shape, dtype=x.dtype)
 def _count(shape):
     extents = shape[0] if len(shape) == 1 and _is_sequence(shape[0]) else shape
     n = 1
@@ -260,6 +272,10 @@ def trapezoid(y, dx=1): return sum(y[..., 1:] + y[..., :-1], axis=-1) * (dx / 2)
 
 def inner(x, y): return x @ y if y.ndim == 1 else x @ y.T
 def tensordot(x, y, axis=2):
+    if _is_sequence(axis):
+        a, b = [[i if i >= 0 else i + t.ndim for i in (d if _is_sequence(d) else (d,))] for d, t in zip(axis, (x, y))]
+        rest = [i for i in range(x.ndim) if i not in a], [i for i in range(y.ndim) if i not in b]
+        return tensordot(transpose(x, rest[0] + a), transpose(y, b + rest[1]), len(a))
     depth = 1
     for extent in y.shape[:axis]:
         depth = depth * extent
@@ -293,10 +309,10 @@ def torch_var(x, axis=None, unbiased=True, keepdims=False, ddof=1):
     return var(x, axis, ddof=ddof if unbiased else 0, keepdims=keepdims)
 def torch_std(x, axis=None, unbiased=True, keepdims=False, ddof=1):
     return std(x, axis, ddof=ddof if unbiased else 0, keepdims=keepdims)
-def var_mean(x, axis=None, keepdims=False):
-    return torch_var(x, axis, keepdims=keepdims), mean(x, axis, keepdims=keepdims)
-def std_mean(x, axis=None, keepdims=False):
-    return torch_std(x, axis, keepdims=keepdims), mean(x, axis, keepdims=keepdims)
+def var_mean(x, axis=None, unbiased=True, keepdims=False, ddof=1):
+    return torch_var(x, axis, unbiased, keepdims, ddof), mean(x, axis, keepdims=keepdims)
+def std_mean(x, axis=None, unbiased=True, keepdims=False, ddof=1):
+    return torch_std(x, axis, unbiased, keepdims, ddof), mean(x, axis, keepdims=keepdims)
 
 def _over(x, normalized_shape):
     return x.ndim - (len(normalized_shape) if _is_sequence(normalized_shape) else 1)
@@ -375,12 +391,24 @@ def torch_cross_entropy(x, target, reduction="mean", label_smoothing=0):
 def _windows(x, kernel, stride, rank):
     size = kernel if _is_sequence(kernel) else tuple(kernel for i in range(rank))
     step = size if stride is None else stride if _is_sequence(stride) else tuple(stride for i in range(rank))
+    if step == size and _all_of([x.shape[d - rank] % size[d] == 0 for d in range(rank)]):
+        lead = x.ndim - rank
+        cut = [n for d in range(rank) for n in (x.shape[lead + d] // size[d], size[d])]
+        y = reshape(x, x.shape[:lead] + tuple(cut))
+        inner, outer = [lead + 2 * d + 1 for d in range(rank)], [lead + 2 * d for d in range(rank)]
+        y = transpose(y, inner + list(range(lead)) + outer)
+        return reshape(y, (-1,) + y.shape[rank:])
     parts = [x]
     for d in range(rank):
         at = x.ndim - rank + d
         count = (x.shape[at] - size[d]) // step[d] + 1
         parts = [_every(p, at, i, count, step[d]) for p in parts for i in range(size[d])]
     return stack(parts)
+def _all_of(flags):
+    for flag in flags:
+        if not flag:
+            return False
+    return True
 def _every(x, axis, start, count, step):
     y = swapaxes(x, 0, axis)
     return swapaxes(y[start : start + (count - 1) * step + 1 : step], 0, axis)

@@ -18,8 +18,10 @@ never executed as Python.
   B = 8                   a constant; integer ones are sizes and can be set from outside
   B: size(64)             a size from 1 to 64, known at launch: the outermost dimension of inputs, as X: f16[2*B, 64]
   Y = rms_norm(X) * 2     a tensor; a name is what it was last assigned, and Y += X is Y = Y + X
-  A, B = split(Y, 2)      several tensors at once; split(Y, 2)[0] is one of them
-  for i in range(3):      a loop, written out; also over tensors: for w in (A, B):
+  A, B = split(Y, 2)      several tensors at once; split(Y, 2)[0] is one of them; A, *B = Y are rows
+  Y[:, ::2] = A           from here on Y has A there; also Y[Y < 0] = 0, Y[:, 0] += 1 and Y.at[0].set(A). A name that
+                          shares elements with Y is not read any more: Z = Y.clone() keeps what they were
+  for i in range(3):      a loop, written out; also over tensors: for w in (A, B):, and while n > 1: of constants
       Y = Y + Y @ W
   def block(x, w, eps=0): a function of tensors and constants; a call stands for its lines
       y = rms_norm(x, eps=eps)
@@ -28,8 +30,11 @@ never executed as Python.
                           an elementwise function of one number, taken as a whole (see below)
   if causal:              what is known while the program is read: sizes, shapes, options, None; also A if c else B
   W = [split(X, 2)[0], Y] a list; len, zip, enumerate, range and [f(x) for x in W] are Python's
-  return Y                the outputs, named after their variables: return Y or return Y, Z
-  # ...                   a comment
+  return Y                the outputs, named after their variables: return Y, Z or return {"y": Y}
+  # ...                   a comment, as is a text in three quotes
+
+Axes by their names, as in einops: rearrange(X, "b t (h d) -> b h t d", h=4), reduce(X, "b t c -> b c", "mean"),
+repeat(X, "t c -> b t c", b=3), einsum(Q, K, "batch i d, batch j d -> batch i j").
 
 Functions may also stand as in NumPy and PyTorch: np.exp(X), torch.cat((X, Y), dim=-1), F.layer_norm(X, (64,), g, b),
 X.mean(-1, keepdim=True), X.T, X.shape[0]; where the two disagree, the module that is written says which is meant.

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable
 
 from mirage_nb.errors import DTypeError, ProgramSizeError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
-from mirage_nb.lang.builder import Builder, Infinity, Nothing, Result, Text, is_tensor
+from mirage_nb.lang.builder import Builder, Extremes, Infinity, Nothing, Result, Text, is_tensor
 from mirage_nb.lang.constants import Number, function_of
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.lowering import add, cast, maximum, minimum
-from mirage_nb.lang.masks import is_mask
+from mirage_nb.lang.lowering import ZERO, add, cast, formula_of, is_whole, maximum, minimum
+from mirage_nb.lang.masks import comparison, is_mask, table
+from mirage_nb.lang.names import WHOLE
+from mirage_nb.lang.views import indexed as indexed_tensor
 from mirage_nb.lang.views import swap_last
 
 MAX_LEVELS = 4
@@ -63,7 +65,10 @@ def ranged(b: Builder, *given: Result) -> Result:
 
 
 def elements(b: Builder, x: Result = ()) -> tuple[Result, ...]:
-    """The elements of a sequence."""
+    """The elements of a sequence, or the rows of a tensor."""
+    if is_tensor(x) or isinstance(x, Extremes):
+        whole = b.tensor_of(x, "a loop")
+        return tuple(indexed_tensor(b, whole, [row]) for row in range(len(numbers(range(b.shape(whole)[0])))))
     if not isinstance(x, tuple):
         hint = "write for i in range(3):, or for w in (A, B):"
         raise ProgramSyntaxError("a loop goes over a range or several tensors", hint=hint)
@@ -95,7 +100,15 @@ def _whole(b: Builder, x: Result) -> Result:
     return Number.of(int(x.rational))
 
 
+_TRUNCATED = formula_of("trunc", "sign(x) * floor(abs(x))")
+
+
 def _cast(b: Builder, x: Result, dtype: Result) -> Result:
+    if isinstance(dtype, Text) and dtype.value in WHOLE and not isinstance(x, Number):
+        value = b.tensor_of(x, "a cast")
+        if is_mask(b, value) or (is_whole(b, value) and dtype.value != "bool"):
+            return value
+        return comparison(ast.NotEq)(b, value, ZERO) if dtype.value == "bool" else _TRUNCATED(b, value)
     if not isinstance(dtype, Text) or dtype.value not in DTYPE_NAMES:
         raise DTypeError("this is not an element type", hint=f"for example f32(x); they are {', '.join(DTYPE_NAMES)}")
     return cast(DTYPE_NAMES[dtype.value])(b, x if isinstance(x, Number) else b.tensor_of(x, "a cast"))
@@ -112,6 +125,8 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "float": _real,
     "int": _whole,
     "_cast": _cast,
+    "_extremes": lambda b, x, at: Extremes((x, at)),
+    "_table": table,
     "_log2": lambda b, x: function_of("log2", math.log2, x),
     "_is_sequence": lambda b, x: Number.of(isinstance(x, tuple)),
     "_is_tensor": lambda b, x: Number.of(is_tensor(x)),
@@ -130,8 +145,9 @@ PROPERTIES: dict[str, Callable[[Builder, Result], Result]] = {
     "ndim": lambda b, x: Number.of(len(b.shape(b.tensor_of(x, ".ndim")))),
     "dtype": lambda b, x: Text(b.dtype(b.tensor_of(x, ".dtype")).value),
     "values": lambda b, x: b.tensor_of(x, ".values"),
+    "indices": lambda b, x: x[1] if isinstance(x, Extremes) else b.tensor_of(Nothing(), ".indices"),
 }
-"""What stands behind a tensor without being called; `values` are those of a maximum."""
+"""What stands behind a tensor without being called; `values` and `indices` are those of a maximum."""
 
 
 def truth(x: Result) -> bool:
@@ -172,7 +188,17 @@ def indexed(b: Builder, found: tuple[Result, ...], index: Result | slice) -> Res
     at = index.integer if isinstance(index, Number) else None
     if at is None:
         raise ShapeError("an index is an integer constant", hint="constants are defined as NAME = 16")
+    return found[_place(found, at)]
+
+
+def replaced(found: tuple[Result, ...], at: int, new: Result) -> tuple[Result, ...]:
+    """Several, one of them another."""
+    place = _place(found, at)
+    return sequence((*found[:place], new, *found[place + 1 :]))
+
+
+def _place(found: tuple[Result, ...], at: int) -> int:
     if not -len(found) <= at < len(found):
         several = "1 tensor" if len(found) == 1 else f"{len(found)} tensors"
         raise ShapeError(f"there are {several}", hint=f"the first one is [0], the last one [{len(found) - 1}]")
-    return found[at]
+    return at % len(found)

@@ -17,46 +17,43 @@ from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, 
 from mirage_nb.ir.syntax import statements
 from mirage_nb.lang.limits import MAX_NAME, MAX_NESTING, MAX_TEXT
 
-_STRINGS = ("this text is no word", 'options and axes are: "mean", einsum("ij,jk->ik", X, W); comments start with #')
+_STRINGS = (
+    "this text is not closed, or has braces or a backslash in it",
+    'options and axes are: "mean", einsum("ij,jk->ik", X, W); comments start with #',
+)
 _ASSIGN = ("programs have no assignment inside an expression", "assign on a line of its own, with =")
 
 REFUSED: dict[str, tuple[str, str]] = {
     '"': _STRINGS, "'": _STRINGS, ":=": _ASSIGN,
     "^": ("programs have no operator ^", "a power is written **"),
     "\\": ("programs have no line continuation", "an open bracket lets an expression go on in the next line"),
-    "{": ("programs have no braces", "shapes are written in [ ], arguments in ( )"),
-    "}": ("programs have no braces", "shapes are written in [ ], arguments in ( )"),
     "!": ("programs have no !", "one statement per line: NAME = expression"),
     "?": ("programs have no ?", "%mirage help lists the language"),
     "$": ("programs have no $", "sizes are names: B = 8"),
     "`": ("programs have no backquotes", "one statement per line: NAME = expression"),
 }  # fmt: skip
 
-_LOOPS = ("the only loop is for i in range(3):, or over tensors: for w in (A, B):", "whole tensors are combined: + * @")
 _DEFINE = ("this is not how a function is defined", "write def block(x, w): and return its result, as in Python")
 _OTHER = ("this Python statement is not part of the language", "statements are X: f16[2, 3], Y = ..., return Y")
 
 KEYWORDS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(("while", "break", "continue"), _LOOPS),
     **dict.fromkeys(("class", "yield", "async", "await"), _DEFINE),
-    **dict.fromkeys(
-        ("assert", "del", "except", "finally", "global", "nonlocal", "pass", "raise", "try", "with"), _OTHER
-    ),
+    **dict.fromkeys(("except", "finally", "global", "nonlocal", "raise", "try", "with"), _OTHER),
 }
 
 _LOOKALIKES = {
     "×": "*", "·": "*", "∗": "*", "÷": "/", "−": "-", "–": "-", "—": "-", "²": "**2", "³": "**3", "√": "sqrt(x)",
     "≤": "<=", "≥": ">=", "≠": "!=", "‘": "'", "’": "'", "“": '"', "”": '"', "（": "(", "）": ")", "，": ",", "：": ":",
 }  # fmt: skip
-_CLOSES = {")": "(", "]": "["}
+_CLOSES = {")": "(", "]": "[", "}": "{"}
 _TOKEN = re.compile(
     r"(?P<space> +)|(?P<comment>\#.*)"
     r"|(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<text>\"[A-Za-z0-9_,.>: -]*\"|'[A-Za-z0-9_,.>: -]*')"
+    r"|(?P<text>\"[^\"\\{}]*\"|'[^'\\{}]*')"
     r"|(?P<comparison>[<>=!]=)"
     r"|(?P<refused>" + "|".join(map(re.escape, sorted(REFUSED, key=len, reverse=True))) + ")"
-    r"|(?P<operator>->|\.\.\.|\*\*=?|//=?|[-+*/@%]=|[-+*/@%(),:;=.\[\]<>&|~])",
+    r"|(?P<operator>->|\.\.\.|\*\*=?|//=?|[-+*/@%]=|[-+*/@%(),:;=.\[\]{}<>&|~])",
     re.ASCII,
 )
 _SCALAR = re.compile(r":\s*\w+\[\s*\]", re.ASCII)
@@ -116,12 +113,30 @@ def read(text: str) -> tuple[Source, ast.Module]:
         raise ProgramSizeError(
             f"the program has {len(text):,} characters", hint=f"at most {MAX_TEXT:,} are read"
         )
-    lines = tuple(text.split("\n"))
+    lines = _without_docstrings(text.split("\n"))
     first = next((line for line in lines if _is_code(line)), "")
     source = Source(lines, len(first) - len(first.lstrip(" ")))
     _check_characters(source)
     _check_tokens(source)
     return source, _tree(source)
+
+
+def _without_docstrings(lines: list[str]) -> tuple[str, ...]:
+    """The lines, those of texts in three quotes blank: they are for readers, as comments are."""
+    made, quotes, first = [], "", 0
+    for number, line in enumerate(lines, start=1):
+        opened, start = not quotes, line.lstrip(" ")
+        if opened:
+            quotes, first = next((q for q in ('"' * 3, "'" * 3) if start.startswith(q)), ""), number
+        made.append("" if quotes else line)
+        _, closed, behind = (start[3:] if opened else line).partition(quotes) if quotes else ("", "", "")
+        if closed:
+            quotes, made[-1] = "", " " * (len(line) - len(behind)) + behind if behind.strip() else ""
+    if quotes:
+        column = lines[first - 1].index(quotes) + 1
+        place = SourceSpan(first, column, 3, lines[first - 1])
+        raise ProgramSyntaxError("this text is never closed", hint=f"it ends with {quotes}", span=place)
+    return tuple(made)
 
 
 def _is_code(line: str) -> bool:
@@ -176,7 +191,7 @@ def _check_tokens(source: Source) -> None:
                 case "refused":
                     message, hint = REFUSED[token]
                     raise ProgramSyntaxError(message, hint=hint, span=place)
-                case "operator" if token in "([":
+                case "operator" if token in "([{":
                     opened.append((token, place))
                     if len(opened) > MAX_NESTING:
                         raise nested(place)

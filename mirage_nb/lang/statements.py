@@ -8,14 +8,12 @@ own names before those of the program, a loop does its statements once for each 
 from __future__ import annotations
 
 import ast
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import (
-    DTypeError,
-    DuplicateNameError,
     MirageError,
-    NamedSizeError,
     OptionError,
     ProgramSizeError,
     ProgramSyntaxError,
@@ -23,27 +21,34 @@ from mirage_nb.errors import (
     SourceSpan,
     UnknownNameError,
 )
-from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, TensorType
+from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Inlined
-from mirage_nb.lang.builder import Builder, Result, Value
+from mirage_nb.lang.builder import Builder, Result, Value, is_tensor
 from mirage_nb.lang.constants import Number, shorten
+from mirage_nb.lang.declarations import DECLARE, Declarations
 from mirage_nb.lang.definitions import define, numbers_of
-from mirage_nb.lang.expressions import Binding, Expressions, built_in
-from mirage_nb.lang.hints import dtype_hint, suggestion
+from mirage_nb.lang.expressions import Binding, Expressions, Memory, built_in
+from mirage_nb.lang.hints import suggestion
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.names import MODULES, WHOLE
-from mirage_nb.lang.remarks import Remark, behind, remarks
-from mirage_nb.lang.sizes import SIZE, Ends, read_size
+from mirage_nb.lang.names import CONSTANTS, MODULES
+from mirage_nb.lang.remarks import Remark, remarks
+from mirage_nb.lang.returns import outputs_of
+from mirage_nb.lang.sizes import Ends
 from mirage_nb.lang.source import Source, Within
 
-_DECLARE = "an input is declared as X: f16[2, 3]"
+_TARGETS = "this cannot be assigned", "write NAME = expression, A, B = ..., or Y[:, 0] = ..."
 _STATEMENTS = "statements are X: f16[2, 3], Y = expression, return Y"
 _FRAMES = 4
 """Levels of nesting that a call of a function of the program, or a loop, counts as: Python's stack is finite."""
-DEFAULT = "dtype"
-"""The name in the line that says the element type of inputs without one."""
+
+
+class Leave(enum.Enum):
+    """What `break` and `continue` leave."""
+
+    LOOP = "break"
+    TURN = "continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class Read:
     ends: tuple[Ends, SourceSpan] | None
 
 
-class Statements:
+class Statements(Declarations):
     """Reads the statements of one program."""
 
     def __init__(self, source: Source, tree: ast.Module, sizes: Mapping[str, Number | Ends]) -> None:
@@ -74,6 +79,8 @@ class Statements:
         self.expressions = Expressions(source, self.builder, defined_in, self._inlined)
         self.outputs: tuple[tuple[str, Value], ...] = ()
         self._default: DType | None = None
+        self._types: dict[str, ast.expr] = {}
+        """Names of tensor types."""
         self._made: list[Binding] = []
         self._known_sizes: dict[str, int] = {}
         self._size: tuple[Ends, Binding] | None = None
@@ -95,12 +102,6 @@ class Statements:
                 case ast.Return(value=ast.expr() as value):
                     self.expressions.reads = set()
                     self._return(value)
-                case ast.FunctionDef():
-                    define(self.expressions, statement)
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=arguments, body=body) as made):
-                    returned = ast.copy_location(ast.Return(body), body)
-                    whole = ast.FunctionDef(name=name, args=arguments, body=[returned], decorator_list=[])
-                    define(self.expressions, ast.copy_location(whole, made))
                 case ast.Import() | ast.ImportFrom():
                     self._import(statement)
                 case _:
@@ -114,16 +115,16 @@ class Statements:
 
     # -- statements
 
-    def _block(self, statements: Sequence[ast.stmt]) -> Result | None:
-        """Statements one after the other, up to a return: what it returns, if there was one."""
+    def _block(self, statements: Sequence[ast.stmt]) -> Result | Leave | None:
+        """Statements one after the other, up to one that ends them: what it returns or leaves, if there was one."""
         for statement in statements:
             found = self._statement(statement)
             if found is not None:
                 return found
         return None
 
-    def _statement(self, statement: ast.stmt) -> Result | None:
-        """One statement; what it returns if it ends a function."""
+    def _statement(self, statement: ast.stmt) -> Result | Leave | None:
+        """One statement; what it returns if it ends a function, or what it leaves."""
         self._done += 1
         if self._done > MAX_STATEMENTS:
             raise self._error(
@@ -134,22 +135,40 @@ class Statements:
         match statement:
             case ast.AnnAssign(target=ast.Name(id=name) as target, annotation=annotation, value=None):
                 self._declare(name, target, annotation)
-            case ast.AnnAssign(target=ast.Name(), value=ast.expr() as value):
-                raise self._error(ProgramSyntaxError, "an input has no value of its own", _DECLARE, value)
-            case ast.Assign(targets=[ast.Name() as target], value=value):
-                self._assign(target, self.expressions.result(value), value)
-            case ast.Assign(targets=[ast.Tuple(elts=targets) | ast.List(elts=targets)], value=value):
-                self._unpack(targets, value)
-            case ast.Assign(targets=[_, target, *_]):
-                hint = "write one assignment per line"
-                raise self._error(ProgramSyntaxError, "an assignment defines one name", hint, target)
+            case ast.AnnAssign(target=ast.Name(), annotation=ast.Subscript(), value=ast.expr() as value):
+                raise self._error(ProgramSyntaxError, "an input has no value of its own", DECLARE, value)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=arguments, body=lines) as made):
+                returned = ast.copy_location(ast.Return(lines), lines)
+                whole = ast.FunctionDef(name=name, args=arguments, body=[returned], decorator_list=[])
+                self._define(ast.copy_location(whole, made))
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript(value=ast.Name(id=word)) as made) if (
+                word in DTYPE_NAMES and word not in self.expressions.bindings
+            ):
+                self._types[name] = made
+            case ast.Assign(targets=targets, value=value):
+                given = self.expressions.result(value)
+                for target in targets:
+                    self._give(target, given, value)
+            case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
+                self._give(target, self.expressions.result(value), value)
             case ast.AugAssign(target=ast.Name() as target, op=op, value=value):
-                whole = ast.BinOp(ast.copy_location(ast.Name(target.id), target), op, value)
-                self._assign(target, self.expressions.result(ast.copy_location(whole, statement)), value)
-            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) | ast.AugAssign(target=target):
-                raise self._error(ProgramSyntaxError, "only a name can be assigned", "write NAME = expression", target)
+                both = ast.BinOp(ast.copy_location(ast.Name(target.id), target), op, value)
+                self._assign(target, self.expressions.result(ast.copy_location(both, statement)))
+            case ast.AugAssign(target=ast.Subscript() as target, op=op, value=value):
+                self._write(target, self.expressions.result(value), op)
+            case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+                raise self._error(ProgramSyntaxError, *_TARGETS, target)
             case ast.For(target=target, iter=over, body=body, orelse=[]):
                 return self._loop(target, over, body)
+            case ast.While(test=test, body=body, orelse=[]):
+                return self._while(test, body)
+            case (ast.Break() | ast.Continue()) if self._loops:
+                return Leave.LOOP if isinstance(statement, ast.Break) else Leave.TURN
+            case ast.Assert(test=test):
+                if not self.expressions.truth(test):
+                    raise self._error(ShapeError, "this does not hold", "it is asserted in the program", test)
+            case ast.Pass() | ast.Delete():
+                return None
             case ast.If(test=test, body=body, orelse=other):
                 holds = self.expressions.truth(test)
                 outer, self._conditions = self._conditions, self._conditions | self.expressions.reads
@@ -164,8 +183,7 @@ class Statements:
             case ast.Return(value=ast.expr() as value):
                 self._return(value)
             case ast.FunctionDef():
-                hint = "define it before, in a line of its own"
-                raise self._error(ProgramSyntaxError, "this function stands in another or in a loop", hint, statement)
+                self._define(statement)
             case ast.Expr(value=ast.Constant(value=str())):
                 return None  # what a reader is told
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() as target, attr="append"), args=[value])):
@@ -173,9 +191,13 @@ class Statements:
                 if not isinstance(held, tuple):
                     raise self._error(ProgramSyntaxError, f"{target.id} is no list", "it begins with [ ]", target)
                 self._bind(target.id, target, sequences.sequence((*held, added)))
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=attr)) as value) if attr.endswith("_"):
+                while isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute):  # x.add_(y).relu_()
+                    target = target.func.value
+                self._give(target, self.expressions.result(value), value)
             case ast.Expr(value=value):
                 declares = isinstance(value, ast.Subscript) and value.lineno == self.body[0].lineno
-                hint = _DECLARE if declares else "write NAME = expression, or return expression"
+                hint = DECLARE if declares else "write NAME = expression, or return expression"
                 raise self._error(ProgramSyntaxError, "the value of this line is not used", hint, value)
             case _:
                 raise self._error(ProgramSyntaxError, "this is not a statement of the language", _STATEMENTS, statement)
@@ -190,102 +212,19 @@ class Statements:
                 hint = "np.exp, torch.exp and F.relu are known without an import; %mirage help lists all functions"
                 raise self._error(ProgramSyntaxError, "programs import NumPy and PyTorch only", hint, statement)
             name = alias.asname or alias.name.partition(".")[0]
-            if alias.name not in built_in():
+            if base and alias.name in CONSTANTS:
+                self._bind(name, statement, CONSTANTS[alias.name])
+            elif alias.name not in built_in():
                 self.expressions.modules[name] = family
 
     def _error(self, kind: type[MirageError], message: str, hint: str, node: ast.expr | ast.stmt) -> MirageError:
         return kind(message, hint=hint, span=self.source.of(node))
 
-    def _declare(self, name: str, target: ast.expr, annotation: ast.expr) -> None:
-        """`X: f16[2*B, D]`, `X: [2*B, D]` of the default type, or the line that says that type."""
-        if self._inside():
-            hint = "inputs are declared once, before they are used"
-            raise self._error(ProgramSyntaxError, "an input is declared in a loop or a function", hint, target)
-        if (binding := self.expressions.bindings.get(name)) is not None:
-            hint = f"the first definition is in line {binding.place.line}"
-            raise self._error(DuplicateNameError, f"{name} is already defined", hint, target)
-        if isinstance(annotation, ast.Constant):
-            raise self._error(ProgramSyntaxError, "this is not a tensor type", f"a constant is {name} = 4", annotation)
-        if name == DEFAULT and isinstance(annotation, ast.Name):
-            self._default = self._dtype(annotation)
-            return
-        match annotation:
-            case ast.Name(id=word) | ast.Call(func=ast.Name(id=word)) if word == SIZE:
-                size = self.sizes.get(name) or read_size(name, annotation, self.expressions)
-                return self._bind_size(name, target, size)
-            case ast.List(elts=extents):
-                if self._default is None:
-                    hint = f"write {name}: f16[2, 3], or say dtype: f16 before"
-                    raise self._error(DTypeError, f"{name} has no element type", hint, annotation)
-                dtype = self._default
-            case ast.Subscript(value=ast.Name() as written, slice=inside):
-                dtype = self._dtype(written)
-                extents = inside.elts if isinstance(inside, ast.Tuple) else [inside]
-            case ast.Name():
-                dtype, extents = self._dtype(annotation), [ast.copy_location(ast.Constant(1, "1"), annotation)]
-            case _:
-                raise self._error(ProgramSyntaxError, "this is not a tensor type", _DECLARE, annotation)
-        if not extents:
-            raise self._error(ShapeError, "a tensor has at least one dimension", _DECLARE, annotation)
-        outer = self._extent(extents[0])
-        batch = self._size[0].size if self._size is not None and self._depends_on_size() else None
-        if batch is not None and outer % batch.most:
-            hint = f"write {name}: {dtype.value}[{batch.name}, ...], or a multiple such as 2*{batch.name}"
-            raise self._error(NamedSizeError, f"this extent is no multiple of {batch.name}", hint, extents[0])
-        tensor = TensorType((outer, *map(self._inner_extent, extents[1:])), dtype)
-        try:
-            value = self.builder.declare(name, tensor, tuple(map(_called, extents)), batch)
-        except ProgramSizeError as error:
-            raise self._error(ProgramSizeError, error.message, error.hint, annotation) from None
-        if isinstance(annotation, ast.Subscript | ast.Name) and _word(annotation) in WHOLE:
-            self.builder.whole.add(value)
-        self._bind(name, target, value, is_input=True)
-
-    def _dtype(self, written: ast.Name) -> DType:
-        if written.id in WHOLE:
-            return DType.F32
-        if written.id not in DTYPE_NAMES:
-            hint = dtype_hint(written.id)
-            raise self._error(DTypeError, f"there is no dtype {written.id}", hint, written)
-        return DTYPE_NAMES[written.id]
-
-    def _extent(self, node: ast.expr) -> int:
-        extent = self.expressions.integer(node, "an extent")
-        if extent < 1:
-            message = f"this extent is {shorten(str(extent))}"
-            raise self._error(ShapeError, message, "extents are at least 1", node)
-        return extent
-
-    def _inner_extent(self, node: ast.expr) -> int:
-        read, self.expressions.reads = self.expressions.reads, set()
-        extent = self._extent(node)
-        if self._depends_on_size():
-            message = "a size that is known at launch stands behind another dimension"
-            raise self._error(NamedSizeError, message, "it may be the outermost dimension of an input", node)
-        self.expressions.reads |= read
-        return extent
-
-    def _depends_on_size(self) -> bool:
-        """Whether what was just read is made of the size that is known at launch."""
-        return self._size is not None and self._size[1] in behind(self.expressions.reads)
-
-    def _bind_size(self, name: str, target: ast.expr, ends: Number | Ends) -> None:
-        if isinstance(ends, Number):
-            assert ends.integer is not None
-            self._known_sizes[name] = ends.integer
-            return self._bind(name, target, ends)
-        most = ends.size.most
-        if self._size is not None:
-            message = f"{self._size[0].size.name} is known at launch only, and {name} would be, too"
-            raise self._error(NamedSizeError, message, f"one size may be; a constant is {name} = {most}", target)
-        self._bind(name, target, Number.of(most))
-        self._size = ends, self.expressions.bindings[name]
-
     def _inside(self) -> bool:
         """Whether a loop or a function is being run."""
         return bool(self._loops) or bool(self._calls)
 
-    def _assign(self, target: ast.Name, found: Result, value: ast.expr) -> None:
+    def _assign(self, target: ast.Name, found: Result, value: ast.expr | None = None) -> None:
         """`Y = expression`, with the size from outside if there is one for this constant."""
         name = target.id
         if not self._inside() and name not in self._known_sizes:
@@ -296,31 +235,69 @@ class Statements:
                 return self._bind_size(name, target, self.sizes[name])
             if isinstance(found, Number) and found.integer is not None and name not in self.expressions.bindings:
                 self._known_sizes[name] = found.integer
-        self._bind(name, target, found)
+        root = _root(value)
+        held = self.expressions.bindings.get(root) if root else None
+        self._bind(name, target, found, memory=held.memory if held is not None else None)
 
-    def _unpack(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
-        """`A, B = split(X, 2)`."""
-        found = self.expressions.result(value)
-        for target in targets:
-            if not isinstance(target, ast.Name):
-                raise self._error(ProgramSyntaxError, "only a name can be assigned", "write A, B = ...", target)
-        count = len(found) if isinstance(found, tuple) else 1
-        if not isinstance(found, tuple) or count != len(targets):
+    def _define(self, statement: ast.FunctionDef) -> None:
+        define(self.expressions, statement, self.expressions.bindings if self._calls else None)
+
+    def _give(self, target: ast.expr, found: Result, value: ast.expr) -> None:
+        """`Y = ...`, `A, (B, *C) = ...`, `Y[:, 0] = ...`: what was found, to what stands left of =."""
+        match target:
+            case ast.Name():
+                self._assign(target, found, value)
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                self._unpack(targets, found, value)
+            case ast.Subscript():
+                self._write(target, found)
+            case _:
+                raise self._error(ProgramSyntaxError, *_TARGETS, target)
+
+    def _unpack(self, targets: Sequence[ast.expr], found: Result, value: ast.expr) -> None:
+        """`A, B = split(X, 2)`, and the rows of a tensor; one name with a * takes what the others leave."""
+        if is_tensor(found) and self.builder.shape(found)[0] == len(targets):
+            found = sequences.elements(self.builder, found)
+        parts = found if isinstance(found, tuple) else (found,)
+        starred = [at for at, target in enumerate(targets) if isinstance(target, ast.Starred)]
+        if len(starred) == 1 and len(parts) >= len(targets) - 1:
+            first, behind = starred[0], len(targets) - starred[0] - 1
+            last = len(parts) - behind
+            parts = (*parts[:first], parts[first:last], *parts[last:])
+        if not isinstance(found, tuple) or len(parts) != len(targets) or len(starred) > 1:
             hint = "as many names as tensors stand left of ="
-            raise self._error(ProgramSyntaxError, f"{len(targets)} names for {_tensors(count)}", hint, value)
-        for target, term in zip(targets, found, strict=True):
-            assert isinstance(target, ast.Name)
-            self._assign(target, term, value)
+            raise self._error(ProgramSyntaxError, f"{len(targets)} names for {_tensors(len(parts))}", hint, value)
+        for target, part in zip(targets, parts, strict=True):
+            self._give(target.value if isinstance(target, ast.Starred) else target, part, value)
 
-    def _bind(self, name: str, target: ast.expr, term: Result, is_input: bool = False) -> None:
-        made = Binding(name, term, self.source.of(target), frozenset(self.expressions.reads), is_input)
+    def _write(self, target: ast.Subscript, new: Result, op: ast.operator | None = None) -> None:
+        """`Y[:, 0] = new`, `Y[:, 0] += new`: from here on Y is another tensor."""
+        whole = target.value
+        if not isinstance(whole, ast.Name | ast.Subscript):
+            raise self._error(ProgramSyntaxError, *_TARGETS, target)
+        made = self.expressions.written(target, new, op)
+        if isinstance(whole, ast.Subscript):
+            return self._write(whole, made)
+        held = self.expressions.bindings[whole.id]
+        if held.memory is None or whole.id not in self.expressions.bindings.maps[0]:
+            hint = f"write {whole.id} = {whole.id}.clone() before"
+            message = f"{whole.id} belongs to what calls this function"
+            raise self._error(ProgramSyntaxError, message, hint, target)
+        held.memory.append(self.source.of(target))
+        self._bind(whole.id, whole, made, memory=held.memory)
+
+    def _bind(
+        self, name: str, target: ast.expr | ast.stmt, term: Result, is_input: bool = False, memory: Memory | None = None
+    ) -> None:
+        reads, held = frozenset(self.expressions.reads), [] if memory is None else memory
+        made = Binding(name, term, self.source.of(target), reads, is_input, held, len(held))
         self.expressions.bindings[name] = made
         if not self._calls:
             self._made.append(made)
 
     # -- loops and functions
 
-    def _loop(self, target: ast.expr, over: ast.expr, body: Sequence[ast.stmt]) -> Result | None:
+    def _loop(self, target: ast.expr, over: ast.expr, body: Sequence[ast.stmt]) -> Result | Leave | None:
         """`for i in range(3):` and `for w in (A, B):`, once for each."""
         turns = self._turns(over)
         read = self.expressions.reads
@@ -332,7 +309,23 @@ class Statements:
             if isinstance(target, ast.Name) and not self._calls:
                 self._made.append(self.expressions.bindings[target.id])
             found = self._block(body)
-            if found is not None:
+            if found is Leave.LOOP:
+                break
+            if found is not None and found is not Leave.TURN:
+                return found
+        self.expressions.depth -= _FRAMES
+        self._loops -= 1
+        return None
+
+    def _while(self, test: ast.expr, body: Sequence[ast.stmt]) -> Result | Leave | None:
+        """`while n > 1:`, where n is known while the program is read."""
+        self._loops += 1
+        self._deeper(test, _FRAMES)
+        while self.expressions.truth(test):
+            found = self._block(body)
+            if found is Leave.LOOP:
+                break
+            if found is not None and found is not Leave.TURN:
                 return found
         self.expressions.depth -= _FRAMES
         self._loops -= 1
@@ -356,14 +349,17 @@ class Statements:
         self._deeper(call, _FRAMES)
         self._calls += 1
         self._loops, self._conditions = 0, frozenset(read)
-        place, above = function.place or source.of(call), outer.maps[-1]
+        place, above = function.place or source.of(call), function.scope or type(outer)(outer.maps[-1])
         if function.place is None:  # one of the language, which knows nothing of the program
             self.source = expressions.source = Within(source.lines, source.indent, place)
-            above, expressions.functions = {}, built_in()
-        expressions.bindings = type(outer)({name: Binding(name, term, place) for name, term in given.items()}, above)
+            above, expressions.functions = type(outer)(), built_in()
+        else:
+            expressions.functions = dict(functions)
+        own = {name: Binding(name, term, place, memory=None) for name, term in given.items()}
+        expressions.bindings = type(outer)(own, *above.maps)
         try:
             result = self._block(function.body)
-            if result is None:
+            if result is None or isinstance(result, Leave):
                 hint = "each way through it ends with return RESULT"
                 raise self._error(ProgramSyntaxError, f"{function.name} returns nothing", hint, call)
             return result
@@ -382,43 +378,8 @@ class Statements:
     # -- the end of a program
 
     def _return(self, value: ast.expr) -> None:
-        """`return Y` or `return Y, Z`; expressions are named O, or O0, O1, ..."""
-        nodes = value.elts if isinstance(value, ast.Tuple) else [value]
-        if not nodes:
-            raise self._error(ProgramSyntaxError, "return names nothing", "write return Y", value)
-        if len(nodes) > 1:
-            terms = tuple(self.expressions.term(node) for node in nodes)
-        else:
-            result = self.expressions.result(value)
-            results = result if isinstance(result, tuple) else (result,)
-            nodes = nodes * len(results)
-            terms = tuple(self.expressions.term_of(one, value) for one in results)
-        found: dict[Value, str] = {}
-        for index, (node, term) in enumerate(zip(nodes, terms, strict=True)):
-            name = self._output_name(node, "O" if len(nodes) == 1 else f"O{index}")
-            shown = node.id if isinstance(node, ast.Name) else name
-            if isinstance(term, Number):
-                message = f"a program returns tensors, not the number {shorten(str(term))}"
-                raise self._error(ShapeError, message, "return a tensor", node)
-            if self.builder.definition(term) is None:
-                hint = "return what is computed from the inputs"
-                raise self._error(ProgramSyntaxError, f"{shown} is an input, unchanged", hint, node)
-            if term in found:
-                message = f"{name} is the same tensor as {found[term]}" if name != found[term] else f"{shown} again"
-                raise self._error(DuplicateNameError, message, "return every tensor once", node)
-            found[term] = name
-        self.outputs = tuple((name, term) for term, name in found.items())
-
-    def _output_name(self, node: ast.expr, made_up: str) -> str:
-        """That of the variable, but not that of an input which it was before; else a name that the text has not."""
-        bindings = self.expressions.bindings
-        if isinstance(node, ast.Name) and not isinstance(bindings[node.id].term, tuple):
-            name, taken = node.id, {binding.name for binding in self._made if binding.is_input}
-        else:
-            name, taken = made_up, set(bindings)
-        while name in taken:
-            name += "_"
-        return name
+        inputs = {binding.name for binding in self._made if binding.is_input}
+        self.outputs = outputs_of(self.expressions, value, inputs)
 
     def _check_overrides(self) -> None:
         """Every size from outside has changed a constant."""
@@ -439,7 +400,7 @@ class Statements:
 
     def _no_return(self) -> MirageError:
         if not self.body:
-            return ProgramSyntaxError("the program is empty", hint=_DECLARE, span=self.source.span(1, 1, 1))
+            return ProgramSyntaxError("the program is empty", hint=DECLARE, span=self.source.span(1, 1, 1))
         made = [binding.name for binding in self._made if not binding.is_input]
         hint = f"end with: return {made[-1] if made else 'Y'}"
         if isinstance(self.body[-1], ast.FunctionDef):
@@ -447,22 +408,17 @@ class Statements:
         return self._error(ProgramSyntaxError, "the program returns nothing", hint, self.body[-1])
 
 
-def _tensors(count: int) -> str:
-    return "1 tensor" if count == 1 else f"{count} tensors"
-
-
-def _word(annotation: ast.Subscript | ast.Name) -> str:
-    """The element type that an annotation names."""
-    written = annotation.value if isinstance(annotation, ast.Subscript) else annotation
-    return written.id if isinstance(written, ast.Name) else ""
-
-
-def _called(extent: ast.expr) -> str:
-    """What a text calls an extent: K for K, 2B for 2 * B; nothing for a number and for other expressions."""
-    match extent:
+def _root(value: ast.expr | None) -> str:
+    """The name of the tensor whose elements an expression is, if it makes none of its own."""
+    match value:
         case ast.Name(id=name):
             return name
-        case ast.BinOp(left=ast.Constant(value=int(number)), op=ast.Mult(), right=ast.Name(id=name)):
-            return f"{number}{name}"
-        case _:
-            return ""
+        case ast.Subscript(value=inner) | ast.Attribute(value=inner, attr="T" | "mT"):
+            return _root(inner)
+        case ast.Call(func=ast.Attribute(value=inner, attr="view" | "reshape" | "transpose" | "permute" | "t")):
+            return _root(inner)
+    return ""
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count} tensors"

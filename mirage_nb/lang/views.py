@@ -125,8 +125,16 @@ def expand(b: Builder, x: Value, extents: tuple[int, ...]) -> Term:
 
 
 def sliced(b: Builder, x: Value, axis: int, start: int, extent: int, step: int = 1) -> Value:
-    """So many elements of one dimension; a slice of a slice is one slice."""
+    """So many elements of one dimension; a slice of a slice is one slice, one within a part of a concatenation is one
+    of that part."""
     op = b.definition(x)
+    while op is not None and op.kind is OpKind.CONCAT and op.attrs == DimAttrs(axis):
+        first, second = map(Value, op.inputs)
+        held, last = b.shape(first)[axis], start + (extent - 1) * step
+        if min(start, last) < held <= max(start, last):
+            break
+        x, start = (first, start) if start < held else (second, start - held)
+        op = b.definition(x)
     if op is not None and isinstance(op.attrs, SliceAttrs) and op.attrs.dim == axis:
         x, start, step = Value(op.inputs[0]), op.attrs.start + start * op.attrs.step, step * op.attrs.step
     whole = b.shape(x)[axis]
@@ -195,22 +203,27 @@ def indexed(b: Builder, x: Value, items: Sequence[Item]) -> Term:
         if item is None:
             shape.append(1)
             continue
-        whole = b.shape(x)[dim]
-        if isinstance(item, int):
-            if not -whole <= item < whole:
-                raise ShapeError(
-                    f"there is no element {constants.shorten(str(item))} of dimension {dim}, which has extent {whole}",
-                    hint=f"elements go from {-whole} to {whole - 1}",
-                )
-            x = sliced(b, x, dim, item % whole, 1)
-        else:
-            numbers = range(*slice(item.start, item.stop, item.step).indices(whole))
-            if not numbers:
-                raise ShapeError(
-                    f"this part of dimension {dim}, which has extent {whole}, has no element",
-                    hint="a tensor has at least one element",
-                )
-            x = sliced(b, x, dim, numbers[0], len(numbers), numbers.step)
-            shape.append(len(numbers))
+        span = span_of(item, dim, b.shape(x)[dim])
+        x = sliced(b, x, dim, span.start, len(span), span.step)
+        if isinstance(item, Range):
+            shape.append(len(span))
         dim += 1
     return reshaped(b, x, (*shape, *b.shape(x)[dim:]) or SCALAR)
+
+
+def span_of(item: int | Range, dim: int, whole: int) -> range:
+    """The elements of a dimension of this extent that its item names."""
+    if isinstance(item, int):
+        if not -whole <= item < whole:
+            raise ShapeError(
+                f"there is no element {constants.shorten(str(item))} of dimension {dim}, which has extent {whole}",
+                hint=f"elements go from {-whole} to {whole - 1}",
+            )
+        return range(item % whole, item % whole + 1)
+    span = range(*slice(item.start, item.stop, item.step).indices(whole))
+    if not span:
+        raise ShapeError(
+            f"this part of dimension {dim}, which has extent {whole}, has no element",
+            hint="a tensor has at least one element",
+        )
+    return span

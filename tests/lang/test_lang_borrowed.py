@@ -193,6 +193,177 @@ i, j = np.arange(6)[:, None], np.arange(6)
 near = (i // 2 == j // 2) | ((i + j) % 3 == 0)
 return np.where(near, S, 0.0)
 """,
+    "even and odd": """
+y = torch.zeros_like(X)
+y[:, ::2] = Y[:, :3]
+y[:, 1::2] = -X[:, 3:]
+return y
+""",
+    "parts added to": """
+y = X * 2
+y[:, :4] += X[:, 2:]
+y[1:, -1] *= 3.0
+y[0] = v
+return y, X + y
+""",
+    "constants": """
+y = X.clone()
+y[:, 0] = 0
+y[-1] = 1.5
+y[1:3, ::2] = -2
+y[..., 1] = X[..., -1]
+y[0, 3] = X[2, 2]
+return y
+""",
+    "masked": """
+y = X * 1.0
+y[y < 0] = 0
+y[X > 0.5] += 1
+S2 = S + 0
+S2[torch.arange(6) > 3] = -1.0
+return y, S2
+""",
+    "steps": """
+y = torch.zeros(4, 6, dtype=X.dtype)
+y[:, 1::3] = X[:, :2]
+y[::2, 5] = c[:2]
+y[1:4:2, 0:5:4] = 7 * X[:2, :2]
+y[:, 2::4] = Y[:, :1]
+return y
+""",
+    "three axes": """
+y = N + 0
+y[:, 1:3, 1::2] = N[:, :2, :3]
+y[1, :, :2] = c[:, None]
+return y.sum(0), y
+""",
+    "rotary into parts": """
+out = torch.empty_like(Q)
+cos, sin = torch.cos(torch.arange(6) * 0.3)[:, None], torch.sin(torch.arange(6) * 0.3)[:, None]
+q1, q2 = Q[..., :4], Q[..., 4:]
+out[..., :4] = q1 * cos - q2 * sin
+out[..., 4:] = q2 * cos + q1 * sin
+return out
+""",
+    "sinusoid": """
+pos = torch.arange(4).unsqueeze(1)
+div = torch.exp(torch.arange(0, 6, 2) * (-math.log(10000.0) / 6))
+pe = torch.zeros(4, 6)
+pe[:, 0::2] = torch.sin(pos * div)
+pe[:, 1::2] = torch.cos(pos * div)
+return X + pe
+""",
+    "stencil": """
+y = np.copy(S)
+y[1:-1, 1:-1] = 0.25 * (S[:-2, 1:-1] + S[2:, 1:-1] + S[1:-1, :-2] + S[1:-1, 2:])
+return y
+""",
+    "a scan": """
+h = X[0]
+out = torch.zeros(4, 6)
+for t in range(4):
+    h = 0.9 * h + X[t]
+    out[t] = h
+outs = [None, X]
+outs[0] = out
+return torch.stack(outs)
+""",
+    "views of what is written": """
+y = X * 2
+y[0] = y[1]
+z = y
+z[:, 0] = 1
+w2 = z[0]
+return z + 1, w2 * 2
+""",
+    "in place": """
+y = X * 1.0
+y.add_(1).mul_(2)
+y = y.relu_()
+y.clamp_(max=1.5)
+return F.relu(y, inplace=True), X.clone().zero_() + y, y.clone().fill_(2.5) * Y
+""",
+    "maxima and places": """
+m, at = X.max(dim=-1, keepdim=True)
+v1, i1 = torch.max(X, 1)
+v2 = torch.min(X, dim=0)[0]
+return X - m, at * 1.0, v1 * i1, v2, torch.max(X, dim=1).indices * 1.0, X.max(dim=0).values + X.min(0)[0]
+""",
+    "targets": """
+a = b = X * 2
+first, *rest = X.split(2, dim=-1)
+(d1, d2), e = X.chunk(2, dim=-1), X.sum(-1, keepdim=True)
+q, k, z, zz = X.unbind(0)
+r0, r1, r2, r3 = Y
+return a + 1, b * Y, first + sum(rest), d1 * d2 + e, q * k + z, r0 * r3
+""",
+    "rows": """
+s = 0
+for row in X:
+    s = s + row * row
+for i, (a, b) in enumerate(zip(X, Y)):
+    s = s + i * a * b
+return s
+""",
+    "nested functions": """
+def lambda2(t):
+    return t * 2
+def block(x, g, *rest, eps=1e-5):
+    def norm(z, gain=None):
+        y = z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + eps)
+        return y if gain is None else y * gain
+    act = torch.tanh
+    out = norm(x, gain=g)
+    for f in (act, F.silu, lambda2):
+        out = out + f(x)
+    return out + sum(rest)
+def twice(f, x):
+    return f(f(x))
+return block(X, v, Y, Y * Y, eps=1e-3), twice(torch.sin, X), torch.cat(list(map(torch.exp, X.chunk(2, -1))), -1)
+""",
+    "loops that end": '''
+"""What a reader is told,
+in two lines."""
+x, i = X, 0
+while i < 3:
+    x = x + i * Y
+    i += 1
+for j in range(9):
+    if j == 2:
+        continue
+    if j > 4:
+        break
+    x = x * (j + 1)
+assert x.shape[0] == 4 and x.ndim == 2
+EPS: float = 1e-5
+n: int = len(x)
+del i
+if n > 4:
+    pass
+return x / (x.abs().sum(-1, keepdim=True) + EPS)
+''',
+    "tables": """
+w3 = torch.tensor([0.299, 0.587, 0.114])
+k = torch.tensor([[1.0, 0, -1], [2, 0, -2], [1, 0, -1]])
+return N[:, :3].mT @ w3, F.conv2d(I[:, :1], k[None, None], padding=1), X * torch.tensor(0.5)
+""",
+    "kinds": """
+m = torch.triu(torch.ones(6, 6), diagonal=1).bool()
+b = (X > 0).float() * X
+own = (X > 0).int() * v
+return S.masked_fill(m, -math.inf).softmax(-1), b, (5 * X).long() * Y, own, X.sum(dim=-1, dtype=torch.float64)
+""",
+    "backwards": """
+y = np.zeros((4, 6))
+y[::-2, 5] = c[:2]
+y[1::2, ::-1] += X[:2]
+y[:, -2:0:-3] = 7
+return y
+""",
+    "names of results": """
+made = torch.cat([X.new_zeros(4, 1), X.new_ones(4, 2)], dim=1)
+return X.t() / X.numel(), torch.tensordot(N, M, dims=([1, 2], [2, 1])), S.diagonal() * 2, made
+""",
     "modulated": """
 shift, scale, gate = (F.silu(X) @ torch.cat([S, S, S], 1)).chunk(3, dim=1)
 h = F.layer_norm(X, X.shape[-1:])

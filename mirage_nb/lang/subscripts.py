@@ -1,0 +1,131 @@
+"""Indices: which parts of a tensor, or of several, an expression in [ ] reads, and what writing there makes.
+
+In: the syntax of x[...] and what x stands for. Out: results. Invariant: which elements are read or written is known
+while the program is read, but where a mask chooses them.
+"""
+
+from __future__ import annotations
+
+import ast
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from mirage_nb.errors import ProgramSyntaxError, ShapeError
+from mirage_nb.lang import sequences
+from mirage_nb.lang.arguments import Arguments, count
+from mirage_nb.lang.builder import Builder, Extremes, Infinity, Result, Term, is_tensor
+from mirage_nb.lang.functions import OPERATORS
+from mirage_nb.lang.masks import is_mask, picked_together, take, where
+from mirage_nb.lang.views import NEW_AXIS, Item, Range, indexed, reshaped
+from mirage_nb.lang.writes import written
+
+_WRITTEN = "what is written has the extents of the part, or 1; a number fills it"
+_MASKED = "what is written where a mask holds is a number, or has the extents of the whole"
+
+
+class Subscripts(Arguments):
+    """Reads indices."""
+
+    @abstractmethod
+    def settled(self, node: ast.expr, function: Callable[..., Any], *arguments: object) -> Any:
+        """What a function of the reader says, its mistakes told at the node."""
+
+    @abstractmethod
+    def family(self, node: ast.expr) -> str | None:
+        """Of which library an expression is a module, if it is one."""
+
+    @abstractmethod
+    def combined(self, node: ast.expr, op: ast.operator, left: Result, right: Result) -> Result:
+        """What an operator makes of two results."""
+
+    def size(self, node: ast.Call, x: ast.expr) -> Result:
+        """x.size() and x.size(-1)."""
+        shape = self.lowered(node, "", sequences.PROPERTIES["shape"], self.result(x))
+        assert isinstance(shape, tuple)
+        return shape[self._axis(self.result(node.args[0]), node.args[0], len(shape))] if node.args else shape
+
+    def subscript(self, node: ast.Subscript, found: Result, index: ast.expr) -> Result:
+        """x[...]: one of several tensors, or parts of a tensor."""
+        items = index.elts if isinstance(index, ast.Tuple) else [index]
+        if isinstance(found, tuple) and (len(items) == 1 or not isinstance(found, Extremes)):
+            at = slice(*self._bounds(index)) if isinstance(index, ast.Slice) else self.result(index)
+            return self.settled(index, sequences.indexed, self.builder, found, at)  # type: ignore[no-any-return]
+        row = OPERATORS[ast.Subscript]
+        value = self.lowered(node, row.shape, Builder.tensor_of, found, "an index")
+        assert is_tensor(value)
+        if not isinstance(index, ast.Tuple | ast.Slice | ast.Constant) and is_tensor(picked := self.result(index)):
+            return self.lowered(node, row.shape, take, value, picked, 0)
+        if len(items) > 1 and not any(isinstance(item, ast.Slice | ast.Constant | ast.UnaryOp) for item in items):
+            picks = [self.result(item) for item in items]
+            if all(map(is_tensor, picks)):
+                return self.lowered(node, row.shape, picked_together, value, picks)
+        parts = self._items(node, items, len(self.builder.shape(value)))
+        return self.lowered(node, row.shape, row.lower, value, parts)
+
+    def written(self, target: ast.Subscript, new: Result, op: ast.operator | None = None) -> Result:
+        """What x is once new is x[...], or x[...] op new with an operator."""
+        found, index = self.result(target.value), target.slice
+        items = index.elts if isinstance(index, ast.Tuple) else [index]
+        if isinstance(found, tuple) and not isinstance(found, Extremes) and len(items) == 1:
+            held = self.subscript(target, found, index) if op is not None else new
+            place = self._integer(self.result(index), index, "an index")
+            new = new if op is None else self.combined(target, op, held, new)
+            return self.settled(index, sequences.replaced, found, place, new)  # type: ignore[no-any-return]
+        x = self.lowered(target, "", Builder.tensor_of, found, "an index")
+        assert is_tensor(x)
+        if len(items) == 1 and not isinstance(index, ast.Slice | ast.Constant) and is_tensor(at := self.result(index)):
+            if not is_mask(self.builder, at):
+                hint = "indices are integer constants; where(one_hot(i, n) > 0, new, x) writes at places that are given"
+                raise ProgramSyntaxError("this part depends on values", hint=hint, span=self.source.of(index))
+            new = new if op is None else self.combined(target, op, x, new)
+            spread = self.builder.shape(at) + (1,) * (len(self.builder.shape(x)) - len(self.builder.shape(at)))
+            mask = reshaped(self.builder, at, spread)
+            return self.lowered(target, _MASKED, where, mask, self._choice(new, target), x)
+        parts = self._items(target, items, len(self.builder.shape(x)))
+        if op is not None:
+            held = self.lowered(target, "", indexed, x, parts)
+            new = self.combined(target, op, held, new)
+        return self.lowered(target, _WRITTEN, written, x, parts, self._choice(new, target))
+
+    def _choice(self, new: Result, node: ast.expr) -> Term | Infinity:
+        return new if isinstance(new, Infinity) else self.term_of(new, node)
+
+    def _items(self, node: ast.Subscript, items: list[ast.expr], rank: int) -> list[Item]:
+        """The items of an index into a tensor of so many dimensions, `...` written out."""
+        items = [ast.copy_location(ast.Constant(None), i) if self._is_new_axis(i) else i for i in items]
+        dots = [item for item in items if isinstance(item, ast.Constant) and item.value is ...]
+        held = len(items) - len(dots) - sum(isinstance(item, ast.Constant) and item.value is None for item in items)
+        if len(dots) > 1:
+            hint = "it stands for all other dimensions"
+            raise ProgramSyntaxError("... stands twice", hint=hint, span=self.source.of(dots[1]))
+        if held > rank:
+            message = f"an index of {held} for {count(rank, 'dimension')}"
+            hint = "one for each dimension; None makes a new one"
+            raise ShapeError(message, hint=hint, span=self.source.of(node))
+        parts: list[Item] = []
+        for item in items:
+            match item:
+                case ast.Constant(value=None):
+                    parts.append(NEW_AXIS)
+                case ast.Constant() if item in dots:
+                    parts += [Range(None, None, None)] * (rank - held)
+                case ast.Slice():
+                    parts.append(self._range(item))
+                case _:
+                    parts.append(self.integer(item, "an index"))
+        return parts
+
+    def _is_new_axis(self, item: ast.expr) -> bool:
+        """Whether an item is np.newaxis."""
+        return isinstance(item, ast.Attribute) and item.attr == "newaxis" and self.family(item.value) is not None
+
+    def _range(self, node: ast.Slice) -> Range:
+        return Range(*self._bounds(node))
+
+    def _bounds(self, node: ast.Slice) -> tuple[int | None, int | None, int | None]:
+        nodes = (node.lower, node.upper, node.step)
+        first, last, step = (None if one is None else self.integer(one, "a bound") for one in nodes)
+        if step == 0:
+            raise ShapeError("a step of 0", hint="steps are 1, 2, ..., or negative", span=self.source.of(node))
+        return first, last, step

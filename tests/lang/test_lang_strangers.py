@@ -1,0 +1,91 @@
+"""Programs as people bring them along from JAX, einops, jaxtyping and notebooks: what Python cannot run here is held
+against the same thing said otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_nb.errors import MirageError
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.lang import parse
+
+HEAD = "X: f32[4, 6]\nN: f32[2, 4, 6]\nI: f32[2, 3, 4, 8]\nv: f32[6]\nm: bool[4, 6]\n"
+SAME: list[tuple[str, str]] = [
+    ('rearrange(N, "b t (h d) -> b h t d", h=2)', "transpose(reshape(N, 2, 4, 2, 3), 0, 2, 1, 3)"),
+    ('einops.rearrange(N, "b t c -> (b c) t")', "reshape(transpose(N, 0, 2, 1), 12, 4)"),
+    ('rearrange(X, "... c -> ... 1 c") * 2', "X[:, None] * 2"),
+    ('rearrange(I, "b c (h p) (w q) -> b (h w) (p q c)", p=2, q=4)',
+     "reshape(transpose(reshape(I, 2, 3, 2, 2, 2, 4), 0, 2, 4, 3, 5, 1), 2, 4, 24)"),
+    ('rearrange([X, X * 2], "n t c -> t (n c)")', "reshape(transpose(stack([X, X * 2]), 1, 0, 2), 4, 12)"),
+    ('reduce(N, "b t c -> b c", "mean")', "mean(N, axis=1)"),
+    ('einops.reduce(N, "b (t two) c -> t", reduction="max", two=2)', "max(reshape(N, 2, 2, 2, 6), axis=(0, 2, 3))"),
+    ('reduce(N, "... -> ", "sum")', "sum(N)"),
+    ('repeat(X, "t c -> b t c", b=3)', "expand(X[None], 3, 4, 6)"),
+    ('repeat(v, "c -> t (c two)", t=4, two=2)', "reshape(expand(v[:, None], 4, 6, 2), 4, 12)"),
+    ('einsum(N, X, "batch t c, s c -> batch t s")', 'einsum("btc,sc->bts", N, X)'),
+    ("X.at[:, 0].set(v[:4])", "concat([v[:4, None], X[:, 1:]], axis=1)"),
+    ("X.at[1].add(v)", "concat([X[:1], (X[1] + v)[None], X[2:]], axis=0)"),
+    ("jnp.where(m, X, 0).at[X > 0.5].multiply(2)", "where(X > 0.5, where(m, X, 0) * 2, where(m, X, 0))"),
+    ("tl.sum(tl.exp(X - tl.max(X, axis=1)[:, None]), axis=1)", "sum(exp(X - max(X, axis=1, keepdims=True)), axis=1)"),
+    ("jax.nn.gelu(X) * jax.lax.rsqrt(X)", "gelu(X) * rsqrt(X)"),
+    ("where(~m, X, pi)", "where(m == 0, X, 3.141592653589793)"),
+    ("concat([X, X * 2], axis=1)[:, 7:]", "(X * 2)[:, 1:]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "plain"), SAME)
+def test_both_ways_to_write_it_are_the_same(written: str, plain: str) -> None:
+    rng = np.random.default_rng(0)
+    one, other = (parse(f"{HEAD}return {text}").graph for text in (written, plain))
+    arrays = [rng.uniform(0.1, 1, t.shape) for t in one.types[:4]] + [rng.integers(0, 2, (4, 6))]
+    np.testing.assert_allclose(evaluate(one, arrays), evaluate(other, arrays), rtol=1e-12)
+
+
+@pytest.mark.parametrize("declared", [
+    'X: "f16[4, 6]"', "X: torch.float16[4, 6]", "Rows = f16[4, 6]\nX: Rows", "n: int = 4\nX: f16[n, 6]",
+    "from math import pi, e\nfrom einops import rearrange\nimport triton.language as tl\nX: half[4, 2 * 3]",
+])  # fmt: skip
+def test_declarations(declared: str) -> None:
+    graph = parse(f"{declared}\nreturn X * 2").graph
+    assert str(graph.types[0]) == str(parse("X: f16[4, 6]\nreturn X * 2").graph.types[0])
+
+
+def test_results_have_the_names_of_a_dict() -> None:
+    assert parse(HEAD + 'return {"hidden": X * 2, "total": sum(X)}').graph.output_names == ("hidden", "total")
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("y = X\ny[0] = 1\nreturn X * y", "line 7"),
+    ("y = X[:, :2]\nX[:, 0] = 1\nreturn X[:, :2] * y", "clone()"),
+    ("def f(a):\n    a[0] = 1\n    return a\nreturn f(X)", "belongs to what calls"),
+    ("y = X * 2\ny[:, :2] = X\nreturn y", "cannot be expanded"),
+    ("y = X * 2\ny[v] = X\nreturn y", "depends on values"),
+    ("y = X * 2\ny[9] = v\nreturn y", "no element 9"),
+    ("y = X * 2\ny.T[0] = v\nreturn y", "cannot be assigned"),
+    ("a, *b, *c = X\nreturn a", "3 names for"),
+    ("a, b = X\nreturn a", "2 names for 1 tensor"),
+    ("while X > 0:\n    X = X - 1\nreturn X", "not known here"),
+    ("while True:\n    pass\nreturn X", "more than"),
+    ("for i in range(3):\n    break\n    X = X * 2\nbreak\nreturn X * 2", "not a statement"),
+    ("assert X.shape[0] == 5\nreturn X * 2", "does not hold"),
+    ('return rearrange(X, "a b c -> a")', "3 axes"),
+    ('return rearrange(X, "a (b c) -> a b c")', "all names of a group but one"),
+    ('return rearrange(X, "a b -> a")', "left only"),
+    ('return rearrange(X, "a (b -> a b")', "never closed"),
+    ('return reduce(X, "a b -> a", "median")', "no reduction"),
+    ('return repeat(X, "a b -> a b c")', "c has no extent"),
+    ("return nn.GELU()(X)", "F.gelu(x)"),
+    ("return X.at[0].max(v)", "x.at[:, 0].set(y)"),
+    ("return X * torch.tensor([1, 2], [3])", "tensor"),
+    ("return torch.tensor([[1, 2], [3]]) * v", "differ in length"),
+    ("return torch.tensor([v, 3]) * v", "rational"),
+    ('return {X: X}', "named by words"),
+    ("return X * {1, 2}", "braces"),
+    ('"""open\nreturn X', "never closed"),
+    ("f = torch.tanh\nreturn f", "is a function"),
+])  # fmt: skip
+def test_what_cannot_be_says_why(text: str, words: str) -> None:
+    with pytest.raises(MirageError) as caught:
+        parse(HEAD + text)
+    assert words in str(caught.value) and caught.value.span is not None
