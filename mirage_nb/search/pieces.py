@@ -41,11 +41,16 @@ Cut = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a program. `reads` are the program's values behind the inputs of `graph`, `writes` its outputs."""
+    """A part of a program. `values` are the program's values behind those of `graph`, `writes` behind its outputs."""
 
     graph: KernelGraph
-    reads: tuple[int, ...]
+    values: tuple[int, ...]
     writes: tuple[int, ...]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The program's values behind the inputs."""
+        return self.values[: self.graph.input_count]
 
     @property
     def digest(self) -> str:
@@ -140,7 +145,7 @@ def part_of(program: KernelGraph, maker: dict[int, Op], stored: set[int], writes
     for value in cone:
         place[value] = len(graph.types)
         graph = graph.append(replace(maker[value], inputs=tuple(place[v] for v in maker[value].inputs)))
-    return Piece(graph.returning(tuple(place[v] for v in writes)), tuple(reads), tuple(writes))
+    return Piece(graph.returning(tuple(place[v] for v in writes)), (*reads, *cone), tuple(writes))
 
 
 def _ordered(made: list[Piece], known: set[int]) -> Iterator[Piece]:

@@ -16,7 +16,7 @@ import copy
 import math
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,9 +27,9 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mirage_nb.frontend.compiled.compiling import compiling
-from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, target_of, without_strides
+from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, Settled, target_of, without_strides
 from mirage_nb.frontend.compiled.options import Options
-from mirage_nb.frontend.compiled.regions import Region, Regions, find_regions
+from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import replace
 from mirage_nb.frontend.compiled.report import Entry, GraphReport, Reports
 from mirage_nb.runtime.later import Guard
@@ -84,10 +84,15 @@ class Compiler:
         found = find_regions(gm, target, more.get("static_input_idxs", ()))
         until = time.monotonic() + (self.options.total if self.options.total is not None else math.inf)
         largest = sorted(found.found, key=lambda region: -region.least_bytes)
-        kernels = {id(region): self.kernels.of(region, self.options, batch, until) for region in largest}
-        held = [(region, kernels[id(region)]) for region in found.found]
+        of = {id(region): self.kernels.of(region, self.options, batch, until) for region in largest}
+        held = [(region, of[id(region)]) for region in found.found]
         report = self.reports.add(GraphReport([Entry.of(r, k, target) for r, k in held], reasons(found)))
-        return Swapping(gm, held, report, partial(self.again, examples, more), plain, self.options.wait)
+
+        def settled() -> Iterator[Settled]:
+            return (one for region in found.found for one in self.kernels.settled(region, self.options, batch))
+
+        kernels = [kernel for _, kernel in held]
+        return Swapping(gm, kernels, settled, report, partial(self.again, examples, more), plain, self.options.wait)
 
     def again(self, examples: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule) -> Call:
         """Compile a changed graph as the first one was: with the same settings, and a context to leave notes in."""
@@ -148,7 +153,8 @@ class Swapping:
 
     Args:
         original: the graph.
-        held: its regions, and the kernels that are looked for.
+        kernels: those that are looked for.
+        settled: what became of its regions and their parts, once that is known.
         again: compiles a graph.
         plain: the compiled graph as it was; None: it is compiled when it is known what takes the place of regions.
         wait: whether the first call waits until that is known.
@@ -157,7 +163,8 @@ class Swapping:
     def __init__(
         self,
         original: torch.fx.GraphModule,
-        held: list[tuple[Region, Kernel]],
+        kernels: Sequence[Kernel],
+        settled: Callable[[], Iterator[Settled]],
         report: GraphReport,
         again: Callable[[torch.fx.GraphModule], Call],
         plain: Call | None,
@@ -165,7 +172,8 @@ class Swapping:
     ) -> None:
         self._boxed_call = True  # takes its arguments in one list; PyTorch looks for it in the object itself
         self._original: torch.fx.GraphModule | None = original
-        self._held = held
+        self._kernels = kernels
+        self._settled = settled
         self.report = report
         self._again = again
         self._run = plain
@@ -185,9 +193,9 @@ class Swapping:
         if not self._turn.acquire(blocking=self._wait):
             return
         try:
-            for _, kernel in self._held if self._wait else ():
-                kernel.job.wait()
-            if self._original is not None and not any(kernel.pending for _, kernel in self._held):
+            for kernel in self._kernels if self._wait else ():
+                kernel.wait()
+            if self._original is not None and not any(kernel.pending for kernel in self._kernels):
                 original, self._original = self._original, None
                 self._swap(original)
         finally:
@@ -195,7 +203,8 @@ class Swapping:
 
     def _swap(self, original: torch.fx.GraphModule) -> None:
         """Put kernels in the place of their regions; on any failure everything stays."""
-        taken = [(region, kernel) for region, kernel in self._held if kernel.operator is not None]
+        settled = [*self._settled()]
+        taken = [(one.region, one.kernel) for one in settled if one.taken]
         as_it_was = torch.fx.GraphModule(original, copy.deepcopy(original.graph)) if self._run is None else None
         if taken:
             try:
@@ -203,8 +212,8 @@ class Swapping:
                 self._run = self._again(original)
             except Exception as error:  # noqa: BLE001  # the code that is there goes on
                 self.report.trouble = _first_line(error)
-            else:
-                self.report.taken(region for region, _ in taken)
+                settled = [one._replace(taken=False) for one in settled]
+        self.report.settle(settled)
         if self._run is None and as_it_was is not None:
             self._run = self._again(as_it_was)
 

@@ -2,7 +2,8 @@
 
 In: regions. Out: `Kernel`s, which say what they run, or why there is nothing to run. Invariant: what is handed out was
 run on inputs like the region's own and agreed there with what PyTorch computes for it; on a GPU it was also timed as
-faster than PyTorch's compiled code on that card.
+faster than PyTorch's compiled code on that card. Where a region has no such kernel, or none of its own, its parts are
+searched, and what saves more by these times is what runs.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.fx import GraphModule
@@ -21,6 +22,7 @@ from torch.fx import GraphModule
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError, NamedSizeError
 from mirage_nb.frontend.compiled.operators import register_operator
 from mirage_nb.frontend.compiled.options import Options
+from mirage_nb.frontend.compiled.parts import parts_of
 from mirage_nb.frontend.compiled.racing import beside_pytorch
 from mirage_nb.frontend.compiled.regions import Region
 from mirage_nb.ir import KernelGraph, Size
@@ -41,6 +43,10 @@ ALIGNMENT = 16
 NO_TIME = "there was no time to search for it: options={'total': ...} says how much there is"
 ENDS = (8, 64, 512)
 """Up to which batches there are kernels of their own, where the batch is known when they are called."""
+MARGIN = 0.97
+"""A kernel has to take this share of PyTorch's time at most: less is noise, and calling it costs the host more."""
+FUSED = 2
+"""A region's own kernel is this many at most; what is put together of more may do with less as a whole."""
 ROUNDINGS = 8.0
 """So many times what one rounding of the inputs does to PyTorch's result is no mistake of a kernel."""
 
@@ -56,6 +62,16 @@ class Found:
     us: float | None = None
     before_us: float | None = None
     session: Session | None = None
+
+    @property
+    def saves(self) -> float:
+        """Microseconds that it takes less than PyTorch's code; infinite where nobody measured them."""
+        return math.inf if self.us is None or self.before_us is None else self.before_us - self.us
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a kernel or two compute all of it; True where nobody searched."""
+        return self.session is None or self.session.best.candidate.kernels <= FUSED
 
 
 class Finder(Protocol):
@@ -115,23 +131,68 @@ def laid_out(run: Run) -> Run:
 
 @dataclass
 class Kernel:
-    """What became of a program. `operator`: of PyTorch, an overload, once there is one."""
+    """What became of a program. `operator`: of PyTorch, an overload, once there is one; `parts`: the kernels of smaller
+    regions, where these were looked at, too."""
 
     digest: str
     graph: KernelGraph
     job: Job
     found: Found | None = None
     operator: Any = None
+    parts: tuple[Kernel, ...] = ()
 
     @property
     def pending(self) -> bool:
         """Whether nobody knows yet."""
-        return not self.job.ended
+        return not self.job.ended or any(part.pending for part in self.parts)
+
+    def wait(self) -> None:
+        """Block until it is known."""
+        self.job.wait()
+        for part in self.parts:
+            part.wait()
 
     @property
     def why(self) -> str:
         """Why there is nothing to run; empty where there is, or where nobody knows yet."""
         return _told(self.job.error) if self.job.error is not None else ""
+
+    @property
+    def saves_whole(self) -> float:
+        """Microseconds that what runs takes less than PyTorch's code; infinite where nobody measured them."""
+        return self.found.saves if self.found is not None and self.operator is not None else 0.0
+
+    @property
+    def saves(self) -> float:
+        """The same as a whole or in parts, whichever is more."""
+        return max(self.saves_whole, sum(part.saves for part in self.parts))
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether its parts save more."""
+        return self.saves > self.saves_whole
+
+
+class Settled(NamedTuple):
+    """A region, or a part of one, its kernel, and whether that takes its place."""
+
+    region: Region
+    kernel: Kernel
+    taken: bool
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A region that is searched for, and what it is compared with: read from its graph before that is changed."""
+
+    region: Region
+    options: Options
+    extent: int | None
+    until: float
+    name: str
+    reference: GraphModule
+    inputs: Examples
+    run: Shapes
 
 
 class Kernels:
@@ -140,11 +201,9 @@ class Kernels:
     def __init__(self, finder: Finder) -> None:
         self.finder = finder
         self._later = Later("mirage_nb: kernels for torch.compile")  # a session has all cores, and the card
-        self._held: dict[tuple[str, str, Options], Kernel] = {}
+        self._held: dict[Key, Kernel] = {}
 
-    def of(
-        self, region: Region, options: Options, extent: int | None = None, until: float = math.inf
-    ) -> Kernel:
+    def of(self, region: Region, options: Options, extent: int | None = None, until: float = math.inf) -> Kernel:
         """The kernel for a region: searched for from now on, if nobody did before.
 
         Args:
@@ -152,35 +211,75 @@ class Kernels:
                 calls, and one kernel serves a range.
             until: no search is begun after the clock (`time.monotonic`) says so.
         """
-        graph = named_region(region, extent)
-        digest = region.digest if graph is region.graph else graph.digest()
-        device = str(region.writes[0].meta["val"].device)
-        key = (digest, device, replace(options, wait=False, remainder="inductor", total=None))
+        graph, key = _known_by(region, options, extent)
         if (known := self._held.get(key)) is not None:
             return known
-        beside = reference_of(region), examples(region), Shapes.of(region)
         name = f"region_{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
-        job = Job(lambda: self._find(fresh, *beside, name, device, options, until))
-        fresh = Kernel(digest, graph, job)
+        beside = reference_of(region), examples(region), Shapes.of(region)
+        asked = _Asked(region, options, extent, until, name, *beside)
+        fresh = Kernel(key[0], graph, Job(lambda: self._work(fresh, asked)))
         if (held := self._held.setdefault(key, fresh)) is fresh:
-            self._later.put(job)
+            self._later.put(fresh.job)
         return held
 
-    def _find(
-        self, kernel: Kernel, reference: GraphModule, inputs: Examples, shapes: Shapes, name: str, device: str,
-        options: Options, until: float,
-    ) -> None:  # fmt: skip
-        if time.monotonic() > until:
+    def settled(self, region: Region, options: Options, extent: int | None = None) -> Iterator[Settled]:
+        """What became of a region, in order: itself, and its parts and theirs where one of them takes its place."""
+        kernel = self._held.get(_known_by(region, options, extent)[1])
+        if kernel is None or kernel.pending:
+            return
+        yield Settled(region, kernel, kernel.operator is not None and not kernel.in_parts)
+        if kernel.in_parts:
+            for part in parts_of(region, target_of(options))[0]:
+                yield from self.settled(part, options, extent)
+
+    def _work(self, kernel: Kernel, asked: _Asked) -> None:
+        if time.monotonic() > asked.until:
             raise LaunchError(NO_TIME)
-        found = self.finder.find(kernel.graph, f"region_{kernel.digest[:16]}", device, options)
+        try:
+            self._find(kernel, asked)
+        except MissingPartError:  # parts would miss it, too
+            raise
+        except Exception:
+            kernel.parts = self._parts(kernel, asked)
+            raise
+        if kernel.found is not None and not kernel.found.is_whole:
+            kernel.parts = self._parts(kernel, asked)
+
+    def _find(self, kernel: Kernel, asked: _Asked) -> None:
+        device = str(asked.region.writes[0].meta["val"].device)
+        found = self.finder.find(kernel.graph, f"region_{kernel.digest[:16]}", device, asked.options)
         on_gpu = device.startswith("cuda")
-        run = shapes.around(found.run)
+        run = asked.run.around(found.run)
         with TURN if on_gpu else contextlib.nullcontext():
-            compare(run, reference, inputs)
+            compare(run, asked.reference, asked.inputs)
         if on_gpu:
-            us, before = beside_pytorch(run, reference, inputs, options.code)
+            us, before = beside_pytorch(run, asked.reference, asked.inputs, asked.options.code)
             found = replace(found, us=us, before_us=before)
-        kernel.found, kernel.operator = found, register_operator(kernel.graph, name, found.run)
+            kernel.found = found
+            if us > MARGIN * before:
+                raise LaunchError(f"PyTorch is as fast: {before:.1f} us, the best kernel {us:.1f} us")
+        kernel.found, kernel.operator = found, register_operator(kernel.graph, asked.name, found.run)
+
+    def _parts(self, kernel: Kernel, asked: _Asked) -> tuple[Kernel, ...]:
+        """The kernels of a region's parts, searched for from now on, where these are estimated to take less than
+        what is there."""
+        times = (kernel.found.us, kernel.found.before_us) if kernel.found is not None else ()
+        parts, us = parts_of(asked.region, target_of(asked.options))
+        if us >= min((known for known in times if known is not None), default=math.inf):
+            return ()
+        return tuple(self.of(part, asked.options, asked.extent, asked.until) for part in parts)
+
+
+Key = tuple[str, str, Options]
+"""A program's digest, a device, and what of the options a search depends on."""
+
+
+def _known_by(region: Region, options: Options, extent: int | None) -> tuple[KernelGraph, Key]:
+    """A region's program, and by what its kernel is known."""
+    graph = named_region(region, extent)
+    digest = region.digest if graph is region.graph else graph.digest()
+    device = str(region.writes[0].meta["val"].device)
+    return graph, (digest, device, replace(options, wait=False, remainder="inductor", total=None))
 
 
 def named_region(region: Region, extent: int | None) -> KernelGraph:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ class Region:
     """A part of a graph: its program, and the nodes behind inputs and outputs.
 
     `covers`: the ATen operators on the way from `reads` to `writes`, in order; `parameters`: inputs that are the
-    same in every call.
+    same in every call; `source`: the program as it was cut out of the graph's, and `nodes` behind values of it.
     """
 
     graph: KernelGraph
@@ -51,7 +51,9 @@ class Region:
     reads: tuple[Any, ...]
     writes: tuple[Any, ...]
     covers: tuple[Any, ...]
-    parameters: tuple[bool, ...] = ()
+    parameters: tuple[bool, ...]
+    source: KernelGraph
+    nodes: Mapping[int, Any]
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -206,7 +208,7 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
     known = {number: nodes[value] for value, number in numbers.items() if value in nodes}
     for piece in partition(graph, target, inside=_inside(graph, known)):
         try:
-            yield _region(piece, known, fixed)
+            yield region_of(piece, known, fixed)
         except Left as why:
             left.update({known[v]: str(why) for v in piece.writes if v in known})
 
@@ -302,7 +304,17 @@ def _lies_well(node: Any) -> bool:
     return True
 
 
-def _region(piece: Piece, known: dict[int, Any], fixed: set[Any]) -> Region:
+def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any]) -> Region:
+    """A piece of a program as a region of the graph.
+
+    Args:
+        piece: reads and writes values of a program.
+        known: nodes behind such values.
+        fixed: nodes that are the same in every call.
+
+    Raises:
+        Left: it is no region, and why.
+    """
     if any(value not in known for value in (*piece.reads, *piece.writes)):
         raise Left("it is cut at a value that PyTorch's graph does not have")
     if not piece.reads:
@@ -316,8 +328,9 @@ def _region(piece: Piece, known: dict[int, Any], fixed: set[Any]) -> Region:
     devices = {str(node.meta["val"].device) for node in (*reads, *writes)}
     if len(devices) > 1:
         raise Left(f"its tensors lie on {' and '.join(sorted(devices))}")
-    covers = _between(reads, writes)
-    return Region(graph, graph.digest(), reads, writes, covers, tuple(node in fixed for node in reads))
+    nodes = {place: known[value] for place, value in enumerate(piece.values) if value in known}
+    parameters = tuple(node in fixed for node in reads)
+    return Region(graph, graph.digest(), reads, writes, _between(reads, writes), parameters, piece.graph, nodes)
 
 
 def _canonical(graph: KernelGraph) -> tuple[KernelGraph, list[int]]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mirage_nb.frontend.compiled.kernels import Kernel
+from mirage_nb.frontend.compiled.kernels import Kernel, Settled
 from mirage_nb.frontend.compiled.regions import Region
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.sizes.coarse import coarse_us
@@ -27,6 +27,7 @@ class Entry:
     kernel: Kernel | None
     apart_us: float
     fused_us: float
+    target: Target
     taken: bool = False
 
     @classmethod
@@ -35,7 +36,7 @@ class Entry:
         graph = region.graph
         apart = sum(library_us(graph, op, target) for op in graph.ops)
         prepared = prepare(graph)
-        return cls(region, kernel, apart, apart if prepared.refused else coarse_us(prepared, target))
+        return cls(region, kernel, apart, apart if prepared.refused else coarse_us(prepared, target), target)
 
     @property
     def state(self) -> str:
@@ -47,6 +48,8 @@ class Entry:
             return "not searched"
         if kernel.pending:
             return "being searched"
+        if kernel.in_parts:
+            return f"in parts: {kernel.why or 'these save more'}"
         if kernel.operator is not None:
             return "found, not yet in place"
         return f"left: {kernel.why}"
@@ -73,11 +76,14 @@ class GraphReport:
     left: Mapping[str, str] = field(default_factory=dict)
     trouble: str = ""
 
-    def taken(self, regions: Iterable[Region]) -> None:
-        """These regions run kernels from now on."""
-        done = set(map(id, regions))
-        for entry in self.entries:
-            entry.taken = entry.taken or id(entry.region) in done
+    def settle(self, settled: Iterable[Settled]) -> None:
+        """Regions, and parts of them that are not here yet, of which these run kernels from now on."""
+        there = {id(entry.region): entry for entry in self.entries}
+        self.entries, known = [], self.entries
+        for one in settled:
+            entry = there.get(id(one.region)) or Entry.of(one.region, one.kernel, known[0].target)
+            entry.taken = one.taken
+            self.entries.append(entry)
 
 
 COLUMNS = ("region", "times", "operators", "bytes", "microseconds", "state")
