@@ -19,11 +19,10 @@ from torch import nn
 from mirage_nb.errors import OptionError
 from mirage_nb.frontend.compiled import graphs, kernels
 from mirage_nb.frontend.compiled.graphs import MAX_SIZES, eager
-from mirage_nb.frontend.compiled.kernels import NO_TIME, Found
+from mirage_nb.frontend.compiled.kernels import NO_TIME
 from mirage_nb.frontend.compiled.options import Options
-from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.runtime.later import Later
-from tests.frontend.traced import Backend, Composed
+from tests.frontend.traced import Backend, Block, Composed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,20 +31,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def _fresh() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-
-
-class Block(nn.Module):
-    """A norm, a gated layer and a residual."""
-
-    def __init__(self, width: int = 32) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(width)
-        self.gate, self.up = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
-        self.down = nn.Linear(2 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
 class Blocks(nn.Module):
@@ -108,65 +93,6 @@ def test_a_region_without_a_kernel_stays_and_says_why() -> None:
     close(torch.compile(model, backend=backend)(x), model(x))
     assert backend.replaced == 0
     assert "left: there is no kernel" in str(backend.reports.all())
-
-
-def products(graph: KernelGraph) -> int:
-    return sum(op.kind is OpKind.MATMUL for op in graph.ops)
-
-
-class Projected(nn.Module):
-    """A norm, and three layers that read it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(32)
-        self.q, self.k, self.v = (nn.Linear(32, wide, bias=False) for wide in (32, 16, 16))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = self.norm(x)
-        return self.q(y), self.k(y), self.v(y)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("make", [Block, Projected])
-def test_a_region_without_a_kernel_is_searched_in_parts(make: Any) -> None:
-    """Twice the same model: kernels of parts that are known already are found again."""
-    backend = Backend(Composed(broken=lambda graph: len(graph.ops) > 12 and products(graph) > 1))
-    for _ in range(2):
-        torch._dynamo.reset()
-        model, x = make(), torch.randn(4, 32)
-        compiled = torch.compile(model, backend=backend)
-        for found, wanted in zip(compiled(x), model(x), strict=True):
-            close(found, wanted)
-    first, second = backend.reports.all().graphs
-    whole, *parts = first.entries
-    assert len(backend.finder.asked) == len({e.region.digest for e in first.entries})
-    assert whole.state == "in parts: there is no kernel"
-    taken = [entry.region for entry in parts if entry.taken]
-    assert len(taken) > 1 and {node for part in taken for node in part.covers} == {*whole.region.covers}
-    assert [entry.taken for entry in second.entries] == [entry.taken for entry in first.entries]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("kernels", "saved", "taken"), [(6, 1.0, "parts"), (6, 9.0, "whole"), (1, 1.0, "whole")])
-def test_a_region_put_together_is_kept_where_it_saves_more_than_its_parts(
-    kernels: int, saved: float, taken: str
-) -> None:
-    """A kernel of its own is taken as it is; what is put together of many is compared with kernels for the parts."""
-
-    class Measured(Composed):
-        def find(self, graph: KernelGraph, name: str, device: str, options: Options) -> Any:
-            run = super().find(graph, name, device, options).run
-            whole = products(graph) == 3
-            session: Any = SimpleNamespace(best=SimpleNamespace(candidate=SimpleNamespace(kernels=kernels)))
-            return Found(run, 20 - saved, 20, session) if whole else Found(run, 2, 4)
-
-    backend, model, x = Backend(Measured()), Projected(), torch.randn(4, 32)
-    for found, wanted in zip(torch.compile(model, backend=backend)(x), model(x), strict=True):
-        close(found, wanted)
-    (whole, *parts) = backend.reports.all().entries
-    assert whole.taken == (taken == "whole") and all(part.taken for part in parts)
-    assert bool(parts) == (taken == "parts") and (len(backend.finder.asked) > 1) == (kernels > 1)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Graphs as the inner compiler of torch.compile gets them, and kernels that need no search."""
+"""Graphs as the inner compiler of torch.compile gets them, kernels that need no search, and a block of a model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from mirage_nb.bench import running_modules
 from mirage_nb.errors import LaunchError
@@ -41,6 +43,20 @@ def regions_of(model: Any, *inputs: Any) -> Regions:
         except Seen:
             pass
     return found[0]
+
+
+class Block(nn.Module):
+    """A norm, a gated layer and a residual."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width)
+        self.gate, self.up = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
 class Seen(Exception):

@@ -30,7 +30,8 @@ from mirage_nb.ir import KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
 from mirage_nb.ir.ops import OPS, Shape, Trait
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.search.partition import FREE, partition
-from mirage_nb.search.pieces import Piece
+from mirage_nb.search.pieces import VIEWS as VIEW_KINDS
+from mirage_nb.search.pieces import Piece, part_of
 from mirage_nb.targets import Target
 
 COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE})
@@ -208,7 +209,7 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
     known = {number: nodes[value] for value, number in numbers.items() if value in nodes}
     for piece in partition(graph, target, inside=_inside(graph, known)):
         try:
-            yield region_of(piece, known, fixed)
+            yield region_of(_with_slices(piece, graph, known), known, fixed)
         except Left as why:
             left.update({known[v]: str(why) for v in piece.writes if v in known})
 
@@ -221,6 +222,24 @@ def _inside(graph: KernelGraph, known: dict[int, Any]) -> set[int]:
         if constant.issuperset(op.inputs):
             constant.add(value)
     return constant.union(value for value in range(graph.input_count, len(graph.types)) if value not in known)
+
+
+def _with_slices(piece: Piece, graph: KernelGraph, known: Mapping[int, Any]) -> Piece:
+    """The piece with the parts of tensors that it reads made by itself: kernels read them where they lie, and as
+    tensors of their own they would have to be copied."""
+    maker = {values[0]: op for op, values in graph.definitions()}
+    whole: dict[int, int] = {}
+    for value in piece.reads:
+        source = value
+        passed = {OpKind.SLICE}
+        while source in maker and maker[source].kind in passed:
+            source = maker[source].inputs[0]
+            passed = {OpKind.SLICE} if source in known else {OpKind.SLICE, *VIEW_KINDS}
+        if source != value and source in known:
+            whole[value] = source
+    if not whole:
+        return piece
+    return part_of(graph, maker, {*piece.reads, *whole.values()} - whole.keys(), list(piece.writes))
 
 
 def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left: dict[Any, str]) -> dict[Value, Any]:
