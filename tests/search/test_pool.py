@@ -89,6 +89,23 @@ def test_the_last_words_of_a_process_are_told(workers: Workers) -> None:
         workers.submit(exec, "import sys, os; print('last words', file=sys.stderr, flush=True); os._exit(1)").result(20)
 
 
+def test_a_process_that_is_killed_as_it_answers_gets_no_other_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call, a compilation, was lost with it: "did not end: a worker process ended: signal 9"."""
+    ask, one = pool._Worker.ask, Workers(1)
+
+    def late(worker: pool._Worker, request: bytes) -> tuple[bool, object]:
+        answered = ask(worker, request)
+        one.kill(one._live[worker])  # type: ignore[arg-type]
+        return answered
+
+    monkeypatch.setattr(pool._Worker, "ask", late)
+    try:
+        first, second = (one.submit(os.getpid) for _ in range(2))
+        assert first.result(60) != second.result(60)
+    finally:
+        one.terminate()
+
+
 def test_a_stopped_process_can_be_killed(workers: Workers) -> None:
     hung = workers.submit(os.kill, 0, signal.SIGSTOP)  # the whole group
     assert until(hung.running)

@@ -193,6 +193,9 @@ class Workers(futures.Executor):
                         future.set_result(value)
                     else:
                         future.set_exception(value)
+                if worker.killed:  # it had answered just before, and takes no more calls
+                    self._end(worker)
+                    worker = None
             except (EOFError, OSError) as error:
                 ended = self._end(worker) if worker is not None else ""
                 worker = None
@@ -277,7 +280,7 @@ class _Worker:
                 env=worker_environment(),
                 start_new_session=True,
             )
-        self._ready = False
+        self._ready = self.killed = False
 
     @property
     def pid(self) -> int:
@@ -299,6 +302,7 @@ class _Worker:
 
     def kill(self) -> None:
         """End the process and what it started. Never after `end`."""
+        self.killed = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
