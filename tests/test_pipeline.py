@@ -39,7 +39,7 @@ from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.report import describe, emit_files, to_json
-from mirage_nb.runtime import passes, without_gpu
+from mirage_nb.runtime import confirm, passes, without_gpu
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
@@ -425,7 +425,7 @@ def test_what_is_too_long_for_the_cpu_edition_is_left_to_the_user(monkeypatch: p
 
 
 def test_large_programs_say_that_smaller_shapes_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "CONFIRM_ELEMENTS", 100)
+    monkeypatch.setattr(confirm, "CONFIRM_ELEMENTS", 100)
     session = finished()
     assert session.best is not None
     assert [m for m in session.snapshot().messages if "smaller shapes only" in m]
@@ -435,7 +435,7 @@ def test_large_programs_say_that_smaller_shapes_were_checked(monkeypatch: pytest
 SLOW = """
 import time
 
-def verify_final(program, candidate, whole, parts, programs, target):
+def verify_real(program, graph):
     time.sleep(60)
 """
 
@@ -443,12 +443,12 @@ def verify_final(program, candidate, whole, parts, programs, target):
 def test_verification_at_the_real_shape_may_not_take_forever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(passes, "verify_final", importlib.import_module("slow").verify_final)
-    monkeypatch.setattr(passes, "CONFIRM_SECONDS", 0.3)
+    monkeypatch.setattr(confirm, "verify_real", importlib.import_module("slow").verify_real)
+    monkeypatch.setattr(confirm, "REAL_SECONDS", 0.3)
     session = finished()
     assert session.best is not None
     (message,) = session.snapshot().messages
-    assert "no final verification: verify_final took more than 0.3 s" in message
+    assert "no trials at the real shape: verify_real took more than 0.3 s" in message
 
 
 @pytest.mark.parametrize(

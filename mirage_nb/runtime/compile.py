@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from mirage_nb.codegen import Emitted, Options, emit
-from mirage_nb.errors import CompileError, MissingPartError
+from mirage_nb.codegen import Emitted, Options, emit, variants
+from mirage_nb.errors import CompileError, MissingPartError, TargetError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.graph import few
 from mirage_nb.runtime.artifacts import CUBIN_FOLDER, ArtifactCache, digest, digest_folder, distrust
@@ -89,8 +89,15 @@ def compile_cubin(
 
 
 def emit_and_compile(graph: KernelGraph, target: Target, options: Options | None = None) -> tuple[Emitted, Cubin]:
-    """A muGraph as it is emitted so, or by default, and its cubin. Raises what `emit` and `compile_cubin` do."""
-    emitted = emit(graph, target, options)
+    """A muGraph as it is emitted so, or by default, or in the first way that fits the target, and its cubin. Raises
+    what `emit` and `compile_cubin` do."""
+    try:
+        emitted = emit(graph, target, options)
+    except TargetError:
+        fitting = variants(graph, target) if options is None else ()
+        if not fitting:
+            raise
+        emitted = emit(graph, target, fitting[0])
     return emitted, compile_cubin(emitted.source, target.arch)
 
 

@@ -33,6 +33,7 @@ from mirage_nb.runtime.remembered import Remembered, remembered
 from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names, run_once, warm
 from mirage_nb.runtime.winner import Winner, is_own
 from mirage_nb.runtime.without_gpu import is_generated
+from mirage_nb.search.composition import UNSEARCHED
 from mirage_nb.search.session.crew import Stopped, internal_error
 from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.search.session.restored import verified_again
@@ -52,9 +53,9 @@ DRAWERS = 4
 """Processes that draw side by side, at most."""
 LOOK_SECONDS = 0.02
 CHOOSE_SECONDS = 0.1
-AHEAD, PAIR, CHOSEN_FROM = 4, 2, 64
-"""Found kernels that are compiled at a time ahead of their turn on the card; so many of them are chosen together, from
-so many with the best estimates."""
+AHEAD, TRYING, PAIR, CHOSEN_FROM = 4, 8, 2, 64
+"""Found kernels that are compiled at a time ahead of their turn on the card, and that are in their first runs; so many
+of them are chosen together, from so many with the best estimates."""
 WITHOUT_LIBRARY = UNPRICED | {OpKind.GRAPH}
 """Kernels beside which a library's stand come later: a process that tries them for the first time loads the library."""
 FAST = 4
@@ -146,8 +147,10 @@ class Ahead:
     def _chosen(self) -> list[tuple[Candidate, Options | None]]:
         known = [c for c in self._search.candidates() if not c.is_as_stored and is_generated(c.graph)]
         timed = [c for c in known if c.time_us is not None]
-        waiting = [c for c in known if c.time_us is None and c.digest not in self._begun][:CHOSEN_FROM]
-        if waiting:
+        waiting = [c for c in known if c.time_us is None and c.digest not in self._begun]
+        if unsearched := [c for c in waiting if c.configuration in UNSEARCHED]:  # nobody is to be slower than these
+            return [(candidate, None) for candidate in unsearched[:PAIR]]
+        if waiting := waiting[:CHOSEN_FROM]:
             alone = [c for c in waiting if all(op.kind in WITHOUT_LIBRARY for op in c.graph.ops)]
             return [(candidate, None) for candidate in next_ones([*timed, *(alone or waiting)], PAIR)]
         for fast in timed[:FAST]:  # the fastest stand first
@@ -271,7 +274,7 @@ class Early:
         """Whatever is ready first; nobody waits for a first run, which may have to load a library."""
         more, trying = self._time_way(own, ways), list[_Trying]()
         while self._proceed() and (more or not self._over.is_set()):
-            idle = len(trying) < AHEAD and not self._over.is_set()
+            idle = len(trying) < TRYING and not self._over.is_set()
             if (ready := found.next() if idle else None) is not None:
                 trying += self._trying(lanes, *ready)
             elif (ran := next((one for one in trying if one.job.ended), None)) is not None:
@@ -331,6 +334,8 @@ class Early:
 
     def _time_found(self, ran: _Trying) -> None:
         try:
+            if isinstance(ran.job.error, Stopped):  # the passes that follow have the processes
+                return
             if ran.job.error is not None:
                 raise ran.job.error
             self._in_turn(ran.candidate, ran.emitted, ran.cubin)
@@ -371,7 +376,7 @@ class Early:
         outcome = Outcome(FloatReport(lap.error or 0.0, True), True)
         winner = Winner.judged(own, emitted, executable, cubin, outcome, self._passes.origin)
         self._passes.note_time(own.digest, lap.us)
-        self._passes.note([replace(winner, candidate=replace(winner.candidate, time_us=lap.us))])
+        self._passes.note([winner.timed(lap.us)])
 
     def _in_turn(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:
         """`_lap`, once the card is ours. Raises Stopped where the session ends before."""

@@ -1,5 +1,5 @@
-"""The last verification of a muGraph that ran: large primes, the real shape, a proof for all sizes, and what was made
-of it.
+"""The last verification of a muGraph that ran: large primes, a proof for all sizes, what was made of it; and trials at
+the real shape, which take longest.
 
 In: a program, a candidate, the pieces that it was made of, if it was, and the tile programs that are printed for it.
 Out: a `Verdict`. A worker computes it.
@@ -29,13 +29,12 @@ the small pair."""
 def verify_final(
     program: KernelGraph,
     candidate: Candidate,
-    whole: bool,
     parts: Made = (),
     programs: Sequence[Planned] = (),
     target: Target | None = None,
 ) -> Verdict:
     """What `_final` says; refuted where a tile program, for this target, is not the kernel that it was planned of."""
-    verdict = _final(program, candidate, whole, parts)
+    verdict = _final(program, candidate, parts)
     if not programs or target is None or not verdict.accepted:
         return verdict
     if findings := [finding for made in programs for finding in compare(made, target, secrets.randbits(62))]:
@@ -43,28 +42,27 @@ def verify_final(
     return replace(verdict, note=f"{verdict.note}; its tile programs at points of their walks, too")
 
 
-def _final(program: KernelGraph, candidate: Candidate, whole: bool, parts: Made) -> Verdict:
-    """What `_final_trials` say, lifted by a proof for all sizes if there is one: of the muGraph, or of each of the
-    pieces that it is made of. The program itself needs none."""
-    if candidate.graph == program:
-        return candidate.verdict
-    verdict = _final_trials(program, candidate, whole)
-    if parts and verdict.accepted:
-        found = piecewise([with_proof(c.verdict, piece, c.graph)[0] for piece, c in parts if c.graph != piece])
-        return replace(verdict, kind=found.kind, note="; ".join(filter(None, (found.note, verdict.note))))
-    return with_proof(verdict, program, candidate.graph)[0]
+def verify_real(program: KernelGraph, graph: KernelGraph) -> Verdict:
+    """A few trials of a muGraph at the real shape."""
+    return verify(program, graph, trials=REAL_TRIALS, final=True)
 
 
-def _final_trials(program: KernelGraph, candidate: Candidate, whole: bool) -> Verdict:
-    """Field trials with large primes on the candidate's small pair, as many as its error bound takes, and a few
-    at the real shape if `whole`. The verdict is that of the small pair, or of the real shape if there is none. To a
-    program as a whole no trial may apply, only to its pieces."""
-    pair = candidate.small or (program, candidate.graph)
-    verdict = verify(*pair, final=True)
-    if candidate.small is None or not whole or not verdict.accepted:
-        return verdict
-    real = verify(program, candidate.graph, trials=REAL_TRIALS, final=True)
+def at_real_shape(verdict: Verdict, real: Verdict) -> Verdict:
+    """A verdict with what trials at the real shape say beside it."""
     if real.kind is VerdictKind.REFUTED:
         return real
     tried = f"{real.trials} trials" if real.accepted else f"none ({real.kind.value})"
     return replace(verdict, note=f"{verdict.note}; and {tried} at the real shape")
+
+
+def _final(program: KernelGraph, candidate: Candidate, parts: Made) -> Verdict:
+    """Field trials with large primes on the candidate's small pair, or at the real shape if there is none, as many as
+    their error bound takes, lifted by a proof for all sizes if there is one: of the muGraph, or of each of the pieces
+    that it is made of, as to a program as a whole no trial may apply. The program itself needs none."""
+    if candidate.graph == program:
+        return candidate.verdict
+    verdict = verify(*(candidate.small or (program, candidate.graph)), final=True)
+    if parts and verdict.accepted:
+        found = piecewise([with_proof(c.verdict, piece, c.graph)[0] for piece, c in parts if c.graph != piece])
+        return replace(verdict, kind=found.kind, note="; ".join(filter(None, (found.note, verdict.note))))
+    return with_proof(verdict, program, candidate.graph)[0]

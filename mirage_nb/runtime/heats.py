@@ -1,4 +1,4 @@
-"""Heats: ways to emit candidates, compiled side by side, tried, and timed one after the other.
+"""Heats: ways to emit candidates, emitted and compiled side by side, tried, and timed one after the other.
 
 In: candidates, each with a way to emit it. Out: for every muGraph the fastest way that was right, and what kept the
 others out. Invariants: nothing is timed that was not tried; nothing else of ours uses the card while one is timed; no
@@ -13,12 +13,12 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from mirage_nb.codegen import Emitted, Options, emit, variants
-from mirage_nb.errors import LaunchError, MirageError, MissingPartError, TargetError
-from mirage_nb.runtime.compile import Cubin, compile_cubin
+from mirage_nb.codegen import Emitted, Options, default_options, variants
+from mirage_nb.errors import LaunchError, MirageError, MissingPartError
+from mirage_nb.runtime.compile import Cubin, emit_and_compile
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.trial import Trials
 from mirage_nb.runtime.winner import PoorResult, Winner, WrongResult
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 COMPILE_SECONDS = 120.0
 GRACE_SECONDS = 0.5
 """What was tried in time is timed for so long beyond it: that takes some hundredths of a second each."""
-TOGETHER = 8
+TOGETHER = 4
 """So many kernels are tried and timed at a time, while others are compiled."""
 SLOW = 1.3
 """A way to emit that takes longer than the best by this factor is timed for a few replays only."""
@@ -42,20 +42,15 @@ SLOW = 1.3
 Job = tuple[Candidate, Options | None]
 """A muGraph and a way to emit it; None: the default one, or the first that fits the target."""
 
-
-Entry = tuple[Candidate, Emitted]
+Made = tuple[Emitted, Cubin]
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Ways to emit that workers compile, and their cubins as they come, by their places."""
+    """Ways to emit that workers compile, and what these make of them as it comes, by their places."""
 
-    entries: Sequence[Entry]
-    coming: Iterator[tuple[int, Future[Cubin]]]
-
-
-def _key(candidate: Candidate, emitted: Emitted) -> tuple[str, str]:
-    return candidate.digest, str(emitted.options)
+    jobs: Sequence[Job]
+    coming: Iterator[tuple[int, Future[Made]]]
 
 
 def told(error: Exception) -> MirageError:
@@ -82,6 +77,7 @@ class Heats:
 
     def know_tried(self, winner: Winner, shown: Winner) -> None:
         """What trials on hard inputs showed of a winner, beside its time."""
+        self._passes.tried.add(winner.label)
         us, known = self._fastest[winner.candidate.digest]
         if known.label == winner.label:
             self._fastest[winner.candidate.digest] = (us, shown)
@@ -100,7 +96,7 @@ class Heats:
     def winners(self) -> list[Winner]:
         """The fastest way of every muGraph with its time, fastest first."""
         ranked = sorted(self._fastest.values(), key=lambda entry: entry[0])
-        return [replace(w, candidate=replace(w.candidate, time_us=us)) if us < math.inf else w for us, w in ranked]
+        return [winner.timed(us) if us < math.inf else winner for us, winner in ranked]
 
     @property
     def best_us(self) -> float:
@@ -152,30 +148,39 @@ class Heats:
         self.go_on(self.begin(jobs, until), said, until)
 
     def begin(self, jobs: Sequence[Job], until: float = math.inf) -> Begun:
-        """Have workers begin to compile jobs; `go_on` times them. Arguments as of `run`."""
-        emitted = ((c, self._emitted(c, options)) for c, options in jobs if time.monotonic() < until)
-        entries = [(c, made) for c, made in emitted if made is not None]
-        sources = [(made.source, self._passes.search.target.arch) for _, made in entries]
-        coming = self._passes.search.call_all(compile_cubin, sources, seconds=COMPILE_SECONDS, until=until)
-        return Begun(entries, coming)
+        """Have workers begin to emit and compile jobs that were not entered before; `go_on` times them. Arguments as of
+        `run`."""
+        entered: list[Job] = []
+        for job in jobs if time.monotonic() < until else ():
+            if (key := self._key(job)) not in self._entered:
+                self._entered.add(key)
+                entered.append(job)
+        target = self._passes.search.target
+        wanted = [(candidate.graph, target, options) for candidate, options in entered]
+        coming = self._passes.search.call_all(emit_and_compile, wanted, seconds=COMPILE_SECONDS, until=until)
+        return Begun(entered, coming)
+
+    def _key(self, job: Job) -> tuple[str, str]:
+        candidate, options = job
+        return candidate.digest, str(options or default_options(self._passes.search.target))
 
     def go_on(self, begun: Begun, said: str, until: float = math.inf) -> None:
         """Try and time what was begun, a few at a time as they are compiled, for everybody to see, but for muGraphs
         that are no winners any more. Arguments and errors of `run`."""
-        untimed = dict(enumerate(begun.entries))
+        untimed = dict(enumerate(begun.jobs))
         try:
-            for cubins in self._compiled(begun.coming, untimed, said, until):
+            for compiled in self._compiled(begun.coming, untimed, said, until):
                 if time.monotonic() > until:
                     return
                 self._say(said, "waiting for the card")
                 with self._passes.turn(self._gpu):
-                    self._go_on(untimed, cubins, said, until, len(begun.entries))
+                    self._go_on(untimed, compiled, said, until, len(begun.jobs))
                 self._passes.note(self.winners)
         finally:  # what there was no time for may be entered again
-            self._entered.difference_update(_key(*entry) for entry in untimed.values())
+            self._entered.difference_update(map(self._key, untimed.values()))
 
-    def _go_on(self, untimed: dict[int, Entry], cubins: dict[int, Cubin], said: str, until: float, count: int) -> None:
-        winners = self._tried(untimed, cubins, said, until, self.track is None)  # nothing to compare with on the card
+    def _go_on(self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float, count: int) -> None:
+        winners = self._tried(untimed, compiled, said, until, self.track is None)  # nothing to compare with on the card
         for number in sorted(winners):
             if time.monotonic() > until + GRACE_SECONDS:
                 return
@@ -187,14 +192,15 @@ class Heats:
             untimed.pop(number, None)
 
     def _compiled(
-        self, coming: Iterator[tuple[int, Future[Cubin]]], untimed: dict[int, Entry], said: str, until: float
-    ) -> Iterator[dict[int, Cubin]]:
-        """Cubins as they come, so many together."""
+        self, coming: Iterator[tuple[int, Future[Made]]], untimed: dict[int, Job], said: str, until: float
+    ) -> Iterator[dict[int, Made]]:
+        """What is compiled as it comes, so many together."""
         count, compiled = len(untimed), 0
-        found: dict[int, Cubin] = {}
+        found: dict[int, Made] = {}
         for number, future in coming:
-            with self._noting(untimed, number):
+            with self._noting(untimed, number, until):
                 found[number] = future.result()
+                self._entered.add(self._key((untimed[number][0], found[number][0].options)))
                 compiled += 1
             self._say(said, f"{compiled} of {count} kernels compiled")
             if len(found) == TOGETHER:
@@ -205,21 +211,23 @@ class Heats:
         if found:
             yield self._wanted(found, untimed)
 
-    def _wanted(self, found: dict[int, Cubin], untimed: dict[int, Entry]) -> dict[int, Cubin]:
-        return {number: cubin for number, cubin in found.items() if untimed[number][0].digest not in self._withdrawn}
+    def _wanted(self, found: dict[int, Made], untimed: dict[int, Job]) -> dict[int, Made]:
+        return {number: made for number, made in found.items() if untimed[number][0].digest not in self._withdrawn}
 
     def _tried(
-        self, untimed: dict[int, Entry], cubins: dict[int, Cubin], said: str, until: float, hard: bool
+        self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float, hard: bool
     ) -> dict[int, Winner]:
         """Those that ran, or with `hard` those that were right on random and hard inputs."""
-        order = [*cubins]
-        trying = [(*untimed[number], cubins[number]) for number in order]
+        order = [*compiled]
+        trying = [(untimed[number][0], *compiled[number]) for number in order]
         found: dict[int, Winner] = {}
         self._say(said, f"0 of {len(order)} kernels were tried and right")
         runs = self._passes.hard_runs if hard else self._passes.first_runs
         for place, outcome in runs(trying, self._trials, until):
-            with self._noting(untimed, order[place]):
-                found[order[place]] = self._passes.on_gpu(*trying[place], self._gpu, outcome)
+            with self._noting(untimed, order[place], until):
+                found[order[place]] = ran = self._passes.on_gpu(*trying[place], self._gpu, outcome)
+                if hard:
+                    self._passes.tried.add(ran.label)
             self._say(said, f"{len(found)} of {len(order)} kernels were tried and right")
             if time.monotonic() > until:
                 break
@@ -230,37 +238,19 @@ class Heats:
         self._passes.stage = f"{said}: {what}{best}"
 
     @contextlib.contextmanager
-    def _noting(self, untimed: dict[int, Entry], number: int) -> Iterator[None]:
-        """Whatever goes wrong with one way to emit, the others go on."""
+    def _noting(self, untimed: dict[int, Job], number: int, until: float = math.inf) -> Iterator[None]:
+        """Whatever goes wrong with one way to emit, the others go on; what had no time may be entered again."""
         try:
             yield
         except (MissingPartError, Stopped):
             raise
         except Exception as error:  # as above
+            if time.monotonic() > until and not isinstance(error, CardLost):
+                return
             candidate, _ = untimed.pop(number)
             self._failed.setdefault(candidate.digest, []).append(told(error))
             if isinstance(error, CardLost):
                 raise
-
-    def _emitted(self, candidate: Candidate, options: Options | None) -> Emitted | None:
-        """One way to emit a candidate; None when it fails or was entered before."""
-        target = self._passes.search.target
-        try:
-            try:
-                emitted = emit(candidate.graph, target, options)
-            except TargetError:
-                fitting = variants(candidate.graph, target) if options is None else ()
-                if not fitting:
-                    raise
-                emitted = emit(candidate.graph, target, fitting[0])
-        except Exception as error:  # noqa: BLE001  # as above
-            self._failed.setdefault(candidate.digest, []).append(told(error))
-            return None
-        key = _key(candidate, emitted)
-        if key in self._entered:
-            return None
-        self._entered.add(key)
-        return emitted
 
     @functools.cached_property
     def track(self) -> Track | None:

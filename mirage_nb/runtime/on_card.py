@@ -1,50 +1,53 @@
-"""Finalists on a card, best estimate in front, each shown when it is timed; what is fast is then tried on hard inputs,
+"""Finalists on a card, best estimate in front, each shown when it is timed; the fastest are then tried on hard inputs,
 and verified at the real shape while others are timed.
 
 In: the passes of a session that found candidates. Out: winners. Invariants: nothing is timed that did not run in a
 process of its own before; no time is kept of what was wrong on random inputs of this card; a winner that breaks on hard
-inputs, or that was not tried on them while others were, is withdrawn, and that is told.
+inputs, or that was not tried on them while slower ones were, is withdrawn, and that is told. The program's own
+operators by a library's kernels are no slower than the winner, and are withdrawn for want of time never.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from mirage_nb.errors import LaunchError, MirageError, MissingPartError
-from mirage_nb.runtime.compile import load_compiler
+from mirage_nb.errors import LaunchError, MissingPartError
+from mirage_nb.runtime.compile import Cubin, load_compiler
+from mirage_nb.runtime.confirm import Confirmation
 from mirage_nb.runtime.finalists import unique
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.remembered import remember
-from mirage_nb.runtime.trial import Trials
+from mirage_nb.runtime.trial import Outcome, Trials
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.runtime.without_gpu import is_generated
+from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.settings import read_settings
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.passes import Passes, Verdicts
+    from mirage_nb.runtime.passes import Passes
 
 SESSION_SECONDS, LEAST_SECONDS = 40.0, 15.0
 """Without a limit a session ends about then, or so long after its search, if that took longer."""
 STEP_SECONDS = 4.0
 """What a step has in any case where there is no limit."""
-HEAT_SHARE, WAYS_SHARE, VERIFY_SHARE = 0.4, 0.35, 0.2
-"""Of what is left, what is kept: of the heats of the finalists, of other ways to emit the best, of trials on hard
-inputs."""
+HEAT_SHARE, WAYS_SHARE, VERIFY_SHARE = 0.6, 0.45, 0.4
+"""Of what is left, what is kept: by the heats of the finalists for all that follows, by other ways to emit the best for
+trials on hard inputs, and by these for final verification."""
 LOOKED_SHARE = 0.2
 """Of what is left, what it may take to see which other ways there are."""
 HEAT_SECONDS, WAYS_SECONDS, TRIED_SECONDS = 12.0, 12.0, 8.0
 """What these may take at most; tuning takes more."""
 NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
-SOON = 4
-"""So many of the fastest are tried on hard inputs while other ways to emit them are compiled."""
+SOON, TRIED, BESIDE = 4, 8, 4
+"""So many of the fastest are tried on hard inputs while other ways to emit them are compiled, and in the end; so many
+side by side."""
 UNTRIED = "there was no time to try them on hard inputs"
 CONFIRMED = 4
 """How many of the fastest are verified at the real shape."""
@@ -78,7 +81,7 @@ class OnCard:
     def run(self, finalists: Sequence[Candidate]) -> bool:
         """Heats of the finalists, other ways to emit the best of them, trials on hard inputs, a race beside PyTorch,
         and verification at the real shape; False without NVRTC."""
-        verdicts = None
+        confirmation = Confirmation(self._passes)
         loading = [()] * read_settings().workers  # meanwhile, and nobody waits for it
         self._search.call_all(load_compiler, loading, seconds=COMPILE_SECONDS)
         try:
@@ -90,16 +93,16 @@ class OnCard:
                 try:
                     untimed = [(c, None) for c in finalists if c.digest not in self._passes.winners]
                     heats.run(untimed, "finalists", until(self.left, HEAT_SHARE, HEAT_SECONDS))
-                    verdicts = self._passes.verdicts(heats.winners[:SOON])
+                    confirmation.begin(heats.winners[:SOON])
                     self._ways(heats, known, trials)
                 except CardLost as error:
                     self._search.tell(str(error))
                 heats.settle(known)
-                tried(self._passes, heats, self._gpu, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS))
+                tried(self._passes, heats, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS), TRIED)
         except MissingPartError as error:
             self._search.tell(f"not executed on the {self._gpu.name}: {error}")
             return False
-        self.finish(heats.winners, verdicts)
+        self.finish(heats.winners, confirmation)
         return True
 
     def _ways(self, heats: Heats, known: Sequence[Candidate], trials: Trials) -> None:
@@ -108,36 +111,58 @@ class OnCard:
         looked = until(self.left, 1 - LOOKED_SHARE)
         begun = heats.begin(heats.ways(known, NEAR, RICHER, looked), ended)
         if not self._passes.inputs.missing:
-            tried(self._passes, heats, self._gpu, trials, ended, SOON)
+            tried(self._passes, heats, trials, ended, SOON)
         heats.go_on(begun, "other ways to emit the best", ended)
 
-    def finish(self, winners: Sequence[Winner], verdicts: Verdicts | None = None) -> None:
-        """Keep winners, fastest first, race the best of them beside PyTorch, and verify these at the real shape; some
-        of that may have begun."""
-        best = {winner.candidate.digest: self._passes.keep(winner) for winner in winners}
-        times = [winner.candidate.time_us or 0.0 for winner in winners]
-        near = [winner for winner, us in zip(winners, times, strict=True) if us <= NEAR * min(times)]
+    def finish(self, winners: Sequence[Winner], confirmation: Confirmation) -> None:
+        """Keep winners, fastest first, race the best that were tried beside PyTorch, withdraw what is faster and was
+        not, and verify the fastest at the real shape; some of that may have begun."""
+        best = [self._passes.keep(winner) for winner in winners]
+        shown = [winner for winner in best if self._is_tried(winner)]
+        if shown and best[0] not in shown and all(winner.candidate.configuration == OWN_OPERATORS for winner in shown):
+            shown = []
+        if best and not shown:
+            self._search.tell(f"kernels were compared with float64 on random inputs only: {UNTRIED}")
+        raced = shown or best
+        times = [winner.candidate.time_us or 0.0 for winner in raced]
+        near = [winner for winner, us in zip(raced, times, strict=True) if us <= NEAR * min(times)]
         if best and self._search.proceed() and self._search.left < RACE_SECONDS:
             self._search.tell("not timed beside PyTorch: the budget is over")
         elif best and self._search.proceed():
             try:
                 for winner in self._raced(near[:RACED]):
-                    best[winner.candidate.digest] = self._passes.keep(winner)
+                    self._passes.keep(winner)
             except LaunchError as error:
                 self._search.tell(f"not timed: {error}")
-        fastest = sorted(best.values(), key=lambda w: w.candidate.rank)[:CONFIRMED]
-        begun = {w.label for w in verdicts.winners} if verdicts is not None else set[str]()
-        if verdicts is not None:
-            self._passes.learn(verdicts)
-        self._passes.learn(self._passes.verdicts([w for w in fastest if w.label not in begun]))
+        if shown:
+            self._withdraw_untried()
+        confirmation.learn(self._ranked()[:CONFIRMED])
         self._remember()
+
+    def _ranked(self) -> list[Winner]:
+        return sorted(self._passes.winners.values(), key=lambda winner: winner.candidate.rank)
+
+    def _is_tried(self, winner: Winner) -> bool:
+        """Whether it was tried on hard inputs, or is what the program is."""
+        return winner.label in self._passes.tried or winner.candidate.configuration == OWN_OPERATORS
+
+    def _withdraw_untried(self) -> None:
+        """What is faster than the fastest that was tried on hard inputs is no winner."""
+        ranked = self._ranked()
+        first = next(place for place, winner in enumerate(ranked) if self._is_tried(winner))
+        for winner in ranked[:first]:
+            self._passes.withdraw(winner, None)
+        if first:
+            self._search.tell(f"{first} kernels were timed, and are no winners: {UNTRIED}")
+        if left := sum(not self._is_tried(winner) for winner in ranked[first:]):
+            self._search.tell(f"{left} kernels that are slower than the winner were not tried on hard inputs")
 
     def _remember(self) -> None:
         """Keep the fastest for the next session of this program, if it was tried on hard inputs and is no library's,
         which comes first in any case."""
-        best = min(self._passes.winners.values(), key=lambda winner: winner.candidate.rank, default=None)
-        if best is not None and best.label in self._passes.tried and is_generated(best.candidate.graph):
-            remember(best, self._search.target, self._gpu)
+        for best in self._ranked()[:1]:
+            if best.label in self._passes.tried and is_generated(best.candidate.graph):
+                remember(best, self._search.target, self._gpu)
 
     def _raced(self, winners: Sequence[Winner]) -> list[Winner]:
         """Winners with their times in one race, in turns and beside PyTorch; none without it. Raises LaunchError."""
@@ -156,46 +181,34 @@ class OnCard:
         doubtful = doubt(laps, self._gpu)
         if doubtful is not None:
             self._search.tell(doubtful)
-        return [
-            replace(winner, candidate=replace(winner.candidate, time_us=timed[winner.label]))
-            for winner in winners
-            if winner.label in timed
-        ]
+        return [winner.timed(timed[winner.label]) for winner in winners if winner.label in timed]
 
 
-def tried(passes: Passes, heats: Heats, gpu: Gpu, trials: Trials, ended: float, most: int | None = None) -> None:
-    """Try winners of heats on random and hard inputs, the fastest first, and withdraw those that break. Where there was
-    no time for some of them (all of them are asked for, unless `most`), they are no winners either, if others are."""
-    waiting = [winner for winner in heats.winners if winner.label not in passes.tried][:most]
-    entries = [(w.candidate, w.emitted, w.cubin) for w in waiting if w.cubin is not None]
-    passes.stage = f"hard inputs: {len(entries)} kernels"
-    left = dict(enumerate(waiting)) if len(entries) == len(waiting) else {}
+def tried(passes: Passes, heats: Heats, trials: Trials, ended: float, most: int) -> None:
+    """Try the fastest winners of heats on random and hard inputs, until so many that are left were tried or the clock
+    (`time.monotonic`) says `ended`; withdraw those that break, for which the next ones step in."""
+    while time.monotonic() < ended and passes.search.proceed():
+        waiting = [w for w in heats.winners[:most] if w.label not in passes.tried and w.cubin is not None][:BESIDE]
+        if not waiting:
+            return
+        passes.stage = f"hard inputs: {len(waiting)} kernels"
+        entries = [(winner.candidate, winner.emitted, cast(Cubin, winner.cubin)) for winner in waiting]
+        try:
+            for number, outcome in passes.hard_runs(entries, trials, ended):
+                _judge(passes, heats, waiting[number], outcome, ended)
+        except LaunchError:  # no inputs were drawn in time
+            return
+        passes.note(heats.winners)
+
+
+def _judge(passes: Passes, heats: Heats, winner: Winner, outcome: Callable[[], Outcome], ended: float) -> None:
+    """What a trial showed of a winner; one that it has no time for says nothing."""
     try:
-        for number, outcome in passes.hard_runs(entries, trials, ended) if entries else ():
-            winner = left.pop(number)
-            try:
-                shown = passes.judged(winner, outcome)
-                passes.tried.add(winner.label)
-                heats.know_tried(winner, shown)
-            except Stopped:
-                raise
-            except Exception as error:  # noqa: BLE001  # whatever goes wrong with one of them, the others go on
-                if time.monotonic() > ended:
-                    left[number] = winner
-                    continue
-                _out(passes, heats, winner, told(error))
-    except LaunchError as error:
-        passes.search.tell(f"kernels were compared with float64 on random inputs only: {error}")
-        return
-    if most is None and any(w.label in passes.tried for w in heats.winners):
-        for winner in left.values():
+        heats.know_tried(winner, passes.judged(winner, outcome))
+    except Stopped:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever goes wrong with one of them, the others go on
+        if time.monotonic() <= ended:
             heats.forget(winner)
-            passes.withdraw(winner, None)
-        if left:
-            passes.search.tell(f"{len(left)} kernels were timed, and are no winners: {UNTRIED}")
-    passes.note(heats.winners)
-
-
-def _out(passes: Passes, heats: Heats, winner: Winner, error: MirageError) -> None:
-    heats.forget(winner)
-    passes.withdraw(winner, error)
+            if (other := passes.withdraw(winner, told(error))) is not None:
+                heats.know([other])

@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,6 @@ from mirage_nb.runtime.artifacts import distrusted
 from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.early import FIRST_SECONDS, Early, Inputs
 from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.final import verify_final
 from mirage_nb.runtime.finalists import unique, varied
 from mirage_nb.runtime.gpu import TURN, Gpu, busy_percent
 from mirage_nb.runtime.heats import COMPILE_SECONDS, told
@@ -38,13 +36,13 @@ from mirage_nb.runtime.precise import how_precise
 from mirage_nb.runtime.trial import Outcome, Trials, draw_into, drawn, run_once, try_on_cpu, try_on_gpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
 from mirage_nb.runtime.without_gpu import WithoutGpu, here, is_generated
-from mirage_nb.search.composition import UNSEARCHED
+from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.settings import read_settings
 from mirage_nb.targets import PRECISIONS
-from mirage_nb.verify.verdict import Verdict, VerdictKind
+from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.race import Track
@@ -68,18 +66,6 @@ AT_LEAST_SECONDS = 15.0
 EXECUTE_SECONDS = 180.0
 TRIAL_SECONDS, DRAW_SECONDS = 120.0, 300.0
 """Runs of a kernel on all inputs on a GPU, and drawing these."""
-CONFIRM_SECONDS = 20.0
-"""What final verification may take; beyond it the verdict of the search stands."""
-CONFIRM_ELEMENTS = 2**26
-"""Elements of all tensors of a program that is also tried at its real shape: a trial takes about 20 bytes for each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdicts:
-    """Final verification that workers have begun: of which winners, and what comes of it, by their numbers."""
-
-    winners: Sequence[Winner]
-    coming: Iterator[tuple[int, Future[Verdict]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +107,7 @@ class Passes:
         self.made = time.monotonic()
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
+        self._own: dict[str, Winner] = {}
         self._scale: float | None = None
         self._track: Track | None = None
         self._early: Early | None = None
@@ -162,8 +149,7 @@ class Passes:
                 return
             if self.gpu is not None:
                 plain = [c for c in candidates if c.configuration in UNSEARCHED]
-                finalists = unique((*chosen, *varied(candidates, FINALISTS_GPU), *plain))
-                if OnCard(self, self.gpu).run(finalists):
+                if OnCard(self, self.gpu).run(unique((*plain, *chosen, *varied(candidates, FINALISTS_GPU)))):
                     self._at_least(snapshot.baseline)
                     return
             WithoutGpu(self, snapshot.baseline).run(chosen, candidates)
@@ -197,14 +183,15 @@ class Passes:
         self._track = None
 
     def _at_least(self, baseline: Candidate | None) -> None:
-        """The program's own operators where nothing else came through in time, or was right: something has to run,
-        budget or not."""
-        if baseline is None or self.winners or not self.search.proceed():
+        """Whatever the budget, every way that libraries have for the program's own operators is timed, as nothing is a
+        winner that is slower; where nothing came through, or was right, these run, timed or not."""
+        if baseline is None or not self.search.proceed():
             return
         try:
-            if self._early is not None and self._early.timed(AT_LEAST_SECONDS) and self.winners:
-                return
-            self.built(baseline, here, AT_LEAST_SECONDS)
+            if self._early is not None:
+                self._early.timed(AT_LEAST_SECONDS)
+            if not self.winners:
+                self.built(baseline, here, AT_LEAST_SECONDS)
         except MirageError as error:
             self.set_aside(baseline, error)
 
@@ -366,59 +353,33 @@ class Passes:
         shown = self._traced("execute", candidate, outcome, lambda found: found.seconds)
         return Winner.judged(candidate, emitted, GpuExecutable(emitted, cubin, gpu), cubin, shown, self.origin)
 
-    def confirm(self, winners: Sequence[Winner]) -> bool:
-        """Verify winners once more, within bounds; False when one of them was refuted."""
-        return self.learn(self.verdicts(winners))
-
-    def verdicts(self, winners: Sequence[Winner]) -> Verdicts:
-        """Begin to verify winners once more; workers do it meanwhile."""
-        elements = sum(t.elements for t in self.search.program.types)
-        whole = elements <= CONFIRM_ELEMENTS
-        if winners and not whole:
-            self.search.tell(f"field trials at smaller shapes only: this one has {elements:,} elements")
-        given, made_of, target = self.search.program, self.search.made_of, self.search.target
-        pairs = [(given, w.candidate, whole, made_of(w.candidate.digest), w.emitted.programs, target) for w in winners]
-        until = time.monotonic() + max(0.0, self.search.left)
-        coming = self.search.call_all(verify_final, pairs, seconds=self.allowed(CONFIRM_SECONDS), until=until)
-        return Verdicts(winners, coming)
-
-    def learn(self, verdicts: Verdicts) -> bool:
-        """Wait for verdicts and take them over; False when a muGraph was refuted, which is dropped."""
-        self.stage = "verifying the finalists"
-        refuted = False
-        for number, future in verdicts.coming:
-            candidate = verdicts.winners[number].candidate
-            try:
-                verdict = future.result()
-            except (MirageError, MemoryError) as error:
-                self.search.tell(f"{candidate.digest[:8]}: no final verification: {error}")
-                continue
-            if verdict.kind is VerdictKind.REFUTED:
-                refuted = True
-                self.set_aside(candidate, WrongResult(f"refuted in the final verification: {verdict}"))
-            elif verdict.accepted:
-                self._learn(candidate.digest, verdict)
-            else:
-                self.search.tell(f"{candidate.digest[:8]}: no final verification: {verdict}")
-        return not refuted
-
     # -- what is known ------------------------------------------------------------------------------
 
     def note(self, winners: Iterable[Winner]) -> None:
         """Keep what is faster than it was before, for everybody to see."""
         known = {c.digest: c.time_us for c in self.search.candidates()}
         for winner in winners:
+            if winner.candidate.configuration == OWN_OPERATORS:
+                self._own[winner.label] = winner
             took, before = winner.candidate.time_us, known.get(winner.candidate.digest)
             if winner.candidate.digest in known and took is not None and (before is None or took < before):
                 self.keep(winner)
 
-    def withdraw(self, winner: Winner, error: MirageError | None) -> None:
-        """What was timed is no winner: it is wrong or poor, or was not tried as it has to be."""
+    def withdraw(self, winner: Winner, error: MirageError | None) -> Winner | None:
+        """What was timed is no winner: it is wrong or poor, or was not tried as it has to be. For the program's own
+        operators the next way to run them stands in, which is returned."""
         with self._guard:
             self._winners.pop(winner.candidate.digest, None)
+            self._own.pop(winner.label, None)
+            left = self._own.values() if winner.candidate.configuration == OWN_OPERATORS else ()
+            other = min(left, key=lambda own: own.candidate.rank, default=None)
+        if other is not None:
+            self.search.tell(f"{winner.candidate.digest[:8]}: a library's way is left out: {error}")
+            return self.keep(other)
         self.search.update(untimed := replace(winner.candidate, time_us=None, error=None, executed_on=""))
         if error is not None:
             self.set_aside(untimed, error)
+        return None
 
     def keep(self, winner: Winner) -> Winner:
         """Note a winner, in place of an earlier one of its candidate."""
@@ -427,7 +388,8 @@ class Passes:
         self.search.update(winner.candidate)
         return winner
 
-    def _learn(self, digest: str, verdict: Verdict) -> None:
+    def learn(self, digest: str, verdict: Verdict) -> None:
+        """What final verification says of a winner."""
         with self._guard:
             if (winner := self._winners.get(digest)) is None:  # withdrawn meanwhile
                 return

@@ -167,8 +167,8 @@ class Track:
             make_room()
 
     def lap(self, name: str, executable: GpuExecutable, limit_us: float, own: bool = False) -> Lap:
-        """Check one executable and time it, briefly if it takes longer than `limit_us`. `own`: it is the program's own
-        operators, which are what the program is in its types, however far that is from real numbers.
+        """Check one executable and time it in both ways, briefly if it takes longer than `limit_us`. `own`: it is the
+        program's own operators, which are what the program is in its types, however far that is from real numbers.
 
         Raises:
             LaunchError: the card refuses it, or it failed there.

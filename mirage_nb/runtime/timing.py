@@ -31,8 +31,8 @@ BEHIND_CALLS = 8
 """So many calls in one CUDA graph when each stands behind a foreign kernel."""
 FOREIGN_BYTES = 192 * 2**20
 """What that kernel rewrites: more than the L2 of any card holds."""
-FEW = 3
-"""Replays after which a contestant that is clearly slower is timed no more."""
+FEW, QUICK_US = 3, 1e5
+"""Replays after which a contestant that is clearly slower is timed no more; and one whose replays took so long."""
 HOPELESS, HOPELESS_US = 10.0, 500.0
 """Who takes so many times the limit, and so long that starting a call counts for nothing, is not replayed at all."""
 
@@ -125,8 +125,8 @@ def time_quickly(
     contestant: Contestant, torch: Any, limit_us: float, *, repeats: int = 16, lane: Lane | None = None
 ) -> Timing | None:
     """Time one contestant by itself, and stop after a few replays when all of them took longer than `limit_us`
-    per call, or after one round of calls when that is hopeless. None when it cannot be captured into a CUDA graph.
-    `lane`: how calls are lined up, made once for all who are timed; default: back to back.
+    per call, or long enough altogether, or after one round of calls when that is hopeless. None when it cannot be
+    captured into a CUDA graph. `lane`: how calls are lined up, made once for all who are timed; default: back to back.
 
     Raises:
         LaunchError: no GPU is attached, or something else kept it busy, so that nothing is left of the call's time
@@ -146,7 +146,8 @@ def time_quickly(
         return None
     replay.run()
     samples: list[float] = []
-    while len(samples) < repeats and (len(samples) < FEW or min(samples) <= limit_us):
+    most = max(FEW, min(repeats, int(QUICK_US / max(1.0, once * replay.calls))))
+    while len(samples) < most and (len(samples) < FEW or min(samples) <= limit_us):
         samples.append(replay.took(torch) - lane.alone())
     timing = _summary(contestant.name, samples)
     if timing.median_us <= 0:

@@ -110,6 +110,10 @@ class Winner:
         """The same with what its runs showed. Raises as `judged` does."""
         return Winner.judged(self.candidate, self.emitted, self.executable, self.cubin, outcome, self.origin)
 
+    def timed(self, us: float) -> Winner:
+        """The same with the microseconds that it took."""
+        return replace(self, candidate=replace(self.candidate, time_us=us))
+
     def compared(self, error: float) -> Winner:
         """The same with the relative error that a comparison with float64 on random inputs of the card showed."""
         report = replace(self.report, relative_error=error)

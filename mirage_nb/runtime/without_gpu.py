@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_nb.errors import CompileError, MirageError, MissingPartError, SearchError
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.runtime.confirm import Confirmation
 from mirage_nb.runtime.trial import hard_drawn
 from mirage_nb.runtime.winner import PoorResult
 from mirage_nb.search.pieces import HEAVY
@@ -81,7 +82,7 @@ class WithoutGpu:
 
     def _kept(self, candidate: Candidate) -> bool:
         """Whether a candidate that ran is verified, too, and its kernels compile for the card."""
-        if not self._passes.confirm([self._passes.winners[candidate.digest]]):
+        if not Confirmation(self._passes).learn([self._passes.winners[candidate.digest]]):
             return False
         winner = self._passes.winners[candidate.digest]
         if winner.cubin is not None or self._search.left == math.inf:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +18,10 @@ from mirage_nb.runtime import early
 from mirage_nb.runtime.early import AHEAD, Ahead, Early
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
 from mirage_nb.runtime.later import Job
+from mirage_nb.runtime.passes import AT_LEAST_SECONDS, Passes
 from mirage_nb.runtime.remembered import Remembered
 from mirage_nb.runtime.timing import Lap
+from mirage_nb.search.composition import LIBRARY_AND_FUSED
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -72,6 +75,20 @@ def test_the_most_promising_are_compiled_ahead_a_few_at_a_time_and_each_once() -
         names |= {ready[0].digest for _ in range(AHEAD) if (ready := ahead.next())}
     ahead.begin()
     assert len(lanes.begun) == 8 and names == {f"c{n}" for n in range(3, 8)}, "each once, and no library's"
+
+
+def test_a_librarys_kernels_with_the_rest_fused_are_compiled_before_all_else() -> None:
+    """They stood last, by estimate, and were not there when a slow kernel won."""
+    found = [candidate(f"c{n}", 1.0 + n) for n in range(80)]
+    fused = replace(candidate("fused", 99.0), configuration=LIBRARY_AND_FUSED)
+    search: Any = SimpleNamespace(candidates=lambda: [*found, fused], target=None)
+    lanes: Any = Lanes()
+    ahead = Ahead(search, lanes, set())
+    ahead.begin()
+    lanes.begun[0].set_result("")
+    assert len(lanes.begun) == 1 and (ready := ahead.next()) and ready[0] is fused
+    ahead.begin()
+    assert len(lanes.begun) == 3
 
 
 def test_while_nothing_new_is_found_the_fastest_are_emitted_in_other_ways(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +234,40 @@ def test_the_end_of_the_search_leaves_no_way_of_a_library_out(
     monkeypatch.setattr(Ahead, "next", lambda self: pytest.fail("nothing more is timed here"))
     begun._time_all(candidate("own", 0.1, PROGRAM), None)
     assert session.order == ["way 1", "way 2", "way 0"] and not session.said
+
+
+@pytest.mark.parametrize("won", [True, False])
+def test_a_session_waits_for_what_libraries_take_whatever_its_budget(won: bool) -> None:
+    """Also where something else has won: a found kernel of 5 ms did, and its library was never timed."""
+    waited: list[float] = []
+    own, search = candidate("own", 0.1, PROGRAM), SimpleNamespace(proceed=lambda: True)
+
+    def timed(seconds: float) -> bool:
+        waited.append(seconds)
+        passes.winners["own"] = own
+        return True
+
+    passes: Any = SimpleNamespace(
+        search=search, winners={"found": FOUND} if won else {}, _early=SimpleNamespace(timed=timed), built=pytest.fail
+    )
+    Passes._at_least(passes, own)
+    assert waited == [AT_LEAST_SECONDS] and "own" in passes.winners
+
+
+def test_a_trial_that_the_passes_end_leaves_no_way_of_a_library_out(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes for trials are theirs then, and what ran in them had stopped the early times."""
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    ran = ended(candidate("first", 1.0))
+    ran.job.error, ran.emitted = Stopped("the session was stopped"), SimpleNamespace(options="x")
+    ready = [(ran.candidate, None)]
+    monkeypatch.setattr(Ahead, "next", lambda self: ready.pop(0) if ready else None)
+    monkeypatch.setattr(Early, "_compile", lambda self, found: None)
+    monkeypatch.setattr(Early, "_trying", lambda self, lanes, found, made: [ran])
+    threading.Timer(0.3, begun._over.set).start()
+    begun._time_all(candidate("own", 0.1, PROGRAM), None)
+    assert session.order == ["way 1", "way 2", "way 0"]
 
 
 def test_what_cannot_be_compiled_is_left_to_the_passes_that_follow(session: Session) -> None:

@@ -30,6 +30,6 @@ def test_a_tile_program_that_is_another_one_is_refuted(said: str, changed: str) 
     assert said in text
     made = replace(planned, program=parse_program(text.replace(said, changed) if said else text))
     candidate = Candidate(graph.digest(), graph, "", 1, {}, Verdict(VerdictKind.FIELD), 1.0)
-    verdict = verify_final(PROGRAM, candidate, True, (), (made,), H200)
+    verdict = verify_final(PROGRAM, candidate, (), (made,), H200)
     assert verdict.accepted == (not said)
     assert ("tile programs at points" if not said else "its tile program is another one") in verdict.note

@@ -5,20 +5,30 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mirage_nb.errors import LaunchError
+from mirage_nb.lang import parse
 from mirage_nb.runtime import on_card
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.on_card import LEAST_SECONDS, RACE_SECONDS, SESSION_SECONDS, OnCard
+from mirage_nb.runtime.heats import Heats as RealHeats
+from mirage_nb.runtime.on_card import BESIDE, LEAST_SECONDS, RACE_SECONDS, SESSION_SECONDS, OnCard, tried
+from mirage_nb.runtime.passes import Passes
+from mirage_nb.runtime.winner import Origin, PoorResult, Winner
+from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.targets import find_target
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen import mugraphs
 
 CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
 FOUND = mugraphs.rmsnorm(8, 64, 32, 16, 2)
+PROGRAM = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
 
 
 def candidate(digest: str, **known: Any) -> Candidate:
@@ -33,7 +43,6 @@ def passes(left: float = math.inf, since: float = 0.0, winners: Any = (), missin
         winners={w.candidate.digest: w for w in winners},
         early_times=lambda: None,
         trials=lambda: nullcontext(),
-        verdicts=lambda candidates: None,
         inputs=SimpleNamespace(missing=missing),
     )
 
@@ -94,12 +103,93 @@ def test_what_was_timed_early_is_emitted_in_other_ways_too_and_nobody_waits_for_
     monkeypatch: pytest.MonkeyPatch, missing: Any
 ) -> None:
     """Winners of the first seconds had their default way only; and sessions slept until hard inputs were drawn."""
-    early = SimpleNamespace(candidate=candidate("early", time_us=2.0))
+    early = SimpleNamespace(candidate=candidate("early", time_us=2.0), label="early")
     did.clear()
     monkeypatch.setattr(on_card, "Heats", Heats)
+    monkeypatch.setattr(on_card, "Confirmation", lambda passes: SimpleNamespace(begin=lambda winners: None))
     monkeypatch.setattr(on_card, "tried", lambda passes, heats, *rest: heats.did.append("try"))
     monkeypatch.setattr(OnCard, "finish", lambda self, winners, verdicts: None)
     noted = passes(winners=[early], missing=missing)
     assert OnCard(noted, CARD).run([candidate("early"), candidate("late")])
     meanwhile = [] if missing else ["try"]
     assert did[0].did == ["time late", "compile early late", *meanwhile, "time ways of early late", "try"]
+
+
+class Timed:
+    """A session whose kernels were timed: names that begin with "own" are ways of a library for the program's own
+    operators, those with "poor" break on hard inputs, and those with "late" are never tried in time."""
+
+    def __init__(self, **times: float) -> None:
+        self.said: list[str] = []
+        self.tried_in_turn: list[str] = []
+        self.kept: dict[str, Candidate] = {}
+        search: Any = SimpleNamespace(
+            program=PROGRAM, seed=0, target=find_target("h200"), left=5.0, tell=self.said.append, name="",
+            proceed=lambda: True, candidates=lambda: [*self.kept.values()],
+            update=lambda c: self.kept.update({c.digest: c}), drop=lambda digest, why: self.said.append(why),
+        )  # fmt: skip
+        self.passes: Any = Passes(search, CARD)
+        self.passes.hard_runs, self.passes.judged = self.hard_runs, lambda winner, outcome: outcome() or winner
+        for name, us in times.items():
+            own = name.startswith("own")
+            known = candidate(name if not own else "own", time_us=us)
+            known = replace(known, configuration=OWN_OPERATORS, graph=PROGRAM) if own else known
+            self.kept.setdefault(known.digest, replace(known, time_us=None))
+            emitted: Any = SimpleNamespace(options=name, launches=(), programs=())
+            origin = Origin("", PROGRAM, find_target("h200"))
+            self.passes.note([Winner(known, emitted, None, b"", None, origin)])  # type: ignore[arg-type]
+        self.heats = RealHeats(self.passes, CARD, None)  # type: ignore[arg-type]
+        self.heats.know(self.passes.winners.values())
+
+    def hard_runs(self, entries: Any, trials: Any, ended: float) -> Any:
+        assert len(entries) <= BESIDE
+        for number, (_, emitted, _) in enumerate(entries):
+            self.tried_in_turn.append(emitted.options)
+            yield number, partial(self.outcome, emitted.options)
+
+    def outcome(self, name: str) -> None:
+        if "poor" in name:
+            raise PoorResult("numerically poor")
+        if "late" in name:
+            time.sleep(max(0.0, self.ended - time.monotonic()) + 0.01)
+            raise LaunchError("there was no time left")
+
+    def run(self, most: int = 8, seconds: float = 0.1) -> list[str]:
+        """Try, and finish; returns what is left, fastest first."""
+        self.ended = time.monotonic() + seconds
+        tried(self.passes, self.heats, None, self.ended, most)  # type: ignore[arg-type]
+        OnCard(self.passes, CARD).finish(self.heats.winners, SimpleNamespace(learn=lambda winners: True))  # type: ignore[arg-type]
+        ranked = sorted(self.passes.winners.values(), key=lambda winner: winner.candidate.rank)
+        return [str(winner.emitted.options) for winner in ranked]
+
+
+def test_the_fastest_are_tried_first_and_no_more_than_are_asked_for() -> None:
+    """All that was timed was tried, in no order: 31 kernels had no time for it, and the fastest were among them."""
+    session = Timed(d=4.0, b=2.0, own=9.0, a=1.0, c=3.0, e=5.0)
+    assert session.run(most=3) == ["a", "b", "c", "d", "e", "own"] and session.tried_in_turn == ["a", "b", "c"]
+    assert [m for m in session.said if m == "2 kernels that are slower than the winner were not tried on hard inputs"]
+
+
+def test_for_those_that_break_the_next_ones_step_in() -> None:
+    session = Timed(poor1=1.0, poor2=2.0, a=3.0, b=4.0)
+    assert session.run(most=2) == ["a", "b"] and session.tried_in_turn == ["poor1", "poor2", "a", "b"]
+
+
+def test_no_session_ends_slower_than_its_own_operators() -> None:
+    """A kernel of 5 ms was tried on hard inputs in time, and the library's of 147 us was withdrawn, as it was not."""
+    session = Timed(late=128.0, own_late=147.0, a=5061.0)
+    session.passes.tried.add(next(w.label for w in session.heats.winners if w.candidate.digest == "a"))
+    assert session.run() == ["own_late", "a"]
+    assert "1 kernels were timed, and are no winners: there was no time to try them on hard inputs" in session.said
+
+
+def test_where_nothing_was_tried_all_are_kept_and_that_is_said() -> None:
+    session = Timed(late=128.0, own=147.0)
+    assert session.run() == ["late", "own"]
+    assert [m for m in session.said if m.startswith("kernels were compared with float64 on random inputs only")]
+
+
+def test_for_a_librarys_way_that_breaks_the_next_one_stands_in() -> None:
+    session = Timed(own_poor=1.0, own_next=2.0, a=3.0)
+    assert session.run() == ["own_next", "a"]
+    assert "own: a library's way is left out: numerically poor" in session.said

@@ -24,7 +24,7 @@ from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, Turn
 from mirage_nb.runtime.timing import Lap, Timing
 from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.winner import Winner
-from mirage_nb.search.composition import OWN_OPERATORS
+from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.verify.float_gate import FloatReport, GateReport, SampleReport
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -43,6 +43,10 @@ def finished(**options: Any) -> Session:
 
 def no_nvrtc(source: str, arch: str) -> None:
     raise MissingPartError("NVRTC is not usable", hint="pip install it")
+
+
+def not_emitted(graph: KernelGraph, target: object, options: object) -> None:
+    no_nvrtc("", "")
 
 
 def test_finalists_are_of_every_kind_that_is_near_and_of_every_configuration() -> None:
@@ -131,7 +135,8 @@ def card(monkeypatch: pytest.MonkeyPatch, mirage_home: Path, cubins: Path) -> Ra
 def test_finalists_are_raced_every_way_and_the_fastest_again_beside_torch(card: Race) -> None:
     session = finished()
     snapshot, winner = session.snapshot(), session.best
-    assert snapshot.messages == () and winner is not None
+    said = [message for message in snapshot.messages if not message.startswith("the library won")]
+    assert not said and winner is not None
     assert session.target.name == "h200" and winner.candidate.executed_on == "Some card"
     (first, no_peers), (again, peers) = card.calls
     assert no_peers == [] and peers == ["eager"]
@@ -164,11 +169,11 @@ def test_one_wrong_way_is_left_out_and_one_wrong_mugraph_is_dropped(
     digests: list[str] = []
 
     def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu, trials: Any) -> Winner:
-        if candidate.digest not in digests:
+        if candidate.digest not in digests and candidate.configuration not in UNSEARCHED:
             digests.append(candidate.digest)
             if len(digests) == 2:
                 raise LaunchError("this way does not load")
-        if candidate.digest == digests[0]:
+        if candidate.digest in digests[:1]:
             raise passes.WrongResult("wrong on Some card")
         return right(self, candidate, emitted, cubin, gpu, trials)
 
@@ -270,7 +275,7 @@ def test_a_card_without_nvrtc_or_torch(card: Race, monkeypatch: pytest.MonkeyPat
     assert session.best is not None and session.best.candidate.time_us is None
     assert [m for m in session.snapshot().messages if "nothing was timed" in m]
     monkeypatch.setattr(passes, "compile_cubin", no_nvrtc)
-    monkeypatch.setattr(heats, "compile_cubin", no_nvrtc)
+    monkeypatch.setattr(heats, "emit_and_compile", not_emitted)
     session = finished()
     assert session.best is not None and session.best.candidate.executed_on == "CPU edition"
     assert [m for m in session.snapshot().messages if "not executed on the Some card" in m]
