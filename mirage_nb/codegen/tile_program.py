@@ -196,8 +196,6 @@ class ProgramText:
                     out.line(f"mbarrier_init({ring.name}_empty + i, {ring.arrivals});")
             out.line("fence_mbarrier_init();")
         out.line("block_sync();")
-        if self.overlap.behind:
-            out.line("grid_dependency_wait();")
 
     # -- roles
 
@@ -214,6 +212,7 @@ class ProgramText:
             out.line(f"const int {PART} = warp / {GROUP}{f' - {first // GROUP}' if first else ''};")
         used = {s.pipeline for s in flat(statements) if isinstance(s, Acquire | Await)}
         if not copies:
+            self._wait()
             self._rings(statements, used)
             self._registers(role)
             self._body(statements)
@@ -221,8 +220,29 @@ class ProgramText:
         with out.block(f"if (warp == {first} && lane == 0)"):
             for name in dict.fromkeys(s.target for s in copies):
                 out.line(f"tma_prefetch_map(map_{name});")
+            self._ahead(statements)
+            self._wait()
             self._rings(statements, used)
             self._body(statements)
+
+    def _wait(self) -> None:
+        if self.overlap.behind:
+            self.out.line("grid_dependency_wait();")
+
+    def _ahead(self, statements: tuple[Statement, ...]) -> None:
+        """What no kernel in front writes is on its way to L2 before that one has ended: as much as rings hold."""
+        for walk in (s for s in statements if isinstance(s, Walk) and self.overlap.behind):
+            loop = next((s for s in walk.body if isinstance(s, Loop) and s.count), None)
+            copies = [s for s in loop.body if isinstance(s, Copy)] if loop is not None else []
+            still = [s for s in copies if self.program.operand(s.source) not in self.overlap.written]
+            if loop is None or not still:
+                continue
+            count = min(loop.count, max(self.products.ring_of(s.target).stages for s in still))
+            with self._walk(walk):
+                with self.out.block(f"for (int {loop.counter} = 0; {loop.counter} < {count}; ++{loop.counter})"):
+                    for copy in still:
+                        self._boxes(copy, ahead=True)
+                self.out.line("break;")
 
     def _rings(self, statements: tuple[Statement, ...], used: set[str]) -> None:
         for ring in self.program.pipelines:
@@ -391,7 +411,7 @@ class ProgramText:
                 out.line(f"{name}_slot = {name}_stage;")
                 self._advance(ring)
             case Copy():
-                self._copy(statement)
+                self._boxes(statement)
             case Await(name):
                 out.line(f"mbarrier_wait({name}_full + {name}_stage, {name}_phase);")
                 out.line(f"{name}_slot = {name}_stage;")
@@ -407,8 +427,8 @@ class ProgramText:
             case _:
                 raise AssertionError(statement)
 
-    def _copy(self, copy: Copy) -> None:
-        """A tile is a box for each of its panels."""
+    def _boxes(self, copy: Copy, ahead: bool = False) -> None:
+        """A tile is a box for each of its panels. ahead: they are wanted in L2 only."""
         target = self.program.tile(copy.target)
         ring = self.products.ring_of(copy.target).name
         row, column = Matrix.of(self.program.tile(copy.source), target).start(copy.at)
@@ -417,8 +437,11 @@ class ProgramText:
         with self.out.unrolled("p", panels) as p:
             to = f"{target.name} + {ring}_slot * {target.elements}" + (f" + {p} * {size}" if panels > 1 else "")
             across = c_index(column) + (f" + {p} * {panel}" if panels > 1 else "")
-            full = f"{ring}_full + {ring}_slot"
-            self.out.line(f"tma_load_2d({to}, map_{target.name}, {full}, {across}, {c_index(row)});")
+            box = f"{across}, {c_index(row)}"
+            if ahead:
+                self.out.line(f"tma_prefetch_2d(map_{target.name}, {box});")
+            else:
+                self.out.line(f"tma_load_2d({to}, map_{target.name}, {ring}_full + {ring}_slot, {box});")
 
     def _derived_product(self, product: Product) -> None:
         writer = WideProduct if ROWS[product.instruction].texel.left is None else TexelProduct

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -47,10 +47,12 @@ def overlaps(
     bulk: Sequence[frozenset[int]],
     options: Options,
     seen: Mapping[int, Window],
+    programs: Container[int] = (),
 ) -> tuple[Overlap, ...]:
     """Per operator of `graph`; two graph-defined operators in a row overlap, where the target can.
 
-    bulk: per operator, its operands that the copy engine brings; seen: values that are read where others lie.
+    bulk: per operator, its operands that the copy engine brings; seen: values that are read where others lie;
+    programs: the operators whose blocks are tile programs, one to a multiprocessor.
     """
     uniform = graph.uniform()
     launched = [
@@ -79,8 +81,8 @@ def overlaps(
         again = frozenset(k for k, v in enumerate(op.inputs) if readers[lies[v]] > 1)
         own = frozenset(k for k, v in enumerate(op.inputs) if v in made)
         # What streams tensors that are still being written has nothing to do early, and its blocks would pile up
-        # where there is room: 41 us became 45 on an H200.
-        early = i in behind and not own & bulk[i]
+        # where there is room: 41 us became 45 on an H200. Those of tile programs do not.
+        early = i in behind and (i in programs or not own & bulk[i])
         written = frozenset(range(len(op.inputs))) if options.chained else own
         least = _share(op.body, target) if early and options.spread and isinstance(op.body, BlockGraph) else 0
         found.append(Overlap(early, i in ahead, written, again, least))

@@ -170,7 +170,8 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
         n for n, (_, values) in enumerate(graph.definitions()) if values[0] not in needs or values[0] in seen
     )
     device = plan_device(graph, library, seen, left_out)
-    return Plan(graph, kernels, overlaps(graph, target, bulk, options, seen), *device, library, seen, left_out)
+    overlap = overlaps(graph, target, bulk, options, seen, programs)
+    return Plan(graph, kernels, overlap, *device, library, seen, left_out)
 
 
 def _kernels(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from mirage_nb.codegen import emit
+from mirage_nb.codegen import Launch, emit
 from mirage_nb.ir import DType, KernelGraph, OpKind
+from mirage_nb.ir.text import parse_graph
 from mirage_nb.optimize import default_options, plan, variants
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.targets import TARGETS, Target
@@ -66,6 +68,42 @@ def test_in_chains_it_waits_for_the_launch_in_front() -> None:
     graph = linear(128, 128, 128, 64, 64)
     emitted = emit(graph, H200, options)
     assert "grid_dependency_wait();" in emitted.source and emitted.launches[0].overlaps  # type: ignore[union-attr]
+
+
+SCALED = """mugraph 1
+input %0 X f16[128, 192]
+input %1 W f16[96, 192]
+%2 = Graph(%0) grid=[128] loop=1 {
+  %0 = InIter arg=0 imap=[0]                             : f16[1, 192]
+  %1 = Sqr(%0)                                           : f16[1, 192]
+  %2 = Sum(%1) dim=1                                     : f16[1, 1]
+  %3 = EwDiv(%0, %2)                                     : f16[1, 192]
+  OutSaver(%3) omap=[0]
+}
+%3 = Graph(%2, %1) grid=[1, 2] loop=3 {
+  %0 = InIter arg=0 imap=[*, 0] fmap=1                   : f16[64, 64]
+  %1 = InIter arg=1 imap=[0, *] fmap=1                   : f16[96, 64]
+  %2 = Transpose(%1) perm=[1, 0]                         : f16[64, 96]
+  %3 = Matmul(%0, %2)                                    : f16[64, 96]
+  %4 = Accum(%3) kind=sum                                : f16[64, 96]
+  OutSaver(%4) omap=[1, 0]
+}
+output %3 O
+"""
+
+
+def test_behind_another_kernel_it_begins_with_what_that_one_does_not_write() -> None:
+    """Weights are on their way to L2 while rows are still normalised; nothing else happens before the wait."""
+    graph = parse_graph(SCALED)
+    check(graph, FEW)
+    emitted = emit(graph, H200)
+    assert [step.overlaps for step in emitted.launches if isinstance(step, Launch)] == [False, True]
+    product = emitted.source.split('extern "C"')[2]
+    ahead = product.split("grid_dependency_wait();")
+    assert len(ahead) == 3, "each role waits"
+    assert re.findall(r"tma_prefetch_2d\((\w+), k \* 64", product) == ["map_s1"] and "tma_prefetch_2d" in ahead[1]
+    assert not any(word in ahead[0] for word in ("tma_load", "store", "wgmma"))
+    assert "tma_load" not in ahead[1] and "for (int k = 0; k < 3; ++k)" in ahead[1]
 
 
 @pytest.mark.parametrize(("graph", "target"), [

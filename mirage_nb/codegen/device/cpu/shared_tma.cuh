@@ -20,6 +20,9 @@ MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar
   cpu::tma_load(shared, map, bar, {3, column, row, plane}, line);
 }
 
+// Asks for the box of `map` whose first element is (row, column) in L2.
+MIRAGE_DEVICE void tma_prefetch_2d(const TensorMap&, int, int) {}
+
 // `bytes` contiguous bytes; both addresses and the count are multiples of 16.
 MIRAGE_DEVICE void bulk_load(void* shared, const void* global, int bytes, uint64_t* bar MIRAGE_SITE) {
   cpu::bulk_load(shared, global, bytes, bar, line);

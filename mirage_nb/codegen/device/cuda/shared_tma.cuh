@@ -35,6 +35,12 @@ MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar
       : "memory");
 }
 
+// Asks for the box of `map` whose first element is (row, column) in L2.
+MIRAGE_DEVICE void tma_prefetch_2d(const TensorMap& map, int column, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(column), "r"(row)
+               : "memory");
+}
+
 // `bytes` contiguous bytes; both addresses and the count are multiples of 16.
 MIRAGE_DEVICE void bulk_load(void* shared, const void* global, int bytes, uint64_t* bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
