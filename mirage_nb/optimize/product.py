@@ -3,16 +3,19 @@
 In: a block graph. Out: a `ProductBlock`: its accumulated products, each a sum of `Factors`, and what the savers leave.
 Nothing is decided here but that the block is one: a for-loop over the summed axis in which nothing is computed but
 products of two streamed operands (seen through transposes), sums of those, and held operands; after it elementwise
-operators only. Invariant: rows and columns of every accumulator are the last two dimensions of a tile, all others
-are of extent 1.
+operators only, and products of held operands that are added to an accumulator (of low rank, as in LoRA). Invariant:
+rows and columns of every accumulator are the last two dimensions of a tile, all others are of extent 1.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_nb.ir import (
+    HALVES,
     OPS,
     AccumAttrs,
     AccumKind,
@@ -28,13 +31,13 @@ from mirage_nb.ir import (
 )
 from mirage_nb.tile.sketch import MATMULS, pairs
 
-ROWS, COLUMNS, SUMMED = "m", "n", "k"
-"""The axes of a product."""
+ROWS, COLUMNS, SUMMED, RANK = "m", "n", "k", "r"
+"""The axes of a product; what a product of held operands sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A streamed operand: its iterator, and the axis of each of its dimensions ("" for leading ones)."""
+    """A streamed operand, or a held one: its iterator, and the axis of each of its dimensions ("" for leading ones)."""
 
     attrs: InIterAttrs
     axes: tuple[str, ...]
@@ -54,7 +57,8 @@ class ProductBlock:
 
     rows, columns: of the tile that the block makes; depth: of the summed axis, all iterations of a block. sums: value
     of each accumulator -> its products. held: value -> the iterator behind it, of operands that the loop does not
-    change. defined: value -> its operator and which of the operator's results it is. saved: for every output its value.
+    change. added: value -> the accumulator and the product of held operands that it is a sum of. defined: value -> its
+    operator and which of the operator's results it is. saved: for every output its value.
     """
 
     block: BlockGraph
@@ -64,6 +68,7 @@ class ProductBlock:
     depth: int
     sums: dict[int, tuple[Factors, ...]]
     held: dict[int, InIterAttrs]
+    added: dict[int, tuple[int, Factors]]
     defined: dict[int, tuple[Op, int]]
     saved: tuple[tuple[int, OutSaverAttrs], ...]
 
@@ -95,8 +100,57 @@ def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBloc
     if len(shapes) != 1 or len(dtypes) != 1 or len(depths) != 1:
         return None
     ((rows, columns),) = shapes
-    made = ProductBlock(block, dtypes.pop(), rows, columns, depths.pop(), sums, held, defined, saved)
+    dtype = dtypes.pop()
+    matrices = {v: a for v, a in held.items() if a.arg not in literal_args and block.args[a.arg].dtype is dtype}
+    added = _added(block, defined, sums, matrices if dtype in HALVES else {})
+    made = ProductBlock(block, dtype, rows, columns, depths.pop(), sums, held, added, defined, saved)
     return made if all(_plain(made, value, _axes(made, value)) for value, _ in saved) else None
+
+
+def _added(
+    block: BlockGraph, defined: dict[int, tuple[Op, int]], sums: Mapping[int, object], held: Mapping[int, InIterAttrs]
+) -> dict[int, tuple[int, Factors]]:
+    """The sums of an accumulator that nothing else reads and a product of held operands."""
+    found: dict[int, tuple[int, Factors]] = {}
+    readers = Counter(v for op in block.ops for v in op.inputs)
+    for value, (op, _) in defined.items():
+        if op.kind is not OpKind.ADD:
+            continue
+        for total, other in (op.inputs, op.inputs[::-1]):
+            if total in sums and readers[total] == 1 and block.types[total].shape == block.types[other].shape:
+                factors = _held_factors(block, defined, other, held)
+                if factors is not None:
+                    found[value] = (total, factors)
+    return found
+
+
+def _held_factors(
+    block: BlockGraph, defined: dict[int, tuple[Op, int]], value: int, held: Mapping[int, InIterAttrs]
+) -> Factors | None:
+    """The two held matrices whose product a value is, seen through a transpose of it."""
+    op, turned = defined[value][0], False
+    while isinstance(op.attrs, TransposeAttrs) and op.attrs.perm == (1, 0):
+        op, turned = defined[op.inputs[0]][0], not turned
+    if op.kind is not OpKind.MATMUL:
+        return None
+    left, right = (_held(block, defined, v, held) for v in (op.inputs[::-1] if turned else op.inputs))
+    if left is None or right is None:
+        return None
+    (left_attrs, first), (right_attrs, second) = left, right
+    swap = first ^ turned, second ^ turned
+    axes = ((ROWS, RANK), (RANK, COLUMNS))
+    operands = (left_attrs, right_attrs)
+    return Factors(*(Operand(a, x[::-1] if s else x) for a, x, s in zip(operands, axes, swap, strict=True)))
+
+
+def _held(
+    block: BlockGraph, defined: dict[int, tuple[Op, int]], value: int, held: Mapping[int, InIterAttrs]
+) -> tuple[InIterAttrs, bool] | None:
+    """The iterator of a held matrix behind a value, and whether that is its transpose."""
+    swapped = False
+    while isinstance(attrs := defined[value][0].attrs, TransposeAttrs) and attrs.perm == (1, 0):
+        value, swapped = defined[value][0].inputs[0], not swapped
+    return (held[value], swapped) if value in held and len(block.types[value].shape) == 2 else None
 
 
 def _depth(block: BlockGraph, factors: Factors) -> int:
@@ -164,7 +218,7 @@ def _plain(made: ProductBlock, value: int, axes: tuple[str, ...]) -> bool:
     if not axes:
         return False
     op = made.defined[value][0]
-    if value in made.sums:
+    if value in made.sums or value in made.added:
         return tuple(a for a in axes if a) == (ROWS, COLUMNS)
     if value in made.held or op.kind is OpKind.CONST:
         return True

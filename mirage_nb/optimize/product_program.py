@@ -15,7 +15,17 @@ from fractions import Fraction
 
 from mirage_nb.ir import BlockGraph, ConstAttrs, DType, Op, OpKind, TensorType, ThreadGraph
 from mirage_nb.optimize.on_grid import Cut, OnGrid
-from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, broadcast_axes, reshaped
+from mirage_nb.optimize.product import (
+    COLUMNS,
+    RANK,
+    ROWS,
+    SUMMED,
+    Factors,
+    Operand,
+    ProductBlock,
+    broadcast_axes,
+    reshaped,
+)
 from mirage_nb.targets import Target
 from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
 from mirage_nb.tile.instructions import Place
@@ -52,10 +62,12 @@ LEADING = ("b", "c", "d")
 UNKNOWN = ""
 CUTS = {(ROWS,): ROWS, (COLUMNS,): COLUMNS, (SUMMED, SUMMED): SPLIT}
 """What a grid dim is called that cuts these axes of the operands."""
-RING = "ring"
+RING, ONCE = "ring", "once"
 LINE_BYTES = 128
 Parts = Mapping[str, Index]
 """Where the part of a role begins in the block's tile, along rows and columns."""
+Multiplied = tuple[Loop, Mapping[int, list[tuple[str, str]]]]
+"""A loop, and for every accumulator the tiles that are multiplied in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +87,18 @@ def product_program(made: ProductBlock, target: Target, given: Given) -> Program
     if target.capability != CAPABILITY or counters is None:
         return None
     found = _scheme(made, given.precision)
-    operands = {o for factors in made.sums.values() for f in factors for o in (f.left, f.right)}
+    factors = [*(f for products in made.sums.values() for f in products), *(f for _, f in made.added.values())]
+    operands = {o for f in factors for o in (f.left, f.right)}
     if found is None or not all(_boxed(made.block, operand, found.step) for operand in operands):
         return None
+    if len({_rank(made.block, f) for _, f in made.added.values()}) > 1:
+        return None
     return _Planner(made, target, given, found, counters=counters).program()
+
+
+def _rank(block: BlockGraph, factors: Factors) -> int:
+    """What a product of held operands sums."""
+    return block.tile_shape(factors.left.attrs)[factors.left.axes.index(RANK)]
 
 
 def _counters(made: ProductBlock) -> tuple[str, ...] | None:
@@ -117,7 +137,7 @@ def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
     """Whether boxes of the copy engine bring the tile, in whole panels, with zeros where it hangs over the end."""
     tensor, tile = block.args[operand.attrs.arg], block.tile_shape(operand.attrs)
     over = block.overhanging(operand.attrs)
-    panel = step if operand.axes[-1] == SUMMED else tile[-1]
+    panel = step if operand.axes[-1] in (SUMMED, RANK) else tile[-1]
     alone = math.prod(tensor.shape[:-2]) == 1
     return (
         tensor.shape[-1] * tensor.dtype.size % CHUNK_BYTES == 0
@@ -148,30 +168,41 @@ class _Planner(OnGrid):
         products = {value: [(self._slot(f.left), self._slot(f.right)) for f in made.sums[value]] for value in made.sums}
         nbytes = sum(self.tiles[name].nbytes for name in self.slots.values())
         rests = sum(r.parts * r.rows * shared.step * made.dtype.size for r in shared.math if r.rest)
-        stages = int(ring_stages(nbytes, self.target.shared_per_block - rests))
+        added = {total: (self._slot(f.left, "t"), self._slot(f.right, "t")) for total, f in made.added.values()}
+        held = {o: name for o, name in self.slots.items() if RANK in o.axes}
+        once = sum(self.tiles[name].nbytes for name in held.values())
+        stages = int(ring_stages(nbytes, self.target.shared_per_block - rests - once))
         if stages < SHALLOWEST:
             return None
-        for name in self.slots.values():
+        streamed = {o: name for o, name in self.slots.items() if o not in held}
+        for name in streamed.values():
             self.tiles[name] = replace(self.tiles[name], stages=stages)
         math_roles = [Role(role.name, role.warps, role.registers) for role in shared.math]
         roles = (*math_roles, Role(LOAD, shared.load_warps, shared.load_registers))
-        ring = Pipeline(RING, tuple(self.slots.values()), stages, nbytes, sum(role.warps for role in math_roles))
+        warps = sum(role.warps for role in math_roles)
+        rings = [Pipeline(RING, tuple(streamed.values()), stages, nbytes, warps)]
         loop = Loop(SUMMED, made.depth // shared.step, ())
-        copies = (self._copy(o, name) for o, name in self.slots.items())
-        loading = (replace(loop, body=(Acquire(RING), *copies)),)
+        loading = [replace(loop, body=(Acquire(RING), *(self._copy(o, name) for o, name in streamed.items())))]
+        behind = Loop(RANK, 0, ())
+        if held:
+            rings.append(Pipeline(ONCE, tuple(held.values()), 1, once, warps))
+            rank = _rank(made.block, next(f for _, f in made.added.values()))
+            behind = replace(behind, count=-(-rank // shared.step))
+            copies = (self._copy(o, name) for o, name in held.items())
+            loading.append(replace(behind, body=(Acquire(ONCE), *copies)))
         walk, blocks = self._walk()
-        computing = [(role.name, self._computing(role, loop, products)) for role in shared.math]
-        code = tuple((name, (replace(walk, body=body),)) for name, body in (*computing, (LOAD, loading)))
+        both = ((loop, products), (behind, {value: [pair] for value, pair in added.items()}))
+        computing = [(role.name, self._computing(role, both)) for role in shared.math]
+        code = tuple((name, (replace(walk, body=tuple(body)),)) for name, body in (*computing, (LOAD, loading)))
         return Program(
             CAPABILITY, blocks, tuple(Axis(*pair) for pair in self.axes.items()), roles, tuple(self.tiles.values()),
-            (ring,), tuple(f"o{i}" for i in range(len(self.given.outputs))), code,
+            tuple(rings), tuple(f"o{i}" for i in range(len(self.given.outputs))), code,
         )  # fmt: skip
 
-    def _computing(
-        self, role: MathRole, loop: Loop, products: Mapping[int, list[tuple[str, str]]]
-    ) -> tuple[Statement, ...]:
-        """What a role that multiplies does at a point."""
+    def _computing(self, role: MathRole, loops: tuple[Multiplied, Multiplied]) -> tuple[Statement, ...]:
+        """What a role that multiplies does at a point: the loop over what is streamed, that over what is held."""
         self.values, self.accumulators = {}, {}
+        (loop, products), (behind, added) = loops
         for value in products:
             name = f"c{value}" if role is self.scheme.math[0] else f"c{value}_{role.name}"
             shape = (role.rows, role.columns)
@@ -184,15 +215,16 @@ class _Planner(OnGrid):
             self.tiles[rest] = Tile(rest, Place.SHARED, (ROWS, SUMMED), shape, self.made.dtype, Layout.PANELS)
         row, column = Index((), role.row), Index((), role.column)
         row = counted(PART, role.rows) + row if role.parts > 1 else row
-        adding = [
-            Product(role.instruction, self.accumulators[value], a, b, row, column, rest)
-            for value, pairs in products.items()
-            for a, b in pairs
-        ]
+
+        def adding(factors: Mapping[int, list[tuple[str, str]]]) -> list[Statement]:
+            pairs = [(self.accumulators[value], a, b) for value, many in factors.items() for a, b in many]
+            return [Product(role.instruction, name, a, b, row, column, rest) for name, a, b in pairs]
+
         return (
             *(Clear(name) for name in self.accumulators.values()),
-            replace(loop, body=(Await(RING), *adding, Release(RING, self.scheme.behind))),
+            replace(loop, body=(Await(RING), *adding(products), Release(RING, self.scheme.behind))),
             *([Release(RING)] if self.scheme.behind else []),
+            *([replace(behind, body=(Await(ONCE), *adding(added), Release(ONCE)))] if added else []),
             *self._epilogue({ROWS: row, COLUMNS: column}),
         )
 
@@ -208,16 +240,17 @@ class _Planner(OnGrid):
 
     # -- operands of products
 
-    def _slot(self, operand: Operand) -> str:
-        """The shared tile of a streamed operand."""
+    def _slot(self, operand: Operand, stem: str = "s") -> str:
+        """The shared tile of an operand of products."""
         if operand not in self.slots:
             block, attrs = self.made.block, operand.attrs
             self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, operand.axes)
             tile = block.tile_shape(attrs)[-2:]
             step = self.scheme.step
-            shape = tuple(step if axis == SUMMED else n for axis, n in zip(operand.axes[-2:], tile, strict=True))
+            along = (SUMMED, RANK)
+            shape = tuple(step if axis in along else n for axis, n in zip(operand.axes[-2:], tile, strict=True))
             shape = (-(-shape[0] // PATTERN_ROWS) * PATTERN_ROWS, shape[1])  # what lies beyond is not multiplied
-            name = f"s{len(self.slots)}"
+            name = f"{stem}{len(self.slots)}"
             self.slots[operand] = name
             self.tiles[name] = Tile(name, Place.SHARED, operand.axes[-2:], shape, self.made.dtype, Layout.PANELS)
         return self.slots[operand]
@@ -227,7 +260,9 @@ class _Planner(OnGrid):
         at = []
         for dim, extent in enumerate(block.tile_shape(attrs)):
             start = self._part(attrs.imap, dim)
-            if operand.axes[dim] == SUMMED:
+            if operand.axes[dim] == RANK:
+                at.append(counted(RANK, self.scheme.step))
+            elif operand.axes[dim] == SUMMED:
                 at.append(start * (extent * block.loop) + counted(SUMMED, self.scheme.step))
             else:
                 at.append(start * extent)
@@ -256,6 +291,8 @@ class _Planner(OnGrid):
         op, result = made.defined[value]
         if value in made.sums:
             return self.accumulators[value]
+        if value in made.added:
+            return self.accumulators[made.added[value][0]]
         if value in made.held:
             return self._held(found, value, axes, part)
         if op.kind is OpKind.RESHAPE:

@@ -13,6 +13,7 @@ from mirage_nb.ir.text import parse_graph
 from mirage_nb.optimize import default_options, plan, variants
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.targets import TARGETS, Target
+from mirage_nb.tile.validate import validate
 from tests.codegen.mugraphs import linear, rmsnorm, split_linear
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 
@@ -104,6 +105,49 @@ def test_behind_another_kernel_it_begins_with_what_that_one_does_not_write() -> 
     assert re.findall(r"tma_prefetch_2d\((\w+), k \* 64", product) == ["map_s1"] and "tma_prefetch_2d" in ahead[1]
     assert not any(word in ahead[0] for word in ("tma_load", "store", "wgmma"))
     assert "tma_load" not in ahead[1] and "for (int k = 0; k < 3; ++k)" in ahead[1]
+
+
+def low_rank(first: str, second: str, product: str, rank: int = 16) -> KernelGraph:
+    """X @ W.T + T @ C.T, whose second product is of held operands, said in this way."""
+    return parse_graph(f"""mugraph 1
+input %0 X bf16[128, 192]
+input %1 W bf16[256, 192]
+input %2 T bf16[128, {rank}]
+input %3 C bf16[256, {rank}]
+%4 = Graph(%0, %1, %2, %3) grid=[4, 2] loop=3 {{
+  %0 = InIter arg=0 imap=[*, 0] fmap=1                   : bf16[64, 64]
+  %1 = InIter arg=1 imap=[0, *] fmap=1                   : bf16[64, 64]
+  %2 = InIter arg=2 imap=[*, 0]                          : bf16[64, {rank}]
+  %3 = InIter arg=3 imap=[0, *]                          : bf16[64, {rank}]
+  %4 = Transpose(%1) perm=[1, 0]                         : bf16[64, 64]
+  %5 = Matmul(%0, %4)                                    : bf16[64, 64]
+  %6 = Accum(%2) kind=hold                               : bf16[64, {rank}]
+  %7 = Accum(%3) kind=hold                               : bf16[64, {rank}]
+  %8 = Accum(%5) kind=sum                                : bf16[64, 64]
+  %9 = Transpose({first}) perm=[1, 0]                    : bf16[{rank}, 64]
+  %10 = Matmul({second}, %9)                             : bf16[64, 64]
+{product}
+}}
+output %4 O
+""")
+
+
+LOW_RANK = {
+    "as they stand": low_rank("%7", "%6", """  %11 = EwAdd(%8, %10)                                   : bf16[64, 64]
+  OutSaver(%11) omap=[1, 0]"""),
+    "turned, deep": low_rank("%6", "%7", """  %11 = Transpose(%10) perm=[1, 0]                       : bf16[64, 64]
+  %12 = EwAdd(%11, %8)                                   : bf16[64, 64]
+  OutSaver(%12) omap=[1, 0]""", 72),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOW_RANK)
+def test_products_of_held_operands_are_added_behind_the_loop(name: str) -> None:
+    """LoRA's second product: it was a kernel of its own, and the sum of both another one."""
+    (kernel,) = plan(LOW_RANK[name], FEW).kernels
+    assert kernel is not None and kernel.program is not None and len(kernel.program.pipelines) == 2
+    assert validate(kernel.program, FEW) == ()
+    check(LOW_RANK[name], FEW, checked=True)
 
 
 @pytest.mark.parametrize(("graph", "target"), [
