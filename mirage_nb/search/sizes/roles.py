@@ -6,23 +6,32 @@ dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.saturation.values import BODY, ITER, TILE, Type
-from mirage_nb.search.structure import KernelStructure
+from mirage_nb.search.structure import KernelStructure, Step
 from mirage_nb.tile.sketch import ELEMENTWISE
 
 _FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
-Products = tuple[tuple[int, ...], tuple[int, ...]]
-"""The products of a loop body that does nothing else, and the accumulators of their sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The products of a loop body that does nothing else, the accumulators of their sums, and products of held operands
+    that are added to these behind it."""
+
+    streamed: tuple[int, ...]
+    sums: tuple[int, ...]
+    added: tuple[int, ...]
 
 
 def products_of(kernel: KernelStructure) -> Products | None:
-    """The products of a loop body that does nothing else, and the accumulators of their sums; None if it does."""
+    """The products of a loop body that does nothing else; None if it does."""
     if kernel.loop is None:
         return None
-    steps, products, sums = kernel.steps, [], []
+    steps, products, sums, added = kernel.steps, [], [], list[int]()
     for index, step in enumerate(steps):
         kind = step.operator.kind
         read = [steps[i].operator.kind for i in step.reads]
@@ -40,9 +49,28 @@ def products_of(kernel: KernelStructure) -> Products | None:
             products.append(index)
         elif step.stage == BODY and (kind is not OpKind.ADD or not set(read) <= {OpKind.MATMUL, OpKind.ADD}):
             return None
+        elif step.stage != BODY and kind is OpKind.MATMUL and all(_is_held(steps, i) for i in step.reads):
+            added.append(index)
         elif step.stage != BODY and kind not in ELEMENTWISE:
             return None
-    return (tuple(products), tuple(sums)) if products and sums else None
+    if not products or not sums or not all(_is_added(kernel, index, sums) for index in added):
+        return None
+    return Products(tuple(products), tuple(sums), tuple(added))
+
+
+def _is_held(steps: Sequence[Step], index: int) -> bool:
+    operator = steps[index].operator
+    return operator.kind is OpKind.ACCUM and operator.accum is AccumKind.HOLD
+
+
+def _is_added(kernel: KernelStructure, index: int, sums: Sequence[int]) -> bool:
+    """Whether all that becomes of a product is that it is added to an accumulator that nothing else reads."""
+    readers = [step for step in kernel.steps if index in step.reads]
+    if len(readers) != 1 or readers[0].operator.kind is not OpKind.ADD or index in kernel.outputs:
+        return False
+    (total,) = {*readers[0].reads} - {index} or {index}
+    alone = sum(total in step.reads for step in kernel.steps) == 1
+    return total in sums and alone and total not in kernel.outputs
 
 
 @dataclass(frozen=True, slots=True)

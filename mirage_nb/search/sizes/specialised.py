@@ -33,13 +33,15 @@ WIDTHS = {True: {rules.FLOAT: DType.F32, rules.DOUBLE: DType.F64}, False: {2: DT
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What a block does at a point: products of rows x columns, `depth` summed elements each. cycles: of one of f32 or
-    f64, for a summed element; stage: bytes of a step; stages: of the ring; rest: bytes of second pieces."""
+    """What a block does at a point: products of rows x columns, `depth` summed elements each, and `more` steps behind
+    them. cycles: of one of f32 or f64, for a summed element; stage: bytes of a step; stages: of the ring; rest: bytes
+    of second pieces and of held operands."""
 
     products: int
     rows: Numbers
     columns: Numbers
     depth: Numbers
+    more: Numbers
     cycles: Numbers
     stage: Numbers
     stages: Numbers
@@ -73,38 +75,43 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     found = tiles.outline.products
     if found is None or target.capability != rules.CAPABILITY or tiles.width not in WIDTHS[tiles.floats]:
         return None
-    products, sums = found
+    if found.added and tiles.floats:
+        return None
     if tiles.width == rules.DOUBLE and any(s.stage != BODY and s.operator.kind in ELEMENTWISE for s in tiles.steps):
         return None  # elementwise functions are those of f32
-    if any(tiles.outline.known.wide[read] for index in products for read in tiles.steps[index].reads):
+    if any(tiles.outline.known.wide[read] for index in found.streamed for read in tiles.steps[index].reads):
         return None
-    able = np.ones(tiles.shape, bool)
+    able, nothing = np.ones(tiles.shape, bool), np.zeros(tiles.shape)
     streamed: dict[object, Numbers] = {}
     rows = columns = depth = np.ones(tiles.shape)
-    major = ""
-    for index in products:
+    major, axes = "", (0, 0)
+    for index in found.streamed:
         made = _product(tiles, index)
         if made is None:
             return None
-        fits, rows, columns, depth, major = made
+        fits, rows, columns, depth, major, axes = made
         able = able & fits
         for read in tiles.steps[index].reads:
             step = tiles.steps[read]
-            lines = tiles.elements[read] / (depth / tiles.sizes.loop)
-            lines = np.ceil(lines / rules.PATTERN_ROWS) * rules.PATTERN_ROWS
-            streamed[step.source, step.type] = lines * rules.step(tiles.width) * tiles.width
+            streamed[step.source, step.type] = _panels(tiles, tiles.elements[read] / (depth / tiles.sizes.loop))
+    more = once = nothing
+    if found.added:
+        behind = _added(tiles, found.added, axes)
+        if behind is None:
+            return None
+        fits, more, once = behind
+        able = able & fits
     dtype, main = WIDTHS[tiles.floats][tiles.width], rows - rules.few(rows)
-    able &= rules.fits(rows, columns, depth, len(sums), tiles.width, apart(target.precision, dtype))
+    able &= rules.fits(rows, columns, depth, len(found.sums), tiles.width, apart(target.precision, dtype))
     able &= depth == rules.step(tiles.width) * tiles.sizes.loop  # stages are alike: one loop says it all
-    stage = sum(streamed.values(), np.zeros(tiles.shape))
-    nothing = np.zeros(tiles.shape)
+    stage = sum(streamed.values(), nothing)
     cycles, rests = one_kind(main, columns, major, target.precision, dtype) if tiles.floats else (nothing, nothing)
-    rest = rests * rules.step(tiles.width) * tiles.width
+    rest = rests * rules.step(tiles.width) * tiles.width + once
     stages = rules.stages(stage, target.shared_per_block - rest)
     able &= stages >= rules.SHALLOWEST
     if not able.any():
         return None
-    turn = _Turn(len(products), rows, columns, depth, cycles, stage, stages, rest)
+    turn = _Turn(len(found.streamed), rows, columns, depth, more, cycles, stage, stages, rest)
     return _timed(tiles, target, constants, able, turn, device)
 
 
@@ -112,7 +119,7 @@ def _timed(
     tiles: Tiles, target: Target, constants: Constants, able: Truths, turn: _Turn, device: Numbers
 ) -> Specialised:
     """What it takes."""
-    points, steps = tiles.sizes.total_blocks(), turn.depth / rules.step(tiles.width)
+    points, steps = tiles.sizes.total_blocks(), turn.depth / rules.step(tiles.width) + turn.more
     turns = np.ceil(points / target.multiprocessors)
     last = points - (turns - 1) * target.multiprocessors
     full, rest = (_step_us(tiles, target, constants, turn, running) for running in (target.multiprocessors, last))
@@ -144,9 +151,53 @@ def _step_us(tiles: Tiles, target: Target, constants: Constants, turn: _Turn, ru
     return together
 
 
-def _product(tiles: Tiles, index: int) -> tuple[Truths, Numbers, Numbers, Numbers, str] | None:
+def _panels(tiles: Tiles, lines: Numbers) -> Numbers:
+    """Bytes of so many lines of a step in shared memory."""
+    filled: Numbers = np.ceil(lines / rules.PATTERN_ROWS) * rules.PATTERN_ROWS * rules.step(tiles.width) * tiles.width
+    return filled
+
+
+def _added(
+    tiles: Tiles, added: tuple[int, ...], axes: tuple[int, int]
+) -> tuple[Truths, Numbers, Numbers] | None:
+    """Where the operands of products of held matrices come in whole boxes; the steps of these products, and the bytes
+    of the operands. axes: of the rows and columns that they are added to. None: nowhere."""
+    fits, sizes, kernel = np.ones(tiles.shape, bool), tiles.sizes, tiles.kernel
+    deep: set[int] = set()
+    held: dict[object, Numbers] = {}
+    for index in added:
+        summed = tiles.steps[index].operator.axis
+        assert summed is not None
+        deep.add(sizes.extents[summed])
+        inner = set[int]()
+        for hold in tiles.steps[index].reads:
+            read = tiles.steps[hold].reads[0]
+            layout, step = tiles.layout(read), tiles.steps[read]
+            own = {a for a in layout if a is not None} - {summed}
+            if len(layout) != 2 or len(own) != 1 or not own <= {*axes}:
+                return None
+            (axis,) = own
+            last = layout[-1]
+            extent = sizes.extent(kernel, axis, step.type[axis])
+            whole = sizes.extent(kernel, summed, step.type[summed])
+            if last is None or sizes.extents[last] * tiles.width % rules.CHUNK_BYTES:
+                return None
+            fits &= whole == sizes.extents[summed]
+            if last == axis:
+                fits &= extent % (rules.step(tiles.width) if axis == axes[1] else rules.HEIGHT) == 0
+            held[step.source, step.type] = _panels(tiles, extent)
+            inner.add(axis)
+        if inner != {*axes}:
+            return None
+    if len(deep) > 1:
+        return None
+    more = np.full(tiles.shape, float(-(-deep.pop() // rules.step(tiles.width))))
+    return fits, more, sum(held.values(), np.zeros(tiles.shape))
+
+
+def _product(tiles: Tiles, index: int) -> tuple[Truths, Numbers, Numbers, Numbers, str, tuple[int, int]] | None:
     """Where a product's operands come in whole boxes; its rows, columns and summed elements; what runs along a line of
-    the left one. None: nowhere."""
+    the left one; the axes of rows and columns. None: nowhere."""
     step, sizes, kernel = tiles.steps[index], tiles.sizes, tiles.kernel
     axis = step.operator.axis
     types = [tiles.steps[read].type for read in step.reads]
@@ -180,7 +231,7 @@ def _product(tiles: Tiles, index: int) -> tuple[Truths, Numbers, Numbers, Number
             fits &= sizes.extent(kernel, inner, type_[inner]) % (rules.step(tiles.width) if side else rules.HEIGHT) == 0
     rows, columns = (sizes.extent(kernel, a, t[a]) for a, t in zip((row, column), types, strict=True))
     depth = sizes.extent(kernel, axis, types[0][axis] & TILE) * sizes.loop
-    return fits, rows, columns, depth, "k" if layouts[0][-1] == axis else "m"
+    return fits, rows, columns, depth, "k" if layouts[0][-1] == axis else "m", (row, column)
 
 
 def _turned(tiles: Tiles, row: int, column: int) -> bool:
