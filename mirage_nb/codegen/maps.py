@@ -23,6 +23,8 @@ from mirage_nb.codegen.reader import (
     grid_part,
     locate,
     masked,
+    operand_dims,
+    vector_reads,
     view,
 )
 from mirage_nb.codegen.writer import Writer, c_type
@@ -35,6 +37,7 @@ from mirage_nb.ir import (
     OutSaverAttrs,
     RepeatAttrs,
     TensorType,
+    ThreadGraph,
 )
 from mirage_nb.ir.windows import row_major
 from mirage_nb.tile.placement import Place, Step
@@ -120,9 +123,13 @@ def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, compute
             assert isinstance(op.attrs, RepeatAttrs | DimAttrs)
             whole = op.attrs.dim != dim or all(scope.shape(v)[dim] % width == 0 for v in op.inputs)
             return whole and all(vectorizes(scope, v, dim, width) for v in op.inputs)
+        case OpKind.FUSED:
+            assert isinstance(op.body, ThreadGraph)
+            reads = {*vector_reads(op.body, op.body.outputs[scope.results[value]], dim)}
+            return all(vectorizes(scope, op.inputs[v], d, width) for v, d in reads)
         case _:
-            dims = ((v, broadcast_dim(dim, len(shape), scope.shape(v))) for v in op.inputs)
-            return all(vectorizes(scope, v, d, width) for v, d in dims)
+            dims = operand_dims(scope.block, op, dim, len(shape))
+            return all(vectorizes(scope, v, d, width) for v, d in zip(op.inputs, dims, strict=True))
 
 
 @contextmanager

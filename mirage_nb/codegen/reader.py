@@ -7,7 +7,7 @@ operators stays in registers (the thread graph of the paper).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -115,6 +115,26 @@ def broadcast_dim(dim: int | None, rank: int, shape: tuple[int, ...]) -> int | N
     return moved if moved >= 0 and shape[moved] != 1 else None
 
 
+def operand_dims(graph: BlockGraph | ThreadGraph, op: Op, dim: int | None, rank: int) -> list[int | None]:
+    """The vector dimension of every operand of an operator that computes from registers, given that of its result,
+    which has so many dimensions: rows of a product are those of its left operand, columns those of the right one."""
+    wanted = [dim for _ in op.inputs]
+    if op.kind is OpKind.MATMUL and dim is not None:
+        wanted = [None if dim == rank - 1 else dim, None if dim == rank - 2 else dim]
+    return [broadcast_dim(d, rank, graph.types[v].shape) for d, v in zip(wanted, op.inputs, strict=True)]
+
+
+def vector_reads(graph: ThreadGraph, value: int, dim: int | None) -> Iterator[tuple[int, int | None]]:
+    """The operands of a thread graph that a value of it is computed from, and the vector dimension of each."""
+    if value < graph.input_count:
+        yield value, dim
+        return
+    op = next(op for op, (made,) in graph.definitions() if made == value)
+    dims = operand_dims(graph, op, dim, len(graph.types[value].shape))
+    for operand, along in zip(op.inputs, dims, strict=True):
+        yield from vector_reads(graph, operand, along)
+
+
 def swizzled_offset(layout: SharedLayout, index: Multi) -> str:
     """Element offset under a swizzle, as a C expression.
 
@@ -216,11 +236,9 @@ class Reader:
             case OpKind.CONCAT:
                 return self._concat(op, index, dim)
             case _:
-                operands, dims = [], []
-                for value in op.inputs:
-                    shape = self.scope.shape(value)
-                    dims.append(broadcast_dim(dim, len(index), shape))
-                    operands.append(self.read(value, broadcast_index(index, shape), dims[-1]))
+                dims, operands = operand_dims(self.scope.block, op, dim, len(index)), []
+                for value, along in zip(op.inputs, dims, strict=True):
+                    operands.append(self.read(value, broadcast_index(index, self.scope.shape(value)), along))
                 return self.statement(op, operands, dims, _repeated(op, self.scope.block.types))
 
     def statement(self, op: Op, operands: list[str], dims: list[int | None], repeated: bool) -> str:
@@ -235,6 +253,13 @@ class Reader:
             self._place(dims).append(f"const float {name} = {operands[0]} * inverse_{name};")
             return name
         self._place(dims).append(f"const float {name} = {CUDA[op.kind](operands, op.attrs)};")
+        return name
+
+    def sum_of(self, total: str, factors: list[str], dims: list[int | None]) -> str:
+        """The statement that adds a product of two factors to a sum; "" is none yet."""
+        name = self.fresh("sum")
+        made = f"fused_multiply_add({', '.join(factors)}, {total})" if total else " * ".join(factors)
+        self._place(dims).append(f"const float {name} = {made};")
         return name
 
     def _place(self, dims: Sequence[int | None]) -> list[str]:
@@ -335,15 +360,26 @@ class _ThreadReader:
         if op.kind is OpKind.CONST:
             assert isinstance(op.attrs, ConstAttrs)
             found = number(op.attrs.value)
+        elif op.kind is OpKind.MATMUL:
+            found = self._multiplied(op, index, dim)
         else:
-            operands, dims = [], []
-            for operand in op.inputs:
-                shape = self.graph.types[operand].shape
-                dims.append(broadcast_dim(dim, len(index), shape))
-                operands.append(self.read(operand, broadcast_index(index, shape), dims[-1]))
+            dims, operands = operand_dims(self.graph, op, dim, len(index)), []
+            for operand, along in zip(op.inputs, dims, strict=True):
+                at = broadcast_index(index, self.graph.types[operand].shape)
+                operands.append(self.read(operand, at, along))
             found = self.outer.statement(op, operands, dims, _repeated(op, self.graph.types))
         self.memo[key] = found
         return found
+
+    def _multiplied(self, op: Op, index: Multi, dim: int | None) -> str:
+        """A result of a product by one multiply-add after the other."""
+        (left, a), (right, b) = ((v, self.graph.types[v].shape) for v in op.inputs)
+        dims, total = operand_dims(self.graph, op, dim, len(index)), ""
+        for k in (Index(const=depth) for depth in range(a[-1])):
+            x = self.read(left, broadcast_index((*index[:-1], k), a), dims[0])
+            y = self.read(right, broadcast_index((*index[:-2], k, index[-1]), b), dims[1])
+            total = self.outer.sum_of(total, [x, y], dims)
+        return total
 
 
 def view(scope: Scope, op: Op, index: Multi, dim: int | None) -> tuple[int, Multi, int | None]:

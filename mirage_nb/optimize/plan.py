@@ -28,7 +28,7 @@ from mirage_nb.optimize.region import Region, find_region
 from mirage_nb.optimize.scales import move_scales
 from mirage_nb.optimize.schedule import Access, barriers, overlapping
 from mirage_nb.optimize.swizzle import SharedLayout
-from mirage_nb.optimize.thread_graph import fuse
+from mirage_nb.tile.thread_graph import fuse
 from mirage_nb.optimize.tiling import Tiling, tile_matmul
 from mirage_nb.optimize.transfer import boxes
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible

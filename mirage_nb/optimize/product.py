@@ -225,7 +225,8 @@ def _plain(made: ProductBlock, value: int, axes: tuple[str, ...]) -> bool:
     if op.kind is OpKind.RESHAPE:
         inside = reshaped(axes, made.block.types[value].shape, made.block.types[op.inputs[0]].shape)
         return inside is not None and _plain(made, op.inputs[0], inside)
-    if isinstance(op.body, ThreadGraph) or Trait.ELEMENTWISE in OPS[op.kind].traits:
+    inner = op.body.ops if isinstance(op.body, ThreadGraph) else (op,)
+    if all(o.kind is OpKind.CONST or Trait.ELEMENTWISE in OPS[o.kind].traits for o in inner):
         return all(_plain(made, v, broadcast_axes(axes, made.block.types[v].shape)) for v in op.inputs)
     return False
 

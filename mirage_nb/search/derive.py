@@ -45,11 +45,9 @@ def _looped(kernel: KernelStructure, axis: int) -> KernelStructure:
     return KernelStructure(tuple(steps), tuple(outputs), kernel.grid, axis)
 
 
-def concatenated(graph: KernelGraph) -> KernelGraph | None:
-    """The muGraph with every sum of two matmuls in its block graphs as one concat-matmul; None if it has none."""
+def concatenated(graph: KernelGraph) -> KernelGraph:
+    """The muGraph with every sum of two matmuls in its block graphs as one concat-matmul."""
     joined = [_joined(op.body) if isinstance(op.body, BlockGraph) else {} for op in graph.ops]
-    if not any(joined):
-        return None
     return replace(graph, ops=tuple(map(_with_joined, graph.ops, joined)))
 
 

@@ -7,7 +7,7 @@ type of its result. Kernels read tensors of the program or results of earlier ke
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirage_nb.ir import AccumKind
 from mirage_nb.search.saturation.values import Operator, Type
@@ -23,13 +23,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operator of a block graph. `source` is set for input iterators only."""
+    """One operator of a block graph. `source` is set for input iterators only. threads: a product that stands in a
+    thread graph, as rules put it there (`tile.thread_graph`)."""
 
     operator: Operator
     reads: tuple[int, ...]
     type: Type
     stage: int
     source: Source | None = None
+    threads: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

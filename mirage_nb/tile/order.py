@@ -8,7 +8,7 @@ read is computed before.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol, TypeVar
 
 Reads = Sequence[Sequence[int]]
@@ -40,12 +40,16 @@ class Timed(Protocol):
 AnyStep = TypeVar("AnyStep", bound=Timed)
 
 
-def find_chains(elementwise: Sequence[bool], reads: Reads, times: Sequence[object]) -> list[tuple[int, ...]]:
+def find_chains(
+    elementwise: Sequence[bool], reads: Reads, times: Sequence[object], heads: Collection[int] = ()
+) -> list[tuple[int, ...]]:
     """Partition of the elementwise operators into chains of those that run at the same time and can follow one another:
-    no path leaves a chain and returns, through other chains neither."""
+    no path leaves a chain and returns, through other chains neither. heads: products that threads compute; what they
+    multiply is made outside of their chains, for a thread reads many elements of it."""
     chain_of: dict[int, list[int]] = {}
+    multiplied = {head: {*reads[head]} for head in heads}
     for index, able in enumerate(elementwise):
-        if not able:
+        if not able and index not in multiplied:
             continue
         chain = [index]
         for producer in sorted({*reads[index]}):
@@ -53,7 +57,8 @@ def find_chains(elementwise: Sequence[bool], reads: Reads, times: Sequence[objec
             if found is None or found is chain or times[producer] != times[index]:
                 continue
             merged = {*found, *chain}
-            if not _returns(reads, chain_of, merged):
+            apart = all(merged.isdisjoint(multiplied[head]) for head in merged & multiplied.keys())
+            if apart and not _returns(reads, chain_of, merged):
                 chain = sorted(merged)
         for member in chain:
             chain_of[member] = chain

@@ -195,10 +195,12 @@ class _Placer:
         return self.nodes[self.defined[value]].literal
 
     def _repeated(self, value: int, readers: frozenset[int]) -> bool:
-        """Whether fragments of a warp-private body would compute a value again and again."""
+        """Whether threads that multiply it, or fragments of a warp-private body, would compute a value again and again."""
         size = self.sketch.values[value].size
         if all(self._is_literal(v) for v in self.nodes[self.defined[value]].reads):
             return False
+        if any(value in map(self.leaf, self.nodes[i].factors) for i in readers):
+            return True
         return any(self.sketch.values[v].size > size for i in readers & self.private for v in self.nodes[i].makes)
 
     def _continued(self, index: int) -> int | None:

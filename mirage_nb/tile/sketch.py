@@ -65,7 +65,12 @@ class Node:
     @property
     def elementwise(self) -> bool:
         """Whether it computes element by element."""
-        return self.kind in ELEMENTWISE
+        return self.kind in ELEMENTWISE and not self.factors
+
+    @property
+    def factors(self) -> frozenset[int]:
+        """The values that a thread graph multiplies as matrices: a thread reads many elements of them for one result."""
+        return frozenset(self.reads[v] for kind, read in self.chain if kind in MATMULS for v in read)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:

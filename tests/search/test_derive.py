@@ -66,4 +66,5 @@ def test_lora_in_its_concatenated_form() -> None:
 
 
 def test_only_block_graphs_are_rewritten() -> None:
-    assert concatenated(lora(6, 12, 4, 10)) is None
+    graph = lora(6, 12, 4, 10)
+    assert concatenated(graph) == graph

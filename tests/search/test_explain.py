@@ -21,7 +21,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.lang import parse
-from mirage_nb.optimize.thread_graph import fuse
+from mirage_nb.tile.thread_graph import fuse
 from mirage_nb.pipeline import superoptimize
 from mirage_nb.report import describe
 from mirage_nb.search import (

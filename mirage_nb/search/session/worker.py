@@ -47,6 +47,9 @@ POLL_SECONDS = 0.02
 POST_SECONDS = 0.2
 
 
+Rewritten = Callable[[KernelGraph], KernelGraph] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One configuration of one program, with everything that a worker needs to explore it."""
@@ -172,7 +175,7 @@ class _Exploration:
         fits = False
         worst = self._best[-1] if len(self._best) == KEPT_INSTANCES else None
         for draft in drafts(structure, prepared, target, most, overhang if poor else None, limits):
-            verdict, program, small = judged(draft.overhanging)
+            verdict, program, small = judged(draft.overhanging, draft.rewritten)
             if not verdict.accepted:
                 continue
             self._verified += 1
@@ -197,10 +200,12 @@ class _Exploration:
         del self._best[KEPT_INSTANCES:]
 
     def _judged(
-        self, prepared: Prepared, structure: Structure, overhanging: frozenset[int]
+        self, prepared: Prepared, structure: Structure, overhanging: frozenset[int], rewritten: Rewritten = None
     ) -> tuple[Verdict, KernelGraph, KernelGraph]:
-        """What is to be said of a structure: the verdict on its small instance, and the pair that it is about."""
+        """What is to be said of a structure, or of what it is rewritten to: the verdict on its small instance, and the
+        pair that it is about."""
         program, small = tiny(prepared, structure, overhanging)
+        small = rewritten(small) if rewritten is not None else small
         verdict = screen(program, small, seed=self._task.seed + 1)
         if not verdict.accepted and verdict.kind is not VerdictKind.REFUTED:  # beyond what random tests can say
             verdict, _ = with_proof(verdict, program, small)

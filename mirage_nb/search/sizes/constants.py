@@ -36,6 +36,8 @@ class Constants:
     """From one step of a product along its depth to the next of the same sums."""
     scalar_us: float = 0.00591
     """A step along the depth, of one result in every thread, where scalar units compute a product of f32."""
+    thread_operations: float = 4.0
+    """A multiply-add of a product in a thread graph, with its share of the loads of both operands."""
     pass_us: float = 0.047
     """All threads of a block take a vector each from shared memory and back."""
     vector_operations: float = 23.4

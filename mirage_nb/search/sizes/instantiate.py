@@ -29,9 +29,10 @@ from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs,
 from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
 from mirage_nb.search.sizes.occupancy import RESERVED_BYTES
 from mirage_nb.search.sizes.written import written_cost
-from mirage_nb.search.structure import KernelStructure, Structure
+from mirage_nb.search.structure import KernelStructure, Step, Structure
 from mirage_nb.targets import Target
 from mirage_nb.tile.rules import TEAMS, few
+from mirage_nb.tile.thread_graph import MOST_DEPTH, Products, shallow, with_products
 
 MAX_GRID_X = 2**31 - 1
 SHARED = 16
@@ -66,11 +67,13 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An instance before its muGraph is made, which takes a hundred times longer than to estimate it."""
+    """An instance before its muGraph is made, which takes a hundred times longer than to estimate it. rewritten: what
+    makes the muGraph of the structure's own, at any sizes, those of field trials among them; None: it is that one."""
 
     cost: Cost
     overhanging: frozenset[int]
     made: Callable[[], Instance]
+    rewritten: Callable[[KernelGraph], KernelGraph] | None = None
 
     @classmethod
     def of(cls, instance: Instance) -> Draft:
@@ -117,7 +120,8 @@ def instances(
     overhang: frozenset[int] | None = None,
     limits: Limits = NO_LIMITS,
 ) -> list[Instance]:
-    """At most `limit` instances, best estimate first: the best of those that are not almost equal, then the others.
+    """At most `limit` instances, best estimate first: the best of those that are not almost equal, then the others;
+    with them those whose small products threads compute, where that is estimated faster.
 
     overhang: the axes over whose ends tiles may hang; default: the free ones with poor divisors.
     limits: what a user allows.
@@ -135,20 +139,47 @@ def drafts(
 ) -> list[Draft]:
     """The same, before their muGraphs are made."""
     plans = [plan.choices for plan in _plans(structure, prepared, target, limit, overhang, limits)]
-    if OpKind.CONCAT_MATMUL.value in limits.without or not _adds_products(structure):
-        return [_draft(prepared, structure, choices) for choices in plans[:limit]]
-    made: list[Instance] = []
+    joins = OpKind.CONCAT_MATMUL.value not in limits.without and _adds_products(structure)
+    found: list[Draft] = []
     for choices in plans:
-        if len(made) >= limit:
+        if len(found) >= limit:
             break
-        made.append(_draft(prepared, structure, choices).made())
-        joined = concatenated(made[-1].graph)
-        if joined is None:
-            continue
-        cost = written_cost(joined, target)  # operands of both products are there at once
-        if cost.shared_memory + RESERVED_BYTES <= target.shared_per_block:
-            made.append(replace(made[-1], graph=joined, cost=cost))
-    return [Draft.of(instance) for instance in made[:limit]]
+        found.append(_draft(prepared, structure, choices))
+        if joins:
+            found += _rewritten(found[-1].made(), concatenated, target)
+    found = found[:limit]
+    if any(_is_shallow(prepared, step) for kernel in structure.kernels for step in kernel.steps):
+        plain = [draft.made() for draft in found if draft.rewritten is None]
+        found += [draft for one in plain for draft in _rewritten(one, _InThreads(shallow(one.graph)), target, one.cost.us)]
+        found.sort(key=lambda draft: draft.cost.us)
+    return found
+
+
+def _rewritten(
+    one: Instance, rewritten: Callable[[KernelGraph], KernelGraph], target: Target, limit_us: float = np.inf
+) -> Iterator[Draft]:
+    """The draft of what an instance is rewritten to, if that is another muGraph, fits, and is estimated faster."""
+    graph = rewritten(one.graph)
+    if graph == one.graph:
+        return
+    cost = written_cost(graph, target)  # operands of two products may be there at once
+    if cost.shared_memory + RESERVED_BYTES <= target.shared_per_block and cost.us < limit_us:
+        yield replace(Draft.of(replace(one, graph=graph, cost=cost)), rewritten=rewritten)
+
+
+@dataclass(frozen=True, slots=True)
+class _InThreads:
+    """Puts products of a muGraph into thread graphs; at all sizes the same ones."""
+
+    products: Products
+
+    def __call__(self, graph: KernelGraph) -> KernelGraph:
+        return with_products(graph, self.products)
+
+
+def _is_shallow(prepared: Prepared, step: Step) -> bool:
+    """Whether a step may be a product that threads can compute."""
+    return step.operator.kind is OpKind.MATMUL and prepared.axes[step.operator.axis].extent <= MOST_DEPTH
 
 
 def _adds_products(structure: Structure) -> bool:

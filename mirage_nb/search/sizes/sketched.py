@@ -6,7 +6,7 @@ Steps keep their numbers as values; views, which put dimensions in the order tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -53,7 +53,7 @@ def sketched(prepared: Prepared, kernel: KernelStructure) -> Sketched:
     values = tuple(map(_value, made.layouts, made.types, made.dtypes))
     flat = Sketch(tuple(made.nodes), values, kernel.loop is not None, kernel.loop is not None)
     return Sketched(
-        kernel, _chained(flat), tuple(made.layouts), tuple(made.types),
+        kernel, _chained(flat, made.heads), tuple(made.layouts), tuple(made.types),
         tuple(flat.times[flat.defined[index]] for index in range(len(kernel.steps))),
         frozenset(node.makes[0] for node in flat.nodes if node.kind in MATMULS and flat.on_tensor_cores(node)),
         wide, partial,
@@ -89,6 +89,7 @@ class _Writer:
     ) -> None:
         self.prepared, self.kernel, self.wide, self.partial = prepared, kernel, wide, partial
         self.nodes: list[Node] = []
+        self.heads = set[int]()
         self.layouts: list[Layout] = [() for _ in kernel.steps]
         self.types = [step.type for step in kernel.steps]
         self.dtypes: list[DType | None] = [None for _ in kernel.steps]
@@ -137,6 +138,7 @@ class _Writer:
             case _:
                 layout = read[0]
         self.layouts[index], self.dtypes[index] = layout, self._dtype(index, step)
+        self.heads |= {len(self.nodes)} if step.threads else set()
         literal = operator.kind is OpKind.CONST
         made = Node(operator.kind, tuple(reads), (index,), operator.accum, literal, False, streamed, along)
         self.nodes.append(made)
@@ -168,13 +170,14 @@ class _Writer:
         return len(self.layouts) - 1
 
 
-def _chained(sketch: Sketch) -> Sketch:
-    """A sketch whose chains of elementwise operators are one operator each, as thread graphs have them."""
-    chains = find_chains([node.elementwise for node in sketch.nodes], sketch.reads, sketch.times)
+def _chained(sketch: Sketch, heads: Collection[int]) -> Sketch:
+    """A sketch whose chains of elementwise operators, and of these products, are one operator each, as thread graphs
+    have them."""
+    chains = find_chains([node.elementwise for node in sketch.nodes], sketch.reads, sketch.times, heads)
     nodes = []
     for members in groups(chains, sketch.reads):
         chain = [sketch.nodes[index] for index in members]
-        if len(chain) == 1:
+        if len(chain) == 1 and members[0] not in heads:
             nodes += chain
             continue
         made = [value for node in chain for value in node.makes]

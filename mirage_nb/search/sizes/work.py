@@ -76,6 +76,8 @@ class _Steps:
         for index, step in enumerate(tiles.steps):
             part = parts[index]
             waits.append(part is Part.DIRECT or (part is Part.INLINE and any(waits[read] for read in step.reads)))
+            if step.threads:
+                self._spend(index, self._in_threads(index))
             if step.operator.is_leaf or part is Part.INLINE:
                 continue
             if part is Part.ACCUMULATOR:
@@ -83,7 +85,7 @@ class _Steps:
                 if varying[step.reads[0]] and parts[step.reads[0]] is Part.INLINE:
                     self.looped = self.looped + self.passes(step.reads[0])
                 continue
-            if step.operator.kind is OpKind.MATMUL:
+            if step.operator.kind is OpKind.MATMUL and not step.threads:
                 spent, busy = self._product(index)
                 if varying[index]:
                     self.busy = self.busy + busy
@@ -137,6 +139,11 @@ class _Steps:
             biggest = largest(tiles.elements[i] for i in (index, *step.reads))
             spent = np.where(tiles.private, biggest * constants.register_operations * self.operation, spent)
         return spent
+
+    def _in_threads(self, index: int) -> Numbers:
+        """The multiply-adds of a product in a thread graph."""
+        shape = product_of(self.tiles, index)
+        return shape.elements * shape.depth * self.constants.thread_operations * self.operation
 
     def _product(self, index: int) -> tuple[Numbers, Numbers]:
         """Microseconds of a product, and those in which the tensor cores are busy with it."""

@@ -37,6 +37,7 @@ from mirage_nb.search.sizes.cost import Cost, estimate
 from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.search.structure import KernelStructure, Source, Step
 from mirage_nb.targets import Target
+from mirage_nb.tile.thread_graph import fuse_block
 
 Key = tuple[int, int, int]
 """Where an axis is met first, inputs before all others: a value of the kernel graph, which reading of it (a tensor that
@@ -86,7 +87,9 @@ def written_kernels(graph: KernelGraph) -> list[tuple[int, Written | None]]:
             continue
         block = None
         if isinstance(op.body, BlockGraph):
-            block = _Block(op.body, [None if v in uniform else held[v] for v in op.inputs])
+            chained = any(isinstance(inner.body, ThreadGraph) for inner in op.body.ops)
+            body = fuse_block(op.body) if chained else op.body
+            block = _Block(body, [None if v in uniform else held[v] for v in op.inputs])
             saved = zip(values, block.saved, strict=True)
             held.update({v: _Tensor(v, graph.types[v].shape, dims, between=True) for v, dims in saved})
         elif op.kind is OpKind.RESHAPE:
@@ -189,6 +192,7 @@ class _Draft:
     codes: Codes = field(default_factory=dict)
     layout: Layout = ()
     own: Layout = ()
+    threads: bool = False
 
 
 class _Block:
@@ -307,6 +311,8 @@ class _Block:
             inner = list(reads)
             for one, values in op.body.definitions():
                 self._op(one, [op.body.types[v].shape for v in values], stage, inner)
+                if one.kind is OpKind.MATMUL and (made := inner[-1].step) is not None:
+                    self.drafts[made] = replace(self.drafts[made], threads=True)
             tiles += [inner[v] for v in op.body.outputs]
         elif isinstance(op.attrs, InIterAttrs):
             draft = self._read[op]
@@ -456,7 +462,9 @@ class _Block:
                 operator = operator._replace(axis=number[operator.axis])
             if operator.kind is OpKind.IN_ITER:
                 source = _source(draft, number, tensors)
-            steps.append(Step(operator, draft.reads, tuple(codes.get(a, 0) for a in roots), draft.stage, source))
+            type_ = tuple(codes.get(a, 0) for a in roots)
+            threads = draft.threads and operator.kind is OpKind.MATMUL
+            steps.append(Step(operator, draft.reads, type_, draft.stage, source, threads))
         outputs = [_groups(tile.layout, number) for _, tile in self.savers]
         blocks = {number[axis]: float(self._blocks(axis)) for axis in self.grid if axis is not None}
         axes = [Axis("", self.axes.extents[axis], self._key(axis) in folded, ()) for axis in roots]

@@ -1,19 +1,26 @@
-"""Thread graphs: fuse chains of elementwise operators so that what passes between them stays in registers.
+"""Thread graphs by rules: what passes between operators stays in registers (paper section 4.2).
 
-In: a muGraph. Out: the same muGraph in which every chain of two or more elementwise operators of one
-stage of a block graph is one FUSED operator with a thread graph. Thread graphs that were there are written out first:
-what else they have, products and reductions, the planners of blocks keep in registers where they can. Invariant: every
-value that is read outside its chain is an output of the chain, so the two graphs compute the same tensors (paper 4.2).
+In: a muGraph. Out: the same muGraph in which every chain of elementwise operators of one stage of a block graph is one
+FUSED operator with a thread graph. A second rule takes products into them: of a few summed elements each thread computes
+its own results by multiply-adds, without a pass through shared memory, and goes on with them (`with_products`, which the
+search asks for; `shallow` says which they are). Thread graphs that were there are found again by these rules, whatever
+else they have is written out. Invariant: every value that is read outside its chain is an output of the chain, so the
+two graphs compute the same tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ThreadGraph
+from mirage_nb.ir import BlockGraph, DType, KernelGraph, Op, OpKind, ThreadGraph
 from mirage_nb.tile.order import Reads, find_chains, groups
-from mirage_nb.tile.sketch import sketch_of
+from mirage_nb.tile.sketch import Sketch, sketch_of
+
+MOST_DEPTH = 16
+"""Summed elements of a product that a thread computes by itself: what one tensor instruction sums, padding included."""
+Products = frozenset[tuple[int, int]]
+"""Products of a muGraph: the operator of the kernel graph, and which product of its block graph."""
 
 
 def fuse(graph: KernelGraph) -> KernelGraph:
@@ -22,23 +29,65 @@ def fuse(graph: KernelGraph) -> KernelGraph:
     return replace(graph, ops=tuple(ops))
 
 
+def shallow(graph: KernelGraph) -> Products:
+    """The products of a muGraph that threads can compute by themselves."""
+    found = set[tuple[int, int]]()
+    for number, op in enumerate(graph.ops):
+        if isinstance(op.body, BlockGraph):
+            sketch = sketch_of(op.body)
+            able = enumerate(_is_shallow(op.body, sketch, index) for index in _products(op.body))
+            found |= {(number, product) for product, shallow in able if shallow}
+    return frozenset(found)
+
+
+def with_products(graph: KernelGraph, products: Products) -> KernelGraph:
+    """`graph` with its chains, and these products, in thread graphs."""
+    ops = list(graph.ops)
+    for number in {number for number, _ in products}:
+        body = ops[number].body
+        assert isinstance(body, BlockGraph)
+        every = _products(body)
+        heads = {every[product] for block, product in products if block == number}
+        ops[number] = replace(ops[number], body=_fused(body, heads))
+    return replace(graph, ops=tuple(ops))
+
+
 def fuse_block(block: BlockGraph) -> BlockGraph:
     """One block graph with its chains fused; savers keep their order, so the outputs do too.
 
     A chain takes the constants that it reads inside; one that only chains read leaves the block graph.
     """
-    block = _flat(block)
+    flat, products = _flat(block)
+    sketch = sketch_of(flat)
+    return _fused(flat, {index for index in products if _is_shallow(flat, sketch, index)})
+
+
+def _fused(block: BlockGraph, heads: Collection[int]) -> BlockGraph:
+    """A block graph without thread graphs with its chains fused, these products in them."""
     sketch = sketch_of(block)
     building = _Rebuild(block, sketch.reads)
-    able = [node.elementwise and not node.chain for node in sketch.nodes]
-    for members in groups(find_chains(able, sketch.reads, sketch.times), sketch.reads):
-        building.place(members)
+    chains = find_chains([node.elementwise for node in sketch.nodes], sketch.reads, sketch.times, heads)
+    for members in groups(chains, sketch.reads):
+        building.place(members, fused=len(members) > 1 or members[0] in heads)
     return building.result
 
 
-def _flat(block: BlockGraph) -> BlockGraph:
-    """With the operators of thread graphs in the block graph itself."""
-    result, new = BlockGraph.start(block.args, block.grid, block.loop), dict[int, int]()
+def _products(block: BlockGraph) -> list[int]:
+    return [index for index, op in enumerate(block.ops) if op.kind is OpKind.MATMUL]
+
+
+def _is_shallow(block: BlockGraph, sketch: Sketch, index: int) -> bool:
+    """Whether threads can compute a product: few summed elements, nothing that waits in an accumulator's registers, no
+    f64, which they would round."""
+    op, readers = block.ops[index], sketch.uses[sketch.nodes[index].makes[0]]
+    types = [block.types[value] for value in op.inputs]
+    accumulated = any(sketch.nodes[reader].accum is not None for reader in readers)
+    return types[0].shape[-1] <= MOST_DEPTH and not accumulated and all(t.dtype is not DType.F64 for t in types)
+
+
+def _flat(block: BlockGraph) -> tuple[BlockGraph, set[int]]:
+    """With the operators of thread graphs in the block graph itself; the products among these."""
+    result, new, products = BlockGraph.start(block.args, block.grid, block.loop), dict[int, int](), set[int]()
 
     def append(op: Op, read: Mapping[int, int]) -> int:
         nonlocal result
@@ -50,11 +99,12 @@ def _flat(block: BlockGraph) -> BlockGraph:
             inner = {v: new[outer] for v, outer in enumerate(op.inputs)}
             for part, (value,) in op.body.definitions():
                 inner[value] = append(part, inner)
+                products |= {len(result.ops) - 1} if part.kind is OpKind.MATMUL else set()
             new |= {value: inner[made] for value, made in zip(values, op.body.outputs, strict=True)}
         else:
             made = append(op, new)
             new |= dict.fromkeys(values, made)
-    return result
+    return result, products
 
 
 @dataclass(slots=True)
@@ -72,10 +122,10 @@ class _Rebuild:
         self.result = BlockGraph.start(block.args, block.grid, block.loop)
         self._values = [values for _, values in block.definitions()]
 
-    def place(self, members: tuple[int, ...]) -> None:
+    def place(self, members: tuple[int, ...], *, fused: bool) -> None:
         """Append an operator or a chain, whose operands are there; constants, before the first operator that reads
         them by itself."""
-        if len(members) > 1:
+        if fused:
             self._place_chain(members)
         elif self.block.ops[members[0]].kind is not OpKind.CONST:
             for read in self.reads[members[0]]:
