@@ -25,7 +25,8 @@ from mirage_nb.codegen.matmul import (
     store_fragments,
     warp_place,
 )
-from mirage_nb.codegen.reader import Multi, Reader, Scope, behind_views, locate
+from mirage_nb.codegen.reader import Reader, Scope, behind_views, locate
+from mirage_nb.codegen.thread_values import Multi
 from mirage_nb.codegen.writer import TYPES, Writer, c_type
 from mirage_nb.ir import AccumAttrs, AccumKind, OpKind
 from mirage_nb.optimize.region import Region

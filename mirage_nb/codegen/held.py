@@ -14,7 +14,8 @@ from contextlib import contextmanager, nullcontext
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named, unravel
 from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vector
-from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, counted, loaded, operand_leaf
+from mirage_nb.codegen.reader import Reader, Scope, counted, loaded, operand_leaf
+from mirage_nb.codegen.thread_values import Multi, broadcast_index
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType
 from mirage_nb.optimize.held import Held

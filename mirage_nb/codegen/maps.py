@@ -13,20 +13,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from mirage_nb.codegen.index import Index, named, unravel
-from mirage_nb.codegen.reader import (
-    Leaf,
-    Multi,
-    Reader,
-    Scope,
-    broadcast_dim,
-    broadcast_index,
-    grid_part,
-    locate,
-    masked,
-    operand_dims,
-    vector_reads,
-    view,
-)
+from mirage_nb.codegen.reader import Leaf, Reader, Scope, grid_part, locate, masked, view
+from mirage_nb.codegen.thread_values import Multi, broadcast_dim, broadcast_index, operand_dims, vector_reads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import (
     AccumAttrs,

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from mirage_nb.codegen.index import Index, named, unravel
 from mirage_nb.codegen.maps import Walk, each, each_slot
-from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_index, locate, view
+from mirage_nb.codegen.reader import Reader, Scope, locate, view
+from mirage_nb.codegen.thread_values import Multi, broadcast_index
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import HALVES
 from mirage_nb.optimize.tiling import Tiling

@@ -7,13 +7,14 @@ operators stays in registers (the thread graph of the paper).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_nb.codegen.index import Index, linear, named, unravel
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.reach import Reach, Reaches
+from mirage_nb.codegen.thread_values import Multi, ThreadReader, broadcast_index, operand_dims, repeated
 from mirage_nb.ir import (
     BlockGraph,
     ConstAttrs,
@@ -23,7 +24,6 @@ from mirage_nb.ir import (
     OpKind,
     RepeatAttrs,
     ReshapeAttrs,
-    TensorType,
     ThreadGraph,
     TransposeAttrs,
 )
@@ -33,8 +33,6 @@ from mirage_nb.ir.windows import Window, row_major
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.tile.placement import Place
-
-Multi = tuple[Index, ...]
 
 
 @dataclass(slots=True)
@@ -99,40 +97,6 @@ class Leaf:
     copy_elements: int = 0
     inside: str = ""
     each_inside: str = ""
-
-
-def broadcast_index(index: Multi, shape: tuple[int, ...]) -> Multi:
-    """The index into an operand of `shape` for an index into the broadcast result."""
-    tail = index[len(index) - len(shape) :]
-    return tuple(Index() if extent == 1 else part for part, extent in zip(tail, shape, strict=True))
-
-
-def broadcast_dim(dim: int | None, rank: int, shape: tuple[int, ...]) -> int | None:
-    """The vector dimension of an operand, None where it is broadcast."""
-    if dim is None:
-        return None
-    moved = dim - (rank - len(shape))
-    return moved if moved >= 0 and shape[moved] != 1 else None
-
-
-def operand_dims(graph: BlockGraph | ThreadGraph, op: Op, dim: int | None, rank: int) -> list[int | None]:
-    """The vector dimension of every operand of an operator that computes from registers, given that of its result,
-    which has so many dimensions: rows of a product are those of its left operand, columns those of the right one."""
-    wanted = [dim for _ in op.inputs]
-    if op.kind is OpKind.MATMUL and dim is not None:
-        wanted = [None if dim == rank - 1 else dim, None if dim == rank - 2 else dim]
-    return [broadcast_dim(d, rank, graph.types[v].shape) for d, v in zip(wanted, op.inputs, strict=True)]
-
-
-def vector_reads(graph: ThreadGraph, value: int, dim: int | None) -> Iterator[tuple[int, int | None]]:
-    """The operands of a thread graph that a value of it is computed from, and the vector dimension of each."""
-    if value < graph.input_count:
-        yield value, dim
-        return
-    op = next(op for op, (made,) in graph.definitions() if made == value)
-    dims = operand_dims(graph, op, dim, len(graph.types[value].shape))
-    for operand, along in zip(op.inputs, dims, strict=True):
-        yield from vector_reads(graph, operand, along)
 
 
 def swizzled_offset(layout: SharedLayout, index: Multi) -> str:
@@ -226,7 +190,7 @@ class Reader:
         match op.kind:
             case OpKind.FUSED:
                 assert isinstance(op.body, ThreadGraph)
-                return _ThreadReader(self, op.body, op.inputs).read(op.body.outputs[position], index, dim)
+                return ThreadReader(self, op.body, op.inputs).read(op.body.outputs[position], index, dim)
             case OpKind.REPEAT:
                 assert isinstance(op.attrs, RepeatAttrs)
                 (source,) = op.inputs
@@ -239,7 +203,7 @@ class Reader:
                 dims, operands = operand_dims(self.scope.block, op, dim, len(index)), []
                 for value, along in zip(op.inputs, dims, strict=True):
                     operands.append(self.read(value, broadcast_index(index, self.scope.shape(value)), along))
-                return self.statement(op, operands, dims, _repeated(op, self.scope.block.types))
+                return self.statement(op, operands, dims, repeated(op, self.scope.block.types))
 
     def statement(self, op: Op, operands: list[str], dims: list[int | None], repeated: bool) -> str:
         """`const float x = op(operands);`, once for all elements of the vector where no operand varies.
@@ -309,11 +273,6 @@ class Reader:
         return f"{name}[v]"
 
 
-def _repeated(op: Op, types: Sequence[TensorType]) -> bool:
-    """Whether several elements of the first operand meet the same element of the last."""
-    return types[op.inputs[0]].elements > types[op.inputs[-1]].elements
-
-
 def loaded(width: int, leaf: Leaf, once: bool = False) -> str:
     """A C expression for a whole vector as it is stored; zeros beyond the end of the tensor. once: of device memory
     that nobody reads again."""
@@ -339,47 +298,6 @@ def _load_one(name: str, leaf: Leaf, offset: str, inside: str) -> list[str]:
         "MIRAGE_UNROLL",
         f"for (int q = 1; q < {leaf.copies}; ++q) {name} += {more};",
     ]
-
-
-class _ThreadReader:
-    """Evaluates a thread graph in the registers of its reader."""
-
-    def __init__(self, outer: Reader, graph: ThreadGraph, operands: tuple[int, ...]) -> None:
-        self.outer, self.graph, self.operands = outer, graph, operands
-        self.defined = {values[0]: op for op, values in graph.definitions()}
-        self.memo: dict[tuple[int, Multi, int | None], str] = {}
-
-    def read(self, value: int, index: Multi, dim: int | None) -> str:
-        """A C expression for thread value `value`."""
-        if value < self.graph.input_count:
-            return self.outer.read(self.operands[value], index, dim)
-        key = (value, index, dim)
-        if key in self.memo:
-            return self.memo[key]
-        op = self.defined[value]
-        if op.kind is OpKind.CONST:
-            assert isinstance(op.attrs, ConstAttrs)
-            found = number(op.attrs.value)
-        elif op.kind is OpKind.MATMUL:
-            found = self._multiplied(op, index, dim)
-        else:
-            dims, operands = operand_dims(self.graph, op, dim, len(index)), []
-            for operand, along in zip(op.inputs, dims, strict=True):
-                at = broadcast_index(index, self.graph.types[operand].shape)
-                operands.append(self.read(operand, at, along))
-            found = self.outer.statement(op, operands, dims, _repeated(op, self.graph.types))
-        self.memo[key] = found
-        return found
-
-    def _multiplied(self, op: Op, index: Multi, dim: int | None) -> str:
-        """A result of a product by one multiply-add after the other."""
-        (left, a), (right, b) = ((v, self.graph.types[v].shape) for v in op.inputs)
-        dims, total = operand_dims(self.graph, op, dim, len(index)), ""
-        for k in (Index(const=depth) for depth in range(a[-1])):
-            x = self.read(left, broadcast_index((*index[:-1], k), a), dims[0])
-            y = self.read(right, broadcast_index((*index[:-2], k, index[-1]), b), dims[1])
-            total = self.outer.sum_of(total, [x, y], dims)
-        return total
 
 
 def view(scope: Scope, op: Op, index: Multi, dim: int | None) -> tuple[int, Multi, int | None]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from mirage_nb.codegen.index import named, unravel
 from mirage_nb.codegen.maps import fold, vectorizes
-from mirage_nb.codegen.reader import Multi, Reader, Scope, broadcast_dim, broadcast_index, locate
+from mirage_nb.codegen.reader import Reader, Scope, locate
+from mirage_nb.codegen.thread_values import Multi, broadcast_dim, broadcast_index
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, DimAttrs, OpKind
 from mirage_nb.tile.placement import Step

@@ -12,7 +12,8 @@ from contextlib import nullcontext
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named
 from mirage_nb.codegen.maps import VECTOR, Walk, each
-from mirage_nb.codegen.reader import Multi, Scope, behind_views, device_start, locate, operand_leaf
+from mirage_nb.codegen.reader import Scope, behind_views, device_start, locate, operand_leaf
+from mirage_nb.codegen.thread_values import Multi
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, OpKind
 from mirage_nb.optimize.transfer import Boxes, boxes, read_once

@@ -28,7 +28,6 @@ from mirage_nb.optimize.region import Region, find_region
 from mirage_nb.optimize.scales import move_scales
 from mirage_nb.optimize.schedule import Access, barriers, overlapping
 from mirage_nb.optimize.swizzle import SharedLayout
-from mirage_nb.tile.thread_graph import fuse
 from mirage_nb.optimize.tiling import Tiling, tile_matmul
 from mirage_nb.optimize.transfer import boxes
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
@@ -42,6 +41,7 @@ from mirage_nb.tile.placement import Place, Placement, Step, StepKind, is_tiled,
 from mirage_nb.tile.program import Copy, Program, flat
 from mirage_nb.tile.shared import worth_having_early
 from mirage_nb.tile.sketch import Sketch, sketch_of
+from mirage_nb.tile.thread_graph import fuse
 
 RESERVED_BYTES = 1024
 """Shared memory kept for small static arrays (barriers, reduction scratch)."""

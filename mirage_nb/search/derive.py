@@ -3,18 +3,19 @@
 In: a structure or a concrete muGraph. Out: others. A loop over a free axis is a change of roles: every
 operator is pointwise along that axis, so what has it moves into the loop body and concat accumulators
 gather it. A sum of two matmuls is one matmul of concatenated operands: (W || X) @ (Y || Z) = W @ Y + X @ Z
-(paper section 8.1). Grid dims over free axes are sizes, see `instantiate`; thread graphs are made when a
-muGraph is planned.
+(paper section 8.1). Products of a few summed elements may stand in thread graphs (section 4.2); those of elementwise
+operators alone are made when a muGraph is planned. Grid dims over free axes are sizes, see `instantiate`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mirage_nb.ir import AccumKind, BlockGraph, KernelGraph, Op, OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import BODY, ITER, LOOP, POST, TILE, Operator
 from mirage_nb.search.structure import KernelStructure, Step, Structure
+from mirage_nb.tile.thread_graph import MOST_DEPTH, Products, shallow, with_products
 
 
 def free_loops(structure: Structure, prepared: Prepared) -> tuple[Structure, ...]:
@@ -43,6 +44,37 @@ def _looped(kernel: KernelStructure, axis: int) -> KernelStructure:
         outputs.append(len(steps))
         steps.append(Step(gather, (output,), gathered, POST))
     return KernelStructure(tuple(steps), tuple(outputs), kernel.grid, axis)
+
+
+@dataclass(frozen=True, slots=True)
+class InThreads:
+    """Puts products of a muGraph into thread graphs: those of a few summed elements, at all sizes the same ones."""
+
+    products: Products
+
+    @classmethod
+    def of(cls, graph: KernelGraph) -> InThreads:
+        """What does so with all that threads can compute at the sizes of `graph`."""
+        return cls(shallow(graph))
+
+    def __call__(self, graph: KernelGraph) -> KernelGraph:
+        return with_products(graph, self.products)
+
+
+def may_be_shallow(structure: Structure, prepared: Prepared) -> bool:
+    """Whether some kernel may have such a product."""
+    products = [s.operator for kernel in structure.kernels for s in kernel.steps if s.operator.kind is OpKind.MATMUL]
+    return any(prepared.axes[operator.axis].extent <= MOST_DEPTH for operator in products)
+
+
+def adds_products(structure: Structure) -> bool:
+    """Whether some kernel may have a concat-matmul, see `concatenated`."""
+    for kernel in structure.kernels:
+        for step in kernel.steps:
+            summed = [kernel.steps[read].operator.kind for read in step.reads]
+            if step.operator.kind is OpKind.ADD and summed == [OpKind.MATMUL, OpKind.MATMUL]:
+                return True
+    return False
 
 
 def concatenated(graph: KernelGraph) -> KernelGraph:

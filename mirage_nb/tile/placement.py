@@ -195,7 +195,7 @@ class _Placer:
         return self.nodes[self.defined[value]].literal
 
     def _repeated(self, value: int, readers: frozenset[int]) -> bool:
-        """Whether threads that multiply it, or fragments of a warp-private body, would compute a value again and again."""
+        """Whether threads that multiply, or fragments of a warp-private body, would compute a value again and again."""
         size = self.sketch.values[value].size
         if all(self._is_literal(v) for v in self.nodes[self.defined[value]].reads):
             return False

@@ -69,7 +69,7 @@ class Node:
 
     @property
     def factors(self) -> frozenset[int]:
-        """The values that a thread graph multiplies as matrices: a thread reads many elements of them for one result."""
+        """The values that a thread graph multiplies: a thread reads many elements of them for one result."""
         return frozenset(self.reads[v] for kind, read in self.chain if kind in MATMULS for v in read)
 
     @property

@@ -1,11 +1,11 @@
 """Thread graphs by rules: what passes between operators stays in registers (paper section 4.2).
 
 In: a muGraph. Out: the same muGraph in which every chain of elementwise operators of one stage of a block graph is one
-FUSED operator with a thread graph. A second rule takes products into them: of a few summed elements each thread computes
-its own results by multiply-adds, without a pass through shared memory, and goes on with them (`with_products`, which the
-search asks for; `shallow` says which they are). Thread graphs that were there are found again by these rules, whatever
-else they have is written out. Invariant: every value that is read outside its chain is an output of the chain, so the
-two graphs compute the same tensors.
+FUSED operator with a thread graph. A second rule, which the search asks for, takes products in (`with_products`): of a
+few summed elements, each thread computes its own results by multiply-adds, without a pass through shared memory,
+and goes on with them. Thread graphs that were there are found again by these rules; whatever else they have is written
+out. Invariant: every value that is read outside its chain is an output of the chain, so the two graphs compute the same
+tensors.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.lang import parse
-from mirage_nb.tile.thread_graph import fuse
 from mirage_nb.pipeline import superoptimize
 from mirage_nb.report import describe
 from mirage_nb.search import (
@@ -40,6 +39,7 @@ from mirage_nb.search.explain import Tally, explain, why_nothing
 from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import TARGETS
+from mirage_nb.tile.thread_graph import fuse
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, lora, rmsnorm, rmsnorm_fig3
 
 STANDARD, H200 = EFFORTS["standard"], TARGETS["h200"]

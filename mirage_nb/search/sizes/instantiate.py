@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.search.axes import Prepared, shape_of
-from mirage_nb.search.derive import concatenated
+from mirage_nb.search.derive import InThreads, adds_products, concatenated, may_be_shallow
 from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes
@@ -29,10 +29,9 @@ from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs,
 from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
 from mirage_nb.search.sizes.occupancy import RESERVED_BYTES
 from mirage_nb.search.sizes.written import written_cost
-from mirage_nb.search.structure import KernelStructure, Step, Structure
+from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 from mirage_nb.tile.rules import TEAMS, few
-from mirage_nb.tile.thread_graph import MOST_DEPTH, Products, shallow, with_products
 
 MAX_GRID_X = 2**31 - 1
 SHARED = 16
@@ -139,7 +138,7 @@ def drafts(
 ) -> list[Draft]:
     """The same, before their muGraphs are made."""
     plans = [plan.choices for plan in _plans(structure, prepared, target, limit, overhang, limits)]
-    joins = OpKind.CONCAT_MATMUL.value not in limits.without and _adds_products(structure)
+    joins = OpKind.CONCAT_MATMUL.value not in limits.without and adds_products(structure)
     found: list[Draft] = []
     for choices in plans:
         if len(found) >= limit:
@@ -148,9 +147,9 @@ def drafts(
         if joins:
             found += _rewritten(found[-1].made(), concatenated, target)
     found = found[:limit]
-    if any(_is_shallow(prepared, step) for kernel in structure.kernels for step in kernel.steps):
+    if may_be_shallow(structure, prepared):
         plain = [draft.made() for draft in found if draft.rewritten is None]
-        found += [draft for one in plain for draft in _rewritten(one, _InThreads(shallow(one.graph)), target, one.cost.us)]
+        found += [draft for one in plain for draft in _rewritten(one, InThreads.of(one.graph), target, one.cost.us)]
         found.sort(key=lambda draft: draft.cost.us)
     return found
 
@@ -165,31 +164,6 @@ def _rewritten(
     cost = written_cost(graph, target)  # operands of two products may be there at once
     if cost.shared_memory + RESERVED_BYTES <= target.shared_per_block and cost.us < limit_us:
         yield replace(Draft.of(replace(one, graph=graph, cost=cost)), rewritten=rewritten)
-
-
-@dataclass(frozen=True, slots=True)
-class _InThreads:
-    """Puts products of a muGraph into thread graphs; at all sizes the same ones."""
-
-    products: Products
-
-    def __call__(self, graph: KernelGraph) -> KernelGraph:
-        return with_products(graph, self.products)
-
-
-def _is_shallow(prepared: Prepared, step: Step) -> bool:
-    """Whether a step may be a product that threads can compute."""
-    return step.operator.kind is OpKind.MATMUL and prepared.axes[step.operator.axis].extent <= MOST_DEPTH
-
-
-def _adds_products(structure: Structure) -> bool:
-    """Whether some kernel may have a concat-matmul, see `concatenated`."""
-    for kernel in structure.kernels:
-        for step in kernel.steps:
-            summed = [kernel.steps[read].operator.kind for read in step.reads]
-            if step.operator.kind is OpKind.ADD and summed == [OpKind.MATMUL, OpKind.MATMUL]:
-                return True
-    return False
 
 
 def _plans(
