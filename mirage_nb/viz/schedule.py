@@ -17,6 +17,8 @@ from mirage_nb.tile.placement import Step, StepKind
 from mirage_nb.viz import svg
 from mirage_nb.viz.roles import roles_html
 from mirage_nb.viz.shapes import SMALL
+from mirage_nb.viz.svg import framed
+from mirage_nb.viz.tessellation import block_drawing
 
 PHASES = {Phase.BEFORE: "before the loop", Phase.LOOP: "loop body", Phase.AFTER: "after the loop"}
 UNLOOPED = {Phase.BEFORE: "copies", Phase.LOOP: "", Phase.AFTER: "body"}
@@ -32,7 +34,8 @@ stroke:var(--mir-block);stroke-width:1}
 
 
 def schedule_html(number: int, plan: BlockPlan) -> str:
-    """The steps of graph-defined operator `number`, the first one on top; of a tile program its roles, side by side."""
+    """The steps of graph-defined operator `number`, the first one on top; of a tile program its roles, side by
+    side. Above them its products by instruction."""
     if plan.program is not None:
         return roles_html(plan.program)
     if plan.held is not None:
@@ -41,7 +44,9 @@ def schedule_html(number: int, plan: BlockPlan) -> str:
     head = "".join(
         f"<th scope='col'>{name}</th>" for name in ("#", "step", "computes", "reads", "leaves in shared memory")
     )
+    drawn = block_drawing(plan)
     return (
+        f"{framed(drawn.svg, 'products by instruction') if drawn is not None else ''}"
         "<div class='mir-scroll mir-tall' tabindex='0' role='group' aria-label='schedule'>"
         "<table class='mir-table mir-steps'>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"

@@ -1,9 +1,10 @@
 """The computation space of a product, coloured by the instructions that cover it.
 
-In: a tessellation, or a tile program. Out: an SVG with one panel for every stretch of the summed axis and of the batch
-that is covered alike, rows down, columns across, and a legend with what each kind takes. Of a tile program, a panel for
-each block's tile of results, in the parts of its roles. Invariant: areas of a panel do not overlap and fill it, because
-the cover does; to scale, but nothing is drawn thinner than can be seen.
+In: a tessellation, a tile program, or the plan of a block. Out: an SVG with one panel for every stretch of the summed
+axis and of the batch that is covered alike, rows down, columns across, and a legend with what each kind takes. Of a
+tile program, a panel for each block's tile of results, in the parts of its roles; of others one for every product,
+in the parts of its warps, padding included, or as the threads of a thread graph compute it. Invariant: areas of a panel
+do not overlap and fill it, because the cover does; to scale, but nothing is drawn thinner than can be seen.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mirage_nb.ir import DType, OpKind, ThreadGraph
+from mirage_nb.optimize.plan import BlockPlan
+from mirage_nb.optimize.tiling import Tiling
 from mirage_nb.tile.groups import ROWS
 from mirage_nb.tile.instructions import Unit
 from mirage_nb.tile.program import Product, Program, flat
+from mirage_nb.tile.sketch import pairs
 from mirage_nb.tile.tessellation import Tessellation
 from mirage_nb.viz import svg
 from mirage_nb.viz.raster import png_bundle, with_png
@@ -87,7 +92,17 @@ def tessellation_drawing(found: Tessellation) -> Drawing:
 
 def program_drawing(program: Program) -> Drawing:
     """The results of a block's turn, each in the parts of the roles that multiply."""
-    panels = tuple(_tiles(program))
+    return _of_rows(tuple(_tiles(program)))
+
+
+def block_drawing(plan: BlockPlan) -> Drawing | None:
+    """The products of a block that is no tile program; None if it has none."""
+    panels = tuple(_products(plan))
+    return _of_rows(panels) if panels else None
+
+
+def _of_rows(panels: tuple[Panel, ...]) -> Drawing:
+    """Panels whose kinds are rows of the instruction table."""
     legend: dict[str, str] = {}
     for area in (area for panel in panels for area in panel.areas):
         row = ROWS[area.kind]
@@ -148,6 +163,36 @@ def _tiles(program: Program) -> Iterator[Panel]:
         extents = [max(getattr(area, side)[1] for area in areas) for side in ("rows", "columns")]
         title = f"{left} @ {right}: {extents[0]} x {extents[1]} along {axes[0]}, {axes[1]}"
         yield Panel(title, extents[0], extents[1], tuple(areas))
+
+
+def _products(plan: BlockPlan) -> Iterator[Panel]:
+    """Every product, by the instructions of its warps or of single threads."""
+    for index, (op, values) in enumerate(plan.block.definitions()):
+        if isinstance(op.body, ThreadGraph):
+            types = op.body.types
+            made = [(part.inputs, v) for part, (v,) in op.body.definitions() if part.kind is OpKind.MATMUL]
+        else:
+            types = plan.block.types
+            made = [(pair, values[0]) for pair in pairs(op.kind, op.inputs)]
+        for (left, right), value in made:
+            (*_, m, n), tiling, dtype = types[value].shape, plan.tiling(index), types[left].dtype
+            areas = [Area(f"fma.m1n1k1.{DType.F32.value}", Unit.PLAIN, (0, m), (0, n), (1, 1), "threads")]
+            if tiling is not None:
+                areas = list(_warps(tiling, f"mma.m16n8k16.{dtype.value}"))
+                m, n = (max(getattr(area, side)[1] for area in areas) for side in ("rows", "columns"))
+            yield Panel(f"{types[left]} @ {types[right]}", m, n, tuple(areas))
+
+
+def _warps(tiling: Tiling, kind: str) -> Iterator[Area]:
+    """The results of the warps that share rows and columns of one matrix, as instructions pad them."""
+    (_, down, across, _), (_, high, wide, _) = tiling.split, tiling.per_warp
+    one = ROWS[kind]
+    for row, column in itertools.product(range(down), range(across)):
+        spans = _span(row * high * one.m, high * one.m), _span(column * wide * one.n, wide * one.n)
+        step = (one.m, one.n)
+        if tiling.swapped:
+            spans, step = spans[::-1], step[::-1]
+        yield Area(kind, one.unit, *spans, step, f"warps {row * across + column}")
 
 
 def _document(panels: Sequence[Panel], legend: dict[str, str], summary: str) -> str:

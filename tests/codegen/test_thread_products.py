@@ -109,7 +109,7 @@ def test_a_session_finds_one_and_runs_it(name: str) -> None:
     candidate = session.best.candidate
     assert in_threads(candidate.graph) == 1 and candidate.verdict.accepted
     if candidate.small is not None and not any(size.startswith("P1") for size in candidate.sizes):
-        assert in_threads(candidate.small[1]) == 1  # those of pieces are tried as structures, and as they are in the end
+        assert in_threads(candidate.small[1]) == 1
     assert candidate.error is not None and candidate.error < 1e-3
     beside = [c for c in session.snapshot().candidates if c.sizes == candidate.sizes and not in_threads(c.graph)]
     assert beside and all(c.estimate_us > candidate.estimate_us for c in beside)

@@ -8,14 +8,21 @@ import re
 import pytest
 
 from mirage_nb.bench.mosaic_shapes import SHAPES, product_graph, ways
+from mirage_nb.ir import OpKind
 from mirage_nb.optimize import plan
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.instructions import Unit
 from mirage_nb.tile.tessellation import Kind, Tessellation, tessellate
+from mirage_nb.tile.thread_graph import shallow, with_products
 from mirage_nb.viz.roles import roles_html
-from mirage_nb.viz.tessellation import Panel, program_drawing, tessellation_drawing
+from mirage_nb.viz.schedule import schedule_html
+from mirage_nb.viz.tessellation import Panel, block_drawing, program_drawing, tessellation_drawing
 from mirage_nb.viz.tessellation import _planes as planes
+from mirage_nb.viz.tessellation import _products as products
+from tests.codegen.mugraphs import attention, lora, rmsnorm
+from tests.mugraphs import Block, one_kernel, tensor
 
+SAMPLES = {"lora": lora, "rmsnorm": rmsnorm, "attention": attention}
 H200 = TARGETS["h200"]
 TENSOR = Kind("tensor", (16, 8, 8, 1), 2.0, Unit.TENSOR)
 PLAIN = Kind("plain", (4, 8, 1, 1), 0.25, Unit.PLAIN)
@@ -59,3 +66,27 @@ def test_a_tile_by_two_kinds_has_two_colours() -> None:
     drawing = program_drawing(block.program)
     assert {"tx-kernel", "tx-loop"} <= set(re.findall(r'class="(tx-\w+)"', drawing.svg))
     assert f"rows {shape.m - 1}:{shape.m}" in drawing.svg and drawing.svg in roles_html(block.program)
+
+
+@pytest.mark.parametrize("name", ["lora", "rmsnorm", "attention"])
+def test_products_of_a_block_are_drawn_as_warps_share_them(name: str) -> None:
+    (block,) = plan(SAMPLES[name](), H200).kernels
+    assert block is not None and block.program is None
+    panels = list(products(block))
+    assert panels and all(covered(panel) for panel in panels)
+    drawing = block_drawing(block)
+    assert drawing is not None and "mma.m16n8k16" in drawing.text and drawing.svg in schedule_html(0, block)
+
+
+def test_products_of_threads_have_the_colour_of_plain_cores() -> None:
+    b = Block((tensor((24, 4)), tensor((4, 16))), (2,))
+    b.save(b.op(OpKind.RELU, b.op(OpKind.MATMUL, b.read(0, (0,)), b.read(1, (None,)))), (0,))
+    graph = one_kernel("X W", b)
+    drawn = []
+    for made in (graph, with_products(graph, shallow(graph))):
+        (block,) = plan(made, H200).kernels
+        assert block is not None and all(covered(panel) for panel in products(block))
+        drawing = block_drawing(block)
+        assert drawing is not None
+        drawn.append(set(re.findall(r'class="(tx-\w+)"', drawing.svg)))
+    assert drawn == [{"tx-kernel"}, {"tx-loop"}]
