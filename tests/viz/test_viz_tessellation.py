@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 
 import pytest
 
 from mirage_nb.bench.mosaic_shapes import SHAPES, product_graph, ways
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.optimize import plan
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.instructions import Unit
@@ -22,7 +23,7 @@ from mirage_nb.viz.tessellation import _products as products
 from tests.codegen.mugraphs import attention, lora, rmsnorm
 from tests.mugraphs import Block, one_kernel, tensor
 
-SAMPLES = {"lora": lora, "rmsnorm": rmsnorm, "attention": attention}
+SAMPLES: dict[str, Callable[[], KernelGraph]] = {"lora": lora, "rmsnorm": rmsnorm, "attention": attention}
 H200 = TARGETS["h200"]
 TENSOR = Kind("tensor", (16, 8, 8, 1), 2.0, Unit.TENSOR)
 PLAIN = Kind("plain", (4, 8, 1, 1), 0.25, Unit.PLAIN)
