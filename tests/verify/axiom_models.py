@@ -14,7 +14,7 @@ import numpy as np
 import z3
 
 from mirage_nb.verify.domain import Need
-from mirage_nb.verify.proof.axioms import Axiom, Has, Is, Pattern, Same, Without
+from mirage_nb.verify.proof.axioms import Axiom, Bit, Has, Is, Pattern, Same, Vanishes, Without
 
 EXTENT = 2
 AXES = {"V": (1,), "W": (2,)}
@@ -64,6 +64,8 @@ NUMPY: dict[str, Callable] = {
     "log": lambda x: np.log(np.where(x > 0, x, 1.0)),
     "Pow": total_pow,
     "max": lambda *args: np.maximum.reduce(np.broadcast_arrays(*args)),
+    "step": lambda x: np.where(x >= 0, 1.0, 0.0),
+    "Where": lambda condition, x: np.where(condition != 0, x, 0.0),
 }
 
 
@@ -128,6 +130,10 @@ def points(row: Axiom, seed: int = 0, function: Callable | None = None) -> Point
     for condition in row.conditions:
         if isinstance(condition, Is):
             held &= HOLDS[condition.need](env[condition.term]).all(axis=(1, 2))
+        if isinstance(condition, Vanishes):
+            held &= ((env[condition.term] == 0) | (env[condition.where] != 0)).all(axis=(1, 2))
+        if isinstance(condition, Bit):
+            held &= np.isin(env[condition.term], (0, 1)).all(axis=(1, 2))
     return Points(env, held)
 
 
@@ -197,12 +203,20 @@ def in_z3(row: Axiom) -> z3.ExprRef | None:
                 return inverse(expr(a, at))
             case "sqrt", [a]:
                 return root(expr(a, at))
+            case "step", [a]:
+                return z3.If(expr(a, at) >= 0, z3.RealVal(1), z3.RealVal(0))
+            case "Where", [a, b]:
+                return z3.If(expr(a, at) != 0, expr(b, at), z3.RealVal(0))
         raise AssertionError(pattern)
 
     for condition in row.conditions:
         if isinstance(condition, Is):
             for places in itertools.product(range(EXTENT), repeat=2):
                 side.append(HOLDS[condition.need](letter(condition.term, dict(zip((1, 2), places, strict=True)))))
+        if isinstance(condition, Vanishes):
+            side.append(z3.Or(letter(condition.where, {}) != 0, letter(condition.term, {}) == 0))
+        if isinstance(condition, Bit):
+            side.append(z3.Or(letter(condition.term, {}) == 0, letter(condition.term, {}) == 1))
     free = {1: 0, 2: 0}
     different = expr(row.left, free) != expr(row.right, free)
     return z3.And(*side, different)

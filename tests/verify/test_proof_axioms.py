@@ -19,10 +19,12 @@ from mirage_nb.verify.proof.axioms import (
     PROPERTIES,
     PROPERTY_NAMES,
     Axiom,
+    Bit,
     Has,
     Is,
     Pattern,
     Same,
+    Vanishes,
     Without,
     axiom,
     has_property,
@@ -47,8 +49,8 @@ EXAMPLES: dict[str, Callable[..., np.ndarray]] = {
 }
 """For each property a function that has it."""
 KNOWN = {"f": frozenset(PROPERTY_NAMES)}
-EQUATIONS = [row for row in AXIOMS.values() if row.name != "definition"]
-"""All but the one that looks a function up."""
+EQUATIONS = [row for row in AXIOMS.values() if row.name not in ("definition", "choice")]
+"""All but those that look a function up."""
 
 
 def example(row: Axiom) -> Callable[..., np.ndarray] | None:
@@ -87,7 +89,7 @@ def test_definitions_are_what_the_reference_computes():
         " + sin(cos(erf(x))) + sqrt(exp(x)) - log1p(x * x) + expm1(-x)"
     )
     cases = [
-        *[(name, OpKind(name), None) for name in DEFINITIONS if name != "tanh"],
+        *[(name, OpKind(name), None) for name in DEFINITIONS if name not in ("tanh", "sign")],
         *[(name, OpKind.CLAMP, attrs) for name, attrs in zip(names, clamps, strict=True)],
         ("@f(formula=x)(formula=2 * x)", OpKind.APPLY, ApplyAttrs("f(formula=x)", "2 * x")),
         (f"@f(formula={formula})", OpKind.APPLY, ApplyAttrs("f", formula)),
@@ -99,6 +101,13 @@ def test_definitions_are_what_the_reference_computes():
     world = World({"i": len(x)}, {"X": x}, functions=reference.SCALARS)
     np.testing.assert_allclose(world.value(unfolded("tanh", entry("X", ((ROW,),))), (ROW,)), np.tanh(x), atol=1e-12)
     assert set(SCALARS) | {"pow", "log1p"} == set(reference.SCALARS)
+    for name, other in (("Where", 0), ("Where(other=-7/3)", -7 / 3)):
+        world = World({"i": len(x)}, {"X": x, "Y": np.cos(x)}, functions={"Where": lambda c, y: np.where(c != 0, y, 0)})
+        condition, y = (mul(entry(name, ((ROW,),)), entry("X", ((ROW,),))) for name in "XY")
+        found = world.value(unfolded(name, condition, y), (ROW,))
+        np.testing.assert_allclose(found, np.where(x != 0, x * np.cos(x), other), err_msg=name)
+    with pytest.raises(ProofError):
+        unfolded("Where(other=1/0)", sym("x"), sym("x"))
     for name in ("Matmul", "@f", "@f(formula=x +)", "Clamp(low=1/0)", "@f(formula=1)"):
         with pytest.raises(ProofError):
             unfolded(name, sym("x"))
@@ -117,6 +126,9 @@ def drawn(row: Axiom) -> dict[str, Binding]:
             indices = (ROW, *(var for var, may in zip((J, K), uses(row)[letter], strict=True) if may))
             wanted = {c.need for c in row.conditions if isinstance(c, Is) and c.term == letter}
             bindings[letter] = num(3) if wanted else entry(letter, tuple((var,) for var in indices))
+            for condition in row.conditions:
+                if isinstance(condition, Bit | Vanishes) and condition.term == letter:
+                    bindings[letter] = num(0)
     return bindings
 
 
@@ -129,7 +141,7 @@ def test_conditions_are_tested(row: Axiom):
         match condition:
             case Without(term, names):
                 bindings[term] = entry(term, tuple((var,) for var in (ROW, *LISTS[names])))
-            case Is(term, _):
+            case Is(term, _) | Bit(term) | Vanishes(term):
                 bindings[term] = entry(term, ((ROW,),))
             case Same():
                 bindings["W"] = (J, ("k", -4))

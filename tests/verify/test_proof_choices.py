@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
+
+import numpy as np
 import pytest
 
 from mirage_nb.lang import parse
 from mirage_nb.verify import Proof, check, prove, verify
 from mirage_nb.verify.proof import with_proof
+from mirage_nb.verify.proof.signs import is_bit, vanishes
+from mirage_nb.verify.proof.terms import Kind, Term, Var, add, bind, entry, exp, fn, inv, mul, num, top
 from mirage_nb.verify.verdict import Verdict, VerdictKind
+from tests.verify.term_values import World
 
 HEAD = "X: f32[2, 4]\nY: f32[2, 4]\n"
+ROW: Var = ("i", -1)
+FUNCTIONS = {"Where": lambda c, x: np.where(c != 0, x, 0), "step": lambda x: np.where(x >= 0, 1.0, 0.0)}
 
 HIDDEN = {
     "a root": ("where(X > 0, sqrt(X), 0) + Y", "where(X > 0, sqrt(X), 0) + Y + 0 * sqrt(X)"),
@@ -34,6 +43,23 @@ def test_a_branch_says_nothing_of_points_where_it_is_not_chosen(how: str) -> Non
 
 
 SAME = {
+    **{
+        f"{name} as {text}": (text, name)
+        for name, texts in {
+            "maximum(X, Y)": ("where(X >= Y, X, Y)", "where(X > Y, X, Y)", "where(X < Y, Y, X)", "where(X <= Y, Y, X)"),
+            "minimum(X, Y)": ("where(X >= Y, Y, X)", "where(X > Y, Y, X)", "where(X < Y, X, Y)", "where(X <= Y, X, Y)"),
+            "relu(X)": ("where(X > 0, X, 0)", "where(X < 0, 0, X)", "where(X >= 0, X, 0)"),
+            "abs(X)": ("where(X > 0, X, -X)", "where(X >= 0, X, -X)", "where(X < 0, -X, X)", "X * sign(X)"),
+            "clamp(X, -1, 2)": (
+                "maximum(where(X > 2, 2, X), -1)",
+                "where(X > 2, 2, where(X < -1, -1, X))",
+                "where(X < -1, -1, where(X > 2, 2, X))",
+            ),
+            "X + Y": ("where(X > Y, X, Y) + where(X > Y, Y, X)",),
+            "Y + 0 * X": ("where(X != Y, Y, X)",),
+        }.items()
+        for text in texts
+    },
     "itself": ("where(X > 0, sqrt(X), 0) + Y", "Y + where(X > 0, sqrt(X), 0)"),
     "what is needed anyway": ("where(Y > 0, sqrt(X), 0) + sqrt(X)", "sqrt(X) + where(Y > 0, sqrt(X), 0)"),
     "less is read": ("where(Y > 0, sqrt(X), 0) * 0 + sqrt(X) * Y", "Y * sqrt(X)"),
@@ -57,3 +83,56 @@ def test_outputs_are_paired_in_order_unless_another_order_is_allowed() -> None:
     assert not with_proof(unknown, program, turned)[0].accepted
     lifted, _ = with_proof(unknown, program, turned, permuted=True)
     assert lifted.kind is VerdictKind.PROVED and lifted.outputs == (1, 0)
+
+
+def drawn_term(rng: random.Random, depth: int, indices: tuple[Var, ...]) -> Term:
+    """A term over rows i and these indices, with inverses, choices, sums and maxima."""
+    if depth == 0:
+        return rng.choice(
+            [entry("A", ((ROW,), (rng.choice(indices),))), entry("B", ((ROW,),)), num(rng.choice((0, 1, 2)))]
+        )
+    kinds = ["mul", "mul", "add", "top", "inv", "Where", "step", "exp", "Sum", "Max", "bit", "bit"]
+    below = partial(drawn_term, rng, depth - 1)
+    match kind := rng.choice(kinds):
+        case "mul" | "add" | "top":
+            return {"mul": mul, "add": add, "top": top}[kind](below(indices), below(indices))
+        case "Sum" | "Max":
+            var = ("k", -10 - depth)
+            return bind(Kind(kind), (var,), below((*indices, var)))
+        case "Where":
+            return fn("Where", below(indices), below(indices))
+        case "bit":
+            return fn("Where", below(indices), num(1))
+    return {"inv": inv, "exp": exp, "step": lambda x: fn("step", x)}[kind](below(indices))
+
+
+class Total(World):
+    def _applied(self, kind: Kind, value: np.ndarray) -> np.ndarray:
+        return np.where(value == 0, 0, 1 / np.where(value == 0, 1, value)) if kind is Kind.INV else np.exp(value)
+
+
+def test_what_vanishes_and_what_is_a_bit_by_its_form_does_so_in_numbers() -> None:
+    """Random terms at arrays of small whole numbers, many of them 0."""
+    rng, draws = random.Random(7), np.random.default_rng(7)
+    worlds = [
+        Total({"i": 6, "k": 2}, {"A": draws.choice(VALUES, (6, 2)), "B": draws.choice(VALUES, 6)}, functions=FUNCTIONS)
+        for VALUES in [(-1.0, 0.0, 1.0, 2.0), (0.0, 0.0, 1.0)] * 12
+    ]
+    outer = (ROW, ("k", -2), ("k", -3))
+    vanished = bits = 0
+    for _ in range(600):
+        part = drawn_term(rng, rng.randint(1, 3), outer[1:])
+        hull = bind(Kind.MAX, outer[1:2], rng.choice([part, exp(part), mul(fn("Where", part, num(1)), exp(part))]))
+        where = rng.choice([part, hull, bind(Kind.SUM, outer[2:], hull) if hull.free >= {outer[2]} else hull])
+        term = rng.choice(
+            [mul(part, drawn_term(rng, 1, outer[1:])), bind(Kind.SUM, outer[2:], mul(part, part)), part, where]
+        )
+        if vanishes(term, where):
+            vanished += 1
+            for world in worlds:
+                left, right = (world.value(x, outer) for x in (term, where))
+                assert (left[right == 0] == 0).all(), f"{term} where {where} is 0"
+        if is_bit(part):
+            bits += 1
+            assert all(np.isin(world.value(part, outer), (0, 1)).all() for world in worlds), str(part)
+    assert vanished > 100 and bits > 40

@@ -132,7 +132,7 @@ def test_proved(name: str):
 
 def test_what_a_proof_does_not_speak_of():
     found = prove(graph("X + Y"), graph("Y + X"))
-    assert "nothing is said of infinities" in str(found)
+    assert "nothing is said of infinite inputs" in str(found)
 
 
 X, Y = (entry(name, ((("X.0", -1),),)) for name in "XY")

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from mirage_nb.ir.syntax import expression
 from mirage_nb.verify.domain import Need
-from mirage_nb.verify.proof.functions import is_total
+from mirage_nb.verify.proof.signs import is_total
 from mirage_nb.verify.proof.terms import Kind
 
 
@@ -65,7 +65,28 @@ class Has:
         return f"g is {self.name}"
 
 
-Condition = Without | Is | Same | Has
+@dataclass(frozen=True, slots=True)
+class Vanishes:
+    """The term is 0 wherever another one is, by the form of both."""
+
+    term: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.term} is 0 where {self.where} is"
+
+
+@dataclass(frozen=True, slots=True)
+class Bit:
+    """The term is 0 or 1 by its form."""
+
+    term: str
+
+    def __str__(self) -> str:
+        return f"{self.term} is 0 or 1"
+
+
+Condition = Without | Is | Same | Has | Vanishes | Bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +173,9 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("largest_known", "max(a + c, a, b) == max(a + c, b)", *_nonnegative("c")),
             axiom("largest_absorbs", "max(a + c, -max(-a, b), d) == max(a + c, d)", *_nonnegative("c")),
             axiom("largest_of_least", "max(-max(a, b), c) == -max(-max(-a, c), -max(-b, c))"),
+            axiom("largest_opposed", "c * a + -c * max(a, b) + r == -c * max(-a, -b) + -b * c + r"),
+            axiom("largest_between", "c * max(a, b) + -c * max(a, b + d) + r"
+                  " == c * max(b, -max(-a, -b + -d)) + -c * b + -c * d + r", *_nonnegative("d")),
             axiom("exp_largest", "exp(max(a, b)) == max(exp(a), exp(b))"),
             axiom("sqrt_largest", "sqrt(max(a, b)) == max(sqrt(a), sqrt(b))"),
             # Exponentials, quotients, roots, powers.
@@ -164,6 +188,7 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("inv_product", "inv(a * b) == inv(a) * inv(b)"),
             axiom("inv_inv", "inv(inv(a)) == a"),
             axiom("inv_cancel", "a * inv(a) * r == r", *_nonzero("a")),
+            axiom("inv_absorbed", "a * inv(a) * b == b", Vanishes("b", "a")),
             axiom("inv_common", "inv(a * c + b * c) == inv(c) * inv(a + b)"),
             axiom("logistic", "inv(1 + exp(a)) == 1 + -inv(1 + exp(-a))"),
             axiom("sqrt_scale", "sqrt(c * a) == sqrt(c) * sqrt(a)", *_nonnegative("c")),
@@ -184,6 +209,16 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("pow_product", "Pow(a * b, c) == Pow(a, c) * Pow(b, c)", *_nonnegative("a")),
             axiom("pow_inverse", "Pow(inv(a), b) == inv(Pow(a, b))"),
             axiom("pow_negative", "Pow(a, -b) == inv(Pow(a, b))"),
+            # Choices: Where(a, b) is b where a is not 0, else 0; step(a) is 1 where a is at least 0, else 0.
+            axiom("choice", "g(a, b) == unfolded(g, a, b)"),
+            axiom("choice_of_bit", "Where(a, 1) == a", Bit("a")),
+            axiom("bit_square", "a * a * r == a * r", Bit("a")),
+            axiom("bit_exp", "a * exp(a) * r == a * exp(1) * r", Bit("a")),
+            axiom("step_largest", "step(a) * a * r == max(a, 0) * r"),
+            axiom("step_least", "step(a + c) * max(-a, c + -d) * r"
+                  " == step(a + c) * c * r + -max(-max(-a + -c, -d), 0) * r", *_nonnegative("d")),
+            axiom("step_beside", "max(a, 0) * step(a) * r == max(a, 0) * r"),
+            axiom("step_opposed", "max(a + c, 0) * step(-a + -c) * r == 0"),
             # What functions stand for, and what properties say of those that stand for nothing.
             axiom("definition", "g(a) == unfolded(g, a)"),
             axiom("odd", "g(-a) == -g(a)", Has("odd")),

@@ -24,17 +24,19 @@ from mirage_nb.verify.proof.axioms import (
     AXIOMS,
     PROPERTY_NAMES,
     Axiom,
+    Bit,
     Has,
     Is,
     Pattern,
     Properties,
     Same,
+    Vanishes,
     Without,
     has_property,
 )
 from mirage_nb.verify.proof.functions import unfolded
 from mirage_nb.verify.proof.properties import refuted_property
-from mirage_nb.verify.proof.signs import NO_FACTS, Facts
+from mirage_nb.verify.proof.signs import NO_FACTS, Facts, is_bit, vanishes
 from mirage_nb.verify.proof.steps import Binding, Proof, Step
 from mirage_nb.verify.proof.terms import (
     BINDERS,
@@ -245,6 +247,10 @@ def _conditions(axiom: Axiom, bindings: Mapping[str, Binding], properties: Prope
                 held = _term(term, bindings).free.isdisjoint(_list(indices, bindings))
             case Same(first, second):
                 held = sorted(_list(first, bindings)) == sorted(_list(second, bindings))
+            case Vanishes(term, where):
+                held = vanishes(_term(term, bindings), _term(where, bindings))
+            case Bit(term):
+                held = is_bit(_term(term, bindings))
             case Has(name):
                 held = has_property(_function(bindings), name, properties)
             case _:
@@ -285,7 +291,7 @@ def instance(pattern: Pattern, bindings: Mapping[str, Binding]) -> Term:
         case "g" if args:
             return fn(_function(bindings), *(instance(arg, bindings) for arg in args))
         case "unfolded":
-            return unfolded(_function(bindings), instance(args[1], bindings))
+            return unfolded(_function(bindings), *(instance(arg, bindings) for arg in args[1:]))
         case head if head in BINDERS:
             bodies = (instance(arg, bindings) for arg in args[1:])
             return bind(Kind(head), indices(args[0], bindings), *bodies)

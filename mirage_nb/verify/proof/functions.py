@@ -17,8 +17,7 @@ from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
 from mirage_nb.ir import formula
 from mirage_nb.verify import domain
 from mirage_nb.verify.domain import SCALAR_NEEDS, Need
-from mirage_nb.verify.proof.signs import NO_FACTS
-from mirage_nb.verify.proof.terms import Term, add, exp, fn, inv, mul, neg, num, sqrt, sym, top
+from mirage_nb.verify.proof.terms import Term, add, exp, fn, inv, mul, neg, num, sqrt, top
 
 Require = Callable[[Need, Term], None]
 
@@ -29,19 +28,29 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "GELU": "x * (1 + erf(x / sqrt(2))) / 2",
         "ReLU": "maximum(x, 0)",
         "tanh": "1 - 2 / (exp(2 * x) + 1)",
+        "sign": "step(x) - step(-x)",
     }
 )
 """Operators of the table as formulas. A clamp is made of its limits."""
+
+CHOICE = re.compile(r"Where(?:\(other=(-?[0-9]+(?:/[1-9][0-9]*)?)\))?")
+"""The names of choices, and what stands where the condition is 0: 0 unless it is named."""
 
 MAX_POWER = 8
 """Whole and half powers up to here are products."""
 
 
-def unfolded(name: str, argument: Term) -> Term:
-    """What the function stands for. Raises ProofError for one that is known by its name only."""
+def unfolded(name: str, argument: Term, *chosen: Term) -> Term:
+    """What the function stands for, or a choice of its condition and what is `chosen`. Raises ProofError for one that
+    is known by its name only."""
+    if choice := CHOICE.fullmatch(name) if len(chosen) == 1 else None:
+        one, other = fn("Where", argument, num(1)), num(Fraction(choice[1] or 0))
+        return add(mul(one, *chosen), mul(add(num(1), neg(one)), other))
+    if chosen:
+        raise ProofError(f"{name} is no choice")
     if name.startswith("Clamp("):
         return _clamped(name, argument)
-    text = _formula(name) if name.startswith("@") else DEFINITIONS.get(name)
+    text = formula_of(name) if name.startswith("@") else DEFINITIONS.get(name)
     if text is None:
         raise ProofError(f"{name} has no definition")
     try:
@@ -51,23 +60,11 @@ def unfolded(name: str, argument: Term) -> Term:
 
 
 def is_defined(name: str) -> bool:
-    """Whether a function stands for something."""
+    """Whether a function of one argument stands for something."""
     return name in DEFINITIONS or name.startswith(("Clamp(", "@"))
 
 
-def is_total(name: str) -> bool:
-    """Whether a function has a value everywhere, by the form of its definition."""
-    if not name.startswith("@"):
-        return name not in ("log", "Pow")
-    needs: list[tuple[Need, Term]] = []
-    try:
-        of_formula(_formula(name), sym("x"), lambda need, term: needs.append((need, term)))
-    except (FormatError, ProgramSizeError):
-        return False
-    return all(NO_FACTS.holds(need, term) for need, term in needs)
-
-
-def _formula(name: str) -> str:
+def formula_of(name: str) -> str:
     """The formula in the name of a user's function."""
     return name.rpartition("(formula=")[2][:-1]
 

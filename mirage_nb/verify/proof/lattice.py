@@ -8,8 +8,9 @@ max(a - b, 0) + b, and of max(a, 0) and max(-a, 0) + a one is kept, so that |x| 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
-from mirage_nb.verify.proof.known import ZERO, Known, Rule, leading, split, step, without
+from mirage_nb.verify.proof.known import ZERO, Known, Rule, factors, leading, split, step, without
 from mirage_nb.verify.proof.steps import Step
 from mirage_nb.verify.proof.terms import Kind, Term, add, mul, neg, num, top
 
@@ -38,6 +39,30 @@ def _difference(large: Term, small: Term) -> Term | None:
 
 def _summands(term: Term) -> tuple[Term, ...]:
     return term.args if term.kind is Kind.ADD else (term,)
+
+
+def opposed(known: Known, term: Term) -> Step | None:
+    """x less the larger one of x and a numeral is the smaller one less the numeral, and the larger one of x and a
+    numeral less that of x and a larger numeral is x between them, less the larger numeral."""
+    limited = [(place, *found) for place, part in enumerate(term.args) for found in _limited(part)]
+    for place, scale, large, number in limited:
+        twin = mul(num(-1), scale, large)
+        if twin in term.args:
+            rest = add(*without(term.args, place, term.args.index(twin)))
+            return step("largest_opposed", a=large, b=number, c=neg(scale), r=rest)
+        for other, its_scale, its_large, its_number in limited:
+            if (its_scale, its_large) == (neg(scale), large) and its_number.data > number.data:
+                rest, difference = add(*without(term.args, place, other)), num(its_number.data - number.data)
+                return step("largest_between", a=large, b=number, c=scale, d=difference, r=rest)
+    return None
+
+
+def _limited(part: Term) -> Iterator[tuple[Term, Term, Term]]:
+    """A product of a scale and the larger one of a term and a numeral: these three."""
+    for place, factor in enumerate(factors(part)):
+        if factor.kind is Kind.TOP and len(factor.args) == 2 and any(arg.kind is Kind.NUM for arg in factor.args):
+            number, large = sorted(factor.args, key=lambda arg: arg.kind is not Kind.NUM)
+            yield mul(*without(factors(part), place)), large, number
 
 
 def _absorbed(known: Known, term: Term) -> Step | None:

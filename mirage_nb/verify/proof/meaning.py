@@ -12,6 +12,7 @@ part of every axis small (`shrunk`): terms know no extents.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import secrets
@@ -27,18 +28,23 @@ from mirage_nb.errors import GraphError, ProofError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.interp.run import run_outputs
-from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, OpKind, PowAttrs
+from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.proof.axes import Part, leaves
 from mirage_nb.verify.proof.functions import MAX_POWER
+from mirage_nb.verify.proof.masked import Masked, logarithm, of_masked, raised, real
 from mirage_nb.verify.proof.picked import as_given
 from mirage_nb.verify.proof.shrunk import Sizes, shrunk
 from mirage_nb.verify.proof.terms import BINDERS, Digit, Kind, Term, Var, opened, spend
 from mirage_nb.verify.proof.translate import LARGEST_NUMERAL, Translation
 
 Residues = NDArray[np.int64]
+MOVED = frozenset({OpKind.CONCAT, OpKind.REPEAT, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.CAST})
+"""Operators that move numbers, whatever they are."""
 Value = tuple[tuple[Var, ...], Residues]
 """An array with one dimension for each of these indices."""
+Held = Residues | Masked[Residues]
+"""What a value of a graph is."""
 
 PRIME = 2**31 - 1
 MOST = 2**20
@@ -61,7 +67,7 @@ def hold(translation: Translation) -> None:
             shape = graph.output_types[output].shape
             layout = scope.dims[graph.outputs[output]]
             goals = [(goal.index, getattr(goal, side)) for goal in translation.goals if goal.output == number]
-            if not np.array_equal(world.output(goals, shape, layout), np.broadcast_to(found[output], shape)):
+            if not np.array_equal(world.output(goals, shape, layout), np.broadcast_to(real(found[output]), shape)):
                 which = "program" if side == "left" else "muGraph"
                 raise ProofError(f"the terms of output {number} are not what the {which} computes there")
 
@@ -135,7 +141,54 @@ class Algebra:
             found = found * value % PRIME
         return found if exponent > 0 else _inverse(found)
 
-    def apply(self, kind: OpKind, operands: Sequence[Residues], attrs: Attrs | None, batch: int) -> Residues:
+    def apply(self, kind: OpKind, operands: Sequence[Held], attrs: Attrs | None, batch: int) -> Held:
+        infinite = isinstance(attrs, WhereAttrs) and attrs.infinite != 0
+        if infinite or any(isinstance(x, Masked) for x in operands):
+            return self._masked(kind, operands, attrs, batch)
+        return self._real(kind, [real(x) for x in operands], attrs, batch)
+
+    def _masked(self, kind: OpKind, operands: Sequence[Held], attrs: Attrs | None, batch: int) -> Held:
+        """An operator where something may be minus infinity."""
+        if kind in MOVED:
+            return _each(lambda *parts: self._real(kind, parts, attrs, batch), *operands)
+        rank = arrays.tile_rank([_parts(x).shift for x in operands], batch)
+        aligned = [_each(lambda part: arrays.align(part, rank, batch), x) for x in operands]
+        match kind, attrs:
+            case OpKind.MAX, DimAttrs(dim):
+                largest = np.asarray(raised(aligned[0], self).max(axis=dim + batch, keepdims=True))
+                return _whole(logarithm(largest, self))
+            case OpKind.RESCALED_SUM, DimAttrs(dim):
+                weight = raised(aligned[1], self)
+                return self._weighted(real(aligned[0]), weight, dim + batch)
+        return _whole(of_masked(kind, attrs, aligned, self))
+
+    def _weighted(self, x: Residues, weight: Residues, axis: int) -> Residues:
+        """A rescaled sum: the weights are by the largest of them."""
+        share = weight * _inverse(np.asarray(weight.max(axis=axis, keepdims=True))) % PRIME
+        return np.asarray((x * share % PRIME).sum(axis=axis, keepdims=True) % PRIME)
+
+    def number(self, value: int) -> Residues:
+        return np.asarray(value)
+
+    def add(self, a: Residues, b: Residues) -> Residues:
+        return (a + b) % PRIME
+
+    def mul(self, a: Residues, b: Residues) -> Residues:
+        return a * b % PRIME
+
+    def neg(self, a: Residues) -> Residues:
+        return -a % PRIME
+
+    def inv(self, a: Residues) -> Residues:
+        return _inverse(a)
+
+    def larger(self, a: Residues, b: Residues) -> Residues:
+        return np.maximum(a, b)
+
+    def chosen(self, condition: Residues, value: Residues, other: Fraction) -> Residues:
+        return self.function((OpKind.WHERE.value, WhereAttrs(other)), condition, value)
+
+    def _real(self, kind: OpKind, operands: Sequence[Residues], attrs: Attrs | None, batch: int) -> Residues:
         match kind, attrs:
             case OpKind.CONST, ConstAttrs():
                 return np.full((1,) * batch, self._constant(attrs))
@@ -203,29 +256,69 @@ class Algebra:
         weight = self.exp((m - m.max(axis=axis, keepdims=True)) % PRIME)
         return np.asarray((x * weight % PRIME).sum(axis=axis, keepdims=True) % PRIME)
 
-    def view(self, value: Residues, move: Callable[[Residues], Residues]) -> Residues:
-        return move(value)
+    def view(self, value: Held, move: Callable[[Residues], Residues]) -> Held:
+        return _each(move, value)
 
-    def join(self, parts: Sequence[Residues], dim: int, batch: int) -> Residues:
-        return arrays.concat(parts, dim, batch)
+    def join(self, parts: Sequence[Held], dim: int, batch: int) -> Held:
+        return _each(lambda *parts: arrays.concat(parts, dim, batch), *parts)
 
-    def fold(
-        self, kind: AccumKind, state: tuple[Residues, ...], operands: Sequence[Residues], batch: int
-    ) -> tuple[Residues, ...]:
+    def fold(self, kind: AccumKind, state: tuple[Any, ...], operands: Sequence[Held], batch: int) -> tuple[Any, ...]:
+        if isinstance(operands[-1], Masked):
+            return self._fold_masked(kind, state, operands, batch)
+        taken = [real(x) for x in operands]
         match kind:
             case AccumKind.RESCALE:  # an exponential that is a random function is none of a running maximum
-                rank = arrays.tile_rank(operands, batch)
-                seen = (*state[1:], *np.broadcast_arrays(*(arrays.align(a, rank, batch) for a in operands)))
+                rank = arrays.tile_rank(taken, batch)
+                seen = (*state[1:], *np.broadcast_arrays(*(arrays.align(a, rank, batch) for a in taken)))
                 return (self.rescaled(np.stack(seen[::2]), np.stack(seen[1::2]), 0)[0], *seen)
             case _ if not state:
-                return tuple(operands)
+                return tuple(taken)
             case AccumKind.SUM:
-                return ((state[0] + operands[0]) % PRIME,)
+                return ((state[0] + taken[0]) % PRIME,)
             case AccumKind.MAX:
-                return (np.maximum(state[0], operands[0]),)
-        if not np.array_equal(state[0], operands[0]):
+                return (np.maximum(state[0], taken[0]),)
+        if not np.array_equal(state[0], taken[0]):
             raise GraphError("a hold accumulator takes in a value that changes with the iteration")
         return state
+
+    def _fold_masked(
+        self, kind: AccumKind, state: tuple[Any, ...], operands: Sequence[Held], batch: int
+    ) -> tuple[Any, ...]:
+        match kind:
+            case AccumKind.MAX:
+                parts = [raised(x, self) for x in (*state, *operands)]
+                return (_whole(logarithm(functools.reduce(np.maximum, parts), self)),)
+            case AccumKind.RESCALE:
+                x, m = real(operands[0]), raised(operands[1], self)
+                rank = arrays.tile_rank((x, m), batch)
+                seen = (*state[1:], *np.broadcast_arrays(*(arrays.align(a, rank, batch) for a in (x, m))))
+                return (self._weighted(np.stack(seen[::2]), np.stack(seen[1::2]), 0)[0], *seen)
+            case AccumKind.HOLD:
+                return state or tuple(operands)
+        raise ProofError("a sum of what may be minus infinity")
+
+
+def _each(move: Callable[..., Residues], *values: Held) -> Held:
+    """What becomes of values as arrays are moved."""
+    if not any(isinstance(value, Masked) for value in values):
+        return move(*values)
+    parts = [_parts(value) for value in values]
+    return Masked(move(*(part.shift for part in parts)), move(*(part.weight for part in parts)))
+
+
+def _parts(value: Held) -> Masked[Residues]:
+    """Shift and weight, of a real number, too."""
+    if isinstance(value, Masked):
+        return Masked(value.shift, value.weight)
+    return Masked(value, np.ones_like(value))
+
+
+def _whole(value: Held) -> Held:
+    """Shift and weight of one shape."""
+    if not isinstance(value, Masked):
+        return value
+    shift, weight = np.broadcast_arrays(value.shift, value.weight)
+    return Masked(shift, weight)
 
 
 def _product(left: Residues, right: Residues) -> Residues:

@@ -28,7 +28,7 @@ from mirage_nb.verify.proof.translate import Needs, translate
 
 MAX_PAIRINGS = 24
 MAX_GOAL_NODES = 20_000
-DEFINED = frozenset({OpKind.SILU, OpKind.SIGMOID, OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.APPLY})
+DEFINED = frozenset({OpKind.SILU, OpKind.SIGMOID, OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE})
 """Operators that stand for others."""
 
 

@@ -3,7 +3,7 @@
 In: a term under free indices. Out: the steps that rewrite it, or none. The normal form is a sum of products, each a
 numeral times atoms; sums over indices stand around products that cannot be taken apart, no factor of an exponential,
 a quotient or a root that can leave it is left in it. Which rules there are decides what is proved, never what is
-true: the checker looks at every step anew. Maxima of two are in `lattice`.
+true: the checker looks at every step anew. Maxima of two are in `lattice`, choices in `choices`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from fractions import Fraction
 
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
+from mirage_nb.verify.proof.choices import bits, choice, stepped, steps
 from mirage_nb.verify.proof.functions import is_defined
 from mirage_nb.verify.proof.known import ONE, ZERO, Known, Rule, factors, leading, split, step, without
-from mirage_nb.verify.proof.lattice import TOPS, least
-from mirage_nb.verify.proof.signs import listed
+from mirage_nb.verify.proof.lattice import TOPS, least, opposed
+from mirage_nb.verify.proof.signs import listed, vanishes
 from mirage_nb.verify.proof.steps import Binding, Step
 from mirage_nb.verify.proof.terms import Kind, Term, Var, add, fn, inv, mul, num, opened, renamed, top
 
@@ -81,6 +82,16 @@ def _cancel(known: Known, term: Term) -> Step | None:
         if part.kind is Kind.SQRT and inv(part.args[0]) in places:
             rest = mul(*without(term.args, place, places[inv(part.args[0])]))
             return step("sqrt_quotient", a=part.args[0], r=rest)
+    return None
+
+
+def _absorbed(known: Known, term: Term) -> Step | None:
+    """a * 1/a * b, where b is 0 if a is."""
+    for part in term.args:
+        if part.kind is Kind.INV and part.args[0] in term.args:
+            rest = mul(*without(term.args, term.args.index(part), term.args.index(part.args[0])))
+            if vanishes(rest, part.args[0]):
+                return step("inv_absorbed", a=part.args[0], b=rest)
     return None
 
 
@@ -396,8 +407,8 @@ def _logarithm(known: Known, term: Term) -> Step | None:
 
 
 RULES: dict[Kind, tuple[Rule, ...]] = {
-    Kind.ADD: (_collect,),
-    Kind.MUL: (_cancel, _exponentials, _powers, least, _distribute),
+    Kind.ADD: (_collect, stepped, opposed),
+    Kind.MUL: (_cancel, _absorbed, _exponentials, bits, _powers, steps, least, _distribute),
     Kind.INV: (_inverse, _logistic),
     Kind.EXP: (_exponential,),
     Kind.SQRT: (_root,),
@@ -405,5 +416,5 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.MAX: (_order, _maximum),
     Kind.TOP: TOPS,
     Kind.RESCALED: (_rescaled,),
-    Kind.FN: (_power, _logarithm, _definition, _property),
+    Kind.FN: (_power, _logarithm, _definition, choice, _property),
 }

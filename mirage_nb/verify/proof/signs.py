@@ -1,4 +1,5 @@
-"""Which signs a term can have: by its form, and by what is known of its parts where a program is defined.
+"""Which signs a term can have, and where it is 0: by its form, and by what is known of its parts where a program is
+defined.
 
 In: a term, and facts: terms that are not 0, not negative, or positive. Out: the set of signs that are possible, for
 all inputs and all values of the free indices; `ANY` says nothing. Terms are total (`terms`): one over 0 is 0, and so is
@@ -7,15 +8,18 @@ the root of a negative number. Invariant: facts only ever grow, and whatever equ
 
 from __future__ import annotations
 
-import re
+import functools
+import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 
-from mirage_nb.errors import ProofError
+from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
 from mirage_nb.verify.domain import Need
-from mirage_nb.verify.proof.terms import OPENED, Kind, Term, Var, add, mul, num, opened, renamed, replaced
+from mirage_nb.verify.proof.functions import CHOICE, formula_of, of_formula, unfolded
+from mirage_nb.verify.proof.terms import OPENED, Kind, Term, Var, add, mul, num, opened, renamed, replaced, sym
 
 Signs = frozenset[int]
 """A subset of {-1, 0, 1}."""
@@ -38,10 +42,6 @@ FUNCTIONS: Mapping[str, Callable[[Signs], Signs]] = MappingProxyType(
     }
 )
 """What the signs of a function's first argument say of it, for functions that are known by name."""
-
-
-CHOICE = re.compile(r"Where(?:\(other=(-?)[0-9/]+\))?")
-"""The names of choices, and the sign of what stands where the condition is 0, which is 0 unless it is named."""
 
 
 class Facts:
@@ -67,7 +67,15 @@ class Facts:
     def holds(self, need: Need, term: Term) -> bool:
         """Whether the term is what is needed. Raises ProofError as `known`."""
         wanted = NEEDED[need]
-        return _signs(term, {}, {}) <= wanted or (bool(self.known()) and _signs(term, self.known(), {}) <= wanted)
+        if _signs(term, {}, {}) <= wanted:
+            return True
+        found = _signs(term, self.known(), {}) if self.known() else ANY
+        if found <= wanted:
+            return True
+        if need is Need.NONZERO and term.kind is Kind.MUL:
+            return all(self.holds(need, part) for part in term.args)
+        nonzero = (fact for kind, fact in self.given() if kind is not Need.NONNEGATIVE)
+        return found - {0} <= wanted and any(vanishes(fact, term) for fact in nonzero)
 
     def known(self) -> Mapping[Term, Signs]:
         """The signs that remain possible for terms, by their canonical form.
@@ -108,6 +116,18 @@ class Facts:
 NO_FACTS = Facts()
 
 
+def is_total(name: str) -> bool:
+    """Whether a function has a value everywhere, by the form of its definition."""
+    if not name.startswith("@"):
+        return name not in ("log", "Pow")
+    needs: list[tuple[Need, Term]] = []
+    try:
+        of_formula(formula_of(name), sym("x"), lambda need, term: needs.append((need, term)))
+    except (FormatError, ProgramSizeError):
+        return False
+    return all(NO_FACTS.holds(need, term) for need, term in needs)
+
+
 def _signs(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) -> Signs:
     """The signs that the term can have."""
     if term not in memo:
@@ -142,7 +162,7 @@ def _formed(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) ->
     signs = [_signs(arg, known, memo) for arg in args]
     match term.kind:
         case Kind.ADD:
-            return summed(signs)
+            return frozenset({0, 1}) if is_bit(term) else summed(signs)
         case Kind.SUM:
             return summed(signs * 2)
         case Kind.INV | Kind.MAX:
@@ -154,7 +174,10 @@ def _formed(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) ->
             return frozenset(sign for part in signs for sign in part if sign >= least)
     choice = CHOICE.fullmatch(term.data)
     if choice is not None and len(signs) == 2:
-        return signs[1] | {{None: 0, "-": -1, "": 1}[choice[1]]}
+        other = Fraction(choice[1] or 0)
+        return signs[1] | {(other > 0) - (other < 0)}
+    if is_bit(term):
+        return frozenset({0, 1})
     function = FUNCTIONS.get(term.data)
     return function(signs[0]) if function is not None and signs else ANY
 
@@ -198,6 +221,100 @@ def _note(known: dict[Term, Signs], term: Term, signs: Signs) -> None:
             _note(known, term.args[0], signs)
         case Kind.SQRT if 0 not in signs:
             _note(known, term.args[0], ABOVE)
+
+
+def vanishes(term: Term, where: Term) -> bool:
+    """Whether a term is 0 wherever another one is, by the form of both: so one of these is not 0 where the first is
+    not."""
+    return _is_zero(term, list(_zeros(where, ())), where.free)
+
+
+Zero = tuple[Term, tuple[Var, ...]]
+"""A term that is 0, for all values of these indices."""
+
+
+def _zeros(term: Term, indices: tuple[Var, ...]) -> Iterator[Zero]:
+    """What is 0 wherever the term is."""
+    yield term, indices
+    match term.kind:
+        case Kind.INV:
+            yield from _zeros(term.args[0], indices)
+        case Kind.MUL:
+            uncertain = [part for part in term.args if 0 in _signs(part, {}, {})]
+            if len(uncertain) == 1:
+                yield from _zeros(uncertain[0], indices)
+        case Kind.ADD | Kind.TOP if all(-1 not in _signs(part, {}, {}) for part in term.args):
+            for part in term.args:
+                yield from _zeros(part, indices)
+        case Kind.SUM | Kind.MAX:
+            own, (body,) = opened(term)
+            if -1 not in _signs(body, {}, {}):
+                yield from _zeros(body, (*indices, *own))
+
+
+def _is_zero(term: Term, zeros: Sequence[Zero], taken: frozenset[Var]) -> bool:
+    """Whether the term is 0 where these are."""
+    if term == num(0) or any(_is_instance(term, *zero) for zero in zeros):
+        return True
+    match term.kind:
+        case Kind.MUL:
+            return any(_is_zero(part, zeros, taken) for part in term.args)
+        case Kind.ADD | Kind.TOP | Kind.INV | Kind.SQRT:
+            return all(_is_zero(part, zeros, taken) for part in term.args)
+        case Kind.SUM | Kind.MAX:
+            indices, (body,) = opened(term)
+            return taken.isdisjoint(indices) and _is_zero(body, zeros, taken)
+        case Kind.FN:
+            return term.data == "Where" and len(term.args) == 2 and any(_is_zero(x, zeros, taken) for x in term.args)
+    return False
+
+
+MAX_INSTANCES = 64
+
+
+def _is_instance(term: Term, pattern: Term, indices: tuple[Var, ...]) -> bool:
+    """Whether the term is the pattern for some values of the indices."""
+    if term.kind is not pattern.kind or term.nodes != pattern.nodes:
+        return False
+    own = [var for var in indices if var in pattern.free]
+    choices = [[var for var in term.free if var[0] == sort] for sort, _ in own]
+    if math.prod(map(len, choices)) > MAX_INSTANCES:
+        return False
+    return any(renamed(pattern, dict(zip(own, values, strict=True))) == term for values in itertools.product(*choices))
+
+
+MAX_BITS = 6
+
+
+def is_bit(term: Term) -> bool:
+    """Whether a term is 0 or 1 by its form: a sum of products of steps and choices, whichever of these are 0."""
+    parts = term.args if term.kind is Kind.ADD else (term,)
+    products = [part.args if part.kind is Kind.MUL else (part,) for part in parts]
+    atoms = {factor for product in products for factor in product if factor.kind is not Kind.NUM}
+    if len(atoms) > MAX_BITS or not all(map(_is_step, atoms)):
+        return False
+    for values in itertools.product((0, 1), repeat=len(atoms)):
+        of = dict(zip(atoms, values, strict=True))
+        if sum(math.prod(of.get(f, f.data) for f in product) for product in products) not in (0, 1):
+            return False
+    return True
+
+
+def _is_step(term: Term) -> bool:
+    if term.kind is not Kind.FN:
+        return False
+    if term.data.startswith("@") and len(term.args) == 1:
+        return _is_bit_function(term.data)
+    return (term.data == "step" and len(term.args) == 1) or (term.data == "Where" and term.args[1:] == (num(1),))
+
+
+@functools.lru_cache(maxsize=256)
+def _is_bit_function(name: str) -> bool:
+    """Whether a function of a program, as a comparison, has no other values than 0 and 1."""
+    try:
+        return is_bit(unfolded(name, sym("x")))
+    except ProofError:
+        return False
 
 
 CANONICAL = -10_000_000_000

@@ -49,7 +49,7 @@ MAX_WORK = 300_000
 Binding = Term | tuple[Var, ...] | str
 DEFINED = (
     "real numbers, at every input where the program is defined, and the muGraph then is, too; "
-    "nothing is said of infinities and of rounding"
+    "nothing is said of infinite inputs and of rounding"
 )
 
 

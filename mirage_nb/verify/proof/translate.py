@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -42,6 +43,8 @@ from mirage_nb.verify import domain
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
 from mirage_nb.verify.proof.functions import of_formula, power
+from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, of_masked, raised, real, with_weight
+from mirage_nb.verify.proof.signs import NO_FACTS, is_bit, vanishes
 from mirage_nb.verify.proof.terms import (
     OPENED,
     Digit,
@@ -66,6 +69,7 @@ from mirage_nb.verify.proof.terms import (
 Index = tuple[tuple[Digit, ...], ...]
 """For every dimension its digits, one for each part, outermost first."""
 Branch = tuple[tuple[Var, ...], tuple[Digit, ...]]
+Value = Term | Masked[Term]
 
 MAX_OPERATORS = 200
 FRESH = -1_000_000
@@ -177,7 +181,7 @@ class _Reader:
     """Terms of elements, each built once."""
 
     literal: bool
-    known: dict[tuple[int, int, Index, Env, tuple[Term, ...]], Term] = field(default_factory=dict)
+    known: dict[tuple[int, int, Index, Env, tuple[Term, ...]], Value] = field(default_factory=dict)
     needs: dict[tuple[Need, Term], None] = field(default_factory=dict)
     constants: dict[object, str] = field(default_factory=dict)
     functions: dict[str, object] = field(default_factory=dict)
@@ -188,13 +192,15 @@ class _Reader:
         """The element of an output at an index, and what it needs so that it has a value."""
         self.known.clear()
         self.needs.clear()
-        return self.at(scope, value, index, Env()), tuple(self.needs)
+        return real(self.at(scope, value, index, Env())), tuple(self.needs)
 
     def _require(self, need: Need, term: Term) -> None:
         """Take down a need, for all values of the indices that are summed over. What is not 0 stands as one over it,
         whose factors steps take apart. What is chosen where a condition is not 0 is needed there only: elsewhere 1
         stands in its place, which is all that may be asked for."""
         for guard in reversed(self.guards):
+            if need is Need.NONZERO and vanishes(guard, term):
+                return
             term = self._function(Op(OpKind.WHERE, (), WhereAttrs(Fraction(1))), guard, term)
         if need is Need.NONZERO:
             term = inv(term)
@@ -206,14 +212,14 @@ class _Reader:
             names[var], following[sort] = (sort, OPENED - number), number + 1
         self.needs[need, renamed(term, names)] = None
 
-    def at(self, scope: Scope, value: int, index: Index, env: Env) -> Term:
+    def at(self, scope: Scope, value: int, index: Index, env: Env) -> Value:
         """The element of a value at an index."""
         key = (id(scope), value, index, env, self.guards)
         if key not in self.known:
             self.known[key] = self._at(scope, value, index, env)
         return self.known[key]
 
-    def _at(self, scope: Scope, value: int, index: Index, env: Env) -> Term:
+    def _at(self, scope: Scope, value: int, index: Index, env: Env) -> Value:
         number, result = scope.defined[value]
         if number < 0:
             if scope.outer is not None:
@@ -230,7 +236,7 @@ class _Reader:
                 return self._accumulated(scope, op, op.attrs, index, env)
         return self._plain(scope, op, value, index, env)
 
-    def _inside(self, inner: Scope, op: Op, result: int, index: Index, env: Env) -> Term:
+    def _inside(self, inner: Scope, op: Op, result: int, index: Index, env: Env) -> Value:
         """A value that a graph inside defines."""
         if isinstance(op.body, ThreadGraph):
             return self.at(inner, op.body.outputs[result], index, env)
@@ -248,7 +254,7 @@ class _Reader:
             tile.append(digits[at:])
         return self.at(inner, saver.inputs[0], tuple(tile), Env(tuple(grid), None))
 
-    def _tile(self, scope: Scope, attrs: InIterAttrs, index: Index, env: Env) -> Term:
+    def _tile(self, scope: Scope, attrs: InIterAttrs, index: Index, env: Env) -> Value:
         assert scope.outer is not None
         found = []
         for dim, digits in enumerate(index):
@@ -260,7 +266,7 @@ class _Reader:
             found.append((*outer, *digits))
         return self.at(scope.outer, scope.feeds[attrs.arg], tuple(found), Env())
 
-    def _accumulated(self, scope: Scope, op: Op, attrs: AccumAttrs, index: Index, env: Env) -> Term:
+    def _accumulated(self, scope: Scope, op: Op, attrs: AccumAttrs, index: Index, env: Env) -> Value:
         if attrs.dim is not None:
             count = len(leaves(scope.loop))
             digits = index[attrs.dim]
@@ -270,28 +276,41 @@ class _Reader:
             return self.at(scope, op.inputs[0], index, Env(env.grid, None))
         kind = {AccumKind.SUM: Kind.SUM, AccumKind.MAX: Kind.MAX, AccumKind.RESCALE: Kind.RESCALED}[attrs.kind]
 
-        def body(digits: tuple[Digit, ...]) -> list[Term]:
-            inside = Env(env.grid, digits)
-            return [self._operand(scope, op, place, index, inside) for place in range(len(op.inputs))]
+        def body(digits: tuple[Digit, ...], place: int) -> Value:
+            return self._operand(scope, op, place, index, Env(env.grid, digits))
 
         return self._over(kind, scope.loop, body)
 
-    def _over(self, kind: Kind, parts: Parts, body: Callable[[tuple[Digit, ...]], list[Term]]) -> Term:
-        """A sum or maximum over all values of an index; over a concatenated axis, that of both sides together."""
-        branches = [(indices, body(digits)) for indices, digits in _branches(parts, self._fresh)]
-        if len(branches) == 1 or kind is Kind.SUM:
-            return add(*(bind(kind, indices, *args) for indices, args in branches))
-        largest = top(*(bind(Kind.MAX, indices, args[-1]) for indices, args in branches))
+    def _over(self, kind: Kind, parts: Parts, body: Callable[[tuple[Digit, ...], int], Value]) -> Value:
+        """A sum or maximum over all values of an index; over a concatenated axis, that of both sides together. What is
+        rescaled from minus infinity counts nothing, and is needed nowhere."""
+        branches: list[tuple[tuple[Var, ...], Value, Term]] = []
+        for indices, digits in _branches(parts, self._fresh):
+            found = body(digits, -1)
+            with self._where(found.weight if isinstance(found, Masked) else None):
+                branches.append((indices, found, real(body(digits, 0)) if kind is Kind.RESCALED else num(1)))
+        if kind is Kind.SUM:
+            return add(*(bind(kind, indices, real(found)) for indices, found, _ in branches))
+        if any(isinstance(found, Masked) for _, found, _ in branches):
+            largest = top(*(bind(Kind.MAX, indices, raised(found, TERMS)) for indices, found, _ in branches))
+            if kind is Kind.MAX:
+                return logarithm(largest, TERMS)
+            self._require(Need.NONZERO, largest)
+            return add(*(bind(Kind.SUM, indices, mul(x, raised(m, TERMS), inv(largest))) for indices, m, x in branches))
+        if kind is Kind.RESCALED and len(branches) == 1:
+            ((indices, found, x),) = branches
+            return bind(kind, indices, x, real(found))
+        largest = top(*(bind(Kind.MAX, indices, real(found)) for indices, found, _ in branches))
         if kind is Kind.MAX:
             return largest
         shift = neg(largest)
-        return add(*(bind(Kind.SUM, indices, mul(x, exp(add(m, shift)))) for indices, (x, m) in branches))
+        return add(*(bind(Kind.SUM, indices, mul(x, exp(add(real(m), shift)))) for indices, m, x in branches))
 
     def _fresh(self) -> int:
         self.used += 1
         return FRESH - self.used
 
-    def _operand(self, scope: Scope, op: Op, place: int, index: Index, env: Env) -> Term:
+    def _operand(self, scope: Scope, op: Op, place: int, index: Index, env: Env) -> Value:
         """The element of an operand that is broadcast to `index`."""
         value = op.inputs[place]
         dims = scope.dims[value]
@@ -299,7 +318,7 @@ class _Reader:
         own = tuple(digits if parts else () for digits, parts in zip(aligned, dims, strict=True))
         return self.at(scope, value, own, env)
 
-    def _plain(self, scope: Scope, op: Op, value: int, index: Index, env: Env) -> Term:
+    def _plain(self, scope: Scope, op: Op, value: int, index: Index, env: Env) -> Value:
         if value in scope.numbered:
             return entry(scope.numbered[value], index)
         match op.kind, op.attrs:
@@ -329,22 +348,30 @@ class _Reader:
             return self._elementwise(op, self._choice(scope, op, index, env))
         return self._elementwise(op, [self._operand(scope, op, place, index, env) for place in range(len(op.inputs))])
 
-    def _choice(self, scope: Scope, op: Op, index: Index, env: Env) -> list[Term]:
+    def _choice(self, scope: Scope, op: Op, index: Index, env: Env) -> list[Value]:
         """A condition, and what is read where it is not 0."""
-        condition = self._operand(scope, op, 0, index, env)
-        before = self.guards
-        self.guards = (*before, condition)
-        try:
+        condition = real(self._operand(scope, op, 0, index, env))
+        with self._where(condition):
             return [condition, self._operand(scope, op, 1, index, env)]
+
+    @contextmanager
+    def _where(self, condition: Term | None) -> Iterator[None]:
+        """What is read inside is read where the condition is not 0."""
+        before = self.guards
+        self.guards = before if condition is None else (*before, condition)
+        try:
+            yield
         finally:
             self.guards = before
 
-    def _elementwise(self, op: Op, operands: list[Term]) -> Term:
+    def _elementwise(self, op: Op, values: list[Value]) -> Value:
+        infinite = isinstance(op.attrs, WhereAttrs) and op.attrs.infinite != 0
+        if infinite or any(isinstance(value, Masked) for value in values):
+            return self._masked(op, values)
+        operands = [real(value) for value in values]
         match op.attrs:
             case PowAttrs(exponent):
                 return power(operands[0], exponent, self._require)
-            case WhereAttrs(infinite=infinite) if infinite:
-                raise ProofError("a mask puts in infinities, which are no real numbers")
             case ApplyAttrs(_, text):
                 of_formula(text, operands[0], self._require)
             case _ if op.kind in domain.NEEDS:
@@ -355,12 +382,34 @@ class _Reader:
             return ELEMENTWISE[op.kind](*operands)
         return self._function(op, *operands)
 
+    def _masked(self, op: Op, values: list[Value]) -> Value:
+        """An operator where something may be minus infinity. A difference from it is plus infinity, which nothing is
+        said of, unless what is less is minus infinity there, too: then there is none."""
+        if op.kind is OpKind.SUB and isinstance(values[1], Masked):
+            weight = with_weight(values[0], TERMS).weight
+            if not vanishes(weight, values[1].weight):
+                raise ProofError("a difference may be plus infinity, which is no real number")
+            self._require(Need.NONZERO, values[1].weight)
+        if op.kind is OpKind.MUL:
+            values.sort(key=lambda value: not isinstance(value, Masked))
+        if op.kind in (OpKind.MUL, OpKind.DIV) and isinstance(values[0], Masked):
+            scale = real(values[1])
+            if not (is_bit(values[0].weight) and NO_FACTS.holds(Need.POSITIVE, scale)):
+                raise ProofError(f"{op.kind.value} of what may be minus infinity by what may not be positive")
+        if isinstance(op.attrs, WhereAttrs):
+            for other in {op.attrs.other, Fraction(int(not op.attrs.infinite))}:
+                self._named(Op(OpKind.WHERE, (), WhereAttrs(other)))
+        return of_masked(op.kind, op.attrs, values, TERMS)
+
     def _function(self, op: Op, *operands: Term) -> Term:
         """An operator that terms know by its name."""
+        return fn(self._named(op), *operands)
+
+    def _named(self, op: Op) -> str:
         name = function_name(op)
         if self.functions.setdefault(name, (op.kind.value, op.attrs)) != (op.kind.value, op.attrs):
             raise ProofError(f"two functions are called {name}")
-        return fn(name, *operands)
+        return name
 
     def _constant(self, value: Fraction, symbol: str) -> Term:
         if symbol:
@@ -382,21 +431,22 @@ class _Reader:
             batch = scope.dims[value][:-2]
             aligned = index[len(index) - 2 - len(batch) : len(index) - 2]
             own = tuple(digits if parts else () for digits, parts in zip(aligned, batch, strict=True))
-            return self.at(scope, value, (*own, row, column), env)
+            return real(self.at(scope, value, (*own, row, column), env))
 
-        return self._over(
-            Kind.SUM,
-            scope.dims[left][-1],
-            lambda k: [mul(element(left, index[-2], k), element(right, k, index[-1]))],
+        return real(
+            self._over(
+                Kind.SUM,
+                scope.dims[left][-1],
+                lambda k, _: mul(element(left, index[-2], k), element(right, k, index[-1])),
+            )
         )
 
-    def _reduced(self, scope: Scope, op: Op, dim: int, index: Index, env: Env) -> Term:
+    def _reduced(self, scope: Scope, op: Op, dim: int, index: Index, env: Env) -> Value:
         kind = {OpKind.SUM: Kind.SUM, OpKind.MAX: Kind.MAX, OpKind.RESCALED_SUM: Kind.RESCALED}[op.kind]
-        places = range(len(op.inputs))
 
-        def body(digits: tuple[Digit, ...]) -> list[Term]:
+        def body(digits: tuple[Digit, ...], place: int) -> Value:
             inside = tuple(digits if d == dim else rest for d, rest in enumerate(index))
-            return [self._operand(scope, op, place, inside, env) for place in places]
+            return self._operand(scope, op, place, inside, env)
 
         return self._over(kind, scope.dims[op.inputs[0]][dim], body)
 
