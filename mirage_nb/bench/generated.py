@@ -72,7 +72,9 @@ class _Drawing:
         if way < 0.9:
             return f"{self.name()} ** {rng.choice(('2', '-1', '3', '0.5', '-0.5'))}"
         if way < 0.95:
-            return f"{self.name()}[{', '.join(rng.choice(INDICES) for _ in range(rng.randint(1, 3)))}]"
+            part = f"[{', '.join(rng.choice(INDICES) for _ in range(rng.randint(1, 3)))}]"
+            written = f".at{part}.{rng.choice(('set', 'set', 'add', 'multiply'))}({self.term()})"
+            return self.name() + rng.choice((part, written))
         compared = rng.choice((">=", "<", ">", "<=", "==", "!="))
         return f"where({self.name()} {compared} {self.term()}, {self.name()}, {rng.choice(('-inf', '0', self.term()))})"
 

@@ -84,6 +84,8 @@ class Builder:
         self.whole: set[Value] = set()
         """Inputs that hold whole numbers; those of them that hold ones and zeros only: `masks`."""
         self.masks: set[Value] = set()
+        self.fills: dict[Value, Number | Infinity] = {}
+        """Tensors of one number everywhere."""
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}
 
     def declare(
@@ -137,6 +139,17 @@ class Builder:
         if isinstance(result, Number) or is_tensor(result):
             return self.tensor(result, what)
         raise ProgramSyntaxError(f"{what} takes a tensor", hint="tensors are declared as X: f16[2, 3]")
+
+    def filled(self, value: Value) -> Number | Infinity | None:
+        """What all elements of a tensor are, where that is known."""
+        while value not in self.fills:
+            op = self.definition(value)
+            if op is None or op.kind not in _SAME:
+                return None
+            value = Value(op.inputs[0])
+            if op.kind is OpKind.CAST and self.dtype(value) is not DType.F32:  # it may have lost digits before
+                return None
+        return self.fills[value]
 
     def shape(self, value: Value) -> Shape:
         """The extents of a tensor."""
@@ -192,6 +205,10 @@ class Builder:
         self._types.append(tensor)
         self._places.append(self.place)
         return Value(len(self._made) - 1)
+
+
+_SAME = (OpKind.CAST, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SLICE)
+"""What leaves a tensor of one number what it is, but for the digits of its type."""
 
 
 def check_size(shape: Shape) -> None:

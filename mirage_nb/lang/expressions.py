@@ -452,7 +452,7 @@ class Expressions(Subscripts, Refused):
                 message = f"{name} shares its elements with what line {line} writes to"
                 raise ProgramSyntaxError(message, hint=hint, span=self.source.of(node))
             return binding.term
-        if name in (INF, PI, *DTYPE_NAMES):
+        if name in (INF, PI, "bool", "int", *DTYPE_NAMES):
             return CONSTANTS[name]
         if (function := self._known(name, OWN)) is not None:
             return Callee(name, function.signature, function)

@@ -48,6 +48,10 @@ def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Term, Term], Term]:
     def lower(b: Builder, x: Term, y: Term) -> Term:
         if isinstance(x, Number) and isinstance(y, Number):
             return Number.of(constants.compared(kind, x, y))
+        if isinstance(y, Number) and not isinstance(x, Number) and is_mask(b, x):
+            held = [constants.compared(kind, Number.of(element), y) for element in (0, 1)]
+            if held[0] != held[1]:
+                return x if held[1] else opposite(b, x)
         wanted = _SWAPPED.get(kind, kind)
         if wanted is not kind or (wanted in (ast.Eq, ast.NotEq) and _stands_behind(x, y)):
             x, y = y, x
@@ -108,6 +112,11 @@ Choice = Term | Infinity
 def where(b: Builder, condition: Value, x: Choice, y: Choice) -> Term:
     """x where the condition holds (is not 0), else y."""
     mask = condition if is_mask(b, condition) else b.tensor(comparison(ast.NotEq)(b, condition, ZERO), "where")
+    if (numbers := _same_everywhere(b, mask, x, y)) is not None:
+        dtype, (x, y) = numbers
+        return cast(dtype)(b, where(b, mask, x, y))
+    if (x, y) in ((ONE, ZERO), (ZERO, ONE)):
+        return mask if x == ONE else opposite(b, mask)
     if not isinstance(x, int):
         if not isinstance(y, int):
             return _constants(b, mask, x, y)
@@ -119,6 +128,26 @@ def where(b: Builder, condition: Value, x: Choice, y: Choice) -> Term:
     if isinstance(y, Infinity):
         return b.emit(OpKind.WHERE, mask, x, attrs=WhereAttrs(infinite=y.sign))
     return b.emit(OpKind.WHERE, mask, x, attrs=WhereAttrs(y.attrs().value))
+
+
+def _same_everywhere(
+    b: Builder, mask: Value, *choices: Choice
+) -> tuple[DType, list[Number | Infinity]] | None:
+    """What choices are at all of their elements, and the type of those that are tensors, if all of them are such and
+    none is wider than the mask."""
+    dtypes: set[DType] = set()
+    numbers: list[Number | Infinity] = []
+    for choice in choices:
+        held: Choice | None = choice
+        if isinstance(choice, int):
+            pairs = zip(b.shape(choice)[::-1], b.shape(mask)[::-1], strict=False)
+            fits = len(b.shape(choice)) <= len(b.shape(mask)) and all(own in (1, whole) for own, whole in pairs)
+            held = b.filled(choice) if fits else None
+            dtypes.add(b.dtype(choice))
+        if held is None or isinstance(held, int):
+            return None
+        numbers.append(held)
+    return (dtypes.pop(), numbers) if len(dtypes) == 1 else None
 
 
 def _constants(b: Builder, mask: Value, x: Number | Infinity, y: Number | Infinity) -> Term:

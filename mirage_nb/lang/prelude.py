@@ -190,10 +190,10 @@ def _padded(x, before, after, axis, value):
     y = pad(x, before, after, axis)
     return y if value == 0 else where(pad(ones_like(x), before, after, axis) > 0, y, value)
 
-def ones(*shape, dtype=None): return _typed(_count(shape) >= 0, dtype)
-def zeros(*shape, dtype=None): return _typed(_count(shape) < 0, dtype)
+def ones(*shape, dtype=None): return _typed(_filled(_count(shape) >= 0, 1), dtype)
+def zeros(*shape, dtype=None): return _typed(_filled(_count(shape) < 0, 0), dtype)
 def _typed(x, dtype): return x if dtype is None or dtype == "bool" or not _is_tensor(x) else _cast(x, dtype)
-def full(size, fill_value): return where(_count((size,)) >= 0, fill_value, 0)
+def full(size, fill_value): return _filled(where(_count((size,)) >= 0, fill_value, 0), fill_value)
 def ones_like(x, dtype=None): return ones(x.shape, dtype=x.dtype if dtype is None else dtype)
 def zeros_like(x, dtype=None): return zeros(x.shape, dtype=x.dtype if dtype is None else dtype)
 def full_like(x, fill_value): return _cast(full(x.shape, fill_value), x.dtype)
@@ -214,10 +214,9 @@ def meshgrid(x, y, indexing="xy"):
 def torch_meshgrid(x, y, indexing="ij"):
     a, b = expand(x[:, None], x.shape[0], y.shape[0]), expand(y, x.shape[0], y.shape[0])
     return (a, b) if indexing == "ij" else (a.T, b.T)
-def tril(x, k=0):
-    return where(arange(x.shape[-1]) - arange(x.shape[-2])[:, None] <= k, x, 0)
-def triu(x, k=0):
-    return where(arange(x.shape[-1]) - arange(x.shape[-2])[:, None] >= k, x, 0)
+def tril(x, k=0): return where(_upto(x, k), x, 0)
+def triu(x, k=0): return where(~_upto(x, k - 1), x, 0)
+def _upto(x, k): return arange(x.shape[-2])[:, None] + k >= arange(x.shape[-1])
 def diag(x):
     if x.ndim == 1:
         return where(eye(x.shape[0]) > 0, x, 0)

@@ -75,6 +75,14 @@ def elements(b: Builder, x: Result = ()) -> tuple[Result, ...]:
     return x
 
 
+def _filled(b: Builder, x: Result, value: Result) -> Result:
+    """A tensor that is one number everywhere."""
+    made = b.tensor_of(x, "full")
+    if isinstance(value, Number | Infinity):
+        b.fills[made] = value
+    return made
+
+
 def _length(b: Builder, x: Result) -> Result:
     return Number.of(len(x) if isinstance(x, tuple) else b.shape(b.tensor_of(x, "len"))[0])
 
@@ -127,6 +135,7 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "_cast": _cast,
     "_extremes": lambda b, x, at: Extremes((x, at)),
     "_table": table,
+    "_filled": _filled,
     "_log2": lambda b, x: function_of("log2", math.log2, x),
     "_is_sequence": lambda b, x: Number.of(isinstance(x, tuple)),
     "_is_tensor": lambda b, x: Number.of(is_tensor(x)),

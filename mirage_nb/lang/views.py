@@ -11,9 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import ShapeError
-from mirage_nb.ir.ops import DimAttrs, OpKind, RepeatAttrs, ReshapeAttrs, Shape, SliceAttrs, TransposeAttrs, show_shape
+from mirage_nb.ir.ops import (
+    DimAttrs,
+    OpKind,
+    PadAttrs,
+    RepeatAttrs,
+    ReshapeAttrs,
+    Shape,
+    SliceAttrs,
+    TransposeAttrs,
+    show_shape,
+)
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Result, Term, Value
+from mirage_nb.lang.constants import Number
 
 SCALAR: Shape = (1,)
 """A scalar is a tensor of one element."""
@@ -125,9 +136,9 @@ def expand(b: Builder, x: Value, extents: tuple[int, ...]) -> Term:
 
 
 def sliced(b: Builder, x: Value, axis: int, start: int, extent: int, step: int = 1) -> Value:
-    """So many elements of one dimension; a slice of a slice is one slice, one within a part of a concatenation is one
-    of that part."""
-    op = b.definition(x)
+    """So many elements of one dimension; a slice of a slice is one slice, one within a part of a concatenation, or
+    within what is padded, is one of that, and one of padding alone is known to be zeros."""
+    op, empty = b.definition(x), False
     while op is not None and op.kind is OpKind.CONCAT and op.attrs == DimAttrs(axis):
         first, second = map(Value, op.inputs)
         held, last = b.shape(first)[axis], start + (extent - 1) * step
@@ -135,6 +146,12 @@ def sliced(b: Builder, x: Value, axis: int, start: int, extent: int, step: int =
             break
         x, start = (first, start) if start < held else (second, start - held)
         op = b.definition(x)
+    if op is not None and isinstance(op.attrs, PadAttrs) and op.attrs.dim == axis:
+        inner, place = Value(op.inputs[0]), start - op.attrs.before
+        if all(0 <= end < b.shape(inner)[axis] for end in (place, place + (extent - 1) * step)):
+            return sliced(b, inner, axis, place, extent, step)
+        places = range(place, place + extent * step, step)
+        empty = max(places) < 0 or min(places) >= b.shape(inner)[axis]
     if op is not None and isinstance(op.attrs, SliceAttrs) and op.attrs.dim == axis:
         x, start, step = Value(op.inputs[0]), op.attrs.start + start * op.attrs.step, step * op.attrs.step
     whole = b.shape(x)[axis]
@@ -142,7 +159,10 @@ def sliced(b: Builder, x: Value, axis: int, start: int, extent: int, step: int =
         step = 1
     if (start, extent, step) == (0, whole, 1):
         return x
-    return b.emit(OpKind.SLICE, x, attrs=SliceAttrs(axis, start, extent, step))
+    made = b.emit(OpKind.SLICE, x, attrs=SliceAttrs(axis, start, extent, step))
+    if empty:
+        b.fills[made] = Number.of(0)
+    return made
 
 
 def flipped(b: Builder, x: Value, axes: tuple[int, ...]) -> Term:

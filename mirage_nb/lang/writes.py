@@ -14,7 +14,7 @@ from mirage_nb.errors import ShapeError
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import ZERO, cast, multiply, remainder, subtract
-from mirage_nb.lang.masks import arange, comparison, where
+from mirage_nb.lang.masks import arange, comparison, pad, where
 from mirage_nb.lang.views import Item, Range, concatenated, expand, reshaped, sliced, span_of
 
 Spans = tuple[range, ...]
@@ -61,6 +61,8 @@ def _joined(b: Builder, x: Value, dim: int, span: range, part: Value) -> Value:
     if step == 1:
         stop = span.start + count
         before = [sliced(b, x, dim, 0, span.start)] if span.start else []
+        if b.filled(x) == ZERO:
+            return b.tensor(pad(b, part, span.start, whole - stop, dim), "what is written")
         behind = [sliced(b, x, dim, stop, whole - stop)] if stop < whole else []
         return b.tensor(concatenated(b, (*before, part, *behind), None, dim), "what is written")
     firsts = (span.start - span.start % step, span.start)

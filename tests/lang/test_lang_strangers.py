@@ -51,6 +51,30 @@ def test_declarations(declared: str) -> None:
     assert str(graph.types[0]) == str(parse("X: f16[4, 6]\nreturn X * 2").graph.types[0])
 
 
+@pytest.mark.parametrize("masked", [
+    "S.masked_fill(torch.tril(torch.ones(8, 8)) == 0, float('-inf'))",
+    "S.masked_fill(torch.triu(torch.ones(8, 8), diagonal=1).bool(), -math.inf)",
+    "np.where(np.tril(np.ones((8, 8))), S, -np.inf)", "torch.where(torch.ones_like(S).tril() > 0.5, S, -inf)",
+    "S.masked_fill(~torch.tril(torch.ones(8, 8, dtype=torch.bool)), -inf)",
+    "jnp.where(jnp.tril(jnp.ones((8, 8), dtype=bool)), S, -jnp.inf)",
+    "S.at[torch.triu(torch.ones(8, 8), 1) == 1].set(-inf)",
+])  # fmt: skip
+def test_a_causal_mask_is_one_program_however_it_is_written(masked: str) -> None:
+    plain = "where(arange(8)[:, None] >= arange(8), S, -inf)"
+    assert parse(f"S: f32[8, 8]\nreturn {masked}").graph == parse(f"S: f32[8, 8]\nreturn {plain}").graph
+
+
+@pytest.mark.parametrize(("written", "plain"), [
+    ("y[:2] = A\ny[2:] = B", "y = concat([A, B], axis=0)"),
+    ("y[:, ::2] = C\ny[:, 1::2] = D", "y = flatten(stack([C, D], axis=-1), -2)"),
+    ("y[1:3, 2:] = A[:, 2:]", "y = pad(pad(A[:, 2:], 2, 0, axis=1), 1, 1, axis=0)"),
+])  # fmt: skip
+def test_what_is_overwritten_leaves_no_trace(written: str, plain: str) -> None:
+    head = "A: f16[2, 6]\nB: f16[2, 6]\nC: f16[4, 3]\nD: f16[4, 3]\n"
+    made = parse(f"{head}y = torch.empty(4, 6, dtype=A.dtype)\n{written}\nreturn y").graph
+    assert made == parse(f"{head}{plain}\nreturn y").graph
+
+
 def test_results_have_the_names_of_a_dict() -> None:
     assert parse(HEAD + 'return {"hidden": X * 2, "total": sum(X)}').graph.output_names == ("hidden", "total")
 
