@@ -29,6 +29,7 @@ from mirage_nb.runtime.finalists import UNPRICED, next_ones
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
 from mirage_nb.runtime.heats import SLOW
 from mirage_nb.runtime.later import Job
+from mirage_nb.runtime.picked import picking
 from mirage_nb.runtime.remembered import Remembered, remembered
 from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names, run_once, warm
 from mirage_nb.runtime.winner import Winner, is_own
@@ -45,8 +46,9 @@ if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes
     from mirage_nb.search.session.session import SearchSession
 
-DRAW_SECONDS = 120.0
-"""What drawing one set of inputs may take."""
+DRAW_SECONDS, DRAWN_ELEMENTS = 120.0, 2**28
+"""What drawing one set of inputs may take; and the elements that what is right is computed of, about 0.1 us for each: a
+session ends before there are more."""
 FIRST_SECONDS = 30.0
 """What the first run of a kernel may take."""
 DRAWERS = 4
@@ -89,6 +91,12 @@ class Inputs:
 
     def _file(self, name: str) -> Path:
         return self._folder / (name.replace(" ", "-") or RANDOM)
+
+
+def _computed(program: KernelGraph) -> int:
+    """Elements of all tensors of what is computed to know what is right for a program."""
+    found = picking(program)
+    return sum(t.elements for t in (program if found is None else found.program).types)
 
 
 class Ahead:
@@ -219,9 +227,12 @@ class Early:
         return taken
 
     def drawn(self, until: float) -> None:
-        """Wait for all inputs, or until the clock (`time.monotonic`) says so."""
-        while not self._drawn.wait(LOOK_SECONDS) and time.monotonic() < until and self._proceed():
-            pass
+        """Wait for all inputs, in the second half of the time until the clock (`time.monotonic`) says so for the random
+        ones alone: what is there can be run on then."""
+        half = (time.monotonic() + until) / 2
+        while not self._drawn.wait(LOOK_SECONDS) and (now := time.monotonic()) < until and self._proceed():
+            if now > half and self._passes.inputs.there:
+                return
 
     def _proceed(self) -> bool:
         return not self._closed.is_set() and self._search.state in LIVE
@@ -231,6 +242,8 @@ class Early:
     def _draw(self) -> None:
         try:
             missing = self._passes.inputs.missing
+            if _computed(self._search.program) > DRAWN_ELEMENTS:
+                return
             with Trials(self._proceed, max(1, min(DRAWERS, read_settings().workers // 4))) as trials:
                 for number, future in trials.call_all(draw_into, missing, seconds=DRAW_SECONDS):
                     if (error := future.exception()) is not None:

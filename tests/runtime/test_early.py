@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -268,6 +269,30 @@ def test_a_trial_that_the_passes_end_leaves_no_way_of_a_library_out(
     threading.Timer(0.3, begun._over.set).start()
     begun._time_all(candidate("own", 0.1, PROGRAM), None)
     assert session.order == ["way 1", "way 2", "way 0"]
+
+
+@pytest.mark.parametrize(("there", "waits"), [((), 0.2), (("random",), 0.1)])
+def test_what_is_drawn_in_half_the_time_will_do(session: Session, there: Any, waits: float) -> None:
+    """All of it was spent waiting for the last of the hard inputs, and nothing was tried on the others."""
+    session.inputs = SimpleNamespace(there=there)  # type: ignore[attr-defined]
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    began = time.monotonic()
+    begun.drawn(began + 0.2)
+    assert waits - 0.01 < time.monotonic() - began < waits + 0.08
+    begun._drawn.set()
+    begun.drawn(float("inf"))
+
+
+def test_no_inputs_are_drawn_for_what_a_session_is_too_short(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is right for a block of a model in float64 took more memory than there was, and minutes."""
+    monkeypatch.setattr(early, "Trials", pytest.fail)
+    monkeypatch.setattr(early, "DRAWN_ELEMENTS", 99)
+    session.program, session.inputs = PROGRAM, SimpleNamespace(missing=[()])  # type: ignore[attr-defined]
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    begun._draw()
+    assert begun._drawn.is_set() and not session.said
 
 
 def test_what_cannot_be_compiled_is_left_to_the_passes_that_follow(session: Session) -> None:
