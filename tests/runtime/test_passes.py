@@ -6,7 +6,6 @@ import json
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.report import to_json
-from mirage_nb.runtime import early, heats, on_card, passes
+from mirage_nb.runtime import early, heats, passes
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, Turn
 from mirage_nb.runtime.timing import Lap, Timing
 from mirage_nb.runtime.trial import Outcome
@@ -29,9 +28,9 @@ from mirage_nb.search.session.progress import Candidate
 from mirage_nb.verify.float_gate import FloatReport, GateReport, SampleReport
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen import mugraphs
+from tests.stand_in_card import CARD, attach
 
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
-CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
 BEGIN, JUDGED = passes.Passes.begin, passes.Passes.judged
 
 
@@ -101,34 +100,11 @@ class Race:
         ]
 
 
-@pytest.fixture(scope="module")
-def cubins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What NVRTC made for these tests: they are about the same few muGraphs."""
-    return tmp_path_factory.mktemp("cubins")
-
-
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch, mirage_home: Path, cubins: Path) -> Race:
-    """A card that runs everything, on the CPU edition."""
-    (mirage_home / "cubin").symlink_to(cubins)
-
-    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu, trials: Any) -> Winner:
-        outcome = Outcome(FloatReport(1e-4, True), True)
-        stand_in: Any = SimpleNamespace(device=gpu.name)
-        return Winner.judged(candidate, emitted, stand_in, cubin, outcome, self.origin)
-
-    monkeypatch.setattr(passes, "FINALISTS_GPU", 3)
-    monkeypatch.setattr(on_card, "RICHER", 2)
+def card(monkeypatch: pytest.MonkeyPatch) -> Race:
+    """A card that runs everything."""
     race = Race()
-    monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
-    monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
-    monkeypatch.setattr(passes.Passes, "trials", lambda self: nullcontext())
-    monkeypatch.setattr(passes, "busy_percent", lambda: 3)
-    monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
-    monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
-    monkeypatch.setattr(passes.Passes, "hard_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
-    monkeypatch.setattr(passes.Passes, "judged", lambda self, winner, outcome: winner)
-    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)
+    attach(monkeypatch, race, finalists=3, richer=2)
     return race
 
 

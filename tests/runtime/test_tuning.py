@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import re
-import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,26 +11,23 @@ from typing import Any
 import pytest
 
 from mirage_nb import superoptimize
-from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import LaunchError, MissingPartError, OptionError
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
-from mirage_nb.runtime import heats, on_card, passes, tuning
+from mirage_nb.runtime import on_card, passes, tuning
 from mirage_nb.runtime.finalists import calibrated, next_ones, structure_of
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.timing import Contestant, Lane, Lap, Timing, time_interleaved, time_launches, time_quickly
-from mirage_nb.runtime.trial import Outcome
 from mirage_nb.runtime.tuning import more_instances
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
-from mirage_nb.verify.float_gate import FloatReport
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen import mugraphs
+from tests.stand_in_card import attach
 
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
-CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
 GRAPH = mugraphs.rmsnorm(8, 64, 32, 16, 2)
 OTHER = mugraphs.rmsnorm(8, 64, 32, 8, 2)
 
@@ -262,33 +257,25 @@ class Card:
         return Lap(name, 0.0, Timing(name, took, took, took, 9))
 
 
+class Here:
+    """Workers that are this process."""
+
+    def __init__(self, count: int) -> None: ...
+
+    def submit(self, function: Any, *args: Any) -> futures.Future[Any]:
+        future: futures.Future[Any] = futures.Future()
+        future.set_result(function(*args))
+        return future
+
+    def terminate(self) -> None: ...
+
+
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    def on_gpu(self: passes.Passes, candidate: Any, emitted: Emitted, cubin: Any, gpu: Gpu, trials: Any) -> Winner:
-        stand_in: Any = SimpleNamespace(device=gpu.name)
-        outcome = Outcome(FloatReport(1e-4, True), True)
-        return Winner.judged(candidate, emitted, stand_in, cubin, outcome, self.origin)
-
-    def compiled(executor: Any, function: Any, arguments: Any, seconds: float, check: Any, until: float) -> Any:
-        for number, args in enumerate(arguments):
-            check()
-            quick = function is heats.emit_and_compile
-            yield number, SimpleNamespace(result=lambda a=args, q=quick: (emit(*a), None) if q else function(*a))
-
-    monkeypatch.setattr(passes, "FINALISTS_GPU", 2)
-    monkeypatch.setattr(on_card, "RICHER", 1)
+    monkeypatch.setattr(tuning, "Workers", Here)
     monkeypatch.setattr(tuning, "REACH", (tuning.Reach(1.15, 4, 2, 8),))
     found = Card()
-    monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
-    monkeypatch.setattr(passes.Passes, "on_gpu", on_gpu)
-    monkeypatch.setattr(passes.Passes, "trials", lambda self: nullcontext())
-    monkeypatch.setattr(passes, "busy_percent", lambda: 3)
-    monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
-    monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
-    monkeypatch.setattr(passes.Passes, "hard_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
-    monkeypatch.setattr(passes.Passes, "judged", lambda self, winner, outcome: winner)
-    monkeypatch.setattr("mirage_nb.search.session.background.call_all", compiled)
-    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", found)
+    attach(monkeypatch, found, finalists=2, richer=1)
     return found
 
 
@@ -360,17 +347,7 @@ def test_a_tuning_looks_further_until_its_time_is_over(card: Card, monkeypatch: 
         asked.append((len(known[-2]), known[-1]))
         return found(*known)
 
-    class Here:
-        def __init__(self, count: int) -> None: ...
-
-        def submit(self, function: Any, *args: Any) -> futures.Future[Any]:
-            future: futures.Future[Any] = futures.Future()
-            future.set_result(counted(*args))
-            return future
-
-        def terminate(self) -> None: ...
-
-    monkeypatch.setattr(tuning, "Workers", Here)
+    monkeypatch.setattr(tuning, "more_instances", counted)
     monkeypatch.setattr(tuning, "REACH", (tuning.Reach(1.01, 1, 1, 4), tuning.Reach(1.02, 1, 2, 8)))
     before = len(session.search.candidates())
     session.tune(seconds=60)
