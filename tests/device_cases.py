@@ -475,10 +475,16 @@ def _roles() -> Case:
 AMPERE: tuple[Case, ...] = (
     _convert(), _all_halves(), _pack(), _math(), _waves(), _vectors(), _exchanges(), _reductions(), _hand_over(),
     _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_f32", 8), _mma("mma_tf32", 8), _tf32_pieces(), _ldmatrix(),
-    _copies(), _atomics(), _places(), _quads(), _row_sum(), _softmax(),
-    _matmul_cp_async("f16"), _matmul_cp_async("bf16"),
+    _copies(), _atomics(), _places(), _quads(), _row_sum(), _softmax(), *map(_matmul_cp_async, ("f16", "bf16")),
 )  # fmt: skip
 """Kernels for sm_80 and newer."""
+
+
+def _cluster() -> Case:
+    x = np.round(4 * _normal(64, 32))
+    args = Map(x, (16, 32), 0), Out(np.concatenate([x[0::2].sum(0), x[1::2].sum(0), np.zeros(2, np.float32)]))
+    return Case("cluster", "cluster.cu", "cluster_sums", (4, 1, 1), (32, 1, 1), 4096, args)
+
 
 HOPPER: tuple[Case, ...] = (
     _box_2d(128, 128, 0, 0), _box_2d(128, 128, 64, 32), _box_2d(128, 128, -8, -3), _box_2d(64, 64, 16, 5),
@@ -488,6 +494,6 @@ HOPPER: tuple[Case, ...] = (
     wgmma_case(256, "MN", "MN", element="bf16"), wgmma_case(80, "K", "K"), wgmma_case(192, "K", "MN", element="bf16"),
     wgmma_case(224, "K", "K"), wgmma_case(112, "MN", "K", element="bf16"), _roles(),
     _wgmma_tf32(32), _wgmma_tf32(64), _wgmma_tf32(128), wgmma_case(48, "K", "K", overwrites=True),
-    _mma_f64(),
+    _mma_f64(), _cluster(),
 )  # fmt: skip
 """Kernels for sm_90a."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
 from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
 from mirage_nb.codegen.texel_values import TexelValueText
-from mirage_nb.codegen.tile_names import LINE_BYTES, c_index
+from mirage_nb.codegen.tile_copies import MapBox, map_box, write_copy
+from mirage_nb.codegen.tile_names import c_index
 from mirage_nb.codegen.tile_products import ProductText
 from mirage_nb.codegen.tile_registers import RegisterText, declared
+from mirage_nb.codegen.tile_sums import SumText
 from mirage_nb.codegen.tile_values import ValueText
 from mirage_nb.codegen.writer import Writer, stored_type
 from mirage_nb.optimize.overlap import Overlap
@@ -27,9 +28,11 @@ from mirage_nb.tile.program import (
     GROUP,
     LANES,
     PART,
+    RANK,
     Acquire,
     Await,
     Clear,
+    Combine,
     Copy,
     Count,
     Index,
@@ -47,7 +50,6 @@ from mirage_nb.tile.program import (
     Skip,
     Statement,
     Store,
-    Tile,
     Turn,
     Walk,
     Yield,
@@ -59,45 +61,6 @@ TURN = 1
 """The named barrier of a role's first group; those of the others follow."""
 REGISTERS_OF_MULTIPROCESSOR = 65536
 REGISTER_UNIT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class MapBox:
-    """A tensor map: the operand as a row-major matrix [rows, columns], and the box (rows, columns) of one copy."""
-
-    operand: int
-    name: str
-    rows: int
-    columns: int
-    box: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A global tensor as the copy engine has it for some box: the dimensions up to the box's rows are the rows."""
-
-    tile: Tile
-    split: int
-
-    @classmethod
-    def of(cls, source: Tile, target: Tile) -> Matrix:
-        """As boxes of `target` are cut from it."""
-        return cls(source, source.axes.index(target.axes[0]) + 1)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return prod(self.tile.shape[: self.split]), prod(self.tile.shape[self.split :])
-
-    def start(self, at: tuple[Index, ...]) -> tuple[Index, Index]:
-        """Row and column of a box."""
-        return self._flat(at, 0, self.split), self._flat(at, self.split, len(at))
-
-    def _flat(self, at: tuple[Index, ...], first: int, last: int) -> Index:
-        found = Index()
-        for place, extent in zip(at[first:last], self.tile.shape[first:last], strict=True):
-            found = found * extent + place
-        return found
 
 
 Value = Number | Read | Count | Map | Reduce | Set | Store
@@ -124,8 +87,11 @@ class ProgramText:
     def text(self) -> str:
         """The whole function."""
         out, program = self.out, self.program
+        SumText(out, program, self.name).places()
         with out.block(self._signature()):
             out.line("const int warp = warp_uniform(warp_index()), lane = lane_index();")
+            if program.cluster > 1:
+                out.line(f"const int {RANK} = (int)blockIdx.x % {program.cluster};")
             if self.overlap.ahead:
                 out.line("grid_dependency_launch();")
             self._shared()
@@ -133,6 +99,8 @@ class ProgramText:
             for role in program.roles:
                 with out.block(f"if (warp < {first + role.warps})" if role is not program.roles[-1] else ""):
                     self._role(role, first)
+                    if program.cluster > 1:
+                        out.line("cluster_sync();  // until nobody reaches into this block any more")
                     if role is not program.roles[-1]:
                         out.line("return;")
                 first += role.warps
@@ -145,15 +113,8 @@ class ProgramText:
 
     def tensor_maps(self) -> tuple[MapBox, ...]:
         """The tensor maps that follow the pointers, in order."""
-        found: dict[str, MapBox] = {}
-        for statement in self._all():
-            if isinstance(statement, Copy):
-                source, target = self.program.tile(statement.source), self.program.tile(statement.target)
-                rows, columns = Matrix.of(source, target).shape
-                box = (target.shape[0], LINE_BYTES // target.dtype.size)
-                operand = self.program.operand(source.name)
-                found[target.name] = MapBox(operand, f"map_{target.name}", rows, columns, box)
-        return tuple(found.values())
+        copies = (s for s in self._all() if isinstance(s, Copy))
+        return tuple({copy.target: map_box(self.program, copy) for copy in copies}.values())
 
     def _all(self) -> Iterator[Statement]:
         for _, statements in self.program.code:
@@ -172,7 +133,8 @@ class ProgramText:
         outputs = [f"{stored_type(program.tile(name).dtype)}* __restrict__ {name}" for name in program.outputs]
         maps = [f"const __grid_constant__ TensorMap {box.name}" for box in self.tensor_maps()]
         size = [f"const int32_t {EXTENT}"] if self.reaches else []
-        head = f'extern "C" __global__ void __launch_bounds__({program.threads}, 1)'
+        side_by_side = f"__cluster_dims__({program.cluster}, 1, 1) " if program.cluster > 1 else ""
+        head = f'extern "C" __global__ void {side_by_side}__launch_bounds__({program.threads}, 1)'
         return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps, *size])})"
 
     def _shared(self) -> None:
@@ -195,7 +157,7 @@ class ProgramText:
                     out.line(f"mbarrier_init({ring.name}_full + i, 1);")
                     out.line(f"mbarrier_init({ring.name}_empty + i, {ring.arrivals});")
             out.line("fence_mbarrier_init();")
-        out.line("block_sync();")
+        out.line("cluster_sync();" if program.cluster > 1 else "block_sync();")
 
     # -- roles
 
@@ -241,7 +203,7 @@ class ProgramText:
             with self._walk(walk):
                 with self.out.block(f"for (int {loop.counter} = 0; {loop.counter} < {count}; ++{loop.counter})"):
                     for copy in still:
-                        self._boxes(copy, ahead=True)
+                        self._copy(copy, ahead=True)
                 self.out.line("break;")
 
     def _rings(self, statements: tuple[Statement, ...], used: set[str]) -> None:
@@ -295,6 +257,9 @@ class ProgramText:
                 case Clear():
                     if not self._overwritten(statement, statements[place + 1 :]):
                         registers.clear(statement)
+                case Combine():
+                    role = next(r for r in self.program.roles if r.name == self.role)
+                    SumText(self.out, self.program, self.name).combine(role, statement)
                 case Product() if statement.instruction in GROUPS:
                     self._derived_product(statement)
                 case Product():
@@ -357,8 +322,9 @@ class ProgramText:
             rounded = f"{EXTENT} * {per.denominator} + {per.numerator - 1}"
             out.line(f"const int {sized}_count = ({rounded}) / {per.numerator};")
             counts[sized] = f"{sized}_count"
-        points = _product([*counts.values()])
-        with out.block(f"for (int point = (int)blockIdx.x; point < {points}; point += {self.program.blocks})"):
+        points, cluster = _product([*counts.values()]), self.program.cluster
+        first = f"(int)blockIdx.x{f' / {cluster}' if cluster > 1 else ''}"
+        with out.block(f"for (int point = {first}; point < {points}; point += {self.program.blocks // cluster})"):
             last, outer = counters[-2:], counters[:-2]
             area = _product([counts[name] for name, _ in last])
             for place, (name, _) in enumerate(outer):
@@ -411,7 +377,7 @@ class ProgramText:
                 out.line(f"{name}_slot = {name}_stage;")
                 self._advance(ring)
             case Copy():
-                self._boxes(statement)
+                self._copy(statement)
             case Await(name):
                 out.line(f"mbarrier_wait({name}_full + {name}_stage, {name}_phase);")
                 out.line(f"{name}_slot = {name}_stage;")
@@ -427,21 +393,8 @@ class ProgramText:
             case _:
                 raise AssertionError(statement)
 
-    def _boxes(self, copy: Copy, ahead: bool = False) -> None:
-        """A tile is a box for each of its panels. ahead: they are wanted in L2 only."""
-        target = self.program.tile(copy.target)
-        ring = self.products.ring_of(copy.target).name
-        row, column = Matrix.of(self.program.tile(copy.source), target).start(copy.at)
-        panel = LINE_BYTES // target.dtype.size
-        panels, size = target.shape[1] // panel, target.shape[0] * panel
-        with self.out.unrolled("p", panels) as p:
-            to = f"{target.name} + {ring}_slot * {target.elements}" + (f" + {p} * {size}" if panels > 1 else "")
-            across = c_index(column) + (f" + {p} * {panel}" if panels > 1 else "")
-            box = f"{across}, {c_index(row)}"
-            if ahead:
-                self.out.line(f"tma_prefetch_2d(map_{target.name}, {box});")
-            else:
-                self.out.line(f"tma_load_2d({to}, map_{target.name}, {ring}_full + {ring}_slot, {box});")
+    def _copy(self, copy: Copy, *, ahead: bool = False) -> None:
+        write_copy(self.out, self.program, copy, self.products.ring_of(copy.target).name, ahead=ahead)
 
     def _derived_product(self, product: Product) -> None:
         writer = WideProduct if ROWS[product.instruction].texel.left is None else TexelProduct
@@ -460,7 +413,9 @@ class ProgramText:
         behind = f"{counter} >= {release.behind}" if counter and release.behind else ""
         for _ in range(1 if counter else held - release.behind):
             with out.block(f"if ({behind})" if behind else ""):
-                out.line(f"if (lane == 0) mbarrier_arrive({ring.name}_empty + {ring.name}_kept);")
+                empty, blocks = f"{ring.name}_empty + {ring.name}_kept", self.program.emptied_by(ring.name)
+                arrival = f"mbarrier_arrive_of({empty}, lane)" if blocks > 1 else f"mbarrier_arrive({empty})"
+                out.line(f"if (lane {f'< {blocks}' if blocks > 1 else '== 0'}) {arrival};")
                 self._advance(ring, "kept")
         self.held[ring.name] = release.behind
 

@@ -17,7 +17,7 @@ from mirage_nb.codegen.reach import Reach
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import HALVES
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import PART, Index, Map, Number, Program, Read, Store, Tile, Walk, flat
+from mirage_nb.tile.program import PART, RANK, Index, Map, Number, Program, Read, Store, Tile, Walk, flat
 
 SUBTILE = 64
 """Rows of a warpgroup's product."""
@@ -66,7 +66,7 @@ class ValueText:
 
     def _counters(self) -> dict[str, int]:
         """The largest value of every counter."""
-        found = {PART: max(role.parts for role in self.program.roles) - 1}
+        found = {PART: max(role.parts for role in self.program.roles) - 1, RANK: self.program.cluster - 1}
         for _, statements in self.program.code:
             for walk in (s for s in flat(statements) if isinstance(s, Walk)):
                 found |= {name: count - 1 for name, count in walk.counters}

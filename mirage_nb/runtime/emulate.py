@@ -41,7 +41,8 @@ SHARED_LIMIT = 232448
 """Bytes of shared memory that a block may have on the largest target."""
 
 _KERNEL = re.compile(
-    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\('
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__cluster_dims__\((\d+)[\d\s,]*\)\s*)?'
+    r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\("
 )
 _SECONDS = re.compile(r"\s*[\d.eE+-]+\s*")
 _X86_VECTORS = ("avx2", "fma")
@@ -196,23 +197,25 @@ class _Builder:
         self, runner: Path, source: str, options: Sequence[str], checked: bool
     ) -> tuple[Path, Mapping[str, tuple[Parameter, ...]]]:
         """The shared object of a kernel text, about 0.15 s and more, and its kernels."""
-        names = list(dict.fromkeys(_KERNEL.findall(source)))
-        if not names:
+        clusters = {name: int(blocks or 1) for blocks, name in _KERNEL.findall(source)}
+        if not clusters:
             raise CompileError("the text has no kernel", hint='write extern "C" __global__ void name(...)')
         key = digest(("module", str(checked), *self._key, *options, "source", source))
         kept = self._cache.load(key, ".so")
         if kept is not None:
             return kept.path, _read_kernels(kept.facts["kernels"])
         with _workshop("the kernel") as folder:
-            output = self._build(folder, source, names, options, checked)
+            output = self._build(folder, source, clusters, options, checked)
             described = _run((str(runner), "--describe", str(output)), BUILD_SECONDS)
             if described.returncode != 0 or not described.stdout:
                 raise CompileError(f"the compiled kernels cannot be loaded\n  {described.stderr.strip()}")
             facts = {"kernels": described.stdout}
             return self._keep(key, ".so", output, facts), _read_kernels(described.stdout)
 
-    def _build(self, folder: Path, source: str, names: list[str], options: Sequence[str], checked: bool) -> Path:
-        enlisted = "".join(f"MIRAGE_ENLIST({name});\n" for name in names)
+    def _build(
+        self, folder: Path, source: str, clusters: Mapping[str, int], options: Sequence[str], checked: bool
+    ) -> Path:
+        enlisted = "".join(f"MIRAGE_ENLIST({name}, {blocks});\n" for name, blocks in clusters.items())
         text, output = folder / "kernel.cc", folder / "kernel.so"
         text.write_text(f'#line 1 "kernel.cu"\n{source}\n#line 1 "kernels"\n{enlisted}')
         flags = (*COMMON_FLAGS, *KERNEL_FLAGS, f"-I{DEVICE_FOLDER}", *options)

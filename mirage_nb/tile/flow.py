@@ -10,24 +10,26 @@ is summed is summed once, and the starts of what is stored along an axis, with a
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 from mirage_nb.ir import OPS, OpKind, Trait
 from mirage_nb.tile.flight import Flight
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.places import Coordinates, Held, Places, joined
+from mirage_nb.tile.places import Coordinates, Held, Places, joined, through
 from mirage_nb.tile.program import (
     PART,
+    RANK,
     Acquire,
     Await,
     Clear,
+    Combine,
     Copy,
     Count,
     Index,
     Loop,
     Map,
+    Multicast,
     Number,
     Product,
     Program,
@@ -42,8 +44,10 @@ from mirage_nb.tile.program import (
     Turn,
     Walk,
     Yield,
+    counted,
     flat,
 )
+from mirage_nb.tile.shape import misshapen
 
 MOST = 20
 """Findings after which nobody reads on."""
@@ -72,7 +76,7 @@ class _Ring:
 
 def follow(program: Program) -> tuple[str, ...]:
     """All findings."""
-    found: dict[str, None] = dict.fromkeys(_shape(program))
+    found: dict[str, None] = dict.fromkeys(misshapen(program))
     if found:
         return tuple(found)
     walks = [s for _, code in program.code for s in code if isinstance(s, Walk)]
@@ -118,81 +122,13 @@ def _point(program: Program, bound: dict[str, int]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _shape(program: Program) -> Iterator[str]:
-    """What is wrong with walks, loops and their counters; with what is stored by none, or by several."""
-    walks: set[Walk | None] = set()
-    for role, statements in program.code:
-        outer = [s for s in statements if isinstance(s, Walk)]
-        if len(outer) != sum(isinstance(s, Walk) for s in flat(statements)) or len(outer) > 1:
-            yield f"{role}: {len(outer)} walks"
-        walks.update(replace(walk, body=()) for walk in outer)
-        if not outer:
-            walks.add(None)
-        yield from _bodies(role, statements, {PART})
-    if len(walks) > 1:
-        yield "the roles walk differently"
-    for walk in walks:
-        if walk is None:
-            continue
-        counts = dict(walk.counters)
-        rows = walk.counters[-2][1] if len(walk.counters) > 1 else 1
-        if len(counts) < len(walk.counters) or min(counts.values(), default=1) < 1:
-            yield f"walk over {walk.counters}"
-        elif not 1 <= walk.group <= max(rows, 1):
-            yield f"groups of {walk.group} of {rows} rows"
-    for role, statements in program.code:
-        inside = tuple(flat(statements))
-        used = {name for s in inside for name in _used(s)}
-        made = [s.name for s in inside if isinstance(s, Number | Read | Count | Map | Reduce)]
-        for name, count in Counter(made).items():
-            if name not in used or count > 1:
-                yield f"{role}: {name} is computed {count} times, and {'' if name in used else 'not '}used"
-    for name in program.outputs:
-        stores = program.stores(name)
-        starts = {tuple(index.const for index in store.at) for _, store in stores}
-        if not stores or len({role for role, _ in stores}) < len(stores) or len(starts) < len(stores):
-            yield f"output {name} is stored by {len(stores)} statements"
-
-
-def _used(statement: Statement) -> tuple[str, ...]:
-    """The values that a statement computes with."""
-    match statement:
-        case Map():
-            return statement.operands
-        case Reduce():
-            return (statement.operand,)
-        case Set() | Store():
-            return (statement.value,)
-        case _:
-            return ()
-
-
-def _bodies(role: str, statements: tuple[Statement, ...], running: set[str]) -> Iterator[str]:
-    """Loops whose counters run already, and those that hand back other stages than they await."""
-    for statement in statements:
-        if isinstance(statement, Walk):
-            names = {name for name, _ in statement.counters}
-        elif isinstance(statement, Loop):
-            names = {statement.counter}
-            if statement.count < 1 and not statement.more.terms:
-                yield f"{role}: loop of {statement.count}"
-            awaited = sorted(s.pipeline for s in statement.body if isinstance(s, Await))
-            released = sorted(s.pipeline for s in statement.body if isinstance(s, Release))
-            if awaited != released or len(set(awaited)) < len(awaited):
-                yield f"{role}: an iteration awaits {awaited} and hands back {released}"
-        else:
-            continue
-        if names & running:
-            yield f"{role}: counters {sorted(names)} run already"
-        yield from _bodies(role, statement.body, running | names)
-
-
 class _Role:
     """Follows one role. steps: statements that it has done."""
 
     def __init__(self, program: Program, role: Role, rings: dict[str, _Ring], bound: dict[str, int]) -> None:
         self.program, self.role, self.rings = program, role, rings
-        self.places = Places(program, role.name, {PART: role.parts} if role.parts > 1 else {})
+        own = {PART: role.parts, RANK: program.cluster}
+        self.places = Places(program, role.name, {name: count for name, count in own.items() if count > 1})
         self.places.bound |= bound
         self.flight = Flight(program)
         self.tiles: dict[str, Held] = {}
@@ -230,6 +166,7 @@ class _Role:
                     known, times = set(self.values), count + self.places.index(more).const
                     if times < 0:
                         yield f"loop of {times}"
+                    yield from self._entered(body)
                     for number in range(times):
                         self.places.bound[counter] = number
                         yield from self._body(body)
@@ -251,6 +188,16 @@ class _Role:
                 case _:
                     yield from self._statement(statement)
 
+    def _entered(self, body: tuple[Statement, ...]) -> Iterator[str]:
+        """Whether stages are kept that iterations would hand back beside their own."""
+        for release in (s for s in body if isinstance(s, Release)):
+            if self._held(release.pipeline):
+                yield f"stages of {release.pipeline} are kept in front of a loop that hands such back"
+
+    def _held(self, ring: str) -> int:
+        """Stages that were awaited and not handed back."""
+        return self.taken.get(ring, 0) - self.rings[ring].given.get(self.role.name, 0)
+
     def _statement(self, statement: Statement) -> Iterator[str]:
         match statement:
             case Copy():
@@ -259,6 +206,8 @@ class _Role:
                 yield from self._release(statement)
             case Product():
                 yield from self._product(statement)
+            case Combine():
+                yield from self._combine(statement)
             case Turn() | Yield():
                 yield from self._turn(isinstance(statement, Turn))
             case Skip(axis, start):
@@ -289,13 +238,20 @@ class _Role:
             return
         if target.name in ring.fills[-1]:
             yield f"{target.name} is filled twice"
-        box = dict(zip(target.axes, target.shape, strict=True))
-        yield from self.places.bounds(source, copy.at, box, engine=True)
+        box, at = dict(zip(target.axes, target.shape, strict=True)), copy.at
+        if isinstance(copy, Multicast):
+            if any(name == RANK for index in at for name, _ in index.terms):
+                yield f"{target.name} is another tile for every block, and brought to all"
+            rows = target.axes[0]
+            box[rows] //= self.program.cluster
+            part = counted(RANK, box[rows])
+            at = tuple(i + part if axis == rows else i for axis, i in zip(source.axes, at, strict=False))
+        yield from self.places.bounds(source, at, box, engine=True)
         ring.fills[-1][target.name] = self.places.placed(source, copy.at)
 
     def _release(self, release: Release) -> Iterator[str]:
         ring, name = self.rings[release.pipeline], release.pipeline
-        held = self.taken.get(name, 0) - ring.given.get(self.role.name, 0)
+        held = self._held(name)
         if not held:
             yield f"no stage of {name} is there to hand back"
         if release.behind < 0 or release.behind >= ring.stages:
@@ -314,6 +270,25 @@ class _Role:
         return None
 
     # -- products and values
+
+    def _combine(self, combine: Combine) -> Iterator[str]:
+        """From here on there is one point for all values of the counter, which knows what all of them summed."""
+        name = combine.counter
+        if name in (PART, RANK) or name in self.places.bound or name not in self.places.counters:
+            yield f"{name} is no counter of the walk, or decides how long loops are"
+            return
+        count = self.places.counters.pop(name)
+        self.values.clear()
+        for result in combine.results:
+            held = self.tiles.get(result)
+            if held is None or held.axes or not held.at or self.flight.under_way(result):
+                yield f"{result} is no sum of products that are done"
+                continue
+            folded = {key: through(parts, name, count) for key, parts in held.folded.items()}
+            for (axis, what), parts in held.folded.items():
+                if len(folded[axis, what]) < count * len(parts):
+                    yield f"{what}: elements along {axis} are added several times"
+            self.tiles[result] = replace(held, folded=folded, version=held.version + 1)
 
     def _product(self, product: Product) -> Iterator[str]:
         left, right = self.program.tile(product.left), self.program.tile(product.right)

@@ -38,6 +38,15 @@ def joined(one: Held, other: Held) -> Held:
     return Held(one.at | other.at, folded, axes, one.reads | other.reads)
 
 
+def through(parts: Parts, counter: str, count: int) -> Parts:
+    """Parts at all values of a counter."""
+    found = set()
+    for start, length in parts:
+        step, rest = dict(start.terms).get(counter, 0), tuple(term for term in start.terms if term[0] != counter)
+        found |= {(Index(rest, start.const + step * value), length) for value in range(count)}
+    return frozenset(found)
+
+
 class Places:
     """The counters of a role: how many values those of the walk take, and what those of loops are now."""
 

@@ -52,7 +52,7 @@ def price(program: Program, target: Target) -> Price:
     steps = max(awaited, default=0)
     return Price(
         points,
-        math.ceil(points / running),
+        math.ceil(points / (running // program.cluster or 1)),
         steps,
         stored,
         sum(program.tile(name).nbytes for name in copies),

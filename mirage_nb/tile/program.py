@@ -10,6 +10,9 @@ acquires the next stage once it is empty, which announces its bytes, and copies 
 these bytes have landed. The other role awaits the next full stage, multiplies from it, and releases stages once the
 products that read them are done. Invariant of a valid program: a slot is read only between Await and Release, and
 written only between Acquire and the landing of its copies; every element of every output is stored exactly once.
+
+Blocks of a cluster take the same points of the walk, and tell what is theirs by their rank. A multicast fills a slot in
+all of them, so all of them hand the stage back. What several points have summed of one result is combined by the last.
 """
 
 from __future__ import annotations
@@ -30,6 +33,10 @@ GROUP = 4
 REGISTER_BYTES = 4
 PART = "part"
 """The counter of a role's groups of four warps, where it has several."""
+RANK = "rank"
+"""The counter of the blocks of a cluster."""
+SAID = frozenset("e h i j p q row column wide warp lane point place band first height sums".split())
+"""What the printer calls things at a point of the walk: no counter of the walk is called so."""
 
 
 class Layout(enum.Enum):
@@ -98,7 +105,8 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A ring of stages. nbytes: that land in one of them. arrivals: of warps, which make it empty again."""
+    """A ring of stages. nbytes: that land in one of them. arrivals: of warps, which make it empty again; of all blocks
+    of the cluster, where one of them fills slots of the others."""
 
     name: str
     tiles: tuple[str, ...]
@@ -134,7 +142,8 @@ def counted(counter: str, factor: int = 1) -> Index:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The blocks take the points of the counters' product, block b the points b, b + blocks, and so on.
+    """The blocks take the points of the counters' product, block b the points b, b + blocks, and so on; of clusters
+    the blocks together.
 
     The last counter runs fastest, but for the last two: `group` steps of the last but one belong together, and go by
     before the last one's next step, so that what runs at the same time reads few rows and columns.
@@ -170,6 +179,12 @@ class Copy:
     source: str
     target: str
     at: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Multicast(Copy):
+    """As Copy, for all blocks of the cluster, to each of which all of them bring their part: as many rows of the box,
+    those of the first block first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +289,15 @@ class Set:
 
 
 @dataclass(frozen=True, slots=True)
+class Combine:
+    """Register tiles become the sums of what they are at all values of a counter of the walk. Who is the last of these
+    points to come here goes on with them; for the others the point ends."""
+
+    results: tuple[str, ...]
+    counter: str
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """Wait until it is this group's turn: the groups of a role take turns, in their order, beginning with the first."""
 
@@ -294,14 +318,15 @@ class Store:
 
 Statement: TypeAlias = (
     Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Count | Map | Reduce | Set
-    | Store | Skip | Turn | Yield
+    | Store | Skip | Turn | Yield | Combine
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """A kernel as a tile program. capability: of the card it is made for. blocks: that are launched. axes: extents.
-    outputs: the global tiles that are stored to, o0, o1, ...; the others are operands x<number>, which are read."""
+    outputs: the global tiles that are stored to, o0, o1, ...; the others are operands x<number>, which are read.
+    cluster: blocks that run side by side, and reach each other's shared memory."""
 
     capability: int
     blocks: int
@@ -311,6 +336,7 @@ class Program:
     pipelines: tuple[Pipeline, ...]
     outputs: tuple[str, ...]
     code: tuple[tuple[str, tuple[Statement, ...]], ...]
+    cluster: int = 1
 
     def tile(self, name: str) -> Tile:
         """The tile of this name. Raises KeyError."""
@@ -343,6 +369,12 @@ class Program:
         """What stores to an output: role and statement."""
         every = ((role, s) for role, code in self.code for s in flat(code))
         return tuple((role, s) for role, s in every if isinstance(s, Store) and s.target == output)
+
+    def emptied_by(self, pipeline: str) -> int:
+        """The blocks that hand back each stage of a pipeline: all of the cluster, where one fills slots of all."""
+        tiles = self.pipeline(pipeline).tiles
+        several = (s.target for _, code in self.code for s in flat(code) if isinstance(s, Multicast))
+        return self.cluster if any(name in tiles for name in several) else 1
 
     @property
     def threads(self) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -26,14 +27,17 @@ from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     GROUP,
     PART,
+    RANK,
     Acquire,
     Await,
     Clear,
+    Combine,
     Copy,
     Count,
     Index,
     Loop,
     Map,
+    Multicast,
     Number,
     Pipeline,
     Product,
@@ -100,15 +104,18 @@ def run(program: Program, operands: Mapping[str, T], algebra: Algebra[T]) -> dic
             output is stored twice or never.
     """
     stored: Stored[T] = {name: {} for name in program.outputs}
-    for block in range(program.blocks):
-        _Block(program, block, operands, algebra, stored).run()
+    launch = _Launch(program, operands, algebra, stored)
+    for cluster in range(program.blocks // program.cluster):
+        _run_cluster([_Block(launch, cluster, rank) for rank in range(program.cluster)])
     return {name: _assembled(program.tile(name), tiles, algebra) for name, tiles in stored.items()}
 
 
 def run_point(program: Program, place: int, operands: Mapping[str, T], algebra: Algebra[T]) -> Stored[T]:
-    """What one point of the walk stores, by output and by where it begins. Raises GraphError as `run`."""
+    """What one point of the walk stores, by output and by where it begins; nothing where its sums are combined with
+    those of others. Raises GraphError as `run`."""
     stored: Stored[T] = {name: {} for name in program.outputs}
-    _Block(program, place % program.blocks, operands, algebra, stored, place).run()
+    launch, cluster = _Launch(program, operands, algebra, stored), place % (program.blocks // program.cluster)
+    _run_cluster([_Block(launch, cluster, rank, place) for rank in range(program.cluster)])
     return stored
 
 
@@ -165,19 +172,27 @@ def boxed(box: tuple[slice, ...], array: Array) -> Array:
 
 @dataclass(slots=True)
 class _Ring(Generic[T]):
-    """One pipeline of a block: fills that began and that landed, bytes of the one under way, arrivals in all; by which
-    fill every slot was written, and with what."""
+    """One pipeline of a block: fills that began, arrivals in all; bytes of every fill that came; the parts of every
+    slot, by who brought them."""
 
     pipeline: Pipeline
     began: int = 0
-    landed: int = 0
-    nbytes: int = 0
     arrived: int = 0
-    slots: dict[tuple[int, str], T] = field(default_factory=dict)
+    nbytes: Counter[int] = field(default_factory=Counter)
+    slots: dict[tuple[int, str], dict[int, T]] = field(default_factory=dict)
 
     def empty(self) -> bool:
         """Whether the next stage is empty."""
         return self.began - self.arrived // self.pipeline.arrivals < self.pipeline.stages
+
+    def landed(self, fill: int) -> bool:
+        """Whether a fill has come as a whole."""
+        return self.began > fill and self.nbytes[fill] >= self.pipeline.nbytes
+
+    def write(self, fill: int, name: str, brought_by: int, part: T, nbytes: int) -> None:
+        """A part of a slot."""
+        self.slots.setdefault((fill % self.pipeline.stages, name), {})[brought_by] = part
+        self.nbytes[fill] += nbytes
 
 
 @dataclass(slots=True)
@@ -193,46 +208,49 @@ class _Thread(Generic[T]):
     given: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Launch(Generic[T]):
+    """What all blocks share. left: sums that points have left to be combined, by who adds to them."""
+
+    program: Program
+    operands: Mapping[str, T]
+    algebra: Algebra[T]
+    stored: Stored[T]
+    left: dict[Hashable, list[tuple[T, ...]]] = field(default_factory=dict)
+
+
+def _run_cluster(blocks: Sequence[_Block[T]]) -> None:
+    """Blocks side by side: whoever can go on does, those that fill first."""
+    for block in blocks:
+        block.cluster = blocks
+    waiting = [pair for block in blocks for pair in block.begin()]
+    rings = [ring for block in blocks for ring in block.rings.values()]
+    waiting.sort(key=lambda pair: not any(isinstance(s, Copy) for s in flat(blocks[0].program.statements(pair[0]))))
+    while waiting:
+        before = [(r.began, r.arrived) for r in rings]
+        left = [(role, going) for role, going in waiting if not _ended(going)]
+        if len(left) == len(waiting) and before == [(r.began, r.arrived) for r in rings]:
+            raise GraphError(f"roles {', '.join(sorted({role for role, _ in left}))} wait for each other")
+        waiting = left
+
+
 class _Block(Generic[T]):
     """One block of a program; `only` at one point of the walk, if given."""
 
-    def __init__(
-        self,
-        program: Program,
-        number: int,
-        operands: Mapping[str, T],
-        algebra: Algebra[T],
-        stored: Stored[T],
-        only: int | None = None,
-    ) -> None:
-        self.only = only
-        self.program, self.number, self.operands, self.algebra, self.stored = program, number, operands, algebra, stored
-        self.rings: dict[str, _Ring[T]] = {p.name: _Ring(p) for p in program.pipelines}
-        code = [s for _, statements in program.code for s in flat(statements)]
+    def __init__(self, launch: _Launch[T], number: int, rank: int, only: int | None = None) -> None:
+        self.launch, self.program, self.algebra, self.stored = launch, launch.program, launch.algebra, launch.stored
+        self.number, self.rank, self.only = number, rank, only
+        self.cluster: Sequence[_Block[T]] = (self,)
+        self.rings: dict[str, _Ring[T]] = {p.name: _Ring(p) for p in self.program.pipelines}
+        code = [s for _, statements in self.program.code for s in flat(statements)]
         self.made = {s.name: s for s in code if isinstance(s, Map | Reduce)}
 
-    def run(self) -> None:
-        """Whoever can go on does, those that fill first."""
-        waiting = []
+    def begin(self) -> Iterator[tuple[str, Iterator[None]]]:
+        """Every group of every role, which has not done anything."""
         for role in self.program.roles:
-            code = self.program.statements(role.name)
             for part in range(role.parts):
-                thread: _Thread[T] = _Thread(role, part, {PART: part})
-                waiting.append((role, self._body(thread, code)))
-        waiting.sort(key=lambda pair: not any(isinstance(s, Copy) for s in self._all(pair[0])))
-        while waiting:
-            before = [(r.began, r.landed, r.arrived) for r in self.rings.values()]
-            left = [(role, going) for role, going in waiting if not _ended(going)]
-            if len(left) == len(waiting) and before == [(r.began, r.landed, r.arrived) for r in self.rings.values()]:
-                raise GraphError(f"roles {', '.join(sorted({role.name for role, _ in left}))} wait for each other")
-            waiting = left
-
-    def _all(self, role: Role) -> Iterator[Statement]:
-        pending = list(self.program.statements(role.name))
-        while pending:
-            statement = pending.pop()
-            yield statement
-            pending += statement.body if isinstance(statement, Walk | Loop) else ()
+                thread: _Thread[T] = _Thread(role, part, {PART: part, RANK: self.rank})
+                yield role.name, self._body(thread, self.program.statements(role.name))
 
     def _body(self, thread: _Thread[T], statements: tuple[Statement, ...]) -> Iterator[None]:
         """Runs statements; yields where it has to wait."""
@@ -240,7 +258,8 @@ class _Block(Generic[T]):
             match statement:
                 case Walk():
                     for place, at in enumerate(points(statement)):
-                        if place % self.program.blocks == self.number and self.only in (None, place):
+                        clusters = self.program.blocks // self.program.cluster
+                        if place % clusters == self.number and self.only in (None, place):
                             thread.counters |= at
                             yield from self._body(thread, statement.body)
                 case Loop(counter, count, body, more):
@@ -252,9 +271,12 @@ class _Block(Generic[T]):
                         yield
                     self.rings[name].began += 1
                 case Await(name):
-                    while self.rings[name].landed <= thread.taken.get(name, 0):
+                    while not self.rings[name].landed(thread.taken.get(name, 0)):
                         yield
                     thread.taken[name] = thread.taken.get(name, 0) + 1
+                case Combine():
+                    if not self._combine(thread, statement):
+                        return
                 case _:
                     self._statement(thread, statement)
 
@@ -270,7 +292,8 @@ class _Block(Generic[T]):
                 given, taken = thread.given.get(name, 0), thread.taken.get(name, 0)
                 back = max(taken - behind - given, 0)
                 thread.given[name] = given + back
-                self.rings[name].arrived += back * min(GROUP, thread.role.warps)
+                for block in self.cluster if self.program.emptied_by(name) > 1 else (self,):
+                    block.rings[name].arrived += back * min(GROUP, thread.role.warps)
             case Number(name, value):
                 thread.values[name] = self.algebra.apply(OpKind.CONST, (), ConstAttrs(value), 0)
             case Read(name, source, at):
@@ -315,7 +338,7 @@ class _Block(Generic[T]):
     def _at(self, index: Index, thread: _Thread[T]) -> int:
         return index.const + sum(thread.counters[name] * factor for name, factor in index.terms)
 
-    def _box(self, tile: Tile, at: tuple[Index, ...], shape: tuple[int, ...], thread: _Thread[T]) -> T:
+    def _box(self, tile: Tile, at: Sequence[Index], shape: tuple[int, ...], thread: _Thread[T]) -> T:
         """The part of a global tensor that begins at `at`, with zeros beyond its end."""
         starts = [self._at(index, thread) for index in at]
         if any(start < 0 or start >= extent for start, extent in zip(starts, tile.shape, strict=True)):
@@ -325,7 +348,7 @@ class _Block(Generic[T]):
             inside = array[tuple(slice(start, start + size) for start, size in zip(starts, shape, strict=True))]
             return np.pad(inside, [(0, size - held) for size, held in zip(shape, inside.shape, strict=True)])
 
-        return self.algebra.view(self.operands[tile.name], box)
+        return self.algebra.view(self.launch.operands[tile.name], box)
 
     def _extents(self, tile: Tile, thread: _Thread[T]) -> tuple[int, ...]:
         """What one access behind the products of a role reaches of a global tensor."""
@@ -338,21 +361,24 @@ class _Block(Generic[T]):
         source, target = self.program.tile(copy.source), self.program.tile(copy.target)
         ring = next(r for r in self.rings.values() if target.name in r.pipeline.tiles)
         sizes = dict(zip(target.axes, target.shape, strict=True))
-        shape = tuple(sizes.get(axis, 1) for axis in source.axes)
-        value = self._box(source, copy.at, shape, thread)
-        slot = (ring.began - 1) % ring.pipeline.stages
-        ring.slots[slot, target.name] = self.algebra.view(value, lambda array: array.reshape(target.shape))
-        ring.nbytes += target.nbytes
-        if ring.nbytes >= ring.pipeline.nbytes:
-            ring.nbytes -= ring.pipeline.nbytes
-            ring.landed += 1
+        at, rows, blocks = list(copy.at), target.axes[0], 1
+        if isinstance(copy, Multicast):
+            blocks = len(self.cluster)
+            sizes[rows] //= blocks
+            at[source.axes.index(rows)] += Index((), self.rank * sizes[rows])
+        value = self._box(source, at, tuple(sizes.get(axis, 1) for axis in source.axes), thread)
+        part = self.algebra.view(value, lambda array: array.reshape(tuple(sizes.values())))
+        for block in self.cluster if blocks > 1 else (self,):
+            there = block.rings[ring.pipeline.name]
+            there.write(ring.began - 1, target.name, self.rank * (blocks > 1), part, target.nbytes // blocks)
 
     def _slot(self, thread: _Thread[T], name: str) -> T:
         ring = next(r for r in self.rings.values() if name in r.pipeline.tiles)
         slot = (thread.taken.get(ring.pipeline.name, 0) - 1) % ring.pipeline.stages
         if (slot, name) not in ring.slots:
             raise GraphError(f"{name} is read before it is there")
-        return ring.slots[slot, name]
+        parts = [part for _, part in sorted(ring.slots[slot, name].items())]
+        return self.algebra.join(parts, 0, 0) if len(parts) > 1 else parts[0]
 
     def _product(self, thread: _Thread[T], product: Product) -> None:
         left, right = self.program.tile(product.left), self.program.tile(product.right)
@@ -376,6 +402,21 @@ class _Block(Generic[T]):
         if product.result not in thread.sums:
             raise GraphError(f"{product.result} was not cleared")
         thread.sums[product.result] = self.algebra.fold(AccumKind.SUM, thread.sums[product.result], (added,), 0)
+
+    def _combine(self, thread: _Thread[T], combine: Combine) -> bool:
+        """Whether this is the last point to come; its sums are those of all then."""
+        counters = tuple(pair for pair in thread.counters.items() if pair[0] != combine.counter)
+        walk = next(s for s in self.program.statements(thread.role.name) if isinstance(s, Walk))
+        left = self.launch.left.setdefault((thread.role.name, counters), [])
+        left.append(tuple(self._operand(thread, name) for name in combine.results))
+        if len(left) < dict(walk.counters)[combine.counter]:
+            return False
+        for name, *parts in zip(combine.results, *left, strict=True):
+            total: tuple[T, ...] = ()
+            for part in parts:
+                total = self.algebra.fold(AccumKind.SUM, total, (part,), 0)
+            thread.sums[name] = total
+        return True
 
     def _operand(self, thread: _Thread[T], name: str) -> T:
         if name in thread.sums:

@@ -21,12 +21,14 @@ from mirage_nb.tile.program import (
     Await,
     Axis,
     Clear,
+    Combine,
     Copy,
     Count,
     Index,
     Layout,
     Loop,
     Map,
+    Multicast,
     Number,
     Pipeline,
     Product,
@@ -54,6 +56,7 @@ FORMS: dict[type, str] = {
     Loop: "loop {counter:word} {count:count} more {more:index}",
     Acquire: "acquire {pipeline:word}",
     Copy: "copy {source:word} {target:word} {at:indices}",
+    Multicast: "multicast {source:word} {target:word} {at:indices}",
     Await: "await {pipeline:word}",
     Product: "product {instruction:word} {result:word} {left:word} {right:word} row {row:index} column {column:index} "
     "rest {rest:maybe}",
@@ -65,13 +68,14 @@ FORMS: dict[type, str] = {
     Set: "set {result:word} {value:word}",
     Count: "count {name:word} {axis:word} from {at:index}",
     Skip: "skip {axis:word} from {start:index}",
+    Combine: "combine {results:words} over {counter:word}",
     Turn: "turn",
     Yield: "yield",
     Map: "map {name:word} {kind:kind} {operands:words} {attrs:attrs}",
     Store: "store {value:word} {target:word} {at:indices}",
 }
 """How a line reads: words as they stand, and {field:how it is written}."""
-HEAD = re.compile(r"tile program capability (\d+) blocks (\d+) outputs (\[[^\]]*\])\Z", re.ASCII)
+HEAD = re.compile(r"tile program capability (\d+) blocks (\d+)(?: cluster (\d+))? outputs (\[[^\]]*\])\Z", re.ASCII)
 _TOKEN = re.compile(r"\{.*\}|\[[^\]]*\]|[^\s\[\]{}]+", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9.]*\Z", re.ASCII)
 _COUNT = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
@@ -162,7 +166,8 @@ KINDS: dict[str, _Written] = {
 def print_program(program: Program) -> str:
     """The text form."""
     outputs = f"[{', '.join(program.outputs)}]"
-    lines = [f"tile program capability {program.capability} blocks {program.blocks} outputs {outputs}"]
+    blocks = f"{program.blocks}" + (f" cluster {program.cluster}" if program.cluster != 1 else "")
+    lines = [f"tile program capability {program.capability} blocks {blocks} outputs {outputs}"]
     for part in (*program.axes, *program.roles, *program.tiles, *program.pipelines):
         lines.append(line_of(part))
     for role, statements in program.code:
@@ -206,11 +211,12 @@ def parse_program(text: str) -> Program:
         statements, at = _statements(lines, at + 1, 2)
         code.append((role, statements))
     try:
-        outputs = KINDS["words"].read(head[3])
+        outputs = KINDS["words"].read(head[4])
     except ValueError as error:
         raise FormatError(f"line 1: {error}") from error
     axes, roles, tiles, pipelines = (tuple(parts[kind]) for kind in (Axis, Role, Tile, Pipeline))
-    return Program(int(head[1]), int(head[2]), axes, roles, tiles, pipelines, outputs, tuple(code))
+    numbers = int(head[1]), int(head[2])
+    return Program(*numbers, axes, roles, tiles, pipelines, outputs, tuple(code), int(head[3] or 1))
 
 
 def _statements(lines: list[tuple[int, str]], at: int, depth: int) -> tuple[tuple[Statement, ...], int]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from mirage_nb.targets import Target
 from mirage_nb.tile.flow import follow
 from mirage_nb.tile.groups import GROUPS, ROWS
-from mirage_nb.tile.instructions import Place
+from mirage_nb.tile.instructions import INSTRUCTIONS, Place
 from mirage_nb.tile.program import (
     GROUP,
     LANES,
@@ -23,6 +23,7 @@ from mirage_nb.tile.program import (
     Await,
     Copy,
     Layout,
+    Multicast,
     Pipeline,
     Product,
     Program,
@@ -43,8 +44,16 @@ THREADS = 1024
 REGISTER_UNIT, LEAST_REGISTERS, MOST_REGISTERS = 8, 24, 255
 WORKING_REGISTERS = 32
 """Of a thread, beside its accumulators."""
+BESIDE_SUMS = 26
+"""The same of one product of a warpgroup; so many, and its sums, threads have from the start, whatever they claim."""
+CLUSTERS = range(1, 9)
+"""Blocks of a cluster, on every card that has them."""
 BARRIER = 8
 """Bytes of an mbarrier."""
+NAMES: dict[type, tuple[str, ...]] = {
+    Copy: ("source", "target"), Multicast: ("source", "target"), Product: ("result", "left", "right"),
+}  # fmt: skip
+"""The fields that name tiles, of statements about which more is asked than whether these are there."""
 
 
 def validate(program: Program, target: Target) -> tuple[str, ...]:
@@ -89,7 +98,7 @@ def _declared(program: Program) -> Iterator[str]:
         for statement in flat(statements):
             if isinstance(statement, Acquire | Await | Release) and statement.pipeline not in known:
                 yield f"{role}: there is no pipeline {statement.pipeline}"
-            names = {Copy: ("source", "target"), Product: ("result", "left", "right")}.get(type(statement), ())
+            names = NAMES.get(type(statement), ())
             for name in (getattr(statement, field) for field in names):
                 if name not in tiles:
                     yield f"{role}: there is no tile {name}"
@@ -108,6 +117,8 @@ def _capacity(program: Program, target: Target) -> Iterator[str]:
     if program.threads > THREADS or program.blocks < 1 or any(role.warps < 1 for role in program.roles):
         yield f"{program.threads} threads in {program.blocks} blocks"
         return
+    if program.cluster not in CLUSTERS or program.blocks % program.cluster:
+        yield f"{program.blocks} blocks in clusters of {program.cluster}"
     if any(role.warps % GROUP for role in program.roles[:-1]):
         yield "a role begins inside a group of four warps"
     entry = target.registers_per_multiprocessor // program.threads // REGISTER_UNIT * REGISTER_UNIT
@@ -122,6 +133,9 @@ def _capacity(program: Program, target: Target) -> Iterator[str]:
 
 
 def _registers(program: Program, role: Role, entry: int) -> Iterator[str]:
+    held = [pair for tile in program.register_tiles(role.name) for pair in zip(tile.axes, tile.shape, strict=True)]
+    if len(dict(held)) < len(set(held)):
+        yield f"{role.name}: its register tiles differ along an axis"
     if role.registers and (role.registers % REGISTER_UNIT or role.registers < LEAST_REGISTERS or role.registers > 256):
         yield f"{role.name}: {role.registers} registers cannot be claimed"
     needed, limit = registers(program, role), role.registers or entry
@@ -159,7 +173,7 @@ def _ends(program: Program, pipeline: Pipeline) -> Iterator[str]:
     fills, takes, returns = roles(Acquire), roles(Await), roles(Release)
     if len(fills) != 1 or not takes or takes != returns or fills[0] in takes:
         yield f"pipeline {pipeline.name} needs one role that fills it, and others that empty it"
-    arrivals = sum(role.warps for role in returns)
+    arrivals = sum(role.warps for role in returns) * program.emptied_by(pipeline.name)
     if arrivals != pipeline.arrivals:
         yield f"pipeline {pipeline.name} waits for {pipeline.arrivals} arrivals, {arrivals} warps hand stages back"
 
@@ -173,7 +187,7 @@ def _products(program: Program, target: Target) -> Iterator[str]:
             if isinstance(statement, Product):
                 yield from _product(program, role, statement, target)
             elif isinstance(statement, Copy):
-                yield from _copied(program.tile(statement.source), program.tile(statement.target), program)
+                yield from _copied(program, statement)
 
 
 def _laid(tile: Tile) -> Iterator[str]:
@@ -189,8 +203,11 @@ def _laid(tile: Tile) -> Iterator[str]:
             yield f"tile {tile.name} of {rows} x {columns} fills no panels"
 
 
-def _copied(source: Tile, target: Tile, program: Program) -> Iterator[str]:
+def _copied(program: Program, copy: Copy) -> Iterator[str]:
     """Whether the copy engine brings such boxes."""
+    source, target = program.tile(copy.source), program.tile(copy.target)
+    if isinstance(copy, Multicast) and (program.cluster < 2 or target.shape[0] % (program.cluster * PATTERN_ROWS)):
+        yield f"{target.name} has no part of its rows for each of {program.cluster} blocks"
     if source.place is not Place.GLOBAL or source.name in program.outputs or target.place is not Place.SHARED:
         yield f"{source.name} cannot be copied to {target.name}"
         return
@@ -205,6 +222,9 @@ def _product(program: Program, role: Role, product: Product, target: Target) -> 
     left, right, result = (program.tile(name) for name in (product.left, product.right, product.result))
     if not instruction.on(target.capability):
         yield f"{role.name}: the target lacks {instruction.name}"
+    begin = target.registers_per_multiprocessor // program.threads // REGISTER_UNIT * REGISTER_UNIT
+    if instruction.name in INSTRUCTIONS and instruction.registers + BESIDE_SUMS > begin:
+        yield f"{role.name}: {instruction.name} is not compiled for threads that begin with {begin} registers"
     if role.warps % instruction.warps:
         yield f"{role.name}: {role.warps} warps, {instruction.name} takes {instruction.warps} together"
     if left.place not in instruction.left or right.place not in instruction.right or result.place is not Place.REGISTER:

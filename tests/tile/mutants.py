@@ -7,12 +7,16 @@ from dataclasses import fields, replace
 from typing import Any
 
 from mirage_nb.ir import OpKind
+from mirage_nb.tile.groups import ROWS
 from mirage_nb.tile.instructions import INSTRUCTIONS, Place
 from mirage_nb.tile.program import (
+    RANK,
+    Combine,
     Copy,
     Index,
     Loop,
     Map,
+    Multicast,
     Pipeline,
     Product,
     Program,
@@ -37,6 +41,9 @@ def mutants(program: Program) -> Iterator[Mutant]:
         for place, part in enumerate(parts):
             for what, changed in _parts(part):
                 yield f"{part.name}: {what}", replace(program, **{kind: (*parts[:place], changed, *parts[place + 1 :])})
+    for step in (-1, 1):
+        yield f"blocks {step:+}", replace(program, blocks=program.blocks + step)
+        yield f"cluster {step:+}", replace(program, cluster=program.cluster + step)
     for place, (role, statements) in enumerate(program.code):
         for what, body in _bodies(program, statements):
             code = (*program.code[:place], (role, body), *program.code[place + 1 :])
@@ -91,7 +98,7 @@ def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, S
                 yield f"behind {new}", replace(statement, behind=new)
         case Product():
             yield "operands exchanged", replace(statement, left=statement.right, right=statement.left)
-            tile = INSTRUCTIONS[statement.instruction]
+            tile = ROWS[statement.instruction]
             for other in INSTRUCTIONS.values():
                 if other.m == tile.m and abs(other.n - tile.n) <= 16 and other.name != tile.name:
                     yield f"by {other.name}", replace(statement, instruction=other.name)
@@ -103,10 +110,18 @@ def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, S
                 for what, changed in _indices(index, 64):
                     yield f"at {dim} {what}", replace(statement, at=(*at[:dim], changed, *at[dim + 1 :]))
             if isinstance(statement, Copy):
+                by_all = not isinstance(statement, Multicast)
+                yield "by others", (Multicast if by_all else Copy)(statement.source, target, at)
                 for ring in program.pipelines:
                     for other_name in ring.tiles:
                         if other_name != target:
                             yield f"to {other_name}", replace(statement, target=other_name)
+        case Combine(_, counter):
+            for other_counter in (RANK, *(name for role in program.roles for name in _counters(program, role.name))):
+                if other_counter != counter:
+                    yield f"over {other_counter}", replace(statement, counter=other_counter)
+            yield "of nothing", replace(statement, results=())
+            yield "of all tiles", replace(statement, results=tuple(t.name for t in program.tiles))
         case Reduce(_, kind, _, axis):
             yield "of another kind", replace(statement, kind=OpKind.MAX if kind is OpKind.SUM else OpKind.SUM)
             for other_axis in program.axes:
@@ -121,8 +136,13 @@ def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, S
             yield "of an unknown value", replace(statement, operands=(operands[0], "nobody"))
 
 
+def _counters(program: Program, role: str) -> dict[str, int]:
+    return {name: count for s in program.statements(role) if isinstance(s, Walk) for name, count in s.counters}
+
+
 def _indices(index: Index, unit: int) -> Iterator[tuple[str, Index]]:
     yield "moved", replace(index, const=index.const + unit)
+    yield "with rank", index + Index(((RANK, unit),))
     for place, (name, factor) in enumerate(index.terms):
         rest = (*index.terms[:place], *index.terms[place + 1 :])
         yield f"without {name}", replace(index, terms=rest)

@@ -6,6 +6,8 @@ namespace mirage {
 MIRAGE_DEVICE void block_sync(MIRAGE_SITE_ALONE) { cpu::barrier(0, 0, true, line); }
 MIRAGE_DEVICE void barrier_sync(int id, int threads MIRAGE_SITE) { cpu::barrier(id, threads, true, line); }
 MIRAGE_DEVICE void barrier_arrive(int id, int threads MIRAGE_SITE) { cpu::barrier(id, threads, false, line); }
+// All threads of all blocks of the cluster.
+MIRAGE_DEVICE void cluster_sync(MIRAGE_SITE_ALONE) { cpu::barrier(cpu::CLUSTER_BARRIER, 0, true, line); }
 
 namespace detail {
 MIRAGE_DEVICE void group_sync(int id, int threads MIRAGE_SITE) { cpu::barrier(id, id ? threads : 0, true, line); }

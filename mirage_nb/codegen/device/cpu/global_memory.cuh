@@ -25,6 +25,21 @@ MIRAGE_DEVICE void copy_once(void* to, const void* from MIRAGE_SITE) {
 // Adds to a float in global or shared memory; other threads may do so at the same time.
 MIRAGE_DEVICE void atomic_add(float* p, float v MIRAGE_SITE) { cpu::atomic_add(p, v, line); }
 
+// Whether this warp is the last of `count` that come here, to whom all is known that the others did before. The counter
+// is zero before the first, and again behind the last.
+MIRAGE_DEVICE bool arrives_last(uint32_t* arrived, int count MIRAGE_SITE) {
+  warp_sync(line);
+  const uint32_t before = *arrived;
+  warp_sync(line);
+  if (lane_index() == 0) *arrived = before + 1 == uint32_t(count) ? 0 : before + 1;
+  return before + 1 == uint32_t(count);
+}
+// What another block wrote.
+template <class T>
+MIRAGE_DEVICE T load_l2(const T* p) {
+  return *p;
+}
+
 // Asks for the 128-byte line at `p` in L2.
 MIRAGE_DEVICE void prefetch_l2(const void*) {}
 

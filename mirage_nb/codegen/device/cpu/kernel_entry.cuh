@@ -1,5 +1,5 @@
-// How the runner gets at a kernel: MIRAGE_ENLIST(name), after the kernel, once for each. Nothing in the CUDA edition
-// corresponds to it: emulate.py appends it to the kernel text.
+// How the runner gets at a kernel: MIRAGE_ENLIST(name, blocks of a cluster), after the kernel, once for each. Nothing in
+// the CUDA edition corresponds to it: emulate.py appends it to the kernel text.
 #pragma once
 
 namespace mirage::cpu {
@@ -58,7 +58,9 @@ struct Enlisted<Function> {
   static constexpr Parameter PARAMETERS[sizeof...(A) + 1] = {ParameterOf<A>::VALUE...};
   Kernel kernel;
 
-  explicit Enlisted(const char* name) : kernel{name, invoke, PARAMETERS, sizeof...(A), nullptr} { enlist(&kernel); }
+  Enlisted(const char* name, int cluster) : kernel{name, invoke, PARAMETERS, sizeof...(A), cluster, nullptr} {
+    enlist(&kernel);
+  }
   static void invoke(void** arguments) { call(arguments, typename UpTo<sizeof...(A)>::All()); }
 
  private:
@@ -70,4 +72,4 @@ struct Enlisted<Function> {
 
 }  // namespace mirage::cpu
 
-#define MIRAGE_ENLIST(name) static ::mirage::cpu::Enlisted<&name> mirage_enlisted_##name(#name)
+#define MIRAGE_ENLIST(name, cluster) static ::mirage::cpu::Enlisted<&name> mirage_enlisted_##name(#name, cluster)

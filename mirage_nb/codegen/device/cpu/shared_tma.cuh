@@ -10,6 +10,14 @@ MIRAGE_DEVICE void tma_prefetch_map(const TensorMap&) {}
 MIRAGE_DEVICE void tma_load_2d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row MIRAGE_SITE) {
   cpu::tma_load(shared, map, bar, {2, column, row, 0}, line);
 }
+// As tma_load_2d, to the same place in each of the first `blocks` of the cluster, completing on the mbarrier of each.
+MIRAGE_DEVICE void tma_load_2d_all(void* shared, const TensorMap& map, uint64_t* bar, int column, int row,
+                                   int blocks MIRAGE_SITE) {
+  for (int rank = 0; rank < blocks; rank++) {
+    auto there = static_cast<uint64_t*>(cpu::shared_of(bar, rank, line));
+    cpu::tma_load(cpu::shared_of(shared, rank, line), map, there, {2, column, row, 0}, line);
+  }
+}
 // As tma_load_2d, for what nobody reads again: in L2 it makes room first.
 MIRAGE_DEVICE void tma_load_2d_once(void* shared, const TensorMap& map, uint64_t* bar, int column,
                                     int row MIRAGE_SITE) {

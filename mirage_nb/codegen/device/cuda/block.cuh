@@ -10,6 +10,12 @@ MIRAGE_DEVICE void barrier_sync(int id, int threads) {
 MIRAGE_DEVICE void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// All threads of all blocks of the cluster.
+MIRAGE_DEVICE void cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
 
 namespace detail {
 MIRAGE_DEVICE void group_sync(int id, int threads) {

@@ -47,6 +47,21 @@ MIRAGE_DEVICE void copy_once(void* to, const void* from) {
 // Adds to a float in global or shared memory; other threads may do so at the same time.
 MIRAGE_DEVICE void atomic_add(float* p, float v) { atomicAdd(p, v); }
 
+// Whether this warp is the last of `count` that come here, to whom all is known that the others did before. The counter
+// is zero before the first, and again behind the last.
+MIRAGE_DEVICE bool arrives_last(uint32_t* arrived, int count) {
+  __threadfence();
+  __syncwarp();
+  const uint32_t before = lane_index() == 0 ? atomicInc(arrived, uint32_t(count - 1)) : 0;
+  __threadfence();
+  return shuffle(before, 0) == uint32_t(count - 1);
+}
+// What another block wrote.
+template <class T>
+MIRAGE_DEVICE T load_l2(const T* p) {
+  return __ldcg(p);
+}
+
 // Asks for the 128-byte line at `p` in L2.
 MIRAGE_DEVICE void prefetch_l2(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));

@@ -16,6 +16,17 @@ MIRAGE_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared:
 MIRAGE_DEVICE void mbarrier_arrive(uint64_t* bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
+// The same of another block of the cluster.
+MIRAGE_DEVICE void mbarrier_arrive_of(uint64_t* bar, int rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+      "}" ::"r"(shared_address(bar)),
+      "r"(rank)
+      : "memory");
+}
 MIRAGE_DEVICE void mbarrier_expect_tx(uint64_t* bar, int bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
                : "memory");

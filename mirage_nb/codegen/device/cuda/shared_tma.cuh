@@ -17,6 +17,15 @@ MIRAGE_DEVICE void tma_load_2d(void* shared, const TensorMap& map, uint64_t* bar
       "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row)
       : "memory");
 }
+// As tma_load_2d, to the same place in each of the first `blocks` of the cluster, completing on the mbarrier of each.
+MIRAGE_DEVICE void tma_load_2d_all(void* shared, const TensorMap& map, uint64_t* bar, int column, int row,
+                                   int blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+      "%4}], [%2], %5;" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row), "h"(uint16_t((1 << blocks) - 1))
+      : "memory");
+}
 // As tma_load_2d, for what nobody reads again: in L2 it makes room first.
 MIRAGE_DEVICE void tma_load_2d_once(void* shared, const TensorMap& map, uint64_t* bar, int column, int row) {
   uint64_t policy;

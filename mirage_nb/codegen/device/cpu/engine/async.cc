@@ -114,7 +114,7 @@ void issue(Bulk bulk, const char* call) {
     fail("mbarrier", text("%s on an mbarrier whose mbarrier_init was not followed by fence_mbarrier_init; %s", call,
                           place(self(), bulk.line).c_str()));
   }
-  if (mode.checked) bulk.issued = race_clock(warp_of(self()));
+  if (mode.checked) bulk.issued = race_clock(self().agent);
   if (mode.deferred) {
     bulks.push_back(bulk);
   } else {
@@ -127,7 +127,7 @@ void issue(Bulk bulk, const char* call) {
 // cp.async ---------------------------------------------------------------------------------------------------
 
 static void land(const Copy& copy) {
-  if (mode.checked) race_write(warp_of(self()), copy.shared, size_t(copy.bytes), copy.line);
+  if (mode.checked) race_write(self().agent, copy.shared, size_t(copy.bytes), copy.line);
   auto to = static_cast<unsigned char*>(copy.shared);
   if (copy.valid) memcpy(to, copy.global, size_t(copy.valid));
   memset(to + copy.valid, 0, size_t(copy.bytes - copy.valid));
@@ -142,7 +142,7 @@ void cp_async(void* shared, const void* global, int bytes, int valid, int line) 
   }
   if (valid) check_global(global, size_t(valid), size_t(bytes), "cp_async", line);
   // The destination may change from now on, whenever the copy lands.
-  if (mode.checked) race_write(warp_of(lane), shared, size_t(bytes), line);
+  if (mode.checked) race_write(lane.agent, shared, size_t(bytes), line);
   const Copy copy{shared, global, bytes, valid, lane.group, line};
   if (!mode.deferred) land(copy);
   lane.copies.push_back(copy);
@@ -159,7 +159,7 @@ void cp_async_wait(int pending, int line) {
     if (mode.deferred) {
       land(lane.copies[done]);
     } else if (mode.checked) {
-      race_write(warp_of(lane), lane.copies[done].shared, size_t(lane.copies[done].bytes), line);
+      race_write(lane.agent, lane.copies[done].shared, size_t(lane.copies[done].bytes), line);
     }
     done++;
   }
@@ -172,7 +172,7 @@ void mbarrier_init(uint64_t* bar, int arrivals, int line) {
   check_shared(bar, 8, 8, "mbarrier_init", line);
   if (arrivals < 1) fail("mbarrier", text("mbarrier_init with %d arrivals; %s", arrivals, place(self(), line).c_str()));
   if (find(bar)) fail("mbarrier", text("mbarrier_init of an mbarrier in use; %s", place(self(), line).c_str()));
-  if (mode.checked) race_write(warp_of(self()), bar, 8, line);
+  if (mode.checked) race_write(self().agent, bar, 8, line);
   mbarriers.push_back({bar, arrivals, arrivals, 0, 0, false, {}, {}});
 }
 
@@ -181,12 +181,12 @@ void fence_mbarrier_init() {
 }
 
 void fence_proxy_async() {
-  if (mode.checked) race_proxy_fence(warp_of(self()), self().line);
+  if (mode.checked) race_proxy_fence(self().agent, self().line);
 }
 
 void mbarrier_expect(uint64_t* bar, int bytes, int line) {
   Mbarrier& m = need(bar, "mbarrier_expect_tx", line);
-  if (mode.checked) race_read(warp_of(self()), bar, 8, line);
+  if (mode.checked) race_read(self().agent, bar, 8, line);
   m.bytes += bytes;
 }
 
@@ -194,8 +194,8 @@ void mbarrier_arrive(uint64_t* bar, int line) {
   self().line = line;
   Mbarrier& m = need(bar, "mbarrier_arrive", line);
   if (mode.checked) {
-    race_read(warp_of(self()), bar, 8, line);
-    race_release(warp_of(self()), m.arriving, line);
+    race_read(self().agent, bar, 8, line);
+    race_release(self().agent, m.arriving, line);
   }
   if (m.pending == 0) {
     fail("mbarrier",
@@ -212,11 +212,11 @@ void mbarrier_wait(uint64_t* bar, int parity, int line) {
   }
   Lane& lane = self();
   lane.line = line;
-  if (mode.checked) race_read(warp_of(lane), bar, 8, line);
+  if (mode.checked) race_read(lane.agent, bar, 8, line);
   lane.mbarrier = bar;
   lane.parity = parity;
   if (!mbarrier_passed(bar, parity)) wait_here(State::Mbarrier, line);
-  if (mode.checked) race_acquire(warp_of(lane), find(bar)->completed);
+  if (mode.checked) race_acquire(lane.agent, find(bar)->completed);
 }
 
 bool mbarrier_passed(uint64_t* bar, int parity) { return find(bar)->phase != parity; }

@@ -10,11 +10,13 @@ namespace cpu {
 
 // One CUDA thread, as far as kernel text sees it.
 struct Thread {
-  dim3 thread;  // threadIdx
-  int index;    // linear in the block
+  dim3 thread;   // threadIdx
+  int index;     // linear in the block
+  int rank = 0;  // of the block in its cluster
 };
 struct Launch {
   dim3 blocks, threads, block;  // gridDim, blockDim, blockIdx
+  int cluster = 1;              // blocks side by side in x that run together
 };
 extern Thread* running;
 extern Launch launch;
@@ -27,6 +29,8 @@ struct SharedArray {
 void* shared_array(SharedArray& array, size_t bytes);
 unsigned char* dynamic_shared();
 uint32_t shared_offset(const void* p);
+// The same place in the shared memory of another block of the cluster.
+void* shared_of(void* p, int rank, int line);
 
 // Warp collectives: all lanes hand in operands, the warp runs the operation once.
 enum class Collective : uint8_t {
@@ -65,7 +69,8 @@ struct WgmmaShape {
 };
 void collective(Collective kind, const Operands& operands, int line);
 
-// Block barriers; 0 threads: all of the block.
+// Barriers; 0 threads: all of the block, or of the cluster.
+constexpr int CLUSTER_BARRIER = 16;
 void barrier(int id, int threads, bool wait, int line);
 
 void cp_async(void* shared, const void* global, int bytes, int valid_bytes, int line);
@@ -98,6 +103,7 @@ struct Kernel {
   void (*invoke)(void** arguments);
   const Parameter* parameters;
   int parameter_count;
+  int cluster;
   Kernel* next;
 };
 void enlist(Kernel* kernel);

@@ -130,7 +130,7 @@ void ldmatrix(Warp& warp, bool trans) {
     const Lane& lane = warp.lanes[l];
     running = const_cast<Lane*>(&lane);
     check_shared(lane.operands.a, 16, 16, "ldmatrix", lane.line);
-    if (mode.checked) race_read(warp.index, lane.operands.a, 16, lane.line);
+    if (mode.checked) race_read(warp.agent, lane.operands.a, 16, lane.line);
     memcpy(matrix[l / 8][l % 8], lane.operands.a, 16);
   }
   for (int l = 0; l < LANES; l++) {
@@ -192,7 +192,7 @@ class Tile {
     const auto address = reinterpret_cast<uintptr_t>(base_ + offset);
     const auto p = reinterpret_cast<const T*>(address ^ ((address >> 7 & 7) << 4));
     check_shared(p, 16, 16, "wgmma_m64k16", line_);
-    if (mode.checked) race_proxy_read(warp_.index, p, 16, line_);
+    if (mode.checked) race_proxy_read(warp_.agent, p, 16, line_);
     return p;
   }
 

@@ -29,6 +29,7 @@ struct Copy {
 };
 
 struct Lane : Thread {
+  int agent = 0;  // its warp, among those of the cluster
   Fiber fiber;
   State state = State::Done;
   int line = 0;  // of the last call into the library
@@ -59,6 +60,7 @@ struct Product {
 
 struct Warp {
   int index = 0, count = 0;
+  int agent = 0, rank = 0;  // among the warps of the cluster; of its block there
   Lane* lanes = nullptr;
   bool waiting = false, done = false;  // waiting: arrived at a barrier
   std::vector<Product> products;
@@ -89,6 +91,7 @@ uint32_t random_below(uint32_t n);
 void run_grid(const Kernel& kernel, void** arguments, size_t dynamic_bytes);
 void wait_here(State state, int line);  // the running lane yields until the executor makes it Ready
 std::string describe_warps();
+bool block_ended(int rank);
 
 // collectives.cc
 void run_collective(Warp& warp);
@@ -115,8 +118,9 @@ void memory_start_launch(size_t dynamic_bytes);
 void memory_start_block();
 void memory_end_block();
 void memory_end_launch();
-constexpr size_t SHARED_SPAN = 1 << 20;  // addresses for the shared arrays of one block
+constexpr size_t SHARED_SPAN = 1 << 20;  // addresses for the shared arrays of one block; those of a cluster follow
 unsigned char* shared_base();            // what shared addresses count from
+bool is_shared(const void* p);
 void check_shared(const void* p, size_t bytes, size_t alignment, const char* call, int line);
 void check_global(const void* p, size_t bytes, size_t alignment, const char* call, int line);
 // Where `p` lies, in words; empty if it lies inside a region or near none.

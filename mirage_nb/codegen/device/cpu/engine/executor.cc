@@ -23,9 +23,12 @@ struct Barrier {
   uint32_t waiting = 0;  // those of them that wait
 };
 
-std::vector<Lane> lanes;
+std::vector<Lane> lanes;  // of all blocks of a cluster, one block after the other
 std::vector<Warp> warps;
-Barrier barriers[NAMED_BARRIERS];
+constexpr int MOST_BLOCKS = 8;  // of a cluster
+Barrier barriers[MOST_BLOCKS][NAMED_BARRIERS];
+Barrier cluster_barrier;
+dim3 first_block;  // of the cluster
 const Kernel* kernel;
 void** kernel_arguments;
 uint64_t random_state;
@@ -44,21 +47,32 @@ void create_lanes(size_t count) {
   if (base == MAP_FAILED) fail("memory", text("no memory for the stacks of %zu threads", count));
   auto stacks = static_cast<unsigned char*>(base);
   lanes = std::vector<Lane>(count);
+  const size_t threads = count / size_t(launch.cluster), each = (threads + LANES - 1) / LANES;
   for (size_t i = 0; i < count; i++) {
     mprotect(stacks + i * span, page, PROT_NONE);
     Lane& lane = lanes[i];
-    lane.index = int(i);
-    lane.thread = {unsigned(i % launch.threads.x), unsigned(i / launch.threads.x % launch.threads.y),
-                   unsigned(i / launch.threads.x / launch.threads.y)};
+    const size_t at = i % threads;
+    lane.index = int(at);
+    lane.rank = int(i / threads);
+    lane.agent = int(i / threads * each + at / LANES);
+    lane.thread = {unsigned(at % launch.threads.x), unsigned(at / launch.threads.x % launch.threads.y),
+                   unsigned(at / launch.threads.x / launch.threads.y)};
     fiber_create(lane.fiber, stacks + i * span + page, STACK_BYTES, lane_main);
   }
   watch_stacks(stacks, span, count);
-  warps = std::vector<Warp>((count + LANES - 1) / LANES);
+  warps = std::vector<Warp>(each * size_t(launch.cluster));
+  if (warps.size() > 32) fail("arguments", text("%zu warps in a cluster: 32 are run here", warps.size()));
   for (size_t w = 0; w < warps.size(); w++) {
-    warps[w].index = int(w);
-    warps[w].lanes = &lanes[w * LANES];
-    warps[w].count = int(std::min<size_t>(LANES, count - w * LANES));
+    warps[w].agent = int(w);
+    warps[w].rank = int(w / each);
+    warps[w].index = int(w % each);
+    warps[w].lanes = &lanes[w / each * threads + w % each * LANES];
+    warps[w].count = int(std::min<size_t>(LANES, threads - w % each * LANES));
   }
+}
+
+Barrier& barrier_of(const Lane& lane) {
+  return lane.barrier == CLUSTER_BARRIER ? cluster_barrier : barriers[lane.rank][lane.barrier];
 }
 
 // "lane 3", "warps 0-2,7".
@@ -105,9 +119,9 @@ std::string describe_lane(const Lane& lane) {
                   describe_mbarrier(lane.mbarrier).c_str());
     case State::Barrier:
       if (lane.barrier == 0) return text("at block_sync, line %d", lane.line);
+      if (lane.barrier == CLUSTER_BARRIER) return text("at cluster_sync, line %d", lane.line);
       return text("at %s(%d, %d), line %d (%d of %d threads arrived)", lane.waits ? "barrier_sync" : "barrier_arrive",
-                  lane.barrier, lane.threads, lane.line, barriers[lane.barrier].arrived,
-                  barriers[lane.barrier].expected);
+                  lane.barrier, lane.threads, lane.line, barrier_of(lane).arrived, barrier_of(lane).expected);
   }
   return "";
 }
@@ -135,7 +149,7 @@ std::string block_name() { return text("block (%u,%u,%u)", launch.block.x, launc
 void release(Barrier& barrier, int line) {
   if (mode.checked) race_barrier(barrier.warps, line);
   for (Warp& warp : warps) {
-    if (!(barrier.waiting >> warp.index & 1)) continue;
+    if (!(barrier.waiting >> warp.agent & 1)) continue;
     warp.waiting = false;
     for (int l = 0; l < warp.count; l++) {
       if (warp.lanes[l].state == State::Barrier) warp.lanes[l].state = State::Ready;
@@ -144,26 +158,28 @@ void release(Barrier& barrier, int line) {
   barrier = Barrier();
 }
 
-// block_sync waits for every warp that has not ended.
-void complete_block_barrier(int line) {
-  Barrier& barrier = barriers[0];
-  if (barrier.waiting == 0) return;
-  for (const Warp& warp : warps) {
-    if (!warp.done && !(barrier.waiting >> warp.index & 1)) return;
+// block_sync and cluster_sync wait for every warp of theirs that has not ended.
+void complete_whole_barriers(int rank, int line) {
+  for (Barrier* barrier : {&barriers[rank][0], &cluster_barrier}) {
+    bool whole = barrier->waiting != 0;
+    for (const Warp& warp : warps) {
+      if (barrier != &cluster_barrier && warp.rank != rank) continue;
+      whole &= warp.done || (barrier->waiting >> warp.agent & 1);
+    }
+    if (whole) release(*barrier, line);
   }
-  release(barrier, line);
 }
 
 void arrive(Warp& warp, const Lane& lane) {
-  Barrier& barrier = barriers[lane.barrier];
-  barrier.warps |= 1u << warp.index;
+  Barrier& barrier = barrier_of(lane);
+  barrier.warps |= 1u << warp.agent;
   if (lane.waits) {
-    barrier.waiting |= 1u << warp.index;
+    barrier.waiting |= 1u << warp.agent;
     warp.waiting = true;
   } else {
     for (int l = 0; l < warp.count; l++) warp.lanes[l].state = State::Ready;
   }
-  if (lane.barrier == 0) return complete_block_barrier(lane.line);
+  if (lane.threads == 0) return complete_whole_barriers(warp.rank, lane.line);
   if (barrier.arrived && barrier.expected != lane.threads) {
     fail("barrier", text("barrier %d is awaited with %d and with %d threads, in %s, line %d", lane.barrier,
                          barrier.expected, lane.threads, block_name().c_str(), lane.line));
@@ -185,6 +201,7 @@ void run_lanes(Warp& warp) {
   int first = 0, step = 1;
   if (mode.order == Mode::Reversed) first = warp.count - 1, step = -1;
   if (mode.order == Mode::Random) first = int(random_below(uint32_t(warp.count))), step = random_below(2) ? 1 : -1;
+  launch.block = {first_block.x + unsigned(warp.rank), first_block.y, first_block.z};
   for (int i = 0, l = first; i < warp.count; i++, l = (l + step + warp.count) % warp.count) {
     Lane& lane = warp.lanes[l];
     if (lane.state == State::Mbarrier && mbarrier_passed(lane.mbarrier, lane.parity)) lane.state = State::Ready;
@@ -221,12 +238,12 @@ bool meet(Warp& warp) {
   }
   if (done == warp.count) {
     warp.done = true;
-    complete_block_barrier(0);
+    complete_whole_barriers(warp.rank, 0);
     return false;
   }
   if (elsewhere || !met) return false;  // lanes in mbarrier_wait come later
-  const bool block_barrier = first->state == State::Barrier && first->barrier == 0;
-  if (done && !block_barrier) diverged(warp);
+  const bool whole_barrier = first->state == State::Barrier && first->threads == 0;
+  if (done && !whole_barrier) diverged(warp);
   if (first->state == State::Barrier) {
     arrive(warp, *first);
   } else {
@@ -248,10 +265,12 @@ bool run_warp(Warp& warp) {
   return ran;
 }
 
-void run_block() {
+void run_cluster() {
   for (Lane& lane : lanes) lane.start();
   for (Warp& warp : warps) warp.start();
-  for (Barrier& barrier : barriers) barrier = Barrier();
+  for (auto& block : barriers)
+    for (Barrier& barrier : block) barrier = Barrier();
+  cluster_barrier = Barrier();
   memory_start_block();
   async_start_block();
   if (mode.checked) race_start_block(int(warps.size()));
@@ -274,10 +293,11 @@ void run_block() {
     }
   }
   for (size_t w = 0; w < warps.size(); w++) {
-    if (warps[w].products_issued != warps[w / 4 * 4].products_issued ||
-        (warps[w].products_issued && w / 4 * 4 + 4 > warps.size())) {
+    const size_t each = warps.size() / size_t(launch.cluster), group = size_t(warps[w].index) / 4;
+    if (warps[w].products_issued != warps[w / each * each + group * 4].products_issued ||
+        (warps[w].products_issued && group * 4 + 4 > each)) {
       fail("divergence",
-           text("wgmma was not called by all four warps of warpgroup %zu of %s", w / 4, block_name().c_str()));
+           text("wgmma was not called by all four warps of warpgroup %zu of %s", group, block_name().c_str()));
     }
   }
   async_end_block();
@@ -296,11 +316,15 @@ uint32_t random_below(uint32_t n) {
 std::string describe_warps() {
   Groups groups;
   for (const Warp& warp : warps) {
-    if (!warp.done) groups.add(describe_lanes(warp), warp.index);
+    if (!warp.done) groups.add(describe_lanes(warp), warp.agent);
   }
   std::string result;
   for (const auto& [what, members] : groups) result += "  " + numbered("warp", members) + ": " + what + "\n";
   return result;
+}
+
+bool block_ended(int rank) {
+  return std::all_of(warps.begin(), warps.end(), [&](const Warp& warp) { return warp.rank != rank || warp.done; });
 }
 
 void wait_here(State state, int line) {
@@ -326,7 +350,7 @@ void barrier(int id, int threads, bool waits, int line) {
   if (named && (id < 1 || id >= NAMED_BARRIERS)) {
     fail("barrier", text("barrier %d does not exist, named barriers are 1 to 15; %s", id, place(lane, line).c_str()));
   }
-  if (named && (threads < LANES || threads % LANES || threads > int(warps.size()) * LANES)) {
+  if (named && (threads < LANES || threads % LANES || threads > int(warps.size()) / launch.cluster * LANES)) {
     fail("barrier", text("barrier %d is awaited with %d threads: not a multiple of 32 within the block; %s", id,
                          threads, place(lane, line).c_str()));
   }
@@ -337,9 +361,13 @@ void run_grid(const Kernel& of, void** arguments, size_t dynamic_bytes) {
   kernel = &of;
   kernel_arguments = arguments;
   random_state = mode.seed * 0x9e3779b97f4a7c15ull + 0x2545f4914f6cdd1dull;
-  create_lanes(size_t(launch.threads.x) * launch.threads.y * launch.threads.z);
+  dim3 grid = launch.blocks;
+  if (launch.cluster < 1 || launch.cluster > MOST_BLOCKS || grid.x % unsigned(launch.cluster)) {
+    fail("arguments", text("%u blocks in clusters of %d", grid.x, launch.cluster));
+  }
+  create_lanes(size_t(launch.threads.x) * launch.threads.y * launch.threads.z * size_t(launch.cluster));
   memory_start_launch(dynamic_bytes);
-  const dim3 grid = launch.blocks;
+  grid.x /= unsigned(launch.cluster);
   std::vector<uint64_t> order(uint64_t(grid.x) * grid.y * grid.z);
   for (size_t i = 0; i < order.size(); i++) order[i] = mode.order == Mode::Reversed ? order.size() - 1 - i : i;
   if (mode.order == Mode::Random) {
@@ -347,7 +375,9 @@ void run_grid(const Kernel& of, void** arguments, size_t dynamic_bytes) {
   }
   for (uint64_t i : order) {
     launch.block = {unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / grid.x / grid.y)};
-    run_block();
+    launch.block.x *= unsigned(launch.cluster);
+    first_block = launch.block;
+    run_cluster();
   }
   memory_end_launch();
 }

@@ -6,8 +6,8 @@ namespace mirage::cpu {
 
 static void access(const void* p, size_t bytes, bool write) {
   check_access(p, bytes, write);
-  if (size_t(static_cast<const unsigned char*>(p) - shared_base()) >= SHARED_SPAN) return;
-  const int warp = warp_of(*running);
+  if (!is_shared(p)) return;
+  const int warp = self().agent;
   if (write) {
     race_write(warp, p, bytes, self().line);
   } else {

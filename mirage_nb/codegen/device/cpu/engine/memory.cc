@@ -52,12 +52,15 @@ Region& add_shared(const std::string& name, size_t bytes, size_t alignment) {
     fail("arguments",
          text("the block needs %zu bytes of shared memory, more than the %zu there are", all, mode.shared_limit));
   }
-  const size_t span = pages_for(bytes);
+  const size_t span = pages_for(bytes), first = shared.size();
   if (arena_used + span + page() > SHARED_SPAN) fail("arguments", "too many shared arrays in one kernel");
-  mprotect(arena + arena_used, span, PROT_READ | PROT_WRITE);
-  shared.push_back(make_region(name, arena + arena_used, bytes, alignment, false));
+  for (int rank = 0; rank < launch.cluster; rank++) {
+    unsigned char* at = arena + size_t(rank) * SHARED_SPAN + arena_used;
+    mprotect(at, span, PROT_READ | PROT_WRITE);
+    shared.push_back(make_region(name, at, bytes, alignment, false));
+  }
   arena_used += span + page();
-  return shared.back();
+  return shared[first];
 }
 
 const Region* region_of(const std::deque<Region>& regions, const void* p) {
@@ -100,7 +103,7 @@ unsigned char* argument_data(int number) {
 }
 
 void memory_start_launch(size_t dynamic) {
-  void* base = mmap(nullptr, SHARED_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base = mmap(nullptr, SHARED_SPAN * size_t(launch.cluster), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) fail("memory", "no memory for shared memory");
   arena = static_cast<unsigned char*>(base);
   arena_used = page();
@@ -123,20 +126,31 @@ void memory_end_launch() {
 void* shared_array(SharedArray& array, size_t bytes) {
   if (!array.data) {
     Region& region = add_shared(text("shared array %s", array.name), bytes, STATIC_ALIGNMENT);
-    memset(region.begin, POISON, bytes);
     array.data = region.begin;
+    for (int rank = 0; rank < launch.cluster; rank++) memset(array.data + size_t(rank) * SHARED_SPAN, POISON, bytes);
   }
-  return array.data;
+  return array.data + size_t(running->rank) * SHARED_SPAN;
 }
 
-unsigned char* dynamic_shared() { return shared[0].begin; }
+unsigned char* dynamic_shared() { return shared[size_t(running->rank)].begin; }
 unsigned char* shared_base() { return arena; }
+bool is_shared(const void* p) {
+  return size_t(static_cast<const unsigned char*>(p) - arena) < SHARED_SPAN * size_t(launch.cluster);
+}
+
+void* shared_of(void* p, int rank, int line) {
+  self().line = line;
+  if (rank < 0 || rank >= launch.cluster || !is_shared(p) || block_ended(rank)) {
+    fail("cluster", text("there is no shared memory of block %d of this cluster of %d, or it has ended; %s", rank,
+                         launch.cluster, place(self(), line).c_str()));
+  }
+  return static_cast<unsigned char*>(p) + (rank - running->rank) * long(SHARED_SPAN);
+}
 
 uint32_t shared_offset(const void* p) {
-  const size_t offset = size_t(static_cast<const unsigned char*>(p) - arena);
-  if (offset >= SHARED_SPAN)
+  if (!is_shared(p))
     fail("bounds", text("an address that should be in shared memory is not; %s", place(self(), self().line).c_str()));
-  return uint32_t(offset);
+  return uint32_t(static_cast<const unsigned char*>(p) - arena);
 }
 
 void check_shared(const void* p, size_t bytes, size_t alignment, const char* call, int line) {

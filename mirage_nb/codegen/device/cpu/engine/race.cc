@@ -70,7 +70,8 @@ void wrote(int agent, const Clock& clock, const void* p, size_t bytes, int line)
 
 void race_start_block(int warps) {
   if (!cells) {
-    void* base = mmap(nullptr, SHARED_SPAN / GRAIN * sizeof(Cell), PROT_READ | PROT_WRITE,
+    const size_t count = SHARED_SPAN / GRAIN * size_t(launch.cluster);
+    void* base = mmap(nullptr, count * sizeof(Cell), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) fail("memory", "no memory to watch for races");
     cells = static_cast<Cell*>(base);

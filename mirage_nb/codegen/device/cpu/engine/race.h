@@ -1,4 +1,4 @@
-// Happens-before between the warps of a block, and the accesses to shared memory that it does not order.
+// Happens-before between the warps of a block or cluster, and the accesses to shared memory that it does not order.
 //
 // Each warp, and the copy engine, is an agent with a vector clock. Barriers, mbarriers and their waits pass clocks on.
 // Every two bytes of shared memory remember who wrote them last and when each agent read them last. An access that is

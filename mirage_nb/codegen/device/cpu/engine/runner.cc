@@ -146,6 +146,7 @@ int run(const char* folder) {
   watch_signals(job.timeout);
   const Kernel* kernel = load(job.module, job.kernel);
   if (!kernel) fail("arguments", "no kernel of that name");
+  launch.cluster = kernel->cluster;
   const auto start = std::chrono::steady_clock::now();
   run_grid(*kernel, job.arguments.data(), job.shared_bytes);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -1,0 +1,86 @@
+"""Copies of a tile program: boxes of global tensors that the copy engine brings to slots of rings.
+
+In: a Copy or Multicast. Out: the tensor map that its boxes are cut by, and the calls that bring them: a box for each
+panel of the tile, or, of a multicast, for each panel of this block's part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from mirage_nb.codegen.tile_names import LINE_BYTES, c_index
+from mirage_nb.codegen.writer import Writer
+from mirage_nb.tile.program import RANK, Copy, Index, Multicast, Program, Tile
+
+
+@dataclass(frozen=True, slots=True)
+class MapBox:
+    """A tensor map: the operand as a row-major matrix [rows, columns], and the box (rows, columns) of one copy."""
+
+    operand: int
+    name: str
+    rows: int
+    columns: int
+    box: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A global tensor as the copy engine has it for some box: the dimensions up to the box's rows are the rows."""
+
+    tile: Tile
+    split: int
+
+    @classmethod
+    def of(cls, source: Tile, target: Tile) -> Matrix:
+        """As boxes of `target` are cut from it."""
+        return cls(source, source.axes.index(target.axes[0]) + 1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return prod(self.tile.shape[: self.split]), prod(self.tile.shape[self.split :])
+
+    def start(self, at: tuple[Index, ...]) -> tuple[Index, Index]:
+        """Row and column of a box."""
+        return self._flat(at, 0, self.split), self._flat(at, self.split, len(at))
+
+    def _flat(self, at: tuple[Index, ...], first: int, last: int) -> Index:
+        found = Index()
+        for place, extent in zip(at[first:last], self.tile.shape[first:last], strict=True):
+            found = found * extent + place
+        return found
+
+
+def _rows(program: Program, copy: Copy) -> int:
+    """Of the tile, that one block brings."""
+    rows = program.tile(copy.target).shape[0]
+    return rows // program.cluster if isinstance(copy, Multicast) else rows
+
+
+def map_box(program: Program, copy: Copy) -> MapBox:
+    """The map that a copy reads by."""
+    source, target = program.tile(copy.source), program.tile(copy.target)
+    box = (_rows(program, copy), LINE_BYTES // target.dtype.size)
+    return MapBox(program.operand(source.name), f"map_{target.name}", *Matrix.of(source, target).shape, box)
+
+
+def write_copy(out: Writer, program: Program, copy: Copy, ring: str, *, ahead: bool = False) -> None:
+    """The boxes of a tile, into the slot of its ring. ahead: they are wanted in L2 only."""
+    target, rows = program.tile(copy.target), _rows(program, copy)
+    row, column = Matrix.of(program.tile(copy.source), target).start(copy.at)
+    panel = LINE_BYTES // target.dtype.size
+    panels, size = target.shape[1] // panel, target.shape[0] * panel
+    slot, down, full = f"{target.name} + {ring}_slot * {target.elements}", c_index(row), f"{ring}_full + {ring}_slot"
+    if isinstance(copy, Multicast):
+        slot, down = f"{slot} + {RANK} * {rows * panel}", f"{down} + {RANK} * {rows}"
+    with out.unrolled("p", panels) as p:
+        to = slot + (f" + {p} * {size}" if panels > 1 else "")
+        box = c_index(column) + (f" + {p} * {panel}" if panels > 1 else "") + f", {down}"
+        if ahead:
+            out.line(f"tma_prefetch_2d(map_{target.name}, {box});")
+        elif isinstance(copy, Multicast):
+            out.line(f"tma_load_2d_all({to}, map_{target.name}, {full}, {box}, {program.cluster});")
+        else:
+            out.line(f"tma_load_2d({to}, map_{target.name}, {full}, {box});")
