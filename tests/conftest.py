@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import gc
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from mirage_nb.runtime.artifacts import CPU_FOLDER, CUBIN_FOLDER
 
 # No deadline, and none for drawing examples: shared machines pause for longer than that takes. A failure prints how to
 # replay it.
@@ -20,6 +23,7 @@ settings.load_profile("house")
 SECONDS = Path(__file__).parent / "seconds.json"
 """The test functions, all their examples together, that take a second and more; `--fast` leaves them out."""
 LONG = 1.0
+COMPILED = (CPU_FOLDER, CUBIN_FOLDER)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,8 +72,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the C++ compiler made in this session: seconds of work, kept by the digest of its sources."""
-    return tmp_path_factory.mktemp("built")
+    """What the compilers made in this run, of all its processes: minutes of work, kept by the digest of its sources."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "built"
+    for name in COMPILED:
+        (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def use(home: Path, built: Path) -> None:
+    """Let a home have what was compiled in this run."""
+    for name in COMPILED:
+        (home / name).symlink_to(built / name)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def shared_home(tmp_path_factory: pytest.TempPathFactory, built: Path) -> Iterator[Path]:
     """The home of fixtures that outlive one test; never the user's."""
     home = tmp_path_factory.mktemp("mirage_nb_shared")
-    (home / "cpu").symlink_to(built)
+    use(home, built)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIRAGE_NB_HOME", str(home))
         yield home
@@ -97,7 +111,7 @@ def mirage_home(
 ) -> Path:
     """A fresh MIRAGE_NB_HOME for every test: none reads what another one, or a user, left behind."""
     home = tmp_path_factory.mktemp("mirage_nb_home")
-    (home / "cpu").symlink_to(built)
+    use(home, built)
     monkeypatch.setenv("MIRAGE_NB_HOME", str(home))
     return home
 

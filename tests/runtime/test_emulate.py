@@ -162,9 +162,9 @@ def test_without_room_for_temporary_files_it_is_said(tmp_path: Path, monkeypatch
 
 
 def counting_compiler(folder: Path, before: str = "") -> tuple[Settings, Path]:
-    """A compiler that notes each of its runs, and a home of its own."""
+    """A compiler that notes each of its runs and leaves out what takes long, and a home of its own."""
     notes, script = folder / "notes", folder / "cxx"
-    script.write_text(f'#!/bin/sh\necho "$@" >> {notes}\nexec {read_settings().cxx} {before} "$@"\n')
+    script.write_text(f'#!/bin/sh\necho "$@" >> {notes}\nexec {read_settings().cxx} {before} "$@" -O0\n')
     script.chmod(0o755)
     return Settings(folder / "home", 1, str(script)), notes
 
@@ -192,12 +192,10 @@ def test_what_was_built_is_kept_and_damage_is_mended(tmp_path: Path) -> None:
 
 
 def test_a_home_that_cannot_be_written_to_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "home").write_text("a file, not a folder")
+    settings, _ = counting_compiler(tmp_path)
+    settings.home.write_text("a file, not a folder")
     y = floats()
-    module = CpuModule(
-        f'{HEAD}extern "C" __global__ void k(float* y) {{ y[0] = 3; }}',
-        settings=Settings(tmp_path / "home", 1, read_settings().cxx),
-    )
+    module = CpuModule(f'{HEAD}extern "C" __global__ void k(float* y) {{ y[0] = 3; }}', settings=settings)
     module.launch("k", (1, 1, 1), (32, 1, 1), 0, [y])
     assert y[0] == 3
 

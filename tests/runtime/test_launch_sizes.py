@@ -24,18 +24,6 @@ from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_co
 from mirage_nb.targets import TARGETS
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(autouse=True)
-def mirage_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One for all tests of this file: what the CPU edition compiles once serves them all."""
-    monkeypatch.setenv("MIRAGE_NB_HOME", str(home))
-    return home
-
-
 H200 = TARGETS["h200"]
 NORM = "B: size(16)\nX: f16[2*B, 128]\nW: f16[128, 64]\nreturn rms_norm(X) @ W"
 
