@@ -97,11 +97,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_home(tmp_path_factory: pytest.TempPathFactory, built: Path) -> Iterator[Path]:
-    """The home of fixtures that outlive one test; never the user's."""
+    """The home of fixtures that outlive one test, never the user's; and one worker for every session: each process of
+    a run has a core."""
     home = tmp_path_factory.mktemp("mirage_nb_shared")
     use(home, built)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIRAGE_NB_HOME", str(home))
+        patch.setenv("MIRAGE_NB_WORKERS", "1")
         yield home
 
 

@@ -26,15 +26,17 @@ SIZES = {
 
 
 def sample(program: KernelGraph, kernels: int, count: int, choose: random.Random) -> list[KernelGraph]:
-    """Instances of muGraphs that the search finds, at sizes of all kinds."""
+    """Instances of muGraphs that the search finds, each of another configuration, at sizes of all kinds."""
     prepared = prepare(program)
+    every = [c for c in configurations(prepared, STANDARD) if c.kernels == kernels]
     found: list[KernelGraph] = []
-    for configuration in configurations(prepared, STANDARD):
-        if configuration.kernels == kernels:
-            result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda counts: None, lambda: False)
-            for structure in result.structures[:3]:
-                found += [i.graph for i in instances(structure, prepared, H200, 20)]
-    return choose.sample(found, min(count, len(found)))
+    for configuration in choose.sample(every, len(every)):
+        result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda counts: None, lambda: False)
+        offered = [i.graph for structure in result.structures[:3] for i in instances(structure, prepared, H200, 20)]
+        found += choose.sample(offered, min(1, len(offered)))
+        if len(found) == count:
+            break
+    return found
 
 
 @pytest.mark.parametrize("kernels", [1, 2])

@@ -23,7 +23,6 @@ from mirage_nb.runtime.trial import tried
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
 from mirage_nb.targets import TARGETS
 
-
 H200 = TARGETS["h200"]
 NORM = "B: size(16)\nX: f16[2*B, 128]\nW: f16[128, 64]\nreturn rms_norm(X) @ W"
 
