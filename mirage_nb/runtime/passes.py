@@ -111,6 +111,7 @@ class Passes:
         self._scale: float | None = None
         self._track: Track | None = None
         self._early: Early | None = None
+        self._begun = False
 
     @property
     def winners(self) -> dict[str, Winner]:
@@ -137,6 +138,7 @@ class Passes:
         Raises:
             MissingPartError: nothing can be executed on this machine.
         """
+        self.begin()
         snapshot = self.search.snapshot()
         candidates, chosen = snapshot.candidates, [c for c in snapshot.candidates if c.digest in snapshot.pinned]
         if self.tolerance != 1:
@@ -162,9 +164,11 @@ class Passes:
             how_precise(self)
 
     def begin(self) -> None:
-        """What can begin before anything is found: see `early`."""
-        if self.gpu is not None and self._early is None:
-            self._early = Early(self, self.gpu).start()
+        """What can begin before anything is found: see `early`. Once, whoever comes first."""
+        with self._guard:
+            if self.gpu is not None and not self._begun:
+                self._begun = True
+                self._early = Early(self, self.gpu).start()
 
     def judged(self, winner: Winner, outcome: Callable[[], Outcome]) -> Winner:
         """A winner with what trials on hard inputs showed. Raises what they raised, or what `Winner.judged` does."""
