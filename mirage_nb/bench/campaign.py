@@ -8,6 +8,7 @@ it that are zero over the reals and not in a field, or are there on few points o
 seed of its own, so that any of them can be made again, and processes share the work.
 
 What an oracle that shares no code with the verifier tells apart (`oracle`) is different; what it does not may be equal.
+What trials leave open is given to the prover, and so are some of the pairs that they refute: it must not prove these.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirage_nb.bench.oracle import COLUMNS, ROWS, differs
 from mirage_nb.errors import MirageError
 from mirage_nb.lang import parse
+from mirage_nb.verify.proof import Proof, prove, with_proof
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 HEAD = f"X: f32[{ROWS}, {COLUMNS}]\nY: f32[{ROWS}, {COLUMNS}]\nreturn "
 BLOCK = 100
 """Pairs of a block."""
+SECONDS, REFUTED = 1.0, 0.1
+"""What the prover may take for a pair, and the share of refuted pairs that it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,5 +239,11 @@ def block(number: int, seed: int, count: int = BLOCK) -> Tally:
         except MirageError:
             continue
         verdict = verify(program, candidate, final=final)
+        if verdict.kind is VerdictKind.REFUTED and tally.pairs % round(1 / REFUTED) == 0:
+            found = prove(program, candidate, seconds=SECONDS, outputs=(0,))
+            if isinstance(found, Proof):
+                verdict = replace(verdict, kind=VerdictKind.PROVED, note=f"refuted, and {found!r}")
+        elif not verdict.accepted:
+            verdict = with_proof(verdict, program, candidate, seconds=SECONDS)[0]
         tally.take((number, tally.pairs), texts, differs(left, right), verdict)
     return tally

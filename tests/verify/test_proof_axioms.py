@@ -49,8 +49,8 @@ EXAMPLES: dict[str, Callable[..., np.ndarray]] = {
 }
 """For each property a function that has it."""
 KNOWN = {"f": frozenset(PROPERTY_NAMES)}
-EQUATIONS = [row for row in AXIOMS.values() if row.name not in ("definition", "choice")]
-"""All but those that look a function up."""
+EQUATIONS = [row for row in AXIOMS.values() if row.name not in ("definition", "choice", "by_cases")]
+"""All but those that look a function up, or a place in a term."""
 
 
 def example(row: Axiom) -> Callable[..., np.ndarray] | None:

@@ -11,7 +11,9 @@ import pytest
 from mirage_nb.lang import parse
 from mirage_nb.verify import Proof, check, prove, verify
 from mirage_nb.verify.proof import with_proof
+from mirage_nb.verify.proof.checker import equation
 from mirage_nb.verify.proof.signs import is_bit, vanishes
+from mirage_nb.verify.proof.steps import Step
 from mirage_nb.verify.proof.terms import Kind, Term, Var, add, bind, entry, exp, fn, inv, mul, num, top
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.verify.term_values import World
@@ -56,7 +58,10 @@ SAME = {
                 "where(X < -1, -1, where(X > 2, 2, X))",
             ),
             "X + Y": ("where(X > Y, X, Y) + where(X > Y, Y, X)",),
-            "Y + 0 * X": ("where(X != Y, Y, X)",),
+            "Y + 0 * X": ("where(X != Y, Y, X)", "where(X == X, Y, X)", "where(X > X, X, Y)"),
+            "X * Y": ("X * abs(sign(Y)) * Y", "where(X > Y, X, Y) * where(X > Y, Y, X)"),
+            "where(X > 3, abs(Y), relu(X))": ("maximum(where(X > 3, Y, X), where(X > 3, -Y, 0))",),
+            "exp(where(X > 3, Y, X)) * 2": ("where(X > 3, 2 * exp(Y), 2 * exp(X))",),
         }.items()
         for text in texts
     },
@@ -135,4 +140,11 @@ def test_what_vanishes_and_what_is_a_bit_by_its_form_does_so_in_numbers() -> Non
         if is_bit(part):
             bits += 1
             assert all(np.isin(world.value(part, outer), (0, 1)).all() for world in worlds), str(part)
+            whole = mul(hull, exp(top(part, where)), add(part, term))
+            old, new, _ = equation(Step("by_cases", (("a", part), ("f", whole))), {})
+            for world in worlds:
+                with np.errstate(all="ignore"):
+                    found = [world.value(x, outer) for x in (old, new)]
+                real = np.isfinite(found[0]) & np.isfinite(found[1])
+                np.testing.assert_allclose(found[1][real], found[0][real], rtol=1e-9)
     assert vanished > 100 and bits > 40

@@ -213,7 +213,9 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("choice", "g(a, b) == unfolded(g, a, b)"),
             axiom("choice_of_bit", "Where(a, 1) == a", Bit("a")),
             axiom("bit_square", "a * a * r == a * r", Bit("a")),
-            axiom("bit_exp", "a * exp(a) * r == a * exp(1) * r", Bit("a")),
+            axiom("by_cases", "f == a * given(f, a, 1) + (1 + -a) * given(f, a, 0)", Bit("a")),
+            axiom("step_known", "step(a) == 1", *_nonnegative("a")),
+            axiom("step_below", "step(-a) == 0", *_positive("a")),
             axiom("step_largest", "step(a) * a * r == max(a, 0) * r"),
             axiom("step_least", "step(a + c) * max(-a, c + -d) * r"
                   " == step(a + c) * c * r + -max(-max(-a + -c, -d), 0) * r", *_nonnegative("d")),

@@ -288,6 +288,9 @@ def instance(pattern: Pattern, bindings: Mapping[str, Binding]) -> Term:
             return NODES[Kind(kind)](*(instance(arg, bindings) for arg in args))
         case "size":
             return mul(*(size(sort) for sort, _ in indices(args[0], bindings)))
+        case "given":
+            term, old, new = (instance(arg, bindings) for arg in args)
+            return replaced(term, old, new)
         case "g" if args:
             return fn(_function(bindings), *(instance(arg, bindings) for arg in args))
         case "unfolded":

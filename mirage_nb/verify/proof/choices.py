@@ -7,10 +7,35 @@ once, and step(x) * x is max(x, 0).
 
 from __future__ import annotations
 
+from mirage_nb.verify.domain import Need
 from mirage_nb.verify.proof.known import ONE, ZERO, Known, factors, split, step, without
 from mirage_nb.verify.proof.signs import is_bit
 from mirage_nb.verify.proof.steps import Step
 from mirage_nb.verify.proof.terms import Kind, Term, add, mul, neg, num, top
+
+MAX_NODES = 200
+"""Of a term that is looked at for both values of what is 0 or 1."""
+
+
+def known_step(known: Known, term: Term) -> Step | None:
+    """step(x) of an x of which the sign is known."""
+    if term.data != "step" or len(term.args) != 1:
+        return None
+    (inside,) = term.args
+    if known.nonnegative(inside):
+        return step("step_known", a=inside)
+    return step("step_below", a=neg(inside)) if known.holds(Need.POSITIVE, neg(inside)) else None
+
+
+def of_bits(known: Known, term: Term) -> Step | None:
+    """A function of what has a factor that is 0 or 1: the one or the other. A choice, unless it is taken apart, is one
+    of the exponential only."""
+    for arg in term.args if term.nodes <= MAX_NODES else ():
+        for part in arg.args if arg.kind is Kind.ADD else (arg,):
+            for factor in factors(part):
+                if factor.kind is Kind.FN and is_bit(factor) and (known.definitions or split(arg)[1] == factor):
+                    return step("by_cases", a=factor, f=term)
+    return None
 
 
 def choice(known: Known, term: Term) -> Step | None:
@@ -26,16 +51,11 @@ def choice(known: Known, term: Term) -> Step | None:
 
 
 def bits(known: Known, term: Term) -> Step | None:
-    """Of what is 0 or 1 a square is itself, and an exponential of it beside it is that of 1."""
-    seen = set[Term]()
+    """Of what is 0 or 1 a square is itself."""
     for place, part in enumerate(term.args):
-        inside = part.args[0] if part.kind is Kind.EXP else part
-        other = term.args.index(inside) if inside in term.args else place
-        if part in seen and is_bit(part):
+        other = term.args.index(part)
+        if other < place and is_bit(part):
             return step("bit_square", a=part, r=mul(*without(term.args, place, other)))
-        if other != place and is_bit(inside):
-            return step("bit_exp", a=inside, r=mul(*without(term.args, place, other)))
-        seen.add(part)
     return None
 
 

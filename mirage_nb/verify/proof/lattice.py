@@ -47,7 +47,7 @@ def opposed(known: Known, term: Term) -> Step | None:
     limited = [(place, *found) for place, part in enumerate(term.args) for found in _limited(part)]
     for place, scale, large, number in limited:
         twin = mul(num(-1), scale, large)
-        if twin in term.args:
+        if twin in term.args and number != ZERO:
             rest = add(*without(term.args, place, term.args.index(twin)))
             return step("largest_opposed", a=large, b=number, c=neg(scale), r=rest)
         for other, its_scale, its_large, its_number in limited:

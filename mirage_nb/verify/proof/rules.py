@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
-from mirage_nb.verify.proof.choices import bits, choice, stepped, steps
+from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, stepped, steps
 from mirage_nb.verify.proof.functions import is_defined
 from mirage_nb.verify.proof.known import ONE, ZERO, Known, Rule, factors, leading, split, step, without
 from mirage_nb.verify.proof.lattice import TOPS, least, opposed
@@ -409,12 +409,12 @@ def _logarithm(known: Known, term: Term) -> Step | None:
 RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.ADD: (_collect, stepped, opposed),
     Kind.MUL: (_cancel, _absorbed, _exponentials, bits, _powers, steps, least, _distribute),
-    Kind.INV: (_inverse, _logistic),
-    Kind.EXP: (_exponential,),
-    Kind.SQRT: (_root,),
+    Kind.INV: (_inverse, _logistic, of_bits),
+    Kind.EXP: (_exponential, of_bits),
+    Kind.SQRT: (_root, of_bits),
     Kind.SUM: (_order, _sum_of_terms, _sum_of_sum, _sum_of_product),
     Kind.MAX: (_order, _maximum),
-    Kind.TOP: TOPS,
+    Kind.TOP: (*TOPS, of_bits),
     Kind.RESCALED: (_rescaled,),
-    Kind.FN: (_power, _logarithm, _definition, choice, _property),
+    Kind.FN: (_power, _logarithm, _definition, choice, known_step, _property),
 }
