@@ -10,6 +10,7 @@ operators alone are made when a muGraph is planned. Grid dims over free axes are
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from mirage_nb.ir import AccumKind, BlockGraph, KernelGraph, Op, OpKind
 from mirage_nb.search.axes import Prepared
@@ -46,6 +47,10 @@ def _looped(kernel: KernelStructure, axis: int) -> KernelStructure:
     return KernelStructure(tuple(steps), tuple(outputs), kernel.grid, axis)
 
 
+MOST_CHOSEN = 3
+"""Products of which every choice is estimated."""
+
+
 @dataclass(frozen=True, slots=True)
 class InThreads:
     """Puts products of a muGraph into thread graphs: those of a few summed elements, at all sizes the same ones."""
@@ -53,9 +58,12 @@ class InThreads:
     products: Products
 
     @classmethod
-    def of(cls, graph: KernelGraph) -> InThreads:
-        """What does so with all that threads can compute at the sizes of `graph`."""
-        return cls(shallow(graph))
+    def choices(cls, graph: KernelGraph) -> list[InThreads]:
+        """Every choice among the products that threads can compute at the sizes of `graph`; of many, all of them."""
+        able = sorted(shallow(graph))
+        fewest = 1 if len(able) <= MOST_CHOSEN else len(able)
+        counts = range(fewest, len(able) + 1)
+        return [cls(frozenset(chosen)) for count in counts for chosen in combinations(able, count)]
 
     def __call__(self, graph: KernelGraph) -> KernelGraph:
         return with_products(graph, self.products)

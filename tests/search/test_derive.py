@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,9 +11,13 @@ import pytest
 from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
+from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, Structure, configurations, instances, prepare, run_configuration, tiny
+from mirage_nb.search.assemble import drafts
 from mirage_nb.search.derive import concatenated, free_loops
+from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import find_target
+from mirage_nb.tile.thread_graph import shallow, with_products
 from tests.search.programs import PROGRAMS, lora
 
 H200 = find_target("h200")
@@ -68,3 +73,25 @@ def test_lora_in_its_concatenated_form() -> None:
 def test_only_block_graphs_are_rewritten() -> None:
     graph = lora(6, 12, 4, 10)
     assert concatenated(graph) == graph
+
+
+def test_products_in_threads_are_the_best_of_all_choices() -> None:
+    """Beside an instance stands the choice of small products that is estimated fastest, if one is faster than none."""
+    graph = parse("X: f32[512, 8]\nA: f32[8, 16]\nB: f32[8, 16]\nreturn relu(X @ A) * (X @ B)").graph
+    prepared, met = prepare(graph), 0
+    for structure in first_structures(graph, 4):
+        found = drafts(structure, prepared, H200, 3)
+        assert [d.cost.us for d in found] == sorted(d.cost.us for d in found)
+        threaded = {str(d.made().sizes): d for d in found if d.rewritten is not None}
+        for plain in (d.made() for d in found if d.rewritten is None):
+            every = sorted(shallow(plain.graph))
+            chosen = [c for n in range(1, len(every) + 1) for c in combinations(every, n)]
+            made = [with_products(plain.graph, frozenset(some)) for some in chosen]
+            costs = [written_cost(one, H200).us for one in made]
+            assert all(same(plain.graph, one) for one in made[:1])
+            if min(costs, default=plain.cost.us) < plain.cost.us:
+                assert threaded[str(plain.sizes)].cost.us == min(costs)
+                met += 1
+            else:
+                assert str(plain.sizes) not in threaded
+    assert met

@@ -148,21 +148,21 @@ def drafts(
             found += _rewritten(found[-1].made(), concatenated, target)
     found = found[:limit]
     if may_be_shallow(structure, prepared):
-        plain = [draft.made() for draft in found if draft.rewritten is None]
-        found += [draft for one in plain for draft in _rewritten(one, InThreads.of(one.graph), target, one.cost.us)]
+        for one in [draft.made() for draft in found if draft.rewritten is None]:
+            made = [draft for choice in InThreads.choices(one.graph) for draft in _rewritten(one, choice, target)]
+            made.sort(key=lambda draft: draft.cost.us)
+            found += [best for best in made[:1] if best.cost.us < one.cost.us]
         found.sort(key=lambda draft: draft.cost.us)
     return found
 
 
-def _rewritten(
-    one: Instance, rewritten: Callable[[KernelGraph], KernelGraph], target: Target, limit_us: float = np.inf
-) -> Iterator[Draft]:
-    """The draft of what an instance is rewritten to, if that is another muGraph, fits, and is estimated faster."""
+def _rewritten(one: Instance, rewritten: Callable[[KernelGraph], KernelGraph], target: Target) -> Iterator[Draft]:
+    """The draft of what an instance is rewritten to, if that is another muGraph and fits."""
     graph = rewritten(one.graph)
     if graph == one.graph:
         return
     cost = written_cost(graph, target)  # operands of two products may be there at once
-    if cost.shared_memory + RESERVED_BYTES <= target.shared_per_block and cost.us < limit_us:
+    if cost.shared_memory + RESERVED_BYTES <= target.shared_per_block:
         yield replace(Draft.of(replace(one, graph=graph, cost=cost)), rewritten=rewritten)
 
 
