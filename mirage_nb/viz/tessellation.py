@@ -107,7 +107,7 @@ def _of_rows(panels: tuple[Panel, ...]) -> Drawing:
     for area in (area for panel in panels for area in panel.areas):
         row = ROWS[area.kind]
         legend.setdefault(
-            area.kind, f"{area.kind}: {row.unit.value} cores, {row.cycles:,.0f} cycles for {row.m} x {row.n} x {row.k}"
+            area.kind, f"{area.kind}: {row.unit.value} cores, {row.cycles:,.4g} cycles for {row.m} x {row.n} x {row.k}"
         )
     words = "; ".join(legend.values())
     return Drawing(_document(panels, legend, f"a block's tile by instruction: {words}"), words)
