@@ -183,7 +183,7 @@ class Arguments:
             case Kind.REST_EXTENTS:
                 return tuple(self._integer(term, node, "an extent") for node, term in self._each(nodes))
             case Kind.REST_TENSORS:
-                return tuple(self._tensor(function, self.term(node), node) for node in nodes)
+                return tuple(self._tensor(function, term, node) for node, term in self._each(nodes))
         if not nodes:
             return _default(parameter, rank)
         (node,) = nodes

@@ -309,6 +309,10 @@ class Expressions(Subscripts, Refused):
                 family, first = OWN, None
                 if (found := self._folded(node, name)) is not None:
                     return found
+            case ast.Attribute(value=inner, attr="prod") if self.family(inner) is not None and (
+                (found := self._folded(node, "prod")) is not None
+            ):
+                return found
             case ast.Name(id="map") if "map" not in {*self.own, *self.bindings} and len(node.args) == 2:
                 return self._mapped(node, *node.args)
             case ast.Name(id=name):
@@ -416,7 +420,7 @@ class Expressions(Subscripts, Refused):
             self._ahead.update(zip(node.args, given, strict=True))
             return None
         terms = [self.term_of(part, node) for part in parts]
-        total: Result = terms[0] if terms else Number.of(0)
+        total: Result = terms[0] if terms else Number.of(name == "prod")
         for term in terms[1:]:
             total = self.lowered(node, "", sequences.FOLDED[name], total, term)
         return total

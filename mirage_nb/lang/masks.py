@@ -162,17 +162,25 @@ def _constants(b: Builder, mask: Value, x: Number | Infinity, y: Number | Infini
     return add(b, scale(b, mask, constants.subtract(x, y)), y)
 
 
-def arange(b: Builder, start: int, stop: int | None, step: int) -> Term:
+def arange(b: Builder, start: int | Number, stop: int | Number | None = None, step: int | Number = 1) -> Term:
     """start, start + step, ... up to but without stop; arange(n) counts from 0."""
-    if step == 0:
+    first, last, by = map(_rational, (0, start, step) if stop is None else (start, stop, step))
+    if by == 0:
         raise ShapeError("an arange that never ends", hint="its step is not 0")
-    numbers = range(0, start, step) if stop is None else range(start, stop, step)
-    if not numbers:
+    count = math.ceil((last - first) / by)
+    if count < 1:
         raise ShapeError("this arange has no element", hint="arange(n) has the numbers 0 to n - 1")
-    if max(abs(numbers[0]), abs(numbers[-1]), len(numbers)) > EXACT[DType.F32]:
+    if max(abs(first), abs(first + (count - 1) * by), Fraction(count)) > EXACT[DType.F32]:
         raise ShapeError("f32 does not hold these numbers", hint=f"magnitudes up to {EXACT[DType.F32]:,}")
-    counted = b.emit(OpKind.ARANGE, attrs=ArangeAttrs(len(numbers)))
-    return add(b, scale(b, counted, Number.of(Fraction(numbers.step))), Number.of(numbers[0]))
+    counted = b.emit(OpKind.ARANGE, attrs=ArangeAttrs(count))
+    return add(b, scale(b, counted, Number.of(by)), Number.of(first))
+
+
+def _rational(number: int | Number) -> Fraction:
+    found = number.rational if isinstance(number, Number) else Fraction(number)
+    if found is None:
+        raise ShapeError("an arange of roots", hint="its numbers are rational; n ** 0.5 * arange(4) is one of them")
+    return found
 
 
 def pad(b: Builder, x: Value, before: int, after: int, axis: int) -> Term:

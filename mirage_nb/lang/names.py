@@ -54,7 +54,7 @@ SYNONYMS: dict[str, str] = {
     "mod": "remainder", "negative": "neg", "mul": "multiply", "sub": "subtract", "div": "divide", "ravel": "flatten",
     "t": "transpose", "empty": "zeros", "empty_like": "zeros_like", "diagonal": "diag",
     "zero": "zeros_like", "fill": "full_like",
-    "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow", "multi_dot": "matmul",
+    "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow",
 }  # fmt: skip
 """Other names of functions, which mean the same wherever they stand."""
 
@@ -66,6 +66,7 @@ AT: dict[str, ast.operator | None] = {
 
 IGNORED = frozenset({
     "device", "requires_grad", "inplace", "memory_format", "non_blocking", "layout", "pin_memory", "order", "copy",
+    "optimize", "endpoint",
 })  # fmt: skip
 """Keywords that say nothing about values."""
 
@@ -113,5 +114,6 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "k": ("diagonal",),
     "pad_widths": ("pad",),
     "reps": ("dims",),
+    "steps": ("num",),
 }
 """What else a parameter may be called."""

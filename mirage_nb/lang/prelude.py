@@ -284,6 +284,11 @@ def bilinear(x, y, weight, bias=None):
     made = sum((x @ weight) * y, axis=-1).T
     return made if bias is None else made + bias
 def outer(x, y): return reshape(x, -1, 1) * reshape(y, 1, -1)
+def multi_dot(tensors):
+    y = tensors[0]
+    for x in tensors[1:]:
+        y = y @ x
+    return y
 def linear(x, weight, bias=None):
     y = x @ weight.T
     return y if bias is None else y + bias

@@ -15,7 +15,7 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang.builder import Builder, Extremes, Infinity, Nothing, Result, Text, is_tensor
 from mirage_nb.lang.constants import Number, function_of
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.lowering import ZERO, add, cast, formula_of, is_whole, maximum, minimum
+from mirage_nb.lang.lowering import ZERO, add, cast, formula_of, is_whole, maximum, minimum, multiply
 from mirage_nb.lang.masks import comparison, is_mask, table
 from mirage_nb.lang.names import WHOLE
 from mirage_nb.lang.views import indexed as indexed_tensor
@@ -143,7 +143,7 @@ SPECIAL: dict[str, Callable[..., Result]] = {
 }
 """Functions of Python that are answered here; those with _ in front are the prelude's."""
 
-FOLDED: dict[str, Callable[..., Result]] = {"sum": add, "max": maximum, "min": minimum}
+FOLDED: dict[str, Callable[..., Result]] = {"sum": add, "max": maximum, "min": minimum, "prod": multiply}
 """What Python's functions of sequences and numbers do to two; of tensors they are functions of the language."""
 
 PROPERTIES: dict[str, Callable[[Builder, Result], Result]] = {

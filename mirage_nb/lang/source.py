@@ -38,7 +38,7 @@ _OTHER = ("this Python statement is not part of the language", "statements are X
 
 KEYWORDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("class", "yield", "async", "await"), _DEFINE),
-    **dict.fromkeys(("except", "finally", "global", "nonlocal", "raise", "try", "with"), _OTHER),
+    **dict.fromkeys(("except", "finally", "global", "nonlocal", "raise", "try"), _OTHER),
 }
 
 _LOOKALIKES = {

@@ -133,6 +133,8 @@ class Statements(Declarations):
             )  # fmt: skip
         self.expressions.reads = set(self._conditions)
         match statement:
+            case ast.For(orelse=[]) | ast.While(orelse=[]) | ast.If() | ast.With():
+                return self._compound(statement)
             case ast.AnnAssign(target=ast.Name(id=name) as target, annotation=annotation, value=None):
                 self._declare(name, target, annotation)
             case ast.AnnAssign(target=ast.Name(), annotation=ast.Subscript(), value=ast.expr() as value):
@@ -158,10 +160,6 @@ class Statements(Declarations):
                 self._write(target, self.expressions.result(value), op)
             case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
                 raise self._error(ProgramSyntaxError, *_TARGETS, target)
-            case ast.For(target=target, iter=over, body=body, orelse=[]):
-                return self._loop(target, over, body)
-            case ast.While(test=test, body=body, orelse=[]):
-                return self._while(test, body)
             case (ast.Break() | ast.Continue()) if self._loops:
                 return Leave.LOOP if isinstance(statement, ast.Break) else Leave.TURN
             case ast.Assert(test=test):
@@ -169,12 +167,8 @@ class Statements(Declarations):
                     raise self._error(ShapeError, "this does not hold", "it is asserted in the program", test)
             case ast.Pass() | ast.Delete():
                 return None
-            case ast.If(test=test, body=body, orelse=other):
-                holds = self.expressions.truth(test)
-                outer, self._conditions = self._conditions, self._conditions | self.expressions.reads
-                found = self._block(body if holds else other)
-                self._conditions = outer
-                return found
+            case ast.Expr(value=ast.Call(func=ast.Name(id="print")) as value):
+                raise self._error(ProgramSyntaxError, "programs print nothing", "leave it out, or return it", value)
             case ast.Return(value=ast.expr() as value) if self._calls:
                 return self.expressions.result(value)
             case ast.Return() if self._loops:
@@ -202,6 +196,23 @@ class Statements(Declarations):
             case _:
                 raise self._error(ProgramSyntaxError, "this is not a statement of the language", _STATEMENTS, statement)
         return None
+
+    def _compound(self, statement: ast.For | ast.While | ast.If | ast.With) -> Result | Leave | None:
+        """Statements that have others in them."""
+        match statement:
+            case ast.For(target=target, iter=over, body=body, orelse=[]):
+                return self._loop(target, over, body)
+            case ast.While(test=test, body=body, orelse=[]):
+                return self._while(test, body)
+            case ast.If(test=test, body=body, orelse=other):
+                holds = self.expressions.truth(test)
+                outer, self._conditions = self._conditions, self._conditions | self.expressions.reads
+                found = self._block(body if holds else other)
+                self._conditions = outer
+                return found
+            case ast.With(items=[ast.withitem(ast.Call(func=ast.Attribute(attr="no_grad" | "inference_mode")))]):
+                return self._block(statement.body)  # there are no gradients here
+        raise self._error(ProgramSyntaxError, "this is not a statement of the language", _STATEMENTS, statement)
 
     def _import(self, statement: ast.Import | ast.ImportFrom) -> None:
         """`import numpy as np`: its functions are known already, under the names that are given here."""

@@ -16,7 +16,7 @@ from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Arguments, count
 from mirage_nb.lang.builder import Builder, Extremes, Infinity, Result, Term, is_tensor
 from mirage_nb.lang.functions import OPERATORS
-from mirage_nb.lang.masks import is_mask, picked_together, take, where
+from mirage_nb.lang.masks import is_mask, picked_together, table, take, where
 from mirage_nb.lang.views import NEW_AXIS, Item, Range, indexed, reshaped
 from mirage_nb.lang.writes import written
 
@@ -57,7 +57,7 @@ class Subscripts(Arguments):
         if not isinstance(index, ast.Tuple | ast.Slice | ast.Constant) and is_tensor(picked := self.result(index)):
             return self.lowered(node, row.shape, take, value, picked, 0)
         if len(items) > 1 and not any(isinstance(item, ast.Slice | ast.Constant | ast.UnaryOp) for item in items):
-            picks = [self.result(item) for item in items]
+            picks = [self.settled(item, table, self.builder, self.result(item)) for item in items]
             if all(map(is_tensor, picks)):
                 return self.lowered(node, row.shape, picked_together, value, picks)
         parts = self._items(node, items, len(self.builder.shape(value)))

@@ -107,6 +107,9 @@ np.einsum("ii->i", S) | np.einsum("ii", S) | torch.einsum("iij->ji", torch.stack
 np.einsum("ij,jj->i", X, S) | np.meshgrid(v, u[:4], indexing="ij")[1] | torch.meshgrid(v, u[:3])[0] + 1
 np.meshgrid(v, u[:4])[0] + 1 | v[:, np.newaxis] - u[np.newaxis, :] | torch.stack([*(v, u), v + u])
 torch.cumprod(X, dim=1) | torch.logcumsumexp(X, dim=0) | torch.where(X > 0, X, torch.tensor(0.5))
+v * torch.arange(0, 3, 0.5) | np.arange(1.5, -1.4, -0.5) * u | X * math.prod(X.shape[:1]) + np.prod([2, 3])
+torch.linalg.multi_dot([X, S, W]) | v * np.linspace(0, 1, num=6) | X[range(4), torch.arange(4)] * 2
+torch.einsum("ij,jk->ik", [X, W])
 torch.tril(torch.ones(6, 6, dtype=torch.bool)).double() @ S | torch.zeros(4, 6, dtype=torch.float64) + X
 """
 EXAMPLES = [part.strip() for line in LINES.strip().splitlines() for part in line.split(" | ")]

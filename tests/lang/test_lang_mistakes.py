@@ -264,7 +264,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("Y = (Z := X)", SYNTAX, ":=", "line of its own"),
     ("return X[...]", SYNTAX, "X[...]", "unchanged"),
     ("global X", SYNTAX, "global", "not part of the language"),
-    ("with X: pass", SYNTAX, "with", "not part of the language"),
+    ("with X: pass", SYNTAX, "with X: pass", "not a statement"),
     ("%mirage help", SYNTAX, "%", "cannot be read"),
     ("!ls", SYNTAX, "!", "no !"),
 ]  # fmt: skip

@@ -107,6 +107,8 @@ def test_results_have_the_names_of_a_dict() -> None:
     ('return {X: X}', "named by words"),
     ("return X * {1, 2}", "braces"),
     ('"""open\nreturn X', "never closed"),
+    ("print(X.shape)\nreturn X * 2", "print nothing"),
+    ("with open(X):\n    y = X\nreturn y", "not a statement"),
     ("f = torch.tanh\nreturn f", "is a function"),
 ])  # fmt: skip
 def test_what_cannot_be_says_why(text: str, words: str) -> None:
