@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mirage_nb.ir import (
@@ -57,7 +57,7 @@ class ProductBlock:
 
     rows, columns: of the tile that the block makes; depth: of the summed axis, all iterations of a block. sums: value
     of each accumulator -> its products. held: value -> the iterator behind it, of operands that the loop does not
-    change. added: value -> the accumulator and the product of held operands that it is a sum of. defined: value -> its
+    change. added: product of held operands -> the accumulator that it is added to, its factors. defined: value -> its
     operator and which of the operator's results it is. saved: for every output its value.
     """
 
@@ -110,18 +110,27 @@ def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBloc
 def _added(
     block: BlockGraph, defined: dict[int, tuple[Op, int]], sums: Mapping[int, object], held: Mapping[int, InIterAttrs]
 ) -> dict[int, tuple[int, Factors]]:
-    """The sums of an accumulator that nothing else reads and a product of held operands."""
+    """The products of held operands that are added to an accumulator, where nothing else reads them or it."""
     found: dict[int, tuple[int, Factors]] = {}
     readers = Counter(v for op in block.ops for v in op.inputs)
-    for value, (op, _) in defined.items():
-        if op.kind is not OpKind.ADD:
-            continue
-        for total, other in (op.inputs, op.inputs[::-1]):
-            if total in sums and readers[total] == 1 and block.types[total].shape == block.types[other].shape:
-                factors = _held_factors(block, defined, other, held)
-                if factors is not None:
-                    found[value] = (total, factors)
+    for pair in _additions(block):
+        for total, other in (pair, pair[::-1]):
+            alone = readers[total] == readers[other] == 1 and block.types[total].shape == block.types[other].shape
+            if total in sums and alone and (factors := _held_factors(block, defined, other, held)) is not None:
+                found[other] = (total, factors)
     return found
+
+
+def _additions(block: BlockGraph) -> Iterator[tuple[int, ...]]:
+    """Pairs of values that are added, by an operator or inside of a chain that reads each of them once."""
+    for op in block.ops:
+        if op.kind is OpKind.ADD:
+            yield op.inputs
+        elif isinstance(op.body, ThreadGraph):
+            reads = Counter(v for inner in op.body.ops for v in inner.inputs)
+            for inner in op.body.ops:
+                if inner.kind is OpKind.ADD and all(v < op.body.input_count and reads[v] == 1 for v in inner.inputs):
+                    yield tuple(op.inputs[v] for v in inner.inputs)
 
 
 def _held_factors(

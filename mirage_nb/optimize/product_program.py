@@ -63,6 +63,8 @@ UNKNOWN = ""
 CUTS = {(ROWS,): ROWS, (COLUMNS,): COLUMNS, (SUMMED, SUMMED): SPLIT}
 """What a grid dim is called that cuts these axes of the operands."""
 RING, ONCE = "ring", "once"
+ADDED = ""
+"""Stands for a product of held operands that the accumulator holds already that it is added to."""
 LINE_BYTES = 128
 Parts = Mapping[str, Index]
 """Where the part of a role begins in the block's tile, along rows and columns."""
@@ -292,7 +294,7 @@ class _Planner(OnGrid):
         if value in made.sums:
             return self.accumulators[value]
         if value in made.added:
-            return self.accumulators[made.added[value][0]]
+            return ADDED
         if value in made.held:
             return self._held(found, value, axes, part)
         if op.kind is OpKind.RESHAPE:
@@ -319,6 +321,8 @@ class _Planner(OnGrid):
         return self._mapped(found, inside, operands)
 
     def _mapped(self, found: list[Statement], op: Op, operands: tuple[str, ...]) -> str:
+        if ADDED in operands:
+            return next(name for name in operands if name != ADDED)
         if isinstance(op.attrs, ConstAttrs):
             number = op.attrs.value
             return self._once(found, number, lambda name: Number(name, number))

@@ -135,6 +135,10 @@ output %4 O
 LOW_RANK = {
     "as they stand": low_rank("%7", "%6", """  %11 = EwAdd(%8, %10)                                   : bf16[64, 64]
   OutSaver(%11) omap=[1, 0]"""),
+    "activated": low_rank("%7", "%6", """  %11 = EwAdd(%10, %8)                                   : bf16[64, 64]
+  %12 = SiLU(%11)                                        : bf16[64, 64]
+  %13 = EwAdd(%11, %12)                                  : bf16[64, 64]
+  OutSaver(%13) omap=[1, 0]"""),
     "turned, deep": low_rank("%6", "%7", """  %11 = Transpose(%10) perm=[1, 0]                       : bf16[64, 64]
   %12 = EwAdd(%11, %8)                                   : bf16[64, 64]
   OutSaver(%12) omap=[1, 0]""", 72),

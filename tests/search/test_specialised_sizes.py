@@ -44,11 +44,14 @@ PROGRAMS = {
     "normed attention": "Q: bf16[4, 256, 64]\nK: bf16[4, 256, 64]\nV: bf16[4, 256, 64]\n"
     "return softmax(Q @ transpose(rms_norm(K))) @ V",
     "low rank": "X: bf16[256, 1024]\nW: bf16[1024, 512]\nT: bf16[256, 16]\nC: bf16[512, 16]\nreturn X @ W + T @ C.T",
+    "low rank, activated": "X: bf16[256, 1024]\nW: bf16[1024, 512]\nT: bf16[256, 16]\nC: bf16[16, 512]\nb: bf16[512]\n"
+    "return silu(T @ C + X @ W) + b",
     "output turned": "X: f16[256, 512]\nW: f16[512, 256]\nreturn transpose(X @ W)",
 }
 SPECIALISED = {
     "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f32, by three", "f32, by three, odd rows", "f64",
     "odd rows", "attention", "grouped attention", "low rank",
+    "low rank, activated",
 }  # fmt: skip
 
 
