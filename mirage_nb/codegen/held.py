@@ -90,16 +90,26 @@ class HeldText:
             with self.out.block(inside) if held.ragged else nullcontext():
                 yield slot, index
 
+    def _shape(self, value: int) -> tuple[int, ...]:
+        """How the tile has a value's elements."""
+        return self.held.kept if value in self.held.turned else self.scope.shape(value)
+
+    def _place(self, value: int, index: Multi) -> Multi:
+        """Where an element of the tile lies in a value."""
+        at = broadcast_index(index, self._shape(value))
+        lies = self.scope.shape(value)
+        return unravel(linear(at, self.held.kept), lies) if value in self.held.turned else at
+
     def _loads(self, values: list[int], kept: Multi) -> None:
         """Everything is asked for before anything is used."""
         out, held = self.out, self.held
         for value in values:
-            attrs, type_ = self.inputs[value], self.scope.block.types[value]
-            width = held.vector(type_.shape)
-            out.line(f"Vec<{c_type(type_.dtype)}, {width}> h{value}[{held.count(type_.shape)}];  // {type_}, %{value}")
-            with self._slots(type_.shape, kept) as (slot, index):
+            attrs, type_, shape = self.inputs[value], self.scope.block.types[value], self._shape(value)
+            width = held.vector(shape)
+            out.line(f"Vec<{c_type(type_.dtype)}, {width}> h{value}[{held.count(shape)}];  // {type_}, %{value}")
+            with self._slots(shape, kept) as (slot, index):
                 dim = len(type_.shape) - 1 if width > 1 else None
-                at = broadcast_index(index, type_.shape)
+                at = self._place(value, index)
                 source = operand_leaf(self.scope, attrs, at, Index(), dim, width)
                 if self.scope.plan.places[value] is Place.COUNTED:
                     with out.unrolled("v", width) as v:
@@ -147,7 +157,7 @@ class HeldText:
         """A reader for which inputs and reductions are registers."""
         bound = {}
         for value, op in self.scope.ops.items():
-            shape = self.scope.shape(value)
+            shape = self._shape(value)
             element = "v" if self.held.vector(shape) > 1 else "0"
             if value in self.inputs:
                 bound[value] = f"to_float(h{value}[{slot if self.held.long(shape) else '0'}][{element}])"
@@ -157,7 +167,7 @@ class HeldText:
 
     def _read(self, reader: Reader, value: int) -> str:
         """A value in registers: its elements have no place but the vector."""
-        shape = self.scope.shape(value)
+        shape = self._shape(value)
         dim = len(shape) - 1 if self.held.vector(shape) > 1 else None
         return reader.read(value, (Index(),) * len(shape), dim)
 
@@ -219,7 +229,7 @@ class HeldText:
         while scope.ops[names[-1]].kind is OpKind.RESHAPE:
             names.append(scope.ops[names[-1]].inputs[0])
         source = names.pop()
-        shape = scope.shape(source)
+        shape = self._shape(source)
         width = held.vector(shape)
         out.line(f"// output {number} = %{value}")
         once = held.rows and not held.long(shape)
@@ -228,10 +238,10 @@ class HeldText:
             self._slots(shape, kept) as (slot, at),
             out.block(),
         ):
-            index = broadcast_index(at, shape)
+            index = self._place(source, at)
             reader = self._reader(slot, width)
             result = self._read(reader, source)
-            last = shape
+            last = scope.shape(source)
             for name in reversed(names):
                 index, last = unravel(linear(index, last), scope.shape(name)), scope.shape(name)
             leaf = output_leaf(scope, attrs, f"o{number}", index, last, out_type, width)

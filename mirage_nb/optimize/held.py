@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OutSaverAttrs
-from mirage_nb.tile.held import busy_lanes, hold, row_lanes, row_slots
+from mirage_nb.tile.held import busy_lanes, hold, row_lanes, row_slots, turned
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.sketch import REDUCTIONS, Sketch
 
@@ -25,7 +25,8 @@ class Held:
     dim: the reduced axis of `tile`. width: elements of a vector along the last axis. slots: vectors per thread
     along `dim`. lanes: threads that share a reduction (1: a thread has all of it). warps: as many as there is
     work for. behind: inputs that are asked for behind the reductions: registers that they would fill while others are
-    on their way let more blocks run at once.
+    on their way let more blocks run at once. turned: values that lie otherwise than the results of rows that they have
+    an element for each of.
     """
 
     tile: tuple[int, ...]
@@ -35,6 +36,7 @@ class Held:
     lanes: int
     warps: int
     behind: frozenset[int] = frozenset()
+    turned: frozenset[int] = frozenset()
 
     @property
     def rows(self) -> bool:
@@ -78,7 +80,8 @@ def find_held(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 0) -
         lanes = int(busy_lanes(tile[-1], row_lanes(results, warps), width))
         behind = _behind(block) if at_once and math.prod(block.grid) > at_once else frozenset[int]()
         slots = int(row_slots(tile[-1], lanes, width))
-        return Held(tile, len(tile) - 1, width, slots, lanes, lanes * results // LANES, behind)
+        lie = frozenset(turned(sketch) or ())
+        return Held(tile, len(tile) - 1, width, slots, lanes, lanes * results // LANES, behind, lie)
     busy = min(warps, math.ceil(results / width / LANES))
     return Held(tile, len(tile) + found.axis, width, tile[found.axis], 1, busy)
 

@@ -348,7 +348,8 @@ def _plan_held(
     known = dict.fromkeys(numbered, Place.COUNTED) | dict.fromkeys(literal_args, Place.LITERAL)
     places = []
     for op, values in block.definitions():
-        place = known.get(op.attrs.arg, Place.REGISTER) if isinstance(op.attrs, InIterAttrs) else Place.REGISTER
+        place = Place.VIEW if op.kind is OpKind.RESHAPE else Place.REGISTER
+        place = known.get(op.attrs.arg, place) if isinstance(op.attrs, InIterAttrs) else place
         places += [Place.LITERAL if op.kind is OpKind.CONST else place] * len(values)
     chosen = replace(options, warps=held.warps, stages=1, bulk=False, wide=False)
     stored = tuple(t.dtype for t in block.types)

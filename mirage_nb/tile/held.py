@@ -60,13 +60,16 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     """How so many warps hold the tiles of a block; None if they cannot, whatever the extents. runs: the innermost
     extents of tensors over whose ends tiles hang, which no vector may cross."""
     reductions = [node for node in sketch.nodes if node.kind in REDUCTIONS]
-    saved = _saved(sketch)
     axes = {node.along for node in reductions}
-    if sketch.looped or len(axes) != 1 or saved is None or not all(map(_simple, sketch.nodes)):
+    back = turned(sketch)
+    if sketch.looped or len(axes) != 1 or back is None or not all(map(_simple, sketch.nodes)):
         return None
     (axis,) = axes
+    if back and axis != -1:
+        return None
+    saved = _saved(sketch)
     made = (value for node in sketch.nodes if node.kind is not OpKind.RESHAPE for value in node.makes)
-    shapes = {value: tuple(extents(value)) for value in made}
+    shapes = {value: tuple(extents(back.get(value, value))) for value in made}
     tile = _common(list(shapes.values()))
     if any(len(shapes[value]) != len(tile) for value in saved):
         return None
@@ -74,6 +77,9 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     for shape in shapes.values():
         for own, most in zip(reversed(shape), reversed(tile), strict=False):
             able = able & (np.equal(own, 1) | np.equal(own, most))
+    for value in back:  # one element for each result of the reductions
+        own = _product(extents(value))
+        able = able & np.equal(_extent(shapes[value], axis), 1) & np.equal(own, _product(shapes[value]))
     for value in saved:  # every kept position of the tile once
         for place, (own, most) in enumerate(zip(shapes[value], tile, strict=True)):
             able = able & (np.equal(own, most) if place != len(tile) + axis else True)
@@ -101,19 +107,34 @@ def _simple(node: Node) -> bool:
     return node.elementwise or node.kind in _SIMPLE or node.kind in REDUCTIONS
 
 
-def _saved(sketch: Sketch) -> set[int] | None:
-    """What is saved, seen through reshapes; None if these do more than rename it."""
+def turned(sketch: Sketch) -> dict[int, int] | None:
+    """Values that lie turned, a result of each row along a line, say: what is computed from a reshaped value, and what
+    is loaded for that; each with a value whose extents it has. None where a reshaped value is read otherwise."""
     renamed: dict[int, int] = {}
-    found: set[int] = set()
+    found: dict[int, int] = {}
     for node in sketch.nodes:
-        read = node.reads[0] if node.reads else -1
+        inside = [value for value in node.reads if value in renamed]
         if node.kind is OpKind.RESHAPE:
-            renamed[node.makes[0]] = renamed.get(read, read)
-        elif node.kind is OpKind.OUT_SAVER:
-            found.add(renamed.get(read, read))
-        elif not renamed.keys().isdisjoint(node.reads):
-            return None
+            renamed[node.makes[0]] = renamed.get(node.reads[0], node.reads[0])
+        elif inside and node.kind is not OpKind.OUT_SAVER:
+            origin = renamed[inside[0]]
+            others = [v for v in node.reads if v not in inside and not sketch.nodes[sketch.defined[v]].literal]
+            loaded = all(sketch.nodes[sketch.defined[v]].kind is OpKind.IN_ITER for v in others)
+            alone = all(len(sketch.uses[v]) == 1 for v in others)
+            if not (node.elementwise and loaded and alone):
+                return None
+            found |= dict.fromkeys((*others, *node.makes), origin)
+            renamed |= dict.fromkeys(node.makes, origin)
     return found
+
+
+def _saved(sketch: Sketch) -> set[int]:
+    """What is saved, seen through reshapes."""
+    renamed: dict[int, int] = {}
+    for node in sketch.nodes:
+        if node.kind is OpKind.RESHAPE:
+            renamed[node.makes[0]] = renamed.get(node.reads[0], node.reads[0])
+    return {renamed.get(n.reads[0], n.reads[0]) for n in sketch.nodes if n.kind is OpKind.OUT_SAVER}
 
 
 def _common(shapes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
