@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from mirage_nb.codegen import Options, emit
-from mirage_nb.ir import DimAttrs, DType, KernelGraph, OpKind
+from mirage_nb.ir import DimAttrs, DType, KernelGraph, OpKind, ReshapeAttrs
 from mirage_nb.optimize import plan
 from mirage_nb.optimize.held import Held
 from mirage_nb.targets import TARGETS
@@ -167,6 +167,21 @@ def test_a_reduction_of_a_row_costs_one_barrier() -> None:
 )
 def test_what_is_not_held(graph: KernelGraph) -> None:
     assert held(graph, Options(warps=8)) is None
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_results_of_rows_may_lie_along_a_line(folded: bool) -> None:
+    """A residual behind the product of one row lies as the result does: its elements are those of the tile's rows."""
+    b = Block((tensor((8, 512), DType.BF16), tensor((1, 8)), tensor((1, 512), DType.BF16)), (4,))
+    w, r, x = b.read(0, (0,)), b.read(1, (1,)), b.read(2, (None,))
+    total = b.op(OpKind.SQRT, b.op(OpKind.SQR, b.sum(b.op(OpKind.MUL, w, x), 1)))
+    line = b.op(OpKind.RESHAPE, total, attrs=ReshapeAttrs((1, 2)))
+    y = b.op(OpKind.ADD, b.op(OpKind.EXP, line), r)
+    b.save(b.op(OpKind.MUL, y, b.sum(line, 1) if folded else r), (1,))
+    graph = one_kernel("W R X", b)
+    found = held(graph, Options(warps=4))
+    assert (found is None) if folded else (found is not None and found.lanes == 64)
+    check(graph, Options(warps=4), scale=0.1)
 
 
 def test_reductions_along_two_axes_are_not_held() -> None:

@@ -66,6 +66,14 @@ def test_ranking_and_planner_agree_on_what_registers_hold() -> None:
     assert found[True, True] > 100 and found[False, False] > 100
 
 
+@pytest.mark.parametrize("rows", [64, 65, 4096])
+def test_they_agree_on_results_that_lie_along_a_line(rows: int) -> None:
+    """A residual behind the product of one row."""
+    text = f"W: bf16[{rows}, 2048]\nX: bf16[1, 2048]\nR: bf16[1, {rows}]\n"
+    found = compared(text + f"return silu(R + reshape(sum(W * X, axis=1), (1, {rows}))) * 2", 12)
+    assert found[True, True] and not found[True, False] and not found[False, True]
+
+
 @pytest.mark.slow
 def test_they_agree_on_thousands() -> None:
     found: Counter[tuple[bool, bool]] = Counter()
