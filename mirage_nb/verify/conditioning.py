@@ -75,11 +75,12 @@ class _Tensor:
 
     def read(self) -> _Tensor:
         """As an operand: where it is beyond its type, nothing is known."""
+        if self.deviation is None:
+            return self
         beyond = np.isfinite(self.exact) & (np.abs(self.exact) > LARGEST[self.dtype])
         if not beyond.any():
             return self
-        known = np.zeros(()) if self.deviation is None else self.deviation
-        return _Tensor(self.exact, self.dtype, np.where(beyond, np.inf, known))
+        return _Tensor(self.exact, self.dtype, np.where(beyond, np.inf, self.deviation))
 
 
 def analyse(program: KernelGraph, inputs: Mapping[str, Array]) -> Analysis:
@@ -114,14 +115,14 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tens
         return _of_kernel(op.body, operands, dtypes)
     exact = _EXACT.apply(op.kind, [t.exact for t in operands], op.attrs, 0)
     (dtype,) = dtypes
-    if all(t.deviation is None for t in operands) and _holds(dtype, exact) and op.kind not in STEEP:
+    moved = Trait.VIEW in OPS[op.kind].traits and all(t.dtype is dtype for t in operands)
+    if all(t.deviation is None for t in operands) and op.kind not in STEEP and (moved or _holds(dtype, exact)):
         return [_Tensor(exact, dtype)]
     written = op.attrs.formula if isinstance(op.attrs, ApplyAttrs) else WRITTEN.get(op.kind)
     if written is not None:
         squares = _of_formula(written, operands[0], dtype)
     else:
         squares = _carried(op, operands, exact)
-    moved = Trait.VIEW in OPS[op.kind].traits and all(t.dtype is dtype for t in operands)
     if not moved:
         squares = squares + _lost(op, operands, exact, dtype)
     deviation = np.where(np.isfinite(exact), np.sqrt(squares), 0.0)

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from mirage_nb.errors import OptionError, ShapeError
 from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import BlockGraph, DType, KernelGraph
+from mirage_nb.ir import OPS, BlockGraph, DType, KernelGraph, Trait
 from mirage_nb.ir.ops import show_shape
 from mirage_nb.verify.conditioning import ROUNDING, analyse
 from mirage_nb.verify.hard_inputs import MASKS, hard_inputs, sample_names
@@ -353,5 +353,8 @@ def as_written(program: KernelGraph, inputs: Mapping[str, Array]) -> tuple[Array
                 made: Sequence[Array] = run_block(op.body, operands, algebra)
             else:
                 made = [algebra.apply(op.kind, operands, op.attrs, 0)]
-            values += [rounded(x, dtype) for x, dtype in zip(made, types, strict=True)]
+            if Trait.VIEW in OPS[op.kind].traits and {program.types[v].dtype for v in op.inputs} == {*types}:
+                values += made  # they are what the types hold already
+            else:
+                values += [rounded(x, dtype) for x, dtype in zip(made, types, strict=True)]
     return tuple(np.broadcast_to(values[v], program.types[v].shape) for v in program.outputs)
