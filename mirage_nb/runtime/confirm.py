@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CONFIRM_SECONDS, REAL_SECONDS = 20.0, 20.0
 """What final verification may take, beyond which the verdict of the search stands, and trials at the real shape."""
+MOMENT_SECONDS = 3.0
 CONFIRM_ELEMENTS = 2**26
 """Elements of all tensors of a program that is also tried at its real shape: a trial takes about 20 bytes for each."""
 
@@ -29,10 +30,11 @@ Coming = Iterator[tuple[int, Future[Verdict]]]
 
 
 class Confirmation:
-    """The last verification of one session's winners."""
+    """The last verification of one session's winners; trials at the real shape last until the clock (`time.monotonic`)
+    says `ends`, or for a moment."""
 
-    def __init__(self, passes: Passes) -> None:
-        self._passes, self._search = passes, passes.search
+    def __init__(self, passes: Passes, ends: float = math.inf) -> None:
+        self._passes, self._search, self._ends = passes, passes.search, ends
         self._begun: set[str] = set()
         self._coming: list[tuple[Sequence[Winner], Coming]] = []
         self._real: list[tuple[Sequence[Winner], Coming]] = []
@@ -58,10 +60,17 @@ class Confirmation:
             self._search.tell(f"field trials at smaller shapes only: this one has {elements:,} elements")
         elif fresh:
             pairs = [(self._search.program, winner.candidate.graph) for winner in fresh]
-            self._real.append((fresh, self._called(verify_real, pairs, REAL_SECONDS)))
+            ends = max(self._ends, time.monotonic() + MOMENT_SECONDS)
+            self._real.append((fresh, self._called(verify_real, pairs, REAL_SECONDS, ends)))
 
-    def _called(self, function: Callable[..., Verdict], pairs: Sequence[tuple[Any, ...]], seconds: float) -> Coming:
-        until = time.monotonic() + max(0.0, self._search.left)
+    def _called(
+        self,
+        function: Callable[..., Verdict],
+        pairs: Sequence[tuple[Any, ...]],
+        seconds: float,
+        ends: float = math.inf,
+    ) -> Coming:
+        until = min(ends, time.monotonic() + max(0.0, self._search.left))
         return self._search.call_all(function, pairs, seconds=self._passes.allowed(seconds), until=until)
 
     def learn(self, winners: Sequence[Winner]) -> bool:

@@ -81,7 +81,7 @@ class OnCard:
     def run(self, finalists: Sequence[Candidate]) -> bool:
         """Heats of the finalists, other ways to emit the best of them, trials on hard inputs, a race beside PyTorch,
         and verification at the real shape; False without NVRTC."""
-        confirmation = Confirmation(self._passes)
+        confirmation = Confirmation(self._passes, self._ends)
         loading = [()] * read_settings().workers  # meanwhile, and nobody waits for it
         self._search.call_all(load_compiler, loading, seconds=COMPILE_SECONDS)
         try:

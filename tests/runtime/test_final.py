@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import time
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from mirage_nb.codegen import emit
+from mirage_nb.errors import SearchError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import default_options
-from mirage_nb.runtime.final import verify_final
+from mirage_nb.runtime.confirm import Confirmation
+from mirage_nb.runtime.final import verify_final, verify_real
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.tile.text import parse_program, print_program
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -33,3 +40,76 @@ def test_a_tile_program_that_is_another_one_is_refuted(said: str, changed: str) 
     verdict = verify_final(PROGRAM, candidate, (), (made,), H200)
     assert verdict.accepted == (not said)
     assert ("tile programs at points" if not said else "its tile program is another one") in verdict.note
+
+
+class Asked:
+    """A session whose workers answer at once; what they were asked for, in order."""
+
+    def __init__(self, left: float = math.inf, real: VerdictKind = VerdictKind.FIELD) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.said: list[str] = []
+        self.left, self.real = left, real
+        self.search = self
+        self.program, self.target = PROGRAM, H200
+        self.winners: dict[str, Any] = {}
+        self.stage = ""
+
+    def add(self, name: str) -> Any:
+        candidate = Candidate(name, PROGRAM, "", 1, {}, Verdict(VerdictKind.FIELD), 1.0, small=(PROGRAM, PROGRAM))
+        self.winners[name] = SimpleNamespace(label=name, candidate=candidate, emitted=SimpleNamespace(programs=()))
+        return self.winners[name]
+
+    def made_of(self, digest: str) -> tuple[()]:
+        return ()
+
+    def allowed(self, seconds: float) -> float:
+        return min(seconds, self.left)
+
+    def tell(self, message: str) -> None:
+        self.said.append(message)
+
+    def call_all(self, function: Any, pairs: Any, *, seconds: float, until: float) -> Any:
+        self.asked.append((function.__name__, len(pairs)))
+        for number in range(len(pairs)):
+            future: Future[Verdict] = Future()
+            if until <= time.monotonic():
+                future.set_exception(SearchError(f"there was no time left for {function.__name__}"))
+            else:
+                kind = self.real if function is verify_real else VerdictKind.PROVED
+                future.set_result(Verdict(kind, 2, note=function.__name__))
+            yield number, future
+
+    def learn(self, digest: str, verdict: Verdict) -> None:
+        self.winners[digest].candidate = replace(self.winners[digest].candidate, verdict=verdict)
+
+    def set_aside(self, candidate: Candidate, error: Exception) -> None:
+        self.said.append(str(error))
+        del self.winners[candidate.digest]
+
+
+def test_trials_at_the_real_shape_keep_nothing_else_waiting() -> None:
+    """They took twenty seconds of a worker, and nothing at all was verified within a short budget."""
+    passes: Any = Asked(left=9.0)
+    first, second = passes.add("first"), passes.add("second")
+    confirmation = Confirmation(passes)
+    confirmation.begin([first])
+    assert confirmation.learn([first, second])
+    assert passes.asked == [("verify_final", 1), ("verify_final", 1), ("verify_real", 2)]
+    verdict = passes.winners["second"].candidate.verdict
+    assert verdict.kind is VerdictKind.PROVED and verdict.note == "verify_final; and 2 trials at the real shape"
+
+
+def test_where_there_is_no_time_for_the_real_shape_what_is_verified_stays() -> None:
+    passes: Any = Asked(left=0.0)
+    only = passes.add("only")
+    assert Confirmation(passes).learn([only]) and only.candidate.verdict.kind is VerdictKind.FIELD
+    assert passes.said == [
+        "only: no final verification: there was no time left for verify_final",
+        "only: no trials at the real shape: there was no time left for verify_real",
+    ]
+
+
+def test_what_is_refuted_at_the_real_shape_is_dropped() -> None:
+    passes: Any = Asked(real=VerdictKind.REFUTED)
+    assert not Confirmation(passes).learn([passes.add("wrong")]) and not passes.winners
+    assert "refuted in the final verification" in passes.said[0]

@@ -106,7 +106,7 @@ def test_what_was_timed_early_is_emitted_in_other_ways_too_and_nobody_waits_for_
     early = SimpleNamespace(candidate=candidate("early", time_us=2.0), label="early")
     did.clear()
     monkeypatch.setattr(on_card, "Heats", Heats)
-    monkeypatch.setattr(on_card, "Confirmation", lambda passes: SimpleNamespace(begin=lambda winners: None))
+    monkeypatch.setattr(on_card, "Confirmation", lambda *given: SimpleNamespace(begin=lambda winners: None))
     monkeypatch.setattr(on_card, "tried", lambda passes, heats, *rest: heats.did.append("try"))
     monkeypatch.setattr(OnCard, "finish", lambda self, winners, verdicts: None)
     noted = passes(winners=[early], missing=missing)
