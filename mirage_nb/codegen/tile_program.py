@@ -56,13 +56,10 @@ from mirage_nb.tile.program import (
     flat,
     register_tiles,
 )
+from mirage_nb.tile.rules import first_registers
 
 TURN = 1
 """The named barrier of a role's first group; those of the others follow."""
-REGISTERS_OF_MULTIPROCESSOR = 65536
-REGISTER_UNIT = 8
-
-
 Value = Number | Read | Count | Map | Reduce | Set | Store
 
 
@@ -166,8 +163,7 @@ class ProgramText:
         self.role, statements = role.name, program.statements(role.name)
         out.line(f"// {role.name}: {role.warps} warps")
         if role.registers:
-            entry = REGISTERS_OF_MULTIPROCESSOR // program.threads // REGISTER_UNIT * REGISTER_UNIT
-            word = "claim" if role.registers > entry else "release"
+            word = "claim" if role.registers > first_registers(program.threads) else "release"
             out.line(f"registers_{word}<{role.registers}>();")
         copies = [s for s in flat(statements) if isinstance(s, Copy)]
         if role.parts > 1:

@@ -35,6 +35,16 @@ CHUNK_BYTES = 16
 """Rows of operands begin on multiples of so many bytes."""
 BARRIER_BYTES = 1024
 """Shared memory kept for barriers."""
+REGISTERS, REGISTER_UNIT = 65536, 8
+"""Of a multiprocessor; threads have a multiple of the unit."""
+BESIDE_SUMS = 26
+"""Registers of a thread beside the results of one product of a warpgroup, which is compiled only where threads begin
+with so many, whatever they claim later."""
+
+
+def first_registers(threads: int, registers: int = REGISTERS) -> int:
+    """Of a thread, when a block of so many begins that has a multiprocessor for itself."""
+    return registers // threads // REGISTER_UNIT * REGISTER_UNIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,11 @@ class Team:
     math_registers: int
     load_registers: int
     load_warps: int
+
+    @property
+    def first_registers(self) -> int:
+        """Of a thread, before any are handed over."""
+        return first_registers(LANES * (GROUP * self.parts + self.load_warps))
 
 
 TEAMS: dict[int, Team] = {
@@ -97,6 +112,9 @@ def fits(rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2
     room = sum(np.where(np.equal(many, count), most, 0) for count, most in FEW_REGISTERS.items())
     known &= (left == 0) | (np.isin(columns, FEW_COLUMNS) & (each <= room) & (sums == 1) & (width < DOUBLE))
     known &= np.greater_equal(columns, LEAST_COLUMNS)
+    if width < FLOAT:
+        begin = sum(np.where(np.equal(rows - left, height), t.first_registers, 0) for height, t in TEAMS.items())
+        known &= np.multiply(HEIGHT / LANES / GROUP, columns) + BESIDE_SUMS <= begin
     return (many > 0) & known & (each <= ACCUMULATOR_REGISTERS) & np.equal(np.mod(depth, step(width)), 0)
 
 

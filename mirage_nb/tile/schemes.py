@@ -19,7 +19,7 @@ from mirage_nb.tile import rates, rules
 from mirage_nb.tile.groups import KINDS, ROWS, WIDE_COLUMNS, group_name
 from mirage_nb.tile.instructions import INSTRUCTIONS, Unit, wgmma
 from mirage_nb.tile.program import GROUP, LANES
-from mirage_nb.tile.rules import Extent
+from mirage_nb.tile.rules import REGISTER_UNIT, Extent, first_registers
 from mirage_nb.tile.tessellation import Kind, tessellate
 
 KINDS_OF = {"f32": ("fma",), "tf32": ("wgmma_tf32", "mma_tf32"), "3xtf32": ("wgmma_3xtf32", "mma_3xtf32")}
@@ -30,7 +30,7 @@ EXACT_KINDS = {DType.F32: ("fma",), DType.F64: ("mma_f64",)}
 PLAIN_KINDS = {DType.F16: "fma_f16", DType.BF16: "fma_bf16", DType.F32: "fma", DType.F64: "fma_f64"}
 """The kind of the plain cores."""
 MATH, LOAD, REST = "math", "load", "rest"
-REGISTERS, REGISTER_UNIT, LEAST_REGISTERS, MOST_REGISTERS = 65536, 8, 24, 240
+LEAST_REGISTERS, MOST_REGISTERS = 24, 240
 ADDRESSES = 36
 """Registers of a thread for what is neither a sum nor an operand."""
 
@@ -145,7 +145,7 @@ def with_few_rows(asked: Asked, precision: str) -> Scheme | None:
     (math,) = main.math
     plain = MathRole(REST, 1, needed(name, asked.sums, few), name, few, asked.columns, row=asked.rows - few)
     threads = LANES * (math.warps + 2 * GROUP)
-    free = REGISTERS // threads // REGISTER_UNIT * REGISTER_UNIT * threads // (LANES * GROUP)
+    free = first_registers(threads) * threads // (LANES * GROUP)
     each = (free - plain.registers - LEAST_REGISTERS) // math.parts // REGISTER_UNIT * REGISTER_UNIT
     if each < needed(math.instruction, asked.sums, math.rows):
         return None
@@ -169,7 +169,7 @@ def mixed(asked: Asked, tensor: str, plain: str) -> Scheme | None:
         at += width
     threads = LANES * (sum(role.warps for role in roles) + GROUP)
     taken = LANES * (sum(role.warps * role.registers for role in roles) + GROUP * LEAST_REGISTERS)
-    if taken > REGISTERS // threads // REGISTER_UNIT * REGISTER_UNIT * threads:
+    if taken > first_registers(threads) * threads:
         return None
     return Scheme(asked.step, 0, tuple(roles), GROUP, LEAST_REGISTERS)
 

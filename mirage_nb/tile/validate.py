@@ -33,7 +33,7 @@ from mirage_nb.tile.program import (
     flat,
     registers,
 )
-from mirage_nb.tile.rules import BARRIER_BYTES, FLOAT_STEP, PATTERN_ROWS
+from mirage_nb.tile.rules import BARRIER_BYTES, BESIDE_SUMS, FLOAT_STEP, PATTERN_ROWS, REGISTER_UNIT, first_registers
 
 LINE_BYTES, BOX_ROWS = 128, 256
 """The swizzle of panels: bytes of a row; and the rows of one box of the copy engine."""
@@ -41,11 +41,9 @@ CHUNK_BYTES = 16
 LAYOUTS = {Place.GLOBAL: Layout.ROWS, Place.SHARED: Layout.PANELS, Place.REGISTER: Layout.FRAGMENT}
 """How tiles lie, by their place."""
 THREADS = 1024
-REGISTER_UNIT, LEAST_REGISTERS, MOST_REGISTERS = 8, 24, 255
+LEAST_REGISTERS, MOST_REGISTERS = 24, 255
 WORKING_REGISTERS = 32
 """Of a thread, beside its accumulators."""
-BESIDE_SUMS = 26
-"""The same of one product of a warpgroup; so many, and its sums, threads have from the start, whatever they claim."""
 CLUSTERS = range(1, 9)
 """Blocks of a cluster, on every card that has them."""
 BARRIER = 8
@@ -121,7 +119,7 @@ def _capacity(program: Program, target: Target) -> Iterator[str]:
         yield f"{program.blocks} blocks in clusters of {program.cluster}"
     if any(role.warps % GROUP for role in program.roles[:-1]):
         yield "a role begins inside a group of four warps"
-    entry = target.registers_per_multiprocessor // program.threads // REGISTER_UNIT * REGISTER_UNIT
+    entry = first_registers(program.threads, target.registers_per_multiprocessor)
     claimed = [role for role in program.roles if role.registers]
     if claimed:
         if len(claimed) < len(program.roles) or any(role.warps % GROUP for role in claimed):
@@ -222,7 +220,7 @@ def _product(program: Program, role: Role, product: Product, target: Target) -> 
     left, right, result = (program.tile(name) for name in (product.left, product.right, product.result))
     if not instruction.on(target.capability):
         yield f"{role.name}: the target lacks {instruction.name}"
-    begin = target.registers_per_multiprocessor // program.threads // REGISTER_UNIT * REGISTER_UNIT
+    begin = first_registers(program.threads, target.registers_per_multiprocessor)
     if instruction.name in INSTRUCTIONS and instruction.registers + BESIDE_SUMS > begin:
         yield f"{role.name}: {instruction.name} is not compiled for threads that begin with {begin} registers"
     if role.warps % instruction.warps:

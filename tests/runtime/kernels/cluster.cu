@@ -19,6 +19,7 @@ cluster_sums(const __grid_constant__ TensorMap map, float* out) {
   }
   cluster_sync();
   if (lane == 0) {
+    tma_prefetch_2d(map, 0, 32 * cluster + 16 * rank);
     mbarrier_arrive_expect_tx(full, 4096);
     tma_load_2d_all(tile + rank * 2048, map, full, 0, 32 * cluster + 16 * rank, 2);
   }
