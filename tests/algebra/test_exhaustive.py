@@ -42,9 +42,9 @@ def surveys(options: AlgebraOptions, seed: int, targets: int, *, depth: int = 4,
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_part_is_cut_and_few_others_are_kept(preset: str) -> None:
-    found = total(surveys(PRESETS[preset], seed=1, targets=6))
+    found = total(surveys(PRESETS[preset], seed=1, targets=3))
     assert found.wrong == []
-    assert found.parts > 50_000 and found.asked > 10_000 and found.complete > 30
+    assert found.parts > 25_000 and found.asked > 5_000 and found.complete > 15
     assert found.kept / found.asked * 1000 < KEPT_PER_THOUSAND[preset]
 
 

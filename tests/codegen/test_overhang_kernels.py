@@ -46,15 +46,18 @@ def overhanging(text: str, count: int) -> Iterator[KernelGraph]:
     program = parse(text).graph
     prepared = prepare(program)
     choose = random.Random(1)
-    found = []
+    found: list[KernelGraph] = []
     effort = EFFORTS["quick"]
-    for configuration in [c for c in configurations(prepared, effort) if c.cut is None][:6]:
+    few = [c for c in configurations(prepared, effort) if c.cut is None][:6]
+    for configuration in choose.sample(few, len(few)):
         result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
         for structure in result.structures[:2]:
             sound = frozenset(
                 a for a in poor_axes(prepared) if verify(*tiny(prepared, structure, frozenset({a}))).accepted
             )
             found += [i.graph for i in instances(structure, prepared, H200, 60, sound) if i.overhanging]
+        if len(found) >= 10 * count:
+            break
     assert found
     yield from choose.sample(found, min(count, len(found)))
 

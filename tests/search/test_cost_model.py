@@ -79,7 +79,7 @@ def test_estimates_are_finite_and_positive(name: str, target: str) -> None:
     prepared, structures = found(name)
     card = find_target(target)
     for structure in structures:
-        for instance in instances(structure, prepared, card, 40):
+        for instance in instances(structure, prepared, card, 10):
             cost = instance.cost
             assert math.isfinite(cost.us)
             assert cost.us >= card.start_us * cost.kernels + cost.bytes_device / (card.device_bandwidth * 1e3)

@@ -27,6 +27,7 @@ from mirage_nb.search import (
 from mirage_nb.verify.trials import verify
 from tests.clock import cpu_limit
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, rmsnorm
+from tests.shares import shared_out
 
 STANDARD = EFFORTS["standard"]
 
@@ -116,12 +117,14 @@ def relative_error(prepared_seed: int, program: KernelGraph, candidate: KernelGr
     return max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in pairs)
 
 
+@shared_out
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_everything_found_computes_the_program(name: str) -> None:
+def test_everything_found_computes_the_program(name: str, share: int) -> None:
     prepared = prepare(PROGRAMS[name]())
     whole = [c for c in configurations(prepared, STANDARD) if c.cut is None]
+    several = [c for c in whole if c.kernels > 1]
     verified: set[int] = set()  # float64 looks at everything, the verifier at one of so many kernels
-    for configuration in whole:
+    for configuration in [*(c for c in whole if c.kernels == 1), *several[::share]]:
         effort = replace(STANDARD, structures=4)
         result = run_configuration(prepared, configuration, effort, Budget(), lambda counts: None, lambda: False)
         digests = [s.digest() for s in result.structures]

@@ -15,18 +15,19 @@ from mirage_nb.search import EFFORTS, Budget, Structure, configurations, instanc
 from mirage_nb.search.sizes.instantiate import Instance, divisors
 from mirage_nb.targets import find_target
 from tests.search.programs import PROGRAMS, attention_safe, gated_mlp, gqa, lora, ntrans, rmsnorm
+from tests.shares import shared_out
 
 STANDARD = EFFORTS["standard"]
 H200 = find_target("h200")
 
 
-def structures_of(graph: KernelGraph, kernels: int, per_configuration: int = 100) -> list[Structure]:
+def structures_of(graph: KernelGraph, kernels: int, per_configuration: int = 100, share: int = 1) -> list[Structure]:
+    """The first structures of one of so many configurations."""
     prepared = prepare(graph)
     found: list[Structure] = []
-    for configuration in configurations(prepared, STANDARD):
-        if configuration.kernels == kernels:
-            result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda counts: None, lambda: False)
-            found.extend(result.structures[:per_configuration])
+    for configuration in [c for c in configurations(prepared, STANDARD) if c.kernels == kernels][::share]:
+        result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda counts: None, lambda: False)
+        found.extend(result.structures[:per_configuration])
     return found
 
 
@@ -42,17 +43,18 @@ SMALL = {
 }  # fmt: skip
 
 
+@shared_out
 @pytest.mark.parametrize("kernels", [1, 2])
 @pytest.mark.parametrize("name", SMALL)
-def test_instances_compute_the_program_at_any_sizes(name: str, kernels: int) -> None:
+def test_instances_compute_the_program_at_any_sizes(name: str, kernels: int, share: int) -> None:
     graph = PROGRAMS[name](*SMALL[name])
     prepared = prepare(graph)
     rng = np.random.default_rng(3)
     arrays = [rng.standard_normal(i.type.shape) for i in graph.inputs]
     expected = reference.evaluate(graph, arrays)
     tried = 0
-    for structure in structures_of(graph, kernels, per_configuration=3):
-        found = instances(structure, prepared, H200, 40)
+    for structure in structures_of(graph, kernels, 3, share if kernels > 1 else 1):
+        found = instances(structure, prepared, H200, 40 // share)
         for instance in found[:: max(1, len(found) // 3)]:
             check(instance.graph, H200)
             for a, b in zip(reference.evaluate(instance.graph, arrays), expected, strict=True):
