@@ -10,6 +10,7 @@ import ast
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import DType
@@ -254,6 +255,11 @@ def table(b: Builder, entries: Result) -> Result:
     shape = [*shape, len(flat) // math.prod(shape)]
     if not flat or not all(isinstance(entry, Number) and entry.rational is not None for entry in flat):
         raise ProgramSyntaxError("a tensor is made of rational numbers", hint="stack([A, B]) makes one of tensors")
+    exact = [entry.rational for entry in flat if isinstance(entry, Number)]
+    steps = {(after or 0) - (before or 0) for before, after in pairwise(exact)}
+    if len(steps) == 1 and (step := steps.pop()):
+        numbers = arange(b, Number.of(exact[0] or 0), Number.of((exact[-1] or 0) + step), Number.of(step))
+        return reshaped(b, b.tensor(numbers, "a tensor"), tuple(shape))
     filled = [(at, n) for at, n in enumerate(flat) if isinstance(n, Number) and n != ZERO]
     terms = [f"({n.rational}) * (step(x - {at}) * step({at} - x))" for at, n in filled] or ["0 * x"]
     places = arange(b, len(flat), None, 1)
@@ -290,6 +296,9 @@ def picked_together(b: Builder, x: Value, indices: list[Value]) -> Term:
         raise ShapeError(f"indices {found} of {show_shape(b.shape(x))}", hint="indices have one shape, one an axis")
     *first, last = indices
     lead = b.shape(x)[: len(indices)]
+    op = b.definition(indices[0])
+    if len(indices) == len(b.shape(x)) == 2 and op is not None and op.attrs == ArangeAttrs(lead[0]):  # one of each row
+        return reshaped(b, b.tensor(gather(b, x, reshaped(b, last, (lead[0], 1)), 1), "an index"), (lead[0],))
     place: Term = last
     stride = lead[-1]
     for index, extent in zip(first[::-1], lead[-2::-1], strict=True):

@@ -44,16 +44,12 @@ LOOKED_AT = 50
 """Graphs looked at for every one that is kept."""
 MAX_TERMS = 4
 """Terms of a product of two sums that are written out."""
-ASSEMBLIES = 6
-"""muGraphs of a cut that are kept: the best of every number of kernels, then the best estimates."""
 PARTS_KEPT = 4
 """Structures of a piece that are combined with those of the others, chosen alike."""
 WAYS = 256
 """Combinations of parts, cheapest first, that these are chosen from."""
 NEAR = 1.5
 """What is estimated at more than this many times the best of all is not kept for its number of kernels."""
-PIECE_STRUCTURES = 8
-"""Graphs that are read off every configuration of a piece."""
 SMALL_PIECE = 2
 """Matmuls of a piece that may be computed by two kernels."""
 MORE = "; a higher effort takes more"
@@ -146,11 +142,11 @@ class _Explorer:
         picks = cheapest([[us for us, _ in parts] for parts in found], WAYS)
         chosen = ([parts[i] for parts, i in zip(found, pick, strict=True)] for pick in picks)
         ranked = [(sum(us for us, _ in parts), Assembly.of([part for _, part in parts])) for parts in chosen]
-        structures = [structure for _, structure in of_every_kind(ranked, _kernels_of_parts, ASSEMBLIES)]
+        structures = [structure for _, structure in of_every_kind(ranked, _kernels_of_parts, self.effort.assemblies)]
         kept = [s for s in structures if s.can_be_tried and s.launches <= max(self.effort.pieces, len(made))]
-        if (ways := prod(map(len, found))) > ASSEMBLIES:
+        if (ways := prod(map(len, found))) > (kept_of := self.effort.assemblies):
             self.cut.append(
-                f"pieces: of {ways} ways to put the pieces of a cut together only the {ASSEMBLIES} that should be best"
+                f"pieces: of {ways} ways to put the pieces of a cut together only the {kept_of} that should be best"
                 " are kept; others have slower parts, and would be verified one by one"
             )
         return ConfigurationResult(
@@ -195,8 +191,8 @@ class _Explorer:
             kernels=self.effort.kernels if small and not self.configuration.single else 1,
             pieces=0,
             cuts=0,
-            structures=min(PIECE_STRUCTURES, self.effort.structures),
-            pairs=replace(self.effort.pairs, kept=min(PIECE_STRUCTURES // 2, self.effort.pairs.kept)),
+            structures=min(self.effort.piece_structures, self.effort.structures),
+            pairs=replace(self.effort.pairs, kept=min(self.effort.piece_structures // 2, self.effort.pairs.kept)),
             prefixes=self.effort.prefixes // 8,
         )
 
@@ -209,7 +205,7 @@ class _Explorer:
         self.saturated &= part.saturated
         self.reached |= part.reached
         if part.cut:
-            kept = PIECE_STRUCTURES
+            kept = self.effort.piece_structures
             self.cut.append(
                 f"pieces: only the {kept} smallest graphs of each configuration of a piece are looked at; searched as"
                 " a program of its own, a piece has all of them"

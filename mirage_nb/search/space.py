@@ -66,6 +66,8 @@ class Effort:
             but the first.
         structures: at most so many graphs of one kernel per configuration, and of the second kernel of two.
         pairs: of two kernels.
+        piece_structures: at most so many graphs of one kernel per configuration of a piece, and half as many of two.
+        assemblies: at most so many muGraphs of a cut, the best of every number of kernels, then the best estimates.
         budget: what one configuration may take, unless the caller says otherwise.
         prefixes: size of the sample of events.
         rules: of the closures.
@@ -83,6 +85,8 @@ class Effort:
     extra: int
     structures: int
     pairs: Pairs = Pairs()
+    piece_structures: int = 8
+    assemblies: int = 6
     budget: Budget = Budget()
     prefixes: int = 150
     rules: Rules = field(default_factory=Rules)
@@ -119,6 +123,8 @@ EFFORTS: dict[str, Effort] = {
             extra=5,
             structures=4096,
             pairs=Pairs(UNCAPPED, UNCAPPED, UNCAPPED, UNCAPPED, 5),
+            piece_structures=4096,
+            assemblies=256,
             budget=Budget(600.0, 200_000, 32),
             parts=True,
             expand=True,

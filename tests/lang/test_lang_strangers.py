@@ -30,6 +30,9 @@ SAME: list[tuple[str, str]] = [
     ("tl.sum(tl.exp(X - tl.max(X, axis=1)[:, None]), axis=1)", "sum(exp(X - max(X, axis=1, keepdims=True)), axis=1)"),
     ("jax.nn.gelu(X) * jax.lax.rsqrt(X)", "gelu(X) * rsqrt(X)"),
     ("where(~m, X, pi)", "where(m == 0, X, 3.141592653589793)"),
+    ("torch.zeros(4, 6) + X * 2", "X * 2"),
+    ("X[range(4), floor(v[:4])]", "gather(X, floor(v[:4])[:, None], axis=1)[:, 0]"),
+    ("torch.tensor([[0.5, 1.5], [2.5, 3.5]])", "reshape(arange(0.5, 4.5), 2, 2)"),
     ("concat([X, X * 2], axis=1)[:, 7:]", "(X * 2)[:, 1:]"),
 ]  # fmt: skip
 
