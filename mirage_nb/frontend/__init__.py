@@ -9,7 +9,7 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import MissingPartError
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 _HINT = "pip install 'mirage-nb[torch]'"
 
 
-def from_torch(module: Any, example_inputs: Sequence[Any], *, name: str = "") -> TorchProgram:
+def from_torch(
+    module: Any, example_inputs: Sequence[Any], *, name: str = "", keywords: Mapping[str, Any] | None = None
+) -> TorchProgram:
     """Read a module or function of PyTorch as a tensor program, for `superoptimize`.
 
     Args:
         module: a `torch.nn.Module`, or a function of tensors.
         example_inputs: tensors of the shapes and types that it shall be read for; values do not count.
         name: what to call the program; default: the module's class or the function's name.
+        keywords: inputs that are given by name, tensors among them behind the others.
 
     Raises:
         TraceError: PyTorch cannot export it, or it computes something that programs cannot say; the message names it.
@@ -37,7 +40,7 @@ def from_torch(module: Any, example_inputs: Sequence[Any], *, name: str = "") ->
         from mirage_nb.frontend.program import from_torch as read
     except ImportError as error:
         raise MissingPartError(f"from_torch needs PyTorch: {error}", hint=_HINT) from error
-    return read(module, example_inputs, name=name)
+    return read(module, example_inputs, name=name, keywords=keywords)
 
 
 def model_report(model: Any, example_inputs: Sequence[Any], *, target: str | None = None) -> ModelReport:

@@ -17,6 +17,7 @@ import torch
 
 from mirage_nb.errors import TraceError
 from mirage_nb.frontend.aten import WHOLE
+from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.lang import TensorProgram
 from mirage_nb.lang.builder import Value
@@ -34,9 +35,10 @@ class TorchProgram(TensorProgram):
 
     def arguments(self, *inputs: Any) -> tuple[Any, ...]:
         """The tensors of a call, in input order: these, then the module's own; numbers as tensors of one element, whole
-        numbers in single precision."""
+        numbers in single precision, complex ones as pairs."""
         own = (self.constants[name].detach() for name in self.input_names[len(inputs) :])
-        given = (x if x.is_floating_point() else x.float() for x in (*inputs, *own))
+        parts = (torch.view_as_real(x) if x.is_complex() else x for x in (*inputs, *own))
+        given = (x if x.is_floating_point() else x.float() for x in parts)
         return tuple(x.reshape(1) if x.ndim == 0 else x for x in given)
 
 
@@ -47,16 +49,19 @@ class _Function(torch.nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        return self.function(*inputs, **keywords)
 
 
-def from_torch(module: Any, example_inputs: Sequence[Any], *, name: str = "") -> TorchProgram:
+def from_torch(
+    module: Any, example_inputs: Sequence[Any], *, name: str = "", keywords: Mapping[str, Any] | None = None
+) -> TorchProgram:
     """Read a module or function of PyTorch as a tensor program.
 
     Args:
         module: a `torch.nn.Module`, or a function of tensors.
         example_inputs: tensors of the shapes and types that it shall be read for; values do not count.
+        keywords: inputs that are given by name, tensors among them behind the others.
         name: what to call the program; default: the module's class or the function's name.
 
     Raises:
@@ -64,13 +69,14 @@ def from_torch(module: Any, example_inputs: Sequence[Any], *, name: str = "") ->
     """
     inputs = tuple(example_inputs) if isinstance(example_inputs, list | tuple) else (example_inputs,)
     called = name or (type(module).__name__ if isinstance(module, torch.nn.Module) else getattr(module, "__name__", ""))
-    exported = _exported(module, inputs)
-    translation = Translation(rows=WHOLE, integers=True)
+    exported = _exported(module, inputs, dict(keywords or {}))
+    lift_complex(exported.graph)
+    translation = Translation(rows=WHOLE, is_whole=True)
     signature = exported.graph_signature
     lifted = signature.inputs_to_lifted_tensor_constants
     kept = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **lifted}
     placeholders = [node for node in exported.graph.nodes if node.op == "placeholder"]
-    read = [node for node in placeholders if node.name not in kept or node.users]
+    read = [n for n in placeholders if n.users or (n.name not in kept and isinstance(n.meta["val"], torch.Tensor))]
     read.sort(key=lambda node: node.name in kept)  # a call's own inputs first
     own = iter(_parameters(module))
     names = names_of(read, {n: kept[n.name] if n.name in kept else next(own, n.name) for n in read})
@@ -102,7 +108,7 @@ def _parameters(module: Any) -> list[str]:
     return [p.name for p in found if p.kind in positional]
 
 
-def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
+def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """The ATen graph, without mutation; what the table has a row for stays whole."""
     wrapped = module if isinstance(module, torch.nn.Module) else _Function(module)
     table = torch.export.default_decompositions()
@@ -113,7 +119,7 @@ def _exported(module: Any, inputs: tuple[Any, ...]) -> Any:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, about itself
-            return torch.export.export(wrapped, inputs).run_decompositions(table)
+            return torch.export.export(wrapped, inputs, keywords).run_decompositions(table)
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise TraceError(f"PyTorch cannot export it: {first[:200]}", hint=_REST) from error

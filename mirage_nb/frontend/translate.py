@@ -28,11 +28,12 @@ INTEGERS = frozenset({"torch.int64", "torch.int32", "torch.int16"})
 @dataclass
 class Translation:
     """The program that nodes become. `terms`: what each stands for; `left`: why others have no term. `rows`: of the
-    table; `integers`: whether tensors of whole numbers from outside may name places, in single precision."""
+    table; `is_whole`: whether there may be tensors of whole numbers from outside, in single precision, and of complex
+    numbers, as pairs."""
 
     builder: Builder = field(default_factory=Builder)
     rows: Mapping[str, Row] = field(default_factory=lambda: ROWS)
-    integers: bool = False
+    is_whole: bool = False
     terms: dict[Any, Result] = field(default_factory=dict)
     left: dict[Any, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -41,7 +42,9 @@ class Translation:
         """A node whose value comes from outside; False, and a reason in `left`, if programs have no such tensor."""
         try:
             shape, dtype = typed(node)
-            if self.integers and str(node.meta["val"].dtype) in INTEGERS and _names_places(node):
+            if self.is_whole and node.meta["val"].is_complex() and _read_as_pairs(node):
+                shape, dtype = (*shape, 2), DType.F32
+            elif self.is_whole and str(node.meta["val"].dtype) in INTEGERS and _read_as_numbers(node):
                 dtype = DType.F32
             if dtype is None:
                 raise Left(f"a tensor of type {node.meta['val'].dtype}")
@@ -73,7 +76,7 @@ class Translation:
                 raise Left(f"{node.target} has no row")
             shape, dtype = typed(node)
             self._place(node)
-            at = At(self.builder, shape, dtype)
+            at = At(self.builder, shape, dtype, logical(node))
             arguments = [self._argument(a) for a in node.args]
             try:
                 made = row(at, *arguments, **{key: self._argument(a) for key, a in node.kwargs.items()})
@@ -81,7 +84,7 @@ class Translation:
                 raise Left(f"{node.target} with these arguments: {error}") from None
         if isinstance(made, tuple | Infinity):
             return made
-        if logical(node) and (isinstance(made, Number) or not is_mask(self.builder, made)):
+        if logical(node) and not isinstance(made, Number) and not is_mask(self.builder, made):
             raise Left("truth values that are no mask")
         return self._shaped(node, made)
 
@@ -134,10 +137,21 @@ class Translation:
         return graph
 
 
-def _names_places(node: Any) -> bool:
-    """Whether nobody computes with a tensor: it is an index, or a view of it is."""
+def _read_as_pairs(node: Any) -> bool:
+    """Whether a complex tensor is read as real numbers alone."""
+    return all(str(user.target) == "aten.view_as_real.default" for user in node.users)
+
+
+def _read_as_numbers(node: Any) -> bool:
+    """Whether nobody computes integers from a tensor of them: it names places, is compared, or becomes a tensor of
+    numbers; or views of it do."""
     return all(
-        str(user.target) in LOOKUPS or (str(user.target) in VIEWS and _names_places(user)) for user in node.users
+        str(user.target) in LOOKUPS
+        or logical(user)
+        or user.meta.get("val") is None  # a check
+        or getattr(user.meta["val"], "is_floating_point", bool)()
+        or (str(user.target) in VIEWS and _read_as_numbers(user))
+        for user in node.users
     )
 
 

@@ -6,6 +6,7 @@ kept), and the threads keep no interpreter from ending.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Callable
@@ -43,17 +44,19 @@ class Job:
 
 
 class Later:
-    """A queue of jobs, and up to `most` threads that do them side by side, from the first jobs on."""
+    """Jobs that wait, the weightiest in front and of these the first, and up to `most` threads that do them side by
+    side."""
 
     def __init__(self, name: str, most: int = 1) -> None:
         self._name, self._most = name, most
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._jobs: queue.PriorityQueue[tuple[float, int, Job]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
         self._guard = threading.Lock()
         self._threads: list[threading.Thread] = []
 
-    def put(self, job: Job) -> None:
-        """Put a job behind those that wait; returns at once."""
-        self._jobs.put(job)
+    def put(self, job: Job, weight: float = 0.0) -> None:
+        """Put a job behind those that wait and weigh as much; returns at once."""
+        self._jobs.put((-weight, next(self._numbers), job))
         with self._guard:
             if len(self._threads) < self._most:
                 self._threads.append(threading.Thread(target=self._go, name=self._name, daemon=True))
@@ -61,4 +64,4 @@ class Later:
 
     def _go(self) -> None:
         while True:
-            self._jobs.get().run()
+            self._jobs.get()[-1].run()

@@ -90,7 +90,7 @@ class Node:
 
     def translated(self) -> Translation:
         """The program of this node; its row has to take it."""
-        made = Translation(rows=WHOLE, integers=True)
+        made = Translation(rows=WHOLE, is_whole=True)
         for number, place in enumerate(self.places):
             assert made.declare(place, f"x{number}"), made.left
         assert made.add(self.node), made.left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,3 +80,50 @@ def test_a_region_put_together_is_kept_where_it_saves_more_than_its_parts(
     (whole, *parts) = backend.reports.all().entries
     assert whole.taken == (taken == "whole") and all(part.taken for part in parts)
     assert bool(parts) == (taken == "parts") and (len(backend.finder.asked) > 1) == (kernels > 1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("saved", "taken"), [(1.0, False), (9.0, True)])
+def test_what_pytorch_would_have_fused_around_a_region_counts(saved: float, taken: bool) -> None:
+    """Two lookups of angles and a write into a cache: kernels of their own beside one of ours."""
+
+    class Measured(Composed):
+        def find(self, *args: Any) -> Any:
+            return Found(super().find(*args).run, 20 - saved, 20)
+
+    def rotated(x: Any, table: Any, places: Any, cache: Any) -> Any:
+        turned = x * table[places] + torch.cat((-x[:, 4:], x[:, :4]), -1) * table[places + 1]
+        return cache.index_copy(0, places, turned)
+
+    backend, inputs = Backend(Measured()), (torch.randn(3, 8), torch.randn(9, 8), torch.arange(3), torch.randn(5, 8))
+    close(torch.compile(rotated, backend=backend)(*inputs), rotated(*inputs))
+    (entry,) = backend.reports.all().entries
+    assert entry.region.seams == 3 and entry.taken == taken
+    assert taken or entry.state == "found; PyTorch fuses it with 3 operators around it"
+
+
+@torch.no_grad()
+def test_what_moves_the_most_bytes_wherever_it_stands_is_searched_first() -> None:
+    """Among them parts of what has no kernel."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.large, self.often = Projected(), nn.ModuleList(nn.Linear(24, 24) for _ in range(6))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            for layer in self.often:
+                y = torch.sort(torch.relu(layer(y)) * 2, -1).values
+            return *self.large(x), y
+
+    backend = Backend(Composed(broken=lambda graph: products(graph) == 3))
+    begun = torch.compile(Model(), backend=backend, options={"wait": False})
+    queue = backend.kernels._later
+    queue._threads.append(threading.current_thread())  # nobody works yet
+    begun(torch.randn(4, 32), torch.randn(4, 24))
+    order = []
+    while not queue._jobs.empty():
+        queue._jobs.get()[-1].run()
+        order.append(sum(i.type.nbytes for i in backend.finder.asked[-1].inputs))
+    often, large, *parts = order
+    assert large > often and parts == sorted(parts, reverse=True) and len(parts) > 1

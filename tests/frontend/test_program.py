@@ -71,6 +71,46 @@ def test_a_mask_of_infinities_that_is_added_is_one() -> None:
     np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-6)
 
 
+def masked(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """How models keep their tokens from the future."""
+    least, ones = torch.finfo(x.dtype).min, torch.ones(4, 4, dtype=torch.bool)
+    return (
+        torch.softmax(x.masked_fill(torch.arange(4)[None] > torch.arange(4)[:, None], least), -1),
+        torch.softmax(x + torch.full((4, 4), least, dtype=x.dtype).triu(1), -1),
+        torch.softmax(x.masked_fill(ones.triu(1), -torch.inf), -1) * 2,
+        torch.softmax(torch.where(ones.tril() & ~torch.zeros_like(ones), x, -1e9), -1) * 3,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_end_of_a_type_and_masks_of_ones_are_constants(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 4, 4).to(dtype)
+    found = evaluate(mirage_nb.from_torch(masked, (x,)).graph, [x.double().numpy()])
+    for ours, theirs in zip(found, masked(x), strict=True):
+        np.testing.assert_allclose(ours, theirs.double().numpy(), atol=3e-2)
+
+
+class Rotated(nn.Module):
+    """Positions as angles: as products of complex numbers, or by integers that become them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turns", torch.polar(torch.ones(6, 2), torch.rand(6, 2)))
+
+    def forward(self, x: torch.Tensor, start: int = 0, *, positions: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        turned = torch.view_as_real(pairs * self.turns[start : start + x.shape[1]].conj()).flatten(2)
+        return turned.type_as(x) * torch.cos(positions[:, :, None].float())
+
+
+def test_complex_numbers_are_pairs_and_positions_numbers() -> None:
+    model, x, keywords = Rotated(), torch.randn(2, 3, 4), {"positions": torch.arange(3)[None].expand(2, 3)}
+    program = mirage_nb.from_torch(model, (x,), keywords={"start": 2, **keywords})
+    arguments = [t.numpy() for t in program.arguments(x, keywords["positions"])]
+    (found,) = evaluate(program.graph, arguments)
+    np.testing.assert_allclose(found, model(x, 2, **keywords).numpy(), rtol=1e-5)
+
+
 def test_a_module_stays_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
     program = mirage_nb.from_torch(model, (torch.randn(2, 4),))
@@ -94,9 +134,12 @@ def test_what_is_no_program_says_why(function: Callable[..., Any], said: str) ->
         mirage_nb.from_torch(function, (torch.randn(4, 4),))
 
 
-def test_integers_are_no_inputs() -> None:
+def test_integers_are_inputs_where_numbers_are_computed_from_them() -> None:
+    program = mirage_nb.from_torch(lambda x: x * 0.5, (torch.arange(4),))
+    (found,) = evaluate(program.graph, [t.numpy() for t in program.arguments(torch.arange(4))])
+    np.testing.assert_array_equal(found, [0, 0.5, 1, 1.5])
     with pytest.raises(TraceError, match=r"input x: a tensor of type torch\.int64"):
-        mirage_nb.from_torch(lambda x: x * 2.0, (torch.arange(4),))
+        mirage_nb.from_torch(lambda x: (x // 2) * 0.5, (torch.arange(4),))
 
 
 def test_nothing_loads_pytorch_before_it_is_asked_for() -> None:

@@ -74,6 +74,47 @@ def test_a_kernel_is_compared_on_inputs_that_lie_as_the_models() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("additive", [False, True])
+def test_who_may_look_at_nothing_sees_zeros(additive: bool) -> None:
+    """As in PyTorch's own attention, of rows that are padding."""
+    torch._dynamo.reset()
+
+    def attend(x: torch.Tensor, dead: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(dead.shape).masked_fill(dead, -torch.inf) if additive else ~dead
+        return F.scaled_dot_product_attention(x, x, x, mask[:, None]) * 2
+
+    backend, x = Backend(), torch.randn(2, 4, 8)
+    dead = torch.tensor([[False, True, False, True], [True] * 4])
+    torch.testing.assert_close(torch.compile(attend, backend=backend)(x, dead), attend(x, dead), rtol=2e-3, atol=2e-3)
+    assert backend.replaced and not attend(x, dead)[1].any()
+
+
+@torch.no_grad()
+def test_a_tensor_that_is_read_in_two_shapes_is_both() -> None:
+    torch._dynamo.reset()
+
+    def pooled(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+    backend, inputs = Backend(), (torch.randn(2, 6, 16), torch.rand(2, 6))
+    torch.testing.assert_close(torch.compile(pooled, backend=backend)(*inputs), pooled(*inputs))
+    assert all(entry.taken for entry in backend.reports.all().entries) and backend.replaced
+
+
+@torch.no_grad()
+def test_rotations_by_complex_numbers_are_regions() -> None:
+    torch._dynamo.reset()
+
+    def turned(x: torch.Tensor, w: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex((x @ w).reshape(3, 4, 2))
+        return torch.view_as_real((pairs * turns[:3] + pairs.conj()) * 0.5 - turns[:3]).flatten(1)
+
+    backend, inputs = Backend(), (torch.randn(3, 8), torch.randn(8, 8), torch.polar(torch.ones(5, 4), torch.rand(5, 4)))
+    torch.testing.assert_close(torch.compile(turned, backend=backend)(*inputs), turned(*inputs))
+    assert "mul" in " ".join(name for e in backend.reports.all().entries if e.taken for name in e.region.operators)
+
+
+@torch.no_grad()
 def test_what_a_model_says_twice_is_there_once() -> None:
     """Else one region would read what another one computes, and be compared with nodes that compute it again."""
 

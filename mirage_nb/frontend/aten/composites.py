@@ -16,9 +16,13 @@ from mirage_nb.frontend.aten.masks import triangle
 from mirage_nb.frontend.aten.products import product, transposed
 from mirage_nb.frontend.aten.terms import At, Left, Result, Row, named, narrowest, number
 from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.ops import OpKind
 from mirage_nb.lang import constants, lowering, masks, norms, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
+
+LARGEST = {DType.F16: 65504, DType.BF16: 2**128 - 2**120, DType.F32: 2**128 - 2**104, DType.F64: 2**128 - 2**104}
+"""The largest numbers of types, of double precision the largest that constants may be."""
 
 
 def _epsilon(at: At, eps: float | None) -> Number:
@@ -121,14 +125,19 @@ def attention(
         k, v = (views.reshaped(b, x, (*b.shape(x)[:-2], 1, *b.shape(x)[-2:])) for x in (k, v))
     factor = _root(b.shape(q)[-1]) if scale is None else number(scale)
     scores = b.tensor(lowering.multiply(b, product(b, q, transposed(b, k)), factor), "attention")
+    logical = at.logical(attn_mask) is not None
     if mask is not None:
-        logical = at.logical(attn_mask) is not None
         scores = _masked(b, mask, scores) if logical else b.tensor(lowering.add(b, scores, mask), "attention")
     if is_causal:
         rows, columns = b.shape(scores)[-2:]
         scores = _masked(b, triangle(b, rows, columns, 0, ast.GtE), scores)
     weights = b.tensor(norms.softmax(b, scores, len(b.shape(scores)) - 1), "attention")
-    return views.reshaped(b, product(b, weights, v), at.shape)
+    made = product(b, weights, v)
+    if mask is not None:  # who may look at nothing sees zeros
+        most: Term = reductions.folded(b, OpKind.MAX, mask, (len(b.shape(mask)) - 1,))
+        seen = most if logical else masks.comparison(ast.GtE)(b, most, number(-LARGEST[b.dtype(mask)]))
+        made = b.tensor(masks.where(b, b.tensor(seen, "attention"), made, lowering.ZERO), "attention")
+    return views.reshaped(b, made, at.shape)
 
 
 def _glu(at: At, x: Any, axis: int = -1) -> Term:

@@ -10,7 +10,7 @@ import ast
 import math
 from typing import Any
 
-from mirage_nb.frontend.aten.terms import At, Held, Left, Row, elementwise, number
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, elementwise, number
 from mirage_nb.lang import lowering, masks, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
@@ -20,31 +20,45 @@ def _compared(kind: type[ast.cmpop]) -> Row:
     def row(at: At, x: Any, y: Any) -> Term:
         if isinstance(y, float) and not math.isfinite(y):
             raise Left("a comparison with an infinity")
-        one, other = elementwise(at, at.term(x), at.term(y))
-        if isinstance(one, Number) and isinstance(other, Number):
-            raise Left("a comparison of two numbers")
-        return masks.comparison(kind)(at.b, one, other)
+        return masks.comparison(kind)(at.b, *elementwise(at, at.term(x), at.term(y)))
 
     return row
 
 
-def _mask(at: At, x: Any) -> Value:
-    mask = at.logical(x)
-    if mask is None or not masks.is_mask(at.b, mask):
+def _truth(at: At, x: Any) -> Term:
+    """A mask, or 1 or 0 where all of a tensor is the same."""
+    if not isinstance(x, Held) or not x.logical:
         raise Left("a logical operator on what is no mask")
-    return mask
+    term = at.term(x)
+    if not isinstance(term, Number) and not masks.is_mask(at.b, term):
+        raise Left("a logical operator on what is no mask")
+    return term
 
 
 def _both(at: At, x: Any, y: Any) -> Term:
-    return masks.both(at.b, _mask(at, x), _mask(at, y))
+    return _and(at, _truth(at, x), _truth(at, y))
+
+
+def _and(at: At, x: Term, y: Term) -> Term:
+    if isinstance(y, Number):
+        x, y = y, x
+    if isinstance(x, Number):
+        return y if x == lowering.ONE else x
+    return masks.both(at.b, x, y)
 
 
 def _either(at: At, x: Any, y: Any) -> Term:
-    return masks.either(at.b, _mask(at, x), _mask(at, y))
+    one, other = _truth(at, x), _truth(at, y)
+    if isinstance(other, Number):
+        one, other = other, one
+    if isinstance(one, Number):
+        return one if one == lowering.ONE else other
+    return masks.either(at.b, one, other)
 
 
 def _opposite(at: At, x: Any) -> Term:
-    return masks.opposite(at.b, _mask(at, x))
+    mask = _truth(at, x)
+    return lowering.subtract(at.b, lowering.ONE, mask) if isinstance(mask, Number) else masks.opposite(at.b, mask)
 
 
 def _choice(at: At, x: Any) -> masks.Choice:
@@ -56,19 +70,22 @@ def _choice(at: At, x: Any) -> masks.Choice:
     return at.term(x)
 
 
-def _where(at: At, condition: Any, x: Any, y: Any) -> Term:
-    return _chosen(at, _mask(at, condition), _choice(at, x), _choice(at, y))
+def _where(at: At, condition: Any, x: Any, y: Any) -> Result:
+    return _chosen(at, _truth(at, condition), _choice(at, x), _choice(at, y))
 
 
-def _chosen(at: At, mask: Value, one: masks.Choice, other: masks.Choice) -> Term:
+def _chosen(at: At, mask: Term, one: masks.Choice, other: masks.Choice) -> Result:
     """Between two constants a mask is computed with, in the type of the result: its own may not hold them."""
+    if isinstance(mask, Number):
+        picked = one if mask == lowering.ONE else other
+        return picked if isinstance(picked, Infinity) else _typed(at, picked)
     if at.dtype is not None and not isinstance(one, int) and not isinstance(other, int):
         mask = at.b.tensor(lowering.cast(at.dtype)(at.b, mask), "where")
     return _typed(at, masks.where(at.b, mask, one, other))
 
 
-def _filled(at: At, x: Any, condition: Any, value: Any) -> Term:
-    return _typed(at, masks.where(at.b, _mask(at, condition), _choice(at, value), at.tensor(x)))
+def _filled(at: At, x: Any, condition: Any, value: Any) -> Result:
+    return _chosen(at, _truth(at, condition), _choice(at, value), at.tensor(x))
 
 
 def _typed(at: At, x: Term) -> Term:
@@ -96,9 +113,10 @@ def triangle(b: Builder, rows: int, columns: int, diagonal: int, kind: type[ast.
 def _cut(kind: type[ast.cmpop]) -> Row:
     """tril and triu: zeros elsewhere."""
 
-    def row(at: At, x: Any, diagonal: int = 0) -> Term:
+    def row(at: At, x: Any, diagonal: int = 0) -> Result:
         *_, rows, columns = at.shape
-        return _chosen(at, triangle(at.b, rows, columns, diagonal, kind), _choice(at, x), number(0))
+        kept = triangle(at.b, rows, columns, diagonal, kind)
+        return _and(at, kept, _truth(at, x)) if at.truth else _chosen(at, kept, _choice(at, x), number(0))
 
     return row
 

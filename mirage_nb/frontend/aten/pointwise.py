@@ -112,6 +112,8 @@ def _cast(at: At, x: Any, *_: Any, **__: Any) -> Term:
 
 
 def _filled(at: At, value: Any) -> Result:
+    if at.truth and not isinstance(value, Held):
+        return number(int(bool(value)))
     if at.dtype is None or isinstance(value, Held):
         raise Left("a constant that is not a floating-point number")
     infinite = math.isinf(value) or abs(value) > LARGEST[at.dtype]
@@ -184,6 +186,7 @@ ROWS: dict[str, Row] = {
     "aten.detach.default": _same,
     "aten.alias.default": _same,
     "aten.lift_fresh_copy.default": _same,
+    "aten.copy.default": lambda at, x, source, *_: _cast(at, source),
     "aten.dropout.default": lambda at, x, p, train: _same(at, x) if not train or p == 0 else _random(),
     "aten._to_copy.default": _cast,
     "aten.to.dtype": _cast,

@@ -52,12 +52,14 @@ class Held:
 class At:
     """A node being translated: the program so far, and the shape and element type that PyTorch says it has.
 
-    Tensors of no dimension have one of extent 1 here. `dtype` is None for other types than `DTYPES`.
+    Tensors of no dimension have one of extent 1 here. `dtype` is None for other types than `DTYPES`; `truth`: whether
+    it holds truth values.
     """
 
     b: Builder
     shape: Shape
     dtype: DType | None
+    truth: bool = False
 
     def term(self, argument: Any) -> Term:
         """An argument that is a tensor or a number."""
@@ -104,9 +106,11 @@ class At:
 
 def number(value: int | float) -> Number:
     """The exact constant that a Python number was written as: 0.1 is one tenth, as in a cell, and so is what single
-    precision makes of it."""
+    precision makes of it. What is too large for digits behind its point is itself, as the largest number of a type."""
     if isinstance(value, float) and not math.isfinite(value):
         raise Left("an infinite constant")
+    if isinstance(value, float) and abs(value) >= 2**53:
+        return Number.of(int(value))
     if isinstance(value, float) and len(repr(value)) > SHORT and math.frexp(value)[0] not in (0.5, -0.5):
         single = np.float32(value)
         value = float(str(single)) if float(single) == value else value

@@ -16,6 +16,7 @@ import copy
 import math
 import operator
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -83,8 +84,11 @@ class Compiler:
         target = target_of(self.options)
         found = find_regions(gm, target, more.get("static_input_idxs", ()))
         until = time.monotonic() + (self.options.total if self.options.total is not None else math.inf)
-        largest = sorted(found.found, key=lambda region: -region.least_bytes)
-        of = {id(region): self.kernels.of(region, self.options, batch, until) for region in largest}
+        bytes_of: Counter[str] = Counter()
+        for region in found.found:
+            bytes_of[region.digest] += region.least_bytes
+        heaviest = sorted(found.found, key=lambda region: -bytes_of[region.digest])
+        of = {id(r): self.kernels.of(r, self.options, batch, until, bytes_of[r.digest]) for r in heaviest}
         held = [(region, of[id(region)]) for region in found.found]
         report = self.reports.add(GraphReport([Entry.of(r, k, target) for r, k in held], reasons(found)))
 

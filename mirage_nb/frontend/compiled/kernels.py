@@ -45,6 +45,8 @@ ENDS = (8, 64, 512)
 """Up to which batches there are kernels of their own, where the batch is known when they are called."""
 MARGIN = 0.97
 """A kernel has to take this share of PyTorch's time at most: less is noise, and calling it costs the host more."""
+SEAM_US = 1.5
+"""What it costs that PyTorch has a kernel of its own for what it would have fused with a region."""
 FUSED = 2
 """A region's own kernel is this many at most; what is put together of more may do with less as a whole."""
 ROUNDINGS = 8.0
@@ -189,6 +191,7 @@ class _Asked:
     options: Options
     extent: int | None
     until: float
+    weight: float
     name: str
     reference: GraphModule
     inputs: Examples
@@ -203,23 +206,26 @@ class Kernels:
         self._later = Later("mirage_nb: kernels for torch.compile")  # a session has all cores, and the card
         self._held: dict[Key, Kernel] = {}
 
-    def of(self, region: Region, options: Options, extent: int | None = None, until: float = math.inf) -> Kernel:
+    def of(
+        self, region: Region, options: Options, extent: int | None = None, until: float = math.inf, weight: float = 0.0
+    ) -> Kernel:
         """The kernel for a region: searched for from now on, if nobody did before.
 
         Args:
             extent: a batch, of which outermost dimensions of inputs are multiples; it will be another one in other
                 calls, and one kernel serves a range.
             until: no search is begun after the clock (`time.monotonic`) says so.
+            weight: bytes that it moves, wherever it stands: what weighs more is searched first.
         """
         graph, key = _known_by(region, options, extent)
         if (known := self._held.get(key)) is not None:
             return known
         name = f"region_{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
         beside = reference_of(region), examples(region), Shapes.of(region)
-        asked = _Asked(region, options, extent, until, name, *beside)
+        asked = _Asked(region, options, extent, until, weight, name, *beside)
         fresh = Kernel(key[0], graph, Job(lambda: self._work(fresh, asked)))
         if (held := self._held.setdefault(key, fresh)) is fresh:
-            self._later.put(fresh.job)
+            self._later.put(fresh.job, weight)
         return held
 
     def settled(self, region: Region, options: Options, extent: int | None = None) -> Iterator[Settled]:
@@ -227,7 +233,8 @@ class Kernels:
         kernel = self._held.get(_known_by(region, options, extent)[1])
         if kernel is None or kernel.pending:
             return
-        yield Settled(region, kernel, kernel.operator is not None and not kernel.in_parts)
+        whole = kernel.operator is not None and not kernel.in_parts
+        yield Settled(region, kernel, whole and kernel.saves_whole > SEAM_US * region.seams)
         if kernel.in_parts:
             for part in parts_of(region, target_of(options))[0]:
                 yield from self.settled(part, options, extent)
@@ -263,11 +270,14 @@ class Kernels:
     def _parts(self, kernel: Kernel, asked: _Asked) -> tuple[Kernel, ...]:
         """The kernels of a region's parts, searched for from now on, where these are estimated to take less than
         what is there."""
-        times = (kernel.found.us, kernel.found.before_us) if kernel.found is not None else ()
+        there = (kernel.found.us, kernel.found.before_us) if kernel.found is not None else ()
         parts, us = parts_of(asked.region, target_of(asked.options))
-        if us >= min((known for known in times if known is not None), default=math.inf):
+        if us >= min((known for known in there if known is not None), default=math.inf):
             return ()
-        return tuple(self.of(part, asked.options, asked.extent, asked.until) for part in parts)
+        times = asked.weight / asked.region.least_bytes
+        return tuple(
+            self.of(part, asked.options, asked.extent, asked.until, times * part.least_bytes) for part in parts
+        )
 
 
 Key = tuple[str, str, Options]

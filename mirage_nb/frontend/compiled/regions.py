@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch._functorch.compile_utils import fx_graph_cse
+from torch._inductor.lowering import fallbacks
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
@@ -25,6 +27,7 @@ from mirage_nb.frontend.aten import VIEWS
 from mirage_nb.frontend.aten.terms import Left, number
 from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.restore import restore_softmax
+from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.ir import KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
 from mirage_nb.ir.ops import OPS, Shape, Trait
@@ -35,6 +38,7 @@ from mirage_nb.search.pieces import Piece, part_of
 from mirage_nb.targets import Target
 
 COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE})
+_LIBRARY = re.compile(r"mm\b|matmul|attention|convolution|sort|topk")
 MAX_OPERATORS = 20_000
 """Of a whole model; pieces are far smaller."""
 
@@ -44,7 +48,8 @@ class Region:
     """A part of a graph: its program, and the nodes behind inputs and outputs.
 
     `covers`: the ATen operators on the way from `reads` to `writes`, in order; `parameters`: inputs that are the
-    same in every call; `source`: the program as it was cut out of the graph's, and `nodes` behind values of it.
+    same in every call; `source`: the program as it was cut out of the graph's, and `nodes` behind values of it;
+    `seams`: operators around it that PyTorch would have fused with it, as lookups of what it reads.
     """
 
     graph: KernelGraph
@@ -55,6 +60,7 @@ class Region:
     parameters: tuple[bool, ...]
     source: KernelGraph
     nodes: Mapping[int, Any]
+    seams: int = 0
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -88,20 +94,23 @@ def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()
 
     Args:
         gm: of ATen, without mutation but for copies into inputs at its end; `meta["val"]` of all nodes set. What is in
-            it twice is there once then, and softmax and masks are as programs have them: it computes what it did.
+            it twice is there once then; softmax, masks and complex numbers are as programs have them: it computes what
+            it did.
         target: whose costs say what pays.
         parameters: numbers of the placeholders that are the same in every call.
     """
     graph = gm.graph = fx_graph_cse(gm.graph)
     restore_softmax(graph)
+    lift_complex(graph)
     lift_masks(graph)
     levels = _Levels(graph)
     found = Regions(left=dict(levels.left))
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     fixed = {placeholders[number] for number in parameters if number < len(placeholders)}
     for level in sorted(levels.translations):
-        for region in _regions(levels, level, target, fixed, found.left):
-            found.found.append(region)
+        found.found += _regions(levels, level, target, fixed, found.left)
+    inside = {node for region in found.found for node in region.covers}
+    found.found = [replace(region, seams=_seams(region, inside)) for region in found.found]
     return found
 
 
@@ -295,6 +304,11 @@ def _as_read(graph: KernelGraph) -> KernelGraph:
     inputs = (replace(i, type=replace(i.type, shape=alike.get(v, i.type.shape))) for v, i in enumerate(graph.inputs))
     made = KernelGraph.start(*inputs)
     place = {value: value for value in range(graph.input_count)}
+    direct = {operand for op, (value, *_) in graph.definitions() if value not in shown for operand in op.inputs}
+    for value in sorted(direct.intersection(alike)):
+        if (shape := graph.types[value].shape) != alike[value]:  # read in both shapes, which differ in ones
+            place[value] = len(made.types)
+            made = made.append(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))
     for op, (value, *_) in graph.definitions():
         own, wanted = shown.get(value), graph.types[value].shape
         if own is not None and alike.get(own) == wanted:
@@ -350,6 +364,35 @@ def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any]) ->
     nodes = {place: known[value] for place, value in enumerate(piece.values) if value in known}
     parameters = tuple(node in fixed for node in reads)
     return Region(graph, graph.digest(), reads, writes, _between(reads, writes), parameters, piece.graph, nodes)
+
+
+def _seams(region: Region, inside: Collection[Any]) -> int:
+    """Operators in no region that make what generated code of this one reads, or read what it makes."""
+    covers = {*region.covers}
+    before = {node for node in region.reads if any(_is_generated(u) for u in _users(node) if u in covers)}
+    after = {user for node in region.writes if _is_generated(_base(node)) for user in _users(node)}
+    return sum(node not in inside and _is_generated(node) for node in {*map(_base, before), *after} - covers)
+
+
+def _base(node: Any) -> Any:
+    """What a view shows."""
+    while str(node.target) in VIEWS and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _users(node: Any) -> Iterator[Any]:
+    """Who reads a node, as it is or views of it."""
+    for user in node.users:
+        yield from _users(user) if str(user.target) in VIEWS else (user,)
+
+
+def _is_generated(node: Any) -> bool:
+    """Whether PyTorch's compiler generates code for an operator, and so fuses it with others: not products, attention
+    and convolutions, which are a library's."""
+    if node.op != "call_function" or node.target is operator.getitem or str(node.target) in VIEWS:
+        return False
+    return node.target not in fallbacks and not _LIBRARY.search(str(node.target))
 
 
 def _canonical(graph: KernelGraph) -> tuple[KernelGraph, list[int]]:

@@ -51,7 +51,8 @@ class Entry:
         if kernel.in_parts:
             return f"in parts: {kernel.why or 'these save more'}"
         if kernel.operator is not None:
-            return "found, not yet in place"
+            seams = self.region.seams
+            return f"found; PyTorch fuses it with {seams} operators around it" if seams else "found, not yet in place"
         return f"left: {kernel.why}"
 
     @property
