@@ -34,14 +34,16 @@ test: install
 	$(MAKE) --no-print-directory test-browser
 
 # A file's tests stay together: they share what they made.
+SIDE_BY_SIDE = --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 test-default: install needs-cxx
-	$(PYTEST) --numprocesses 2 --dist loadfile
+	$(PYTEST) $(SIDE_BY_SIDE)
 
 test-fast: install needs-cxx
-	$(PYTEST) --numprocesses 2 --dist loadfile --fast
+	$(PYTEST) $(SIDE_BY_SIDE) --fast
 
 test-notebook: install needs-cxx
-	$(PYTEST) -p nbval --numprocesses 2 --dist loadfile \
+	$(PYTEST) -p nbval $(SIDE_BY_SIDE) \
 		--nbval-lax --nbval-current-env --nbval-sanitize-with notebooks/sanitize.cfg notebooks
 
 test-browser: install needs-cxx needs-chromium

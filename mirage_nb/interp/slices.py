@@ -246,8 +246,9 @@ class Slice:
 
 def distinct(numbers: Index) -> Index:
     """Each once, ascending. NumPy's own goes by a hash table, which takes fifty times as long for a million."""
-    found: Index = np.sort(numbers)
-    return found[np.concatenate([[True], found[1:] != found[:-1]])[: len(found)]]
+    found = np.sort(numbers)
+    once: Index = found[np.concatenate([[True], found[1:] != found[:-1]])[: len(found)]]
+    return once
 
 
 def _taken(outputs: Sequence[tuple[Node, Index]], limit: int) -> list[Taken]:

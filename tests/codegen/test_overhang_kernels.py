@@ -55,7 +55,7 @@ def overhanging(text: str, count: int) -> Iterator[KernelGraph]:
             sound = frozenset(
                 a for a in poor_axes(prepared) if verify(*tiny(prepared, structure, frozenset({a}))).accepted
             )
-            found += [i.graph for i in instances(structure, prepared, H200, 60, sound) if i.overhanging]
+            found += [i.graph for i in instances(structure, prepared, H200, 20, sound) if i.overhanging]
         if len(found) >= 10 * count:
             break
     assert found

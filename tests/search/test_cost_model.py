@@ -41,6 +41,7 @@ from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import StepKind
 from tests.clock import cpu_limit
 from tests.search.programs import PROGRAMS, Builder
+from tests.shares import shared_out
 
 H200 = find_target("h200")
 QUICK = EFFORTS["quick"]
@@ -151,12 +152,13 @@ def private(prepared: Prepared, structure: Structure, instance: Instance) -> boo
     return bool(Tiles.of(prepared, kernel, sizes).private[0])
 
 
+@shared_out
 @pytest.mark.parametrize("name", ONE_KERNEL)
-def test_what_is_legal_fits_when_it_is_planned(name: str) -> None:
+def test_what_is_legal_fits_when_it_is_planned(name: str, share: int) -> None:
     """Also near the limit; and the memory of a kernel with a ring is nearly known."""
     prepared, structures = found(name)
     for structure in structures[:6]:
-        every = instances(structure, prepared, H200, 150)
+        every = instances(structure, prepared, H200, 150 // share)
         every.sort(key=lambda instance: -instance.cost.shared_memory)
         for instance in every[:6] + every[6::30]:
             block = next(k for k in plan(instance.graph, H200, default_options(H200)).kernels if k is not None)

@@ -15,10 +15,10 @@ SLOW_COUNT = 1600
 
 @pytest.mark.parametrize("name", ["moe", "mqa", "ntrans", "qknorm_k", "decode70b"])
 def test_found_graphs_are_accepted_and_mutants_refuted_or_equal(name: str) -> None:
-    made = row(name, 24, effort="quick", most=6)
+    made = row(name, 16, effort="quick", most=4)
     assert made.wrong == []
-    assert made.graphs >= 3 and made.mutants == 24
-    assert made.tally["refuted"] >= 7 and made.tally["undecided"] <= 5
+    assert made.graphs >= 3 and made.mutants == 16
+    assert made.tally["refuted"] >= 5 and made.tally["undecided"] <= 3
 
 
 @pytest.mark.slow
