@@ -17,8 +17,9 @@ from mirage_nb.ir import BlockGraph, DType, KernelGraph, Op, OpKind, ThreadGraph
 from mirage_nb.tile.order import Reads, find_chains, groups
 from mirage_nb.tile.sketch import Sketch, sketch_of
 
-MOST_DEPTH = 16
-"""Summed elements of a product that a thread computes by itself: what one tensor instruction sums, padding included."""
+MOST_DEPTH, TENSOR_DEPTH = 64, 16
+"""Summed elements of a product that a thread computes by itself, and of one that tensor cores could compute: what one
+of their instructions sums, padding included."""
 Products = frozenset[tuple[int, int]]
 """Products of a muGraph: the operator of the kernel graph, and which product of its block graph."""
 
@@ -82,7 +83,8 @@ def _is_shallow(block: BlockGraph, sketch: Sketch, index: int) -> bool:
     op, readers = block.ops[index], sketch.uses[sketch.nodes[index].makes[0]]
     types = [block.types[value] for value in op.inputs]
     accumulated = any(sketch.nodes[reader].accum is not None for reader in readers)
-    return types[0].shape[-1] <= MOST_DEPTH and not accumulated and all(t.dtype is not DType.F64 for t in types)
+    most = TENSOR_DEPTH if sketch.on_tensor_cores(sketch.nodes[index]) else MOST_DEPTH
+    return types[0].shape[-1] <= most and not accumulated and all(t.dtype is not DType.F64 for t in types)
 
 
 def _flat(block: BlockGraph) -> tuple[BlockGraph, set[int]]:

@@ -15,7 +15,7 @@ from mirage_nb.optimize import plan
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.placement import StepKind
-from mirage_nb.tile.thread_graph import MOST_DEPTH, fuse, shallow, with_products
+from mirage_nb.tile.thread_graph import MOST_DEPTH, TENSOR_DEPTH, fuse, shallow, with_products
 from tests.codegen.running import check
 from tests.mugraphs import Block, one_kernel, tensor
 
@@ -30,7 +30,7 @@ def in_threads(graph: KernelGraph) -> int:
 
 def product_block(rng: random.Random, dtype: DType) -> Block:
     """A small product between other operators: batches, views, tiles that hang over, loops, what reads its result."""
-    rows, depth, columns = rng.randint(1, 9), rng.randint(1, MOST_DEPTH), rng.choice((1, 2, 3, 8, 16))
+    rows, depth, columns = rng.randint(1, 9), rng.randint(1, TENSOR_DEPTH), rng.choice((1, 2, 3, 8, 16))
     left_batch, right_batch = rng.choice([((), ()), ((3,), ()), ((), (3,)), ((3,), (3,)), ((3,), (1,))])
     first, turned = max(len(left_batch), len(right_batch)), rng.random() < 0.3
     loop = 1 if turned else rng.choice((1, 1, 2))
@@ -84,10 +84,15 @@ def test_threads_compute_small_products(dtype: DType) -> None:
 
 
 def test_deep_products_are_written_out() -> None:
-    b = Block((tensor((8, 2 * MOST_DEPTH), DType.F32), tensor((2 * MOST_DEPTH, 8), DType.F32)), (1,))
-    b.save(b.op(OpKind.RELU, b.op(OpKind.MATMUL, b.read(0, (None,)), b.read(1, (None,)))), (None,))
-    graph = one_kernel("X W", b)
-    assert not shallow(graph)
+    def product(depth: int, dtype: DType) -> KernelGraph:
+        b = Block((tensor((8, depth), dtype), tensor((depth, 8), dtype)), (1,))
+        b.save(b.op(OpKind.RELU, b.op(OpKind.MATMUL, b.read(0, (None,)), b.read(1, (None,)))), (None,))
+        return one_kernel("X W", b)
+
+    for dtype, most in ((DType.F32, MOST_DEPTH), (DType.F16, TENSOR_DEPTH)):
+        assert shallow(product(most, dtype)) and not shallow(product(most + 1, dtype))
+    assert not shallow(product(4, DType.F64))
+    graph = product(2 * MOST_DEPTH, DType.F32)
     given = with_products(graph, frozenset({(0, 0)}))
     assert in_threads(given) == 1 and in_threads(fuse(given)) == 0
     assert emit(given, H200).source == emit(graph, H200).source

@@ -35,9 +35,10 @@ class Constants:
     product_us: float = 0.0142
     """From one step of a product along its depth to the next of the same sums."""
     scalar_us: float = 0.00591
-    """A step along the depth, of one result in every thread, where scalar units compute a product of f32."""
+    """A step along the depth, of one result in every thread, where scalar units compute a product."""
     thread_operations: float = 4.0
-    """A multiply-add of a product in a thread graph, with its share of the loads of both operands."""
+    """A multiply-add of a product in a thread graph, with its share of the loads of both operands: where threads and
+    tensor cores were timed beside each other, the faster one is estimated faster."""
     pass_us: float = 0.047
     """All threads of a block take a vector each from shared memory and back."""
     vector_operations: float = 23.4

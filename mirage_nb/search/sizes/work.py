@@ -141,9 +141,16 @@ class _Steps:
         return spent
 
     def _in_threads(self, index: int) -> Numbers:
-        """The multiply-adds of a product in a thread graph."""
-        shape = product_of(self.tiles, index)
-        return shape.elements * shape.depth * self.constants.thread_operations * self.operation
+        """The multiply-adds of a product in a thread graph, those of one result one after the other; each reads all
+        parts of a sum that warps share by depth."""
+        shape, constants, parts = product_of(self.tiles, index), self.constants, np.ones(self.tiles.shape)
+        for read in self.tiles.steps[index].reads:
+            if self.tiles.outline.parts[read] is Part.ACCUMULATOR:
+                (source, *_) = self.tiles.steps[read].reads
+                if self.tiles.outline.parts[source] is Part.FOLDED and source in self.tiles.outline.known.cores:
+                    parts = np.maximum(parts, self._sharing(source, product_of(self.tiles, source)))
+        throughput = shape.elements * shape.depth * constants.thread_operations * self.operation
+        return throughput + shape.depth * parts * constants.scalar_us
 
     def _product(self, index: int) -> tuple[Numbers, Numbers]:
         """Microseconds of a product, and those in which the tensor cores are busy with it."""
