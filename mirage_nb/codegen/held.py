@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named, unravel
-from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vector
+from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vectors
 from mirage_nb.codegen.reader import Reader, Scope, counted, loaded, operand_leaf
 from mirage_nb.codegen.thread_values import Multi, broadcast_index
 from mirage_nb.codegen.writer import Writer, c_type
@@ -245,7 +245,7 @@ class HeldText:
             for name in reversed(names):
                 index, last = unravel(linear(index, last), scope.shape(name)), scope.shape(name)
             leaf = output_leaf(scope, attrs, f"o{number}", index, last, out_type, width)
-            store_vector(out, reader, result, leaf, out_type.dtype)
+            store_vectors(out, reader, [(result, leaf)], out_type.dtype)
 
 
 def _reduces(kind: OpKind) -> bool:
