@@ -24,7 +24,9 @@ class Options:
     (sm_90 and later), where every streamed tile allows it. wide: products of a warp-private body by groups of four
     warps on tiles as the copy engine leaves them (wgmma, sm_90a), where each warp has 16 rows and all keys of them.
     chained: the first kernel starts while the launch in front of the muGraph still runs, and waits by itself; what is
-    launched behind the muGraph may start while its last kernel runs (sm_90 and later). spread: kernels that start
+    launched behind the muGraph may start while its last kernel runs (sm_90 and later). early: which kernels start while
+    the one of the muGraph in front still runs: "some", those that stream nothing of what it writes; "all", blocks with
+    roles, too, which ask for the rest beforehand; "none", which leaves the card to it. spread: kernels that start
     early ask for so much shared memory that no multiprocessor takes more of their blocks than its share. specialised:
     products of many rows by persistent blocks whose warps have roles (`optimize.product_program`, sm_90a); `warps` and
     `stages` follow from the tiles then. precision: how such blocks multiply f32: "f32" exactly, "tf32" or "3xtf32"
@@ -41,6 +43,7 @@ class Options:
     specialised: bool = False
     precision: str = "f32"
     library: int = 0
+    early: str = "some"
 
     @property
     def compute_threads(self) -> int:
@@ -74,6 +77,8 @@ def all_options(target: Target) -> tuple[Options, ...]:
     kinds = KINDS_OF[target.precision] if target.precision != EXACT and first.specialised else ()
     allowed = [replace(first, precision=kind) for kind in (*kinds, EXACT)] if kinds else []
     chained = [replace(o, chained=True, spread=spread) for o in near for spread in (False, True)]
-    ways = dict.fromkeys((first, *allowed, plain, *others, Options(16, 4, target.tma), *wide, *chained))
+    able = target.capability >= DEPENDENT_LAUNCH
+    alone = [replace(first, early=early) for early in ("none", "all") if able]
+    ways = dict.fromkeys((first, *alone, *allowed, plain, *others, Options(16, 4, target.tma), *wide, *chained))
     library = [replace(first, library=n) for n in (2, 3, 4, 0)]
     return (*(replace(way, library=1) for way in ways), *library)

@@ -52,7 +52,7 @@ def overlaps(
     """Per operator of `graph`; two graph-defined operators in a row overlap, where the target can.
 
     bulk: per operator, its operands that the copy engine brings; seen: values that are read where others lie;
-    programs: the operators whose blocks are tile programs, one to a multiprocessor.
+    programs: the operators whose blocks are tile programs.
     """
     uniform = graph.uniform()
     launched = [
@@ -62,11 +62,8 @@ def overlaps(
     ]
     able = target.capability >= DEPENDENT_LAUNCH
     generated = {i for i in launched if able and graph.ops[i].kind is OpKind.GRAPH}
-    pairs = [(a, b) for a, b in pairwise(launched) if {a, b} <= generated]
-    ahead, behind = {a for a, _ in pairs}, {b for _, b in pairs}
-    if options.chained:
-        ahead |= generated.intersection(launched[-1:])
-        behind |= generated.intersection(launched[:1])
+    pairs = [(a, b) for a, b in pairwise(launched) if {a, b} <= generated and options.early != "none"]
+    behind = {b for _, b in pairs} | (generated.intersection(launched[:1]) if options.chained else set())
     made: set[int] = set()
     for op, values in graph.definitions():
         if values[0] in uniform or (values[0] in seen and seen[values[0]].base not in made):
@@ -76,16 +73,18 @@ def overlaps(
         made.update(values)
     lies = _origins(graph, seen)
     readers = Counter(v for i in launched for v in {lies[v] for v in graph.ops[i].inputs})
+    own = [frozenset(k for k, v in enumerate(op.inputs) if v in made) for op in graph.ops]
+    # What streams tensors that are still being written has nothing to do early, and its blocks would pile up where
+    # there is room: 41 us became 45 on an H200. Those of tile programs do not, and win or lose.
+    starts = {i for i in behind if not own[i] & bulk[i] or (i in programs and options.early == "all")}
+    ahead = {a for a, b in pairs if b in starts} | (generated.intersection(launched[-1:]) if options.chained else set())
     found = []
     for i, op in enumerate(graph.ops):
         again = frozenset(k for k, v in enumerate(op.inputs) if readers[lies[v]] > 1)
-        own = frozenset(k for k, v in enumerate(op.inputs) if v in made)
-        # What streams tensors that are still being written has nothing to do early, and its blocks would pile up
-        # where there is room: 41 us became 45 on an H200. Those of tile programs do not.
-        early = i in behind and (i in programs or not own & bulk[i])
-        written = frozenset(range(len(op.inputs))) if options.chained else own
-        least = _share(op.body, target) if early and options.spread and isinstance(op.body, BlockGraph) else 0
-        found.append(Overlap(early, i in ahead, written, again, least))
+        written = frozenset(range(len(op.inputs))) if options.chained else own[i]
+        shared_out = i in starts and options.spread
+        least = _share(op.body, target) if shared_out and isinstance(op.body, BlockGraph) else 0
+        found.append(Overlap(i in starts, i in ahead, written, again, least))
     return tuple(found)
 
 

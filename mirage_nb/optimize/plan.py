@@ -258,7 +258,7 @@ def _made(planned: Plan) -> object:
     """What a plan comes to: two of them that are equal here are emitted alike."""
 
     def alike(options: Options) -> Options:
-        return replace(options, chained=False, spread=False, precision=EXACT)
+        return replace(options, chained=False, spread=False, precision=EXACT, early="some")
 
     kernels = [k and replace(k, options=alike(k.options)) for k in planned.kernels]
     return tuple(kernels), tuple(o for k, o in zip(kernels, planned.overlaps, strict=True) if k is not None)

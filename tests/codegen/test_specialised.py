@@ -97,7 +97,9 @@ def test_behind_another_kernel_it_begins_with_what_that_one_does_not_write() -> 
     """Weights are on their way to L2 while rows are still normalised; nothing else happens before the wait."""
     graph = parse_graph(SCALED)
     check(graph, FEW)
-    emitted = emit(graph, H200)
+    assert not any(step.overlaps for step in emit(graph, H200).launches if isinstance(step, Launch)), "if asked for"
+    emitted = emit(graph, H200, replace(default_options(H200), early="all"))
+    assert {o.early for o in variants(graph, H200)} == {"some", "all"}, "here 'none' is the same as 'some'"
     assert [step.overlaps for step in emitted.launches if isinstance(step, Launch)] == [False, True]
     product = emitted.source.split('extern "C"')[2]
     ahead = product.split("grid_dependency_wait();")
