@@ -32,7 +32,7 @@ from mirage_nb.verify.float_gate import FloatReport, compare
 ALIGNMENT, ALL_BITS = 16, 0xFF
 BOUND = 64
 """Sets of addresses whose launches are kept ready."""
-LANES = 6
+LANES = 4
 """Processes that try kernels side by side, at most."""
 LANE_BYTES = 4 * 2**30
 """What one of them may take of the card's memory: its context, and inputs of a large program."""
@@ -272,7 +272,7 @@ def exclusive() -> bool:
 def lanes(workers: int) -> int:
     """How many processes may try kernels on the card side by side, where there are so many `workers`."""
     free, _ = cupy.cuda.runtime.memGetInfo()
-    return 1 if exclusive() else max(1, min(LANES, workers // 2, free // LANE_BYTES))
+    return 1 if exclusive() else max(1, min(LANES, workers // 3, free // LANE_BYTES))
 
 
 def _torch_stream(torch: Any) -> Callable[[int], int]:

@@ -117,7 +117,12 @@ class OnCard:
     def finish(self, winners: Sequence[Winner], confirmation: Confirmation) -> None:
         """Keep winners, fastest first, race the best that were tried beside PyTorch, withdraw what is faster and was
         not, and verify the fastest at the real shape; some of that may have begun."""
-        best = [self._passes.keep(winner) for winner in winners]
+        held = self._passes.winners
+        for winner in winners:
+            known = held.get(winner.candidate.digest, winner)
+            if known.label == winner.label or known.candidate.rank >= winner.candidate.rank:
+                self._passes.keep(winner)  # else what is still timed beside these was faster meanwhile
+        best = self._ranked()
         shown = [winner for winner in best if self._is_tried(winner)]
         if shown and best[0] not in shown and all(winner.candidate.configuration == OWN_OPERATORS for winner in shown):
             shown = []

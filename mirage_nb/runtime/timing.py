@@ -125,7 +125,7 @@ def time_quickly(
     contestant: Contestant, torch: Any, limit_us: float, *, repeats: int = 16, lane: Lane | None = None
 ) -> Timing | None:
     """Time one contestant by itself, and stop after a few replays when all of them took longer than `limit_us`
-    per call, or long enough altogether, or after one round of calls when that is hopeless. None when it cannot be
+    per call, or long enough altogether, or after one call when that is hopeless. None when it cannot be
     captured into a CUDA graph. `lane`: how calls are lined up, made once for all who are timed; default: back to back.
 
     Raises:
@@ -134,19 +134,19 @@ def time_quickly(
     """
     if not torch.cuda.is_available():
         raise LaunchError("there is no GPU to time on")
-    once, hopeless = math.inf, max(HOPELESS * limit_us, HOPELESS_US)
-    for _ in range(2):  # what the first round has to make ready, memory for one, is no part of a call
-        if once > hopeless:
-            once = _took(lambda: [call() for call in contestant.calls], torch) / len(contestant.calls)
-    if once > hopeless:
-        return _summary(contestant.name, [once])
+    first, hopeless = contestant.calls[0], max(HOPELESS * limit_us, HOPELESS_US)
+    once = min(_took(first, torch) for _ in range(2))  # what a first call makes ready, memory for one, is no part of it
+    if once > hopeless:  # of the card, or of a host that is late: a graph knows no host
+        if (alone := Lane(torch, None).captured(Contestant(contestant.name, [first]), 1)) is None:
+            return None
+        if (once := alone.took(torch)) > hopeless:
+            return _summary(contestant.name, [once])
     lane = lane if lane is not None else Lane(torch, None)
     replay = lane.captured(contestant)
     if replay is None:
         return None
-    replay.run()
     samples: list[float] = []
-    most = max(FEW, min(repeats, int(QUICK_US / max(1.0, once * replay.calls))))
+    most = max(FEW, min(repeats, int(QUICK_US / max(1.0, replay.took(torch) * replay.calls))))
     while len(samples) < most and (len(samples) < FEW or min(samples) <= limit_us):
         samples.append(replay.took(torch) - lane.alone())
     timing = _summary(contestant.name, samples)
@@ -199,10 +199,10 @@ class Lane:
         self._torch, self._behind = torch, behind
         self._foreign = self.captured(Contestant("", [_nothing])) if behind is not None else None
 
-    def captured(self, contestant: Contestant) -> _Replay | None:
+    def captured(self, contestant: Contestant, wanted: int | None = None) -> _Replay | None:
         """The calls of a contestant, in order, again and again until there are enough for one graph; None if one of
         them cannot be captured."""
-        wanted = CALLS_PER_GRAPH if self._behind is None else BEHIND_CALLS
+        wanted = wanted or (CALLS_PER_GRAPH if self._behind is None else BEHIND_CALLS)
         turns = [*contestant.calls] * math.ceil(wanted / len(contestant.calls))
         steps = turns
         if self._behind is not None:

@@ -193,3 +193,12 @@ def test_for_a_librarys_way_that_breaks_the_next_one_stands_in() -> None:
     session = Timed(own_poor=1.0, own_next=2.0, a=3.0)
     assert session.run() == ["own_next", "a"]
     assert "own: a library's way is left out: numerically poor" in session.said
+
+
+def test_what_is_timed_meanwhile_is_not_overwritten() -> None:
+    """A way of 161 us was timed as the budget ended, and that muGraph's first one of 45 ms, known before, was kept."""
+    session = Timed(a=45829.0, own=217.0)
+    emitted: Any = SimpleNamespace(options="a, faster", launches=(), programs=())
+    (slow,) = (w for w in session.heats.winners if w.candidate.digest == "a")
+    session.passes.note([replace(slow, emitted=emitted).timed(161.0)])
+    assert session.run(seconds=0.0) == ["a, faster", "own"]
