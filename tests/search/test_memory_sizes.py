@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from mirage_nb.errors import TargetError
-from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind, ThreadGraph
 from mirage_nb.lang import parse
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.optimize.plan import rewritten
@@ -21,6 +21,7 @@ from mirage_nb.search.sizes.cost import block_of, run
 from mirage_nb.search.sizes.instantiate import instances, numbered
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT
 from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.written import written_kernels
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS
 
@@ -82,8 +83,18 @@ def compared(text: str, structures: int, limit: int) -> Iterator[tuple[str, obje
 def of_structure(prepared: Prepared, structure: Structure, limit: int) -> Iterator[tuple[str, object, object]]:
     for instance in instances(structure, prepared, H200, limit):
         ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
-        if rewritten(instance.graph) == instance.graph and not adds_products(instance.graph):
+        if by_threads(instance.graph):  # it is ranked as it is written
+            ((_, written),) = written_kernels(instance.graph)
+            assert written is not None
+            yield from of_instance(written.prepared, written.kernel, written.sizes, instance.graph)
+        elif rewritten(instance.graph) == instance.graph and not adds_products(instance.graph):
             yield from of_instance(prepared, kernel, sizes, instance.graph)
+
+
+def by_threads(graph: KernelGraph) -> bool:
+    """Whether threads compute products: another muGraph of these sizes."""
+    ops = [op for body in (op.body for op in graph.ops) if isinstance(body, BlockGraph) for op in body.ops]
+    return any(o.kind is OpKind.MATMUL for op in ops if isinstance(op.body, ThreadGraph) for o in op.body.ops)
 
 
 def adds_products(graph: KernelGraph) -> bool:
