@@ -42,8 +42,8 @@ LAYOUTS = {Place.GLOBAL: Layout.ROWS, Place.SHARED: Layout.PANELS, Place.REGISTE
 """How tiles lie, by their place."""
 THREADS = 1024
 LEAST_REGISTERS, MOST_REGISTERS = 24, 255
-WORKING_REGISTERS = 32
-"""Of a thread, beside its accumulators."""
+WORKING_REGISTERS = 28
+"""Of a thread, beside its accumulators: no kernel with so many spills any."""
 CLUSTERS = range(1, 9)
 """Blocks of a cluster, on every card that has them."""
 BARRIER = 8

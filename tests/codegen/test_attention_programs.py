@@ -14,6 +14,7 @@ from mirage_nb.optimize import plan
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import Loop, Program, flat
+from mirage_nb.tile.validate import validate
 from tests.codegen.mugraphs import attention, split_safe_attention
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.mugraphs import Block, one_kernel, tensor
@@ -125,6 +126,8 @@ def test_places_are_not_stored_where_kernels_count() -> None:
     chained(128, 64, 256, loop=8),
 ])  # fmt: skip
 def test_no_spills_and_products_stay_asynchronous(graph: KernelGraph) -> None:
+    program = planned(graph)
+    assert program is not None and validate(program, H200) == ()
     cubin = compile_cubin(emit(graph, H200).source, "sm_90a")
     (usage,) = cubin.usage.values()
     assert usage.spill_store_bytes == usage.spill_load_bytes == usage.stack_bytes == 0
