@@ -30,6 +30,9 @@ MAX_STEPS = 200_000
 LITTLE, LITTLE_STEPS = 2**16, 2**12
 """Elements and steps up to which nothing is counted closely: were every one a sum over all others, it would not be more
 than `MAX_ELEMENTS`."""
+AT_ONCE = 3
+"""How often the values of a graph are there at once at most: those of the other graph, and what an operator takes on
+its way."""
 MAX_ELEMENTS = 2**34
 """Elements computed in one trial: some 10 ns each."""
 PRODUCTS = 32
@@ -110,7 +113,7 @@ def check_work(graph: KernelGraph) -> None:
     if _is_little(graph):
         return
     found = work(graph)
-    needed, there = found.largest + held_bytes(graph), _memory()
+    needed, there = AT_ONCE * (found.largest + held_bytes(graph)), _memory()
     if needed > there:
         sizes = f"about {needed / 2**30:.0f} GiB, and this machine has {there / 2**30:.0f}"
         raise VerificationError(f"{TOO_LARGE}: {sizes}", hint=SMALLER)

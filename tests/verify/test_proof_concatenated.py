@@ -1,8 +1,12 @@
-"""Proofs over concatenated axes, and where partitions do not nest: none."""
+"""Proofs over concatenated axes, in tiles too, and where partitions do not nest: none."""
 
 from __future__ import annotations
 
+import pytest
+
 from mirage_nb.ir import DimAttrs, KernelGraph, OpKind, ReshapeAttrs
+from mirage_nb.ir.text import parse_graph
+from mirage_nb.lang import parse
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 from tests.mugraphs import Kernel
@@ -83,6 +87,70 @@ def test_two_concatenated_axes_in_one_dimension():
                 *concatenated_pair(lambda k, of=kind: at_once(k, of), lambda k, of=kind, at=first: in_two(k, of, at))
             )
     refused(*concatenated_pair(lambda k: at_once(k, OpKind.SUM), lambda k: in_two(k, OpKind.MAX, 0)))
+
+
+PRODUCT = """mugraph 1
+input %0 X f32[4, 4]
+input %1 Y f32[4, 6]
+input %2 W f32[10, 8]
+%3 = Concat(%0, %1) dim=1
+%4 = Graph(%3, %2) grid=[4] loop=5 {
+  %0 = InIter arg=0 imap=[*] fmap=1
+  %1 = InIter arg=1 imap=[1] fmap=0
+  %2 = Matmul(%0, %1)
+  %3 = Accum(%2) kind=sum
+  OutSaver(%3) omap=[1]
+}
+output %4 O
+"""
+SUMS = """mugraph 1
+input %0 X f32[4, 4]
+input %1 Y f32[4, 6]
+input %2 Z f32[4, 2]
+%3 = Concat(%0, %1) dim=1
+%4 = Concat(%3, %2) dim=1
+%5 = Graph(%4) grid=[2] loop=6 {
+  %0 = InIter arg=0 imap=[0] fmap=1
+  %1 = EwExp(%0)
+  %2 = Sum(%1) dim=1
+  %3 = Accum(%2) kind=sum
+  OutSaver(%3) omap=[0]
+}
+%6 = EwExp(%4)
+%7 = EwDiv(%6, %5)
+output %7 O
+"""
+SPREAD = """mugraph 1
+input %0 X f32[4, 4]
+input %1 Y f32[4, 6]
+%2 = Concat(%0, %1) dim=1
+%3 = Graph(%2) grid=[5] loop=1 {
+  %0 = InIter arg=0 imap=[1]
+  %1 = EwExp(%0)
+  %2 = EwAdd(%1, %1)
+  OutSaver(%2) omap=[1]
+}
+output %3 O
+"""
+TILED = {
+    "a product": ("W: f32[10, 8]\nreturn concat(X, Y, axis=1) @ W", PRODUCT),
+    "one row an iteration": ("W: f32[10, 8]\nreturn concat(X, Y, axis=1) @ W", PRODUCT.replace("loop=5", "loop=10")),
+    "three behind each other": ("Z: f32[4, 2]\nreturn softmax(concat(concat(X, Y, axis=1), Z, axis=1))", SUMS),
+    "blocks of both": ("return 2 * exp(concat(X, Y, axis=1))", SPREAD),
+}
+
+
+@pytest.mark.parametrize("how", TILED)
+def test_tiles_that_each_lie_on_one_side_are_proved(how: str):
+    text, mugraph = TILED[how]
+    program = parse("X: f32[4, 4]\nY: f32[4, 6]\n" + text).graph
+    proved(program, parse_graph(mugraph))
+    wrong = mugraph.replace("EwAdd(%1, %1)", "EwMul(%1, %1)").replace("Accum(%2) kind=sum", "Accum(%2) kind=max")
+    assert verify(program, parse_graph(wrong)).kind is VerdictKind.REFUTED
+    refused(program, parse_graph(wrong))
+    if "grid=[5]" in mugraph:
+        across = parse_graph(mugraph.replace("grid=[5]", "grid=[2]"))  # a tile of both sides
+        assert verify(program, across).accepted and "nest" in refused(program, across)
 
 
 def test_partitions_that_do_not_nest_are_not_proved():

@@ -100,10 +100,18 @@ def take(parts: Parts, extent: int) -> tuple[Parts, Parts]:
 
 
 def _cut(part: Part, outer: int) -> tuple[Part, Part]:
-    if part.size % outer or part.sides is not None:
+    """The part in so many parts; of a concatenated axis some are the one side's and some the other's."""
+    inner = part.size // outer
+    extents = [math.prod(piece.size for piece in side) for side in part.sides or ()]
+    if part.size % outer or any(extent % inner for extent in extents):
         what = "a concatenated axis" if part.sides is not None else f"an axis part of extent {part.size}"
         raise ProofError(f"{what} is partitioned into {outer}, which does not nest with its other partitions")
-    part.split = (Part(outer), Part(part.size // outer))
+    part.split = (Part(outer), Part(inner))
+    if part.sides is not None:
+        left, right = (take(side, extent // inner) for side, extent in zip(part.sides, extents, strict=True))
+        part.split[0].sides = (left[0], right[0])
+        for rest in (left[1], right[1]):
+            unify([part.split[1]], rest)
     return part.split
 
 

@@ -95,7 +95,7 @@ def _absorbed(known: Known, term: Term) -> Step | None:
     return None
 
 
-def _inverse(known: Known, term: Term) -> Step | None:
+def _inverse(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
     (inside,) = term.args
     match inside.kind:
         case Kind.EXP:
@@ -104,7 +104,9 @@ def _inverse(known: Known, term: Term) -> Step | None:
             return step("inv_inv", a=inside.args[0])
         case Kind.MUL:
             return step("inv_product", a=inside.args[0], b=mul(*inside.args[1:]))
-        case Kind.ADD if len(inside.args) == 2:
+        case Kind.ADD if len(inside.args) > 2:
+            return _common(inside)
+        case Kind.ADD:
             left, right = (list(factors(part)) for part in inside.args)
             common = next((part for part in left if part in right), None)
             if common is not None:
@@ -116,6 +118,20 @@ def _inverse(known: Known, term: Term) -> Step | None:
                 a, b = (mul(num(1 / number), part) for part in inside.args)
                 return step("inv_common", a=a, b=b, c=num(number))
     return None
+
+
+def _common(inside: Term) -> tuple[Step, ...] | None:
+    """The steps that take a factor of all summands out of one over their sum."""
+    every = [list(factors(part)) for part in inside.args]
+    common = next((part for part in every[0] if part.kind is not Kind.NUM and all(part in one for one in every)), None)
+    if common is None:
+        return None
+    rest = [mul(*without(one, one.index(common))) for one in every]
+    made = [
+        step("distribute", True, a=add(*rest[:place]), b=part, c=common, r=add(*inside.args[place + 1 :]))
+        for place, part in enumerate(rest[1:], start=1)
+    ]
+    return (*made, step("inv_product", a=common, b=add(*rest)))
 
 
 def _exponential(known: Known, term: Term) -> Step | None:

@@ -330,8 +330,8 @@ class _Reader:
                 w, x, y, z = op.inputs
                 return add(self._matmul(scope, w, y, index, env), self._matmul(scope, x, z, index, env))
             case OpKind.CONCAT, DimAttrs(dim):
-                ((side, digits),) = index[dim]
-                own = tuple(digits if d == dim else rest for d, rest in enumerate(index))
+                (side, digits), *inner = index[dim]  # of a partitioned axis the outermost digit tells the side
+                own = tuple((*digits, *inner) if d == dim else rest for d, rest in enumerate(index))
                 return self.at(scope, op.inputs["LR".index(side)], own, env)
             case _, DimAttrs(dim):
                 return self._reduced(scope, op, dim, index, env)
