@@ -240,10 +240,10 @@ def block(number: int, seed: int, count: int = BLOCK) -> Tally:
             continue
         verdict = verify(program, candidate, final=final)
         if verdict.kind is VerdictKind.REFUTED and tally.pairs % round(1 / REFUTED) == 0:
-            found = prove(program, candidate, seconds=SECONDS, outputs=(0,))
+            found = prove(program, candidate, seconds=SECONDS, outputs=(0,), these_sizes=True)
             if isinstance(found, Proof):
                 verdict = replace(verdict, kind=VerdictKind.PROVED, note=f"refuted, and {found!r}")
         elif not verdict.accepted:
-            verdict = with_proof(verdict, program, candidate, seconds=SECONDS)[0]
+            verdict = with_proof(verdict, program, candidate, seconds=SECONDS, these_sizes=True)[0]
         tally.take((number, tally.pairs), texts, differs(left, right), verdict)
     return tally

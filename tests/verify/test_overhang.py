@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mirage_nb.errors import ProofError
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
-from mirage_nb.verify.proof import Unproved, prove
+from mirage_nb.verify.proof import Proof, Unproved, check, prove
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 
@@ -125,3 +126,28 @@ def test_no_proof_for_all_sizes_speaks_of_an_end() -> None:
     found = prove(parse(PRODUCT_TEXT).graph, parse_graph(PRODUCT.format(**MATMUL)))
     assert isinstance(found, Unproved)
     assert "overhang" in str(found)
+
+
+@pytest.mark.parametrize("columns", [6, 8])
+def test_a_proof_for_these_sizes_does(columns: int) -> None:
+    pair = parse(PRODUCT_TEXT).graph, parse_graph(PRODUCT.format(**{**MATMUL, "columns": columns}))
+    found = prove(*pair, these_sizes=True)
+    assert isinstance(found, Proof) and "these sizes only" in str(found)
+    check(Proof.from_json(found.to_json()), *pair)
+    wrong = parse_graph(PRODUCT.format(**{**MATMUL, "columns": columns, "product": "%2 = Matmul(%0, %1)"}).replace(
+        "kind=sum", "kind=max"
+    ))  # fmt: skip
+    with pytest.raises(ProofError):
+        check(found, pair[0], wrong)
+    assert isinstance(prove(pair[0], wrong, these_sizes=True), Unproved)
+
+
+@pytest.mark.parametrize(("function", "inside", "fold", "right"), [
+    ("sum(X * X", "Sqr", "Sum", True), ("sum(silu(X)", "SiLU", "Sum", True), ("sum(exp(X)", "EwExp", "Sum", False),
+    ("sum(sigmoid(X)", "Sigmoid", "Sum", False), ("max(X * X", "Sqr", "Max", True),
+    ("max(silu(X)", "SiLU", "Max", False),
+])  # fmt: skip
+def test_zeros_beyond_the_end_are_zeros_in_proofs(function: str, inside: str, fold: str, right: bool) -> None:
+    program = parse(f"X: f16[5, 7]\nreturn {function}, axis=1, keepdims=True)").graph
+    mugraph = parse_graph(SUMS.format(inside=inside, fold=fold, kind=fold.lower()))
+    assert isinstance(prove(program, mugraph, these_sizes=True), Proof) == right

@@ -1,14 +1,17 @@
-"""Proofs over concatenated axes, in tiles too, and where partitions do not nest: none."""
+"""Proofs over concatenated axes, in tiles too; where partitions do not nest, for these sizes only."""
 
 from __future__ import annotations
 
 import pytest
 
+from mirage_nb.errors import ProofError
 from mirage_nb.ir import DimAttrs, KernelGraph, OpKind, ReshapeAttrs
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
+from mirage_nb.verify import Proof, check, prove, verify_and_prove
+from mirage_nb.verify.proof import Unproved, with_proof
 from mirage_nb.verify.trials import verify
-from mirage_nb.verify.verdict import VerdictKind
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.mugraphs import Kernel
 from tests.verify.test_proof_targets import proved, refused
 
@@ -153,7 +156,7 @@ def test_tiles_that_each_lie_on_one_side_are_proved(how: str):
         assert verify(program, across).accepted and "nest" in refused(program, across)
 
 
-def test_partitions_that_do_not_nest_are_not_proved():
+def test_partitions_that_do_not_nest_are_proved_for_these_sizes_only():
     """Twelve as four times three and as six times two: known for these sizes, and no claim for others."""
 
     def total(k: Kernel, grid: int) -> int:
@@ -163,4 +166,39 @@ def test_partitions_that_do_not_nest_are_not_proved():
 
     four, six = concatenated_pair(lambda k: total(k, 4), lambda k: total(k, 6), X=(3, 12))
     assert "nest" in refused(four, six)
-    assert verify(four, six).kind is VerdictKind.FIELD
+    verdict, proof = verify_and_prove(four, six)
+    assert verdict.kind is VerdictKind.PROVED and "for these sizes only" in verdict.note
+    assert proof is not None and proof.these_sizes
+    with pytest.raises(ProofError):
+        check(proof, *concatenated_pair(lambda k: total(k, 4), lambda k: k.sum(k.max(0, 1), 0), X=(3, 12)))
+    larger = concatenated_pair(lambda k: total(k, 4), lambda k: total(k, 6), X=(3, 1200))
+    assert isinstance(prove(*larger, these_sizes=True), Unproved)
+    assert with_proof(Verdict(VerdictKind.FIELD), four, six)[0].kind is VerdictKind.FIELD
+
+
+HEAD = "X: f32[2, 6]\nY: f32[2, 6]\nreturn "
+PICKED = [
+    ("(X + Y)[:, ::-1] * 2", "X[:, ::-1] * 2 + 2 * Y[:, ::-1]", True),
+    ("(X + Y)[:, ::-1] * 2", "X[:, ::-1] * 2 + 2 * Y", False),
+    ("pad(X * 2, 1, 2, axis=1)", "pad(X, 1, 2, axis=1) * 2", True),
+    ("pad(exp(X), 1, 2, axis=1)", "exp(pad(X, 1, 2, axis=1))", False),
+    ("where(arange(6) > 2, X, Y)", "concat(Y[:, :3], X[:, 3:], axis=1) * 1", True),
+    ("where(arange(6) > 2, X, Y)", "concat(Y[:, :2], X[:, 2:], axis=1) * 1", False),
+    ("softmax(where(arange(6) <= arange(2)[:, None], X, -inf))[:, ::2]",
+     "softmax(where(arange(2)[:, None] < arange(6), -inf, X + 0 * Y))[:, ::2]", True),
+    ("exp(where(arange(6) <= arange(2)[:, None], X, -inf))[:, ::2]",
+     "exp(where(arange(6) < arange(2)[:, None], X, -inf))[:, ::2]", False),
+    ("reshape(X * 2, 3, 4) @ transpose(reshape(Y, 3, 4))", "2 * reshape(X, 3, 4) @ transpose(reshape(Y, 3, 4))", True),
+    ("where((X * Y)[:, 1:] > 0, sqrt((X * Y)[:, 1:]), 0)",
+     "where(X[:, 1:] * Y[:, 1:] > 0, sqrt(X[:, 1:] * Y[:, 1:]), 0)", True),
+    ("where((X * Y)[:, 1:] > 0, sqrt((X * Y)[:, 1:]), 0)", "sqrt((X * Y)[:, 1:]) * 1", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "right", "equal"), PICKED)
+def test_elements_are_told_by_their_numbers_in_proofs_for_these_sizes(left: str, right: str, equal: bool):
+    pair = [parse(HEAD + text).graph for text in (left, right)]
+    found = prove(*pair, these_sizes=True)
+    assert isinstance(found, Proof) == equal, str(found)
+    if isinstance(found, Proof):
+        check(Proof.from_json(found.to_json()), *pair)

@@ -11,8 +11,11 @@ from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
 from mirage_nb.verify import Proof, check, prove, verify
 from mirage_nb.verify.proof import Unproved
+from mirage_nb.verify.proof.elements import element_goals
 from mirage_nb.verify.proof.masked import Masked, of_masked, raised
 from mirage_nb.verify.verdict import VerdictKind
+from tests.mugraphs import attention_safe
+from tests.verify.test_proof_choices import Total
 
 HEAD = "Q: f32[8, 4]\nK: f32[4, 8]\nV: f32[8, 4]\nM: f32[8, 8]\nI = arange(8)[:, None]\nJ = arange(8)\nS = Q @ K\n"
 MASKS = {
@@ -190,6 +193,23 @@ def test_shifts_and_weights_are_what_float64_makes_of_infinities() -> None:
             found = raised(of_masked(kind, None, (bit, scale), Floats()), Floats())
             expected = np.exp(TABLE[kind]([np.where(condition > 0, x, -np.inf), scale], None, 0))
             np.testing.assert_allclose(found, expected)
+
+
+def test_goals_of_elements_are_what_float64_computes() -> None:
+    """Of graphs with masks, loops and rescaled sums, with elements as unknown numbers."""
+    rng = np.random.default_rng(4)
+    functions = {
+        "Where": lambda c, x: np.where(c != 0, x, 0),
+        "@compared(formula=step(x))": lambda x: np.float64(x >= 0),
+    }
+    for left, right in ((program("causal"), looped()), (attention_safe().program, attention_safe().candidate)):
+        inputs = {i.name: rng.normal(size=i.type.shape) for i in left.inputs}
+        named = {f"{name}[{', '.join(map(str, at))}]": x for name, a in inputs.items() for at, x in np.ndenumerate(a)}
+        world = Total({}, constants=named | {"c0": 0.5}, functions=functions)
+        goals = element_goals(left, right, (0,))
+        for graph, terms in ((left, [g.left for g in goals]), (right, [g.right for g in goals])):
+            found = [world.value(term, ()) for term in terms]
+            np.testing.assert_allclose(found, evaluate(graph, inputs)[0].reshape(-1), rtol=1e-9)
 
 
 def test_what_is_proved_is_so_in_float64() -> None:

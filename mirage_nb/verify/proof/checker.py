@@ -11,7 +11,7 @@ sense of `domain`. Work and memory are bounded, whatever the proof is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import assert_never
@@ -34,8 +34,10 @@ from mirage_nb.verify.proof.axioms import (
     Without,
     has_property,
 )
+from mirage_nb.verify.proof.elements import element_goals
 from mirage_nb.verify.proof.functions import unfolded
 from mirage_nb.verify.proof.properties import refuted_property
+from mirage_nb.verify.proof.shrunk import shrunk
 from mirage_nb.verify.proof.signs import NO_FACTS, Facts, is_bit, vanishes
 from mirage_nb.verify.proof.steps import Binding, Proof, Step
 from mirage_nb.verify.proof.terms import (
@@ -84,7 +86,10 @@ def check(
         raise ProofError(f"the proof rests on a property that does not hold: {wrong}")
     try:
         with metered(MAX_WORK):
-            check_steps(proof, translate(program, mugraph, proof.outputs, literal=proof.literal))
+            if proof.these_sizes:
+                check_goals(proof, program, element_goals(program, mugraph, proof.outputs))
+            else:
+                check_steps(proof, translate(program, mugraph, proof.outputs, literal=proof.literal))
     except RecursionError:
         raise ProofError("a term that is nested too deeply") from None
 
@@ -94,15 +99,27 @@ def check_steps(proof: Proof, translation: Translation) -> None:
 
     The outputs, constants and properties of the proof are those of the translation.
     """
-    states = replay(begun(translation.goals), proof.steps, proof.properties)
+    partial = _shown(proof, translation.goals)
+    meaning.hold(translation)
+    if partial:
+        meaning.defined_somewhere(shrunk(translation)[1][0])
+
+
+def check_goals(proof: Proof, program: KernelGraph, goals: Sequence[Goal]) -> None:
+    """The same where the goals are elements, which the walk itself has made. Raises ProofError."""
+    if _shown(proof, goals):
+        meaning.defined_somewhere(program)
+
+
+def _shown(proof: Proof, goals: Sequence[Goal]) -> bool:
+    """Replay the steps, which have to show every goal; whether the program may have no value anywhere."""
+    states = replay(begun(goals), proof.steps, proof.properties)
     for number, state in enumerate(states):
         if state.left != state.right:
             raise ProofError(f"after all steps the sides of goal {number} are not the same term")
         for owed in undischarged(state.owed, state.facts):
             raise ProofError(owing(owed))
-    meaning.hold(translation)
-    if not all(NO_FACTS.holds(need, term) for goal in translation.goals for need, term in goal.given):
-        meaning.defined_somewhere(translation)
+    return not all(NO_FACTS.holds(need, term) for goal in goals for need, term in goal.given)
 
 
 def owing(owed: tuple[Need, Term]) -> str:

@@ -48,7 +48,9 @@ def verify_and_prove(
         device=device,
         progress=progress,
     )
-    return with_proof(verdict, program, candidate, seconds=seconds, permuted=permuted, properties=properties)
+    return with_proof(
+        verdict, program, candidate, seconds=seconds, permuted=permuted, properties=properties, these_sizes=True
+    )
 
 
 def with_proof(
@@ -59,16 +61,18 @@ def with_proof(
     seconds: float = SECONDS,
     permuted: bool = False,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    these_sizes: bool = False,
 ) -> tuple[Verdict, Proof | None]:
     """The verdict as far as a proof lifts it, and the proof. The verdict may be that of a smaller pair of graphs.
 
     `permuted`: where the verdict pairs no outputs, a proof may pair them in any order; else they are paired in order.
+    `these_sizes`: a proof for the sizes of these graphs is enough, as where nothing of other sizes follows from it.
     """
     if verdict.kind is VerdictKind.REFUTED:
         return verdict, None
     in_order = None if permuted else tuple(range(len(program.outputs)))
     pairing = verdict.outputs or in_order
-    found = prove(program, candidate, seconds=seconds, outputs=pairing, properties=properties)
+    found = prove(program, candidate, seconds=seconds, outputs=pairing, properties=properties, these_sizes=these_sizes)
     if isinstance(found, Unproved):
         return replace(verdict, note="; ".join(filter(None, (verdict.note, str(found))))), None
     return lifted(verdict, found), found
@@ -82,7 +86,7 @@ def lifted(verdict: Verdict, proof: Proof) -> Verdict:
     """
     if verdict.kind is VerdictKind.REFUTED:
         raise VerificationError("a refuted muGraph cannot be proved", hint="inputs outside of the proof's assumptions?")
-    how = f"for all sizes in {len(proof.steps)} steps from {len(proof.axioms)} axioms"
+    how = f"{proof.sizes} in {len(proof.steps)} steps from {len(proof.axioms)} axioms"
     word = [f"on the user's word, tried on random numbers: {', '.join(proof.said)}"] if proof.said else []
     assumed = "; ".join((f"over the {DEFINED}", *word))
     tried = f"field trials: {verdict.note}" if verdict.kind is VerdictKind.FIELD else verdict.note

@@ -17,8 +17,20 @@ from types import MappingProxyType
 from mirage_nb.errors import OptionError, ProofError
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.verify.lax import all_ops
+from mirage_nb.verify.proof.axes import BY_NUMBER
 from mirage_nb.verify.proof.axioms import PROPERTY_NAMES, Properties
-from mirage_nb.verify.proof.checker import MAX_WORK, State, applied, begun, check_steps, equation, owing, rewritten
+from mirage_nb.verify.proof.checker import (
+    MAX_WORK,
+    State,
+    applied,
+    begun,
+    check_goals,
+    check_steps,
+    equation,
+    owing,
+    rewritten,
+)
+from mirage_nb.verify.proof.elements import element_goals
 from mirage_nb.verify.proof.known import Known
 from mirage_nb.verify.proof.properties import refuted_property
 from mirage_nb.verify.proof.rules import next_steps, steps_before
@@ -62,6 +74,7 @@ def prove(
     seconds: float = 5.0,
     outputs: tuple[int, ...] | None = None,
     properties: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    these_sizes: bool = False,
 ) -> Proof | Unproved:
     """A proof that the muGraph computes what the program does, for all sizes of all parts of its axes.
 
@@ -71,6 +84,8 @@ def prove(
             of outputs of the same types are tried.
         properties: what else is known of functions, such as `{"leak": {"homogeneous"}}`. Random numbers are tried on
             them; where these do not refute one, it is taken on the caller's word, and the proof names it.
+        these_sizes: whether a proof for the sizes of these graphs is looked for where there is none for all, such as of
+            partitions that do not nest; the graphs have to be small.
 
     Raises:
         OptionError: a property that there is none of, one that numbers refute, or no time.
@@ -86,14 +101,19 @@ def prove(
     end = time.monotonic() + seconds
     failure = Unproved("the outputs have other types than the program's")
     for pairing in _pairings(program, mugraph) if outputs is None else [outputs]:
-        for literal, definitions in _attempts(program, mugraph):
+        read = False
+        counted = any(op.kind in BY_NUMBER for graph in (program, mugraph) for op in graph.ops)
+        for elements, literal, definitions in _attempts(program, mugraph):
+            if elements and not (these_sizes and (counted or not read)):
+                continue
             try:
-                translation = translate(program, mugraph, pairing, literal=literal)
-                states = begun(translation.goals)
+                translation = None if elements else translate(program, mugraph, pairing, literal=literal)
+                goals = element_goals(program, mugraph, pairing) if translation is None else translation.goals
+                read, states = True, begun(goals)
                 steps = _needed(states, _steps(states, Known(known, definitions), end), known, end)
-                proof = Proof(steps, pairing, literal, known)
+                proof = Proof(steps, pairing, literal, known, elements)
                 with metered(MAX_WORK):
-                    check_steps(proof, translation)
+                    check_goals(proof, program, goals) if translation is None else check_steps(proof, translation)
             except ProofError as error:
                 failure = Unproved(error.message, error.forms if isinstance(error, _Differ) else None)
             except RecursionError:
@@ -105,15 +125,17 @@ def prove(
     return failure
 
 
-def _attempts(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[bool, bool]]:
-    """Whether constants are meant literally, and whether definitions are unfolded: the most general proof first."""
+def _attempts(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[bool, bool, bool]]:
+    """Whether elements are looked at, whether constants are meant literally, and whether definitions are unfolded: the
+    most general proof first."""
     kinds = {op.kind for graph in (program, mugraph) for op in all_ops(graph)}
     defined = bool(kinds & DEFINED)
-    yield False, False
+    yield False, False, False
     if defined:
-        yield False, True
+        yield False, False, True
     if OpKind.CONST in kinds:
-        yield True, defined
+        yield False, True, defined
+    yield True, True, defined  # where there are no terms for all sizes, or these do not know numbers of elements
 
 
 def _pairings(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[int, ...]]:

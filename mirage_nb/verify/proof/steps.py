@@ -34,6 +34,7 @@ from mirage_nb.verify.proof.terms import (
 )
 
 SCHEMA, VERSION = "mirage proof", 1
+FIELDS = ("schema", "version", "outputs", "literal", "properties", "terms", "steps")
 MAX_TEXT = 2_000_000
 MAX_TERMS = 50_000
 MAX_STEPS = 20_000
@@ -79,13 +80,15 @@ class Proof:
     """That a muGraph equals a program for all sizes: both become the same terms by these steps.
 
     `outputs[i]` is the muGraph's output for output i of the program; `literal`: constants are meant as they are, not
-    as unknowns; `properties`: what the user says of functions, beyond the table of the axioms.
+    as unknowns; `properties`: what the user says of functions, beyond the table of the axioms; `these_sizes`: it is
+    about the elements of these very graphs, and not about others.
     """
 
     steps: tuple[Step, ...]
     outputs: tuple[int, ...] = (0,)
     literal: bool = False
     properties: Properties = field(default_factory=lambda: MappingProxyType({}))
+    these_sizes: bool = False
 
     @property
     def axioms(self) -> tuple[str, ...]:
@@ -104,10 +107,16 @@ class Proof:
 
     def __repr__(self) -> str:
         scope = "these constants" if self.literal else "all constants"
-        return f"<Proof in {len(self.steps)} steps from {len(self.axioms)} axioms, for all sizes and {scope}>"
+        return f"<Proof in {len(self.steps)} steps from {len(self.axioms)} axioms, {self.sizes} and {scope}>"
+
+    @property
+    def sizes(self) -> str:
+        """For which sizes it holds, in words."""
+        return "for these sizes only" if self.these_sizes else "for all sizes"
 
     def __str__(self) -> str:
         scope = "for these constants and all sizes" if self.literal else "for all sizes, and all values of constants"
+        scope = self.sizes if self.these_sizes else scope
         lines = [f"proof in {len(self.steps)} steps from {len(self.axioms)} axioms, {scope}", f"  over the {DEFINED}"]
         lines += [f"  assumes: {text}" for text in self.said]
         lines += [f"{number:4}. {step}" for number, step in enumerate(self.steps)]
@@ -133,7 +142,7 @@ class Proof:
             "terms": table.rows,
             "steps": steps,
         }
-        return json.dumps(plain)
+        return json.dumps(plain | ({"these_sizes": True} if self.these_sizes else {}))
 
     @staticmethod
     def from_json(text: str) -> Proof:
@@ -144,7 +153,8 @@ class Proof:
             plain = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise FormatError(f"not JSON: {shown(str(error))}") from error
-        top = _record(plain, "a proof", ("schema", "version", "outputs", "literal", "properties", "terms", "steps"))
+        top = {"these_sizes": False, **_mapping(plain, "a proof")}
+        _record(top, "a proof", (*FIELDS, "these_sizes"))
         if (top["schema"], top["version"]) != (SCHEMA, VERSION) or isinstance(top["version"], bool):
             raise FormatError(f"schema {shown(top['schema'])} {shown(top['version'])}; this reads {SCHEMA} {VERSION}")
         try:
@@ -158,7 +168,7 @@ class Proof:
             for function, names in _mapping(top["properties"], "properties").items()
         }
         outputs = tuple(map(whole, _list(top["outputs"], "outputs")))
-        return Proof(steps, outputs, _flag(top["literal"]), MappingProxyType(properties))
+        return Proof(steps, outputs, _flag(top["literal"]), MappingProxyType(properties), _flag(top["these_sizes"]))
 
 
 class _Table:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -125,9 +125,9 @@ def translate(
         ProofError: other inputs or outputs, partitions that do not nest, graphs that are too large.
         GraphError: a graph breaks Definition 2.1, so that it has no meaning.
     """
-    _check(program, mugraph, outputs)
+    check_pair(program, mugraph, outputs)
     first, second = scoped(program, mugraph, outputs)
-    reader = _Reader(literal)
+    reader = Reader(literal)
     goals = []
     for number, other in enumerate(outputs):
         value, match = program.outputs[number], mugraph.outputs[other]
@@ -144,7 +144,8 @@ def translate(
     return Translation((program, mugraph), outputs, literal, (first, second), tuple(goals), constants, reader.functions)
 
 
-def _check(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...]) -> None:
+def check_pair(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...]) -> None:
+    """Raise ProofError for graphs of other inputs or outputs, or too large ones, GraphError for an illegal one."""
     if {i.name: i.type for i in program.inputs} != {i.name: i.type for i in mugraph.inputs}:
         raise ProofError("the graphs do not have the same inputs")
     if sorted(outputs) != list(range(len(program.outputs))) or len(mugraph.outputs) != len(program.outputs):
@@ -177,7 +178,7 @@ def _branches(parts: Parts, number: Callable[[], int]) -> list[Branch]:
 
 
 @dataclass(slots=True)
-class _Reader:
+class Reader:
     """Terms of elements, each built once."""
 
     literal: bool
@@ -193,6 +194,20 @@ class _Reader:
         self.known.clear()
         self.needs.clear()
         return real(self.at(scope, value, index, Env())), tuple(self.needs)
+
+    def one(self, op: Op, values: list[Value]) -> tuple[Value, Needs]:
+        """What an elementwise operator makes of values, and what that needs."""
+        self.needs.clear()
+        return self._elementwise(op, values), tuple(self.needs)
+
+    def guarded(self, condition: Term, needs: Iterable[tuple[Need, Term]]) -> frozenset[tuple[Need, Term]]:
+        """What is needed where a condition is not 0."""
+        self.needs.clear()
+        with self._where(condition):
+            for need, term in needs:
+                plain = need is not Need.NONZERO
+                self._require(need, term if plain else term.args[0] if term.kind is Kind.INV else inv(term))
+        return frozenset(self.needs)
 
     def _require(self, need: Need, term: Term) -> None:
         """Take down a need, for all values of the indices that are summed over. What is not 0 stands as one over it,
@@ -323,7 +338,7 @@ class _Reader:
             return entry(scope.numbered[value], index)
         match op.kind, op.attrs:
             case _, ConstAttrs(number, symbol):
-                return self._constant(number, symbol)
+                return self.constant(number, symbol)
             case OpKind.MATMUL, _:
                 return self._matmul(scope, op.inputs[0], op.inputs[1], index, env)
             case OpKind.CONCAT_MATMUL, _:
@@ -411,7 +426,7 @@ class _Reader:
             raise ProofError(f"two functions are called {name}")
         return name
 
-    def _constant(self, value: Fraction, symbol: str) -> Term:
+    def constant(self, value: Fraction, symbol: str) -> Term:
         if symbol:
             return self._symbol((value, symbol), value)
         if self.literal:
