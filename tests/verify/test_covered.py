@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_nb.bench.attacks import ATTACKS, BOTH, HEAD, refused
+from mirage_nb.bench.attacks import ATTACKS, BOTH, HEAD, OF_FUNCTIONS, refused
 from mirage_nb.lang import parse
 from mirage_nb.verify import verify
 from mirage_nb.verify.domain import Need
@@ -18,8 +18,14 @@ from mirage_nb.verify.forms import needs_of
 from mirage_nb.verify.proof.signs import ABOVE, ANY
 from mirage_nb.verify.verdict import Outcome, VerdictKind
 
+FEW = range(0, len(OF_FUNCTIONS), 12)
+OTHERS = {f"{left} ~ {right}" for place, (left, right) in enumerate(OF_FUNCTIONS) if place not in FEW}
+"""Attacks of many kinds, of which the default tests take a few."""
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in BOTH])
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in OTHERS)) for x in ATTACKS if x not in BOTH]
+)
 def test_refused(name: str) -> None:
     verdict = refused(name)
     assert verdict is not None and not verdict.accepted
@@ -27,8 +33,7 @@ def test_refused(name: str) -> None:
 
 def test_a_point_is_made_of_two_where_a_program_asks_for_much() -> None:
     program, candidate = (
-        parse(f"{HEAD}return {text}").graph
-        for text in ("log(Y - 10) + X", "log(Y - 10) + X + 0 * log(X)")
+        parse(f"{HEAD}return {text}").graph for text in ("log(Y - 10) + X", "log(Y - 10) + X + 0 * log(X)")
     )
     verdict = verify(program, candidate)
     assert verdict.kind is VerdictKind.REFUTED
@@ -79,9 +84,7 @@ def test_values_may_be_missing_at_the_same_elements_only(seed: int) -> None:
 
 
 def test_a_zero_that_no_choice_takes_refutes_nothing() -> None:
-    program, candidate = (
-        parse(f"{HEAD}return where(X == Y, {root}, X)").graph for root in ("sqrt(X)", "sqrt(Y)")
-    )
+    program, candidate = (parse(f"{HEAD}return where(X == Y, {root}, X)").graph for root in ("sqrt(X)", "sqrt(Y)"))
     assert verify(program, candidate).kind is VerdictKind.OUTSIDE_LAX
 
 
@@ -90,8 +93,10 @@ def test_what_is_so_for_every_choice_is_known_at_once() -> None:
     head = "X: f32[1, 8]\nM: f32[1, 8]\n"
     plain, halved = (
         parse(f"{head}return {text}").graph
-        for text in ("X / sum(where(M > 0, X, 1), axis=1, keepdims=True)",
-                     "X / (2 * sum(where(M > 0, X, 1), axis=1, keepdims=True)) * 2")
+        for text in (
+            "X / sum(where(M > 0, X, 1), axis=1, keepdims=True)",
+            "X / (2 * sum(where(M > 0, X, 1), axis=1, keepdims=True)) * 2",
+        )
     )
     assert verify(plain, halved).accepted
 

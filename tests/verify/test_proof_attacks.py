@@ -14,11 +14,12 @@ import pytest
 
 from mirage_nb.errors import FormatError, MirageError, ProgramSizeError, ProofError
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.lang import parse
 from mirage_nb.verify.proof import Proof, Step, check, prove
 from mirage_nb.verify.proof.axioms import AXIOMS
 from mirage_nb.verify.proof.checker import equation
 from mirage_nb.verify.proof.steps import MAX_STEPS, MAX_TERMS, Binding
-from mirage_nb.verify.proof.terms import Kind, Term, add, bind, entry, exp, inv, mul, num, sym
+from mirage_nb.verify.proof.terms import Kind, Term, add, bind, entry, exp, fn, inv, mul, neg, num, sym
 from tests import mugraphs
 from tests.mugraphs import Kernel
 from tests.verify.test_proof_targets import BUILT
@@ -88,6 +89,24 @@ def test_any_changed_field_of_any_step_is_rejected(name: str):
             else:  # what one side of a goal is rewritten to, the other side may be
                 assert same_equation(dataclasses.replace(change, backward=step.backward), step)
     assert tried >= 3.8 * len(proof.steps)
+
+
+def test_a_case_is_no_case_of_what_a_binder_binds():
+    """Whether one element is at least 0 says nothing of the others, whatever an index of a sum is called."""
+    program, squared = (
+        parse(f"X: f32[4]\nS = sum(step(X), axis=0, keepdims=True)\nreturn {text}").graph
+        for text in ("S + 0 * X[:1]", "S * S / sum(X - X + 1, axis=0, keepdims=True) + 0 * X[:1]")
+    )
+    k = ("X.0", -1000)
+    one = fn("step", entry("X", (((k),),)))
+    whole = bind(Kind.SUM, (k,), one)
+    for case in (one, fn("step", entry("X", ((("X.0", -1001),),)))):
+        old, new, _ = equation(Step("by_cases", (("a", case), ("f", whole))), {})
+        assert (old, new) == (whole, add(mul(case, whole), mul(add(num(1), neg(case)), whole)))
+    inside = mul(one, whole)
+    new = equation(Step("by_cases", (("a", one), ("f", inside))), {})[1]
+    assert new == add(mul(one, whole), mul(add(num(1), neg(one)), num(0)))
+    assert not isinstance(prove(program, squared), Proof)
 
 
 @pytest.mark.parametrize("name", ["attention_safe", "qknorm", "lora_concat"])

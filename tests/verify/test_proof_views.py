@@ -15,7 +15,7 @@ from mirage_nb.lang import parse
 from mirage_nb.verify.proof import Proof, Unproved, check, prove
 from mirage_nb.verify.proof import translate as translation
 from mirage_nb.verify.proof.meaning import hold
-from mirage_nb.verify.proof.translate import Goal, _Reader, translate
+from mirage_nb.verify.proof.translate import Goal, Reader, translate
 from tests import mugraphs
 from tests.mugraphs import Kernel
 from tests.verify.test_proof_translation import held_against_reference
@@ -95,7 +95,7 @@ def test_views_in_views(graph: KernelGraph):
         reject()
 
 
-def first_digit(reader: _Reader, scope, op, value, index, env):
+def first_digit(reader: Reader, scope, op, value, index, env):
     """One digit of a repeated dimension is dropped, into however many the copies were cut."""
     if isinstance(op.attrs, RepeatAttrs):
         dim, times = op.attrs.dim, op.attrs.times
@@ -104,14 +104,14 @@ def first_digit(reader: _Reader, scope, op, value, index, env):
     return CORRECT(reader, scope, op, value, index, env)
 
 
-def not_inverted(reader: _Reader, scope, op, value, index, env):
+def not_inverted(reader: Reader, scope, op, value, index, env):
     """A permutation is applied where its inverse is."""
     if isinstance(op.attrs, TransposeAttrs):
         return reader.at(scope, op.inputs[0], tuple(index[i] for i in op.attrs.perm), env)
     return CORRECT(reader, scope, op, value, index, env)
 
 
-def first_side(reader: _Reader, scope, op, value, index, env):
+def first_side(reader: Reader, scope, op, value, index, env):
     """Both sides of a concatenation are the first one's."""
     if op.kind is OpKind.CONCAT:
         ((_, digits),) = index[op.attrs.dim]
@@ -120,14 +120,14 @@ def first_side(reader: _Reader, scope, op, value, index, env):
     return CORRECT(reader, scope, op, value, index, env)
 
 
-def reversed_digits(reader: _Reader, scope, op, value, index, env):
+def reversed_digits(reader: Reader, scope, op, value, index, env):
     """The digits of a regrouped dimension the other way round."""
     if isinstance(op.attrs, ReshapeAttrs):
         index = tuple(tuple(reversed(digits)) for digits in index)
     return CORRECT(reader, scope, op, value, index, env)
 
 
-def no_quotient(reader: _Reader, scope, op, value, index, env):
+def no_quotient(reader: Reader, scope, op, value, index, env):
     """A quotient is a product."""
     if op.kind is OpKind.DIV:
         operands = [reader._operand(scope, op, place, index, env) for place in (0, 1)]
@@ -135,7 +135,7 @@ def no_quotient(reader: _Reader, scope, op, value, index, env):
     return CORRECT(reader, scope, op, value, index, env)
 
 
-CORRECT = _Reader._plain
+CORRECT = Reader._plain
 COPIES = f"X: f32[2, 2]\nZ: f32[2, 2, 2, 2]\n{REPEATS['rows'][0]}"
 MISTAKES: dict[str, tuple[Callable, Callable[[], KernelGraph]]] = {
     "one digit of copies": (first_digit, lambda: parse(COPIES).graph),
@@ -152,7 +152,7 @@ def test_a_wrong_translation_is_noticed(name: str, monkeypatch: pytest.MonkeyPat
     mistake, build = MISTAKES[name]
     graph = build()
     check(Proof(()), graph, graph)
-    monkeypatch.setattr(_Reader, "_plain", mistake)
+    monkeypatch.setattr(Reader, "_plain", mistake)
     with pytest.raises(ProofError, match=r"not what the program computes|where the dimension has"):
         check(Proof(()), graph, graph)
     assert isinstance(prove(graph, graph), Unproved)

@@ -51,6 +51,7 @@ from mirage_nb.verify.proof.terms import (
     metered,
     mul,
     num,
+    renamed,
     replaced,
     size,
     spend,
@@ -306,8 +307,7 @@ def instance(pattern: Pattern, bindings: Mapping[str, Binding]) -> Term:
         case "size":
             return mul(*(size(sort) for sort, _ in indices(args[0], bindings)))
         case "given":
-            term, old, new = (instance(arg, bindings) for arg in args)
-            return replaced(term, old, new)
+            return given(*(instance(arg, bindings) for arg in args))
         case "g" if args:
             return fn(_function(bindings), *(instance(arg, bindings) for arg in args))
         case "unfolded":
@@ -319,6 +319,17 @@ def instance(pattern: Pattern, bindings: Mapping[str, Binding]) -> Term:
             return fn(head, *(instance(arg, bindings) for arg in args))
         case letter:
             return _term(letter, bindings)
+
+
+AWAY = -20_000_000_000
+
+
+def given(term: Term, old: Term, new: Term) -> Term:
+    """The term with `new` for `old`, but not for what a binder inside makes look like it: the free indices of `old` are
+    called otherwise meanwhile."""
+    names = {(sort, number): (sort, AWAY + number) for sort, number in old.free}
+    made = replaced(renamed(term, names), renamed(old, names), new)
+    return renamed(made, {there: here for here, there in names.items()})
 
 
 def indices(pattern: Pattern, bindings: Mapping[str, Binding]) -> tuple[Var, ...]:
