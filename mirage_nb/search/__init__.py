@@ -5,7 +5,7 @@ from mirage_nb.search.axes import Axis, Prepared, prepare
 from mirage_nb.search.explore import ConfigurationResult, run_configuration
 from mirage_nb.search.limits import OPERATORS, Limits
 from mirage_nb.search.sizes.cost import Cost
-from mirage_nb.search.sizes.instantiate import Instance
+from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort, configurations
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 from mirage_nb.search.switches import AXIOMS, PRUNINGS, Switch, Switches, switched

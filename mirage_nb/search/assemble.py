@@ -17,7 +17,7 @@ from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces import Piece
 from mirage_nb.search.sizes import instantiate
-from mirage_nb.search.sizes.instantiate import Draft, Instance
+from mirage_nb.search.sizes.drafts import Draft, Instance
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import Structure
 from mirage_nb.targets import Target

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from mirage_nb.ir import AccumKind, BlockGraph, KernelGraph, Op, OpKind
+from mirage_nb.ir import HALVES, AccumKind, BlockGraph, KernelGraph, Op, OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import BODY, ITER, LOOP, POST, TILE, Operator
 from mirage_nb.search.structure import KernelStructure, Step, Structure
-from mirage_nb.tile.thread_graph import MOST_DEPTH, Products, shallow, with_products
+from mirage_nb.tile.thread_graph import MOST_DEPTH, TENSOR_DEPTH, Products, shallow, with_products
 
 
 def free_loops(structure: Structure, prepared: Prepared) -> tuple[Structure, ...]:
@@ -71,8 +71,10 @@ class InThreads:
 
 def may_be_shallow(structure: Structure, prepared: Prepared) -> bool:
     """Whether some kernel may have such a product."""
+    halves = all(given.type.dtype in HALVES for given in prepared.graph.inputs)
     products = [s.operator for kernel in structure.kernels for s in kernel.steps if s.operator.kind is OpKind.MATMUL]
-    return any(prepared.axes[operator.axis].extent <= MOST_DEPTH for operator in products)
+    most = TENSOR_DEPTH if halves else MOST_DEPTH
+    return any(prepared.axes[operator.axis].extent <= most for operator in products)
 
 
 def adds_products(structure: Structure) -> bool:

@@ -30,7 +30,8 @@ from mirage_nb.search import (
 from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import Part, Sizes, outline
 from mirage_nb.search.sizes.cost import Estimates, estimate
-from mirage_nb.search.sizes.instantiate import ALIKE, Instance, _diverse, divisors, numbered, sized
+from mirage_nb.search.sizes.drafts import Instance
+from mirage_nb.search.sizes.instantiate import ALIKE, _diverse, divisors, numbered, sized
 from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows, touched
 from mirage_nb.search.sizes.sketched import sketched
 from mirage_nb.search.sizes.tiles import Tiles

@@ -12,7 +12,8 @@ from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph
 from mirage_nb.ir.legality import check
 from mirage_nb.search import EFFORTS, Budget, Structure, configurations, instances, prepare, run_configuration
-from mirage_nb.search.sizes.instantiate import Instance, divisors
+from mirage_nb.search.sizes.drafts import Instance
+from mirage_nb.search.sizes.instantiate import divisors
 from mirage_nb.targets import find_target
 from tests.search.programs import PROGRAMS, attention_safe, gated_mlp, gqa, lora, ntrans, rmsnorm
 from tests.shares import shared_out

@@ -28,7 +28,7 @@ from mirage_nb.search.session.worker import (
     Watch,
     explore,
 )
-from mirage_nb.search.sizes.instantiate import Draft
+from mirage_nb.search.sizes.drafts import Draft
 from mirage_nb.targets import find_target
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness

@@ -25,7 +25,7 @@ from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.unsearched import operators_of, unsearched
 from mirage_nb.search.sizes.coarse import coarse_us
 from mirage_nb.search.sizes.cost import Cost
-from mirage_nb.search.sizes.instantiate import Instance
+from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.targets import Target
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 

@@ -10,7 +10,7 @@ and loops apart. `sized` gives the instance of given sizes, `tiny` a small pair 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, islice
@@ -21,14 +21,14 @@ import numpy.typing as npt
 
 from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.search.axes import Prepared, shape_of
-from mirage_nb.search.derive import InThreads, adds_products, concatenated, may_be_shallow
+from mirage_nb.search.derive import adds_products, concatenated, may_be_shallow
 from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs, tile_of
 from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
+from mirage_nb.search.sizes.drafts import Draft, Instance, rewritten, with_threads
 from mirage_nb.search.sizes.occupancy import RESERVED_BYTES
-from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 from mirage_nb.tile.rules import TEAMS, few
@@ -49,35 +49,6 @@ USEFUL_TILES = (16, 32, 64, 128)
 DIVISOR_GRAIN = 8
 OVERHANGING_TILES = (16, *(16 * m << s for s in range(8) for m in (2, 3)))
 """What an axis with poor divisors is cut into, about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One concrete muGraph. `sizes` names its numbers: "grid m" blocks along axis m, "loop k" iterations.
-
-    overhanging: the axes over whose ends tiles hang.
-    """
-
-    sizes: Mapping[str, int]
-    graph: KernelGraph
-    cost: Cost
-    overhanging: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """An instance before its muGraph is made, which takes a hundred times longer than to estimate it. rewritten: what
-    makes the muGraph of the structure's own, at any sizes, those of field trials among them; None: it is that one."""
-
-    cost: Cost
-    overhanging: frozenset[int]
-    made: Callable[[], Instance]
-    rewritten: Callable[[KernelGraph], KernelGraph] | None = None
-
-    @classmethod
-    def of(cls, instance: Instance) -> Draft:
-        """The draft of what is made already."""
-        return cls(instance.cost, instance.overhanging, lambda: instance)
 
 
 _Interface = tuple[tuple[tuple[int, int], int], ...]
@@ -145,25 +116,11 @@ def drafts(
             break
         found.append(_draft(prepared, structure, choices))
         if joins:
-            found += _rewritten(found[-1].made(), concatenated, target)
+            found += rewritten(found[-1].made(), concatenated, target)
     found = found[:limit]
     if may_be_shallow(structure, prepared):
-        for one in [draft.made() for draft in found if draft.rewritten is None]:
-            made = [draft for choice in InThreads.choices(one.graph) for draft in _rewritten(one, choice, target)]
-            made.sort(key=lambda draft: draft.cost.us)
-            found += [best for best in made[:1] if best.cost.us < one.cost.us]
-        found.sort(key=lambda draft: draft.cost.us)
+        found = with_threads(found, target)
     return found
-
-
-def _rewritten(one: Instance, rewritten: Callable[[KernelGraph], KernelGraph], target: Target) -> Iterator[Draft]:
-    """The draft of what an instance is rewritten to, if that is another muGraph and fits."""
-    graph = rewritten(one.graph)
-    if graph == one.graph:
-        return
-    cost = written_cost(graph, target)  # operands of two products may be there at once
-    if cost.shared_memory + RESERVED_BYTES <= target.shared_per_block:
-        yield replace(Draft.of(replace(one, graph=graph, cost=cost)), rewritten=rewritten)
 
 
 def _plans(
