@@ -258,7 +258,7 @@ def usable() -> bool:
     """Whether the card still takes work from this process: after a fault it never does again."""
     try:
         cupy.cuda.runtime.deviceSynchronize()
-        cupy.zeros(1).sum().get()
+        cupy.zeros(1).get()
     except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, MemoryError):
         return False
     return True

@@ -99,10 +99,11 @@ class OnCard:
                     self._search.tell(str(error))
                 heats.settle(known)
                 tried(self._passes, heats, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS), TRIED)
+                trials.terminate(wait=False)
+                self.finish(heats.winners, confirmation)
         except MissingPartError as error:
             self._search.tell(f"not executed on the {self._gpu.name}: {error}")
             return False
-        self.finish(heats.winners, confirmation)
         return True
 
     def _ways(self, heats: Heats, known: Sequence[Candidate], trials: Trials) -> None:

@@ -42,7 +42,7 @@ def passes(left: float = math.inf, since: float = 0.0, winners: Any = (), missin
         made=time.monotonic() - since,
         winners={w.candidate.digest: w for w in winners},
         early_times=lambda: None,
-        trials=lambda: nullcontext(),
+        trials=lambda: nullcontext(SimpleNamespace(terminate=lambda wait: did[0].did.append("end trials"))),
         inputs=SimpleNamespace(missing=missing),
     )
 
@@ -112,7 +112,7 @@ def test_what_was_timed_early_is_emitted_in_other_ways_too_and_nobody_waits_for_
     noted = passes(winners=[early], missing=missing)
     assert OnCard(noted, CARD).run([candidate("early"), candidate("late")])
     meanwhile = [] if missing else ["try"]
-    assert did[0].did == ["time late", "compile early late", *meanwhile, "time ways of early late", "try"]
+    assert did[0].did == ["time late", "compile early late", *meanwhile, "time ways of early late", "try", "end trials"]
 
 
 class Timed:

@@ -168,14 +168,15 @@ class Workers(futures.Executor):
             for keeper in keepers:
                 keeper.join()
 
-    def terminate(self) -> None:
-        """End all processes now; calls that have not ended fail. Returns when the processes are gone."""
+    def terminate(self, wait: bool = True) -> None:
+        """End all processes now; calls that have not ended fail. Returns when the processes are gone, unless nobody is
+        to wait for that."""
         with self._turn:
             self._killed = True
             for worker in self._live:
                 worker.kill()
         CORES.rest(self, False)  # wakes who waits for a core
-        self.shutdown(cancel_futures=True)
+        self.shutdown(wait, cancel_futures=True)
 
     def _keep(self) -> None:
         """One thread for each process: it hands over a call, waits, and replaces a process that died."""
