@@ -141,12 +141,12 @@ def measured(point: Point, layers: int, made: Contestants, target: Target, secon
     `Asked`."""
     began = time.monotonic()
     stack, inputs = made.stack(point, layers)
-    errors, calls, left_out, regions = made.compared(stack, inputs, began + seconds)
-    us = {name: taken / layers for name, taken in made.timed(calls).items()}
+    found = made.compared(stack, inputs, began + seconds)
+    us = {name: taken / layers for name, taken in made.timed(found.calls).items()}
     floor = floor_us(point, sum(p.nbytes for p in stack.parameters()) / layers, target)
     took = time.monotonic() - began
-    return {**_named(point), "us": us, "errors": errors, "left_out": left_out, "floor_us": floor, "regions": regions,
-            "seconds": took}  # fmt: skip
+    return {**_named(point), "us": us, "errors": found.errors, "left_out": found.left_out, "floor_us": floor,
+            "regions": found.regions, "seconds": took, "first_calls": found.first_calls}  # fmt: skip
 
 
 def _named(point: Point) -> Row:
@@ -192,6 +192,8 @@ def told(row: Row) -> str:
     errors = ", ".join(f"{name} {error:.1e}" for name, error in row["errors"].items())
     left = "".join(f"\n  left out: {name}: {why}" for name, why in row["left_out"].items())
     took = f" ({row['seconds']:.0f} s)" if row.get("seconds") else ""
+    if row.get("first_calls"):
+        took += "\n  first calls: " + ", ".join(f"{name} {s:.0f} s" for name, s in row["first_calls"].items())
     return f"{head}: {times}\n  errors: {errors}{took}{left}\n  " + "\n  ".join(row["regions"])
 
 

@@ -44,6 +44,18 @@ Call = Callable[[], Any]
 Module = Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Errors of all and seconds of their first calls, calls of those that are right, why others are not, and what
+    became of the regions."""
+
+    errors: dict[str, float]
+    first_calls: dict[str, float]
+    calls: dict[str, Call]
+    left_out: dict[str, str]
+    regions: list[str]
+
+
 @dataclass
 class Contestants:
     """Everybody, on one device. `kernels` are those of our backend, `options` its options."""
@@ -70,25 +82,24 @@ class Contestants:
             positions = torch.arange(point.rows) if point.rows > 1 else torch.tensor([last])
         return stack, (x, positions)
 
-    def compared(
-        self, stack: nn.Module, inputs: tuple[Tensor, ...], until: float = math.inf
-    ) -> tuple[dict[str, float], dict[str, Call], dict[str, str], list[str]]:
-        """Errors of all, calls of those that are right, why others are not, and what became of the regions. No mode of
-        torch.compile but the first is begun after the clock (`time.monotonic`) says `until`."""
+    def compared(self, stack: nn.Module, inputs: tuple[Tensor, ...], until: float = math.inf) -> Compared:
+        """Who is right. No mode of torch.compile but the first is begun after the clock (`time.monotonic`) says
+        `until`."""
         reports = Reports()
         with _alone():
             wanted = copy.deepcopy(stack).float()(*(x.float() if x.is_floating_point() else x for x in inputs))
             entrants: dict[str, Module] = {"eager": stack, OURS: self.ours(stack, reports)}
             entrants |= {name: torch.compile(stack, mode=mode, dynamic=False) for name, mode in self.modes.items()}
-            errors: dict[str, float] = {}
-            calls: dict[str, Call] = {}
-            left_out: dict[str, str] = {}
+            errors, first_calls = dict[str, float](), dict[str, float]()
+            calls, left_out = dict[str, Call](), dict[str, str]()
             for name, module in entrants.items():
                 if name in [*self.modes][1:] and time.monotonic() > until:
                     left_out[name] = "there was no time for it"
                     continue
                 try:
+                    began = time.monotonic()
                     module(*inputs)
+                    first_calls[name] = time.monotonic() - began
                     errors[name] = error = _distance(module(*inputs), wanted)
                 except Exception as failed:  # noqa: BLE001  # who cannot run is no contestant
                     left_out[name] = f"{type(failed).__name__}: {(str(failed).splitlines() or [''])[0][:160]}"
@@ -97,7 +108,7 @@ class Contestants:
                     calls[name] = partial(module, *inputs)
                 else:
                     left_out[name] = f"{error:.1e} off single precision, eager PyTorch {errors['eager']:.1e}"
-        return errors, calls, left_out, str(reports.all()).splitlines()
+        return Compared(errors, first_calls, calls, left_out, str(reports.all()).splitlines())
 
     def ours(self, module: nn.Module, reports: Reports) -> Module:
         """A module through our backend, kernels in place from its first call on."""

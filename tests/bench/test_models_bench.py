@@ -55,7 +55,8 @@ def test_who_is_wrong_is_not_timed() -> None:
     made = everybody()
     stack, inputs = made.stack(point, 1)
     made.ours = lambda module, reports: lambda *given: module(*given) * 1.01  # type: ignore[method-assign]
-    errors, calls, left_out, _ = made.compared(stack, inputs)
+    found = made.compared(stack, inputs)
+    errors, calls, left_out = found.errors, found.calls, found.left_out
     assert errors[OURS] > 5e-3 and set(calls) == {"eager"}
     assert "off single precision" in left_out[OURS]
 
