@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, SourceSpan
 from mirage_nb.lang.builder import Builder, Infinity, Nothing, Result, Term, Text, Value, is_tensor
@@ -278,6 +278,11 @@ def places(node: ast.expr, found: Sequence[object]) -> list[ast.expr]:
     """The nodes of the elements of a sequence: its own, where it is written out, else the whole."""
     written = node.elts if isinstance(node, ast.Tuple | ast.List) else []
     return written if len(written) == len(found) else [node] * len(found)
+
+
+def is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
+    """Whether a text is written out here."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def meant(written: str, known: Iterable[str]) -> str:

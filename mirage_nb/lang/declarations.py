@@ -7,6 +7,7 @@ outside of loops and functions; one size at most is known at launch only, and it
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -33,7 +34,12 @@ from mirage_nb.lang.sizes import SIZE, Ends, read_size
 DECLARE = "an input is declared as X: f16[2, 3]"
 DEFAULT = "dtype"
 """The name in the line that says the element type of inputs without one."""
-_QUOTED = re.compile(r"\w+(\[[\w\s,*+-]+\])?", re.ASCII)
+_EXTENT = r" *([1-9]\d*|[A-Za-z]\w*) *"
+_QUOTED = re.compile(rf"[A-Za-z]\w*(\[{_EXTENT}(,{_EXTENT})*\])?", re.ASCII)
+
+
+_WORDS = re.compile(r"\w+", re.ASCII)
+KEYWORDS = frozenset(keyword.kwlist)
 
 
 class Declarations:
@@ -114,7 +120,7 @@ class Declarations:
         match annotation:
             case ast.Name(id=name) if name in self._types:
                 return self._types[name]
-            case ast.Constant(value=str(text)) if _QUOTED.fullmatch(text):
+            case ast.Constant(value=str(text)) if _QUOTED.fullmatch(text) and not {*_WORDS.findall(text)} & KEYWORDS:
                 tree = expression(text).body
                 for node in ast.walk(tree):
                     ast.copy_location(node, annotation)

@@ -13,12 +13,12 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, ShapeError, SourceSpan, UnknownNameError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang import patterns, sequences
-from mirage_nb.lang.arguments import Inlined, count
+from mirage_nb.lang.arguments import Inlined, count, is_text
 from mirage_nb.lang.builder import Builder, Callee, Extremes, Infinity, Nothing, Result, Term, Text, is_tensor
 from mirage_nb.lang.constants import Number, literal
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
@@ -200,10 +200,12 @@ class Expressions(Subscripts, Refused):
         raise self.foreign(node)
 
     def combined(self, node: ast.expr, op: ast.operator, left: Result, right: Result) -> Result:
-        """Arithmetic; sequences are joined with +."""
+        """Arithmetic; sequences are joined with + and repeated with *."""
+        left, right = (one[0] if isinstance(one, Extremes) else one for one in (left, right))
         if isinstance(left, tuple) and isinstance(right, tuple) and isinstance(op, ast.Add):
-            if not isinstance(left, Extremes) and not isinstance(right, Extremes):
-                return self._sequence(node, left + right)
+            return self._sequence(node, left + right)
+        if isinstance(op, ast.Mult) and isinstance(left, tuple) and isinstance(right, Number) and right.integer:
+            return self._sequence(node, left * min(max(right.integer, 0), MAX_STATEMENTS + 1))
         sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node, node)
         row, terms = OPERATORS[type(op)], map(self.term_of, (left, right), sides)
         return self.lowered(node, row.shape, row.lower, *terms)
@@ -330,9 +332,9 @@ class Expressions(Subscripts, Refused):
         if first is not None and name == "size":
             return self.size(node, first)
         if family in (OWN, EINOPS) and len(node.args) > 1 and name not in self.own:
-            if name in patterns.NAMES and _is_text(node.args[1]):
+            if name in patterns.NAMES and is_text(node.args[1]):
                 return self._rearranged(node)
-            if name == "einsum" and _is_text(last := node.args[-1]):  # einops has the text last
+            if name == "einsum" and is_text(last := node.args[-1]):  # einops has the text last
                 text = ast.copy_location(ast.Constant(patterns.lettered(str(last.value))), last)
                 node = ast.copy_location(ast.Call(node.func, [text, *node.args[:-1]], node.keywords), node)
         if family in (OWN, METHOD) and name in sequences.SPECIAL and name not in self.bindings and (
@@ -493,7 +495,3 @@ class Expressions(Subscripts, Refused):
             raise UnknownNameError(f"there is no function {name}", hint=hint, span=self.source.of(node))
         return found
 
-
-
-def _is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -39,9 +39,10 @@ def add(b: Builder, x: Term, y: Term) -> Term:
         return x
     if not isinstance(y, Number):  # zeros that another tensor is added to, as sums begin with
         for zeros, other in ((x, y), (y, x)):
-            alike = (b.shape(zeros), b.dtype(zeros)) == (b.shape(other), b.dtype(other))
+            narrow = b.dtype(zeros) is DType.F32 and b.dtype(other) is not DType.F64
+            alike = b.shape(zeros) == b.shape(other) and (narrow or b.dtype(zeros) is b.dtype(other))
             if alike and b.filled(zeros) == ZERO and b.definition(other) is not None:  # an input is no result
-                return other
+                return cast(b.dtype(zeros))(b, other)
     return b.emit(OpKind.ADD, x, b.value(y))
 
 

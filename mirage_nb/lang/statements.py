@@ -267,10 +267,10 @@ class Statements(Declarations):
 
     def _unpack(self, targets: Sequence[ast.expr], found: Result, value: ast.expr) -> None:
         """`A, B = split(X, 2)`, and the rows of a tensor; one name with a * takes what the others leave."""
-        if is_tensor(found) and self.builder.shape(found)[0] == len(targets):
-            found = sequences.elements(self.builder, found)
-        parts = found if isinstance(found, tuple) else (found,)
         starred = [at for at, target in enumerate(targets) if isinstance(target, ast.Starred)]
+        if is_tensor(found) and (starred or self.builder.shape(found)[0] == len(targets)):
+            found = self._elements(found, value)
+        parts = found if isinstance(found, tuple) else (found,)
         if len(starred) == 1 and len(parts) >= len(targets) - 1:
             first, behind = starred[0], len(targets) - starred[0] - 1
             last = len(parts) - behind
@@ -310,7 +310,7 @@ class Statements(Declarations):
 
     def _loop(self, target: ast.expr, over: ast.expr, body: Sequence[ast.stmt]) -> Result | Leave | None:
         """`for i in range(3):` and `for w in (A, B):`, once for each."""
-        turns = self._turns(over)
+        turns = self._elements(self.expressions.result(over), over)
         read = self.expressions.reads
         self._loops += 1
         self._deeper(over, _FRAMES)
@@ -342,8 +342,7 @@ class Statements(Declarations):
         self._loops -= 1
         return None
 
-    def _turns(self, over: ast.expr) -> tuple[Result, ...]:
-        found = self.expressions.result(over)
+    def _elements(self, found: Result, over: ast.expr) -> tuple[Result, ...]:
         try:
             return sequences.elements(self.builder, found)
         except MirageError as error:

@@ -298,7 +298,8 @@ first, *rest = X.split(2, dim=-1)
 (d1, d2), e = X.chunk(2, dim=-1), X.sum(-1, keepdim=True)
 q, k, z, zz = X.unbind(0)
 r0, r1, r2, r3 = Y
-return a + 1, b * Y, first + sum(rest), d1 * d2 + e, q * k + z, r0 * r3
+*head, last = Y
+return a + 1, b * Y, first + sum(rest), d1 * d2 + e, q * k + z, r0 * r3, last * head[1]
 """,
     "rows": """
 s = 0

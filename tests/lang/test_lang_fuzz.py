@@ -23,6 +23,8 @@ SEEDS = (
     "A, B = block(X, X)\nA += maximum(A, B)[..., None][:, :, 0]\nreturn stack([A, B], axis=-1)\n",
     "X: f32[4, 6]\nP, Q = split(X, [2, 4], axis=1)\nfor w in (P, P * 2):\n    Q = Q - logsumexp(w, 1, keepdims=True)\n"
     'return einsum("ij,kj->ik", Q, Q), min(f16(P), axis=0)[None]\n',
+    "X: f32[4, 6]\nY = torch.zeros(4, 6)\nY[:, ::2] = X[:, :3]\nY[Y < 0] += 1\nY.mul_(2)\nm, *r = X\n"
+    'n = 3\nwhile n > 1:\n    n -= 1\nreturn {"a": Y.at[0].set(m), "b": rearrange(X, "t (h d) -> h t d", h=2)}\n',
     "X: f32[2, 3]\nb = 3/2\ndef f(x): return minimum(x * tanh(b * x), -x ** (1/3)) / 4\nreturn f(X) + f(X * 2)\n",
 )
 PIECES = [
@@ -35,6 +37,7 @@ PIECES = [
     "):\n    ",
     "::", "...", "[None]", "[0]", "-1:", "+=", "**=", "split(X, 3, 1)", "A, B = ", "'ij,kj->ik'", "->", "dtype: f16\n",
     ": [2, 3]\n", "\n    return ", "f(", "f16(",
+    "Y[0] = ", "[X > 0] = ", "{", "}", ".at[0].set(", "while ", '"f16[2]"', "rearrange(X, ", '"a (b c) -> a"', "h=2",
 ]  # fmt: skip
 
 
