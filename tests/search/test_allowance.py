@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from mirage_nb import superoptimize
+from mirage_nb.runtime import passes, without_gpu
 from mirage_nb.runtime.passes import reserve
 from mirage_nb.search.session import session as module
 from mirage_nb.search.session.allowance import GRACE_SECONDS, Allowance
@@ -91,3 +93,17 @@ def test_a_pause_is_no_time_of_a_session(monkeypatch: pytest.MonkeyPatch) -> Non
     session.resume()
     found = session.result(30)
     assert found.state is State.FINISHED and 0.8 <= found.seconds < 2.0
+
+
+def forever(*arguments: object) -> None:
+    """Stands in a worker for the execution of a kernel."""
+    time.sleep(600)
+
+
+def test_a_pass_that_does_not_end_takes_no_more_than_the_whole_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "try_on_cpu", forever)
+    monkeypatch.setattr(without_gpu, "AT_ONCE", 0.0)  # whatever is executed is executed by workers
+    session = superoptimize("X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W", effort="quick", budget=3.0)
+    snapshot = session.result(60)
+    assert snapshot.state is State.FINISHED and 2.5 < snapshot.seconds <= 4.0
+    assert session.winners == () and any("no time left for forever" in m for m in snapshot.messages)

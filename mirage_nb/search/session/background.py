@@ -55,6 +55,11 @@ class Background:
         self._seconds = 0.0
         self._paused_at = 0.0
 
+    @property
+    def left(self) -> float:
+        """Seconds that are left of the session's limit; infinite without one."""
+        raise NotImplementedError
+
     def tell(self, message: str) -> None:
         """Add a line to what the user is told; once."""
         raise NotImplementedError
@@ -137,14 +142,16 @@ class Background:
             return not self._is_over() and not self._extended
 
     def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
-        """`function(*args)` by a worker.
+        """`function(*args)` by a worker. Where the session has a limit, its seconds are those until a worker is there,
+        too.
 
         Raises:
             SearchError: it took longer than `seconds`, or its worker died.
             Stopped: the session was stopped or extended meanwhile.
             whatever the function raises.
         """
-        ((_, future),) = self.call_all(function, [args], seconds=seconds)
+        until = math.inf if self.left == math.inf else time.monotonic() + seconds
+        ((_, future),) = self.call_all(function, [args], seconds=seconds, until=until)
         return future.result()
 
     def call_all(
