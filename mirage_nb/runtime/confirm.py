@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mirage_nb.errors import MirageError
 from mirage_nb.runtime.final import at_real_shape, verify_final, verify_real
 from mirage_nb.runtime.winner import Winner, WrongResult
+from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ class Confirmation:
         self._real: list[tuple[Sequence[Winner], Coming]] = []
 
     def begin(self, winners: Sequence[Winner]) -> None:
-        """Begin to verify those that are not being verified; at their real shape only where time is not limited."""
-        fresh = [winner for winner in winners if winner.label not in self._begun]
+        """Begin to verify those that are not being verified and need it, which the program itself does not; at their
+        real shape only where time is not limited."""
+        found = [winner for winner in winners if winner.candidate.configuration != OWN_OPERATORS]
+        fresh = [winner for winner in found if winner.label not in self._begun]
         if not fresh:
             return
         self._begun.update(winner.label for winner in fresh)

@@ -17,6 +17,7 @@ from mirage_nb.lang import parse
 from mirage_nb.optimize import default_options
 from mirage_nb.runtime.confirm import Confirmation
 from mirage_nb.runtime.final import verify_final, verify_real
+from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.tile.text import parse_program, print_program
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -91,8 +92,10 @@ def test_trials_at_the_real_shape_keep_nothing_else_waiting() -> None:
     """They took twenty seconds of a worker, and nothing at all was verified within a short budget."""
     passes: Any = Asked(left=9.0)
     first, second = passes.add("first"), passes.add("second")
+    own = passes.add("own")
+    own.candidate = replace(own.candidate, configuration=OWN_OPERATORS, small=None)
     confirmation = Confirmation(passes)
-    confirmation.begin([first])
+    confirmation.begin([first, own])
     assert confirmation.learn([first, second])
     assert passes.asked == [("verify_final", 1), ("verify_final", 1), ("verify_real", 2)]
     verdict = passes.winners["second"].candidate.verdict
