@@ -153,15 +153,11 @@ def _diverse_plans(plans: Sequence[_Plan], known: Mapping[_Interface, Sequence[_
     if not plans:
         return []
     pairs = [(plan, choice) for plan in plans for choice in known[plan.interface]]
-    logarithms = np.concatenate([_beside(plan, own[plan.interface]) for plan in plans])
-    order = np.argsort(np.concatenate([plan.us + us[plan.interface] for plan in plans]), kind="stable").tolist()
+    before = np.array([[n for choice in plan.choices for n in choice.logarithms] for plan in plans])
+    before = np.repeat(before, [len(own[plan.interface]) for plan in plans], axis=0)
+    logarithms = np.concatenate([before, np.concatenate([own[plan.interface] for plan in plans])], axis=1)
+    order = np.argsort(np.concatenate([plan.us + us[plan.interface] for plan in plans]), kind="stable")
     return [plan.and_then(choice) for plan, choice in (pairs[i] for i in _diverse(order, logarithms, limit))]
-
-
-def _beside(plan: _Plan, logarithms: Numbers) -> Numbers:
-    """The logarithms of the choices of a plan, and behind them those of each choice of one more kernel."""
-    before = np.array([n for choice in plan.choices for n in choice.logarithms])
-    return np.concatenate([np.broadcast_to(before, (len(logarithms), len(before))), logarithms], axis=1)
 
 
 def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:
@@ -217,9 +213,8 @@ def numbered(
         interface.update(_interface(kernel, chosen))
 
 
-def _diverse(ranked: Sequence[int], logarithms: Numbers, limit: int) -> list[int]:
-    """The first `limit` rows, in the order of `ranked`, of those not almost equal to one before; then the others."""
-    order = np.asarray(ranked, np.intp)
+def _diverse(order: npt.NDArray[np.intp], logarithms: Numbers, limit: int) -> list[int]:
+    """The first `limit` rows, in this order, of those not almost equal to one before; then the others."""
     rows = logarithms[order]
     apart = np.ones(len(order), bool)
     first: list[int] = []
@@ -227,7 +222,7 @@ def _diverse(ranked: Sequence[int], logarithms: Numbers, limit: int) -> list[int
         first.append(int(np.argmax(apart)))
         apart &= np.abs(rows - rows[first[-1]]).sum(axis=1) >= ALIKE
     others = (i for i in range(len(order)) if i not in first) if len(first) < limit else iter(())
-    return [ranked[i] for i in (*first, *islice(others, limit - len(first)))]
+    return [int(order[i]) for i in (*first, *islice(others, limit - len(first)))]
 
 
 def tiny_extents(prepared: Prepared, overhanging: frozenset[int] = frozenset()) -> tuple[int, ...]:
@@ -325,17 +320,15 @@ def _kernel_choices(
     estimates = estimate(prepared, kernel, sizes, target)
     order = np.flatnonzero(_legal(estimates, target) & limits.allowed(sizes.blocks, sizes.loop))
     order = order[np.argsort(estimates.us[order], kind="stable")]
-    splits: dict[tuple[float, ...], list[int]] = {}
-    along = np.stack([sizes.blocks[axis] for axis in kernel.grid], axis=1) if each_split and kernel.grid else None
-    for index in order.tolist():
-        split = () if along is None else tuple(along[index].tolist())
-        splits.setdefault(split, []).append(index)
+    splits = np.zeros(len(order), np.intp)
+    if each_split and kernel.grid:
+        along = np.stack([sizes.blocks[axis][order] for axis in kernel.grid])
+        splits = np.unique(along, axis=1, return_inverse=True)[1].ravel()
     logarithms = np.log2(np.stack([*sizes.blocks.values(), sizes.loop], axis=1))
-    kept = sorted(
-        (index for ranked in splits.values() for index in _diverse(ranked, logarithms, limit)),
-        key=lambda index: (float(estimates.us[index]), index),
-    )
-    return tuple(_choice(kernel, sizes, estimates, index) for index in kept)
+    ranked = [order[splits == split] for split in range(splits.max(initial=-1) + 1)]
+    kept = np.array([index for one in ranked for index in _diverse(one, logarithms, limit)], np.intp)
+    kept = kept[np.lexsort((kept, estimates.us[kept]))]
+    return tuple(_choice(kernel, sizes, estimates, index) for index in kept.tolist())
 
 
 def _legal(estimates: Estimates, target: Target) -> npt.NDArray[np.bool_]:
