@@ -41,7 +41,7 @@ class Projected(nn.Module):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("make", [Block, Projected])
+@pytest.mark.parametrize("make", [pytest.param(Block, marks=pytest.mark.slow), Projected])
 def test_a_region_without_a_kernel_is_searched_in_parts(make: Any) -> None:
     """Twice the same model: kernels of parts that are known already are found again."""
     backend = Backend(Composed(broken=lambda graph: len(graph.ops) > 12 and products(graph) > 1))
