@@ -116,16 +116,17 @@ class Total(World):
         return np.where(value == 0, 0, 1 / np.where(value == 0, 1, value)) if kind is Kind.INV else np.exp(value)
 
 
-def test_what_vanishes_and_what_is_a_bit_by_its_form_does_so_in_numbers() -> None:
+@pytest.mark.parametrize("rounds", [pytest.param(6, marks=pytest.mark.slow), 1])
+def test_what_vanishes_and_what_is_a_bit_by_its_form_does_so_in_numbers(rounds: int) -> None:
     """Random terms at arrays of small whole numbers, many of them 0."""
     rng, draws = random.Random(7), np.random.default_rng(7)
     worlds = [
         Total({"i": 6, "k": 2}, {"A": draws.choice(VALUES, (6, 2)), "B": draws.choice(VALUES, 6)}, functions=FUNCTIONS)
-        for VALUES in [(-1.0, 0.0, 1.0, 2.0), (0.0, 0.0, 1.0)] * 12
+        for VALUES in [(-1.0, 0.0, 1.0, 2.0), (0.0, 0.0, 1.0)] * (2 * rounds)
     ]
     outer = (ROW, ("k", -2), ("k", -3))
     vanished = bits = 0
-    for _ in range(600):
+    for _ in range(100 * rounds):
         part = drawn_term(rng, rng.randint(1, 3), outer[1:])
         hull = bind(Kind.MAX, outer[1:2], rng.choice([part, exp(part), mul(fn("Where", part, num(1)), exp(part))]))
         where = rng.choice([part, hull, bind(Kind.SUM, outer[2:], hull) if hull.free >= {outer[2]} else hull])
@@ -147,4 +148,4 @@ def test_what_vanishes_and_what_is_a_bit_by_its_form_does_so_in_numbers() -> Non
                     found = [world.value(x, outer) for x in (old, new)]
                 real = np.isfinite(found[0]) & np.isfinite(found[1])
                 np.testing.assert_allclose(found[1][real], found[0][real], rtol=1e-9)
-    assert vanished > 100 and bits > 40
+    assert vanished > 15 * rounds and bits > 5 * rounds

@@ -195,7 +195,10 @@ PICKED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("left", "right", "equal"), PICKED)
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [pytest.param(*row, marks=[pytest.mark.slow] * row[0].startswith("softmax")) for row in PICKED],
+)
 def test_elements_are_told_by_their_numbers_in_proofs_for_these_sizes(left: str, right: str, equal: bool):
     pair = [parse(HEAD + text).graph for text in (left, right)]
     found = prove(*pair, these_sizes=True)

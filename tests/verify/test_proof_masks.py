@@ -111,7 +111,9 @@ def test_maxima_that_leave_a_shift_of_minus_infinity_are_no_proof_where_they_cou
     assert isinstance(prove(left, both), Unproved)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    "mask", [pytest.param(x, marks=[pytest.mark.slow] * (x not in ("causal", "a real input"))) for x in MASKS]
+)
 def test_each_mask_is_proved_of_what_is_the_same(mask: str) -> None:
     left = program(mask)
     for weights in ("exp(P - max(P, axis=1, keepdims=True)) / sum(exp(P - max(P, axis=1, keepdims=True)), axis=1,"

@@ -9,7 +9,11 @@ gate. A part of an axis is a factor of an extent that grid dims, a loop or a reg
 1 has none, so that a proof for graphs that have one says nothing of graphs that have more there. `check` holds a proof
 against a pair of graphs of any sizes.
 
-What is trusted: `terms`, `axioms` (tests hold each one against Z3 or numbers), `signs`, `functions` and `checker`.
+Where partitions do not nest, tiles hang over an end or elements are told by their numbers, small graphs may have a
+proof for their own sizes (`elements`), which says so and is no proof for others.
+
+What is trusted: `terms`, `axioms` (tests hold each one against Z3 or numbers), `signs`, `functions`, `masked` and
+`checker`; for a proof of these sizes `elements`, too, and the walk of the interpreters.
 `translate` and `axes` are not believed: `meaning` runs both graphs, at small sizes, and compares every element with
 what the terms say. The prover is not trusted.
 
@@ -17,9 +21,10 @@ How: both graphs become terms in index notation (`axes` finds the parts of axes 
 declare, `translate` unfolds the operators, `terms` are what they become: total functions of real numbers). A proof is a
 list of steps, each an axiom (`axioms`: data) with a term for each of its letters, applied to both terms wherever it
 fits, until they are the same; and what the muGraph needs so that it has a value has to hold by its form or because the
-program needs it, too (`signs`). `prover` finds the steps by directed rewriting (`rules`, `lattice`, `known`); `checker`
-replays them and uses none of these. `steps` is the proof as data, `ladder` lifts verdicts. This is the verifier for
-programs outside of LAX of the paper's section 5: functions may be given properties, such as linearity or monotonicity.
+program needs it, too (`signs`). `prover` finds the steps by directed rewriting (`rules`, `lattice`, `choices`,
+`known`); `checker` replays them and uses none of these. `steps` is the proof as data, `ladder` lifts verdicts. This is
+the verifier for programs outside of LAX of the paper's section 5: functions may be given properties, such as linearity
+or monotonicity.
 """
 
 from mirage_nb.verify.proof.checker import check
