@@ -48,8 +48,9 @@ class Expression:
 TEMPLATES = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "({} / {})", "relu": "relu({})",
     "sqrt": "sqrt({})", "square": "({0} * {0})", "exp": "exp({})", "maximum": "maximum({}, {})",
-    "clamp": "clamp({}, -1, 2)", "sigmoid": "sigmoid({})", "total": "sum({}, axis=1, keepdims=True)",
-    "highest": "max({}, axis=1, keepdims=True)",
+    "clamp": "clamp({}, -1, 2)", "sigmoid": "sigmoid({})",
+    "total": f"expand(sum({{}}, axis=1, keepdims=True), {ROWS}, {COLUMNS})",
+    "highest": f"expand(max({{}}, axis=1, keepdims=True), {ROWS}, {COLUMNS})",
     "turned": f"reshape(transpose(reshape({{}}, {COLUMNS}, {ROWS})), {ROWS}, {COLUMNS})",
     "copied": f"reshape(repeat(reshape(sum({{}}, axis=0, keepdims=True), {COLUMNS}), {ROWS}, axis=0), "
               f"{ROWS}, {COLUMNS})",

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import string
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mirage_nb.__main__ import main
 from mirage_nb.bench import verify as verify_bench
-from mirage_nb.bench.campaign import Expression, differs
+from mirage_nb.bench.campaign import HEAD, TEMPLATES, Expression, differs
 from mirage_nb.bench.campaigns import agree, found_in, run, searched
+from mirage_nb.bench.oracle import Arithmetic, Gap, points, steps_of
 from mirage_nb.bench.verify import candidates, summary, wrong_shifts
 from mirage_nb.bench.workloads import workload
+from mirage_nb.interp import evaluate
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
 from mirage_nb.verify.trials import verify
@@ -29,6 +34,31 @@ def test_wrong_shifts_are_legal_and_refuted(name: str, count: int) -> None:
     for graph in wrong.values():
         check(graph)
         assert verify(small, graph, seed=3).kind is VerdictKind.REFUTED
+
+
+def _expressions() -> Iterator[Expression]:
+    """Every function of inputs, of totals and of greatest elements, each beside an input."""
+    x, y = Expression("X"), Expression("Y")
+    product = Expression("mul", (x, y))
+    for operand in (x, Expression("total", (x,)), Expression("highest", (y,))):
+        for name, template in TEMPLATES.items():
+            holes = [hole for _, hole, _, _ in string.Formatter().parse(template) if hole is not None]
+            count = 1 if "0" in holes else len(holes)
+            yield Expression("add", (Expression(name, (operand, y, x, operand)[:count]), product))
+
+
+@pytest.mark.parametrize("term", list(_expressions()), ids=str)
+def test_an_expression_is_to_the_oracle_what_its_text_says(term: Expression) -> None:
+    graph = parse(f"{HEAD}{term}").graph
+    steps, (place,) = steps_of(term)
+    for inputs in points()[:3]:
+        tables = Arithmetic(60).tables(steps, inputs)
+        drawn = [np.array([[float(low) for low, _ in row] for row in inputs[name]]) for name in "XY"]
+        with np.errstate(all="ignore"):
+            (found,) = evaluate(graph, tuple(drawn))
+        said = np.array([[np.nan if isinstance(e, Gap) else float(e[0]) for e in row] for row in tables[place]])
+        assert found.shape == said.shape
+        np.testing.assert_allclose(found[~np.isnan(said)], said[~np.isnan(said)], rtol=1e-9, atol=1e-9)
 
 
 @pytest.fixture(scope="module")
