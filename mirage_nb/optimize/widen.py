@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_nb.ir import HALVES, BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType
+from mirage_nb.ir import HALVES, BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType, ThreadGraph
 
 _SEE_THROUGH = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.ACCUM})
 
@@ -55,14 +55,22 @@ def _only_computed_with(reader: Op, value: int) -> bool:
         for op, values in block.definitions()
         if isinstance(op.attrs, InIterAttrs) and reader.inputs[op.attrs.arg] == value
     }
-    for op, values in block.definitions():
+    return not _is_multiplied(block, followed)
+
+
+def _is_multiplied(graph: BlockGraph | ThreadGraph, followed: set[int]) -> bool:
+    """Whether a product reads one of these values, or a view or a sum of one."""
+    for op, values in graph.definitions():
         if followed.isdisjoint(op.inputs):
             continue
+        inner = {place for place, v in enumerate(op.inputs) if v in followed}
         if op.kind in (OpKind.MATMUL, OpKind.CONCAT_MATMUL):
-            return False
+            return True
+        if isinstance(op.body, ThreadGraph) and _is_multiplied(op.body, inner):
+            return True
         if op.kind in _SEE_THROUGH:
             followed.update(values)
-    return True
+    return False
 
 
 def _rebuilt(op: Op, types: list[TensorType]) -> Op:
@@ -74,5 +82,15 @@ def _rebuilt(op: Op, types: list[TensorType]) -> Op:
         return op
     block = BlockGraph.start(args, op.body.grid, op.body.loop)
     for inner in op.body.ops:
-        block = block.append(inner)
+        block = block.append(_over(inner, block))
     return replace(op, body=block)
+
+
+def _over(op: Op, block: BlockGraph) -> Op:
+    """An operator with a thread graph over the types that its operands have in a block graph."""
+    if not isinstance(op.body, ThreadGraph):
+        return op
+    thread = ThreadGraph.start(tuple(block.types[v] for v in op.inputs))
+    for inner in op.body.ops:
+        thread = thread.append(inner)
+    return replace(op, body=thread.returning(op.body.outputs))
