@@ -399,10 +399,9 @@ def test_a_refutation_at_the_real_shape_takes_the_winner_back(monkeypatch: pytes
 
     def call_all(self: Any, function: Any, arguments: Any, *, seconds: float, until: float = 0.0) -> Any:
         for number, _ in enumerate(arguments):
-            refuted = function is verify_real and "verify_real" not in asked
+            kind = VerdictKind.REFUTED if function is verify_real and "verify_real" not in asked else VerdictKind.FIELD
             asked.append(function.__name__)
-            verdict = Verdict(VerdictKind.REFUTED if refuted else VerdictKind.FIELD, note="so it is")
-            yield number, SimpleNamespace(result=lambda verdict=verdict: verdict)
+            yield number, SimpleNamespace(result=lambda kind=kind: Verdict(kind, note="so it is"))
 
     monkeypatch.setattr(passes.Passes, "_executed", _in_this_process)
     monkeypatch.setattr("mirage_nb.search.session.session.SearchSession.call_all", call_all)
