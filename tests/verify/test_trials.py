@@ -423,7 +423,7 @@ def test_functions_of_the_program_are_named_and_uninterpreted() -> None:
 def test_what_does_not_fit_into_memory_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     k = Kernel(X=(2**20, 2**19))
     graph = k.returning(k.op(OpKind.SQR, 0))
-    with pytest.raises(VerificationError, match=r"do not fit into memory: about 4096 GiB"):
+    with pytest.raises(VerificationError, match=r"do not fit into memory: about 12288 GiB"):
         verify(graph, graph)
 
     def exhausted(*_: object) -> None:
