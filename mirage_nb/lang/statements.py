@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import (
@@ -310,36 +310,41 @@ class Statements(Declarations):
 
     def _loop(self, target: ast.expr, over: ast.expr, body: Sequence[ast.stmt]) -> Result | Leave | None:
         """`for i in range(3):` and `for w in (A, B):`, once for each."""
-        turns = self._elements(self.expressions.result(over), over)
-        read = self.expressions.reads
-        self._loops += 1
-        self._deeper(over, _FRAMES)
-        for turn in turns:
-            self.expressions.reads = set(read)
-            self.expressions.bind(target, turn, frozenset(read))
-            if isinstance(target, ast.Name) and not self._calls:
-                self._made.append(self.expressions.bindings[target.id])
-            found = self._block(body)
-            if found is Leave.LOOP:
-                break
-            if found is not None and found is not Leave.TURN:
-                return found
-        self.expressions.depth -= _FRAMES
-        self._loops -= 1
-        return None
+        turns, read = self._elements(self.expressions.result(over), over), self.expressions.reads
+
+        def bound() -> Iterator[None]:
+            for turn in turns:
+                self.expressions.reads = set(read)
+                self.expressions.bind(target, turn, frozenset(read))
+                if isinstance(target, ast.Name) and not self._calls:
+                    self._made.append(self.expressions.bindings[target.id])
+                yield
+
+        return self._repeated(over, bound(), body)
 
     def _while(self, test: ast.expr, body: Sequence[ast.stmt]) -> Result | Leave | None:
         """`while n > 1:`, where n is known while the program is read."""
+
+        def held() -> Iterator[None]:
+            while self.expressions.truth(test):
+                yield
+
+        return self._repeated(test, held(), body)
+
+    def _repeated(self, place: ast.expr, turns: Iterator[None], body: Sequence[ast.stmt]) -> Result | Leave | None:
+        """The statements of a loop, once for each turn; what they return."""
         self._loops += 1
-        self._deeper(test, _FRAMES)
-        while self.expressions.truth(test):
-            found = self._block(body)
-            if found is Leave.LOOP:
-                break
-            if found is not None and found is not Leave.TURN:
-                return found
-        self.expressions.depth -= _FRAMES
-        self._loops -= 1
+        self._deeper(place, _FRAMES)
+        try:
+            for _ in turns:
+                found = self._block(body)
+                if found is Leave.LOOP:
+                    break
+                if found is not None and found is not Leave.TURN:
+                    return found
+        finally:
+            self.expressions.depth -= _FRAMES
+            self._loops -= 1
         return None
 
     def _elements(self, found: Result, over: ast.expr) -> tuple[Result, ...]:

@@ -447,3 +447,10 @@ def test_what_was_added_to_itself_sixty_times_is_known_to_be_whole() -> None:
     """Each operand was followed by itself: twice as long with every addition."""
     program = parse("X: i32[4]\nfor _ in range(60):\n    X = X + X\nreturn X // 3").graph
     assert sum(op.kind is OpKind.ADD for op in program.ops) == 61, "half a step is added, as of whole numbers"
+
+
+def test_a_function_may_return_from_a_loop_as_often_as_it_is_called() -> None:
+    for loop in ("for i in range(2):", "while True:"):
+        function = f"def f(x):\n    {loop}\n        return x + 1"
+        graph = parse(f"X: f32[4]\n{function}\nfor k in range(200):\n    X = f(X)\nreturn X").graph
+        assert [op.kind for op in graph.ops].count(OpKind.ADD) == 200
