@@ -137,7 +137,7 @@ def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, compute
             return whole and all(vectorizes(scope, v, dim, width) for v in op.inputs)
         case OpKind.FUSED:
             assert isinstance(op.body, ThreadGraph)
-            reads = {*vector_reads(op.body, op.body.outputs[scope.results[value]], dim)}
+            reads = vector_reads(op.body, op.body.outputs[scope.results[value]], dim)
             return all(vectorizes(scope, op.inputs[v], d, width) for v, d in reads)
         case _:
             dims = operand_dims(scope.block, op, dim, len(shape))

@@ -7,7 +7,7 @@ other, each of elements at the same place along its summed axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from mirage_nb.codegen.index import Index
@@ -48,15 +48,13 @@ def operand_dims(graph: BlockGraph | ThreadGraph, op: Op, dim: int | None, rank:
     return [broadcast_dim(d, rank, graph.types[v].shape) for d, v in zip(wanted, op.inputs, strict=True)]
 
 
-def vector_reads(graph: ThreadGraph, value: int, dim: int | None) -> Iterator[tuple[int, int | None]]:
+def vector_reads(graph: ThreadGraph, value: int, dim: int | None) -> set[tuple[int, int | None]]:
     """The operands of a thread graph that a value of it is computed from, and the vector dimension of each."""
-    if value < graph.input_count:
-        yield value, dim
-        return
-    op = next(op for op, (made,) in graph.definitions() if made == value)
-    dims = operand_dims(graph, op, dim, len(graph.types[value].shape))
-    for operand, along in zip(op.inputs, dims, strict=True):
-        yield from vector_reads(graph, operand, along)
+    found = {(value, dim)}
+    for op, (made,) in reversed(list(graph.definitions())):
+        for along in [d for v, d in found if v == made]:
+            found |= set(zip(op.inputs, operand_dims(graph, op, along, len(graph.types[made].shape)), strict=True))
+    return {(v, d) for v, d in found if v < graph.input_count}
 
 
 def repeated(op: Op, types: Sequence[TensorType]) -> bool:

@@ -6,7 +6,8 @@ import pytest
 
 from mirage_nb.algebra import Algebra, Oracle
 from mirage_nb.algebra.normal_form import SIZE_LIMIT
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.codegen.thread_values import vector_reads
+from mirage_nb.ir import KernelGraph, Op, OpKind, ThreadGraph
 from mirage_nb.lang import parse
 from mirage_nb.predefined.masks import Band, band
 from mirage_nb.predefined.reading import Reading
@@ -52,3 +53,10 @@ def test_a_mask_of_numbers_that_double_is_read() -> None:
     graph = parse(f"S: f32[8, 8]\n{doubled}return where(i >= j, S, 0)").graph
     (where,) = (op for op in graph.ops if op.kind is OpKind.WHERE)
     assert band(Reading(graph), where.inputs[0]) == Band()
+
+
+def test_what_a_thread_graph_that_doubles_reads_as_vectors_is_found() -> None:
+    thread = ThreadGraph.start((parse("X: f16[4, 8]\nreturn X + 1").graph.inputs[0].type,))
+    for value in range(60):
+        thread = thread.append(Op(OpKind.ADD, (value, value)))
+    assert vector_reads(thread, 60, 1) == {(0, 1)}
