@@ -115,33 +115,48 @@ def over_rows(scope: Scope, value: int, walked: Walk) -> Walk:
 
 def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False) -> bool:
     """Whether `width` consecutive elements along `dim` can be read with one index."""
+    found = {(value, dim)}
+    waiting = _vector_operands(scope, value, dim, width, computed=computed)
+    while waiting:
+        operand = waiting.pop()
+        if operand not in found:
+            found.add(operand)
+            behind = _vector_operands(scope, *operand, width)
+            waiting = None if behind is None else waiting + behind
+    return waiting is not None
+
+
+def _vector_operands(
+    scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False
+) -> list[tuple[int, int | None]] | None:
+    """The operands that have to be read so, and the vector dimension of each, for a value to be; None if it cannot."""
     place = scope.plan.places[value]
     if dim is None or place in (Place.LITERAL, Place.COUNTED, Place.DEVICE):
-        return True
+        return []
     if place is Place.SHARED and not computed:
         layout = scope.plan.buffer(value).layout
-        return not layout.swizzle or width * layout.dtype.size <= 16
+        return [] if not layout.swizzle or width * layout.dtype.size <= 16 else None
     op = scope.ops[value]
     shape = scope.shape(value)
     match op.kind:
         case OpKind.RESHAPE:
             source = scope.shape(op.inputs[0])
             fits = dim == len(shape) - 1 and bool(source) and source[-1] % width == 0 == shape[-1] % width
-            return fits and vectorizes(scope, op.inputs[0], len(source) - 1, width)
+            return [(op.inputs[0], len(source) - 1)] if fits else None
         case OpKind.TRANSPOSE | OpKind.ACCUM:
             inner, _, inner_dim = view(scope, op, (Index(),) * len(shape), dim)
-            return vectorizes(scope, inner, inner_dim, width)
+            return [(inner, inner_dim)]
         case OpKind.REPEAT | OpKind.CONCAT:
             assert isinstance(op.attrs, RepeatAttrs | DimAttrs)
             whole = op.attrs.dim != dim or all(scope.shape(v)[dim] % width == 0 for v in op.inputs)
-            return whole and all(vectorizes(scope, v, dim, width) for v in op.inputs)
+            return [(v, dim) for v in op.inputs] if whole else None
         case OpKind.FUSED:
             assert isinstance(op.body, ThreadGraph)
             reads = vector_reads(op.body, op.body.outputs[scope.results[value]], dim)
-            return all(vectorizes(scope, op.inputs[v], d, width) for v, d in reads)
+            return [(op.inputs[v], d) for v, d in reads]
         case _:
             dims = operand_dims(scope.block, op, dim, len(shape))
-            return all(vectorizes(scope, v, d, width) for v, d in zip(op.inputs, dims, strict=True))
+            return list(zip(op.inputs, dims, strict=True))
 
 
 @contextmanager

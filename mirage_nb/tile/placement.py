@@ -247,14 +247,17 @@ class _Placer:
 
     def _reads(self, values: tuple[int, ...]) -> frozenset[int]:
         """The shared values behind `values`."""
-        found: set[int] = set()
-        for value in values:
+        found, seen, waiting = set[int](), set[int](), [*values]
+        while waiting:
+            if (value := waiting.pop()) in seen:
+                continue
+            seen.add(value)
             if self.places[value] is Place.SHARED:
                 found.add(value)
             elif self.places[value] in (Place.VIEW, Place.INLINE, Place.REGISTER, Place.NONE):
                 node = self.nodes[self.defined[value]]
-                kept = self.places[value] is Place.REGISTER and node.kind is OpKind.ACCUM
-                found |= frozenset() if kept else self._reads(node.reads)
+                if self.places[value] is not Place.REGISTER or node.kind is not OpKind.ACCUM:
+                    waiting += node.reads
         return frozenset(found)
 
     def _steps(self, index: int) -> list[Step]:

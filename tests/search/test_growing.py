@@ -6,9 +6,13 @@ import pytest
 
 from mirage_nb.algebra import Algebra, Oracle
 from mirage_nb.algebra.normal_form import SIZE_LIMIT
+from mirage_nb.codegen.maps import vectorizes
+from mirage_nb.codegen.reader import Scope
 from mirage_nb.codegen.thread_values import vector_reads
-from mirage_nb.ir import KernelGraph, Op, OpKind, ThreadGraph
+from mirage_nb.ir import BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs, TensorType, ThreadGraph
 from mirage_nb.lang import parse
+from mirage_nb.optimize import default_options
+from mirage_nb.optimize.plan import plan_block
 from mirage_nb.predefined.masks import Band, band
 from mirage_nb.predefined.reading import Reading
 from mirage_nb.search.axes import prepare
@@ -53,6 +57,18 @@ def test_a_mask_of_numbers_that_double_is_read() -> None:
     graph = parse(f"S: f32[8, 8]\n{doubled}return where(i >= j, S, 0)").graph
     (where,) = (op for op in graph.ops if op.kind is OpKind.WHERE)
     assert band(Reading(graph), where.inputs[0]) == Band()
+
+
+def test_a_block_that_doubles_outside_of_chains_is_planned_and_read_as_vectors() -> None:
+    block = BlockGraph.start((TensorType((32, 64), DType.F16),), (4,)).append(
+        Op(OpKind.IN_ITER, attrs=InIterAttrs(0, (0,)))
+    )
+    for value in range(60):
+        block = block.append(Op(OpKind.MUL, (value, value)))
+    block = block.append(Op(OpKind.OUT_SAVER, (60,), OutSaverAttrs((0,))))
+    card = find_target("h200")
+    scope = Scope(plan_block(block, card, default_options(card)), {})
+    assert vectorizes(scope, 60, 1, 8)
 
 
 def test_what_a_thread_graph_that_doubles_reads_as_vectors_is_found() -> None:
