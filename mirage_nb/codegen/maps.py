@@ -32,6 +32,8 @@ from mirage_nb.tile.placement import Place, Step
 
 VECTOR = 8
 """Elements that a thread takes at once, where the tile allows it."""
+AHEAD = 4
+"""Vectors that a thread asks for at once: code of which more is written out is fetched for longer than it runs."""
 ROWS = (4, 2)
 """Rows that a thread takes at once of a product that it computes."""
 
@@ -162,18 +164,17 @@ def _vector_operands(
 @contextmanager
 def each(out: Writer, scope: Scope, walked: Walk) -> Iterator[Multi]:
     """Every vector of the tile once, over all threads; yields its multi-index."""
-    with out.block(f"for (int e = thread; e < {walked.count}; e += {scope.threads})"):
-        lines, index = walked.index()
-        out.lines(lines)
+    with each_slot(out, scope, walked, most=AHEAD) as (index, _):
         yield index
 
 
 @contextmanager
-def each_slot(out: Writer, scope: Scope, walked: Walk) -> Iterator[tuple[Multi, str]]:
-    """As `each`, with the thread's vectors numbered at compile time; yields multi-index and number."""
-    threads = scope.threads
-    with out.unrolled("s", walked.slots(threads)) as slot, out.block():
-        position = named("thread", threads) + named(slot, walked.slots(threads)) * threads
+def each_slot(out: Writer, scope: Scope, walked: Walk, most: int | None = None) -> Iterator[tuple[Multi, str]]:
+    """As `each`, with the thread's vectors numbered at compile time, written out unless there are more than `most`;
+    yields multi-index and number."""
+    threads, slots = scope.threads, walked.slots(scope.threads)
+    with out.unrolled("s", slots, most) as slot, out.block() if slots == 1 else nullcontext():
+        position = named("thread", threads) + named(slot, slots) * threads
         out.line(f"const int e = {position.bare};")
         lines, index = walked.index()
         with out.block(f"if (e < {walked.count})") if walked.count % threads else nullcontext():
@@ -270,7 +271,7 @@ def store_vectors(out: Writer, reader: Reader, stores: Sequence[tuple[str, Leaf]
         for name, (result, _) in zip(names, stores, strict=True):
             out.line(f"{name}[v] = {result};")
     for name, (_, leaf) in zip(names, stores, strict=True):
-        out.line(f"{_when(leaf.inside)}store({leaf.pointer} + {leaf.offset}, from_floats<{target}>({name}));")
+        out.line(f"{_when(leaf.inside)}store({leaf.pointer} + ({leaf.offset}), from_floats<{target}>({name}));")
 
 
 def _when(condition: str) -> str:

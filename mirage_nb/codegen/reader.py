@@ -276,7 +276,7 @@ class Reader:
 def loaded(width: int, leaf: Leaf, once: bool = False) -> str:
     """A C expression for a whole vector as it is stored; zeros beyond the end of the tensor. once: of device memory
     that nobody reads again."""
-    at = f"{leaf.pointer} + {leaf.offset}"
+    at = f"{leaf.pointer} + ({leaf.offset})"
     load = "load_once" if once else "load"
     return f"load_inside<{width}>({at}, {leaf.inside})" if leaf.inside else f"{load}<{width}>({at})"
 

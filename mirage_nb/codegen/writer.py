@@ -35,12 +35,14 @@ class Writer:
         self.line(tail)
 
     @contextmanager
-    def unrolled(self, variable: str, count: int) -> Iterator[str]:
-        """An unrolled for-loop over 0 .. count-1; yields the variable, or 0 and no loop for a single pass."""
+    def unrolled(self, variable: str, count: int, most: int | None = None) -> Iterator[str]:
+        """A for-loop over 0 .. count-1, unrolled unless `count` is more than `most`; yields the variable, or 0 and no
+        loop for a single pass."""
         if count == 1:
             yield "0"
             return
-        self.line("MIRAGE_UNROLL")
+        if most is None or count <= most:
+            self.line("MIRAGE_UNROLL")
         with self.block(f"for (int {variable} = 0; {variable} < {count}; ++{variable})"):
             yield variable
 

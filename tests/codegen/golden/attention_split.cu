@@ -46,7 +46,9 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
     return;
   }
   // %0 = operand 0, imap (0, 1, -), fmap -: f16[1, 64, 64]
-  for (int e = thread; e < 512; e += 256) {
+  MIRAGE_UNROLL
+  for (int s = 0; s < 2; ++s) {
+    const int e = thread + s * 256;
     const int i1 = e / 8;
     const int i2 = e % 8;
     cp_async<16>(t0 + i1 * 72 + i2 * 8, x0 + block_x * 16384 + block_y * 4096 + i1 * 64 + i2 * 8);
@@ -249,7 +251,9 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
   }
   barrier_sync(1, 256);
   // output 0 = %14
-  for (int e = thread; e < 512; e += 256) {
+  MIRAGE_UNROLL
+  for (int s = 0; s < 2; ++s) {
+    const int e = thread + s * 256;
     const int i2 = e / 8;
     const int i3 = e % 8;
     Vec<float, 8> y;
@@ -260,19 +264,25 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
       for (int q = 1; q < 2; ++q) x12_1 += t12[q * 4352 + i2 * 68 + i3 * 8 + v];
       y[v] = x12_1;
     }
-    store(o0 + block_x * 262144 + block_z * 16384 + block_y * 4096 + i2 * 64 + i3 * 8, from_floats<float>(y));
+    store(o0 + (block_x * 262144 + block_z * 16384 + block_y * 4096 + i2 * 64 + i3 * 8), from_floats<float>(y));
   }
   // output 1 = %15
-  for (int e = thread; e < 64; e += 256) {
-    float x10_1 = t10[e];
-    MIRAGE_UNROLL
-    for (int q = 1; q < 2; ++q) x10_1 += t10[q * 64 + e];
-    o1[block_x * 4096 + block_z * 256 + block_y * 64 + e] = from_float<float>(x10_1);
+  {
+    const int e = thread;
+    if (e < 64) {
+      float x10_1 = t10[e];
+      MIRAGE_UNROLL
+      for (int q = 1; q < 2; ++q) x10_1 += t10[q * 64 + e];
+      o1[block_x * 4096 + block_z * 256 + block_y * 64 + e] = from_float<float>(x10_1);
+    }
   }
   // output 2 = %16
-  for (int e = thread; e < 64; e += 256) {
-    const float x13_1 = to_float(t13[e]);
-    o2[block_x * 4096 + block_z * 256 + block_y * 64 + e] = from_float<float>(x13_1);
+  {
+    const int e = thread;
+    if (e < 64) {
+      const float x13_1 = to_float(t13[e]);
+      o2[block_x * 4096 + block_z * 256 + block_y * 64 + e] = from_float<float>(x13_1);
+    }
   }
 }
 
@@ -282,23 +292,24 @@ kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0)
   const int block_x = (int)blockIdx.x;
   const int block_y = (int)blockIdx.y;
   grid_dependency_wait();
-  for (int e = thread; e < 64; e += 64) {
+  {
+    const int e = thread;
     const int i2 = e / 16;
     const int i3 = e % 16;
     Vec<float, 4> h0[16];  // f32[1, 16, 4, 64], %0
     MIRAGE_UNROLL
     for (int s = 0; s < 16; ++s) {
-      h0[s] = load_once<4>(x0 + block_x * 262144 + s * 16384 + block_y * 256 + i2 * 64 + i3 * 4);
+      h0[s] = load_once<4>(x0 + (block_x * 262144 + s * 16384 + block_y * 256 + i2 * 64 + i3 * 4));
     }
     Vec<float, 1> h1[16];  // f32[1, 16, 4, 1], %1
     MIRAGE_UNROLL
     for (int s = 0; s < 16; ++s) {
-      h1[s] = load_once<1>(x1 + block_x * 4096 + s * 256 + block_y * 4 + i2);
+      h1[s] = load_once<1>(x1 + (block_x * 4096 + s * 256 + block_y * 4 + i2));
     }
     Vec<float, 1> h2[16];  // f32[1, 16, 4, 1], %2
     MIRAGE_UNROLL
     for (int s = 0; s < 16; ++s) {
-      h2[s] = load_once<1>(x2 + block_x * 4096 + s * 256 + block_y * 4 + i2);
+      h2[s] = load_once<1>(x2 + (block_x * 4096 + s * 256 + block_y * 4 + i2));
     }
     // %3 = RescaledSum(%0, %2): f32[1, 1, 4, 64]
     float top2[1];
@@ -341,7 +352,7 @@ kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0)
         const float div_1 = r3[v] * inverse_div_1;
         y[v] = div_1;
       }
-      store(o0 + block_x * 16384 + block_y * 256 + i2 * 64 + i3 * 4, from_floats<f16>(y));
+      store(o0 + (block_x * 16384 + block_y * 256 + i2 * 64 + i3 * 4), from_floats<f16>(y));
     }
   }
 }

@@ -127,30 +127,33 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __gr
   }
   barrier_sync(1, 256);
   // output 0 = %7
-  for (int e = thread; e < 128; e += 256) {
-    const int i0 = e / 16;
-    const int i1 = e % 16;
-    auto x4_1 = load<2>(t4 + i0 * 36 + i1 * 2);
-    MIRAGE_UNROLL
-    for (int q = 1; q < 8; ++q) {
-      const auto more = load<2>(t4 + q * 288 + i0 * 36 + i1 * 2);
+  {
+    const int e = thread;
+    if (e < 128) {
+      const int i0 = e / 16;
+      const int i1 = e % 16;
+      auto x4_1 = load<2>(t4 + (i0 * 36 + i1 * 2));
       MIRAGE_UNROLL
-      for (int v = 0; v < 2; ++v) x4_1[v] += more[v];
-    }
-    auto x6_3 = load<2>(t6 + i0 * 36 + i1 * 2);
-    MIRAGE_UNROLL
-    for (int q = 1; q < 8; ++q) {
-      const auto more = load<2>(t6 + q * 288 + i0 * 36 + i1 * 2);
+      for (int q = 1; q < 8; ++q) {
+        const auto more = load<2>(t4 + q * 288 + i0 * 36 + i1 * 2);
+        MIRAGE_UNROLL
+        for (int v = 0; v < 2; ++v) x4_1[v] += more[v];
+      }
+      auto x6_3 = load<2>(t6 + (i0 * 36 + i1 * 2));
       MIRAGE_UNROLL
-      for (int v = 0; v < 2; ++v) x6_3[v] += more[v];
+      for (int q = 1; q < 8; ++q) {
+        const auto more = load<2>(t6 + q * 288 + i0 * 36 + i1 * 2);
+        MIRAGE_UNROLL
+        for (int v = 0; v < 2; ++v) x6_3[v] += more[v];
+      }
+      Vec<float, 2> y;
+      MIRAGE_UNROLL
+      for (int v = 0; v < 2; ++v) {
+        const float silu_2 = silu(x4_1[v]);
+        const float mul_4 = silu_2 * x6_3[v];
+        y[v] = mul_4;
+      }
+      store(o0 + (i0 * 4096 + block_x * 32 + i1 * 2), from_floats<f16>(y));
     }
-    Vec<float, 2> y;
-    MIRAGE_UNROLL
-    for (int v = 0; v < 2; ++v) {
-      const float silu_2 = silu(x4_1[v]);
-      const float mul_4 = silu_2 * x6_3[v];
-      y[v] = mul_4;
-    }
-    store(o0 + i0 * 4096 + block_x * 32 + i1 * 2, from_floats<f16>(y));
   }
 }

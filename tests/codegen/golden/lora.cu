@@ -16,33 +16,44 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
   float* const t6 = reinterpret_cast<float*>(shared + 63488);  // f16[16, 64], %6
   float* const t8 = reinterpret_cast<float*>(shared + 0);  // f16[16, 64], %8
   // %3 = operand 3, imap (1), fmap -: f16[16, 64]
-  for (int e = thread; e < 128; e += 256) {
-    const int i0 = e / 8;
-    const int i1 = e % 8;
-    cp_async<16>(t3 + i0 * 72 + i1 * 8, x3 + i0 * 4096 + block_x * 64 + i1 * 8);
+  {
+    const int e = thread;
+    if (e < 128) {
+      const int i0 = e / 8;
+      const int i1 = e % 8;
+      cp_async<16>(t3 + i0 * 72 + i1 * 8, x3 + i0 * 4096 + block_x * 64 + i1 * 8);
+    }
   }
   cp_async_commit();
   for (int f = 0; f < 3; ++f) {
     f16* const fill0 = ring0 + f * 1152;
     // %0 = operand 0, imap (-), fmap 1: f16[16, 64]
-    for (int e = thread; e < 128; e += 256) {
-      const int i0 = e / 8;
-      const int i1 = e % 8;
-      cp_async<16>(fill0 + i0 * 72 + i1 * 8, x0 + i0 * 256 + f * 64 + i1 * 8);
+    {
+      const int e = thread;
+      if (e < 128) {
+        const int i0 = e / 8;
+        const int i1 = e % 8;
+        cp_async<16>(fill0 + i0 * 72 + i1 * 8, x0 + i0 * 256 + f * 64 + i1 * 8);
+      }
     }
     f16* const fill1 = ring1 + f * 4608;
     // %1 = operand 1, imap (1), fmap 0: f16[64, 64]
-    for (int e = thread; e < 512; e += 256) {
+    MIRAGE_UNROLL
+    for (int s = 0; s < 2; ++s) {
+      const int e = thread + s * 256;
       const int i0 = e / 8;
       const int i1 = e % 8;
       cp_async<16>(fill1 + i0 * 72 + i1 * 8, x1 + f * 262144 + i0 * 4096 + block_x * 64 + i1 * 8);
     }
     f16* const fill2 = ring2 + f * 1536;
     // %2 = operand 2, imap (-), fmap 0: f16[64, 16]
-    for (int e = thread; e < 128; e += 256) {
-      const int i0 = e / 2;
-      const int i1 = e % 2;
-      cp_async<16>(fill2 + i0 * 24 + i1 * 8, x2 + f * 1024 + i0 * 16 + i1 * 8);
+    {
+      const int e = thread;
+      if (e < 128) {
+        const int i0 = e / 2;
+        const int i1 = e % 2;
+        cp_async<16>(fill2 + i0 * 24 + i1 * 8, x2 + f * 1024 + i0 * 16 + i1 * 8);
+      }
     }
     cp_async_commit();
   }
@@ -55,24 +66,32 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
     if (iteration + 3 < 4) {
       f16* const fill0 = ring0 + (iteration + 3) % 4 * 1152;
       // %0 = operand 0, imap (-), fmap 1: f16[16, 64]
-      for (int e = thread; e < 128; e += 256) {
-        const int i0 = e / 8;
-        const int i1 = e % 8;
-        cp_async<16>(fill0 + i0 * 72 + i1 * 8, x0 + i0 * 256 + i1 * 8 + 192);
+      {
+        const int e = thread;
+        if (e < 128) {
+          const int i0 = e / 8;
+          const int i1 = e % 8;
+          cp_async<16>(fill0 + i0 * 72 + i1 * 8, x0 + i0 * 256 + i1 * 8 + 192);
+        }
       }
       f16* const fill1 = ring1 + (iteration + 3) % 4 * 4608;
       // %1 = operand 1, imap (1), fmap 0: f16[64, 64]
-      for (int e = thread; e < 512; e += 256) {
+      MIRAGE_UNROLL
+      for (int s = 0; s < 2; ++s) {
+        const int e = thread + s * 256;
         const int i0 = e / 8;
         const int i1 = e % 8;
         cp_async<16>(fill1 + i0 * 72 + i1 * 8, x1 + i0 * 4096 + block_x * 64 + i1 * 8 + 786432);
       }
       f16* const fill2 = ring2 + (iteration + 3) % 4 * 1536;
       // %2 = operand 2, imap (-), fmap 0: f16[64, 16]
-      for (int e = thread; e < 128; e += 256) {
-        const int i0 = e / 2;
-        const int i1 = e % 2;
-        cp_async<16>(fill2 + i0 * 24 + i1 * 8, x2 + i0 * 16 + i1 * 8 + 3072);
+      {
+        const int e = thread;
+        if (e < 128) {
+          const int i0 = e / 2;
+          const int i1 = e % 2;
+          cp_async<16>(fill2 + i0 * 24 + i1 * 8, x2 + i0 * 16 + i1 * 8 + 3072);
+        }
       }
     }
     cp_async_commit();
@@ -151,8 +170,8 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
       const int e = thread;
       const int i0 = e / 16;
       const int i1 = e % 16;
-      const auto x4_1 = to_floats(load<4>(t4 + i0 * 68 + i1 * 4));
-      const auto x6_2 = to_floats(load<4>(t6 + i0 * 68 + i1 * 4));
+      const auto x4_1 = to_floats(load<4>(t4 + (i0 * 68 + i1 * 4)));
+      const auto x6_2 = to_floats(load<4>(t6 + (i0 * 68 + i1 * 4)));
       MIRAGE_UNROLL
       for (int v = 0; v < 4; ++v) {
         const float add_3 = x4_1[v] + x6_2[v];
@@ -173,15 +192,16 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
   }
   block_sync();
   // output 0 = %8
-  for (int e = thread; e < 256; e += 256) {
+  {
+    const int e = thread;
     const int i0 = e / 16;
     const int i1 = e % 16;
-    const auto x8_1 = to_floats(load<4>(t8 + i0 * 64 + i1 * 4));
+    const auto x8_1 = to_floats(load<4>(t8 + (i0 * 64 + i1 * 4)));
     Vec<float, 4> y;
     MIRAGE_UNROLL
     for (int v = 0; v < 4; ++v) {
       y[v] = x8_1[v];
     }
-    store(o0 + i0 * 4096 + block_x * 64 + i1 * 4, from_floats<f16>(y));
+    store(o0 + (i0 * 4096 + block_x * 64 + i1 * 4), from_floats<f16>(y));
   }
 }

@@ -14,10 +14,14 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
   for (int f = 0; f < 1; ++f) {
     f16* const fill0 = ring0 + f * 384;
     // %0 = operand 0, imap (-), fmap 1: f16[7, 50]
-    for (int e = thread; e < 175; e += 128) {
-      const int i0 = e / 25;
-      const int i1 = e % 25;
-      cp_async<4>(fill0 + i0 * 50 + i1 * 2, x0 + i0 * 100 + i1 * 2);
+    MIRAGE_UNROLL
+    for (int s = 0; s < 2; ++s) {
+      const int e = thread + s * 128;
+      if (e < 175) {
+        const int i0 = e / 25;
+        const int i1 = e % 25;
+        cp_async<4>(fill0 + i0 * 50 + i1 * 2, x0 + i0 * 100 + i1 * 2);
+      }
     }
     f16* const fill1 = ring1 + f * 3712;
     // %1 = operand 1, imap (1), fmap 0: f16[50, 65]
@@ -54,10 +58,14 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
     if (iteration + 1 < 2) {
       f16* const fill0 = ring0 + (iteration + 1) % 2 * 384;
       // %0 = operand 0, imap (-), fmap 1: f16[7, 50]
-      for (int e = thread; e < 175; e += 128) {
-        const int i0 = e / 25;
-        const int i1 = e % 25;
-        cp_async<4>(fill0 + i0 * 50 + i1 * 2, x0 + i0 * 100 + i1 * 2 + 50);
+      MIRAGE_UNROLL
+      for (int s = 0; s < 2; ++s) {
+        const int e = thread + s * 128;
+        if (e < 175) {
+          const int i0 = e / 25;
+          const int i1 = e % 25;
+          cp_async<4>(fill0 + i0 * 50 + i1 * 2, x0 + i0 * 100 + i1 * 2 + 50);
+        }
       }
       f16* const fill1 = ring1 + (iteration + 1) % 2 * 3712;
       // %1 = operand 1, imap (1), fmap 0: f16[50, 65]
@@ -90,7 +98,7 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
     {
       const int o = thread / 16;
       if (o < 7) for (int k = thread % 16; k < 25; k += 16) {
-        const auto x0_1 = to_floats(load<2>(t0 + o * 50 + k * 2));
+        const auto x0_1 = to_floats(load<2>(t0 + (o * 50 + k * 2)));
         MIRAGE_UNROLL
         for (int v = 0; v < 2; ++v) {
           const float sqr_2 = square(x0_1[v]);
@@ -162,17 +170,21 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
   }
   block_sync();
   // output 0 = %7
-  for (int e = thread; e < 455; e += 128) {
-    const int i0 = e / 65;
-    const int i1 = e % 65;
-    float x6_1 = t6[i0 * 69 + i1];
-    MIRAGE_UNROLL
-    for (int q = 1; q < 4; ++q) x6_1 += t6[q * 512 + i0 * 69 + i1];
-    const float x4_2 = to_float(t4[i0]);
-    const float mul_3 = x4_2 * 0.01f;
-    const float sqrt_4 = fast_sqrt(mul_3);
-    const float inverse_div_5 = fast_reciprocal(sqrt_4);
-    const float div_5 = x6_1 * inverse_div_5;
-    o0[i0 * 130 + block_x * 65 + i1] = from_float<f16>(div_5);
+  MIRAGE_UNROLL
+  for (int s = 0; s < 4; ++s) {
+    const int e = thread + s * 128;
+    if (e < 455) {
+      const int i0 = e / 65;
+      const int i1 = e % 65;
+      float x6_1 = t6[i0 * 69 + i1];
+      MIRAGE_UNROLL
+      for (int q = 1; q < 4; ++q) x6_1 += t6[q * 512 + i0 * 69 + i1];
+      const float x4_2 = to_float(t4[i0]);
+      const float mul_3 = x4_2 * 0.01f;
+      const float sqrt_4 = fast_sqrt(mul_3);
+      const float inverse_div_5 = fast_reciprocal(sqrt_4);
+      const float div_5 = x6_1 * inverse_div_5;
+      o0[i0 * 130 + block_x * 65 + i1] = from_float<f16>(div_5);
+    }
   }
 }

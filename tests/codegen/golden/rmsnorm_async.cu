@@ -14,14 +14,18 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
   for (int f = 0; f < 3; ++f) {
     f16* const fill0 = ring0 + f * 576;
     // %0 = operand 0, imap (-), fmap 1: f16[2, 256]
-    for (int e = thread; e < 64; e += 256) {
-      const int i0 = e / 32;
-      const int i1 = e % 32;
-      cp_async<16>(fill0 + i0 * 264 + i1 * 8, x0 + i0 * 4096 + f * 256 + i1 * 8);
+    {
+      const int e = thread;
+      if (e < 64) {
+        const int i0 = e / 32;
+        const int i1 = e % 32;
+        cp_async<16>(fill0 + i0 * 264 + i1 * 8, x0 + i0 * 4096 + f * 256 + i1 * 8);
+      }
     }
     f16* const fill1 = ring1 + f * 18432;
     // %1 = operand 1, imap (1), fmap 0: f16[256, 64]
-    for (int e = thread; e < 2048; e += 256) {
+    for (int s = 0; s < 8; ++s) {
+      const int e = thread + s * 256;
       const int i0 = e / 8;
       const int i1 = e % 8;
       cp_async<16>(fill1 + i0 * 72 + i1 * 8, x1 + f * 1572864 + i0 * 6144 + block_x * 64 + i1 * 8);
@@ -38,14 +42,18 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
     if (iteration + 3 < 16) {
       f16* const fill0 = ring0 + (iteration + 3) % 4 * 576;
       // %0 = operand 0, imap (-), fmap 1: f16[2, 256]
-      for (int e = thread; e < 64; e += 256) {
-        const int i0 = e / 32;
-        const int i1 = e % 32;
-        cp_async<16>(fill0 + i0 * 264 + i1 * 8, x0 + i0 * 4096 + iteration * 256 + i1 * 8 + 768);
+      {
+        const int e = thread;
+        if (e < 64) {
+          const int i0 = e / 32;
+          const int i1 = e % 32;
+          cp_async<16>(fill0 + i0 * 264 + i1 * 8, x0 + i0 * 4096 + iteration * 256 + i1 * 8 + 768);
+        }
       }
       f16* const fill1 = ring1 + (iteration + 3) % 4 * 18432;
       // %1 = operand 1, imap (1), fmap 0: f16[256, 64]
-      for (int e = thread; e < 2048; e += 256) {
+      for (int s = 0; s < 8; ++s) {
+        const int e = thread + s * 256;
         const int i0 = e / 8;
         const int i1 = e % 8;
         cp_async<16>(fill1 + i0 * 72 + i1 * 8, x1 + iteration * 1572864 + i0 * 6144 + block_x * 64 + i1 * 8 + 4718592);
@@ -58,7 +66,7 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
     {
       const int o = thread / 32;
       if (o < 2) for (int k = thread % 32; k < 32; k += 32) {
-        const auto x0_1 = to_floats(load<8>(t0 + o * 264 + k * 8));
+        const auto x0_1 = to_floats(load<8>(t0 + (o * 264 + k * 8)));
         MIRAGE_UNROLL
         for (int v = 0; v < 8; ++v) {
           const float sqr_2 = square(x0_1[v]);
@@ -110,26 +118,29 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
   }
   block_sync();
   // output 0 = %7
-  for (int e = thread; e < 64; e += 256) {
-    const int i0 = e / 32;
-    const int i1 = e % 32;
-    auto x6_1 = load<2>(t6 + i0 * 68 + i1 * 2);
-    MIRAGE_UNROLL
-    for (int q = 1; q < 8; ++q) {
-      const auto more = load<2>(t6 + q * 160 + i0 * 68 + i1 * 2);
+  {
+    const int e = thread;
+    if (e < 64) {
+      const int i0 = e / 32;
+      const int i1 = e % 32;
+      auto x6_1 = load<2>(t6 + (i0 * 68 + i1 * 2));
       MIRAGE_UNROLL
-      for (int v = 0; v < 2; ++v) x6_1[v] += more[v];
+      for (int q = 1; q < 8; ++q) {
+        const auto more = load<2>(t6 + q * 160 + i0 * 68 + i1 * 2);
+        MIRAGE_UNROLL
+        for (int v = 0; v < 2; ++v) x6_1[v] += more[v];
+      }
+      const float x4_2 = to_float(t4[i0]);
+      const float mul_3 = x4_2 * 0.000244140625f;
+      const float sqrt_4 = fast_sqrt(mul_3);
+      const float inverse_div_5 = fast_reciprocal(sqrt_4);
+      Vec<float, 2> y;
+      MIRAGE_UNROLL
+      for (int v = 0; v < 2; ++v) {
+        const float div_5 = x6_1[v] * inverse_div_5;
+        y[v] = div_5;
+      }
+      store(o0 + (i0 * 6144 + block_x * 64 + i1 * 2), from_floats<f16>(y));
     }
-    const float x4_2 = to_float(t4[i0]);
-    const float mul_3 = x4_2 * 0.000244140625f;
-    const float sqrt_4 = fast_sqrt(mul_3);
-    const float inverse_div_5 = fast_reciprocal(sqrt_4);
-    Vec<float, 2> y;
-    MIRAGE_UNROLL
-    for (int v = 0; v < 2; ++v) {
-      const float div_5 = x6_1[v] * inverse_div_5;
-      y[v] = div_5;
-    }
-    store(o0 + i0 * 6144 + block_x * 64 + i1 * 2, from_floats<f16>(y));
   }
 }

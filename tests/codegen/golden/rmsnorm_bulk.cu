@@ -55,7 +55,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __gr
     {
       const int o = thread / 32;
       if (o < 2) for (int k = thread % 32; k < 32; k += 32) {
-        const auto x0_1 = to_floats(load<8>(t0 + (k * 8 / 64) * 512 + swizzle<128>(o * 128 + (k * 8 % 64) * 2) / 2));
+        const auto x0_1 = to_floats(load<8>(t0 + ((k * 8 / 64) * 512 + swizzle<128>(o * 128 + (k * 8 % 64) * 2) / 2)));
         MIRAGE_UNROLL
         for (int v = 0; v < 8; ++v) {
           const float sqr_2 = square(x0_1[v]);
@@ -110,26 +110,29 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __gr
   }
   barrier_sync(1, 256);
   // output 0 = %7
-  for (int e = thread; e < 64; e += 256) {
-    const int i0 = e / 32;
-    const int i1 = e % 32;
-    auto x6_1 = load<2>(t6 + i0 * 68 + i1 * 2);
-    MIRAGE_UNROLL
-    for (int q = 1; q < 8; ++q) {
-      const auto more = load<2>(t6 + q * 160 + i0 * 68 + i1 * 2);
+  {
+    const int e = thread;
+    if (e < 64) {
+      const int i0 = e / 32;
+      const int i1 = e % 32;
+      auto x6_1 = load<2>(t6 + (i0 * 68 + i1 * 2));
       MIRAGE_UNROLL
-      for (int v = 0; v < 2; ++v) x6_1[v] += more[v];
+      for (int q = 1; q < 8; ++q) {
+        const auto more = load<2>(t6 + q * 160 + i0 * 68 + i1 * 2);
+        MIRAGE_UNROLL
+        for (int v = 0; v < 2; ++v) x6_1[v] += more[v];
+      }
+      const float x4_2 = to_float(t4[i0]);
+      const float mul_3 = x4_2 * 0.000244140625f;
+      const float sqrt_4 = fast_sqrt(mul_3);
+      const float inverse_div_5 = fast_reciprocal(sqrt_4);
+      Vec<float, 2> y;
+      MIRAGE_UNROLL
+      for (int v = 0; v < 2; ++v) {
+        const float div_5 = x6_1[v] * inverse_div_5;
+        y[v] = div_5;
+      }
+      store(o0 + (i0 * 6144 + block_x * 64 + i1 * 2), from_floats<f16>(y));
     }
-    const float x4_2 = to_float(t4[i0]);
-    const float mul_3 = x4_2 * 0.000244140625f;
-    const float sqrt_4 = fast_sqrt(mul_3);
-    const float inverse_div_5 = fast_reciprocal(sqrt_4);
-    Vec<float, 2> y;
-    MIRAGE_UNROLL
-    for (int v = 0; v < 2; ++v) {
-      const float div_5 = x6_1[v] * inverse_div_5;
-      y[v] = div_5;
-    }
-    store(o0 + i0 * 6144 + block_x * 64 + i1 * 2, from_floats<f16>(y));
   }
 }

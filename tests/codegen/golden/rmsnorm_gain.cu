@@ -65,7 +65,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map2, const __gr
     {
       const int o = thread / 16;
       for (int k = thread % 16; k < 16; k += 16) {
-        const auto x0_1 = to_floats(load<8>(t0 + (k * 8 / 64) * 1024 + (o / 8) * 512 + swizzle<128>((o % 8) * 128 + (k * 8 % 64) * 2) / 2));
+        const auto x0_1 = to_floats(load<8>(t0 + ((k * 8 / 64) * 1024 + (o / 8) * 512 + swizzle<128>((o % 8) * 128 + (k * 8 % 64) * 2) / 2)));
         MIRAGE_UNROLL
         for (int v = 0; v < 8; ++v) {
           const float sqr_2 = square(x0_1[v]);
@@ -74,18 +74,19 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map2, const __gr
       }
     }
     // %6 = EwMul(%0, %1): f16[16, 128]
-    for (int e = thread; e < 256; e += 256) {
+    {
+      const int e = thread;
       const int i0 = e / 16;
       const int i1 = e % 16;
-      const auto x0_1 = to_floats(load<8>(t0 + (i1 * 8 / 64) * 1024 + (i0 / 8) * 512 + swizzle<128>((i0 % 8) * 128 + (i1 * 8 % 64) * 2) / 2));
-      const auto x1_2 = to_floats(load<8>(t1 + (i1 * 8 / 64) * 512 + swizzle<128>((i1 * 8 % 64) * 2) / 2));
+      const auto x0_1 = to_floats(load<8>(t0 + ((i1 * 8 / 64) * 1024 + (i0 / 8) * 512 + swizzle<128>((i0 % 8) * 128 + (i1 * 8 % 64) * 2) / 2)));
+      const auto x1_2 = to_floats(load<8>(t1 + ((i1 * 8 / 64) * 512 + swizzle<128>((i1 * 8 % 64) * 2) / 2)));
       Vec<float, 8> y;
       MIRAGE_UNROLL
       for (int v = 0; v < 8; ++v) {
         const float mul_3 = x0_1[v] * x1_2[v];
         y[v] = mul_3;
       }
-      store(t6 + (i1 * 8 / 64) * 1024 + (i0 / 8) * 512 + swizzle<128>((i0 % 8) * 128 + (i1 * 8 % 64) * 2) / 2, from_floats<f16>(y));
+      store(t6 + ((i1 * 8 / 64) * 1024 + (i0 / 8) * 512 + swizzle<128>((i0 % 8) * 128 + (i1 * 8 % 64) * 2) / 2), from_floats<f16>(y));
     }
     barrier_sync(1, 256);
     // %7 = Matmul(%6, %2): f16[16, 64], warps 1 x 1 x 1 x 8 (batch x rows x columns x depth), into %8
@@ -138,10 +139,11 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map2, const __gr
   }
   barrier_sync(1, 256);
   // output 0 = %9
-  for (int e = thread; e < 256; e += 256) {
+  {
+    const int e = thread;
     const int i0 = e / 16;
     const int i1 = e % 16;
-    auto x8_1 = load<4>(t8 + i0 * 68 + i1 * 4);
+    auto x8_1 = load<4>(t8 + (i0 * 68 + i1 * 4));
     MIRAGE_UNROLL
     for (int q = 1; q < 8; ++q) {
       const auto more = load<4>(t8 + q * 1088 + i0 * 68 + i1 * 4);
@@ -158,6 +160,6 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map2, const __gr
       const float div_5 = x8_1[v] * inverse_div_5;
       y[v] = div_5;
     }
-    store(o0 + i0 * 4096 + block_x * 64 + i1 * 4, from_floats<f16>(y));
+    store(o0 + (i0 * 4096 + block_x * 64 + i1 * 4), from_floats<f16>(y));
   }
 }

@@ -3,10 +3,15 @@
 
 namespace mirage {
 
-MIRAGE_DEVICE int thread_index() { return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)); }
+// Blocks have one dimension; a compiler that knows the bounds of an index divides it by shifts.
+MIRAGE_DEVICE int thread_index() {
+  const unsigned x = threadIdx.x;
+  __builtin_assume(x < 1024);
+  return int(x);
+}
 MIRAGE_DEVICE int lane_index() { return thread_index() & 31; }
 MIRAGE_DEVICE int warp_index() { return thread_index() >> 5; }
-MIRAGE_DEVICE int warp_count() { return int(blockDim.x * blockDim.y * blockDim.z + 31) >> 5; }
+MIRAGE_DEVICE int warp_count() { return int(blockDim.x + 31) >> 5; }
 
 MIRAGE_DEVICE void warp_sync() { __syncwarp(); }
 
