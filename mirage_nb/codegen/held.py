@@ -123,7 +123,7 @@ class HeldText:
                         out.line(f"h{value}[{slot}][{v}] = {found};")
                     continue
                 once = read_once(self.scope.block, attrs) and attrs.arg not in self.dependence.again
-                out.line(f"h{value}[{slot}] = {loaded(width, source, once)};")
+                out.line(f"h{value}[{slot}] = {loaded(width, source, 'load_once' if once else 'load_now')};")
 
     def _compute(self, kept: Multi, outputs: tuple[TensorType, ...]) -> None:
         """Results that wait for no reduction are on their way while rows are reduced."""

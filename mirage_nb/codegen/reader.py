@@ -273,11 +273,10 @@ class Reader:
         return f"{name}[v]"
 
 
-def loaded(width: int, leaf: Leaf, once: bool = False) -> str:
-    """A C expression for a whole vector as it is stored; zeros beyond the end of the tensor. once: of device memory
-    that nobody reads again."""
+def loaded(width: int, leaf: Leaf, load: str = "load") -> str:
+    """A C expression for a whole vector as it is stored; zeros beyond the end of the tensor. load: the function of the
+    device library that reads it."""
     at = f"{leaf.pointer} + ({leaf.offset})"
-    load = "load_once" if once else "load"
     return f"load_inside<{width}>({at}, {leaf.inside})" if leaf.inside else f"{load}<{width}>({at})"
 
 

@@ -61,7 +61,15 @@ MIRAGE_DEVICE void store(T* p, const Vec<T, N>& v MIRAGE_SITE) {
   detail::copy<int(sizeof(T)) * N>(p, &v MIRAGE_PASS);
 }
 
-// As load, for global memory that nobody reads again: kept out of L1, and in L2 it makes room first.
+// As load, for global memory, asked for before whatever follows.
+template <int N, class T>
+MIRAGE_DEVICE Vec<T, N> load_now(const T* p MIRAGE_SITE) {
+  Vec<T, N> v;
+  detail::copy_now<int(sizeof(T)) * N>(&v, p MIRAGE_PASS);
+  return v;
+}
+
+// As load_now, for global memory that nobody reads again: kept out of L1, and in L2 it makes room first.
 template <int N, class T>
 MIRAGE_DEVICE Vec<T, N> load_once(const T* p MIRAGE_SITE) {
   Vec<T, N> v;

@@ -16,6 +16,11 @@ MIRAGE_DEVICE void copy(void* to, const void* from MIRAGE_SITE) {
 }
 
 template <int Bytes>
+MIRAGE_DEVICE void copy_now(void* to, const void* from MIRAGE_SITE) {
+  copy<Bytes>(to, from, line);
+}
+
+template <int Bytes>
 MIRAGE_DEVICE void copy_once(void* to, const void* from MIRAGE_SITE) {
   copy<Bytes>(to, from, line);
 }
