@@ -210,12 +210,11 @@ def test_a_copy_must_not_outlive_its_block() -> None:
         ("store(tile + 2, Vec<float, 4>{});", "alignment: .* 16 bytes at byte 8 of shared array tile"),
         ("uint32_t r[4]; ldmatrix_x4(r, tile + 2 * threadIdx.x);", "ldmatrix needs .* multiple of 16"),
         ("uint32_t r[4]; ldmatrix_x4(r, tile + 4 * threadIdx.x);", "ldmatrix of 16 bytes touches memory 0"),
-        ("uint32_t r[1]; ldmatrix_x1(r, x);", "ldmatrix of 16 bytes touches memory that is not shared"),
+        ("uint32_t r[2]; ldmatrix_x2(r, x);", "ldmatrix of 16 bytes touches memory that is not shared"),
         ("cp_async<16>(tile, x + 30);", "cp_async needs an address that is a multiple of 16"),
         ("cp_async<16>(tile + 64, x);", "cp_async of 16 bytes touches memory 0 bytes past the end of shared"),
         ("cp_async<16>(tile, x + 32);", "cp_async of 16 bytes touches memory 0 bytes past the end of arg"),
         ("cp_async<16>(tile, x, 17);", "cp_async of 16 bytes with 17 valid ones"),
-        ("atomic_add(tile + 64, 1.0f);", "atomic_add of 4 bytes touches"),
         ("volatile char big[1 << 20]; for (int i = 0; i < 1 << 20; i++) big[i] = 1;", "more stack"),
     ],
 )  # fmt: skip

@@ -20,9 +20,7 @@ extern "C" __global__ void pack(const float* low, const float* high, uint32_t* p
   const int i = threadIdx.x, n = blockDim.x;
   packed[i] = pack2<f16>(low[i], high[i]);
   packed[n + i] = pack2<bf16>(low[i], high[i]);
-  packed[2 * n + i] = pack_halves(packed[i], packed[n + i], 0);
-  packed[3 * n + i] = pack_halves(packed[i], packed[n + i], 1);
-  packed[4 * n + i] = float_bits(low[i]);
+  packed[2 * n + i] = float_bits(low[i]);
   const float2 h = unpack2<f16>(packed[i]), b = unpack2<bf16>(packed[n + i]);
   unpacked[i] = h.x;
   unpacked[n + i] = h.y;
@@ -38,7 +36,6 @@ extern "C" __global__ void math(const float* xs, const float* ys, float* out) {
   auto put = [&](float v) { out[row++ * n + i] = v; };
   put(fast_exp2(x));
   put(fast_exp(x));
-  put(fast_log2(y));
   put(fast_sqrt(y));
   put(fast_rsqrt(y));
   put(fast_reciprocal(y));
@@ -79,8 +76,8 @@ extern "C" __global__ void vectors(const f16* x, f16* y, const float* u, float* 
   const int i = threadIdx.x;
   store(y + 16 * i, load<16>(x + 16 * i));
   Vec<float, 8> w = to_floats(load_once<8>(x + 16 * i));
-  const Vec<float, 4> a = load<4>(u + 4 * i);
-  const Vec<float, 2> b = load<2>(u + 2 * i);
+  const Vec<float, 4> a = load_now<4>(u + 4 * i);
+  const Vec<float, 2> b = load_now<2>(u + 2 * i);
   const Vec<f16, 2> c = load_inside<2>(i < 40 ? x + 2 * i : nullptr, i < 40);
   const Vec<f16, 8> d = load_anywhere<8>(x, 16 * i + i % 9, 1024, i % 12);
   for (int j = 0; j < 8; j++) w[j] += to_float(d[j]) + a[j % 4] + b[j % 2] + to_float(c[j % 2]) + load<1>(u + i)[0];
@@ -88,26 +85,18 @@ extern "C" __global__ void vectors(const f16* x, f16* y, const float* u, float* 
   store(y + 16 * i + 8, from_floats<f16>(to_floats(load_once<4>(x + 16 * i + 8))));
 }
 
-extern "C" __global__ void exchanges(const float* x, float* out, uint32_t* bits) {
+extern "C" __global__ void exchanges(const float* x, float* out) {
   const int l = lane_index(), n = 32;
   const float v = x[l];
   int row = 0;
   auto put = [&](float r) { out[row++ * n + l] = r; };
   put(shuffle(v, (l * 7 + 3) % 32));
   put(shuffle_xor(v, 5));
-  put(shuffle_up(v, 3));
-  put(shuffle_down(v, 3));
   put(warp_sum(v));
   put(warp_sum<4>(v));
   put(warp_max(v));
   put(warp_max<8>(v));
-  put(warp_min(v));
-  put(warp_min<2>(v));
-  put(warp_strided_sum<4>(v));
-  put(warp_strided_max<8>(v));
   put(float(shuffle(l, 9) + int(shuffle_xor(uint32_t(l), 1))));
-  bits[l] = warp_ballot(v > 0.0f);
-  bits[n + l] = warp_any(v > 1e9f) | warp_any(v > 0.0f) << 1 | warp_all(v > 0.0f) << 2 | warp_all(v < 1e9f) << 3;
   warp_sync();
 }
 
@@ -116,7 +105,7 @@ extern "C" __global__ void exchanges(const float* x, float* out, uint32_t* bits)
 extern "C" __global__ void reductions(const float* x, float* out) {
   MIRAGE_SHARED(float, scratch, 8);
   MIRAGE_SHARED(float, team, 24);
-  const int t = thread_index(), n = blockDim.x * blockDim.y;
+  const int t = thread_index(), n = blockDim.x;
   const float v = x[t];
   out[t] = block_sum(v, scratch);
   out[n + t] = block_max(v, scratch);
@@ -162,16 +151,6 @@ MIRAGE_DEVICE void mma_tile(const T* A, const T* B, float* D) {
 extern "C" __global__ void mma_f16(const f16* A, const f16* B, float* D) { mma_tile(A, B, D); }
 extern "C" __global__ void mma_bf16(const bf16* A, const bf16* B, float* D) { mma_tile(A, B, D); }
 
-extern "C" __global__ void mma_f32(const float* A, const float* B, float* D) {
-  const int l = lane_index();
-  float a[4], b[2], d[4];
-  for (int i = 0; i < 4; i++) a[i] = A[mma_a_row(l, i) * 8 + mma_f32_a_k(l, i)];
-  for (int i = 0; i < 2; i++) b[i] = B[mma_f32_b_k(l, i) * 8 + mma_b_column(l)];
-  for (int i = 0; i < 4; i++) d[i] = D[mma_d_row(l, i) * 8 + mma_d_column(l, i)];
-  mma_m16n8k8_f32(d, a, b);
-  for (int i = 0; i < 4; i++) D[mma_d_row(l, i) * 8 + mma_d_column(l, i)] = d[i];
-}
-
 extern "C" __global__ void mma_tf32(const float* A, const float* B, float* D) {
   const int l = lane_index();
   float a[4], b[2], d[4];
@@ -188,24 +167,20 @@ extern "C" __global__ void tf32_pieces(const float* X, float* cut, float* near) 
   near[i] = round_tf32(X[i]);
 }
 
-// M: four 8x8 matrices, stored one below the other. Registers of x1, x2, x4, then the same transposed.
+// M: four 8x8 matrices, stored one below the other. Registers of x2, x4, then the same transposed.
 extern "C" __global__ void ldmatrix(const uint16_t* M, uint32_t* out) {
   MIRAGE_SHARED(uint16_t, tile, 32 * 8);
   const int l = lane_index();
   store(tile + 8 * l, load<8>(M + 8 * l));
   warp_sync();
   const uint16_t* row = tile + 8 * l;
-  uint32_t r1[1], r2[2], r4[4];
+  uint32_t r2[2], r4[4];
   int at = l;
   auto put = [&](uint32_t v) { out[at] = v, at += 32; };
-  ldmatrix_x1(r1, row);
-  put(r1[0]);
   ldmatrix_x2(r2, row);
   for (int i = 0; i < 2; i++) put(r2[i]);
   ldmatrix_x4(r4, row);
   for (int i = 0; i < 4; i++) put(r4[i]);
-  ldmatrix_x1_trans(r1, row);
-  put(r1[0]);
   ldmatrix_x2_trans(r2, row);
   for (int i = 0; i < 2; i++) put(r2[i]);
   ldmatrix_x4_trans(r4, row);
@@ -236,19 +211,14 @@ extern "C" __global__ void copies(const uint8_t* x, uint8_t* out) {
   for (int i = 0; i < 8; i++) out[48 * t + 40 + i] = tile[512 + 16 * t + i];
 }
 
-extern "C" __global__ void atomics(const float* x, float* out) {
-  MIRAGE_SHARED(float, sum, 1);
-  if (threadIdx.x == 0) sum[0] = 0;
-  __syncthreads();
-  atomic_add(sum, x[threadIdx.x]);
-  __syncthreads();
-  if (threadIdx.x == 0) atomic_add(out, sum[0]);
+extern "C" __global__ void hints(const float* x, float* out) {
   prefetch_l2(x);
   grid_dependency_wait();
   grid_dependency_launch();
+  out[threadIdx.x] = x[threadIdx.x];
 }
 
-// Alignments of shared memory, in bytes; places of a thread in a three-dimensional block.
+// Alignments of shared memory, in bytes; places of a thread in a block, and of a block in a three-dimensional grid.
 extern "C" __global__ void places(int* out) {
   MIRAGE_SHARED(float, small, 3);
   MIRAGE_SHARED(f16, large, 100);
@@ -263,8 +233,8 @@ extern "C" __global__ void places(int* out) {
   mine[2] = shared_address(large) % 128;
   mine[3] = warp_index() * 1000 + lane_index();
   mine[4] = warp_count();
-  mine[5] = threadIdx.x + 10 * threadIdx.y + 100 * threadIdx.z;
-  mine[6] = blockDim.x + 10 * blockDim.y + 100 * blockDim.z;
+  mine[5] = threadIdx.x;
+  mine[6] = blockDim.x;
   mine[7] = blockIdx.x + 10 * blockIdx.y + 100 * blockIdx.z;
 }
 

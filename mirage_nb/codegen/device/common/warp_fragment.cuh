@@ -13,23 +13,6 @@ constexpr MIRAGE_DEVICE int mma_b_column(int l) { return l / 4; }
 constexpr MIRAGE_DEVICE int mma_f32_a_k(int l, int i) { return l % 4 + 4 * (i / 2); }
 constexpr MIRAGE_DEVICE int mma_f32_b_k(int l, int i) { return l % 4 + 4 * i; }
 
-// d[16x8] += a[16x8] * b[8x8] in exact float: fragments as above (rows of a as for 16 bits), values by shuffles.
-MIRAGE_DEVICE void mma_m16n8k8_f32(float (&d)[4], const float (&a)[4], const float (&b)[2] MIRAGE_SITE) {
-  const int group = lane_index() / 4 * 4, column = 2 * (lane_index() % 4);
-  MIRAGE_UNROLL
-  for (int k = 0; k < 8; k++) {
-    const int part = k / 4, rest = k % 4;
-    float top = shuffle(a[2 * part], group + rest MIRAGE_PASS);
-    float bottom = shuffle(a[2 * part + 1], group + rest MIRAGE_PASS);
-    float left = shuffle(b[part], column * 4 + rest MIRAGE_PASS);
-    float right = shuffle(b[part], (column + 1) * 4 + rest MIRAGE_PASS);
-    d[0] = fused_multiply_add(top, left, d[0]);
-    d[1] = fused_multiply_add(top, right, d[1]);
-    d[2] = fused_multiply_add(bottom, left, d[2]);
-    d[3] = fused_multiply_add(bottom, right, d[3]);
-  }
-}
-
 // The four lanes of a row exchange words: what lane q has in w[i] goes to w[q] of lane i. Pairs of four fragments side
 // by side become eight neighbours in a row for each lane, and the other way round.
 MIRAGE_DEVICE void quad_transpose(uint32_t (&w)[4] MIRAGE_SITE) {

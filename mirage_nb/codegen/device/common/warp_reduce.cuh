@@ -9,10 +9,6 @@ struct Add {
 struct Maximum {
   MIRAGE_DEVICE float operator()(float a, float b) const { return maximum(a, b); }
 };
-struct Minimum {
-  MIRAGE_DEVICE float operator()(float a, float b) const { return minimum(a, b); }
-};
-
 namespace detail {
 // Combines lanes that differ in the bits First .. Last/2 of their index.
 template <int First, int Last, class Combine>
@@ -33,19 +29,4 @@ template <int Width = 32>
 MIRAGE_DEVICE float warp_max(float v MIRAGE_SITE) {
   return detail::butterfly<1, Width>(v, Maximum() MIRAGE_PASS);
 }
-template <int Width = 32>
-MIRAGE_DEVICE float warp_min(float v MIRAGE_SITE) {
-  return detail::butterfly<1, Width>(v, Minimum() MIRAGE_PASS);
-}
-
-// Over the lanes that are equal modulo Stride.
-template <int Stride>
-MIRAGE_DEVICE float warp_strided_sum(float v MIRAGE_SITE) {
-  return detail::butterfly<Stride, 32>(v, Add() MIRAGE_PASS);
-}
-template <int Stride>
-MIRAGE_DEVICE float warp_strided_max(float v MIRAGE_SITE) {
-  return detail::butterfly<Stride, 32>(v, Maximum() MIRAGE_PASS);
-}
-
 }  // namespace mirage

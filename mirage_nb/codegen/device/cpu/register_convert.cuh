@@ -63,9 +63,4 @@ MIRAGE_DEVICE float2 unpack2(uint32_t x) {
   return make_float2(to_float(T{uint16_t(x)}), to_float(T{uint16_t(x >> 16)}));
 }
 
-// {a.half, b.half} as {low, high}: turns two rows of 16-bit pairs into one column pair.
-MIRAGE_DEVICE uint32_t pack_halves(uint32_t a, uint32_t b, int half) {
-  return half ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
-}
-
 }  // namespace mirage

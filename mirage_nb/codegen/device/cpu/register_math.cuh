@@ -6,7 +6,6 @@ namespace mirage {
 #define NEGATIVE_INFINITY (-__builtin_inff())
 
 MIRAGE_DEVICE float fast_exp2(float x) { return __builtin_exp2f(x); }
-MIRAGE_DEVICE float fast_log2(float x) { return __builtin_log2f(x); }
 MIRAGE_DEVICE float fast_sqrt(float x) { return __builtin_sqrtf(x); }
 MIRAGE_DEVICE float fast_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 MIRAGE_DEVICE float fast_reciprocal(float x) { return 1.0f / x; }

@@ -4,17 +4,11 @@
 
 namespace mirage {
 
-MIRAGE_DEVICE void ldmatrix_x1(uint32_t (&r)[1], const void* row MIRAGE_SITE) {
-  cpu::collective(cpu::Collective::Ldmatrix, {r, row, nullptr, 1, nullptr}, line);
-}
 MIRAGE_DEVICE void ldmatrix_x2(uint32_t (&r)[2], const void* row MIRAGE_SITE) {
   cpu::collective(cpu::Collective::Ldmatrix, {r, row, nullptr, 2, nullptr}, line);
 }
 MIRAGE_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void* row MIRAGE_SITE) {
   cpu::collective(cpu::Collective::Ldmatrix, {r, row, nullptr, 4, nullptr}, line);
-}
-MIRAGE_DEVICE void ldmatrix_x1_trans(uint32_t (&r)[1], const void* row MIRAGE_SITE) {
-  cpu::collective(cpu::Collective::LdmatrixTrans, {r, row, nullptr, 1, nullptr}, line);
 }
 MIRAGE_DEVICE void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row MIRAGE_SITE) {
   cpu::collective(cpu::Collective::LdmatrixTrans, {r, row, nullptr, 2, nullptr}, line);

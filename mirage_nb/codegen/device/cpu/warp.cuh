@@ -28,21 +28,6 @@ template <class T>
 MIRAGE_DEVICE T shuffle_xor(T v, int mask MIRAGE_SITE) {
   return detail::exchange(cpu::Collective::ShuffleXor, v, mask, line);
 }
-template <class T>
-MIRAGE_DEVICE T shuffle_up(T v, int distance MIRAGE_SITE) {
-  return detail::exchange(cpu::Collective::ShuffleUp, v, distance, line);
-}
-template <class T>
-MIRAGE_DEVICE T shuffle_down(T v, int distance MIRAGE_SITE) {
-  return detail::exchange(cpu::Collective::ShuffleDown, v, distance, line);
-}
-
-MIRAGE_DEVICE uint32_t warp_ballot(bool p MIRAGE_SITE) {
-  return detail::exchange(cpu::Collective::Ballot, uint32_t(p), 0, line);
-}
-MIRAGE_DEVICE bool warp_any(bool p MIRAGE_SITE) { return warp_ballot(p, line) != 0; }
-MIRAGE_DEVICE bool warp_all(bool p MIRAGE_SITE) { return warp_ballot(!p, line) == 0; }
-
 // What all lanes hand in alike, known to the compiler to be alike: addresses computed from it are computed once.
 MIRAGE_DEVICE int warp_uniform(int v MIRAGE_SITE) { return shuffle(v, 0, line); }
 

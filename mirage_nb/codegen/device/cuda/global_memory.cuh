@@ -67,9 +67,6 @@ MIRAGE_DEVICE void copy_once(void* to, const void* from) {
 
 }  // namespace detail
 
-// Adds to a float in global or shared memory; other threads may do so at the same time.
-MIRAGE_DEVICE void atomic_add(float* p, float v) { atomicAdd(p, v); }
-
 // Whether this warp is the last of `count` that come here, to whom all is known that the others did before. The counter
 // is zero before the first, and again behind the last.
 MIRAGE_DEVICE bool arrives_last(uint32_t* arrived, int count) {

@@ -62,9 +62,4 @@ MIRAGE_DEVICE float2 unpack2(uint32_t x) {
   return make_float2(to_float(T{uint16_t(x)}), to_float(T{uint16_t(x >> 16)}));
 }
 
-// {a.half, b.half} as {low, high}: turns two rows of 16-bit pairs into one column pair.
-MIRAGE_DEVICE uint32_t pack_halves(uint32_t a, uint32_t b, int half) {
-  return __byte_perm(a, b, half ? 0x7632 : 0x5410);
-}
-
 }  // namespace mirage

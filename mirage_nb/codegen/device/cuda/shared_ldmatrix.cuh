@@ -4,12 +4,6 @@
 
 namespace mirage {
 
-MIRAGE_DEVICE void ldmatrix_x1(uint32_t (&r)[1], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
-               : "=r"(r[0])
-               : "r"(shared_address(row))
-               : "memory");
-}
 MIRAGE_DEVICE void ldmatrix_x2(uint32_t (&r)[2], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(r[0]), "=r"(r[1])
@@ -19,12 +13,6 @@ MIRAGE_DEVICE void ldmatrix_x2(uint32_t (&r)[2], const void* row) {
 MIRAGE_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-MIRAGE_DEVICE void ldmatrix_x1_trans(uint32_t (&r)[1], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
-               : "=r"(r[0])
                : "r"(shared_address(row))
                : "memory");
 }

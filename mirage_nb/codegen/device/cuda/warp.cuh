@@ -23,19 +23,6 @@ template <class T>
 MIRAGE_DEVICE T shuffle_xor(T v, int mask) {
   return __shfl_xor_sync(0xffffffffu, v, mask);
 }
-template <class T>
-MIRAGE_DEVICE T shuffle_up(T v, int distance) {
-  return __shfl_up_sync(0xffffffffu, v, distance);
-}
-template <class T>
-MIRAGE_DEVICE T shuffle_down(T v, int distance) {
-  return __shfl_down_sync(0xffffffffu, v, distance);
-}
-
-MIRAGE_DEVICE bool warp_any(bool p) { return __any_sync(0xffffffffu, p); }
-MIRAGE_DEVICE bool warp_all(bool p) { return __all_sync(0xffffffffu, p); }
-MIRAGE_DEVICE uint32_t warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
-
 // What all lanes hand in alike, known to the compiler to be alike: addresses computed from it are computed once.
 MIRAGE_DEVICE int warp_uniform(int v) { return shuffle(v, 0); }
 

@@ -37,9 +37,6 @@ enum class Collective : uint8_t {
   Sync,
   Shuffle,
   ShuffleXor,
-  ShuffleUp,
-  ShuffleDown,
-  Ballot,
   MmaF16,
   MmaBf16,
   MmaTf32,
@@ -55,7 +52,7 @@ struct Operands {
   void* out;
   const void* a;
   const void* b;
-  int n;  // lane, distance, matrix count, pending groups
+  int n;  // lane, mask, matrix count, pending groups
   const struct WgmmaShape* shape;
 };
 // A null Operands::a means that a is in shared memory, else it points to four fragment registers.
@@ -90,7 +87,6 @@ struct Box {
 void tma_load(void* shared, const TensorMap& map, uint64_t* bar, const Box& box, int line);
 void bulk_load(void* shared, const void* global, int bytes, uint64_t* bar, int line);
 
-void atomic_add(float* p, float v, int line);
 [[noreturn]] void report_misaligned(const void* p, int bytes, int line);
 
 // A kernel as the runner calls it: arguments by address, in the order of the parameters.

@@ -14,34 +14,18 @@ uint32_t word(const void* p, int i = 0) {
 }
 void put(void* p, uint32_t v, int i = 0) { memcpy(static_cast<unsigned char*>(p) + 4 * i, &v, 4); }
 
-int source_lane(Collective kind, int l, int n) {
-  switch (kind) {
-    case Collective::Shuffle: return n & 31;
-    case Collective::ShuffleXor: return l ^ n;
-    case Collective::ShuffleUp: return l - n;
-    default: return l + n;
-  }
-}
-
 void shuffle(Warp& warp) {
   uint32_t in[LANES];
   for (int l = 0; l < warp.count; l++) in[l] = word(warp.lanes[l].operands.a);
   for (int l = 0; l < warp.count; l++) {
     const Lane& lane = warp.lanes[l];
-    int from = source_lane(lane.kind, l, lane.operands.n);
-    if (from < 0 || from >= LANES) from = l;  // shuffle_up and shuffle_down keep their own value at the ends
+    const int n = lane.operands.n, from = (lane.kind == Collective::Shuffle ? n : l ^ n) & (LANES - 1);
     if (from >= warp.count) {
       fail("divergence",
            text("a shuffle reads lane %d of a warp of %d; %s", from, warp.count, place(lane, lane.line).c_str()));
     }
     put(lane.operands.out, in[from]);
   }
-}
-
-void ballot(Warp& warp) {
-  uint32_t bits = 0;
-  for (int l = 0; l < warp.count; l++) bits |= (word(warp.lanes[l].operands.a) & 1) << l;
-  for (int l = 0; l < warp.count; l++) put(warp.lanes[l].operands.out, bits);
 }
 
 void require_full(const Warp& warp) {
@@ -289,10 +273,7 @@ void finish_products(Warp& warp, int pending) {
 void run_collective(Warp& warp) {
   switch (warp.lanes[0].kind) {
     case Collective::Shuffle:
-    case Collective::ShuffleXor:
-    case Collective::ShuffleUp:
-    case Collective::ShuffleDown: return shuffle(warp);
-    case Collective::Ballot: return ballot(warp);
+    case Collective::ShuffleXor: return shuffle(warp);
     case Collective::MmaF16: return mma<f16>(warp);
     case Collective::MmaBf16: return mma<bf16>(warp);
     case Collective::MmaTf32: return mma_tf32(warp);

@@ -104,10 +104,10 @@ class Groups {
   std::vector<std::pair<std::string, std::vector<int>>> groups_;
 };
 
-const char* const COLLECTIVE_NAMES[] = {"warp_sync",    "shuffle",        "shuffle_xor",       "shuffle_up",
-                                        "shuffle_down", "warp_ballot",    "mma_m16n8k16<f16>", "mma_m16n8k16<bf16>",
-                                        "ldmatrix",     "ldmatrix_trans", "wgmma_m64k16",      "wgmma_fence",
-                                        "wgmma_commit", "wgmma_wait"};
+const char* const COLLECTIVE_NAMES[] = {"warp_sync",        "shuffle",          "shuffle_xor",  "mma_m16n8k16<f16>",
+                                        "mma_m16n8k16<bf16>", "mma_m16n8k8_tf32", "mma_m16n8k16_f64", "ldmatrix",
+                                        "ldmatrix_trans",   "wgmma_m64k16",     "wgmma_fence",  "wgmma_commit",
+                                        "wgmma_wait"};
 
 std::string describe_lane(const Lane& lane) {
   switch (lane.state) {

@@ -199,15 +199,6 @@ void check_access(const void* address, size_t bytes, bool write) {
     if (check(region)) return;
 }
 
-void atomic_add(float* p, float v, int line) {
-  if (region_of(shared, p)) {
-    check_shared(p, 4, 4, "atomic_add", line);
-  } else {
-    check_global(p, 4, 4, "atomic_add", line);
-  }
-  *p += v;
-}
-
 void report_misaligned(const void* p, int bytes, int line) {
   const Region* region = region_of(shared, p);
   if (!region) region = region_of(arguments, p);
