@@ -9,6 +9,7 @@ milliseconds: it is a small native program, not a Python), with a time limit.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import re
@@ -33,6 +34,9 @@ RUNNER_FLAGS = ("-O2", "-rdynamic")
 """Products, reductions and copies are in the runner: it is where a launch spends its time, and built once."""
 KERNEL_FLAGS = ("-Og", "-w", "-fno-exceptions", "-fno-rtti", "-fstack-clash-protection")
 """Most kernels run a few times only: at -O2 they are compiled three times as long, and run hardly faster."""
+LINK_FLAGS = ("-shared", "-nostdlib", "-lm", "-lgcc")
+"""All else that kernels call is in the runner, which loads them: to look through more libraries takes longer than to
+link."""
 BUILD_SECONDS = 120
 GRACE_SECONDS = 5
 MEMORY_FOLDER = "/dev/shm"
@@ -180,7 +184,7 @@ class _Builder:
     def __init__(self, settings: Settings) -> None:
         self._cxx = settings.cxx
         self._cache = ArtifactCache(settings.home / CPU_FOLDER)
-        self._key = (self._version(), digest_folder(DEVICE_FOLDER, *CPU_PARTS), *_machine_flags())
+        self._key = (_version(self._cxx), digest_folder(DEVICE_FOLDER, *CPU_PARTS), *_machine_flags())
 
     def runner(self) -> Path:
         """The program that runs kernels; built once per machine and version, about 3 s."""
@@ -223,9 +227,9 @@ class _Builder:
             # Compiled and linked apart: the runner hears of the accesses, not the sanitizer's library.
             part = str(folder / "kernel.o")
             self._compile("the kernel", (*flags, "-fsanitize=thread", "-c", "-o", part, str(text)))
-            self._compile("the kernel", ("-shared", "-o", str(output), part))
+            self._compile("the kernel", ("-o", str(output), part, *LINK_FLAGS))
         else:
-            self._compile("the kernel", (*flags, "-shared", "-o", str(output), str(text)))
+            self._compile("the kernel", (*flags, "-o", str(output), str(text), *LINK_FLAGS))
         return output
 
     def _compile(self, what: str, arguments: Sequence[str]) -> None:
@@ -247,20 +251,23 @@ class _Builder:
             own = ArtifactCache(own_folder() / CPU_FOLDER)
             return own.store(key, suffix, made.read_bytes(), facts, executable=executable).path
 
-    def _version(self) -> str:
-        try:
-            shown = _run((self._cxx, "--version"), 30)
-            shown.check_returncode()
-        except FileNotFoundError as error:
-            raise MissingPartError(
-                f"no C++ compiler: {self._cxx!r} is not there",
-                hint=f"apt-get install g++ (Debian, Ubuntu), or {OTHER_COMPILER}",
-            ) from error
-        except (OSError, subprocess.SubprocessError) as error:
-            raise MissingPartError(
-                f"{self._cxx!r} is not a C++ compiler: {error}", hint=f"apt-get install g++, or {OTHER_COMPILER}"
-            ) from error
-        return shown.stdout
+
+@functools.cache
+def _version(cxx: str) -> str:
+    """What the compiler says of itself, asked once."""
+    try:
+        shown = _run((cxx, "--version"), 30)
+        shown.check_returncode()
+    except FileNotFoundError as error:
+        raise MissingPartError(
+            f"no C++ compiler: {cxx!r} is not there",
+            hint=f"apt-get install g++ (Debian, Ubuntu), or {OTHER_COMPILER}",
+        ) from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MissingPartError(
+            f"{cxx!r} is not a C++ compiler: {error}", hint=f"apt-get install g++, or {OTHER_COMPILER}"
+        ) from error
+    return shown.stdout
 
 
 @contextlib.contextmanager
