@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,6 @@ class System(Protocol):
     def scalar(self, name: str) -> Operation:
         """What a primitive of formulas computes."""
 
-    def power(self, exponent: Fraction) -> Operation:
-        """x ** exponent."""
-
     def constant(self, attrs: ConstAttrs) -> Number:
         """The number that a constant stands for."""
 
@@ -63,8 +60,17 @@ class System(Protocol):
         """The larger one."""
 
 
-Of = Callable[[System], Operation]
-"""An operation of any system."""
+class Of(NamedTuple):
+    """An operation of any system: the method that says what it is, of what; or the property that it is."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+
+    def __call__(self, system: System) -> Operation:
+        found: Operation = getattr(system, self.name)
+        return found(*self.args) if self.args else found
+
+
 Combine = Callable[[System, Sequence[Array]], Array]
 Plan = Callable[[Index], tuple[list[Index], Combine]]
 """For elements of a result: which elements of the operands they take, a row of these for each, and what makes them of
@@ -108,15 +114,16 @@ def broadcast(at: Index, shape: Shape, narrow: Shape) -> Index:
 
 @dataclass
 class SliceAlgebra:
-    """The algebra whose values are nodes; the methods are those of `run.Algebra`. `critical`: what has no value for
-    some numbers, and for which operand; `maxima`: what maxima of tensors are; `exponents`: whether anything is one."""
+    """The algebra whose values are nodes; the methods are those of `run.Algebra`. `nodes`: those of other graphs, too:
+    what is made alike is one node; `critical`: what has no value for some numbers, and for which operand; `maxima`:
+    what maxima of tensors are; `exponents`: whether anything is one."""
 
     limit: int
+    nodes: dict[Hashable, Node] = field(default_factory=dict)
     critical: list[tuple[Node, int]] = field(default_factory=list)
     maxima: list[Node] = field(default_factory=list)
     exponents: bool = False
     decides: bool = False
-    _count: Iterator[int] = field(default_factory=itertools.count)
 
     def afford(self, count: int) -> None:
         """Raise TooMuch for more numbers than may be taken."""
@@ -125,12 +132,18 @@ class SliceAlgebra:
 
     def input(self, name: str, shape: Shape) -> Node:
         """An input."""
-        return Node(next(self._count), shape, (), None, name=name, varies=True)
+        made = Node(len(self.nodes), shape, (), None, name=name, varies=True)
+        return self.nodes.setdefault(("input", name, shape), made)
 
-    def node(self, shape: Shape, operands: Sequence[Node], plan: Plan, chooses: WhereAttrs | None = None) -> Node:
-        """A new value."""
-        varies = any(x.varies for x in operands)
-        return Node(next(self._count), shape, tuple(operands), plan, varies=varies, chooses=chooses)
+    def node(
+        self, how: Hashable, shape: Shape, operands: Sequence[Node], plan: Plan, chooses: WhereAttrs | None = None
+    ) -> Node:
+        """A value; `how` and the shape tell its plan from others of the same operands."""
+        key = (how, shape, *operands)
+        if key not in self.nodes:
+            varies = any(x.varies for x in operands)
+            self.nodes[key] = Node(len(self.nodes), shape, tuple(operands), plan, varies=varies, chooses=chooses)
+        return self.nodes[key]
 
     def apply(self, kind: OpKind, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
         if kind in RULES:
@@ -147,7 +160,7 @@ class SliceAlgebra:
         chooses = attrs if isinstance(attrs, WhereAttrs) else None
         self.exponents |= kind in EXPONENTIALS
         self.decides |= kind in CHOOSING and any(x.varies for x in operands)
-        made = self.each(lambda system: system.elementwise(kind, attrs), operands, batch, chooses)
+        made = self.each(Of("elementwise", (kind, attrs)), operands, batch, chooses)
         if kind in PARTIAL:
             self.critical.append((made, PARTIAL[kind]))
         elif isinstance(attrs, PowAttrs):
@@ -164,13 +177,13 @@ class SliceAlgebra:
         def step(name: str, *xs: Node) -> Node:
             self.exponents |= name in ("exp", "sigmoid")
             self.decides |= name in ("step", "minimum", "maximum")
-            made = self.each(lambda system: system.scalar(name), xs, batch)
+            made = self.each(Of("scalar", (name,)), xs, batch)
             if name in PARTIAL_SCALARS:
                 self.critical.append((made, PARTIAL_SCALARS[name]))
             return made
 
         def power(base: Node, exponent: Fraction) -> Node:
-            made = self.each(lambda system: numbers.strict(system.power(exponent)), (base,), batch)
+            made = self.each(Of("elementwise", (OpKind.POW, PowAttrs(exponent))), (base,), batch)
             self._note_power(made, exponent)
             return made
 
@@ -184,25 +197,21 @@ class SliceAlgebra:
 
     def constant(self, attrs: ConstAttrs, batch: int) -> Node:
         """A number."""
-        return self.node(
-            (1,) * batch, (), lambda at: ([], lambda system, xs: np.full(len(at), system.constant(attrs), object))
-        )
 
-    def each(
-        self,
-        operation: Callable[[System], Operation],
-        operands: Sequence[Node],
-        batch: int,
-        chooses: WhereAttrs | None = None,
-    ) -> Node:
+        def plan(at: Index) -> tuple[list[Index], Combine]:
+            return [], lambda system, xs: np.full(len(at), system.constant(attrs), object)
+
+        return self.node(attrs, (1,) * batch, (), plan)
+
+    def each(self, of: Of, operands: Sequence[Node], batch: int, chooses: WhereAttrs | None = None) -> Node:
         """An elementwise operation."""
         given = self.aligned(operands, batch)
         shape = tuple(np.broadcast_shapes(*(x.shape for x in given)))
 
         def plan(at: Index) -> tuple[list[Index], Combine]:
-            return [broadcast(at, shape, x.shape) for x in given], lambda system, xs: over(operation(system), *xs)
+            return [broadcast(at, shape, x.shape) for x in given], lambda system, xs: over(of(system), *xs)
 
-        return self.node(shape, given, plan, chooses)
+        return self.node(of, shape, given, plan, chooses)
 
     def aligned(self, operands: Sequence[Node], batch: int) -> list[Node]:
         """The operands with tiles of equal rank: the elements keep their places."""
@@ -211,9 +220,9 @@ class SliceAlgebra:
 
     def _wider(self, x: Node, rank: int, batch: int) -> Node:
         shape = (*x.shape[:batch], *(1,) * (rank - len(x.shape)), *x.shape[batch:])
-        return self.node(shape, (x,), lambda at: ([at], lambda system, xs: xs[0]))
+        return self.node("wider", shape, (x,), lambda at: ([at], lambda system, xs: xs[0]))
 
-    def rows(self, operation: Of, x: Node, axis: int) -> Node:
+    def rows(self, of: Of, x: Node, axis: int) -> Node:
         """Folds one dimension to extent 1."""
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         inner = math.prod(x.shape[axis + 1 :])
@@ -222,9 +231,9 @@ class SliceAlgebra:
             first = at // inner * (inner * x.shape[axis]) + at % inner
             self.afford(len(at) * x.shape[axis])
             rows = first[:, None] + inner * np.arange(x.shape[axis], dtype=np.int64)
-            return [rows], lambda system, xs: folded(operation(system), xs[0])
+            return [rows], lambda system, xs: folded(of(system), xs[0])
 
-        return self.node(shape, (x,), plan)
+        return self.node((of, axis), shape, (x,), plan)
 
     def matmul(self, x: Node, y: Node, batch: int) -> Node:
         """x @ y."""
@@ -240,16 +249,17 @@ class SliceAlgebra:
             right = (broadcast(outer, lead, y.shape[:-2])[:, None] * inner + steps) * columns + column[:, None]
             return [left, right], lambda system, xs: folded(system.add, over(system.multiply, *xs))
 
-        return self.node((*lead, rows, columns), (x, y), plan)
+        return self.node("matmul", (*lead, rows, columns), (x, y), plan)
 
     def rescaled(self, x: Node, old: Node, new: Node, batch: int) -> Node:
         """x * exp(old - new)."""
         self.exponents = True
-        return self.each(lambda system: system.rescaled, (x, old, new), batch)
+        return self.each(Of("rescaled"), (x, old, new), batch)
 
     def view(self, value: Node, move: Move) -> Node:
         places = _moved(move, value.shape)
-        return self.node(places.shape, (value,), lambda at: ([places(at)], lambda system, xs: xs[0]))
+        how = places if places.listed is None else object()
+        return self.node(how, places.shape, (value,), lambda at: ([places(at)], lambda system, xs: xs[0]))
 
     def join(self, parts: Sequence[Node], dim: int, batch: int) -> Node:
         grid = tuple(np.broadcast_shapes(*(x.shape[:batch] for x in parts)))
@@ -276,7 +286,7 @@ class SliceAlgebra:
 
             return wanted, combine
 
-        return self.node(shape, parts, plan)
+        return self.node(("join", axis), shape, parts, plan)
 
     def fold(self, kind: AccumKind, state: tuple[Node, ...], operands: Sequence[Node], batch: int) -> tuple[Node, ...]:
         if not state:
@@ -332,15 +342,14 @@ def _moved(move: Move, shape: Shape) -> Places:
     return Places(numbered.shape, listed=np.asarray(numbered, np.int64).reshape(-1) - 1)
 
 
-ADD: Of = lambda system: system.add  # noqa: E731 (typed)
-MAXIMUM: Of = lambda system: system.maximum  # noqa: E731 (typed)
+ADD, MAXIMUM = Of("add"), Of("maximum")
 Rule = Callable[[SliceAlgebra, Sequence[Node], Attrs | None, int], Node]
 
 
 def _arange(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
     assert isinstance(attrs, ArangeAttrs)
     shape = (*(1,) * batch, attrs.extent)
-    return algebra.node(shape, (), lambda at: ([], lambda system, xs: over(fmpq, at.astype(object))))
+    return algebra.node("arange", shape, (), lambda at: ([], lambda system, xs: over(fmpq, at.astype(object))))
 
 
 def _concat_matmul(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:

@@ -11,8 +11,10 @@ A library's precision is a setting of the whole process; `precision` holds a loc
 
 from __future__ import annotations
 
+import contextlib
 import enum
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -108,9 +110,8 @@ def strict(operation: Operation) -> Operation:
     """The operation for operands that may be holes: what has no value has none in any function."""
 
     def held(*operands: Number) -> Number:
-        for x in operands:
-            if type(x) is Hole:
-                return UNDEFINED if any(y is UNDEFINED for y in operands) else OPEN
+        if Hole in map(type, operands):
+            return UNDEFINED if any(x is UNDEFINED for x in operands) else OPEN
         return operation(*operands)
 
     return held
@@ -123,9 +124,14 @@ def add(x: Number, y: Number) -> Number:
     total = x + y
     if not total.is_finite():  # an infinity is no sum that lost a term
         return _told(total)
-    if (total.contains(x) and not _may_be_zero(y)) or (total.contains(y) and not _may_be_zero(x)):
-        return OPEN if _WARY.get() else total
+    if _WARY.get() and _swallows(total, x, y):
+        return OPEN
     return total
+
+
+def _swallows(total: Number, x: Number, y: Number) -> bool:
+    """Whether a sum is left as if one of its terms were not there."""
+    return (total.contains(x) and not _may_be_zero(y)) or (total.contains(y) and not _may_be_zero(x))
 
 
 def _may_be_zero(x: Number) -> bool:
@@ -353,7 +359,7 @@ def elementwise(kind: OpKind, attrs: Attrs | None) -> Operation:
         return strict(partial(_clamp, attrs))
     if isinstance(attrs, WhereAttrs):
         return partial(_where, other(attrs))
-    return strict(ELEMENTWISE[kind])
+    return STRICT[kind]
 
 
 def other(attrs: WhereAttrs) -> Number:
@@ -383,19 +389,48 @@ def constant(attrs: ConstAttrs) -> Number:
     return rational(attrs.value)
 
 
-ADD, SUBTRACT, MULTIPLY, MAXIMUM = map(strict, (add, subtract, multiply, maximum))
-EXPONENTIAL = strict(exponential)
+STRICT = {kind: strict(operation) for kind, operation in ELEMENTWISE.items()}
+ADD, SUBTRACT, MULTIPLY, MAXIMUM = (STRICT[kind] for kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.MAXIMUM))
+EXPONENTIAL = STRICT[OpKind.EXP]
+PLAIN: dict[Operation, np.ufunc] = {
+    ADD: np.add, SUBTRACT: np.subtract, MULTIPLY: np.multiply, STRICT[OpKind.DIV]: np.true_divide, MAXIMUM: np.maximum
+}  # fmt: skip
+"""Operations that are the library's own where every number is a short rational; but for the maximum, where none is an
+infinity, too."""
 
 
 def over(operation: Operation, *operands: Array) -> Array:
     """The operation on every element of arrays that broadcast."""
-    made = np.frompyfunc(operation, len(operands), 1)(*operands)
-    return np.asarray(made, object)
+    if operation in PLAIN:
+        with contextlib.suppress(TypeError, ZeroDivisionError):  # holes, and what has no value
+            made = np.asarray(PLAIN[operation](*operands), object)
+            if _is_plain(operation, operands, made):
+                return made
+    return np.asarray(np.frompyfunc(operation, len(operands), 1)(*operands), object)
+
+
+def _is_plain(operation: Operation, operands: Sequence[Array], made: Array) -> bool:
+    """Whether the library's own results are those of the operation."""
+    given = [x.reshape(-1).tolist() for x in operands]
+    kinds = set(map(type, itertools.chain(*given)))
+    found = made.reshape(-1).tolist()
+    if kinds == {fmpq}:
+        return max(map(fmpq.height_bits, found)) <= LONG_BITS
+    if operation is MAXIMUM or not kinds <= {fmpq, arb} or set(map(type, found)) != {arb}:
+        return False
+    if _WARY.get() and operation in (ADD, SUBTRACT):
+        return False
+    return all(map(arb.is_finite, found)) and not any(ZERO in part for part in given)
 
 
 def folded(operation: Operation, x: Array) -> Array:
     """The elements of every row, folded."""
-    return np.fromiter((reduce(operation, row) for row in x.tolist()), object, len(x))
+    rows = x.tolist()
+    if operation is ADD and len(rows) and {*map(type, itertools.chain(*rows))} == {fmpq}:
+        sums = [sum(row[1:], row[0]) for row in rows]
+        if max(map(fmpq.height_bits, sums)) <= LONG_BITS:
+            return np.fromiter(sums, object, len(sums))
+    return np.fromiter((reduce(operation, row) for row in rows), object, len(x))
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,10 +446,6 @@ class Reals:
     def scalar(self, name: str) -> Operation:
         """What a primitive of formulas computes."""
         return strict(SCALARS[name])
-
-    def power(self, exponent: Fraction) -> Operation:
-        """x ** exponent."""
-        return partial(power, exponent)
 
     def constant(self, attrs: ConstAttrs) -> Number:
         """The number that a constant stands for."""

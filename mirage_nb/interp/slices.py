@@ -9,7 +9,7 @@ by, or that a root or logarithm is taken of, which output elements need it there
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +27,8 @@ MAX_TAKEN = 400_000
 
 Draw = Callable[[str, Index], Array]
 """Numbers for elements of an input."""
+Made = dict[tuple[Node, bytes], Array]
+"""What elements of nodes are."""
 Words = NDArray[np.uint64]
 """For every number a row of bits, one for each output element."""
 
@@ -70,12 +72,13 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The elements of a node that are needed, ascending, and how they are made."""
+    """The elements of a node that are needed, ascending, and how they are made; `key`: which these are."""
 
     node: Node
     at: Index
     reads: tuple[Read, ...]
     combine: Combine | None
+    key: tuple[Node, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +116,25 @@ class _Critical:
 
 
 class Slice:
-    """Some output elements of a graph, ready to be computed on any inputs. `operators`: which of those operators of the
-    walk that some numbers have no value in are behind them, by number; `varies`: whether inputs make what they read;
-    `behind`: which of them that depends on; `decides`: whether inputs choose anything; `elements`: how many output
-    elements there are; `makes_infinities`: whether a choice does; `exponents`: whether anything is one.
+    """Some output elements of a graph, ready to be computed on any inputs. `nodes`: those of graphs that are computed
+    beside it; `made`, in the methods: what was made of these at the same point, in the same system. `operators`: which
+    of those operators of the walk that some numbers have no value in are behind them, by number; `varies`: whether
+    inputs make what they read; `behind`: which of them that depends on; `decides`: whether inputs choose anything;
+    `elements`: how many output elements there are; `makes_infinities`: whether a choice does; `exponents`: whether
+    anything is one.
 
     Raises TooMuch; GraphError where an evaluation does.
     """
 
-    def __init__(self, graph: KernelGraph, wanted: Sequence[Index], limit: int = MAX_TAKEN) -> None:
+    def __init__(
+        self,
+        graph: KernelGraph,
+        wanted: Sequence[Index],
+        limit: int = MAX_TAKEN,
+        nodes: dict[Hashable, Node] | None = None,
+    ) -> None:
         self._limit = limit
-        algebra = SliceAlgebra(limit)
+        algebra = SliceAlgebra(limit, {} if nodes is None else nodes)
         values = run_kernel(graph, [algebra.input(i.name, i.type.shape) for i in graph.inputs], algebra)
         self.exponents, self.decides = algebra.exponents, algebra.decides
         found = [values[v] for v in graph.outputs]
@@ -148,10 +159,10 @@ class Slice:
         self.varies = [self.taken[one.source].node.varies for one in self._critical]
         self.behind = self._behind()
 
-    def critical(self, draw: Draw) -> list[Array]:
+    def critical(self, draw: Draw, made: Made | None = None) -> list[Array]:
         """What the elements divide by, and take roots, powers and logarithms of, operator by operator."""
-        made = self._made(draw, REALS)
-        return [made[one.source][one.places] for one in self._critical]
+        values = self._made(draw, REALS, made)
+        return [values[one.source][one.places] for one in self._critical]
 
     def reads(self, operator: int, places: Sequence[int]) -> dict[str, Index]:
         """The input elements that some of the numbers depend on that `critical` gives for an operator."""
@@ -160,14 +171,14 @@ class Slice:
         wanted = taken.at[one.places[np.asarray(places)]]
         return {t.node.name: t.at for t in _taken([(taken.node, wanted)], self._limit) if t.combine is None}
 
-    def compute(self, draw: Draw) -> list[Array]:
+    def compute(self, draw: Draw, made: Made | None = None) -> list[Array]:
         """The output elements."""
-        made = self._made(draw, REALS)
-        return [read(made) for read in self._outputs]
+        values = self._made(draw, REALS, made)
+        return [read(values) for read in self._outputs]
 
-    def moment(self, draw: Draw, system: System) -> Moment:
+    def moment(self, draw: Draw, system: System, known: Made | None = None) -> Moment:
         """All that is known of a point in a system of numbers."""
-        made = self._made(draw, system)
+        made = self._made(draw, system, known)
         needed = self._needed(self._marks(made, system.holds)) if self._chooses else self._always
         asked = [made[one.source][one.places].tolist() for one in self._critical]
         maxima = [made[number] for number in self._maxima]
@@ -234,13 +245,15 @@ class Slice:
         """Of a choice."""
         return self.taken[number].reads[0](made)
 
-    def _made(self, draw: Draw, system: System) -> list[Array]:
+    def _made(self, draw: Draw, system: System, known: Made | None = None) -> list[Array]:
+        known = {} if known is None else known
         made: list[Array] = []
         for taken in self.taken:
-            if taken.combine is None:
-                made.append(draw(taken.node.name, taken.at))
-            else:
-                made.append(taken.combine(system, [read(made) for read in taken.reads]))
+            if taken.key not in known and taken.combine is None:
+                known[taken.key] = draw(taken.node.name, taken.at)
+            elif taken.key not in known and taken.combine is not None:
+                known[taken.key] = taken.combine(system, [read(made) for read in taken.reads])
+            made.append(known[taken.key])
         return made
 
 
@@ -286,4 +299,4 @@ def _taken(outputs: Sequence[tuple[Node, Index]], limit: int) -> list[Taken]:
     def reads(node: Node, wanted: Sequence[Index]) -> tuple[Read, ...]:
         return tuple(Read.of(*number[x], part) for x, part in zip(node.operands, wanted, strict=True))
 
-    return [Taken(node, at, reads(node, wanted), combine) for node, at, wanted, combine in found]
+    return [Taken(node, at, reads(node, wanted), combine, (node, at.tobytes())) for node, at, wanted, combine in found]

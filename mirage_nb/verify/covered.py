@@ -31,7 +31,7 @@ from mirage_nb.interp.instance import FieldInstance
 from mirage_nb.interp.nodes import Index
 from mirage_nb.interp.numbers import ZERO, Array, Hole, Number, fmpq, precision
 from mirage_nb.interp.residues import Field
-from mirage_nb.interp.slices import Draw, Moment, Slice
+from mirage_nb.interp.slices import Draw, Made, Moment, Slice
 from mirage_nb.ir import InIterAttrs, KernelGraph, Op, OpKind
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.drawn import is_small
@@ -237,7 +237,8 @@ class _Cover:
         infinite, decisions, unseen = 0, 0, list(wanted)
         self._draws = []
         for field, other, draw in self._fields(most, mixed):
-            ours, theirs = self._program.moment(draw, other), self._candidate.moment(draw, field)
+            made: Made = {}  # a mixed field computes the same whatever its bias is
+            ours, theirs = self._program.moment(draw, other, made), self._candidate.moment(draw, field, made)
             if not mixed and _differ(field, ours, theirs):
                 return False
             drawn = _Drawn.of(field, ours, theirs)

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage_nb.interp.nodes import Index, TooMuch
+from mirage_nb.interp.nodes import Index, Node, TooMuch
 from mirage_nb.interp.numbers import CERTAIN, Hole, Number, as_ball, fmpq, is_infinite, is_zero, precision
-from mirage_nb.interp.slices import Draw, Slice
+from mirage_nb.interp.slices import Draw, Made, Slice
 from mirage_nb.interp.undrawn import splitmix
 from mirage_nb.ir import ClampAttrs, ConstAttrs, KernelGraph, TensorType
 from mirage_nb.ir.ops import Shape
@@ -62,11 +62,17 @@ TOO_LARGE = Looked(
 class Elements:
     """The output elements of one graph that are looked at, and what it takes to compute them."""
 
-    def __init__(self, graph: KernelGraph, chosen: Sequence[Index], limit: int) -> None:
+    def __init__(self, graph: KernelGraph, chosen: Sequence[Index], limit: int, nodes: dict[Hashable, Node]) -> None:
         self.graph = graph
-        self.slice = Slice(graph, chosen, limit)
+        self.slice = Slice(graph, chosen, limit, nodes)
         self.bits = _bits(graph)
         self.count = sum(max(1, len(taken.at)) for taken in self.slice.taken)
+
+
+def _both(program: KernelGraph, candidate: KernelGraph, at: Sequence[Index], limit: int) -> tuple[Elements, Elements]:
+    """The same elements of two graphs; what both compute is computed once. Raises TooMuch."""
+    nodes: dict[Hashable, Node] = {}
+    return Elements(program, at, limit, nodes), Elements(candidate, at, limit, nodes)
 
 
 def _bits(graph: KernelGraph) -> int:
@@ -95,7 +101,7 @@ def look(program: KernelGraph, candidate: KernelGraph, seed: int, *, covered: bo
     for count, limit in ((None, WHOLE), *((count, SAMPLED) for count in SAMPLES)):
         try:
             at = chosen(program.output_types, count, seed)
-            left, right = (Elements(graph, at, limit) for graph in (program, candidate))
+            left, right = _both(program, candidate, at, limit)
         except TooMuch:
             continue
         found = _Look(left, right, at, seed).looked()
@@ -109,7 +115,7 @@ def look(program: KernelGraph, candidate: KernelGraph, seed: int, *, covered: bo
 def look_at(program: KernelGraph, candidate: KernelGraph, draw: Draw, at: Sequence[Index], seed: int) -> Looked:
     """Look at some elements at one point."""
     try:
-        left, right = (Elements(graph, at, SAMPLED) for graph in (program, candidate))
+        left, right = _both(program, candidate, at, SAMPLED)
     except TooMuch:
         return TOO_LARGE
     seen = _Look(left, right, at, seed)
@@ -172,7 +178,8 @@ class _Look:
 
     def _states(self, name: str, draw: Draw, bits: int, wary: bool) -> list[Index]:
         with precision(bits, wary=wary):
-            ours, theirs = self.left.slice.compute(draw), self.right.slice.compute(draw)
+            made: Made = {}
+            ours, theirs = self.left.slice.compute(draw, made), self.right.slice.compute(draw, made)
             found = []
             for number, (left, right) in enumerate(zip(ours, theirs, strict=True)):
                 states = np.array([_compare(x, y, bits) for x, y in zip(left, right, strict=True)], np.int64)

@@ -18,7 +18,7 @@ import numpy as np
 
 from mirage_nb.interp.nodes import Index
 from mirage_nb.interp.numbers import HALF, ONE, ZERO, Array, Hole, Number, as_ball, fmpq, precision
-from mirage_nb.interp.slices import Draw, Slice
+from mirage_nb.interp.slices import Draw, Made, Slice
 from mirage_nb.verify.points import KINDS, between, point
 
 LINES = ((0, 2), (0, 4), (3, 6))
@@ -45,29 +45,27 @@ def gaps(program: Slice, candidate: Slice, seed: int) -> Iterator[Suspect]:
     yield from itertools.islice(_transplants(program, candidate, seed), TRANSPLANTS)
     for number, (start, end) in enumerate(LINES):
         line = _Line(candidate, point(KINDS[start], seed + number), point(KINDS[end], seed + number + 1))
-        own = _known(program, line.first)
+        with precision(BITS):
+            own = _keys(program, line.first)
         yield from line.suspects(own)
 
 
 def _transplants(program: Slice, candidate: Slice, seed: int) -> Iterator[Suspect]:
     """Points at which the program has values, but for the elements that make a critical number of the candidate, and
     not of the program, 0 or negative at another point."""
-    good = point(max(KINDS, key=lambda kind: _values(program, point(kind, seed))), seed)
-    for kind in KINDS:
-        bad = point(kind, seed)
-        own = _known(program, bad)
+    points = [point(kind, seed) for kind in KINDS]
+    every: list[Made] = [{} for _ in points]
+    with precision(BITS):
+        outputs = [program.compute(draw, made) for draw, made in zip(points, every, strict=True)]
+    counts = [sum(type(x) is not Hole for part in found for x in part) for found in outputs]
+    good = points[counts.index(max(counts))]
+    for bad, made in zip(points, every, strict=True):
         with precision(BITS):
-            numbers = [x.tolist() for x in candidate.critical(bad)]
+            own, numbers = _keys(program, bad, made), [x.tolist() for x in candidate.critical(bad, made)]
         for operator, values in enumerate(numbers):
             places = [n for n, x in enumerate(values) if _is_suspect(x) and _key(x) not in own]
             if places:
                 yield Suspect(_mixed(bad, good, candidate.reads(operator, places)))
-
-
-def _values(graph: Slice, draw: Draw) -> int:
-    """How many of a graph's elements have a value at a point."""
-    with precision(BITS):
-        return sum(type(x) is not Hole for part in graph.compute(draw) for x in part)
 
 
 def _is_suspect(x: Number) -> bool:
@@ -79,7 +77,7 @@ def _mixed(bad: Draw, good: Draw, reads: Mapping[str, Index]) -> Draw:
     """One point at these elements, another one elsewhere."""
 
     def draw(name: str, at: Index) -> Array:
-        found = good(name, at)
+        found = good(name, at).copy()
         here = np.isin(at, reads.get(name, np.zeros(0, np.int64)))
         if here.any():
             found[here] = bad(name, at[here])
@@ -88,10 +86,9 @@ def _mixed(bad: Draw, good: Draw, reads: Mapping[str, Index]) -> Draw:
     return draw
 
 
-def _known(graph: Slice, draw: Draw) -> set[str]:
+def _keys(graph: Slice, draw: Draw, made: Made | None = None) -> set[str]:
     """What a graph divides by and takes roots of at a point."""
-    with precision(BITS):
-        return {_key(x) for values in graph.critical(draw) for x in values}
+    return {_key(x) for values in graph.critical(draw, made) for x in values}
 
 
 def _key(x: Number) -> str:

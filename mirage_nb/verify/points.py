@@ -38,9 +38,14 @@ class Kind:
 
 
 def point(kind: Kind, seed: int) -> Draw:
-    """The point of a kind that follows from the seed."""
+    """The point of a kind that follows from the seed. What it gave once it gives again."""
+    known: dict[tuple[str, bytes], Array] = {}
 
     def draw(name: str, at: Index) -> Array:
+        given = known.get((name, at.tobytes()))
+        return known.setdefault((name, at.tobytes()), made(name, at)) if given is None else given
+
+    def made(name: str, at: Index) -> Array:
         key = hashlib.sha256(f"{seed} {kind.name} {name}".encode()).digest()
         places = np.zeros_like(at) if kind.one else at
         fill = kind.fill or OWN[key[8] % len(OWN)]

@@ -47,29 +47,30 @@ FUNCTIONS: Mapping[str, Callable[[Signs], Signs]] = MappingProxyType(
 class Facts:
     """What is known of terms: needs that hold, in every form that steps give them, and what follows for their parts.
 
-    Nothing is computed before the form of a term does not say enough.
+    Nothing is computed before the form of a term does not say enough, and of one term what its form says only once.
     """
 
-    __slots__ = ("_before", "_given", "_known", "_step")
+    __slots__ = ("_before", "_forms", "_given", "_step", "_table")
 
     def __init__(self, given: Iterable[tuple[Need, Term]] = ()) -> None:
         self._given = tuple(given)
-        self._known: dict[Term, Signs] | None = None
+        self._forms = SignTable({})
+        self._table: SignTable | None = None
         self._before: Facts | None = None
         self._step: tuple[Term, Term] | None = None
 
     def after(self, old: Term, new: Term) -> Facts:
         """The facts and what they become with `new` for `old`."""
         made = Facts()
-        made._before, made._step = self, (old, new)
+        made._before, made._step, made._forms = self, (old, new), self._forms
         return made
 
     def holds(self, need: Need, term: Term) -> bool:
         """Whether the term is what is needed. Raises ProofError as `known`."""
-        wanted = NEEDED[need]
-        if _signs(term, {}, {}) <= wanted:
+        wanted, empty = NEEDED[need], not self._given and self._before is None
+        if (SignTable({}) if empty else self._forms).signs(term) <= wanted:
             return True
-        found = _signs(term, self.known(), {}) if self.known() else ANY
+        found = self._settled().signs(term) if self.known() else ANY
         if found <= wanted:
             return True
         if need is Need.NONZERO and term.kind is Kind.MUL:
@@ -83,34 +84,136 @@ class Facts:
         Raises:
             ProofError: facts that contradict each other: there is no point at which all hold.
         """
-        self._settle()
-        assert self._known is not None
-        return self._known
+        return self._settled().known
 
     def given(self) -> tuple[tuple[Need, Term], ...]:
         """The needs in the form that the steps have given them."""
-        self._settle()
+        self._settled()
         return self._given
 
-    def _settle(self) -> None:
+    def _settled(self) -> SignTable:
         waiting = [self]
-        while waiting[-1]._known is None and waiting[-1]._before is not None:
+        while waiting[-1]._table is None and waiting[-1]._before is not None:
             waiting.append(waiting[-1]._before)
         for facts in reversed(waiting):
-            if facts._known is None:
-                facts._compute()
+            if facts._table is None:
+                facts._table = facts._computed()
+        assert self._table is not None
+        return self._table
 
-    def _compute(self) -> None:
-        fresh, known = self._given, dict[Term, Signs]()
-        if self._before is not None and self._step is not None and self._before._known is not None:
+    def _computed(self) -> SignTable:
+        fresh, table = self._given, SignTable({})
+        if self._before is not None and self._step is not None and self._before._table is not None:
             memo: dict[Term, Term] = {}
             given = self._before._given
             self._given = tuple((need, replaced(term, *self._step, memo)) for need, term in given)
             fresh = tuple(pair for pair, before in zip(self._given, given, strict=True) if pair != before)
-            known = dict(self._before._known) if fresh else self._before._known
+            table = self._before._table
+        if fresh:
+            table = SignTable(dict(table.known), self._forms.canonical)
         for need, term in fresh:
-            _note(known, term, NEEDED[need])
-        self._known = known
+            table.note(term, NEEDED[need])
+        return table
+
+
+class Canonical(dict[Term, tuple[Fraction, Term]]):
+    """The canonical forms of terms, each found once."""
+
+    def __missing__(self, term: Term) -> tuple[Fraction, Term]:
+        found = self[term] = canonical(term)
+        return found
+
+
+class SignTable:
+    """The signs that terms can have where so much is known of some, by their canonical form; each looked for once."""
+
+    __slots__ = ("_found", "canonical", "known")
+
+    def __init__(self, known: dict[Term, Signs], seen: Canonical | None = None) -> None:
+        self.known = known
+        self.canonical = Canonical() if seen is None else seen
+        self._found: dict[Term, Signs] = {}
+
+    def signs(self, term: Term) -> Signs:
+        """The signs that the term can have."""
+        if term not in self._found:
+            found = self._formed(term)
+            if self.known and found != ABOVE:
+                factor, rest = self.canonical[term]
+                found &= times(self.known.get(rest, ANY), frozenset({1 if factor > 0 else -1}))
+            self._found[term] = found
+        return self._found[term]
+
+    def note(self, term: Term, signs: Signs) -> None:
+        """Take down that a term has no other signs than these, and what that says of its parts."""
+        before = self.signs(term)
+        if before <= signs:
+            return
+        factor, rest = self.canonical[term]
+        signs &= before
+        if not signs:
+            raise ProofError(
+                "the program is defined nowhere: what it divides by is 0, or a root is of what is negative"
+            )
+        self.known[rest] = times(signs, frozenset({1 if factor > 0 else -1}))
+        self._found.clear()
+        match term.kind:
+            case Kind.MUL:
+                if 0 not in signs:
+                    for part in term.args:
+                        self.note(part, frozenset({-1, 1}))
+                certain = [part for part in term.args if self.signs(part) in (ABOVE, BELOW)]
+                others = [part for part in term.args if part not in certain]
+                if certain and others:
+                    for part in certain:
+                        signs = times(signs, self.signs(part))
+                    self.note(mul(*others), signs)
+            case Kind.INV:
+                self.note(term.args[0], signs)
+            case Kind.SQRT if 0 not in signs:
+                self.note(term.args[0], ABOVE)
+
+    def _formed(self, term: Term) -> Signs:
+        """What the form of the term says."""
+        args = opened(term)[1] if term.kind is Kind.SUM or term.kind is Kind.MAX else term.args
+        match term.kind:
+            case Kind.NUM:
+                return frozenset({(term.data > 0) - (term.data < 0)})
+            case Kind.SYM:
+                return ABOVE if term.data[1] else ANY
+            case Kind.EXP:
+                return ABOVE
+            case Kind.MUL:
+                found: Signs = ABOVE
+                for factor, count in Counter(args).items():
+                    own = self.signs(factor)
+                    found = times(found, own if count % 2 else times(own, own, same=True))
+                return found
+            case Kind.RESCALED:
+                return summed([self.signs(opened(term)[1][0])] * 2)
+            case Kind.IN:
+                return ANY
+        signs = [self.signs(arg) for arg in args]
+        match term.kind:
+            case Kind.ADD:
+                return frozenset({0, 1}) if is_bit(term) else summed(signs)
+            case Kind.SUM:
+                return summed(signs * 2)
+            case Kind.INV | Kind.MAX:
+                return signs[0]
+            case Kind.SQRT:
+                return frozenset(max(sign, 0) for sign in signs[0])
+            case Kind.TOP:
+                least = max(min(part) for part in signs)
+                return frozenset(sign for part in signs for sign in part if sign >= least)
+        choice = CHOICE.fullmatch(term.data)
+        if choice is not None and len(signs) == 2:
+            other = Fraction(choice[1] or 0)
+            return signs[1] | {(other > 0) - (other < 0)}
+        if is_bit(term):
+            return frozenset({0, 1})
+        function = FUNCTIONS.get(term.data)
+        return function(signs[0]) if function is not None and signs else ANY
 
 
 NO_FACTS = Facts()
@@ -128,60 +231,6 @@ def is_total(name: str) -> bool:
     return all(NO_FACTS.holds(need, term) for need, term in needs)
 
 
-def _signs(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) -> Signs:
-    """The signs that the term can have."""
-    if term not in memo:
-        found = _formed(term, known, memo)
-        if known and found != ABOVE:
-            factor, rest = canonical(term)
-            found &= times(known.get(rest, ANY), frozenset({1 if factor > 0 else -1}))
-        memo[term] = found
-    return memo[term]
-
-
-def _formed(term: Term, known: Mapping[Term, Signs], memo: dict[Term, Signs]) -> Signs:
-    """What the form of the term says."""
-    args = opened(term)[1] if term.kind is Kind.SUM or term.kind is Kind.MAX else term.args
-    match term.kind:
-        case Kind.NUM:
-            return frozenset({(term.data > 0) - (term.data < 0)})
-        case Kind.SYM:
-            return ABOVE if term.data[1] else ANY
-        case Kind.EXP:
-            return ABOVE
-        case Kind.MUL:
-            found: Signs = ABOVE
-            for factor, count in Counter(args).items():
-                own = _signs(factor, known, memo)
-                found = times(found, own if count % 2 else times(own, own, same=True))
-            return found
-        case Kind.RESCALED:
-            return summed([_signs(opened(term)[1][0], known, memo)] * 2)
-        case Kind.IN:
-            return ANY
-    signs = [_signs(arg, known, memo) for arg in args]
-    match term.kind:
-        case Kind.ADD:
-            return frozenset({0, 1}) if is_bit(term) else summed(signs)
-        case Kind.SUM:
-            return summed(signs * 2)
-        case Kind.INV | Kind.MAX:
-            return signs[0]
-        case Kind.SQRT:
-            return frozenset(max(sign, 0) for sign in signs[0])
-        case Kind.TOP:
-            least = max(min(part) for part in signs)
-            return frozenset(sign for part in signs for sign in part if sign >= least)
-    choice = CHOICE.fullmatch(term.data)
-    if choice is not None and len(signs) == 2:
-        other = Fraction(choice[1] or 0)
-        return signs[1] | {(other > 0) - (other < 0)}
-    if is_bit(term):
-        return frozenset({0, 1})
-    function = FUNCTIONS.get(term.data)
-    return function(signs[0]) if function is not None and signs else ANY
-
-
 def times(left: Signs, right: Signs, same: bool = False) -> Signs:
     """The signs of a product; of a square, if both factors are the same."""
     return frozenset(a * b for a in left for b in right if a == b or not same)
@@ -194,33 +243,6 @@ def summed(parts: list[Signs]) -> Signs:
         certain = any(0 not in part for part in parts)
         return every - {0} if certain else every
     return ANY
-
-
-def _note(known: dict[Term, Signs], term: Term, signs: Signs) -> None:
-    """Take down that a term has no other signs than these, and what that says of its parts."""
-    before = _signs(term, known, {})
-    if before <= signs:
-        return
-    factor, rest = canonical(term)
-    signs &= before
-    if not signs:
-        raise ProofError("the program is defined nowhere: what it divides by is 0, or a root is of what is negative")
-    known[rest] = times(signs, frozenset({1 if factor > 0 else -1}))
-    match term.kind:
-        case Kind.MUL:
-            if 0 not in signs:
-                for part in term.args:
-                    _note(known, part, frozenset({-1, 1}))
-            certain = [part for part in term.args if _signs(part, known, {}) in (ABOVE, BELOW)]
-            others = [part for part in term.args if part not in certain]
-            if certain and others:
-                for part in certain:
-                    signs = times(signs, _signs(part, known, {}))
-                _note(known, mul(*others), signs)
-        case Kind.INV:
-            _note(known, term.args[0], signs)
-        case Kind.SQRT if 0 not in signs:
-            _note(known, term.args[0], ABOVE)
 
 
 def vanishes(term: Term, where: Term) -> bool:
@@ -240,15 +262,15 @@ def _zeros(term: Term, indices: tuple[Var, ...]) -> Iterator[Zero]:
         case Kind.INV:
             yield from _zeros(term.args[0], indices)
         case Kind.MUL:
-            uncertain = [part for part in term.args if 0 in _signs(part, {}, {})]
+            uncertain = [part for part in term.args if 0 in SignTable({}).signs(part)]
             if len(uncertain) == 1:
                 yield from _zeros(uncertain[0], indices)
-        case Kind.ADD | Kind.TOP if all(-1 not in _signs(part, {}, {}) for part in term.args):
+        case Kind.ADD | Kind.TOP if all(-1 not in SignTable({}).signs(part) for part in term.args):
             for part in term.args:
                 yield from _zeros(part, indices)
         case Kind.SUM | Kind.MAX:
             own, (body,) = opened(term)
-            if -1 not in _signs(body, {}, {}):
+            if -1 not in SignTable({}).signs(body):
                 yield from _zeros(body, (*indices, *own))
 
 

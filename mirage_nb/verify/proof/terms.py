@@ -188,22 +188,26 @@ def entry(name: str, index: tuple[tuple[Digit, ...], ...]) -> Term:
     return _node(Kind.IN, (name, index), ())
 
 
+_ZERO, _ONE = Fraction(0), Fraction(1)
+_BY_DIGEST = operator.attrgetter("digest")
+
+
 def add(*terms: Term) -> Term:
     """The sum; numerals are added up, nested sums are joined."""
-    return _joined(Kind.ADD, operator.add, Fraction(0), terms)
+    return _joined(Kind.ADD, operator.add, _ZERO, terms)
 
 
 def mul(*terms: Term) -> Term:
     """The product; numerals are multiplied out, nested products are joined."""
-    return _joined(Kind.MUL, operator.mul, Fraction(1), terms)
+    return _joined(Kind.MUL, operator.mul, _ONE, terms)
 
 
 def _joined(kind: Kind, step: Callable[[Fraction, Fraction], Fraction], unit: Fraction, terms: Iterable[Term]) -> Term:
-    total, rest = unit, list[Term]()
+    total, rest, numeral = unit, list[Term](), Kind.NUM
     for term in terms:
         for part in term.args if term.kind is kind else (term,):
-            if part.kind is Kind.NUM:
-                total = step(total, part.data)
+            if part.kind is numeral:
+                total = part.data if total is unit else step(total, part.data)
                 bits = max(total.numerator.bit_length(), total.denominator.bit_length())
                 spend(bits // 64)
                 if bits > MAX_BITS:
@@ -212,13 +216,13 @@ def _joined(kind: Kind, step: Callable[[Fraction, Fraction], Fraction], unit: Fr
                 rest.append(part)
         if len(rest) > MAX_CHILDREN:
             raise ProofError(f"a term of more than {MAX_CHILDREN} parts")
-    if kind is Kind.MUL and total == 0:
+    if kind is Kind.MUL and not total:
         return num(0)
-    if total != unit or not rest:
+    if (total is not unit and total != unit) or not rest:
         rest.append(num(total))
     if len(rest) == 1:
         return rest[0]
-    return _node(kind, None, tuple(sorted(rest, key=lambda term: term.digest)))
+    return _node(kind, None, tuple(sorted(rest, key=_BY_DIGEST)))
 
 
 def top(*terms: Term) -> Term:
@@ -230,7 +234,7 @@ def top(*terms: Term) -> Term:
             raise ProofError(f"a term of more than {MAX_CHILDREN} parts")
     if len(parts) == 1:
         return parts.pop()
-    return _node(Kind.TOP, None, tuple(sorted(parts, key=lambda term: term.digest)))
+    return _node(Kind.TOP, None, tuple(sorted(parts, key=_BY_DIGEST)))
 
 
 def neg(term: Term) -> Term:
