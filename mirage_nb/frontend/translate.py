@@ -42,6 +42,8 @@ class Translation:
         """A node whose value comes from outside; False, and a reason in `left`, if programs have no such tensor."""
         try:
             shape, dtype = typed(node)
+            if isinstance(node.meta["val"], tuple | list):
+                raise Left(f"{node.target} has no row")
             if self.is_whole and node.meta["val"].is_complex() and _read_as_pairs(node):
                 shape, dtype = (*shape, 2), DType.F32
             elif self.is_whole and str(node.meta["val"].dtype) in INTEGERS and _read_as_numbers(node):

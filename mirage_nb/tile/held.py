@@ -77,9 +77,11 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     for shape in shapes.values():
         for own, most in zip(reversed(shape), reversed(tile), strict=False):
             able = able & (np.equal(own, 1) | np.equal(own, most))
+    found = Holding(tile, axis, 0)
     for value in back:  # one element for each result of the reductions
         own = _product(extents(value))
         able = able & np.equal(_extent(shapes[value], axis), 1) & np.equal(own, _product(shapes[value]))
+        able = able & np.equal(own, found.results)
     for value in saved:  # every kept position of the tile once
         for place, (own, most) in enumerate(zip(shapes[value], tile, strict=True)):
             able = able & (np.equal(own, most) if place != len(tile) + axis else True)
@@ -92,7 +94,6 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
         for value, size in zip(loads, sizes, strict=True)
     ]
     most = widest([tile[-1], *runs], sizes)
-    found = Holding(tile, axis, 0)
     if axis == -1:
         wide = reduce(np.logical_or, (np.greater(_extent(shapes[value], axis), 1) for value in saved))
         width = by_rows(tile[-1], found.results, most, loaded, wide, warps)
@@ -109,9 +110,14 @@ def _simple(node: Node) -> bool:
 
 def turned(sketch: Sketch) -> dict[int, int] | None:
     """Values that lie turned, a result of each row along a line, say: what is computed from a reshaped value, and what
-    is loaded for that; each with a value whose extents it has. None where a reshaped value is read otherwise."""
+    is loaded for that or reshaped itself; each with a value whose extents it has. None where a reshaped value is read
+    otherwise."""
     renamed: dict[int, int] = {}
     found: dict[int, int] = {}
+
+    def is_loaded(value: int) -> bool:
+        return sketch.nodes[sketch.defined[value]].kind is OpKind.IN_ITER and len(sketch.uses[value]) == 1
+
     for node in sketch.nodes:
         inside = [value for value in node.reads if value in renamed]
         if node.kind is OpKind.RESHAPE:
@@ -119,12 +125,15 @@ def turned(sketch: Sketch) -> dict[int, int] | None:
         elif inside and node.kind is not OpKind.OUT_SAVER:
             origin = renamed[inside[0]]
             others = [v for v in node.reads if v not in inside and not sketch.nodes[sketch.defined[v]].literal]
-            loaded = all(sketch.nodes[sketch.defined[v]].kind is OpKind.IN_ITER for v in others)
-            alone = all(len(sketch.uses[v]) == 1 for v in others)
-            if not (node.elementwise and loaded and alone):
+            if not node.elementwise:
                 return None
-            found |= dict.fromkeys((*others, *node.makes), origin)
-            renamed |= dict.fromkeys(node.makes, origin)
+            if all(map(is_loaded, others)):
+                found |= dict.fromkeys((*others, *node.makes), origin)
+                renamed |= dict.fromkeys(node.makes, origin)
+            elif all(is_loaded(renamed[value]) and len(sketch.uses[value]) == 1 for value in inside):
+                found |= {renamed.pop(value): value for value in inside}
+            else:
+                return None
     return found
 
 

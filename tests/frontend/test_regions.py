@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from mirage_nb.frontend.compiled import graphs
 from mirage_nb.frontend.compiled.graphs import eager
 from mirage_nb.frontend.compiled.kernels import effort_for, examples
+from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.targets import find_target
 from tests.frontend.traced import Backend, regions_of
@@ -99,6 +100,41 @@ def test_a_tensor_that_is_read_in_two_shapes_is_both() -> None:
     backend, inputs = Backend(), (torch.randn(2, 6, 16), torch.rand(2, 6))
     torch.testing.assert_close(torch.compile(pooled, backend=backend)(*inputs), pooled(*inputs))
     assert all(entry.taken for entry in backend.reports.all().entries) and backend.replaced
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 3])
+def test_axes_of_one_element_are_no_part_of_a_program(rows: int) -> None:
+    """A step of a sequence, and rows without it: one program, without views between its operators."""
+
+    def layer(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.silu(F.linear(F.rms_norm(x, (32,), g), w, b)) + x
+
+    def pooled(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        return layer(x, *rest).softmax(-1).sum(1, keepdim=True) * x
+
+    rest = torch.randn(32), torch.randn(32, 32), torch.randn(32)
+    (step,), (plain,) = (regions_of(layer, torch.ones(shape), *rest).found for shape in ((rows, 1, 32), (rows, 32)))
+    assert step.digest == plain.digest and OpKind.RESHAPE not in {op.kind for op in step.graph.ops}
+    torch._dynamo.reset()
+    backend, x = Backend(), torch.randn(rows, 1, 32)
+    torch.testing.assert_close(torch.compile(pooled, backend=backend)(x, *rest), pooled(x, *rest), rtol=2e-3, atol=2e-3)
+    assert backend.replaced
+
+
+@torch.no_grad()
+def test_an_operator_with_several_results_has_regions_around_it() -> None:
+    """The first of them numbers, as of the largest elements, or integers, as of experts in order."""
+    torch._dynamo.reset()
+
+    def routed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        weights, chosen = torch.topk((x @ w).softmax(-1), 2)
+        experts, tokens = torch.sort(chosen.flatten())
+        return torch.relu(x * weights.sum() + 1) * (experts * tokens).sum()
+
+    backend, inputs = Backend(), (torch.randn(4, 8), torch.randn(8, 6))
+    torch.testing.assert_close(torch.compile(routed, backend=backend)(*inputs), routed(*inputs), rtol=2e-3, atol=2e-3)
+    assert backend.replaced > 1 and not any(graph.trouble for graph in backend.reports.all().graphs)
 
 
 @torch.no_grad()

@@ -66,11 +66,13 @@ def test_ranking_and_planner_agree_on_what_registers_hold() -> None:
     assert found[True, True] > 100 and found[False, False] > 100
 
 
+@pytest.mark.parametrize("form", ["silu(R + {}) * 2", "gelu({} + B)", "silu({} * B) + R"])
 @pytest.mark.parametrize("rows", [64, 65, 4096])
-def test_they_agree_on_results_that_lie_along_a_line(rows: int) -> None:
-    """A residual behind the product of one row."""
-    text = f"W: bf16[{rows}, 2048]\nX: bf16[1, 2048]\nR: bf16[1, {rows}]\n"
-    found = compared(text + f"return silu(R + reshape(sum(W * X, axis=1), (1, {rows}))) * 2", 12)
+def test_they_agree_on_results_that_lie_along_a_line(rows: int, form: str) -> None:
+    """A residual, a bias or a scale behind the product of one row, which come along a line where it is a column."""
+    text = f"W: bf16[{rows}, 2048]\nX: bf16[1, 2048]\nR: bf16[1, {rows}]\nB: bf16[{rows}]\n"
+    text = "\n".join(line for line in text.splitlines() if line[0] in f"WX{form}")
+    found = compared(f"{text}\nreturn {form.format(f'reshape(sum(W * X, axis=1), (1, {rows}))')}", 12)
     assert found[True, True] and not found[True, False] and not found[False, True]
 
 

@@ -9,6 +9,7 @@ from mirage_nb.codegen import LibraryCall, emit
 from mirage_nb.interp import reference
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
+from mirage_nb.optimize import plan
 from mirage_nb.search.composition import ROWS_FUSED, library_and_fused
 from mirage_nb.search.one_row import as_sums
 from mirage_nb.search.session.unsearched import judged, unsearched
@@ -49,6 +50,18 @@ def test_it_stays_the_program(text: str) -> None:
 def test_other_products_stay_products(text: str) -> None:
     program = parse(text).graph
     assert as_sums(program) is program and library_and_fused(program, H200, sums=True) is None
+
+
+@pytest.mark.parametrize("form", ["X @ W.T + B + R", "silu((X @ W.T) * B) * (X @ V.T * C) + R"])
+def test_what_comes_along_a_line_is_added_where_rows_are_held(form: str) -> None:
+    """A bias, a scale or a residual costs no shared memory: the kernel is as fast as the product alone."""
+    declared = {"X": "[1, 512]", "W": "[384, 512]", "V": "[384, 512]", "B": "[384]", "C": "[384]", "R": "[1, 384]"}
+    lines = [f"{name}: bf16{shape}" for name, shape in declared.items() if name in form]
+    program = parse("\n".join([*lines, f"return {form}"])).graph
+    fused = {c.configuration: c for c in unsearched(program, H200)}[ROWS_FUSED]
+    (kernel,) = plan(fused.graph, H200).kernels
+    assert kernel is not None and kernel.held is not None and kernel.held.rows
+    check(fused.graph)
 
 
 def test_a_gated_layer_is_two_kernels() -> None:

@@ -27,10 +27,11 @@ from mirage_nb.frontend.aten import VIEWS
 from mirage_nb.frontend.aten.terms import Left, number
 from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.restore import restore_softmax
+from mirage_nb.frontend.compiled.shapes import as_computed, keeps_order
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.translate import Translation, names_of
-from mirage_nb.ir import KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
-from mirage_nb.ir.ops import OPS, Shape, Trait
+from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import VIEWS as VIEW_KINDS
@@ -272,54 +273,10 @@ def _shown(translation: Translation, node: Any) -> Value | None:
     value = translation.value(node)
     while value is not None and (op := translation.builder.definition(value)) is not None:
         source = Value(op.inputs[0]) if op.inputs else value
-        if not _keeps_order(op, translation.builder.shape(source)):
+        if not keeps_order(op, translation.builder.shape(source)):
             break
         value = source
     return value
-
-
-def _keeps_order(op: Op, shape: Shape) -> bool:
-    """Whether an operator shows a tensor of a shape in another one, with its elements in the same order."""
-    if op.kind is OpKind.TRANSPOSE:
-        assert isinstance(op.attrs, TransposeAttrs)
-        moved = [dim for dim in op.attrs.perm if shape[dim] > 1]
-        return moved == sorted(moved)
-    return op.kind is OpKind.RESHAPE
-
-
-def _as_read(graph: KernelGraph) -> KernelGraph:
-    """The program with its inputs in the shape in which they are read: heads that a view joins are one dimension, which
-    a kernel cuts as it likes."""
-    shown = {value: value for value in range(graph.input_count)}  # the input that a value is, its elements in order
-    read: dict[int, list[Shape]] = {}
-    for op, (value, *_) in graph.definitions():
-        first = op.inputs[0] if op.inputs else value
-        if first in shown and _keeps_order(op, graph.types[first].shape) and value not in graph.outputs:
-            shown[value] = shown[first]
-            continue
-        for operand in op.inputs:
-            if operand in shown:
-                read.setdefault(shown[operand], []).append(graph.types[operand].shape)
-    alike = {v: found[0] for v, found in read.items() if len({tuple(e for e in s if e > 1) for s in found}) == 1}
-    inputs = (replace(i, type=replace(i.type, shape=alike.get(v, i.type.shape))) for v, i in enumerate(graph.inputs))
-    made = KernelGraph.start(*inputs)
-    place = {value: value for value in range(graph.input_count)}
-    direct = {operand for op, (value, *_) in graph.definitions() if value not in shown for operand in op.inputs}
-    for value in sorted(direct.intersection(alike)):
-        if (shape := graph.types[value].shape) != alike[value]:  # read in both shapes, which differ in ones
-            place[value] = len(made.types)
-            made = made.append(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))
-    for op, (value, *_) in graph.definitions():
-        own, wanted = shown.get(value), graph.types[value].shape
-        if own is not None and alike.get(own) == wanted:
-            place[value] = own
-            continue
-        place[value] = len(made.types)
-        if own is not None and own in alike:
-            made = made.append(Op(OpKind.RESHAPE, (own,), ReshapeAttrs(wanted)))
-        else:
-            made = made.append(replace(op, inputs=tuple(place[v] for v in op.inputs)))
-    return made.returning(tuple(place[v] for v in graph.outputs))
 
 
 def _lies_well(node: Any) -> bool:
@@ -355,7 +312,7 @@ def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any]) ->
     kinds = [op.kind for op in piece.graph.ops if op.kind not in FREE and op.kind is not OpKind.CAST]
     if len(kinds) < 2 and all(Trait.ELEMENTWISE in OPS[kind].traits or kind in COPIES for kind in kinds):
         raise Left("a single elementwise operator: there is nothing to fuse")
-    graph, order = _canonical(_as_read(piece.graph))
+    graph, order = _canonical(as_computed(piece.graph))
     reads = tuple(known[piece.reads[place]] for place in order)
     writes = tuple(known[value] for value in piece.writes)
     devices = {str(node.meta["val"].device) for node in (*reads, *writes)}
