@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import difflib
 import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirage_nb.errors import MirageError, OptionError, SourceSpan
+from mirage_nb.errors import MirageError, OptionError, SourceSpan, suggestion
 from mirage_nb.lang.sizes import MOST, given_size
 from mirage_nb.search import AXIOMS, OPERATORS, PRUNINGS, Limits
 from mirage_nb.search.limits import MAX_GRID_DIMS, read_range
@@ -217,9 +216,8 @@ def _names(message: str, word: str) -> bool:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`did you mean x?`, or the list of what is known."""
-    names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), names, n=1)
-    return f"did you mean {names[close[0]]}?" if close else f"one of {', '.join(names.values())}"
+    names = list(known)
+    return suggestion(word, names) or f"one of {', '.join(names)}"
 
 
 def read_line(text: str) -> CellOptions:

@@ -33,6 +33,8 @@ from mirage_nb.widgets import ExplorerView, SessionView
 from .options import EXTEND, STORE, TUNE, USAGE, Line, Option, Word, nearest, read_options, with_limits
 
 Variables = MutableMapping[str, object]
+WIDE = 100
+"""Characters of a line, at most, where it can be broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,21 @@ class Verb:
         options = " ".join(
             f"[{option.name}{f' {option.metavar}' if option.metavar else ''}]" for option in self.options
         )
-        return " ".join(part for part in ("%mirage", self.name, self.words, options) if part)
+        return folded(" ".join(part for part in ("%mirage", self.name, self.words, options) if part))
 
     @property
     def takes_session(self) -> bool:
         """Whether its first word names a session of the notebook."""
         return self.words.startswith("NAME") and self.name != "load"
+
+
+def folded(usage: str) -> str:
+    """A usage on lines of a page's width, which end between options."""
+    words = usage.replace("] [", "]\n[").replace("]... [", "]...\n[").split("\n")
+    lines = [words[0]]
+    for word in words[1:]:
+        lines[-1:] = [f"{lines[-1]} {word}"] if len(lines[-1]) + len(word) < WIDE else [lines[-1], f"    {word}"]
+    return "\n".join(lines)
 
 
 def is_session(value: object) -> bool:
@@ -216,7 +227,7 @@ def _export(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
 def _help(_: Variables, words: list[str], __: dict[str, Any]) -> None:
     if not words:
         verbs = "\n".join(f"{verb.usage}\n    {verb.doc}" for verb in VERBS.values())
-        say(f"{USAGE}\n\n{verbs}\n\n{reference()}")
+        say(f"{folded(USAGE)}\n\n{verbs}\n\n{reference()}")
         return
     word = words[0].removesuffix("()")
     verb, row = VERBS.get(word), FUNCTIONS.get(word)

@@ -7,12 +7,12 @@ interpreter with exit code 2, the place and a hint, as argparse's own do.
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from typing import Any, NoReturn
 
 from mirage_nb.bench import commands as bench
 from mirage_nb.bench.workloads import WORKLOADS
+from mirage_nb.errors import suggestion
 from mirage_nb.lang.constants import shorten
 from mirage_nb.lang.sizes import MOST
 from mirage_nb.search import AXIOMS, EFFORTS, OPERATORS, PRUNINGS
@@ -54,11 +54,11 @@ class _Parser(argparse.ArgumentParser):
             asked, known = found[1], re.findall(r"[\w-]+", found[2])
         elif found := re.search(r"unrecognized arguments: (--[\w-]+)", message):
             asked, known = found[1], list(self._option_string_actions)
-        close = difflib.get_close_matches(asked, known, 1, 0.5) if asked else []
+        close = suggestion(asked, known)
         if close:
             message = message.partition(" (choose from")[0]
         message = re.sub(r"\S{80,}", lambda long: shorten(long[0]), message)
-        self.exit(WRONG, f"error: {message}\n  hint: {f'did you mean {close[0]}? ' if close else ''}see {see}\n")
+        self.exit(WRONG, f"error: {message}\n  hint: {close and f'{close} '}see {see}\n")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,12 +6,21 @@ Python API catch the class. An error never carries more than one screen of text.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 def printable(text: str) -> str:
     """A text from anywhere, for a terminal: what moves its cursor or hides characters is written as an escape."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`did you mean ...?` for the nearest known name, or nothing."""
+    folded = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name[:40].lower(), folded, n=1, cutoff=0.6)
+    return f"did you mean {folded[near[0]]}?" if near else ""
 
 
 @dataclass(frozen=True, slots=True)

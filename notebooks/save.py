@@ -20,7 +20,7 @@ from mirage_nb.viz.raster import png_bundle
 FOLDER = Path(__file__).parent
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PICTURE = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
-UNSAFE = re.compile(r"<(style|svg|script|figure)\b.*?</\1>|<img class='mir-instead'[^>]*>", re.DOTALL)
+UNSAFE = re.compile(r"<(style|svg|script|figure)\b(?:(?!<\1\b).)*?</\1>|<img class='mir-instead'[^>]*>", re.DOTALL)
 
 
 def safe(output: dict[str, Any]) -> list[dict[str, Any]]:
@@ -32,7 +32,9 @@ def safe(output: dict[str, Any]) -> list[dict[str, Any]]:
         return []
     kept = {kind: value for kind, value in data.items() if kind != "text/html"}
     shown = "".join(data.get("text/html", ""))
-    html = UNSAFE.sub("", shown)
+    html, before = shown, ""
+    while html != before:  # from the inside out
+        html, before = UNSAFE.sub("", html), html
     if "<table" not in html and "image/png" not in kept and (drawn := PICTURE.search(shown)) is not None:
         kept |= png_bundle(drawn[0])
     if "<table" not in html and "image/png" in kept:

@@ -295,13 +295,14 @@ def geometric_mean(values: Sequence[float]) -> float:
 def table(rows: Sequence[Row], target: Target) -> str:
     """One line per workload and batch size, and the geometric mean of the ratios."""
     wide = max([16, *(len(row["workload"]) + 1 for row in rows)])
-    lines = [
-        f"{'workload':<{wide}}{'B':>3}{'ours us':>10}{'spread':>16}{'floor us':>10}{'of floor':>10}{'call us':>9}"
-        f"{'best peer us':>14}  {'peer':<28}{'ours after':>11}{'peer after':>11}  {'peer':<28}{'ratio':>6}"
-    ]
+    followed = "{:>11}{:>11}  {:<28}" if any(row.get("after") for row in rows) else ""
+    form = f"{{:<{wide}}}{{:>3}}{{:>10}}{{:>16}}{{:>10}}{{:>10}}{{:>9}}{{:>14}}  {{:<28}}{followed}{{:>6}}"
+    head = ["workload", "B", "ours us", "spread", "floor us", "of floor", "call us", "best peer us", "peer"]
+    lines = [form.format(*head, *["ours after", "peer after", "peer"] * bool(followed), "ratio")]
     for row in rows:
         ours, floor, faster = row["ours_us"], _floor(row, target), ratio(row)
         after = row.get("after") or {}
+        behind = (_shown(after.get("ours_us")), _shown(after.get("peer_us")), after.get("peer") or "-")
         cells = (
             _shown(ours),
             "-" if row["spread_us"] is None else "{:.2f} to {:.2f}".format(*row["spread_us"]),
@@ -310,16 +311,10 @@ def table(rows: Sequence[Row], target: Target) -> str:
             _shown(row.get("call_us")),
             _shown(row["peer_us"]),
             row["peer"] or "-",
-            _shown(after.get("ours_us")),
-            _shown(after.get("peer_us")),
-            after.get("peer") or "-",
+            *(behind if followed else ()),
             _shown(faster),
         )
-        lines.append(
-            "{:<{wide}}{:>3}{:>10}{:>16}{:>10}{:>10}{:>9}{:>14}  {:<28}{:>11}{:>11}  {:<28}{:>6}".format(
-                row["workload"], row["B"], *cells, wide=wide
-            )
-        )
+        lines.append(form.format(row["workload"], row["B"], *cells))
     ratios = [r for row in rows if (r := ratio(row)) is not None]
     if ratios:
         what = f"geometric mean of {len(ratios)} ratios over the best correct peer"

@@ -66,7 +66,7 @@ def _panel(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
             axes.bar_label(made, labels, fontsize=8, padding=2)
     for place, row in enumerate(rows):
         if OURS not in bars(row):
-            axes.text(place + 2 * width, 0.02, "not timed", rotation=90, ha="center", fontsize=7)
+            axes.text(place + 2 * width, 0.02, "not timed", rotation=90, ha="center", fontsize=8)
     axes.axhline(1.0, color="#8f8f8f", linewidth=0.8)
     axes.set_xticks(range(len(rows)), [row["workload"] for row in rows], rotation=12)
     axes.margins(y=0.15)

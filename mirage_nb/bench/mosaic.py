@@ -206,7 +206,7 @@ def _ours(name: str, way: Way, product: _Product, gpu: Gpu, row: Row) -> Contest
 
 HEAD = (
     f"{'shape':20} {'precision':9} {'library us':>10} {'one kind us':>11} {'two kinds us':>12} {'ratio':>6} "
-    f"{'mixing':>7} {'zig-zag':>7} {'off, library':>12} {'off, ours':>9}  best; planner"
+    f"{'mixing':>7} {'zig-zag':>7} {'off, library':>12} {'off, ours':>9}  best; the planner's"
 )
 
 
@@ -233,7 +233,8 @@ def line(row: Row) -> str:
     ratio = library / ours[1] if ours and library else None
     mixing = one[1] / two[1] if one and two else None
     off = number(row["off"][ours[0]], ".1e") if ours else "-"
-    said = f"{ours[0]}; {row['planner']}" if ours else "the library alone"
+    other = f"; {row['planner']}" if ours and row["planner"] != ours[0] else ""
+    said = f"{ours[0]}{other}" if ours else "the library alone"
     refused = "".join(f"; {name} refused: {why}" for name, why in row["refused"].items())
     return (
         f"{row['shape']:20} {row['precision']:9} {number(library):>10} {number(one and one[1]):>11} "

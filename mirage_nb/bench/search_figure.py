@@ -35,8 +35,8 @@ def draw(record: dict[str, Any], published: dict[str, dict[int, float]] | None =
     _table5(left, record, published or {})
     _prunings(right, record)
     handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=4, fontsize=7, frameon=False)
-    figure.suptitle(f"{record['processor']}, {record['cores']} cores, {record['date']}", fontsize=7)
+    figure.legend(handles, labels, loc="outside lower left", ncols=4, fontsize=8, frameon=False)
+    figure.suptitle(f"{record['processor']}, {record['cores']} cores, {record['date']}", fontsize=8)
     return figure
 
 
@@ -84,9 +84,9 @@ def _prunings(axes: Axes, record: dict[str, Any]) -> None:
             linewidths=0,
         )  # fmt: skip
     axes.axvline(1.0, color=GREY, linewidth=0.8)
-    axes.set_yticks(range(len(shown)), shown, fontsize=7)
+    axes.set_yticks(range(len(shown)), shown, fontsize=8)
     axes.invert_yaxis()
     axes.set(xscale="log", xlabel="values kept, relative to all prunings on")
     axes.set_title(f"one point for each of {len(base)} workloads", fontsize=9)
     axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.5)
-    axes.legend(fontsize=7, frameon=False, loc="center right")
+    axes.legend(fontsize=8, frameon=False, loc="center right")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError, SourceSpan
+from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError, SourceSpan, suggestion
 from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
 from mirage_nb.ir.fields import (
     INT,
@@ -161,11 +161,11 @@ class _Line:
             position = match.end()
         return tokens
 
-    def error(self, message: str, column: int | None = None) -> FormatError:
+    def error(self, message: str, column: int | None = None, hint: str = "") -> FormatError:
         """A FormatError at a column, by default that of the next token."""
         if column is None:
             column = self.tokens[self.at].column if self.at < len(self.tokens) else len(self.text) + 1
-        return FormatError(message, span=SourceSpan(self.number, column, 1, self.text))
+        return FormatError(message, hint=hint, span=SourceSpan(self.number, column, 1, self.text))
 
     def peek(self) -> str:
         """The next token's text, empty at the end."""
@@ -355,7 +355,7 @@ class _Reader:
             line.skip("=")
         kind = KINDS.get(line.peek())
         if kind is None:
-            raise line.error("unknown operator", None)
+            raise line.error("unknown operator", hint=suggestion(line.peek(), KINDS))
         line.at += 1
         start = len(graph.types)
         longer = graph.append(self._complete(graph, line, kind, self._operands(line), self._attributes(line)))

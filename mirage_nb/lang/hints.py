@@ -6,10 +6,12 @@ elsewhere (`sort`, `cosh`, `i32`) is no slip of the pen for another one: it is t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
+from mirage_nb.errors import suggestion
 from mirage_nb.ir.dtypes import DTYPE_NAMES
+
+__all__ = ["dtype_hint", "function_hint", "suggestion"]
 
 SHOWN = 12
 """Functions that one hint lists."""
@@ -41,13 +43,6 @@ FORMULAS: dict[str, str] = {"cbrt": "x ** (1 / 3)"}
 """Elementwise functions as a line of a program defines them."""
 
 EIGHT = ("f8", "fp8", "e4m3", "e5m2", "float8", "float8_e4m3fn", "float8_e5m2", "int4", "fp4", "complex64")
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """`did you mean ...?` for the nearest known name, or nothing."""
-    folded = {other.lower(): other for other in known}
-    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
-    return f"did you mean {folded[near[0]]}?" if near else ""
 
 
 def function_hint(name: str, known: Iterable[str]) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import platform
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,7 @@ class CpuModule:
         options: more options for the C++ compiler, such as "-DNAME=1".
         checked: also report races between warps, and every access outside an array, wherever it happens
             (slower by a factor of about ten).
+        seconds: after which neither the compiler nor a launch goes on; what is built once per machine is built.
 
     Raises:
         CompileError: the compiler rejects the text, or it has no kernel.
@@ -83,11 +86,13 @@ class CpuModule:
         *,
         checked: bool = False,
         settings: Settings | None = None,
+        seconds: float = math.inf,
     ) -> None:
         known = settings or read_settings()
+        self._until = time.monotonic() + seconds
         self.source = source
         self.checked = checked
-        self._builder = _Builder(known)
+        self._builder = _Builder(known, self._until)
         self._runner = self._builder.runner()
         self._module, self.kernels = self._builder.module(self._runner, source, options, checked)
 
@@ -130,6 +135,7 @@ class CpuModule:
         mode, seed = (order, 0) if isinstance(order, str) else ("random", order)
         if mode not in ("forward", "reversed", "random"):
             raise LaunchError(f"unknown order {order!r}", hint="'forward', 'reversed' or a seed")
+        timeout = _left(self._until, timeout)
         lines = [
             f"module {self._module}",
             f"kernel {kernel}",
@@ -179,10 +185,11 @@ class CpuModule:
 
 
 class _Builder:
-    """Runs the C++ compiler; what it makes lives in the cache, or in a folder that ends with this process."""
+    """Runs the C++ compiler, for kernels until the clock (`time.monotonic`) says so; what it makes lives in the cache,
+    or in a folder that ends with this process."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._cxx = settings.cxx
+    def __init__(self, settings: Settings, until: float) -> None:
+        self._cxx, self._until = settings.cxx, until
         self._cache = ArtifactCache(settings.home / CPU_FOLDER)
         self._key = (_version(self._cxx), digest_folder(DEVICE_FOLDER, *CPU_PARTS), *_machine_flags())
 
@@ -226,17 +233,17 @@ class _Builder:
         if checked:
             # Compiled and linked apart: the runner hears of the accesses, not the sanitizer's library.
             part = str(folder / "kernel.o")
-            self._compile("the kernel", (*flags, "-fsanitize=thread", "-c", "-o", part, str(text)))
-            self._compile("the kernel", ("-o", str(output), part, *LINK_FLAGS))
+            self._compile("the kernel", (*flags, "-fsanitize=thread", "-c", "-o", part, str(text)), self._until)
+            self._compile("the kernel", ("-o", str(output), part, *LINK_FLAGS), self._until)
         else:
-            self._compile("the kernel", (*flags, "-o", str(output), str(text), *LINK_FLAGS))
+            self._compile("the kernel", (*flags, "-o", str(output), str(text), *LINK_FLAGS), self._until)
         return output
 
-    def _compile(self, what: str, arguments: Sequence[str]) -> None:
+    def _compile(self, what: str, arguments: Sequence[str], until: float = math.inf) -> None:
         try:
-            ended = _run((self._cxx, *_machine_flags(), *arguments), BUILD_SECONDS)
+            ended = _run((self._cxx, *_machine_flags(), *arguments), _left(until, BUILD_SECONDS))
         except subprocess.TimeoutExpired as error:
-            raise CompileError(f"{self._cxx} took more than {BUILD_SECONDS} s for {what}") from error
+            raise CompileError(f"{self._cxx} took more than {error.timeout:.3g} s for {what}") from error
         if ended.returncode < 0:
             raise CompileError(f"{self._cxx} ended with signal {-ended.returncode} at {what}", hint=OTHER_COMPILER)
         if ended.returncode != 0:
@@ -268,6 +275,11 @@ def _version(cxx: str) -> str:
             f"{cxx!r} is not a C++ compiler: {error}", hint=f"apt-get install g++, or {OTHER_COMPILER}"
         ) from error
     return shown.stdout
+
+
+def _left(until: float, seconds: float) -> float:
+    """So many seconds, or those until the clock (`time.monotonic`) says so if these are fewer."""
+    return max(0.0, min(seconds, until - time.monotonic()))
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ of its outputs against float64. Outputs are poisoned before a check, inputs are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -78,7 +79,7 @@ class Executable(Protocol):
 class CpuExecutable:
     """The kernels of a muGraph on the CPU edition, in a process of their own: a wrong kernel harms nothing.
 
-    `checked` as in `CpuModule`.
+    `checked` and `seconds` as in `CpuModule`.
 
     Raises:
         CompileError, MissingPartError: as `CpuModule` does.
@@ -86,11 +87,11 @@ class CpuExecutable:
 
     device = "CPU edition"
 
-    def __init__(self, emitted: Emitted, *, checked: bool = False) -> None:
+    def __init__(self, emitted: Emitted, *, checked: bool = False, seconds: float = math.inf) -> None:
         self._emitted = emitted
         self._fits = Fitting(emitted)
         generated = any(isinstance(step, Launch) for step in emitted.launches)
-        self._module = CpuModule(emitted.source, checked=checked) if generated else None
+        self._module = CpuModule(emitted.source, checked=checked, seconds=seconds) if generated else None
 
     def __repr__(self) -> str:
         return f"<CpuExecutable on the {self.device} of {self._emitted!r}>"

@@ -51,8 +51,8 @@ def at_real_shape(verdict: Verdict, real: Verdict) -> Verdict:
     """A verdict with what trials at the real shape say beside it."""
     if real.kind is VerdictKind.REFUTED:
         return real
-    tried = f"{real.trials} trials" if real.accepted else f"none ({real.kind.value})"
-    return replace(verdict, note=f"{verdict.note}; and {tried} at the real shape")
+    tried = f"{real.trials} trials at the real shape"
+    return replace(verdict, note=f"{verdict.note}; and {tried}{'' if real.accepted else ', which decided nothing'}")
 
 
 def _final(program: KernelGraph, candidate: Candidate, parts: Made) -> Verdict:

@@ -221,7 +221,7 @@ class Passes:
 
     def built(self, candidate: Candidate, call: Call, seconds: float = math.inf) -> Winner:
         """Emit the default way, compile, execute and compare with float64; what only libraries compute by their kernels
-        for several operators first, and where these fail one by one. Trials on a card end after so many seconds."""
+        for several operators first, and where these fail one by one. Trials end after so many seconds."""
         failed: MirageError | None = None
         target = self.search.target
         for library in (None,) if is_generated(candidate.graph) else (None, 0):
@@ -243,7 +243,8 @@ class Passes:
             with Trials(lambda: True) as trials:  # called for by the user, whatever became of the session
                 ((_, outcome),) = self.hard_runs([(candidate, emitted, cubin)], trials, until)
                 return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome))
-        trying = (try_on_cpu, self.search.program, emitted, self.sample_seed, self.tolerance)
+        left = until - time.monotonic()
+        trying = (try_on_cpu, self.search.program, emitted, self.sample_seed, self.tolerance, left)
         outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=self.allowed(EXECUTE_SECONDS)))
         return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
 

@@ -77,16 +77,19 @@ def hard_names(program: KernelGraph, elements: int) -> tuple[str, ...]:
     return tuple(names[: max(1, elements // max(1, sum(t.elements for t in program.types)))])
 
 
-def try_on_cpu(program: KernelGraph, emitted: Emitted, seed: int, tolerance: float = 1.0) -> Outcome:
+def try_on_cpu(
+    program: KernelGraph, emitted: Emitted, seed: int, tolerance: float = 1.0, seconds: float = math.inf
+) -> Outcome:
     """Build emitted kernels on the CPU edition and run them on samples of the program; on random ones alone where these
-    are its own operators, of which nobody asks for more than they are. `tolerance` as of `tried`.
+    are its own operators, of which nobody asks for more than they are. `tolerance` as of `tried`; compiler and kernels
+    end after so many seconds.
 
     Raises:
         MissingPartError: there is no C++ compiler.
         CompileError, LaunchError: the kernels do not compile or do not run.
     """
     hard = () if emitted.graph == program else hard_drawn(program, seed)
-    return tried(CpuExecutable(emitted), emitted, drawn(program, seed), hard, tolerance)
+    return tried(CpuExecutable(emitted, seconds=seconds), emitted, drawn(program, seed), hard, tolerance)
 
 
 @lru_cache(maxsize=2)

@@ -124,7 +124,7 @@ class WithoutGpu:
         try:
             soon = self._search.left < math.inf and candidate.estimate_us <= AT_ONCE_US
             at_once = operations(self._search.program) <= AT_ONCE and (soon or not is_generated(candidate.graph))
-            self._passes.built(candidate, here if at_once else self._search.call)
+            self._passes.built(candidate, here if at_once else self._search.call, self._search.left)
         except MissingPartError as error:  # what needs no compiler runs all the same
             self._nothing_compiles = True
             self._search.tell(f"no generated kernel was executed: {error}")

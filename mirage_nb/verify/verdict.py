@@ -92,7 +92,7 @@ class Verdict:
     def _short(self) -> str:
         parts = [self.kind.value]
         if self.trials:
-            parts.append(f"{self.trials} trials")
+            parts.append(f"{self.trials} trial{'s' * (self.trials != 1)}")
         if self.log2_bound is not None:
             parts.append(f"error probability at most 2^{math.ceil(self.log2_bound)}")
         return ", ".join(parts)

@@ -18,7 +18,9 @@ from mirage_nb.ir import (
     KernelGraph,
     Op,
     OpKind,
+    PadAttrs,
     RepeatAttrs,
+    SliceAttrs,
     ThreadGraph,
     TransposeAttrs,
 )
@@ -155,8 +157,8 @@ def _enter(axes: _Axes, path: Path, op: Op, results: Sequence[int], inner: Path,
 def _result(axes: _Axes, op: Op, operands: list[_Dims], fresh: _Dims) -> _Dims:
     """The dimensions of an operator's result, those that must be one axis joined."""
     match op.kind:
-        case OpKind.CONST:
-            return []
+        case OpKind.CONST | OpKind.ARANGE:
+            return fresh
         case OpKind.MATMUL:
             return _matmul(axes, operands[0], operands[1])
         case OpKind.CONCAT_MATMUL:
@@ -167,7 +169,7 @@ def _result(axes: _Axes, op: Op, operands: list[_Dims], fresh: _Dims) -> _Dims:
             return [operands[0][source] for source in op.attrs.perm]
         case _:
             dims = _aligned(axes, operands)
-            if isinstance(op.attrs, DimAttrs | RepeatAttrs):
+            if isinstance(op.attrs, DimAttrs | RepeatAttrs | SliceAttrs | PadAttrs):
                 dims[op.attrs.dim] = fresh[op.attrs.dim]
             return dims
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 
 from mirage_nb.errors import MirageError
@@ -16,9 +17,11 @@ from mirage_nb.optimize.plan import Plan, plan
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.viz.mugraph import mugraph_svg
+from mirage_nb.viz.raster import trusted_only
 from mirage_nb.viz.schedule import kilobytes
 from mirage_nb.viz.svg import framed
 from mirage_nb.viz.text import duration
+from mirage_nb.viz.verdicts import brief, verdict_text
 
 
 def compare_html(left: Candidate, right: Candidate, target: Target) -> str:
@@ -26,7 +29,7 @@ def compare_html(left: Candidate, right: Candidate, target: Target) -> str:
     a, b = (_planned(c.graph, target) for c in (left, right))
     rows = "".join(_row(name, fact(left, a), fact(right, b)) for name, fact in (*FACTS.items(), *_PLANNED.items()))
     names = [f"µGraph {escape(c.digest[:8])}" for c in (left, right)]
-    head = f"<tr><td></td><th scope='col'>{names[0]}</th><th scope='col'>{names[1]}</th></tr>"
+    head = f"<tr><th></th><th scope='col'>{names[0]}</th><th scope='col'>{names[1]}</th></tr>"
     pictures = "".join(
         f"<figure><figcaption>{name}</figcaption>{framed(mugraph_svg(c.graph), f'picture of {name}')}</figure>"
         for name, c in zip(names, (left, right), strict=True)
@@ -34,8 +37,11 @@ def compare_html(left: Candidate, right: Candidate, target: Target) -> str:
     return (
         f"<div class='mir-compare'><h4>{names[0]} and {names[1]}</h4>"
         f"<table class='mir-table'><thead>{head}</thead><tbody>{rows}</tbody></table>"
-        f"<div class='mir-pair'>{pictures}</div>"
-        f"<details><summary>difference of the texts</summary>{_difference(left.graph, right.graph)}</details></div>"
+        + trusted_only(
+            f"<div class='mir-pair'>{pictures}</div>"
+            f"<details><summary>difference of the texts</summary>{_difference(left.graph, right.graph)}</details>"
+        )
+        + "</div>"
     )
 
 
@@ -76,7 +82,7 @@ Fact = Callable[[Candidate, Plan | None], str]
 
 FACTS: dict[str, Fact] = {
     "time": lambda c, _: duration(c),
-    "verdict": lambda c, _: str(c.verdict),
+    "verdict": lambda c, _: f"{c.verdict.kind.value}: {verdict_text(replace(c.verdict, note=brief(c.verdict.note)))}",
     "kernels": lambda c, _: str(c.kernels),
     "operators": lambda c, _: str(c.operators),
     "grid dims": lambda c, _: ", ".join("×".join(map(str, b.grid)) for b in _blocks(c.graph)) or "none",

@@ -36,7 +36,7 @@ ROWS = 40
 MESSAGES = 12
 LINES = 100
 """Of one group of messages; the session has them all."""
-STILL_PREFIXES = 60
+STILL_ROWS, STILL_PREFIXES = 12, 60
 """In the static form, which is kept in notebooks."""
 
 CSS = explorer.CSS + steps.CSS
@@ -76,7 +76,7 @@ def snapshot_html(
     opened = ""
     if best is not None:
         opened = with_png(candidate_html(best, target, program=program), mugraph_svg(best.graph))
-    listed = candidates_html(snapshot, best.digest if best else "", peer) + messages_html(snapshot)
+    listed = candidates_html(snapshot, best.digest if best else "", peer, STILL_ROWS) + messages_html(snapshot)
     folds = (
         ("what the search did", counters_html(snapshot) + chart_html(snapshot) + history_html(moments)),
         ("verifier outcomes", outcomes_html(snapshot)),
@@ -180,11 +180,11 @@ def history_html(moments: Sequence[Moment]) -> str:
     return f"<h4>over time</h4>{history_svg(moments)}" if len(moments) > 1 else ""
 
 
-def candidates_html(snapshot: Snapshot, chosen: str = "", peer: Peer | None = None) -> str:
-    """The verified muGraphs, best first, at most ROWS of them, behind what they are compared with."""
+def candidates_html(snapshot: Snapshot, chosen: str = "", peer: Peer | None = None, most: int = ROWS) -> str:
+    """The verified muGraphs, best first, at most so many of them, behind what they are compared with."""
     if not snapshot.candidates:
         return "<h4>verified µGraphs</h4><p class='mir-none'>none yet</p>"
-    shown = snapshot.candidates[:ROWS]
+    shown = snapshot.candidates[:most]
     rows = [_row(rank, c, c.digest in snapshot.pinned, _faster(snapshot, c, peer)) for rank, c in enumerate(shown, 1)]
     filled = [n for n in range(len(COLUMNS)) if any(row[n][1] for row in rows)]
     head = "".join(
@@ -194,7 +194,7 @@ def candidates_html(snapshot: Snapshot, chosen: str = "", peer: Peer | None = No
     body = _baseline(snapshot, peer, filled)
     for candidate, before, row in zip(shown, (None, *shown), rows, strict=False):
         body += _line(candidate, before, [row[n] for n in filled], candidate.digest == chosen)
-    left = len(snapshot.candidates) - ROWS
+    left = len(snapshot.candidates) - most
     more = f"<p class='mir-none'>and {left} more</p>" if left > 0 else ""
     return (
         f"<h4>verified µGraphs <span>{ORDER}</span></h4><div class='mir-scroll'><table class='mir-table mir-wide'>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from itertools import pairwise
 
 from mirage_nb.ir import AccumAttrs, OpKind
 from mirage_nb.optimize.plan import BlockPlan, Buffer
@@ -139,9 +140,11 @@ def _buffer(number: int, plan: BlockPlan, buffer: Buffer, column: float, scale: 
     )
     parts = [svg.element("title", escape(hover)), svg.rect(x, y, width, height, "mir-buffer", 2)]
     text = f"%{buffer.value} {copies}{list(layout.shape)}"
+    edges = [first, *(index for index in sorted(plan.barriers) if first < index <= last), last + 1]
+    begin, end = max(pairwise(edges), key=lambda span: span[1] - span[0])  # no line goes through a label
     for shown in (text, f"%{buffer.value}"):
-        if height >= SMALL + 2.0 and svg.text_width(shown, SMALL) < width:
-            parts.append(svg.label(shown, x + width / 2, y + height / 2, SMALL, anchor="middle"))
+        if height >= SMALL + 2.0 and svg.text_width(shown, SMALL) < column * (end - begin) - 2.0:
+            parts.append(svg.label(shown, LEFT + column * (begin + end) / 2, y + height / 2, SMALL, anchor="middle"))
             break
     defined = next(i for i, (_, values) in enumerate(plan.block.definitions()) if buffer.value in values)
     return svg.element("g", parts, data_ops=f"{number}.{defined}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 from html import escape
 
 from mirage_nb.search.session.progress import Rejected
@@ -26,7 +28,7 @@ def outcome(one: Rejected) -> str:
 
 
 def verdict_html(verdict: Verdict) -> str:
-    """The rung, what was checked, and for a refuted muGraph where it differs; every number behind a click."""
+    """The rung, trials and bound, and for a refuted muGraph where it differs; what was checked behind a click."""
     witness = verdict.witness
     shown = f"<p class='mir-witness'>{escape(witness_text(witness))}</p>" if witness is not None else ""
     primes = ", ".join(f"p={p}, q={q}" for p, q in verdict.primes)
@@ -41,8 +43,14 @@ def verdict_html(verdict: Verdict) -> str:
     )
     return (
         f"<details class='mir-verdict'{' open' if witness else ''}><summary>{badge(verdict)} "
-        f"<span>{escape(verdict_text(verdict))}</span></summary>{shown}{rows}</details>"
+        f"<span>{escape(verdict_text(replace(verdict, note=brief(verdict.note))))}</span></summary>"
+        f"<p>{escape(verdict.note)}</p>{shown}{rows}</details>"
     )
+
+
+def brief(note: str) -> str:
+    """How a note begins, without what it adds."""
+    return re.split(r"; | \(", note, maxsplit=1)[0]
 
 
 def witness_text(witness: Witness) -> str:

@@ -89,7 +89,7 @@ MISTAKES = [
     ("mugraph 1\ninput %0 X f16[-2]", "at least 1", 2),
     ("mugraph 1\ninput %0 X f16[2", "expected ','", 2),
     ("mugraph 1\ninput %0 X f16[*]", "not a whole number", 2),
-    (HEAD + "%1 = Foo(%0)", "unknown operator", 3),
+    (HEAD + "%1 = Sqt(%0)", "did you mean Sqrt", 3),
     (HEAD + "%1 = EwExp(%0) dim=1", "no attribute dim", 3),
     (HEAD + "%1 = Sum(%0)", "needs the attribute dim", 3),
     (HEAD + "%1 = Sum(%0) dim=1 dim=1", "given twice", 3),

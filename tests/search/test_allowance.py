@@ -5,12 +5,16 @@ from __future__ import annotations
 import concurrent.futures as futures
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mirage_nb import superoptimize
+from mirage_nb.codegen import Emitted
 from mirage_nb.runtime import passes, without_gpu
+from mirage_nb.runtime.emulate import CpuModule
 from mirage_nb.runtime.passes import reserve
 from mirage_nb.search.session import session as module
 from mirage_nb.search.session.allowance import GRACE_SECONDS, Allowance
@@ -107,3 +111,27 @@ def test_a_pass_that_does_not_end_takes_no_more_than_the_whole_budget(monkeypatc
     snapshot = session.result(60)
     assert snapshot.state is State.FINISHED and 2.5 < snapshot.seconds <= 4.0
     assert session.winners == () and any("no time left for forever" in m for m in snapshot.messages)
+
+
+@pytest.mark.parametrize("slow", ["compiler", "kernel"])
+def test_a_kernel_that_runs_at_once_takes_no_more_than_the_whole_budget(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slow: str
+) -> None:
+    text = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
+    CpuModule('#include "mirage_device.cuh"\nextern "C" __global__ void nothing() {}')  # with it, once, the runner
+    if slow == "compiler":
+        script = tmp_path / "g++"
+        script.write_text('#!/bin/sh\ncase "$*" in *kernel.cc*) sleep 60;; esac\nexec g++ "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("MIRAGE_NB_CXX", str(script))
+    else:
+        emit = passes.emit
+        endless = "  volatile int waiting = 1;\n  while (waiting) {}\n  const int thread ="
+        monkeypatch.setattr(passes, "emit", lambda *given: changed(emit(*given), "  const int thread =", endless))
+    snapshot = superoptimize(text, effort="quick", budget=1.0).result(60)
+    assert snapshot.state is State.FINISHED and snapshot.seconds <= 2.0
+    assert any("g++ took more than" in m or "timeout" in m for m in snapshot.messages), snapshot.messages
+
+
+def changed(emitted: Emitted, old: str, new: str) -> Emitted:
+    return replace(emitted, source=emitted.source.replace(old, new))

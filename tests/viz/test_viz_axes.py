@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, TensorType
+from mirage_nb.lang import parse
 from mirage_nb.viz.axes import axis_names
+from mirage_nb.viz.mugraph import mugraph_svg
 from tests.viz.mugraph_samples import rmsnorm_fused, rmsnorm_program, split_attention
 
 
@@ -51,3 +53,16 @@ def test_names_never_run_out() -> None:
     names = [name for v in range(20) for name in axis_names(graph).of((), v)]
     assert len(set(names)) == 60
     assert not {"x", "y", "z", "i"} & set(names)
+
+
+def test_every_value_of_a_program_has_names_for_its_dimensions() -> None:
+    head = "X: f16[8, 16]\nW: f16[16, 32]\nH = X @ W\n"
+    mask = parse(f"{head}return where(arange(8)[:, None] >= arange(32), H, 0.0)").graph
+    halves = parse(f"{head}return H[:, :16] * sigmoid(H[:, 16:])").graph
+    for graph in (mask, halves, parse("X: f16[8, 16]\nreturn pad(X, 2, 3, axis=1)").graph):
+        names = axis_names(graph)
+        for value, found in enumerate(graph.types):
+            assert len(names.of((), value)) == len(found.shape)
+        assert "<svg" in mugraph_svg(graph)
+    names = axis_names(halves)
+    assert [names.of((), value) for value in (2, 3, 4, 6)] == [("a", "c"), ("a", "d"), ("a", "d"), ("a", "d")]

@@ -6,10 +6,9 @@ Paper Table 4 and Figure 3; the last two are what deployed models run.
 
 from __future__ import annotations
 
-import difflib
 from importlib import resources
 
-from mirage_nb.errors import OptionError
+from mirage_nb.errors import OptionError, suggestion
 
 WORKLOADS: tuple[str, ...] = (
     "rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "qknorm_k", "ntrans", "mha", "mqa", "moe",
@@ -21,7 +20,6 @@ WORKLOADS: tuple[str, ...] = (
 def workload(name: str) -> str:
     """The text of a workload's program. Raises OptionError for an unknown name."""
     if name not in WORKLOADS:
-        near = difflib.get_close_matches(name, WORKLOADS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the workloads are {', '.join(WORKLOADS)}"
+        hint = suggestion(name, WORKLOADS) or f"the workloads are {', '.join(WORKLOADS)}"
         raise OptionError(f"there is no workload {name!r}", hint=hint)
     return (resources.files(__name__) / f"{name}.mirage").read_text(encoding="utf-8")

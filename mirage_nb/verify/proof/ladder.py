@@ -86,7 +86,7 @@ def lifted(verdict: Verdict, proof: Proof) -> Verdict:
     """
     if verdict.kind is VerdictKind.REFUTED:
         raise VerificationError("a refuted muGraph cannot be proved", hint="inputs outside of the proof's assumptions?")
-    how = f"{proof.sizes} in {len(proof.steps)} steps from {len(proof.axioms)} axioms"
+    how = f"{proof.sizes} in {proof.length}"
     word = [f"on the user's word, tried on random numbers: {', '.join(proof.said)}"] if proof.said else []
     assumed = "; ".join((f"over the {DEFINED}", *word))
     tried = f"field trials: {verdict.note}" if verdict.kind is VerdictKind.FIELD else verdict.note

@@ -107,7 +107,13 @@ class Proof:
 
     def __repr__(self) -> str:
         scope = "these constants" if self.literal else "all constants"
-        return f"<Proof in {len(self.steps)} steps from {len(self.axioms)} axioms, {self.sizes} and {scope}>"
+        return f"<Proof in {self.length}, {self.sizes} and {scope}>"
+
+    @property
+    def length(self) -> str:
+        """How many steps from how many axioms, in words."""
+        steps, axioms = len(self.steps), len(self.axioms)
+        return f"{steps} step{'s' * (steps != 1)} from {axioms} axiom{'s' * (axioms != 1)}"
 
     @property
     def sizes(self) -> str:
@@ -117,7 +123,7 @@ class Proof:
     def __str__(self) -> str:
         scope = "for these constants and all sizes" if self.literal else "for all sizes, and all values of constants"
         scope = self.sizes if self.these_sizes else scope
-        lines = [f"proof in {len(self.steps)} steps from {len(self.axioms)} axioms, {scope}", f"  over the {DEFINED}"]
+        lines = [f"proof in {self.length}, {scope}", f"  over the {DEFINED}"]
         lines += [f"  assumes: {text}" for text in self.said]
         lines += [f"{number:4}. {step}" for number, step in enumerate(self.steps)]
         return "\n".join(lines)
