@@ -370,19 +370,28 @@ def masked(
     dim: int | None,
     width: int,
     reach: Reach | None = None,
+    window: Window | None = None,
 ) -> Leaf:
     """An access at `at` to a tensor of `shape`, kept before its end in the dimensions over which tiles hang; `reach`:
-    where its outermost dimension ends, if that is known at launch."""
-    units, ends = [*shape], [str(extent) for extent in shape]
+    where its outermost dimension ends, if that is known at launch; `window`: what has elements in some places only."""
+    starts, units, ends, bounded = [0] * len(shape), [*shape], [str(extent) for extent in shape], [*overhanging]
     if reach is not None:
-        overhanging = (not reach.whole, *overhanging[1:])
-        units[0], ends[0] = reach.factor, str(reach)
-    if not any(overhanging):
+        bounded[0], units[0], ends[0] = not reach.whole, reach.factor, str(reach)
+    for d, places in enumerate(window.inside if window is not None else ()):
+        if places is not None:
+            bounded[d], starts[d], units[d], ends[d] = True, places.start, places.stop, str(places.stop)
+    if not any(bounded):
         return leaf
-    crossing = dim is not None and overhanging[dim] and (units[dim] % width > 0 or not at[dim].multiple_of(width))
+    crossing = dim is not None and bounded[dim] and (
+        starts[dim] % width > 0 or units[dim] % width > 0 or not at[dim].multiple_of(width)
+    )
     moved = tuple(part + named("v", width) if d == dim else part for d, part in enumerate(at))
     inside, each_inside = (
-        " && ".join(f"{part.bare} < {end}" for part, end, over in zip(index, ends, overhanging, strict=True) if over)
+        " && ".join(
+            (f"{start} <= {part.bare} && " if start else "") + f"{part.bare} < {end}"
+            for part, start, end, over in zip(index, starts, ends, bounded, strict=True)
+            if over
+        )
         for index in (at, moved)
     )
     return replace(leaf, whole=leaf.whole and not crossing, inside=inside, each_inside=each_inside)
@@ -396,7 +405,7 @@ def operand_leaf(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Inde
     window = scope.windows.get(attrs.arg)
     strides, first = (row_major(shape), 0) if window is None else (window.strides, window.offset)
     leaf = strided(f"x{attrs.arg}", at, strides, dim, width, first)
-    return masked(leaf, at, shape, block.overhanging(attrs), dim, width, reach)
+    return masked(leaf, at, shape, block.overhanging(attrs), dim, width, reach, window)
 
 
 def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Index:

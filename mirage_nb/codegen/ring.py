@@ -75,7 +75,7 @@ def _load_elements(out: Writer, scope: Scope, step: Step, walked: Walk, iteratio
     if (
         layout.dtype.size == 2
         and layout.strides[-1] == 1
-        and (window is None or window.strides[-1] == 1)
+        and (window is None or (window.strides[-1] == 1 and window.inside[-1] is None))
         and not any(s % VECTOR for s in (layout.shape[-1], *layout.strides[:-1]))
     ):
         walked = Walk(layout.shape, VECTOR)

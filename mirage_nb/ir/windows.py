@@ -1,31 +1,33 @@
-"""Windows: slices, transpositions and reshapes of a tensor in memory, which kernels read where it lies.
+"""Windows: slices, transpositions, reshapes and paddings of a tensor in memory, which kernels read where it lies.
 
 In: a kernel graph. Out: for values that are such views, where their elements lie; and those of them that nobody has to
-copy. Invariant: element i of a window is element offset + sum(i[d] * strides[d]) of its base, row-major.
+copy. Invariant: element i of a window is element offset + sum(i[d] * strides[d]) of its base, row-major, if every i[d]
+lies in inside[d], and 0 otherwise.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_nb.ir.graph import KernelGraph, Op
-from mirage_nb.ir.ops import OpKind, SliceAttrs, TransposeAttrs
+from mirage_nb.ir.ops import OpKind, PadAttrs, SliceAttrs, TransposeAttrs
 from mirage_nb.ir.sizes import size_of
 
-MOVING = frozenset({OpKind.SLICE, OpKind.TRANSPOSE})
+MOVING = frozenset({OpKind.SLICE, OpKind.TRANSPOSE, OpKind.PAD})
 """Views whose elements do not lie one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where the elements of a value lie: in value `base`, which has so many `elements`, some of them."""
+    """Where the elements of a value lie: in value `base`, which has so many `elements`, some of them; outside of
+    the places that a dimension names, if it names some, there are zeros."""
 
     base: int
     elements: int
     offset: int
     strides: tuple[int, ...]
+    inside: tuple[range | None, ...]
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -43,7 +45,7 @@ def windows(graph: KernelGraph, copied: Collection[int] = ()) -> dict[int, Windo
         return {}
     found = _all(graph)
     uniform = graph.uniform()
-    kept = {value for value in found if value not in uniform} - {*graph.outputs, *copied}
+    kept = {v for v, window in found.items() if uniform.keys().isdisjoint((v, window.base))} - {*graph.outputs, *copied}
     for op, values in reversed([*graph.definitions()]):
         if op.body is None and not kept.issuperset(values):
             kept.difference_update(op.inputs)
@@ -62,8 +64,9 @@ def _all(graph: KernelGraph) -> dict[int, Window]:
         if op.kind is OpKind.RESHAPE and source not in found:
             dense[value] = dense.get(source, source)
             continue
-        whole = Window(dense.get(source, source), types[0].elements, 0, row_major(types[0].shape))
-        made = _seen(op, found.get(source, whole), types[0].shape, types[1].shape)
+        shape = types[0].shape
+        whole = Window(dense.get(source, source), types[0].elements, 0, row_major(shape), (None,) * len(shape))
+        made = _seen(op, found.get(source, whole), shape, types[1].shape)
         if made is not None:
             found[value] = made
     return found
@@ -81,30 +84,56 @@ def moved(op: Op, strides: Sequence[int]) -> tuple[int, ...]:
 
 def _seen(op: Op, window: Window, shape: tuple[int, ...], made: tuple[int, ...]) -> Window | None:
     """The window of a view of a window; None where no strides say it."""
-    if op.kind in MOVING:
-        first = op.attrs.start * window.strides[op.attrs.dim] if isinstance(op.attrs, SliceAttrs) else 0
-        return replace(window, offset=window.offset + first, strides=moved(op, window.strides))
-    split = _split(shape, window.strides, made)
-    return None if split is None else replace(window, strides=split)
+    inside = window.inside
+    match op.attrs:
+        case TransposeAttrs(perm=perm):
+            return replace(window, strides=moved(op, window.strides), inside=tuple(inside[dim] for dim in perm))
+        case SliceAttrs(dim=dim, start=start):
+            held = inside[dim]
+            first, part = start, None if held is None else _within(held, op.attrs)
+        case PadAttrs(dim=dim, before=before):
+            held = inside[dim] or range(shape[dim])
+            first, part = -before, range(held.start + before, held.stop + before)
+        case _:
+            split = _split(shape, window, made)
+            return None if split is None else replace(window, strides=split[0], inside=split[1])
+    offset = window.offset + first * window.strides[dim]
+    inside = (*inside[:dim], part, *inside[dim + 1 :])
+    return replace(window, offset=offset, strides=moved(op, window.strides), inside=inside)
 
 
-def _split(shape: tuple[int, ...], strides: tuple[int, ...], made: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The strides of a reshape, which joins dimensions only where they lie one after the other."""
-    joined: list[tuple[int, int]] = []  # extents and strides of runs, outermost first
-    for extent, stride in zip(shape, strides, strict=True):
-        if extent == 1:
+def _within(inside: range, part: SliceAttrs) -> range | None:
+    """The places of a slice that lie inside; None if all do."""
+    start, step = part.start, part.step
+    if step < 0:
+        start, step, inside = -start, -step, range(1 - inside.stop, 1 - inside.start)
+    first, stop = (min(max(-((start - end) // step), 0), part.extent) for end in (inside.start, inside.stop))
+    return None if (first, stop) == (0, part.extent) else range(first, stop)
+
+
+def _split(
+    shape: tuple[int, ...], window: Window, made: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[range | None, ...]] | None:
+    """The strides of a reshape, which joins dimensions only where they lie one after the other, and what lies inside:
+    dimensions with zeros stay as they are."""
+    joined: list[tuple[int, int, range | None]] = []  # extents and strides of runs, outermost first
+    for extent, stride, inside in zip(shape, window.strides, window.inside, strict=True):
+        if extent == 1 and inside is None:
             continue
-        if joined and joined[-1][1] == extent * stride:
-            joined[-1] = joined[-1][0] * extent, stride
+        if joined and joined[-1][1] == extent * stride and joined[-1][2] is inside is None:
+            joined[-1] = joined[-1][0] * extent, stride, None
         else:
-            joined.append((extent, stride))
-    found: list[int] = []
-    left, stride = 1, 0
+            joined.append((extent, stride, inside))
+    found: list[tuple[int, range | None]] = []
+    runs, left, stride, part = [*joined], 1, 0, None
     for extent in reversed(made):
-        if left == 1 and extent > 1:
-            left, stride = joined.pop()
-        if left % extent:
+        if left == 1 and extent > 1 and runs:
+            left, stride, part = runs.pop()
+        if left % extent or (part is not None and extent not in (1, left)):
             return None
-        found.append(stride)
+        found.append((stride, part if extent > 1 else None))
         left, stride = left // extent, stride * extent
-    return tuple(reversed(found)) if math.prod(e for e, _ in joined) * left == 1 else None
+    if runs or left > 1:
+        return None
+    found.reverse()
+    return tuple(stride for stride, _ in found), tuple(places for _, places in found)

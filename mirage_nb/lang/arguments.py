@@ -280,9 +280,9 @@ def places(node: ast.expr, found: Sequence[object]) -> list[ast.expr]:
     return written if len(written) == len(found) else [node] * len(found)
 
 
-def is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
-    """Whether a text is written out here."""
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def is_text(node: ast.expr, text: str | None = None) -> TypeGuard[ast.Constant]:
+    """Whether a text is written out here, or this one is."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and text in (None, node.value)
 
 
 def meant(written: str, known: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ kernel graph of pre-defined operators).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NewType, TypeGuard
 
@@ -63,6 +64,12 @@ class Extremes(tuple["Result", ...]):
     __slots__ = ()
 
 
+class Named(tuple["Result", ...]):
+    """Results, each under a name: {"y": Y, "z": Z}."""
+
+    names: tuple[str, ...]
+
+
 def is_tensor(result: object) -> TypeGuard[Value]:
     """Whether this is a tensor of the program."""
     return isinstance(result, int)
@@ -71,11 +78,11 @@ def is_tensor(result: object) -> TypeGuard[Value]:
 class Builder:
     """The program under construction.
 
-    `place` is where in the text the next operators come from; `operators`: how many there may be.
+    `place` is where in the text the next operators come from; `most`: how many there may be.
     """
 
     def __init__(self, operators: int = MAX_OPERATORS) -> None:
-        self._most = operators
+        self.most = operators
         self.place: SourceSpan | None = None
         self._made: list[Input | Op] = []
         self._types: list[TensorType] = []
@@ -109,8 +116,8 @@ class Builder:
         op = Op(kind, operands, attrs)
         tensor = infer(op, tuple(self._types[v] for v in operands), Level.KERNEL, MemSpace.DEVICE)
         check_size(tensor.shape)
-        if len(self._known) >= self._most:
-            raise ProgramSizeError(f"the program has more than {self._most} operators")
+        if len(self._known) >= self.most:
+            raise ProgramSizeError(f"the program has more than {self.most} operators")
         made = self._append(op, tensor)
         self._known[kind, ordered, attrs] = made
         return made
@@ -164,6 +171,23 @@ class Builder:
         made = self._made[value]
         return made if isinstance(made, Op) else None
 
+    def operands(self, value: Value) -> tuple[Value, ...]:
+        """What the operator reads that makes this value."""
+        made = self._made[value]
+        return tuple(map(Value, made.inputs)) if isinstance(made, Op) else ()
+
+    def needed(self, outputs: Iterable[Value]) -> list[Value]:
+        """These values and all that they are made of, operands first."""
+        found = {*outputs}
+        for value in range(max(found, default=-1), -1, -1):
+            if value in found:
+                found.update(self.operands(Value(value)))
+        return sorted(found)
+
+    def place_of(self, value: Value) -> SourceSpan | None:
+        """Where in the text a value was made."""
+        return self._places[value]
+
     def number(self, value: Value) -> Number | None:
         """The constant that this value is, if it is one."""
         return self._numbers.get(value)
@@ -180,11 +204,7 @@ class Builder:
         self, outputs: tuple[tuple[str, Value], ...]
     ) -> tuple[KernelGraph, tuple[SourceSpan, ...], dict[Value, int]]:
         """As `finish`, with the number in the graph of every value that is there."""
-        needed = {value for _, value in outputs}
-        for value in range(len(self._made) - 1, -1, -1):
-            made = self._made[value]
-            if isinstance(made, Op) and value in needed:
-                needed.update(Value(v) for v in made.inputs)
+        needed = {*self.needed([value for _, value in outputs])}
         declared = [Value(v) for v, made in enumerate(self._made) if isinstance(made, Input)]
         graph = KernelGraph.start(*(made for made in self._made if isinstance(made, Input)))
         renamed: dict[Value, int] = {value: index for index, value in enumerate(declared)}

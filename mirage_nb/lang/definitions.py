@@ -76,7 +76,7 @@ def _check_names(expressions: Expressions, statement: ast.FunctionDef, known: se
             if isinstance(inner, ast.arguments):
                 known |= {a.arg for a in ast.walk(inner) if isinstance(a, ast.arg)}
     known |= {statement.name, INF, PI, *sequences.SPECIAL, *expressions.functions, *expressions.bindings}
-    known |= {*DTYPE_NAMES, *expressions.modules, *SYNONYMS}
+    known |= {*DTYPE_NAMES, *expressions.modules, *SYNONYMS, "dict", "map"}
     for node in names:
         if node.id not in known:
             expressions.result(node)

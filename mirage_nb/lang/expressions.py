@@ -25,7 +25,6 @@ from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
 from mirage_nb.lang.hints import function_hint, suggestion
 from mirage_nb.lang.limits import MAX_NESTING, MAX_STATEMENTS
 from mirage_nb.lang.names import (
-    AT,
     BORROWED,
     CONSTANTS,
     EINOPS,
@@ -176,6 +175,9 @@ class Expressions(Subscripts, Refused):
                 return self.result(body if self.truth(test) else other)
             case ast.Compare():
                 return self._compared(node)
+            case ast.Dict(keys=keys, values=values):
+                words = [key.value if isinstance(key, ast.Constant) else None for key in keys]
+                return self._named(node, words, values)
             case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
                 return self._sequence(node, self._each_of(loops, element))
             case ast.Attribute():
@@ -233,6 +235,10 @@ class Expressions(Subscripts, Refused):
 
     def _sequence(self, node: ast.expr, found: Iterable[Result]) -> tuple[Result, ...]:
         made: tuple[Result, ...] = self.settled(node, sequences.sequence, found)
+        return made
+
+    def _named(self, node: ast.expr, names: Sequence[object], values: Sequence[ast.expr]) -> Result:
+        made: Result = self.settled(node, sequences.named, names, map(self.result, values))
         return made
 
     def _each_of(self, loops: Sequence[ast.comprehension], element: ast.expr) -> Iterator[Result]:
@@ -315,12 +321,14 @@ class Expressions(Subscripts, Refused):
                 (found := self._folded(node, "prod")) is not None
             ):
                 return found
+            case ast.Name(id="dict") if not node.args and "dict" not in {*self.own, *self.bindings}:
+                return self._named(node, [k.arg for k in node.keywords], [k.value for k in node.keywords])
             case ast.Name(id="map") if "map" not in {*self.own, *self.bindings} and len(node.args) == 2:
                 return self._mapped(node, *node.args)
             case ast.Name(id=name):
                 family, first = OWN, None
             case ast.Attribute(value=ast.Subscript(value=ast.Attribute(value=inner, attr="at")) as part, attr=name):
-                return self._at(node, ast.copy_location(ast.Subscript(inner, part.slice), part), name)
+                return self.at(node, ast.copy_location(ast.Subscript(inner, part.slice), part), name)
             case ast.Attribute(value=inner, attr=name):
                 family = self.family(inner) or METHOD
                 first = inner if family == METHOD else None
@@ -360,7 +368,7 @@ class Expressions(Subscripts, Refused):
         instead."""
         known = set(function.parameters) if isinstance(function, Inlined) else {p.name for p in function.parameters}
         known |= set(function.keywords) if isinstance(function, Inlined) else set()
-        kept = [k for k in node.keywords if k.arg in known or k.arg not in IGNORED]
+        kept = [k for k in node.keywords if k.arg in known or k.arg not in IGNORED or is_text(k.value, "F")]
         dtype = next((k for k in kept if k.arg == "dtype" and k.arg not in known), None)
         made = ast.copy_location(ast.Call(node.func, node.args, [k for k in kept if k is not dtype]), node)
         if dtype is None:
@@ -381,13 +389,6 @@ class Expressions(Subscripts, Refused):
         extents = {k.arg: self.integer(k.value, "an extent") for k in node.keywords if k.arg and k.arg not in words}
         assert isinstance(node.args[1], ast.Constant)
         return self.lowered(node, "", patterns.rearranged, given[0], node.args[1].value, extents, fold)
-
-    def _at(self, node: ast.Call, target: ast.Subscript, name: str) -> Result:
-        """x.at[...].set(y), and with .add, .multiply and others what NumPy does with +=, *=."""
-        if name not in AT or len(node.args) != 1:
-            hint = f"write x.at[:, 0].set(y); there are {', '.join(AT)}"
-            raise ProgramSyntaxError(f"there is no .at[...].{name} of this", hint=hint, span=self.source.of(node))
-        return self.written(target, self.result(node.args[0]), AT[name])
 
     def _mapped(self, node: ast.Call, function: ast.expr, over: ast.expr) -> Result:
         """map(f, (A, B)): f of each."""

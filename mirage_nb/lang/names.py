@@ -66,17 +66,17 @@ AT: dict[str, ast.operator | None] = {
 
 IGNORED = frozenset({
     "device", "requires_grad", "inplace", "memory_format", "non_blocking", "layout", "pin_memory", "order", "copy",
-    "optimize", "endpoint",
+    "optimize",
 })  # fmt: skip
 """Keywords that say nothing about values."""
 
 BORROWED: dict[tuple[str, str], str] = {
     **{(TORCH, name): f"torch_{name}" for name in (
         "split", "softmax", "log_softmax", "gelu", "pad", "meshgrid", "var", "std", "gather", "layer_norm", "rms_norm",
-        "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose", "select",
+        "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose", "select", "cummax", "cummin",
     )},
     **{(METHOD, name): f"torch_{name}" for name in (
-        "split", "softmax", "log_softmax", "gather", "max", "min", "transpose", "select",
+        "split", "softmax", "log_softmax", "gather", "max", "min", "transpose", "select", "cummax", "cummin",
     )},
     **{(NUMPY, name): f"numpy_{name}" for name in ("split", "pad", "transpose")},
     **{(family, "concat"): "cat" for family in (NUMPY, TORCH)},

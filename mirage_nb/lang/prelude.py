@@ -179,16 +179,32 @@ def numpy_split(x, parts, axis=0):
     return split(x, [b - a for a, b in zip(starts, ends)], axis)
 def torch_pad(x, pad_widths, mode="constant", value=0):
     for i in range(len(pad_widths) // 2):
-        x = _padded(x, pad_widths[2 * i], pad_widths[2 * i + 1], -1 - i, value)
+        before, after = pad_widths[2 * i], pad_widths[2 * i + 1]
+        n = x.shape[-1 - i] + minimum(before, 0) + minimum(after, 0)
+        y = narrow(x, -1 - i, maximum(-before, 0), n)
+        x = _padded(y, maximum(before, 0), maximum(after, 0), -1 - i, value, mode)
     return x
 def numpy_pad(x, pad_width, mode="constant", constant_values=0):
     for i in range(x.ndim):
-        both = pad_width[i] if _is_sequence(pad_width) else (pad_width, pad_width)
-        x = _padded(x, both[0], both[1], i, constant_values)
+        each = pad_width if _is_sequence(pad_width) else (pad_width, pad_width)
+        both = each[i if len(each) > 1 else 0] if _is_sequence(each[0]) else each
+        x = _padded(x, both[0], both[1], i, constant_values, mode)
     return x
-def _padded(x, before, after, axis, value):
-    y = pad(x, before, after, axis)
-    return y if value == 0 else where(pad(ones_like(x), before, after, axis) > 0, y, value)
+def _padded(x, before, after, axis, value=0, mode="constant"):
+    n = x.shape[axis]
+    if mode == "constant":
+        y = pad(x, before, after, axis)
+        places = reshape(arange(before + n + after), (-1,) + tuple(1 for i in range((-axis - 1) % x.ndim)))
+        return y if value == 0 else where((places >= before) & (places < before + n), y, value)
+    assert mode in ("edge", "replicate", "wrap", "circular", "reflect", "symmetric"), "modes: constant, edge, wrap, ..."
+    if mode in ("edge", "replicate"):
+        start, end = [repeat(narrow(x, axis, i, 1), maximum(k, 1), axis=axis) for i, k in ((0, before), (n - 1, after))]
+    elif mode in ("wrap", "circular"):
+        start, end = narrow(x, axis, n - before, before), narrow(x, axis, 0, after)
+    else:
+        k = 1 if mode == "reflect" else 0
+        start, end = flip(narrow(x, axis, k, before), axis), flip(narrow(x, axis, n - k - after, after), axis)
+    return concat([start][: minimum(before, 1)] + [x] + [end][: minimum(after, 1)], axis=axis)
 
 def ones(*shape, dtype=None): return _typed(_filled(_count(shape) >= 0, 1), dtype)
 def zeros(*shape, dtype=None): return _typed(_filled(_count(shape) < 0, 0), dtype)
@@ -206,8 +222,8 @@ def _count(shape):
         n = n * extent
     return reshape(arange(n), extents)
 def eye(n, m=None): return arange(n)[:, None] == arange(n if m is None else m)
-def linspace(start, end, steps):
-    return start + arange(steps) * ((end - start) / (steps - 1))
+def linspace(start, end, steps, endpoint=True):
+    return start + arange(steps) * ((end - start) / (steps - 1 if endpoint else steps))
 def meshgrid(x, y, indexing="xy"):
     a, b = torch_meshgrid(x, y)
     return (a, b) if indexing == "ij" else (a.T, b.T)
@@ -225,7 +241,8 @@ def trace(x): return sum(diag(x))
 def fliplr(x): return flip(x, 1)
 def flipud(x): return flip(x, 0)
 def narrow(x, axis, start, length):
-    return swapaxes(swapaxes(x, 0, axis)[start : start + length], 0, axis)
+    sizes = [start, maximum(length, 1), x.shape[axis] - start - maximum(length, 1)]
+    return split(x, [n for n in sizes if n != 0], axis)[minimum(start, 1)]
 def torch_select(x, axis, index): return moveaxis(x, axis, 0)[index]
 def kron(x, y):
     wide, tall = x.shape, y.shape
@@ -238,6 +255,7 @@ def pixel_shuffle(x, upscale_factor):
     y = transpose(reshape(x, x.shape[:-3] + (c, r, r, h, w)), tuple(range(d)) + (d, d + 3, d + 1, d + 4, d + 2))
     return reshape(y, x.shape[:-3] + (c, h * r, w * r))
 def interpolate(x, size=None, scale_factor=1, mode="nearest"):
+    assert mode == "nearest", "the mode is nearest"
     for i in range(2, x.ndim):
         x = repeat_interleave(x, scale_factor if size is None else size // x.shape[i], i)
     return x
@@ -262,11 +280,19 @@ def cumprod(x, axis):
     for i in range(1, y.shape[0]):
         parts = parts + [parts[i - 1] * y[i]]
     return swapaxes(stack(parts), 0, axis)
-def logcumsumexp(x, axis):
-    y = swapaxes(x, axis, -1)
-    n = y.shape[-1]
-    upto = where(arange(n)[:, None] >= arange(n), unsqueeze(y, -2), -inf)
-    return swapaxes(logsumexp(upto, -1), axis, -1)
+def _prefixes(x, axis):
+    y = unsqueeze(swapaxes(x, axis, -1), -2)
+    return where(arange(y.shape[-1])[:, None] >= arange(y.shape[-1]), y, -inf)
+def logcumsumexp(x, axis): return swapaxes(logsumexp(_prefixes(x, axis), -1), axis, -1)
+def cummax(x, axis): return swapaxes(max(_prefixes(x, axis), -1), axis, -1)
+def cummin(x, axis): return -cummax(-x, axis)
+def torch_cummax(x, axis): return _extremes(cummax(x, axis), swapaxes(argmax(_prefixes(x, axis), -1), axis, -1))
+def torch_cummin(x, axis): return _extremes(cummin(x, axis), swapaxes(argmax(_prefixes(-x, axis), -1), axis, -1))
+def polyval(p, x):
+    y = 0
+    for c in p:
+        y = y * x + c
+    return y
 def trapezoid(y, dx=1): return sum(y[..., 1:] + y[..., :-1], axis=-1) * (dx / 2)
 
 def inner(x, y): return x @ y if y.ndim == 1 else x @ y.T
@@ -334,12 +360,14 @@ def torch_group_norm(x, num_groups, weight=None, bias=None, eps=1e-5):
     return group_norm(x, num_groups, weight, bias, eps=eps)
 def instance_norm(x, weight=None, bias=None, eps=1e-5): return group_norm(x, x.shape[1], weight, bias, eps=eps)
 def batch_norm(x, mean, var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+    assert not training, "programs train nothing: write it out with mean and var of x"
     y = (x - _channels(x, mean)) / sqrt(_channels(x, var) + eps)
     y = y if weight is None else y * _channels(x, weight)
     return y if bias is None else y + _channels(x, bias)
 def _channels(x, v): return reshape(v, (-1,) + tuple(1 for i in range(x.ndim - 2)))
 
 def attention(query, key, value, attn_mask=None, dropout_p=0, is_causal=False, scale=None, enable_gqa=False):
+    assert dropout_p == 0, "programs have no random numbers: dropout_p=0"
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = repeat_interleave(key, groups, -3), repeat_interleave(value, groups, -3)
@@ -355,6 +383,7 @@ def index_select(x, axis, index): return take(x, index, axis)
 def take_along_axis(x, index, axis): return gather(x, index, axis)
 
 def _reduced(x, reduction):
+    assert reduction in ("mean", "sum", "none"), "reductions are mean, sum, none"
     return mean(x) if reduction == "mean" else sum(x) if reduction == "sum" else x
 def mse_loss(x, y, reduction="mean"): return _reduced(square(x - y), reduction)
 def l1_loss(x, y, reduction="mean"): return _reduced(abs(x - y), reduction)
@@ -377,9 +406,9 @@ def triplet_margin_loss(anchor, positive, negative, margin=1, p=2, eps=1e-6, red
 def margin_ranking_loss(x, y, target, margin=0, reduction="mean"):
     return _reduced(maximum(target * (y - x) + margin, 0), reduction)
 def soft_margin_loss(x, y, reduction="mean"): return _reduced(log1p(exp(-y * x)), reduction)
-def poisson_nll_loss(x, y, log_input=True, full=False, eps=1e-8, reduction="mean"):
+def poisson_nll_loss(x, y, log_input=True, eps=1e-8, reduction="mean"):
     return _reduced(exp(x) - y * x if log_input else x - y * log(x + eps), reduction)
-def gaussian_nll_loss(x, y, var, full=False, eps=1e-6, reduction="mean"):
+def gaussian_nll_loss(x, y, var, eps=1e-6, reduction="mean"):
     v = maximum(var, eps)
     return _reduced((log(v) + square(x - y) / v) / 2, reduction)
 def torch_nll_loss(x, target, reduction="mean"):
@@ -395,7 +424,7 @@ def torch_cross_entropy(x, target, reduction="mean", label_smoothing=0):
 def _windows(x, kernel, stride, rank):
     size = kernel if _is_sequence(kernel) else tuple(kernel for i in range(rank))
     step = size if stride is None else stride if _is_sequence(stride) else tuple(stride for i in range(rank))
-    if step == size and _all_of([x.shape[d - rank] % size[d] == 0 for d in range(rank)]):
+    if step == size and sum(x.shape[d - rank] % size[d] for d in range(rank)) == 0:
         lead = x.ndim - rank
         cut = [n for d in range(rank) for n in (x.shape[lead + d] // size[d], size[d])]
         y = reshape(x, x.shape[:lead] + tuple(cut))
@@ -408,11 +437,6 @@ def _windows(x, kernel, stride, rank):
         count = (x.shape[at] - size[d]) // step[d] + 1
         parts = [_every(p, at, i, count, step[d]) for p in parts for i in range(size[d])]
     return stack(parts)
-def _all_of(flags):
-    for flag in flags:
-        if not flag:
-            return False
-    return True
 def _every(x, axis, start, count, step):
     y = swapaxes(x, 0, axis)
     return swapaxes(y[start : start + (count - 1) * step + 1 : step], 0, axis)

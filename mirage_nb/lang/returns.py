@@ -10,7 +10,7 @@ import ast
 from collections.abc import Collection, Sequence
 
 from mirage_nb.errors import DuplicateNameError, MirageError, ProgramSyntaxError, ShapeError
-from mirage_nb.lang.builder import Extremes, Result, Value
+from mirage_nb.lang.builder import Extremes, Named, Result, Value
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.expressions import Expressions
 
@@ -42,15 +42,10 @@ def outputs_of(expressions: Expressions, value: ast.expr, inputs: Collection[str
 
 def _results(expressions: Expressions, value: ast.expr) -> list[tuple[ast.expr, str, Result, bool]]:
     """Node, name if one is written, and result of every output, and whether there are several."""
-    if isinstance(value, ast.Dict):
-        keys = [key.value if isinstance(key, ast.Constant) else None for key in value.keys]
-        if not all(isinstance(key, str) and key.isidentifier() for key in keys) or len({*keys}) < len(keys):
-            hint = 'write return {"hidden": H, "scores": S}'
-            place = expressions.source.of(value)
-            raise ProgramSyntaxError("results are named by words, each by its own", hint=hint, span=place)
-        return [(n, str(k), expressions.result(n), True) for k, n in zip(keys, value.values, strict=True)]
     nodes: Sequence[ast.expr] = value.elts if isinstance(value, ast.Tuple) else [value]
     results = [expressions.result(node) for node in nodes]
+    if isinstance(found := results[0], Named):
+        return [(value, name, one, True) for name, one in zip(found.names, found, strict=True)]
     if len(nodes) == 1 and isinstance(results[0], tuple) and not isinstance(results[0], Extremes):
         results = [*results[0]]
         nodes = [value] * len(results)

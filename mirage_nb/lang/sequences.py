@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from mirage_nb.errors import DTypeError, ProgramSizeError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
-from mirage_nb.lang.builder import Builder, Extremes, Infinity, Nothing, Result, Text, is_tensor
+from mirage_nb.lang.builder import Builder, Extremes, Infinity, Named, Nothing, Result, Text, is_tensor
 from mirage_nb.lang.constants import Number, function_of
 from mirage_nb.lang.limits import MAX_STATEMENTS
 from mirage_nb.lang.lowering import ZERO, add, cast, formula_of, is_whole, maximum, minimum, multiply
@@ -38,6 +38,17 @@ def sequence(found: Iterable[Result]) -> tuple[Result, ...]:
     if _leaves(made) > MAX_STATEMENTS or _levels(made) > MAX_LEVELS:
         message = f"a sequence of more than {MAX_STATEMENTS:,} elements, or of more than {MAX_LEVELS} levels"
         raise ProgramSizeError(message, hint="stack and concat make one tensor of several")
+    return made
+
+
+def named(names: Iterable[object], found: Iterable[Result]) -> Named:
+    """Results under these names. Raises ProgramSyntaxError where they are no words, or one stands twice."""
+    words = tuple(name if isinstance(name, str) and name.isidentifier() else "" for name in names)
+    if "" in words or len({*words}) < len(words):
+        hint = 'write {"hidden": H, "scores": S}'
+        raise ProgramSyntaxError("results are named by words, each by its own", hint=hint)
+    made = Named(sequence(found))
+    made.names = words
     return made
 
 
@@ -194,14 +205,24 @@ def indexed(b: Builder, found: tuple[Result, ...], index: Result | slice) -> Res
     """One of several, or a part of them."""
     if isinstance(index, slice):
         return found[index]
+    if isinstance(found, Named) and isinstance(index, Text):
+        if index.value not in found.names:
+            raise ProgramSyntaxError(f"there is no {index.value!r}", hint=f"there are {', '.join(found.names)}")
+        return found[found.names.index(index.value)]
     at = index.integer if isinstance(index, Number) else None
     if at is None:
         raise ShapeError("an index is an integer constant", hint="constants are defined as NAME = 16")
     return found[_place(found, at)]
 
 
-def replaced(found: tuple[Result, ...], at: int, new: Result) -> tuple[Result, ...]:
-    """Several, one of them another."""
+def replaced(found: tuple[Result, ...], index: Result, new: Result) -> tuple[Result, ...]:
+    """Several, one of them another; under a name, perhaps one more."""
+    if isinstance(found, Named) and isinstance(index, Text):
+        held = dict(zip(found.names, found, strict=True)) | {index.value: new}
+        return named(held, held.values())
+    at = index.integer if isinstance(index, Number) else None
+    if at is None:
+        raise ShapeError("an index is an integer constant", hint="constants are defined as NAME = 16")
     place = _place(found, at)
     return sequence((*found[:place], new, *found[place + 1 :]))
 

@@ -33,6 +33,7 @@ from mirage_nb.lang.expressions import Binding, Expressions, Memory, built_in
 from mirage_nb.lang.hints import suggestion
 from mirage_nb.lang.limits import MAX_STATEMENTS
 from mirage_nb.lang.names import CONSTANTS, MODULES
+from mirage_nb.lang.parts import in_parts
 from mirage_nb.lang.remarks import Remark, remarks
 from mirage_nb.lang.returns import outputs_of
 from mirage_nb.lang.sizes import Ends
@@ -109,7 +110,7 @@ class Statements(Declarations):
         self._check_overrides()
         if not self.outputs:
             raise self._no_return()
-        graph, spans = self.builder.finish(self.outputs)
+        graph, spans = self.builder.finish(in_parts(self.builder, self.outputs))
         ends = (self._size[0], self._size[1].place) if self._size is not None else None
         return Read(graph, spans, self._known_sizes, remarks(self._made, self.expressions.reads), ends)
 
@@ -162,9 +163,10 @@ class Statements(Declarations):
                 raise self._error(ProgramSyntaxError, *_TARGETS, target)
             case (ast.Break() | ast.Continue()) if self._loops:
                 return Leave.LOOP if isinstance(statement, ast.Break) else Leave.TURN
-            case ast.Assert(test=test):
+            case ast.Assert(test=test, msg=said):
                 if not self.expressions.truth(test):
-                    raise self._error(ShapeError, "this does not hold", "it is asserted in the program", test)
+                    hint = str(said.value) if isinstance(said, ast.Constant) else "it is asserted in the program"
+                    raise self._error(ShapeError, "this does not hold", hint, test)
             case ast.Pass() | ast.Delete():
                 return None
             case ast.Expr(value=ast.Call(func=ast.Name(id="print")) as value):

@@ -17,6 +17,7 @@ from mirage_nb.lang.arguments import Arguments, count
 from mirage_nb.lang.builder import Builder, Extremes, Infinity, Result, Term, is_tensor
 from mirage_nb.lang.functions import OPERATORS
 from mirage_nb.lang.masks import is_mask, picked_together, table, take, where
+from mirage_nb.lang.names import AT
 from mirage_nb.lang.views import NEW_AXIS, Item, Range, indexed, reshaped
 from mirage_nb.lang.writes import written
 
@@ -69,9 +70,8 @@ class Subscripts(Arguments):
         items = index.elts if isinstance(index, ast.Tuple) else [index]
         if isinstance(found, tuple) and not isinstance(found, Extremes) and len(items) == 1:
             held = self.subscript(target, found, index) if op is not None else new
-            place = self._integer(self.result(index), index, "an index")
             new = new if op is None else self.combined(target, op, held, new)
-            return self.settled(index, sequences.replaced, found, place, new)  # type: ignore[no-any-return]
+            return self.settled(index, sequences.replaced, found, self.result(index), new)  # type: ignore[no-any-return]
         x = self.lowered(target, "", Builder.tensor_of, found, "an index")
         assert is_tensor(x)
         if len(items) == 1 and not isinstance(index, ast.Slice | ast.Constant) and is_tensor(at := self.result(index)):
@@ -87,6 +87,13 @@ class Subscripts(Arguments):
             held = self.lowered(target, "", indexed, x, parts)
             new = self.combined(target, op, held, new)
         return self.lowered(target, _WRITTEN, written, x, parts, self._choice(new, target))
+
+    def at(self, node: ast.Call, target: ast.Subscript, name: str) -> Result:
+        """x.at[...].set(y), and with .add, .multiply and others what NumPy does with +=, *=."""
+        if name not in AT or len(node.args) != 1:
+            hint = f"write x.at[:, 0].set(y); there are {', '.join(AT)}"
+            raise ProgramSyntaxError(f"there is no .at[...].{name} of this", hint=hint, span=self.source.of(node))
+        return self.written(target, self.result(node.args[0]), AT[name])
 
     def _choice(self, new: Result, node: ast.expr) -> Term | Infinity:
         return new if isinstance(new, Infinity) else self.term_of(new, node)
@@ -113,7 +120,13 @@ class Subscripts(Arguments):
                 case ast.Slice():
                     parts.append(self._range(item))
                 case _:
-                    parts.append(self.integer(item, "an index"))
+                    found = self.result(item)
+                    several = found if isinstance(found, tuple) else (found,)
+                    places = tuple(self._integer(one, item, "an index") for one in several)
+                    parts.append(places if several is found else places[0])
+        if any(isinstance(part, tuple) for part in parts) and sum(isinstance(p, int | tuple) for p in parts) > 1:
+            hint = "one after the other: x[0][:, [1, 2]]"
+            raise ShapeError("a list of places stands beside another index", hint=hint, span=self.source.of(node))
         return parts
 
     def _is_new_axis(self, item: ast.expr) -> bool:

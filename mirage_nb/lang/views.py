@@ -211,8 +211,8 @@ class Range:
 NEW_AXIS = None
 """None in an index: a new dimension of extent 1."""
 
-Item = int | Range | None
-"""One dimension's part of an index."""
+Item = int | Range | tuple[int, ...] | None
+"""One dimension's part of an index; of several places, each."""
 
 
 def indexed(b: Builder, x: Value, items: Sequence[Item]) -> Term:
@@ -223,12 +223,25 @@ def indexed(b: Builder, x: Value, items: Sequence[Item]) -> Term:
         if item is None:
             shape.append(1)
             continue
-        span = span_of(item, dim, b.shape(x)[dim])
-        x = sliced(b, x, dim, span.start, len(span), span.step)
-        if isinstance(item, Range):
-            shape.append(len(span))
+        spans = _spans(item, dim, b.shape(x)[dim]) if isinstance(item, tuple) else [span_of(item, dim, b.shape(x)[dim])]
+        parts = tuple(sliced(b, x, dim, span.start, len(span), span.step) for span in spans)
+        x = b.tensor(concatenated(b, parts, None, dim), "an index")
+        if not isinstance(item, int):
+            shape.append(b.shape(x)[dim])
         dim += 1
     return reshaped(b, x, (*shape, *b.shape(x)[dim:]) or SCALAR)
+
+
+def _spans(places: tuple[int, ...], dim: int, whole: int) -> list[range]:
+    """Places, one after the other, in as few even steps as they come."""
+    found: list[list[int]] = []
+    for place in (span_of(place, dim, whole).start for place in places):
+        run = found[-1] if found else [place]
+        if place == run[-1] or (len(run) > 1 and place - run[-1] != run[1] - run[0]):
+            found.append([])
+        found[-1].append(place)
+    steps = [run[1] - run[0] if run[1:] else 1 for run in found]
+    return [range(run[0], run[-1] + step, step) for run, step in zip(found, steps, strict=True)]
 
 
 def span_of(item: int | Range, dim: int, whole: int) -> range:

@@ -28,6 +28,8 @@ def written(b: Builder, x: Value, items: Sequence[Item], new: Term | Infinity) -
         item = items[dim] if dim < len(items) else Range(None, None, None)
         if item is None:
             raise ShapeError("a new axis is written to", hint="write into the tensor itself")
+        if isinstance(item, tuple):
+            raise ShapeError("a list of places is written to", hint="write to a slice, or to one place after the other")
         spans.append(span_of(item, dim, extent))
     if isinstance(new, Number | Infinity):
         return where(b, _inside(b, x, tuple(spans)), new, x)

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from mirage_nb.codegen import Launch, Options, emit
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, TensorType, TransposeAttrs
+from mirage_nb.ir import (
+    DType,
+    Input,
+    KernelGraph,
+    Op,
+    OpKind,
+    PadAttrs,
+    ReshapeAttrs,
+    SliceAttrs,
+    TensorType,
+    TransposeAttrs,
+)
 from mirage_nb.ir.windows import windows
 from mirage_nb.lang import parse
 from mirage_nb.search.composition import library_and_fused
@@ -36,7 +47,10 @@ def views(pick: st.DrawFn) -> KernelGraph:
     graph = KernelGraph.start(Input("X", TensorType(shape, DType.F32)))
     for _ in range(pick(st.integers(1, 4))):
         value, shape = len(graph.types) - 1, graph.types[-1].shape
-        match pick(st.sampled_from([OpKind.SLICE, OpKind.SLICE, OpKind.TRANSPOSE, OpKind.RESHAPE])):
+        match pick(st.sampled_from([OpKind.SLICE, OpKind.SLICE, OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.PAD])):
+            case OpKind.PAD:
+                ends = PadAttrs(pick(st.integers(0, len(shape) - 1)), pick(st.integers(0, 2)), pick(st.integers(0, 2)))
+                op = Op(OpKind.PAD, (value,), ends)
             case OpKind.TRANSPOSE:
                 op = Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(tuple(pick(st.permutations(range(len(shape)))))))
             case OpKind.RESHAPE:
@@ -64,7 +78,10 @@ def test_a_window_has_the_elements_of_its_view(graph: KernelGraph) -> None:
         base, expected = (x if v == 0 else evaluate(graph.returning((v,)), [x])[0] for v in (window.base, value))
         index = np.indices(graph.types[value].shape)
         places = window.offset + sum(part * stride for part, stride in zip(index, window.strides, strict=True))
-        np.testing.assert_array_equal(base.ravel()[places], expected)
+        held = np.ones(graph.types[value].shape, dtype=bool)
+        for part, inside in zip(index, window.inside, strict=True):
+            held &= np.isin(part, inside) if inside is not None else held
+        np.testing.assert_array_equal(np.where(held, base.ravel()[np.where(held, places, 0)], 0), expected)
         assert window.elements == base.size
 
 
@@ -78,23 +95,36 @@ def test_who_copies() -> None:
     assert not windows(kernel.append(Op(OpKind.SQR, (1,))).returning((2, 3))), "a library's kernel reads it, too"
 
 
+def test_a_padded_constant_lies_nowhere() -> None:
+    start = KernelGraph.start(Input("X", TensorType((4, 6), DType.F32)))
+    ones = parse("X: f32[4, 6]\nreturn X * pad(ones(4, 3), 1, 2, 1)").graph
+    (op,) = (op for op in ones.ops if op.kind is OpKind.PAD)
+    assert start.types[0] == ones.types[0]
+    assert op.inputs[0] not in {window.base for window in windows(ones).values()}
+
+
 def inside(graph: KernelGraph, step: int, start: int) -> KernelGraph:
-    """The same kernel on parts of larger inputs, along their last dimensions."""
+    """The same kernel on parts of larger inputs, along their last dimensions; with a step of 0, on what is padded."""
     larger, dims = [], [len(t.shape) - 1 for t in (i.type for i in graph.inputs)]
     for given_, dim in zip(graph.inputs, dims, strict=True):
         shape = list(given_.type.shape)
-        shape[dim] = start + shape[dim] * step
+        shape[dim] = start + shape[dim] * step if step else shape[dim] - start
         larger.append(Input(given_.name, TensorType(tuple(shape), given_.type.dtype)))
     made = KernelGraph.start(*larger)
     for value, (given_, dim) in enumerate(zip(graph.inputs, dims, strict=True)):
-        made = made.append(Op(OpKind.SLICE, (value,), SliceAttrs(dim, start, given_.type.shape[dim], step)))
+        part = Op(OpKind.SLICE, (value,), SliceAttrs(dim, start, given_.type.shape[dim], step or 1))
+        made = made.append(part if step else Op(OpKind.PAD, (value,), PadAttrs(dim, start // 2, start - start // 2)))
     (kernel,) = graph.ops
     count = len(graph.inputs)
     return made.append(Op(OpKind.GRAPH, tuple(range(count, 2 * count)), body=kernel.body)).returning((2 * count,))
 
 
 @pytest.mark.parametrize(
-    ("graph", "step", "start"), [(rmsnorm_gain(), 1, 3), (rmsnorm_gain(), 2, 1), (attention(), 1, 8)]
+    ("graph", "step", "start"),
+    [
+        (rmsnorm_gain(), 1, 3), (rmsnorm_gain(), 2, 1), (attention(), 1, 8),
+        (rmsnorm_gain(), 0, 5), (rmsnorm_gain(), 0, 32), (attention(), 0, 2),
+    ],
 )
 def test_kernels_read_parts_of_their_inputs(graph: KernelGraph, step: int, start: int) -> None:
     whole = inside(graph, step, start)
@@ -113,6 +143,9 @@ PROGRAMS = {
     "columns": "A: f32[16, 2, 2]\nreturn A[:, 0, 0] * A[:, 1, 1] - A[:, 0, 1] * A[:, 1, 0]",
     "turned": "x: f32[8, 40]\nreturn exp(flip(x, axis=1)[:, 3:]) * x[:, :37]",
     "row": "x: f16[8, 129]\nreturn softmax(x[:, 1:], axis=-1)",
+    "padded": "u: f32[16, 16]\np = np.pad(u, 1)\nreturn p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:] - u",
+    "rolled": "u: f32[16, 16]\nreturn u + np.roll(u, 1, 0) - np.roll(u, 3, 1) * np.roll(u, -2, 0)",
+    "shifted": "x: f16[32, 64]\nm: f16[64]\nreturn x * m + F.pad(x[:-1], (0, 0, 1, 0)) * (1 - m)",
 }
 
 
