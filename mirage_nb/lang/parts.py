@@ -1,9 +1,9 @@
 """Parts and joints of what is computed, said so that nobody has to store them: the last step of reading a program.
 
-In: a builder and the outputs of its program. Out: the same outputs, of other operators. A concatenation of what lies in
-memory is the sum of its parts, each among zeros; slices of what elementwise operators make, and zeros around it, move
-in front of them, to what lies in memory. Invariant: every output has the elements that it had; what is sliced is
-computed anew for each slice only where slices are all that is read of it, and few.
+In: a builder and the outputs of its program. Out: the same outputs, of other operators. A concatenation of parts of
+what lies in memory is the sum of them, each among zeros; slices of what elementwise operators make, and zeros around
+it, move in front of these, to what lies in memory. Invariant: every output has the elements that it had; what is
+sliced is computed anew for each slice only where that is little work, and nothing of it is stored in any case.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Anew:
 
 
 class _Joints(_Anew):
-    """Concatenations of what lies in memory, where kernels are generated for all that reads them."""
+    """Concatenations of parts of what lies in memory, where kernels are generated for all that reads them."""
 
     def say(self, value: Value) -> Value:
         op, readers = self.b.definition(value), self.readers[value]
@@ -112,7 +112,7 @@ class _Joints(_Anew):
         if op is None or op.kind is not OpKind.CONCAT or value in self.outputs or not (readers and fused):
             return super().say(value)
         leaves = [*islice(self._leaves(value), JOINED + 1)]
-        if len(leaves) > JOINED or not all(map(self._lies, leaves)):
+        if len(leaves) > JOINED or not all(map(self._lies, leaves)) or all(self.kind(v) is None for v in leaves):
             return super().say(value)
         first, *others = [*self._among_zeros(value)] or [super().say(value)]
         for part in others:

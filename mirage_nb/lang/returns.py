@@ -44,11 +44,9 @@ def _results(expressions: Expressions, value: ast.expr) -> list[tuple[ast.expr, 
     """Node, name if one is written, and result of every output, and whether there are several."""
     nodes: Sequence[ast.expr] = value.elts if isinstance(value, ast.Tuple) else [value]
     results = [expressions.result(node) for node in nodes]
-    if isinstance(found := results[0], Named):
-        return [(value, name, one, True) for name, one in zip(found.names, found, strict=True)]
-    if len(nodes) == 1 and isinstance(results[0], tuple) and not isinstance(results[0], Extremes):
-        results = [*results[0]]
-        nodes = [value] * len(results)
+    if len(nodes) == 1 and isinstance(found := results[0], tuple) and not isinstance(found, Extremes):
+        names = found.names if isinstance(found, Named) else ("",) * len(found)
+        return [(value, name, one, bool(name) or len(found) > 1) for name, one in zip(names, found, strict=True)]
     return [(node, "", one, len(nodes) > 1) for node, one in zip(nodes, results, strict=True)]
 
 

@@ -106,7 +106,8 @@ X * (torch.arange(6) // 3 + torch.arange(6) % 4)
 np.einsum("ii->i", S) | np.einsum("ii", S) | torch.einsum("iij->ji", torch.stack([S, S + 1, S * S], -1)) | X * (-7 // 2)
 np.einsum("ij,jj->i", X, S) | np.meshgrid(v, u[:4], indexing="ij")[1] | torch.meshgrid(v, u[:3])[0] + 1
 np.meshgrid(v, u[:4])[0] + 1 | v[:, np.newaxis] - u[np.newaxis, :] | torch.stack([*(v, u), v + u])
-torch.cumprod(X, dim=1) | torch.logcumsumexp(X, dim=0) | torch.where(X > 0, X, torch.tensor(0.5))
+torch.cumprod(X, dim=1) | torch.logcumsumexp(X, dim=0) | torch.cummax(X, dim=0)[0] | torch.cummin(X, dim=1)[0]
+np.polyval([1.0, -2.0, 0.5], X) | torch.where(X > 0, X, torch.tensor(0.5))
 v * torch.arange(0, 3, 0.5) | np.arange(1.5, -1.4, -0.5) * u | X * math.prod(X.shape[:1]) + np.prod([2, 3])
 torch.linalg.multi_dot([X, S, W]) | v * np.linspace(0, 1, num=6) | X[range(4), torch.arange(4)] * 2
 torch.einsum("ij,jk->ik", [X, W])
