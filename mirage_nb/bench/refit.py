@@ -21,6 +21,7 @@ from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import estimate
 from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.occupancy import OTHER_VARIANTS, Variant
+from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 
@@ -136,7 +137,7 @@ class _Group:
 
     def us(self, target: Target, constants: Constants, variants: Sequence[Variant]) -> Numbers:
         """What each takes."""
-        return estimate(self.prepared, self.kernel, self.sizes[0], target, constants, variants).us
+        return estimate(Tiles.of(self.prepared, self.kernel, self.sizes[0]), target, constants, variants).us
 
     def join(self) -> None:
         first = self.sizes[0]

@@ -7,10 +7,10 @@ operand, a `Span`. Invariant: keys outside the span have weights of zero, since 
 from __future__ import annotations
 
 from mirage_nb.ir import InIterAttrs, OpKind, WhereAttrs
-from mirage_nb.optimize.attention import KEYS, AttentionBlock
 from mirage_nb.optimize.mask import Bounds, Span, bounds_of, places, span_of
-from mirage_nb.optimize.product import ROWS
 from mirage_nb.optimize.product_program import Given
+from mirage_nb.tile.attention import KEYS, AttentionBlock
+from mirage_nb.tile.products import ROWS
 
 
 def places_of(made: AttentionBlock, given: Given, counters: tuple[str, ...], attrs: InIterAttrs) -> str:

@@ -25,14 +25,14 @@ from mirage_nb.ir import (
     OpKind,
     Trait,
 )
-from mirage_nb.optimize.attention import KEYS, AttentionBlock, matrix_axes
 from mirage_nb.optimize.attention_mask import mask_of, places_of, span_needed
 from mirage_nb.optimize.mask import Span
 from mirage_nb.optimize.on_grid import Cut, OnGrid
-from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, reshaped
 from mirage_nb.optimize.product_program import LEADING, Given
 from mirage_nb.targets import Target
+from mirage_nb.tile.attention import KEYS, AttentionBlock, matrix_axes
 from mirage_nb.tile.instructions import Place, wgmma
+from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, reshaped
 from mirage_nb.tile.program import (
     GROUP,
     PART,

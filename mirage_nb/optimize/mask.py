@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.ir import ApplyAttrs, ConstAttrs, OpKind, formula
-from mirage_nb.optimize.written_out import WrittenOut
+from mirage_nb.tile.written_out import WrittenOut
 
 Array = NDArray[np.float64]
 Bounds = tuple[Array, Array]

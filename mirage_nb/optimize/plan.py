@@ -16,13 +16,11 @@ from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType
 from mirage_nb.ir.places import numbered
 from mirage_nb.ir.windows import Window, windows
-from mirage_nb.optimize.attention import find_attention
 from mirage_nb.optimize.attention_program import attention_program
 from mirage_nb.optimize.held import Held, find_held
 from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.options import WARPGROUPS, Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
-from mirage_nb.optimize.product import find_product
 from mirage_nb.optimize.product_program import Given, product_program
 from mirage_nb.optimize.region import Region, find_region
 from mirage_nb.optimize.scales import move_scales
@@ -31,17 +29,19 @@ from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.optimize.tiling import Tiling, tile_matmul
 from mirage_nb.optimize.transfer import boxes
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
-from mirage_nb.optimize.widen import widen
 from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target
+from mirage_nb.tile.attention import find_attention
 from mirage_nb.tile.groups import rows_of
 from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.placement import Place, Placement, Step, StepKind, is_tiled, place
+from mirage_nb.tile.products import find_product
 from mirage_nb.tile.program import Copy, Program, flat
 from mirage_nb.tile.shared import worth_having_early
 from mirage_nb.tile.sketch import Sketch, sketch_of
 from mirage_nb.tile.thread_graph import fuse
+from mirage_nb.tile.widen import widen
 
 RESERVED_BYTES = 1024
 """Shared memory kept for small static arrays (barriers, reduction scratch)."""

@@ -13,9 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_nb.ir import BlockGraph, ConstAttrs, DType, Op, OpKind, TensorType, ThreadGraph
+from mirage_nb.ir import BlockGraph, ConstAttrs, Op, OpKind, TensorType, ThreadGraph
 from mirage_nb.optimize.on_grid import Cut, OnGrid
-from mirage_nb.optimize.product import (
+from mirage_nb.targets import Target
+from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
+from mirage_nb.tile.instructions import Place
+from mirage_nb.tile.products import (
     COLUMNS,
     RANK,
     ROWS,
@@ -23,12 +26,10 @@ from mirage_nb.optimize.product import (
     Factors,
     Operand,
     ProductBlock,
+    boxed,
     broadcast_axes,
     reshaped,
 )
-from mirage_nb.targets import Target
-from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
-from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
     PART,
     Acquire,
@@ -53,7 +54,7 @@ from mirage_nb.tile.program import (
     Walk,
     counted,
 )
-from mirage_nb.tile.rules import CAPABILITY, CHUNK_BYTES, PATTERN_ROWS, SHALLOWEST
+from mirage_nb.tile.rules import CAPABILITY, PATTERN_ROWS, SHALLOWEST
 from mirage_nb.tile.rules import stages as ring_stages
 from mirage_nb.tile.schemes import LOAD, Asked, MathRole, Scheme, scheme
 
@@ -65,7 +66,6 @@ CUTS = {(ROWS,): ROWS, (COLUMNS,): COLUMNS, (SUMMED, SUMMED): SPLIT}
 RING, ONCE = "ring", "once"
 ADDED = ""
 """Stands for a product of held operands that the accumulator holds already that it is added to."""
-LINE_BYTES = 128
 Parts = Mapping[str, Index]
 """Where the part of a role begins in the block's tile, along rows and columns."""
 Multiplied = tuple[Loop, Mapping[int, list[tuple[str, str]]]]
@@ -89,7 +89,7 @@ def product_program(made: ProductBlock, target: Target, given: Given) -> Program
     if target.capability != CAPABILITY or counters is None:
         return None
     found = _scheme(made, given.precision)
-    factors = [*(f for products in made.sums.values() for f in products), *(f for _, f in made.added.values())]
+    factors = [*made.factors, *(f for _, f in made.added.values())]
     operands = {o for f in factors for o in (f.left, f.right)}
     if found is None or not all(_boxed(made.block, operand, found.step) for operand in operands):
         return None
@@ -123,29 +123,16 @@ def _named_cuts(block: BlockGraph, left: Operand, right: Operand) -> tuple[str, 
 
 def _scheme(made: ProductBlock, precision: str) -> Scheme | None:
     """Which roles multiply, by what."""
-    majors = {
-        ("k" if f.left.axes[-1] == SUMMED else "m", "k" if f.right.axes[-1] == SUMMED else "m")
-        for factors in made.sums.values()
-        for f in factors
-    }
-    if made.dtype in (DType.F32, DType.F64) and len(majors) > 1:
-        return None  # their results would lie differently
-    if made.dtype is DType.F64 and any(value not in made.sums for value, _ in made.saved):
-        return None  # elementwise functions are those of f32
-    return scheme(Asked(made.rows, made.columns, made.depth, len(made.sums), majors.pop(), made.dtype), precision)
+    major = made.major
+    if major is None:
+        return None
+    return scheme(Asked(made.rows, made.columns, made.depth, len(made.sums), major, made.dtype), precision)
 
 
 def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
-    """Whether boxes of the copy engine bring the tile, in whole panels, with zeros where it hangs over the end."""
-    tensor, tile = block.args[operand.attrs.arg], block.tile_shape(operand.attrs)
-    over = block.overhanging(operand.attrs)
-    panel = step if operand.axes[-1] in (SUMMED, RANK) else tile[-1]
-    alone = math.prod(tensor.shape[:-2]) == 1
-    return (
-        tensor.shape[-1] * tensor.dtype.size % CHUNK_BYTES == 0
-        and panel * tensor.dtype.size % LINE_BYTES == 0
-        and (alone or (not any(over[:-1]) and tile[-2] % PATTERN_ROWS == 0))
-    )
+    """Whether boxes of the copy engine bring the tile."""
+    attrs = operand.attrs
+    return bool(boxed(operand, block.args[attrs.arg].shape, block.tile_shape(attrs), block.overhanging(attrs), step))
 
 
 @dataclass(slots=True)

@@ -58,9 +58,14 @@ def fuse_block(block: BlockGraph) -> BlockGraph:
 
     A chain takes the constants that it reads inside; one that only chains read leaves the block graph.
     """
-    flat, products = _flat(block)
-    sketch = sketch_of(flat)
-    return _fused(flat, {index for index in products if _is_shallow(flat, sketch, index)})
+    return _fused(*flat(block))
+
+
+def flat(block: BlockGraph) -> tuple[BlockGraph, frozenset[int]]:
+    """A block graph with its thread graphs written out; the products in these that threads compute."""
+    made, products = _flat(block)
+    sketch = sketch_of(made)
+    return made, frozenset(index for index in products if _is_shallow(made, sketch, index))
 
 
 def _fused(block: BlockGraph, heads: Collection[int]) -> BlockGraph:

@@ -9,7 +9,7 @@ import pytest
 
 from mirage_nb.ir import ApplyAttrs, OpKind
 from mirage_nb.optimize.mask import Span, bounds_of, places, span_of
-from mirage_nb.optimize.written_out import Node, WrittenOut
+from mirage_nb.tile.written_out import Node, WrittenOut
 
 STEP = ApplyAttrs("compared", "step(x)")
 FEWER = ApplyAttrs("compared", "1 - step(-x)")

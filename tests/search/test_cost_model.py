@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import TargetError
-from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, KernelGraph, OpKind
+from mirage_nb.ir import AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind, TensorType
 from mirage_nb.ir.legality import peak_shared_bytes
 from mirage_nb.optimize import BlockPlan, default_options, plan
 from mirage_nb.optimize.transfer import boxes
@@ -28,12 +28,12 @@ from mirage_nb.search import (
     run_configuration,
 )
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import Part, Sizes, outline
+from mirage_nb.search.sizes.anatomy import Part, Sizes
 from mirage_nb.search.sizes.cost import Estimates, estimate
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import ALIKE, _diverse, divisors, numbered, sized
+from mirage_nb.search.sizes.representative import outline
 from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows, touched
-from mirage_nb.search.sizes.sketched import sketched
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
@@ -71,7 +71,7 @@ def costs(name: str, grid: list[int], loop: int, columns: int, target: str = "h2
     for blocks in grid:
         extents = [columns * blocks if i == axis else a.extent for i, a in enumerate(prepared.axes)]
         sizes = Sizes(tuple(extents), {axis: np.array([float(blocks)])}, np.array([float(loop)]))
-        found_.append(estimate(prepared, kernel, sizes, find_target(target)))
+        found_.append(estimate(Tiles.of(prepared, kernel, sizes), find_target(target)))
     return Estimates(*(np.concatenate([getattr(e, field) for e in found_]) for field in Estimates.__slots__))
 
 
@@ -232,11 +232,11 @@ def test_products_of_what_travels_in_f32_are_those_that_a_plan_leaves_to_scalar_
         for kernel, _, block in planned(prepared, structure):
             if block.region is not None or block.program is not None:
                 continue
-            made = sketched(prepared, kernel)
-            products = [step for step in kernel.steps if step.operator.kind is OpKind.MATMUL]
+            made = outline(prepared, kernel)
+            products = [cell for cell in made.cells if cell.node.kind is OpKind.MATMUL]
             tilings = [block.tiling(i) for i, op in enumerate(block.block.ops) if op.kind is OpKind.MATMUL]
-            for step, tiling in zip(products, tilings, strict=True):
-                assert any(made.wide[read] for read in step.reads) == (tiling is None)
+            for product, tiling in zip(products, tilings, strict=True):
+                assert any(made.block.types[v].dtype is DType.F32 for v in product.reads) == (tiling is None)
                 seen.add(tiling is None)
     assert seen == {True, False}
 
@@ -277,7 +277,8 @@ def test_live_bytes_are_those_of_legality(name: str) -> None:
     for structure in structures:
         (kernel,) = structure.kernels
         for instance in instances(structure, prepared, H200, 5):
-            live = float(estimate(prepared, kernel, sizes_of(prepared, structure, instance), H200).live[0])
+            tiles = Tiles.of(prepared, kernel, sizes_of(prepared, structure, instance))
+            live = float(estimate(tiles, H200).live[0])
             assert live >= peak_shared_bytes(body(instance.graph))
             assert live <= 1.01 * peak_shared_bytes(body(instance.graph)) + 64
 
@@ -289,8 +290,6 @@ def test_live_bytes_are_those_of_legality(name: str) -> None:
     whole=st.booleans(),
 )
 def test_bulk_rows_are_those_of_the_boxes(height: int, columns: int, outer: int, whole: bool) -> None:
-    from mirage_nb.ir import DType, TensorType
-
     shape = (2, height * 2, columns if whole else columns * 2)
     split = (0 if outer == 1 else None, 1, None if whole else 2)
     block = BlockGraph.start((TensorType(shape, DType.F16),), (2, 2, 2), 1)

@@ -13,7 +13,7 @@ from mirage_nb.ir import BlockGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Prepared, Structure, configurations, instances, prepare, run_configuration
 from mirage_nb.search.saturation.values import TILE
-from mirage_nb.search.sizes.anatomy import Numbers, Sizes, outline
+from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.concrete import tile_of
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import Estimates, block_of, estimate
@@ -53,7 +53,7 @@ def kernels(name: str) -> Iterator[tuple[Prepared, KernelStructure, Sizes]]:
 
 
 def legal(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target) -> tuple[Numbers, np.ndarray]:
-    estimates = estimate(prepared, kernel, sizes, target)
+    estimates = estimate(Tiles.of(prepared, kernel, sizes), target)
     return estimates.us, _legal(estimates, target)
 
 
@@ -102,20 +102,19 @@ def test_no_estimate_is_faster_than_the_card(name: str, target: str) -> None:
     """Neither than its memory nor than its tensor cores."""
     card = find_target(target)
     for prepared, kernel, sizes in kernels(name):
-        estimates = estimate(prepared, kernel, sizes, card)
+        estimates = estimate(Tiles.of(prepared, kernel, sizes), card)
         assert (estimates.us >= card.start_us + estimates.bytes_device / (card.device_bandwidth * 1e3)).all()
         assert (estimates.us >= card.start_us + operations(prepared, kernel, sizes) / (card.tensor_rate * 1e6)).all()
 
 
 def operations(prepared: Prepared, kernel: KernelStructure, sizes: Sizes) -> Numbers:
     """Floating-point operations of the products of all blocks."""
-    total = np.zeros_like(sizes.loop)
-    varying = outline(prepared, kernel).varying
-    for index, step in enumerate(kernel.steps):
-        if step.operator.kind is OpKind.MATMUL:
-            left = kernel.steps[step.reads[0]]
-            depth = sizes.extent(kernel, step.operator.axis, left.type[step.operator.axis])
-            total = total + 2 * sizes.elements(kernel, step) * depth * (sizes.loop if varying[index] else 1)
+    total, tiles = np.zeros_like(sizes.loop), Tiles.of(prepared, kernel, sizes)
+    for cell in tiles.outline.cells:
+        if cell.node.kind is OpKind.MATMUL:
+            depth = tiles.extents(cell.node.reads[0])[-1]
+            times = sizes.loop if tiles.outline.varying[cell.value] else 1
+            total = total + 2 * tiles.elements[cell.value] * depth * times
     return total * sizes.total_blocks()
 
 
@@ -182,7 +181,7 @@ def at(prepared: Prepared, kernel: KernelStructure, blocks: int, loop: int, *, h
     parts = {columns: blocks, kernel.loop: loop}
     tiles = {axis: np.array([float(tile_of(extents[axis], n))]) for axis, n in parts.items()} if hang else {}
     sizes = Sizes(extents, {columns: np.array([float(blocks)])}, np.array([float(loop)]), {}, tiles)
-    return float(estimate(prepared, kernel, sizes, H200).us[0])
+    return float(estimate(Tiles.of(prepared, kernel, sizes), H200).us[0])
 
 
 @pytest.mark.parametrize("loop", [4, 8, 16])
@@ -279,7 +278,7 @@ def test_numbered_sizes_hang_as_they_do_in_a_muGraph() -> None:
 
 
 def numbers(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target) -> np.ndarray:
-    estimates = estimate(prepared, kernel, sizes, target)
+    estimates = estimate(Tiles.of(prepared, kernel, sizes), target)
     return np.stack([getattr(estimates, field) for field in Estimates.__slots__])
 
 

@@ -12,8 +12,8 @@ from mirage_nb.codegen import variants
 from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare, run_configuration
-from mirage_nb.search.sizes.anatomy import outline
 from mirage_nb.search.sizes.instantiate import drafts
+from mirage_nb.search.sizes.representative import outline
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import find_target
 from mirage_nb.tile.placement import Place
@@ -88,9 +88,10 @@ def test_what_is_saved_and_read_is_a_tile() -> None:
     kernels = {k for s in structures(prepared, saves_what_it_reads) for k in s.kernels}
     seen = 0
     for kernel in kernels:
-        read = {index for step in kernel.steps for index in step.reads}
-        for output in read.intersection(kernel.outputs):
-            if kernel.steps[output].operator.kind is OpKind.EXP:
-                assert outline(prepared, kernel).placed.places[output] is Place.SHARED
+        made = outline(prepared, kernel)
+        read = {value for cell in made.cells for value in cell.reads}
+        for output in read.intersection(made.leaves[value] for value, _ in made.saves):
+            if made.by_value[output].node.kind is OpKind.EXP:
+                assert made.placed.places[output] is Place.SHARED
                 seen += 1
     assert seen

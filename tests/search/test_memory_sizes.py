@@ -14,7 +14,6 @@ from mirage_nb.lang import parse
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.optimize.plan import rewritten
 from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare, run_configuration
-from mirage_nb.search.sizes.anatomy import Sizes
 from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of, run
@@ -22,7 +21,6 @@ from mirage_nb.search.sizes.instantiate import instances, numbered
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.written import written_kernels
-from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS
 
 H200 = TARGETS["h200"]
@@ -86,9 +84,9 @@ def of_structure(prepared: Prepared, structure: Structure, limit: int) -> Iterat
         if by_threads(instance.graph):  # it is ranked as it is written
             ((_, written),) = written_kernels(instance.graph)
             assert written is not None
-            yield from of_instance(written.prepared, written.kernel, written.sizes, instance.graph)
+            yield from of_instance(written, instance.graph)
         elif rewritten(instance.graph) == instance.graph and not adds_products(instance.graph):
-            yield from of_instance(prepared, kernel, sizes, instance.graph)
+            yield from of_instance(Tiles.of(prepared, kernel, sizes), instance.graph)
 
 
 def by_threads(graph: KernelGraph) -> bool:
@@ -104,10 +102,7 @@ def adds_products(graph: KernelGraph) -> bool:
     return any(op.kind is OpKind.CONCAT_MATMUL for body in bodies for op in body.ops)
 
 
-def of_instance(
-    prepared: Prepared, kernel: KernelStructure, sizes: Sizes, graph: KernelGraph
-) -> Iterator[tuple[str, object, object]]:
-    tiles = Tiles.of(prepared, kernel, sizes)
+def of_instance(tiles: Tiles, graph: KernelGraph) -> Iterator[tuple[str, object, object]]:
     block = block_of(tiles, H200, FITTED)
     running = run(block, (DEFAULT_VARIANT,), H200, FITTED)
     roles = with_roles(tiles, H200, FITTED, block.traffic.device)

@@ -28,7 +28,7 @@ from mirage_nb.search import (
 )
 from mirage_nb.search.derive import free_loops
 from mirage_nb.search.sizes import concrete
-from mirage_nb.search.sizes.concrete import GRAIN, _Kernel, tile_of
+from mirage_nb.search.sizes.concrete import GRAIN, BlockWriter, tile_of
 from mirage_nb.search.sizes.instantiate import divisors, overhangs, poor_axes, sized
 from mirage_nb.search.sizes.masks import Axes, zeros
 from mirage_nb.targets import TARGETS
@@ -152,7 +152,7 @@ def small_verdicts(name: str) -> set[tuple[bool, bool]]:
 @pytest.mark.parametrize("name", ["attention", "softmax", "softmax and product", "safe attention"])
 def test_what_sums_exponentials_is_masked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert small_verdicts(name) == {(True, False), (True, True)}
-    monkeypatch.setattr(_Kernel, "_masked", lambda self, value, axis, step: value)
+    monkeypatch.setattr(BlockWriter, "_masked", lambda self, value, axis, step: value)
     assert (False, True) in small_verdicts(name)
 
 

@@ -86,5 +86,5 @@ def test_ranking_and_planner_agree(name: str) -> None:
                 taken = price(block.program, card)
                 found = (roles.turns, roles.stages, roles.memory)
                 assert [float(n[0]) for n in found] == [taken.turns, taken.stages, taken.shared_bytes]
-                assert np.isclose(roles.us[0] + start_us(kernel, card, FITTED), instance.cost.us)
+                assert np.isclose(roles.us[0] + start_us(tiles, card, FITTED), instance.cost.us)
     assert seen == ({True, False} if name in SPECIALISED else {False})

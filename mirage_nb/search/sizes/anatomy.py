@@ -1,30 +1,31 @@
-"""What emission makes of a kernel structure: which steps cost a pass over a tile, and which stay in registers.
+"""What emission makes of a block: which operators cost a pass over a tile, and which stay in registers.
 
-In: a kernel structure, and many choices of `Sizes` at once. Out: its `Outline`, a `Part` per step, by the rules of
-`tile.placement`, so that the cost model can look at thousands of sizes without planning one of them (paper section 6).
+In: a block graph without thread graphs, and what its extents are called. Out: its `Outline`, a `Part` per value, by the
+rules of `tile.placement`, so that the cost model can look at thousands of `Sizes` without planning one of them (paper
+section 6). The blocks are those of kernel structures (`representative`) and of muGraphs (`written`).
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
-from typing import Any, TypeVar
+from functools import cached_property, reduce
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.ir import AccumKind, OpKind
-from mirage_nb.search.axes import Prepared
-from mirage_nb.search.saturation.values import DATA, GRID, LOOP, TILE, Type
-from mirage_nb.search.sizes.layouts import stored
-from mirage_nb.search.sizes.roles import Chain, Products, chain_of, products_of
-from mirage_nb.search.sizes.sketched import Sketched, sketched
-from mirage_nb.search.structure import KernelStructure, Step
+from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, OpKind
+from mirage_nb.ir.legality import Operators
+from mirage_nb.search.saturation.values import GRID, LOOP, TILE
+from mirage_nb.tile.attention import AttentionBlock
 from mirage_nb.tile.bodies import Body, find_body
+from mirage_nb.tile.order import find_chains, groups
 from mirage_nb.tile.placement import Place, Placement, StepKind, place
+from mirage_nb.tile.products import ProductBlock
+from mirage_nb.tile.sketch import MATMULS, VIEWS, Node, Sketch, sketch_of
 
 Numbers = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
@@ -46,7 +47,7 @@ def largest(numbers: Iterable[Numbers]) -> Numbers:
 WARPS = 8
 """Warps of a block that compute."""
 KNOWN = 1024
-"""Kernels whose parts are remembered: a program has few, at many sizes."""
+"""Kernels whose outlines are remembered: a program has few, at many sizes."""
 
 
 @dataclass(slots=True)
@@ -71,55 +72,72 @@ class Sizes:
         known: Result = self._known[key]
         return known
 
-    def extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
-        """How much of an axis a tile holds."""
-        return self.once(("extent", axis, code & DATA), lambda: self._extent(kernel, axis, code & DATA))
-
-    def _extent(self, kernel: KernelStructure, axis: int, code: int) -> Numbers:
-        one = np.ones_like(self.loop)
-        split = self.blocks.get(axis, one)
-        looped = self.loop if kernel.loop == axis else one
-        held = one
-        if code & GRID:
-            held = held * self.interface.get((axis, GRID), split) if not code & TILE else held * split
-        if code & LOOP:
-            held = held * self.interface.get((axis, LOOP), looped) if not code & TILE else held * looped
-        if code & TILE:
-            held = held * self.tiles.get(axis, self.extents[axis] / (split * looped))
-        return held
-
-    def whole(self, axis: int, code: int) -> int:
-        """How much of an axis a tensor in device memory holds: all of it, or what earlier kernels left of its parts."""
-        if code & TILE:
-            return self.extents[axis]
-        left = [self.interface.get((axis, part), 1) for part in (GRID, LOOP) if code & part]
-        return math.prod(left)
-
-    def elements(self, kernel: KernelStructure, step: Step) -> Numbers:
-        """Elements of the tile of a step; those of one type have the same array."""
-        key = data_of(step.type)
-        return self.once(("elements", key), lambda: self._elements(kernel, key))
-
-    def _elements(self, kernel: KernelStructure, key: Type) -> Numbers:
-        held = np.ones_like(self.loop)
-        for axis, code in enumerate(key):
-            if code:
-                held = held * self.extent(kernel, axis, code)
-        return held
-
     def total_blocks(self) -> Numbers:
         """Blocks of the grid."""
         return self.once("blocks", lambda: reduce(np.multiply, self.blocks.values(), np.ones_like(self.loop)))
 
 
-@lru_cache(maxsize=KNOWN)
-def data_of(type_: Type) -> Type:
-    """What of a type tells how large a tile is."""
-    return tuple([code & DATA for code in type_])
+class Along(NamedTuple):
+    """An extent of a structure: these parts of an axis, as in `saturation.values.Type`; whether the loop runs over
+    it."""
+
+    axis: int
+    code: int
+    looped: bool
+
+    def extent(self, sizes: Sizes) -> Numbers:
+        """How much of the axis a tile holds."""
+        axis, code, one = self.axis, self.code, np.ones_like(sizes.loop)
+        split, looped = sizes.blocks.get(axis, one), sizes.loop if self.looped else one
+        held = one
+        if code & GRID:
+            held = held * (split if code & TILE else sizes.interface.get((axis, GRID), split))
+        if code & LOOP:
+            held = held * (looped if code & TILE else sizes.interface.get((axis, LOOP), looped))
+        if code & TILE:
+            held = held * sizes.tiles.get(axis, sizes.extents[axis] / (split * looped))
+        return held
+
+    def whole(self, sizes: Sizes) -> int:
+        """How much of it a tensor in device memory holds: all of it, or what earlier kernels left of its parts."""
+        if self.code & TILE:
+            return sizes.extents[self.axis]
+        return math.prod(sizes.interface.get((self.axis, part), 1) for part in (GRID, LOOP) if self.code & part)
+
+    def covered(self, sizes: Sizes) -> Numbers | None:
+        """How long the tiles make it, where they may hang over its end."""
+        if self.axis not in sizes.tiles or not self.code & TILE:
+            return None
+        parts = sizes.blocks.get(self.axis, 1.0) * (sizes.loop if self.looped else 1.0)
+        return parts * sizes.tiles[self.axis]
+
+
+class Fixed(NamedTuple):
+    """An extent of a muGraph: elements of a tile, of the tensor, and of all tiles of it."""
+
+    number: int
+    all: int = 1
+    tiles: int = 1
+
+    def extent(self, sizes: Sizes) -> Numbers:
+        """Of a tile."""
+        return np.full_like(sizes.loop, self.number)
+
+    def whole(self, sizes: Sizes) -> int:
+        """Of the tensor."""
+        return self.all
+
+    def covered(self, sizes: Sizes) -> Numbers | None:
+        """How long the tiles make it, where they hang over its end."""
+        return np.full_like(sizes.loop, self.tiles) if self.tiles > self.all else None
+
+
+Extent = Along | Fixed | None
+"""What an extent is called; None: one element."""
 
 
 class Part(enum.Enum):
-    """What becomes of a step."""
+    """What becomes of a value."""
 
     CONSTANT = "constant"
     STREAMED = "streamed"
@@ -140,69 +158,194 @@ class Part(enum.Enum):
     ACCUMULATOR = "accumulator"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outline:
-    """What is known of a kernel before its sizes; there is one of each kernel: it is found faster than what it holds.
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A tile that is cut from a tensor in device memory, or put there: which tensor, bytes of an element, extents per
+    dimension, the grid dims that cut it; whether every iteration brings another one."""
 
-    parts: one per step; varying: the steps that are computed anew in every iteration; innermost: the last axis of each.
-    placed: where values live if the loop body does not stay with warps; body: the loop body, if it might; products,
-    chain: what its loop multiplies, if it does nothing else.
+    tensor: Hashable
+    width: int
+    extents: tuple[Extent, ...]
+    cuts: tuple[int, ...]
+    streamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """A value, and the operations that make it fit to be folded where its tile hangs over the end of an axis: times one
+    or zero where it is not zero already, plus something very low before a maximum."""
+
+    value: int
+    operations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A block that chains two products; the dimensions along which queries, keys and values may have their rows or
+    columns, one at a time."""
+
+    found: AttentionBlock
+    own: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value that is no view of another one: the operator that makes it and those that it reads, seen through views;
+    whether it is made behind the loop, or there is none."""
+
+    value: int
+    node: Node
+    reads: tuple[int, ...]
+    late: bool
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it reads a tensor or a constant instead of computing."""
+        return self.node.kind in (OpKind.IN_ITER, OpKind.CONST)
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """What is known of a block before its sizes; there is one of each kernel: it is found faster than what it holds.
+
+    block: its operators one by one, of the types in which values travel; legal: as legality looks at them, with the
+    bytes of an element of every value. literals: operands that are one number. heads: products that threads compute.
+    extents: of every value; reads, saves: its tiles in device memory, by the values that iterators make and savers
+    read. masks: by the axis over whose end tiles hang, where sizes say which they are; else under no axis, since they
+    do. follows: some tensor is left by an earlier kernel. loop: the axis that it runs over, where it has a name.
+    products, chain: what its loop multiplies, if it does nothing else.
     """
 
-    known: Sketched
-    parts: tuple[Part, ...]
-    varying: tuple[bool, ...]
-    innermost: tuple[int | None, ...]
-    placed: Placement
-    body: Body | None
-    products: Products | None
+    block: BlockGraph
+    legal: tuple[Operators, tuple[int, ...]]
+    literals: frozenset[int]
+    heads: frozenset[int]
+    extents: tuple[tuple[Extent, ...], ...]
+    reads: Mapping[int, Moved]
+    saves: tuple[tuple[int, Moved], ...]
+    masks: Callable[[int | None], tuple[Mask, ...]]
+    follows: bool
+    loop: int | None
+    products: ProductBlock | None
     chain: Chain | None
 
+    @cached_property
+    def flat(self) -> Sketch:
+        """Its operators, one by one."""
+        return sketch_of(self.block, self.literals)
 
-@lru_cache(maxsize=KNOWN)
-def outline(prepared: Prepared, kernel: KernelStructure) -> Outline:
-    """The outline of a kernel."""
-    known = sketched(prepared, kernel)
-    placed = place(known.sketch)
-    varying = tuple(bool(time[1]) for time in known.times)
-    inner = tuple(next(reversed(stored(step.type)), None) for step in kernel.steps)
-    return Outline(
-        known, _parts(known, placed, varying), varying, inner, placed, find_body(known.sketch), products_of(kernel),
-        chain_of(kernel),
-    )  # fmt: skip
+    @cached_property
+    def sketch(self) -> Sketch:
+        """The same, chains of elementwise operators in one."""
+        return chained(self.flat, self.heads)
+
+    @cached_property
+    def placed(self) -> Placement:
+        """Where values live if the loop body does not stay with warps."""
+        return place(self.sketch)
+
+    @cached_property
+    def body(self) -> Body | None:
+        """The loop body, if it might stay with them."""
+        return find_body(self.sketch)
+
+    @cached_property
+    def leaves(self) -> tuple[int, ...]:
+        """The value that each value is a view of, or itself."""
+        found: list[int] = []
+        for node in self.flat.nodes:
+            view = node.kind in VIEWS or node.kind is OpKind.REPEAT
+            found += [found[node.reads[0]] if view else value for value in node.makes]
+        return tuple(found)
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every value but the views."""
+        made = zip(self.flat.nodes, self.flat.stages, strict=True)
+        every = (
+            Cell(value, node, tuple(self.leaves[read] for read in node.reads), stage != 0)
+            for node, stage in made
+            for value in node.makes
+        )
+        return tuple(cell for cell in every if self.leaves[cell.value] == cell.value)
+
+    @cached_property
+    def by_value(self) -> dict[int, Cell]:
+        """The same by value."""
+        return {cell.value: cell for cell in self.cells}
+
+    @cached_property
+    def varying(self) -> tuple[bool, ...]:
+        """The values that are computed anew in every iteration."""
+        return tuple(bool(self.flat.times[self.flat.defined[value]][1]) for value in range(len(self.extents)))
+
+    @cached_property
+    def cores(self) -> frozenset[int]:
+        """The products that tensor cores compute."""
+        flat = self.flat
+        return frozenset(n.makes[0] for n in flat.nodes if n.kind in MATMULS and flat.on_tensor_cores(n))
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """What becomes of every value."""
+        above = [self.flat.times[self.flat.defined[value]][2] for value in range(len(self.extents))]
+        # A product in the loop that reads what another one goes into.
+        products = [c for c in self.cells if c.node.kind is OpKind.MATMUL and self.varying[c.value]]
+        private = any(above[read] for cell in products for read in cell.reads)
+        parts = [Part.INLINE for _ in self.extents]
+        for cell in self.cells:
+            value, node = cell.value, cell.node
+            stays = private and above[value] and node.kind is not OpKind.ACCUM
+            parts[value] = Part.PRIVATE if stays else _part(node, self.placed.places[value], self.varying[value])
+        for done in self.placed.steps:
+            if done.kind is StepKind.REDUCE and done.value is not None and parts[done.value] is Part.TILE:
+                # What the threads that hold the result of a reduction compute from it at once is a part of it.
+                parts[done.value] = Part.INLINE
+                parts[self.sketch.nodes[done.op].makes[0]] = Part.TILE
+        return tuple(parts)
+
+    def read_by(self, attrs: InIterAttrs) -> Moved:
+        """The tile that an iterator with these attributes brings."""
+        made = (values[0] for op, values in self.block.definitions() if op.attrs == attrs)
+        return self.reads[next(made)]
 
 
-def _parts(known: Sketched, placed: Placement, varying: Sequence[bool]) -> tuple[Part, ...]:
-    steps, above = known.kernel.steps, [bool(time[2]) for time in known.times]
-    # A product in the loop that reads what another one goes into.
-    products = [step for index, step in enumerate(steps) if step.operator.kind is OpKind.MATMUL and varying[index]]
-    chained = any(above[read] for step in products for read in step.reads)
-    parts: list[Part] = []
-    for index, step in enumerate(steps):
-        private = chained and above[index] and step.operator.kind is not OpKind.ACCUM
-        parts.append(Part.PRIVATE if private else _part(step, placed.places[index], varying[index]))
-    for done in placed.steps:
-        if done.kind is StepKind.REDUCE and done.value is not None and parts[done.value] is Part.TILE:
-            # What the threads that hold the result of a reduction compute from it at once is a part of the reduction.
-            parts[done.value] = Part.INLINE
-            parts[known.sketch.nodes[done.op].makes[0]] = Part.TILE
-    return tuple(parts)
-
-
-def _part(step: Step, where: Place, varying: bool) -> Part:
-    """What becomes of a step that lives there."""
-    match step.operator.kind, where:
-        case OpKind.CONST, _:
+def _part(node: Node, where: Place, varying: bool) -> Part:
+    """What becomes of a value that lives there."""
+    match node.kind, where:
+        case _ if node.literal:
             return Part.CONSTANT
         case OpKind.IN_ITER, Place.DEVICE:
             return Part.DIRECT
         case OpKind.IN_ITER, _:
             return Part.STREAMED if varying else Part.HELD
         case OpKind.ACCUM, _:
-            return Part.INLINE if step.operator.accum is AccumKind.HOLD else Part.ACCUMULATOR
+            return Part.INLINE if node.accum is AccumKind.HOLD else Part.ACCUMULATOR
         case _, Place.NONE:
             return Part.FOLDED
         case _, Place.SHARED:
             return Part.TILE
         case _:
             return Part.INLINE
+
+
+def chained(sketch: Sketch, heads: Collection[int]) -> Sketch:
+    """A sketch whose chains of elementwise operators, and of the products of these values, are one operator each, as
+    thread graphs have them; values keep their numbers."""
+    multiplied = {sketch.defined[value] for value in heads}
+    chains = find_chains([node.elementwise for node in sketch.nodes], sketch.reads, sketch.times, multiplied)
+    nodes = []
+    for members in groups(chains, sketch.reads):
+        chain = [sketch.nodes[index] for index in members]
+        if len(chain) == 1 and members[0] not in multiplied:
+            nodes += chain
+            continue
+        made = [value for node in chain for value in node.makes]
+        read = dict.fromkeys(value for node in chain for value in node.reads if value not in made)
+        place = {value: number for number, value in enumerate((*read, *made))}
+        leaving = tuple(value for value in made if not {*members}.issuperset(sketch.uses[value]))
+        inner = tuple((node.kind, tuple(place[value] for value in node.reads)) for node in chain)
+        nodes.append(
+            Node(OpKind.FUSED, tuple(read), leaving, chain=inner, leaving=tuple(place[value] for value in leaving))
+        )
+    return Sketch(tuple(nodes), sketch.values, sketch.looped, sketch.repeated)

@@ -96,19 +96,19 @@ def concrete(
         extents: of the axes; the program's own, or smaller ones for field trials.
     """
     graph = KernelGraph.start(*small_inputs(prepared, extents))
-    graph, views = _viewed_inputs(prepared, structure, graph, extents)
-    saved: list[list[tuple[int, Layout]]] = []
-    for kernel, numbers in zip(structure.kernels, sizes, strict=True):
+    graph, held = _viewed_inputs(prepared, structure, graph, extents)
+    for place, (kernel, numbers) in enumerate(zip(structure.kernels, sizes, strict=True)):
         finals = {
             source.index: (prepared.output_axes[output], prepared.graph.output_types[output].dtype)
             for output, source in enumerate(structure.outputs)
-            if source.kernel == len(saved)
+            if source.kernel == place
         }
-        graph, results = _Kernel(prepared, kernel, numbers, tuple(extents), views, saved).build(graph, finals)
-        saved.append(results)
+        graph, results = BlockWriter(prepared, kernel, numbers, tuple(extents), held).build(graph, finals)
+        held |= {Source(index, place): result for index, result in enumerate(results)}
     outputs = []
     for source, dims in zip(structure.outputs, prepared.output_dims, strict=True):
-        graph, value = _reshaped(graph, saved[source.kernel or 0][source.index][0], shape_of(dims, extents))
+        made, _ = held[Source(source.index, source.kernel or 0)]
+        graph, value = _reshaped(graph, made, shape_of(dims, extents))
         outputs.append(value)
     return graph.returning(tuple(outputs), prepared.graph.output_names)
 
@@ -126,18 +126,18 @@ def small_inputs(prepared: Prepared, extents: Sequence[int]) -> tuple[Input, ...
 
 def _viewed_inputs(
     prepared: Prepared, structure: Structure, graph: KernelGraph, extents: Sequence[int]
-) -> tuple[KernelGraph, dict[int, int]]:
+) -> tuple[KernelGraph, dict[Source, tuple[int, Layout]]]:
     """For every tensor that the structure reads, the view of its input with one axis in every dimension."""
     steps = [step for kernel in structure.kernels for step in kernel.steps]
     read = {step.source.index for step in steps if step.source is not None and step.source.kernel is None}
-    views: dict[int, int] = {}
+    views: dict[Source, tuple[int, Layout]] = {}
     of_input: dict[int, int] = {}
     for index in sorted(read):
         tensor = prepared.tensors[index]
         if tensor.input not in of_input:
             shape = tuple(1 if axis is None else extents[axis] for axis in tensor.axes)
             graph, of_input[tensor.input] = _reshaped(graph, tensor.input, shape)
-        views[index] = of_input[tensor.input]
+        views[Source(index)] = of_input[tensor.input], tensor.axes
     return graph, views
 
 
@@ -148,16 +148,16 @@ def _reshaped(graph: KernelGraph, value: int, shape: tuple[int, ...]) -> tuple[K
 
 
 @dataclass(slots=True)
-class _Kernel:
-    """Builds one block graph; `layouts` holds the axis of every dimension of every tile, `zeros` the axes beyond whose
+class BlockWriter:
+    """Builds one block graph; `held` has the tensors that it may read, values of the kernel graph with the axes of
+    their dimensions; `layouts` holds the axis of every dimension of every tile, `zeros` the axes beyond whose
     ends it is zero, `numbers` the iterators of constants that end with an axis."""
 
     prepared: Prepared
     kernel: KernelStructure
     sizes: KernelSizes
     extents: tuple[int, ...]
-    views: dict[int, int]
-    saved: list[list[tuple[int, Layout]]]
+    held: dict[Source, tuple[int, Layout]]
     block: BlockGraph = field(init=False)
     operands: list[int] = field(default_factory=list)
     layouts: list[Layout] = field(default_factory=list)
@@ -171,7 +171,7 @@ class _Kernel:
     ) -> tuple[KernelGraph, list[tuple[int, Layout]]]:
         """Append this kernel; also its results: the kernel-graph value and the axes of its dimensions."""
         for step in self.kernel.steps:
-            if step.source is not None and (operand := self._operand(step.source)[0]) not in self.operands:
+            if step.source is not None and (operand := self.held[step.source][0]) not in self.operands:
                 self.operands.append(operand)
         self.graph = graph
         grid = tuple(blocks for _, blocks in self.sizes.grid) or (1,)
@@ -184,11 +184,6 @@ class _Kernel:
         first = len(self.graph.types)
         graph = self.graph.append(Op(OpKind.GRAPH, tuple(self.operands), body=self.block))
         return graph, [(first + index, layout) for index, layout in enumerate(results)]
-
-    def _operand(self, source: Source) -> tuple[int, Layout]:
-        if source.kernel is not None:
-            return self.saved[source.kernel][source.index]
-        return self.views[source.index], self.prepared.tensors[source.index].axes
 
     def _append(self, op: Op, layout: Layout, zero: Axes = frozenset()) -> int:
         self.block = self.block.append(op)
@@ -232,7 +227,7 @@ class _Kernel:
 
     def _read(self, step: Step) -> int:
         assert step.source is not None
-        operand, layout = self._operand(step.source)
+        operand, layout = self.held[step.source]
         imap: tuple[int | None, ...] = tuple(
             layout.index(axis) if axis in layout and (step.type[axis] & BLOCK or not self._reduced(axis)) else None
             for axis, _ in self.sizes.grid
@@ -384,10 +379,14 @@ class _Kernel:
 
     # -- savers
 
+    def _partial(self, type_: Type) -> list[int]:
+        """The axes of whose sum every block leaves a part."""
+        return [a for a, _ in self.sizes.grid if type_[a] & BLOCK and not type_[a] & DATA]
+
     def _save(self, output: int, final: Layout | None, dtype: DType | None) -> Layout:
-        step, value = self.kernel.steps[output], self.value[output]
+        value = self.value[output]
         if final is None:
-            partial = [a for a, _ in self.sizes.grid if step.type[a] & BLOCK and not step.type[a] & DATA]
+            partial = self._partial(self.kernel.steps[output].type)
             final = (*partial, *self.layouts[value])
             value = self._viewed(value, (*(None for _ in partial), *self.layouts[value]))
         else:

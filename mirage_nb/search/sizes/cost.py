@@ -1,8 +1,8 @@
 """The cost model: what a kernel would take, from the bytes it moves and the work it does.
 
-In: a kernel structure, the extents of its axes and a target; sizes come as arrays, one entry per choice,
-and so do the results. Out: `Estimates`, of which one entry is a `Cost`. It ranks instances and never
-discards one; only shared memory that does not fit makes an instance illegal.
+In: the tiles of a kernel and a target; sizes come as arrays, one entry per choice, and so do the results. Out:
+`Estimates`, of which one entry is a `Cost`. It ranks instances and never discards one; only shared memory that does not
+fit makes an instance illegal.
 
 A block is a pipeline of copies and work through a ring of tiles. One iteration takes the longest of its
 copies, its work, and a round trip through the ring: (latency + copies + work) / stages; where tiles pass through
@@ -21,8 +21,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.search.axes import Prepared
-from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths, largest
+from mirage_nb.search.sizes.anatomy import Numbers, Truths, largest
 from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.held import held_in_registers, held_work
@@ -41,7 +40,6 @@ from mirage_nb.search.sizes.occupancy import (
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import Copies, Traffic, copies, traffic
 from mirage_nb.search.sizes.work import Work, work
-from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import Target
 
 Chosen = npt.NDArray[np.intp]
@@ -92,6 +90,17 @@ class Estimates:
     live: Numbers
     needed: Numbers
     blocks: Numbers
+
+    def cost(self, index: int) -> Cost:
+        """That of one choice."""
+        return Cost(
+            us=float(self.us[index]),
+            bytes_device=float(self.bytes_device[index]),
+            bytes_shared=float(self.bytes_shared[index]),
+            shared_memory=float(self.shared_memory[index]),
+            blocks=int(self.blocks[index]),
+            kernels=1,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,22 +227,15 @@ def _wave(
     return alone + longest, np.where(block.staged, alone + longest, np.maximum(alone, longest))
 
 
-def start_us(kernel: KernelStructure, target: Target, constants: Constants) -> float:
+def start_us(tiles: Tiles, target: Target, constants: Constants) -> float:
     """Microseconds until a kernel asks for its first tile; those until the first one arrives are not among them."""
-    follows = any(step.source is not None and step.source.kernel is not None for step in kernel.steps)
-    return target.start_us - constants.latency_us + (constants.follow_us if follows else 0.0)
+    return target.start_us - constants.latency_us + (constants.follow_us if tiles.outline.follows else 0.0)
 
 
 def estimate(
-    prepared: Prepared,
-    kernel: KernelStructure,
-    sizes: Sizes,
-    target: Target,
-    constants: Constants = FITTED,
-    variants: Sequence[Variant] = OTHER_VARIANTS,
+    tiles: Tiles, target: Target, constants: Constants = FITTED, variants: Sequence[Variant] = OTHER_VARIANTS
 ) -> Estimates:
     """Estimate one kernel for all choices of sizes: what it takes in the default variant, or the best of `variants`."""
-    tiles = Tiles.of(prepared, kernel, sizes)
     block = block_of(tiles, target, constants)
     running = run(block, (DEFAULT_VARIANT,), target, constants)
     us = running.us[0]
@@ -248,5 +250,5 @@ def estimate(
     if roles is not None:
         us = np.where(roles.able, roles.us, us)
         memory, least = (np.where(roles.able, roles.memory, nbytes) for nbytes in (memory, least))
-    us = start_us(kernel, target, constants) + us
+    us = start_us(tiles, target, constants) + us
     return Estimates(us, moved.device, moved.block * block.blocks, memory, live(tiles), least, block.blocks)

@@ -21,8 +21,7 @@ from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, OTHER_VARIANTS, Va
 from mirage_nb.search.sizes.specialised import Specialised
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import Work, work
-from mirage_nb.search.sizes.written import Written, written_kernels
-from mirage_nb.search.structure import KernelStructure
+from mirage_nb.search.sizes.written import written_kernels
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import GROUP
 
@@ -117,15 +116,13 @@ def explain_estimate(graph: KernelGraph, target: Target) -> str:
     return Lines("\n".join(lines))
 
 
-def _kernel(made: Written, target: Target, constants: Constants) -> KernelEstimate:
-    prepared, kernel, sizes = made.prepared, made.kernel, made.sizes
-    tiles = Tiles.of(prepared, kernel, sizes)
+def _kernel(tiles: Tiles, target: Target, constants: Constants) -> KernelEstimate:
     block = block_of(tiles, target, constants)
+    start = start_us(tiles, target, constants)
     roles = with_roles(tiles, target, constants, block.traffic.device)
     if roles is not None and roles.able[0]:
-        return _with_roles(roles, block, kernel, target, constants)
+        return _with_roles(roles, block, start, target, constants)
     variant, running = _best(block, target, constants)
-    start = start_us(kernel, target, constants)
     blocks, loop, copied = float(block.blocks[0]), float(block.loop[0]), block.copies
     waves = float(running.waves[0, 0])
     once = max(copied.us_once[0], copied.nbytes_once[0] / constants.port_bytes_us)
@@ -157,11 +154,8 @@ def _kernel(made: Written, target: Target, constants: Constants) -> KernelEstima
     )
 
 
-def _with_roles(
-    roles: Specialised, block: Block, kernel: KernelStructure, target: Target, constants: Constants
-) -> KernelEstimate:
+def _with_roles(roles: Specialised, block: Block, start: float, target: Target, constants: Constants) -> KernelEstimate:
     """A kernel whose warps have roles: blocks take points in turns."""
-    start = start_us(kernel, target, constants)
     blocks = float(block.blocks[0])
     return KernelEstimate(
         us=start + float(roles.us[0]),

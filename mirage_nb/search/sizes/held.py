@@ -9,10 +9,8 @@ from functools import reduce
 
 import numpy as np
 
-from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Truths, largest
 from mirage_nb.search.sizes.constants import Constants
-from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile.held import hold
@@ -21,21 +19,18 @@ from mirage_nb.tile.sketch import REDUCTIONS
 
 def held_in_registers(tiles: Tiles) -> tuple[Truths, Numbers]:
     """Where a block holds its tiles so, and the registers of a thread that it takes for them."""
-    sketch, nowhere, runs = tiles.outline.known.sketch, np.zeros(tiles.shape, bool), list[Numbers]()
-    if tiles.kernel.loop is not None:
+    known, nowhere, runs = tiles.outline, np.zeros(tiles.shape, bool), list[Numbers]()
+    if known.flat.looped:
         return nowhere, np.zeros(tiles.shape)
-    for index, step in enumerate(tiles.steps):
-        if step.source is not None:
-            over = reduce(np.logical_or, (tiles.hanging(a, code) for a, code in enumerate(step.type)), nowhere)
-            last = next(reversed(tiles.layout(index)), None)
-            runs.append(np.where(over, 0 if last is None else tiles.sizes.whole(last, step.type[last]), 0))
-    found = hold(sketch, tiles.extents, runs, WARPS)
+    for moved in known.reads.values():
+        _, tensor, _, hanging = tiles.cut(moved)
+        runs.append(np.where(reduce(np.logical_or, hanging), tensor[-1], 0))
+    found = hold(known.sketch, tiles.extents, runs, WARPS)
     if found is None:
         return nowhere, np.zeros(tiles.shape)
     fits: Truths = np.broadcast_to(found.width > 0, tiles.shape)
-    for axis in {step.operator.axis for step in tiles.steps if step.operator.kind in REDUCTIONS}:
-        if masks_of(tiles.kernel, axis, tiles.prepared.axes[axis].reduced):
-            fits = fits & ~tiles.hanging(axis, TILE)  # a number that ends with its tensor
+    for _, over in tiles.masks():
+        fits = fits & ~over  # a number that ends with its tensor
     return fits, np.broadcast_to(found.registers, tiles.shape)
 
 
@@ -43,9 +38,9 @@ def held_work(tiles: Tiles, target: Target, constants: Constants) -> Numbers:
     """Microseconds of a block that holds its tiles in registers."""
     operation = target.multiprocessors / (target.vector_rate * 1e6)
     spent = np.zeros(tiles.shape)
-    for index, step in enumerate(tiles.steps):
-        if not step.operator.is_leaf:
-            biggest = largest(tiles.elements[i] for i in (index, *step.reads))
+    for cell in tiles.outline.cells:
+        if not cell.is_leaf:
+            biggest = largest(tiles.elements[i] for i in (cell.value, *cell.reads))
             spent = spent + biggest * constants.held_operations * operation
-            spent = spent + (constants.exchange_us if step.operator.kind in REDUCTIONS else 0.0)
+            spent = spent + (constants.exchange_us if cell.node.kind in REDUCTIONS else 0.0)
     return spent

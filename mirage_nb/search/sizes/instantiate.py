@@ -29,6 +29,7 @@ from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs,
 from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
 from mirage_nb.search.sizes.drafts import Draft, Instance, rewritten, with_threads
 from mirage_nb.search.sizes.occupancy import RESERVED_BYTES
+from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 from mirage_nb.tile.rules import TEAMS, few
@@ -165,7 +166,7 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
     sizes = prepared.named(sizes)
     choices: list[_Choice] = []
     for kernel, numbers in numbered(structure, prepared, sizes):
-        estimates = estimate(prepared, kernel, numbers, target)
+        estimates = estimate(Tiles.of(prepared, kernel, numbers), target)
         if not _legal(estimates, target)[0]:
             return None
         choices.append(_choice(kernel, numbers, estimates, 0))
@@ -317,7 +318,7 @@ def _kernel_choices(
     sizes = _all_sizes(prepared, kernel.grid, kernel.loop, free, interface, overhang)
     if not len(sizes.loop):
         return ()
-    estimates = estimate(prepared, kernel, sizes, target)
+    estimates = estimate(Tiles.of(prepared, kernel, sizes), target)
     order = np.flatnonzero(_legal(estimates, target) & limits.allowed(sizes.blocks, sizes.loop))
     order = order[np.argsort(estimates.us[order], kind="stable")]
     splits = np.zeros(len(order), np.intp)
@@ -398,18 +399,10 @@ def _tiles(extent: int, parts: Numbers) -> Numbers:
 def _choice(kernel: KernelStructure, sizes: Sizes, estimates: Estimates, index: int) -> _Choice:
     blocks = [(axis, int(along[index])) for axis, along in sizes.blocks.items() if along[index] > 1]
     blocks.sort(key=lambda pair: (-pair[1], pair[0]))
-    cost = Cost(
-        us=float(estimates.us[index]),
-        bytes_device=float(estimates.bytes_device[index]),
-        bytes_shared=float(estimates.bytes_shared[index]),
-        shared_memory=float(estimates.shared_memory[index]),
-        blocks=int(estimates.blocks[index]),
-        kernels=1,
-    )
     chosen = KernelSizes(tuple(blocks), int(sizes.loop[index]))
     along = dict(blocks)
     numbers = [*(along.get(axis, 1) for axis in range(len(sizes.extents))), chosen.loop]
-    return _Choice(chosen, cost, tuple(map(log2, numbers)), tuple(_interface(kernel, chosen).items()))
+    return _Choice(chosen, estimates.cost(index), tuple(map(log2, numbers)), tuple(_interface(kernel, chosen).items()))
 
 
 def _interface(kernel: KernelStructure, sizes: KernelSizes) -> dict[tuple[int, int], int]:

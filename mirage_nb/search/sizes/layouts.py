@@ -1,7 +1,7 @@
 """The order of the dimensions of every tile in a block, as axes.
 
 In: the layouts of what is read. Out: that of what an operator makes, and in which its operands have to be viewed:
-`concrete` and `sketched` put the views in.
+`concrete` puts the views in.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from mirage_nb.errors import GraphError
-from mirage_nb.search.axes import Layout, Prepared
+from mirage_nb.search.axes import Layout
 from mirage_nb.search.saturation.values import DATA, GRID, Type
-from mirage_nb.search.structure import KernelStructure, Source
 
 KNOWN = 1024
 """Kernels whose layouts are remembered."""
@@ -127,10 +126,3 @@ def stored(type_: Type) -> tuple[int, ...]:
     """The axes of a result in device memory: what the blocks left of those that they split leads, see `concrete`."""
     axes = [axis for axis, code in enumerate(type_) if code & DATA]
     return tuple(sorted(axes, key=lambda axis: type_[axis] & DATA != GRID))
-
-
-def layout_of(prepared: Prepared, kernel: KernelStructure, index: int, source: Source) -> Layout:
-    """The axes of the dimensions of an input; results of earlier kernels keep the order of the axes."""
-    if source.kernel is None:
-        return prepared.tensors[source.index].axes
-    return stored(kernel.steps[index].type)

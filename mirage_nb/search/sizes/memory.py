@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from itertools import zip_longest
 
 import numpy as np
 
 from mirage_nb.ir import AccumKind
-from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Outline, Truths, data_of
-from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.anatomy import KNOWN, WARPS, Numbers, Outline, Truths
+from mirage_nb.search.sizes.tiles import Tiles, sides
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.placement import Placement, Step, StepKind, Touched, place, touched
 from mirage_nb.tile.shared import LINE_BYTES, PATTERN_BYTES, Laid, Shape, Use, lay
@@ -38,11 +37,11 @@ class Staged:
     lives: dict[int, tuple[int, int]]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=KNOWN)
 def staged(known: Outline, chained: bool, direct: bool) -> Staged:
     """The steps of a block in order. chained: the body of its loop stays with warps; direct: its accumulators
     go from registers to device memory, too."""
-    placed, sketch, private = known.placed, known.known.sketch, frozenset[int]()
+    placed, sketch, private = known.placed, known.sketch, frozenset[int]()
     if chained and known.body is not None:
         private = frozenset(known.body.ops)
         placed = place(sketch, private, direct=direct)
@@ -136,7 +135,7 @@ class _Tensor:
 
     def copies(self) -> Numbers | float:
         """Partial sums that warps leave."""
-        left, known, body = self.how.left, self.tiles.outline.known, self.tiles.outline.body
+        left, known, body = self.how.left, self.tiles.outline, self.tiles.outline.body
         if left.kind is not StepKind.FINISH:
             return 1.0
         if body is not None and left.op in self.staged.private:
@@ -145,7 +144,7 @@ class _Tensor:
         if (writer := self.how.tiled) is None:
             return 1.0
         node = known.sketch.nodes[writer.op]
-        key = tuple((known.layouts[value], data_of(known.types[value])) for value in node.reads)
+        key = tuple(known.extents[value] for value in node.pairs[0])
         loop = self.tiles.sizes.loop
         return self.tiles.sizes.once(
             ("split", key, self.warps), lambda: depth_split(*self._product(writer), self.warps, loop)
@@ -153,21 +152,16 @@ class _Tensor:
 
     def _product(self, writer: Step) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Batch, rows, summed elements and columns of the product that writes it."""
-        left, right = self.tiles.outline.known.sketch.nodes[writer.op].reads
-        (*lead, m, k), (*other, _, n) = self.tiles.extents(left), self.tiles.extents(right)
-        one = np.ones(self.tiles.shape)
-        batch = reduce(
-            np.multiply, (np.maximum(a, b) for a, b in zip_longest(lead[::-1], other[::-1], fillvalue=one)), one
-        )
-        return batch, m, k, n
+        pair = self.tiles.outline.sketch.nodes[writer.op].pairs[0]
+        left, right = (self.tiles.outline.extents[value] for value in pair)
+        return sides(self.tiles, left, right)
 
     def _laid(self, *uses: Use) -> Laid:
-        known, size = self.tiles.outline.known, self.staged.placed.stored[self.value].size
-        layout, type_ = known.layouts[self.value], known.types[self.value]
+        names, size = self.tiles.outline.extents[self.value], self.staged.placed.stored[self.value].size
 
         def found() -> Laid:
             one = np.ones(self.tiles.shape)
             *lead, rows, last = [one, one, *self.tiles.extents(self.value)]
-            return lay(Shape(reduce(np.multiply, lead, one), rows, last, size, len(layout) < 2), uses)
+            return lay(Shape(reduce(np.multiply, lead, one), rows, last, size, len(names) < 2), uses)
 
-        return self.tiles.sizes.once(("laid", layout, data_of(type_), size, frozenset(uses)), found)
+        return self.tiles.sizes.once(("laid", names, size, frozenset(uses)), found)

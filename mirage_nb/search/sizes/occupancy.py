@@ -12,9 +12,7 @@ from functools import reduce
 
 import numpy as np
 
-from mirage_nb.ir import OpKind
 from mirage_nb.ir.legality import alive
-from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
@@ -55,26 +53,8 @@ OTHER_VARIANTS = (Variant(4), Variant(4, 2), Variant(8, 4, True), Variant(4, 4, 
 
 def live(tiles: Tiles) -> Numbers:
     """Bytes of the tensors that are alive at once."""
-    operators = [(step.operator.kind, step.reads, (index,)) for index, step in enumerate(tiles.steps)]
-    savers = [(OpKind.OUT_SAVER, (output,), ()) for output in tiles.kernel.outputs]
-    widths = _widths(tiles)
-    return reduce(np.maximum, alive([*operators, *savers], lambda value: tiles.elements[value] * widths[value]))
-
-
-def _widths(tiles: Tiles) -> list[int]:
-    """Bytes of an element of every step: those of the widest operand, or of what a condition chooses from."""
-    prepared, found = tiles.prepared, list[int]()
-    for step in tiles.steps:
-        if step.source is not None and step.source.kernel is None:
-            found.append(prepared.graph.types[prepared.tensors[step.source.index].input].dtype.size)
-        elif step.operator.kind is OpKind.WHERE:
-            found.append(found[step.reads[-1]])
-        elif step.source is not None or not step.reads:
-            found.append(tiles.width)
-        else:
-            read = [found[i] for i in step.reads if tiles.steps[i].operator.kind is not OpKind.CONST]
-            found.append(max(read, default=tiles.width))
-    return found
+    operators, widths = tiles.outline.legal
+    return reduce(np.maximum, alive(operators, lambda value: tiles.elements[value] * widths[value]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +79,11 @@ class Registers:
 def registers_of(tiles: Tiles) -> Registers:
     """What a block has in registers."""
     accumulated, along, widest = (np.zeros(tiles.shape) for _ in range(3))
-    loop = tiles.kernel.loop
+    keyed = tiles.outline.body.keyed if tiles.outline.body is not None else frozenset[int]()
     for index, part in enumerate(tiles.outline.parts):
         if part is Part.ACCUMULATOR:
             accumulated = accumulated + tiles.elements[index]
-            if loop is not None and tiles.steps[index].type[loop] & TILE:
-                along = along + tiles.elements[index]
+            along = along + tiles.elements[index] if index in keyed else along
         elif part is Part.PRIVATE:
             widest = np.maximum(widest, tiles.elements[index])
     return Registers(accumulated, along, widest, tiles.body.able, tiles.body.direct, tiles.body.fragments)

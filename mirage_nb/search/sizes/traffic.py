@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_nb.search.saturation.values import BLOCK, ITER
-from mirage_nb.search.sizes.anatomy import Numbers, Part, Truths
+from mirage_nb.search.sizes.anatomy import Moved, Numbers, Part, Truths
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
@@ -38,25 +37,23 @@ class Copies:
 def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
     """The input tiles of one block."""
     made = tiles.outline
-    boxed = {index: tiles.boxes(index) for index, part in enumerate(made.parts) if part is Part.STREAMED}
+    boxed = {value: tiles.boxes(value) for value in made.reads if made.parts[value] is Part.STREAMED}
     bulk = np.full(tiles.shape, target.tma and bool(boxed))
-    for index, boxes in boxed.items():
-        bulk &= boxes.fits | ~tiles.staged(index)
+    for value, boxes in boxed.items():
+        bulk &= boxes.fits | ~tiles.staged(value)
     us, nbytes, waiting, us_once, nbytes_once, waiting_once = (np.zeros(tiles.shape) for _ in range(6))
-    for index, step in enumerate(tiles.steps):
-        if step.source is None:
-            continue
-        tile = tiles.lying(index)
+    for value, moved in made.reads.items():
+        tile = tiles.lying(moved)
         loads = tile.touches * constants.touch_us
-        staged = made.parts[index] is not Part.DIRECT and tile.anywhere.any()
+        staged = made.parts[value] is not Part.DIRECT and tile.anywhere.any()
         wait = tile.waits * constants.direct_us + tile.vectors * constants.pass_us if staged else None
-        if not made.varying[index]:
-            us_once, nbytes_once = us_once + loads, nbytes_once + tiles.nbytes(index)
+        if not made.varying[value]:
+            us_once, nbytes_once = us_once + loads, nbytes_once + tiles.nbytes(moved)
             waiting_once = waiting_once if wait is None else waiting_once + wait
             continue
-        nbytes = nbytes + tiles.nbytes(index)
-        if index in boxed:
-            us = us + np.where(bulk & tiles.staged(index), boxed[index].lines * constants.panel_us, loads)
+        nbytes = nbytes + tiles.nbytes(moved)
+        if value in boxed:
+            us = us + np.where(bulk & tiles.staged(value), boxed[value].lines * constants.panel_us, loads)
         else:
             us = us + loads
         if wait is not None:
@@ -99,36 +96,33 @@ def traffic(tiles: Tiles, blocks: Numbers) -> Traffic:
     own: list[Numbers] = []
     every: list[Numbers] = []
     moved = np.zeros(tiles.shape)
-    for index, step in enumerate(tiles.steps):
-        if step.source is None:
-            continue
-        mine, whole = _moved(tiles, index)
+    for read in tiles.outline.reads.values():
+        mine, whole = _moved(tiles, read)
         moved = moved + mine
         own.append(mine)
         every.append(whole)
-        key = step.source if step.source.kernel is not None else tiles.prepared.tensors[step.source.index].input
-        unique[key] = np.maximum(unique.get(key, whole), whole)
+        unique[read.tensor] = np.maximum(unique.get(read.tensor, whole), whole)
     stored = np.zeros(tiles.shape)
-    for output in tiles.kernel.outputs:
-        stored = stored + tiles.nbytes(output) * tiles.filled(output)
+    for _, saved in tiles.outline.saves:
+        stored = stored + tiles.nbytes(saved) * tiles.filled(saved)
     device = stored * blocks
     for whole in unique.values():
         device = device + whole
     return Traffic(device, moved + stored, np.stack([*own, stored]), np.stack([*every, stored * blocks]))
 
 
-def _moved(tiles: Tiles, index: int) -> tuple[Numbers, Numbers]:
+def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers]:
     """Bytes that one block moves of an input; and all blocks, of what they do not share."""
-    step, sizes = tiles.steps[index], tiles.sizes
+    sizes = tiles.sizes
 
     def found() -> tuple[Numbers, Numbers]:
-        mine = tiles.nbytes(index) * tiles.filled(index)
-        if any(code & ITER for code in step.type):
+        mine = tiles.nbytes(read) * tiles.filled(read)
+        if read.streamed:
             mine = mine * sizes.loop
         whole = mine
-        for axis, along in sizes.blocks.items():
-            if step.type[axis] & BLOCK or (step.type[axis] and not tiles.prepared.axes[axis].reduced):
+        for cut, along in sizes.blocks.items():
+            if cut in read.cuts:
                 whole = whole * along
         return mine, whole
 
-    return sizes.once(("moved", step.type, tiles.bytes_of_element(index)), found)
+    return sizes.once(("moved", read.extents, read.cuts, read.streamed, read.width), found)

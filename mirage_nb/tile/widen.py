@@ -55,10 +55,10 @@ def _only_computed_with(reader: Op, value: int) -> bool:
         for op, values in block.definitions()
         if isinstance(op.attrs, InIterAttrs) and reader.inputs[op.attrs.arg] == value
     }
-    return not _is_multiplied(block, followed)
+    return not is_multiplied(block, followed)
 
 
-def _is_multiplied(graph: BlockGraph | ThreadGraph, followed: set[int]) -> bool:
+def is_multiplied(graph: BlockGraph | ThreadGraph, followed: set[int]) -> bool:
     """Whether a product reads one of these values, or a view or a sum of one."""
     for op, values in graph.definitions():
         if followed.isdisjoint(op.inputs):
@@ -66,7 +66,7 @@ def _is_multiplied(graph: BlockGraph | ThreadGraph, followed: set[int]) -> bool:
         inner = {place for place, v in enumerate(op.inputs) if v in followed}
         if op.kind in (OpKind.MATMUL, OpKind.CONCAT_MATMUL):
             return True
-        if isinstance(op.body, ThreadGraph) and _is_multiplied(op.body, inner):
+        if isinstance(op.body, ThreadGraph) and is_multiplied(op.body, inner):
             return True
         if op.kind in _SEE_THROUGH:
             followed.update(values)
@@ -77,13 +77,17 @@ def _rebuilt(op: Op, types: list[TensorType]) -> Op:
     """A graph-defined operator over its operands' new types."""
     if not isinstance(op.body, BlockGraph):
         return op
-    args = tuple(types[v] for v in op.inputs)
-    if args == op.body.args:
-        return op
-    block = BlockGraph.start(args, op.body.grid, op.body.loop)
-    for inner in op.body.ops:
-        block = block.append(_over(inner, block))
-    return replace(op, body=block)
+    return replace(op, body=over(op.body, tuple(types[v] for v in op.inputs)))
+
+
+def over(block: BlockGraph, args: tuple[TensorType, ...]) -> BlockGraph:
+    """A block graph over operands of these types."""
+    if args == block.args:
+        return block
+    made = BlockGraph.start(args, block.grid, block.loop)
+    for op in block.ops:
+        made = made.append(_over(op, made))
+    return made
 
 
 def _over(op: Op, block: BlockGraph) -> Op:

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from mirage_nb.ir import (
     HALVES,
@@ -29,6 +32,8 @@ from mirage_nb.ir import (
     Trait,
     TransposeAttrs,
 )
+from mirage_nb.tile.rules import CHUNK_BYTES, PATTERN_ROWS
+from mirage_nb.tile.shared import LINE_BYTES
 from mirage_nb.tile.sketch import MATMULS, pairs
 
 ROWS, COLUMNS, SUMMED, RANK = "m", "n", "k", "r"
@@ -71,6 +76,37 @@ class ProductBlock:
     added: dict[int, tuple[int, Factors]]
     defined: dict[int, tuple[Op, int]]
     saved: tuple[tuple[int, OutSaverAttrs], ...]
+
+    @property
+    def factors(self) -> tuple[Factors, ...]:
+        """All products of streamed operands."""
+        return tuple(factors for products in self.sums.values() for factors in products)
+
+    @property
+    def major(self) -> tuple[str, str] | None:
+        """What runs along a line of left and right operands, "k" or their own axis "m"; None where no instructions
+        take them: results of f32 and f64 would lie differently, and elementwise functions are not those of f64."""
+        majors = {
+            ("k" if f.left.axes[-1] == SUMMED else "m", "k" if f.right.axes[-1] == SUMMED else "m")
+            for f in self.factors
+        }
+        if self.dtype not in HALVES and len(majors) > 1:
+            return None
+        computed = any(value not in self.sums for value, _ in self.saved)
+        return None if self.dtype is DType.F64 and computed else min(majors)
+
+
+def boxed(operand: Operand, tensor: Sequence[int], tile: Sequence[Any], over: Sequence[Any], step: int) -> Any:
+    """Whether boxes of the copy engine bring a tile, whose extents are numbers or arrays of them, in whole panels, with
+    zeros where it hangs over the end: `over`, for every dimension. step: summed elements of a line."""
+    size = LINE_BYTES // step
+    panel = step if operand.axes[-1] in (SUMMED, RANK) else tile[-1]
+    fits = np.equal(np.mod(np.multiply(panel, size), LINE_BYTES), 0) & (tensor[-1] * size % CHUNK_BYTES == 0)
+    if math.prod(tensor[:-2]) > 1:
+        for beyond in over[:-1]:
+            fits = fits & ~np.asarray(beyond, bool)
+        fits = fits & np.equal(np.mod(tile[-2], PATTERN_ROWS), 0)
+    return fits
 
 
 def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBlock | None:

@@ -24,12 +24,13 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.ops import Shape
-from mirage_nb.optimize.product import COLUMNS, ROWS, SUMMED, Operand, reshaped
-from mirage_nb.optimize.written_out import Node, WrittenOut, write_out
 from mirage_nb.tile.bodies import UNSHIFTED, Shift, Status, shifted
+from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, reshaped
+from mirage_nb.tile.sketch import MATMULS
+from mirage_nb.tile.written_out import Node, WrittenOut, write_out
 
 KEYS = "j"
-"""The axis that the for-loop runs over; the products' other axes are those of products (`optimize.product`)."""
+"""The axis that the for-loop runs over; the products' other axes are those of products (`tile.products`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +173,8 @@ class _Body:
         if place == self.scores:
             self.status[place] = UNSHIFTED
             return True
-        if not any(read in self.status for read in node.inputs):
-            return True  # it comes from operands alone
+        if not any(read in self.status for read in node.inputs):  # it comes from operands alone
+            return Trait.REDUCTION not in OPS[node.kind].traits and node.kind not in MATMULS
         if self.second in node.inputs:
             return False
         if node.kind in (OpKind.SUM, OpKind.MAX):
