@@ -38,7 +38,6 @@ OURS = "mirage_nb"
 POINTS = "1,8,16,prefill"
 PREFILL_ROWS, SMALL_ROWS = 2048, 8
 NAMES = ("llama-3-8b", "chameleon-7b", "ngpt-1b", "gpt-3-7b-lora", "qwen3-8b")
-TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +53,6 @@ class Point:
     def what(self) -> str:
         """In a few words."""
         return f"prefill of {self.rows}" if self.rows > 1 else f"decode B={self.batch}"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be measured: the points, how many layers, seconds of search for a region, whether on small layers,
-    what the record is called, the commit it names, the store of the searches, seconds of search for all regions of a
-    point, after how many seconds of a point no second mode of torch.compile is begun, and how many tokens are said at
-    the end."""
-
-    points: Sequence[Point]
-    layers: int = 4
-    budget: float = 30.0
-    small: bool = False
-    record: str | None = None
-    revision: str | None = None
-    store: str | None = None
-    total: float | None = None
-    seconds: float = math.inf
-    tokens: int = TOKENS
 
 
 def points_of(models: str, points: str, *, is_small: bool = False) -> tuple[Point, ...]:
@@ -103,7 +83,7 @@ def points_of(models: str, points: str, *, is_small: bool = False) -> tuple[Poin
     )
 
 
-def run_models(asked: Asked) -> int:
+def run_models(points: Sequence[Point], options: argparse.Namespace) -> int:
     """Measure every point; print the table; write the record. Returns an exit code.
 
     Raises:
@@ -113,32 +93,32 @@ def run_models(asked: Asked) -> int:
     from mirage_nb.bench.racing_models import contestants
 
     gpu = attached_gpu()
-    if gpu is None and not asked.small:
+    if gpu is None and not options.small:
         raise MissingPartError("bench models needs a GPU", hint="--small tries it out without one, untimed")
-    openable(asked.record)
-    origin = machine(gpu, asked.revision) if gpu is not None else {}
+    openable(options.record)
+    origin = machine(gpu, options.commit) if gpu is not None else {}
     target = (gpu.target() if gpu is not None else None) or find_target(DEFAULT_TARGET)
-    made = contestants("cuda" if gpu is not None else "cpu", asked.budget, asked.total, asked.store)
+    made = contestants("cuda" if gpu is not None else "cpu", options.budget, options.total, options.store)
     rows: list[Row] = []
-    for point in asked.points:
+    for point in points:
         try:
-            rows.append(measured(point, asked.layers, made, target, asked.seconds))
+            rows.append(measured(point, options.layers, made, target, options.seconds))
         except Exception as error:  # noqa: BLE001  # one point must not cost the others
             first = (str(error).splitlines() or [""])[0]
             rows.append({**_named(point), "us": {}, "floor_us": None, "trouble": f"{type(error).__name__}: {first}"})
         sys.stdout.write(f"{told(rows[-1])}\n")
         sys.stdout.flush()
-        if asked.record:
-            Path(asked.record).write_text(json.dumps({**origin, "layers": asked.layers, "rows": rows}, indent=1))
+        if options.record:
+            Path(options.record).write_text(json.dumps({**origin, "layers": options.layers, "rows": rows}, indent=1))
     sys.stdout.write(f"{table(rows)}\n")
-    if asked.tokens:
-        sys.stdout.write(f"{_speak(made, asked.tokens)}\n")
+    if options.tokens:
+        sys.stdout.write(f"{_speak(made, options.tokens)}\n")
     return 0 if all(row["us"].get(OURS) or gpu is None for row in rows) else 1
 
 
 def measured(point: Point, layers: int, made: Contestants, target: Target, seconds: float = math.inf) -> Row:
-    """One row: who is right, and how long they take for one layer (microseconds; nothing on a CPU); `seconds` as in
-    `Asked`."""
+    """One row: who is right, and how long they take for one layer (microseconds; nothing on a CPU). After so many
+    `seconds` no second mode of torch.compile is begun."""
     began = time.monotonic()
     stack, inputs = made.stack(point, layers)
     found = made.compared(stack, inputs, began + seconds)
@@ -253,7 +233,7 @@ def add_models(kinds: Any) -> None:
     parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th point from the I-th on")
     parser.add_argument("--total", type=float, metavar="SECONDS", help="search for all regions of a point together")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no second mode of torch.compile later")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="so many of a small model at the end; 0: none")
+    parser.add_argument("--tokens", type=int, default=64, help="so many of a small model at the end; 0: none")
     parser.add_argument("--small", action="store_true", help="small layers, to try it out; needs no GPU")
     parser.add_argument("--store", metavar="FILE", help="keep the searches there; what it has is not searched again")
     parser.add_argument("--record", metavar="FILE", help="write the measurements as JSON, after every point")
@@ -269,7 +249,4 @@ def _run(options: argparse.Namespace) -> int:
     if options.layers < 1 or not options.budget < math.inf or not all(t > 0 for t in times) or options.tokens < 0:
         raise OptionError("--layers, --budget, --total and --seconds are positive, and --tokens not negative")
     points = share_of(points_of(options.models, options.points, is_small=options.small), options.share)
-    files = options.record, options.commit, options.store
-    asked = Asked(points, options.layers, options.budget, options.small, *files, options.total,
-                  options.seconds, options.tokens)  # fmt: skip
-    return run_models(asked)
+    return run_models(points, options)

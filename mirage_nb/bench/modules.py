@@ -1,8 +1,7 @@
 """`bench modules`: what becomes of modules like those of KernelBench in our backend of torch.compile.
 
-For every module: whether its outputs are right, how many regions were found and taken, and why the rest was left.
-Without a GPU a region runs as the operators of its program in PyTorch: everything but the search is as it is with one.
-With a GPU and `--search` kernels are searched for, and taken where they are faster than PyTorch's code.
+For every module: whether its outputs are right, how many regions were found and taken, and why the rest was left. A
+region runs as the operators of its program in PyTorch: everything but the search is as it is with a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage_nb.errors import MissingPartError, OptionError
-from mirage_nb.runtime.gpu import attached_gpu
 
 LONGEST = 100
 """Characters of a reason in the table."""
@@ -35,28 +33,22 @@ class Fate:
         return f"{self.name:<64}{state:<10}{'; '.join(w[:LONGEST] for w in self.why)}".rstrip()
 
 
-def fates(names: Sequence[str] = (), *, searched: bool = False, seconds: float = 30.0) -> list[Fate]:
+def fates(names: Sequence[str] = ()) -> list[Fate]:
     """What becomes of the modules whose names have one of these parts; default: all.
-
-    Args:
-        searched: whether kernels are searched for, on the attached GPU.
-        seconds: of search for each region.
 
     Raises:
         OptionError: there is no such module.
-        MissingPartError: there is no PyTorch, or no GPU to search for.
+        MissingPartError: there is no PyTorch.
     """
     try:
         from mirage_nb.bench.running_modules import fate, problems
     except ImportError as error:
         raise MissingPartError(f"modules need PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
-    if searched and attached_gpu() is None:
-        raise MissingPartError("there is no GPU to search for", hint="leave out --search")
     known = problems()
     chosen = {n: p for n, p in known.items() if not names or any(part in n for part in names)}
     if not chosen:
         raise OptionError(f"no module is called {', '.join(names)}", hint=f"as {next(iter(known))}")
-    return [fate(name, problem, searched=searched, seconds=seconds) for name, problem in chosen.items()]
+    return [fate(name, problem) for name, problem in chosen.items()]
 
 
 def table(found: Sequence[Fate]) -> str:
@@ -69,15 +61,11 @@ def add_modules(kinds: Any) -> None:
     """Add the command."""
     parser = kinds.add_parser("modules", help="modules like KernelBench's through torch.compile: regions, and reasons")
     parser.add_argument("--modules", default="", help="parts of names, separated by commas; default: all")
-    parser.add_argument("--search", action="store_true", help="search for kernels, on the attached GPU")
-    parser.add_argument("--budget", type=float, default=30.0, metavar="SECONDS", help="search for each region")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    if not 0 < options.budget < float("inf"):
-        raise OptionError("--budget has to be positive")
     names = [part.strip() for part in options.modules.split(",") if part.strip()]
-    found = fates(names, searched=options.search, seconds=options.budget)
+    found = fates(names)
     sys.stdout.write(f"{table(found)}\n")
     return 1 if any(f.wrong for f in found) else 0

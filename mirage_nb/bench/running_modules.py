@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from mirage_nb.bench.module_problems import Problem, problems
 from mirage_nb.bench.modules import Fate
 from mirage_nb.frontend.compiled.backend import compile_with
-from mirage_nb.frontend.compiled.kernels import Finder, Found, Kernels, Searched
+from mirage_nb.frontend.compiled.kernels import Found, Kernels
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.report import ModelReport, Reports
 from mirage_nb.ir import KernelGraph
@@ -38,17 +38,13 @@ class Composed:
         return Found(run)
 
 
-def fate(name: str, problem: Problem, *, searched: bool = False, seconds: float = 30.0) -> Fate:
+def fate(name: str, problem: Problem) -> Fate:
     """What becomes of one module; one that fails is wrong."""
     model, inputs = problem
     if isinstance(model, torch.nn.Module):
         model.eval()
-    if searched:
-        model = model.cuda() if isinstance(model, torch.nn.Module) else model
-        inputs = tuple(x.cuda() for x in inputs)
-    finder: Finder = Searched() if searched else Composed()
-    kernels, reports = Kernels(finder), Reports()
-    options = {"wait": True, "seconds": seconds, "remainder": "inductor" if searched else "eager"}
+    kernels, reports = Kernels(Composed()), Reports()
+    options = {"wait": True, "remainder": "eager"}
 
     def backend(gm: Any, examples: Any) -> Any:
         return compile_with(kernels, reports, gm, examples, options=options)

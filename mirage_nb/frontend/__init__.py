@@ -10,6 +10,7 @@ none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import MissingPartError
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from mirage_nb.frontend.compiled.report import ModelReport
     from mirage_nb.frontend.program import TorchProgram
 
-_HINT = "pip install 'mirage-nb[torch]'"
+
+def _part(module: str, name: str) -> Any:
+    """What a module has under a name. Raises MissingPartError where there is no PyTorch to load it with."""
+    try:
+        return getattr(import_module(f"mirage_nb.frontend.{module}"), name)
+    except ImportError as error:
+        raise MissingPartError(f"this needs PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
 
 
 def from_torch(
@@ -36,11 +43,8 @@ def from_torch(
         TraceError: PyTorch cannot export it, or it computes something that programs cannot say; the message names it.
         MissingPartError: PyTorch is not installed.
     """
-    try:
-        from mirage_nb.frontend.program import from_torch as read
-    except ImportError as error:
-        raise MissingPartError(f"from_torch needs PyTorch: {error}", hint=_HINT) from error
-    return read(module, example_inputs, name=name, keywords=keywords)
+    read: TorchProgram = _part("program", "from_torch")(module, example_inputs, name=name, keywords=keywords)
+    return read
 
 
 def model_report(model: Any, example_inputs: Sequence[Any], *, target: str | None = None) -> ModelReport:
@@ -54,11 +58,8 @@ def model_report(model: Any, example_inputs: Sequence[Any], *, target: str | Non
     Raises:
         MissingPartError: PyTorch is not installed.
     """
-    try:
-        from mirage_nb.frontend.compiled.look import look
-    except ImportError as error:
-        raise MissingPartError(f"model_report needs PyTorch: {error}", hint=_HINT) from error
-    return look(model, example_inputs, target)
+    report: ModelReport = _part("compiled.backend", "look")(model, example_inputs, target)
+    return report
 
 
 def explain() -> ModelReport:
@@ -67,11 +68,8 @@ def explain() -> ModelReport:
     Raises:
         MissingPartError: PyTorch is not installed.
     """
-    try:
-        from mirage_nb.frontend.compiled.backend import REPORTS
-    except ImportError as error:
-        raise MissingPartError(f"explain needs PyTorch: {error}", hint=_HINT) from error
-    return REPORTS.all()
+    report: ModelReport = _part("compiled.backend", "REPORTS").all()
+    return report
 
 
 def backend() -> Any:
@@ -81,8 +79,4 @@ def backend() -> Any:
     Raises:
         MissingPartError: PyTorch is not installed.
     """
-    try:
-        from mirage_nb.frontend.compiled.backend import mirage_nb
-    except ImportError as error:
-        raise MissingPartError(f"the backend needs PyTorch: {error}", hint=_HINT) from error
-    return mirage_nb
+    return _part("compiled.backend", "mirage_nb")

@@ -8,8 +8,7 @@ pytest.importorskip("torch")
 
 from mirage_nb.bench.modules import Fate, fates, table
 from mirage_nb.bench.running_modules import problems
-from mirage_nb.errors import MissingPartError, OptionError
-from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.errors import OptionError
 
 AT_LEAST = 80
 """Modules that have a region."""
@@ -36,6 +35,3 @@ def test_some_modules() -> None:
 def test_modules_that_there_are_not() -> None:
     with pytest.raises(OptionError, match="no module"):
         fates(["turing machine"])
-    if attached_gpu() is None:
-        with pytest.raises(MissingPartError, match="no GPU"):
-            fates(searched=True)

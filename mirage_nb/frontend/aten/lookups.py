@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_nb.frontend.aten.terms import At, Held, Left, Row
+from mirage_nb.frontend.aten.terms import At, Held, Left, Row, number
 from mirage_nb.ir.ops import DimAttrs, OpKind
 from mirage_nb.lang import lowering, masks, views
 from mirage_nb.lang.builder import Builder, Term, Value
@@ -44,25 +44,16 @@ def _at(at: At, indices: Sequence[Any]) -> tuple[int, Value]:
     return axis, at.tensor(index)
 
 
-def _places(b: Builder, index: Value, extent: int) -> Value:
-    """Ones where an index is a place of an axis, along a new last axis; negative ones count from its end."""
-    wide = views.reshaped(b, index, (*b.shape(index), 1))
-    found: Term = masks.one_hot(b, index, extent)
-    from_end = masks.arange(b, -extent, 0, 1)
-    return b.tensor(lowering.add(b, found, masks.comparison(ast.Eq)(b, wide, from_end)), "an index")
+def _from_start(b: Builder, index: Value, extent: int) -> Value:
+    """Places of an axis, of which negative ones count from its end."""
+    behind = b.tensor(masks.comparison(ast.Lt)(b, index, lowering.ZERO), "an index")
+    return b.tensor(lowering.add(b, index, lowering.multiply(b, behind, number(extent))), "an index")
 
 
 def _index(at: At, x: Any, indices: Sequence[Any]) -> Term:
     axis, index = _at(at, indices)
-    b, value = at.b, at.tensor(x)
-    shape, count = b.shape(value), len(b.shape(index))
-    rows = _rows(b, value, axis)
-    ones = views.reshaped(b, _places(b, index, shape[axis]), (math.prod(b.shape(index)), shape[axis]))
-    made = b.emit(OpKind.MATMUL, b.tensor(lowering.cast(b.dtype(value))(b, ones), "an index"), rows)
-    rest = [*shape[:axis], *shape[axis + 1 :]]
-    made = views.reshaped(b, made, (*b.shape(index), *rest))
-    order = (*range(count, count + axis), *range(count), *range(count + axis, count + len(rest)))
-    return views.transpose(b, made, order)
+    value = at.tensor(x)
+    return masks.take(at.b, value, _from_start(at.b, index, at.b.shape(value)[axis]), axis)
 
 
 def _rows(b: Builder, x: Value, axis: int) -> Value:
@@ -78,7 +69,7 @@ def _written(at: At, x: Any, axis: int, index: Value, rows: Value, *, added: boo
     b, value = at.b, at.tensor(x)
     shape = b.shape(value)
     flat = views.reshaped(b, index, (math.prod(b.shape(index)),))
-    ones = _places(b, flat, shape[axis])
+    ones = b.tensor(masks.one_hot(b, _from_start(b, flat, shape[axis]), shape[axis]), "places")
     narrow = b.tensor(lowering.cast(b.dtype(value))(b, ones), "places")
     turned = b.tensor(views.transpose(b, narrow, (1, 0)), "places")
     moved = _back(b, b.emit(OpKind.MATMUL, turned, rows), shape, axis)

@@ -104,7 +104,14 @@ def _flip(at: At, x: Any, axes: Sequence[int]) -> Term:
     return views.flipped(at.b, value, at.axes(value, axes)) if axes else value
 
 
+SHOWN = (
+    "view.default", "_unsafe_view.default", "reshape.default", "view_as.default", "flatten.using_ints",
+    "unflatten.int", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims",
+)  # fmt: skip
+"""The same elements in the same order."""
+
 ROWS: dict[str, Row] = {
+    **{f"aten.{name}": _reshape for name in SHOWN},
     "aten.slice.Tensor": _slice,
     "aten.select.int": _select,
     "aten.split.Tensor": _split,
@@ -114,16 +121,6 @@ ROWS: dict[str, Row] = {
     "aten.unbind.int": _unbind,
     "aten.flip.default": _flip,
     "aten.narrow.default": lambda at, x, axis, start, length: _slice(at, x, axis, start, start + length),
-    "aten.view.default": _reshape,
-    "aten._unsafe_view.default": _reshape,
-    "aten.reshape.default": _reshape,
-    "aten.flatten.using_ints": _reshape,
-    "aten.unflatten.int": _reshape,
-    "aten.unsqueeze.default": _reshape,
-    "aten.squeeze.default": _reshape,
-    "aten.squeeze.dim": _reshape,
-    "aten.squeeze.dims": _reshape,
-    "aten.view_as.default": _reshape,
     "aten.permute.default": _permute,
     "aten.transpose.int": _swap,
     "aten.t.default": _swap,

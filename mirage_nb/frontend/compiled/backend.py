@@ -1,4 +1,4 @@
-"""The backend `mirage_nb` of torch.compile.
+"""The backend `mirage_nb` of torch.compile, and a look at what it would do.
 
 In: what Dynamo traced. Out: a callable. PyTorch's own compiler does all it does for any model (guards, mutation,
 autograd, decompositions, code for what is left); its inner compiler alone is ours (`graphs`). Invariant: derivatives
@@ -7,16 +7,17 @@ were taken before the inner compiler gets a graph, so what it replaces needs non
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._inductor.compile_fx import compile_fx
 
-from mirage_nb.frontend.compiled.graphs import Compiler
-from mirage_nb.frontend.compiled.kernels import Kernels, Searched
+from mirage_nb.frontend.compiled.graphs import Compiler, eager, reasons
+from mirage_nb.frontend.compiled.kernels import Kernels, Searched, target_of
 from mirage_nb.frontend.compiled.options import Options
-from mirage_nb.frontend.compiled.report import Reports
+from mirage_nb.frontend.compiled.regions import find_regions
+from mirage_nb.frontend.compiled.report import Entry, GraphReport, ModelReport, Reports
 
 KERNELS = Kernels(Searched())
 REPORTS = Reports()
@@ -47,3 +48,22 @@ def compile_inside(inner: Any, model: Any, example_inputs: Sequence[Any], patche
     """PyTorch's compiler with another inner compiler, of which it looks at no more than that results are boxed."""
     with torch._functorch.config.patch(enable_autograd_cache=False):
         return compile_fx(model, example_inputs, inner_compile=inner, config_patches=dict(patches) or None)
+
+
+def look(model: Any, example_inputs: Sequence[Any], target: str | None = None) -> ModelReport:
+    """The regions of a model for these inputs, with estimates: nothing is searched, and PyTorch alone runs it once."""
+    chosen = target_of(Options.of(options={"target": target}))
+    graphs: list[GraphReport] = []
+
+    def inner(gm: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any) -> Callable[[list[Any]], Any]:
+        found = find_regions(gm, chosen, more.get("static_input_idxs", ()))
+        graphs.append(GraphReport([Entry.of(region, None, chosen) for region in found.found], reasons(found)))
+        return eager(gm, inputs, **more)
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        return compile_inside(inner, gm, inputs, {})
+
+    with torch.no_grad():
+        compiled: Any = torch.compile(model, backend=backend, dynamic=False)
+        compiled(*example_inputs)
+    return ModelReport(graphs)

@@ -317,11 +317,8 @@ def _told(error: BaseException) -> str:
 # -- beside PyTorch ------------------------------------------------------------------------------------
 
 
-class Examples(Protocol):
-    """Makes random inputs of a standard deviation."""
-
-    def __call__(self, scale: float = 1.0) -> list[torch.Tensor]:
-        """In the order of a region's reads."""
+Examples = Callable[..., list[torch.Tensor]]
+"""Makes random inputs of a standard deviation, in the order of a region's reads."""
 
 
 def reference_of(region: Region) -> GraphModule:

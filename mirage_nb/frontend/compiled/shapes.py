@@ -94,7 +94,7 @@ def _as_read(graph: KernelGraph) -> KernelGraph:
     """The program with its inputs in the shape in which they are read: heads that a view joins are one dimension, which
     a kernel cuts as it likes."""
     shown = {value: value for value in range(graph.input_count)}  # the input that a value is, its elements in order
-    read: dict[int, list[Shape]] = {}
+    read: dict[int, set[Shape]] = {}
     for op, (value, *_) in graph.definitions():
         first = op.inputs[0] if op.inputs else value
         if first in shown and keeps_order(op, graph.types[first].shape) and value not in graph.outputs:
@@ -102,24 +102,15 @@ def _as_read(graph: KernelGraph) -> KernelGraph:
             continue
         for operand in op.inputs:
             if operand in shown:
-                read.setdefault(shown[operand], []).append(graph.types[operand].shape)
-    alike = {v: found[0] for v, found in read.items() if len({tuple(e for e in s if e > 1) for s in found}) == 1}
+                read.setdefault(shown[operand], set()).add(graph.types[operand].shape)
+    alike = {value: shape for value, (shape, *others) in read.items() if not others}
     inputs = (replace(i, type=replace(i.type, shape=alike.get(v, i.type.shape))) for v, i in enumerate(graph.inputs))
     made = KernelGraph.start(*inputs)
     place = {value: value for value in range(graph.input_count)}
-    direct = {operand for op, (value, *_) in graph.definitions() if value not in shown for operand in op.inputs}
-    for value in sorted(direct.intersection(alike)):
-        if (shape := graph.types[value].shape) != alike[value]:  # read in both shapes, which differ in ones
-            place[value] = len(made.types)
-            made = made.append(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))
     for op, (value, *_) in graph.definitions():
-        own, wanted = shown.get(value), graph.types[value].shape
-        if own is not None and alike.get(own) == wanted:
+        if (own := shown.get(value, value)) in alike:
             place[value] = own
             continue
         place[value] = len(made.types)
-        if own is not None and own in alike:
-            made = made.append(Op(OpKind.RESHAPE, (own,), ReshapeAttrs(wanted)))
-        else:
-            made = made.append(replace(op, inputs=tuple(place[v] for v in op.inputs)))
+        made = made.append(replace(op, inputs=tuple(place[v] for v in op.inputs)))
     return made.returning(tuple(place[v] for v in graph.outputs))
