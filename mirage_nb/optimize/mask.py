@@ -8,7 +8,7 @@ come from the bounds of what it is computed of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.ir import ApplyAttrs, ConstAttrs, OpKind, formula
-from mirage_nb.tile.written_out import WrittenOut
+from mirage_nb.tile.written_out import Node, WrittenOut
 
 Array = NDArray[np.float64]
 Bounds = tuple[Array, Array]
@@ -67,12 +67,22 @@ _OPERATORS: Mapping[OpKind, Callable[..., Bounds]] = {
 
 def bounds_of(written: WrittenOut, node: int, leaf: Callable[[int], Bounds | None]) -> Bounds | None:
     """The bounds of a node in every tile; None where nothing is known. leaf: those of what is read."""
-    made = written.nodes[node]
+    found: dict[int, Bounds | None] = {}
+
+    def bounds(place: int) -> Bounds | None:
+        if place not in found:
+            made = written.nodes[place]
+            read = made.kind is OpKind.IN_ITER
+            found[place] = leaf(place) if read else _computed(made, [bounds(operand) for operand in made.inputs])
+        return found[place]
+
+    return bounds(node)
+
+
+def _computed(made: Node, operands: Sequence[Bounds | None]) -> Bounds | None:
+    """The bounds of a node, from those of its operands."""
     if isinstance(made.attrs, ConstAttrs):
         return _constant(made.attrs.value)
-    if made.kind is OpKind.IN_ITER:
-        return leaf(node)
-    operands = [bounds_of(written, operand, leaf) for operand in made.inputs]
     known = [operand for operand in operands if operand is not None]
     if len(known) < len(operands):
         return None

@@ -145,6 +145,7 @@ class _Planner(OnGrid):
     scheme: Scheme
     slots: dict[Operand, str] = field(default_factory=dict)
     values: dict[object, str] = field(default_factory=dict)
+    named: dict[tuple[int | None, int, tuple[str, ...]], str] = field(default_factory=dict)
     accumulators: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -190,7 +191,7 @@ class _Planner(OnGrid):
 
     def _computing(self, role: MathRole, loops: tuple[Multiplied, Multiplied]) -> tuple[Statement, ...]:
         """What a role that multiplies does at a point: the loop over what is streamed, that over what is held."""
-        self.values, self.accumulators = {}, {}
+        self.values, self.named, self.accumulators = {}, {}, {}
         (loop, products), (behind, added) = loops
         for value in products:
             name = f"c{value}" if role is self.scheme.math[0] else f"c{value}_{role.name}"
@@ -276,6 +277,11 @@ class _Planner(OnGrid):
 
     def _value(self, found: list[Statement], value: int, axes: tuple[str, ...], part: Parts) -> str:
         """The name of a value of the block graph that has these axes here."""
+        if (None, value, axes) not in self.named:
+            self.named[None, value, axes] = self._computed(found, value, axes, part)
+        return self.named[None, value, axes]
+
+    def _computed(self, found: list[Statement], value: int, axes: tuple[str, ...], part: Parts) -> str:
         made = self.made
         op, result = made.defined[value]
         if value in made.sums:
@@ -301,11 +307,13 @@ class _Planner(OnGrid):
         """The same inside a chain."""
         if value < graph.input_count:
             return self._value(found, op.inputs[value], axes, part)
-        inside = next(o for o, values in graph.definitions() if value in values)
-        operands = tuple(
-            self._thread(found, op, graph, v, broadcast_axes(axes, graph.types[v].shape), part) for v in inside.inputs
-        )
-        return self._mapped(found, inside, operands)
+        key = (id(graph), value, axes)
+        if key not in self.named:
+            inside = next(o for o, values in graph.definitions() if value in values)
+            shapes = [(v, broadcast_axes(axes, graph.types[v].shape)) for v in inside.inputs]
+            operands = tuple(self._thread(found, op, graph, v, inner, part) for v, inner in shapes)
+            self.named[key] = self._mapped(found, inside, operands)
+        return self.named[key]
 
     def _mapped(self, found: list[Statement], op: Op, operands: tuple[str, ...]) -> str:
         if ADDED in operands:

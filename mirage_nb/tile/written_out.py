@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage_nb.ir import Attrs, BlockGraph, OpKind, OutSaverAttrs, ThreadGraph
+from mirage_nb.ir import Attrs, BlockGraph, OpKind, OutSaverAttrs
 from mirage_nb.ir.ops import Shape
+from mirage_nb.tile.thread_graph import flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +35,16 @@ class WrittenOut:
 
 def write_out(block: BlockGraph) -> WrittenOut:
     """The nodes of a block graph."""
-    nodes: list[Node] = []
-    of: dict[int, int] = {}
-    saved = []
-    stages = block.stages()
-    for index, (op, values) in enumerate(block.definitions()):
-        late = stages[index] == 1
-        inputs = tuple(of[v] for v in op.inputs)
-        if isinstance(op.attrs, OutSaverAttrs):
-            saved.append((inputs[0], op.attrs))
-        elif isinstance(op.body, ThreadGraph):
-            inner = dict(enumerate(inputs))
-            for thread_op, made in op.body.definitions():
-                read = tuple(inner[v] for v in thread_op.inputs)
-                inner[made[0]] = len(nodes)
-                nodes.append(Node(thread_op.kind, thread_op.attrs, read, op.body.types[made[0]].shape, late))
-            of |= {value: inner[made] for value, made in zip(values, op.body.outputs, strict=True)}
-        else:
-            of[values[0]] = len(nodes)
-            nodes.append(Node(op.kind, op.attrs, inputs, block.types[values[0]].shape, late))
+    made, _ = flat(block)
+    every = list(zip(made.definitions(), made.stages(), strict=True))
+    nodes = [
+        Node(op.kind, op.attrs, op.inputs, made.types[value].shape, stage == 1)
+        for (op, values), stage in every
+        for value in values
+    ]
     uses: list[list[int]] = [[] for _ in nodes]
     for reader, node in enumerate(nodes):
         for operand in node.inputs:
             uses[operand].append(reader)
-    return WrittenOut(tuple(nodes), tuple(saved), tuple(tuple(readers) for readers in uses))
+    saved = tuple((op.inputs[0], op.attrs) for (op, _), _ in every if isinstance(op.attrs, OutSaverAttrs))
+    return WrittenOut(tuple(nodes), saved, tuple(map(tuple, uses)))

@@ -50,6 +50,12 @@ def test_no_element_is_lost_and_none_kept_that_is_masked(name: str, tiles: tuple
         assert part[:, : (needed - span.masked) * width].all()
 
 
+def test_places_that_double_are_bounded() -> None:
+    doubled = written(tuple((OpKind.ADD, None, (place, place)) for place in (0, *range(2, 42))))
+    low, high = bounds_of(doubled, 42, lambda node: places(2, 4, rows=True)) or ((), ())
+    assert np.ravel(low).tolist() == [0.0, 4 * 2.0**41] and np.ravel(high).tolist() == [3 * 2.0**41, 7 * 2.0**41]
+
+
 def test_causal_tiles_skip_and_only_the_last_ask() -> None:
     steps, _ = MASKS["causal"]
     graph, sides = written(steps), (places(4, 128, rows=True), places(8, 64, rows=False))

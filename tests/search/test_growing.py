@@ -9,15 +9,28 @@ from mirage_nb.algebra.normal_form import SIZE_LIMIT
 from mirage_nb.codegen.maps import vectorizes
 from mirage_nb.codegen.reader import Scope
 from mirage_nb.codegen.thread_values import vector_reads
-from mirage_nb.ir import BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs, TensorType, ThreadGraph
+from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
+    BlockGraph,
+    DType,
+    InIterAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    OutSaverAttrs,
+    TensorType,
+    ThreadGraph,
+)
 from mirage_nb.lang import parse
-from mirage_nb.optimize import default_options
+from mirage_nb.optimize import default_options, plan
 from mirage_nb.optimize.plan import plan_block
 from mirage_nb.predefined.masks import Band, band
 from mirage_nb.predefined.reading import Reading
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.saturation.semantics import Semantics
+from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import find_target
 
@@ -69,6 +82,21 @@ def test_a_block_that_doubles_outside_of_chains_is_planned_and_read_as_vectors()
     card = find_target("h200")
     scope = Scope(plan_block(block, card, default_options(card)), {})
     assert vectorizes(scope, 60, 1, 8)
+
+
+def test_a_product_that_doubles_behind_its_loop_is_estimated() -> None:
+    graph = parse("X: f16[128, 1024]\nW: f16[1024, 128]\nreturn X @ W").graph
+    block = BlockGraph.start(tuple(graph.types[v] for v in (0, 1)), (1,), 16)
+    for arg, dim in enumerate((1, 0)):
+        block = block.append(Op(OpKind.IN_ITER, attrs=InIterAttrs(arg, (None,), dim)))
+    block = block.append(Op(OpKind.MATMUL, (0, 1))).append(Op(OpKind.ACCUM, (2,), AccumAttrs(AccumKind.SUM)))
+    for value in range(3, 60):
+        block = block.append(Op(OpKind.MUL, (value, value)))
+    block = block.append(Op(OpKind.OUT_SAVER, (60,), OutSaverAttrs((None,))))
+    fused = KernelGraph.start(*graph.inputs).append(Op(OpKind.GRAPH, (0, 1), body=block)).returning((2,), ("O",))
+    card = find_target("h200")
+    assert plan(fused, card).kernels[0] is not None
+    assert 0 < written_cost(fused, card).us < 100
 
 
 def test_what_a_thread_graph_that_doubles_reads_as_vectors_is_found() -> None:

@@ -185,7 +185,7 @@ class Chain:
     columns, one at a time."""
 
     found: AttentionBlock
-    own: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    own: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.structure import KernelStructure, Source, Step
 from mirage_nb.tile.attention import AttentionBlock, find_attention
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, find_product
+from mirage_nb.tile.thread_graph import fuse_block
 from mirage_nb.tile.widen import is_multiplied, over
 
 PARTS = 2
@@ -188,7 +189,7 @@ def _roles(made: _Writer, numbers: Sequence[int]) -> tuple[ProductBlock | None, 
     }
     matrices = _Writer.of(prepared, kernel, [1 if a in lead else n for a, n in enumerate(numbers)]) if lead else made
     block = matrices.travelling()
-    product = find_product(block, frozenset())
+    product = find_product(fuse_block(block), frozenset())
     if product is not None and _turned(matrices, product):
         product = None
     attention = find_attention(block, frozenset()) if product is None and kernel.loop not in kernel.grid else None

@@ -30,17 +30,29 @@ from mirage_nb.search.sizes.anatomy import (
     Truths,
     common,
 )
-from mirage_nb.search.sizes.bodies import Private, private
 from mirage_nb.search.sizes.representative import outline
 from mirage_nb.search.sizes.rows import Rows, rows
 from mirage_nb.search.structure import KernelStructure
+from mirage_nb.tile.bodies import split
 from mirage_nb.tile.boxes import Boxes, boxes
 from mirage_nb.tile.held import VECTOR_BYTES
 from mirage_nb.tile.shared import worth_having_early
+from mirage_nb.tile.sharing import ROW_TILE
 
 ACCUMULATOR_BYTES, TILE_BYTES = 4, 2
 MATMUL_GRAIN = (16, 8, 16)
 """Rows, columns and depth of the smallest tensor instruction: smaller tiles are padded to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """Where a loop body stays with warps; where its results are saved from registers, too; how many fragments lie below
+    each other; into how many partial sums warps split its keys."""
+
+    able: Truths
+    direct: Truths
+    fragments: Numbers
+    keys: Numbers
 
 
 @dataclass(slots=True)
@@ -63,8 +75,17 @@ class Tiles:
     def private_on(self, warps: int) -> Private:
         """The body of its loop on so many warps, where that stays with them."""
         if warps not in self._bodies:
-            self._bodies[warps] = private(self.outline.body, self.extents, self.shape, warps)
+            self._bodies[warps] = self._private(warps)
         return self._bodies[warps]
+
+    def _private(self, warps: int) -> Private:
+        body = self.outline.body
+        if body is None:
+            nowhere, one = np.zeros(self.shape, bool), np.ones(self.shape)
+            return Private(nowhere, nowhere, one, one)
+        found = split(body, self.extents, warps)
+        direct = found.able & (found.key_warps == 1) & body.plain
+        return Private(found.able, direct, np.ceil(found.rows / ROW_TILE), found.key_warps)
 
     @property
     def body(self) -> Private:
