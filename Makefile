@@ -53,7 +53,7 @@ test-gpu: install
 	$(PYTEST) -m gpu
 
 test-slow: install needs-cxx
-	$(PYTEST) -m "slow and not gpu"
+	$(PYTEST) --hypothesis-profile whole -m "(slow or hypothesis) and not gpu"
 
 # Runs every notebook; what did not change since the last build is taken from its cache.
 docs: $(VENV)/docs needs-cxx

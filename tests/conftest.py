@@ -14,10 +14,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mirage_nb.runtime.artifacts import CPU_FOLDER, CUBIN_FOLDER
+from tests.shares import SHARE, WHOLE
 
 # No deadline, and none for drawing examples: shared machines pause for longer than that takes. A failure prints how to
-# replay it.
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# replay it. The slow group asks for the examples that the default tests leave out: `--hypothesis-profile whole`.
+for profile, count in (("house", WHOLE // SHARE), ("whole", WHOLE)):
+    settings.register_profile(
+        profile, max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    )
 settings.load_profile("house")
 
 SECONDS = Path(__file__).parent / "seconds.json"

@@ -119,9 +119,9 @@ def strict(operation: Operation) -> Operation:
 
 def add(x: Number, y: Number) -> Number:
     """x + y; to the wary, open where a ball is left as if the other term were not there."""
-    if type(x) is fmpq and type(y) is fmpq:
-        return _short(x + y)
     total = x + y
+    if type(total) is fmpq:
+        return total if total.height_bits() <= LONG_BITS else arb(total)
     if not total.is_finite():  # an infinity is no sum that lost a term
         return _told(total)
     if _WARY.get() and _swallows(total, x, y):
@@ -150,16 +150,12 @@ def subtract(x: Number, y: Number) -> Number:
 
 def multiply(x: Number, y: Number) -> Number:
     """x * y."""
-    if type(x) is fmpq:
-        if type(y) is fmpq:
-            return _short(x * y)
-        if x == 0 and y.is_finite():
-            return ZERO
-    elif type(y) is fmpq and y == 0 and x.is_finite():
-        return ZERO
-    if is_infinite(x) or is_infinite(y):
-        return _infinite_product(x, y)
-    return _told(x * y)
+    product = x * y
+    if type(product) is fmpq:
+        return product if product.height_bits() <= LONG_BITS else arb(product)
+    if product.is_finite():  # as it never is of an infinity
+        return ZERO if product.is_zero() else product
+    return _infinite_product(x, y) if is_infinite(x) or is_infinite(y) else _told(product)
 
 
 def _infinite_product(x: Number, y: Number) -> Number:

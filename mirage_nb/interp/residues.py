@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
@@ -131,6 +131,18 @@ class Field:
         if type(x) is fmpq:
             x = self._lifted(x)
         return x[0] if type(x) is tuple else None
+
+    def exponentials(self, up: Sequence[Number], down: Sequence[Number]) -> set[int]:
+        """What exp(x - y) is modulo p, for every x of the ones and y of the others that the field has."""
+        xs, ys = ([x for x in map(self.residue, part) if type(x) is tuple] for part in (up, down))
+        if any(q is None for _, q in (*xs, *ys)):
+            below, raised = self._scalars["sub"], self._scalars["exp"]
+            return {z for x in up for y in down if (z := self.modulo(raised(below(x, y)))) is not None}
+        rows, columns = (
+            np.array([pow(self.root, sign * q % self.q, self.p) for _, q in part], np.uint64)
+            for sign, part in ((1, xs), (-1, ys))
+        )
+        return set(np.unique(np.multiply.outer(rows, columns) % np.uint64(self.p)).tolist())
 
     @cached_property
     def add(self) -> Operation:

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from mirage_nb.interp.instance import FieldInstance
@@ -148,18 +148,17 @@ class _Drawn:
     compared: int
     ours: list[list[Needed]]
     theirs: list[list[Needed]]
-    scales: list[Needed]
+    scales: Callable[[], list[Needed]]
     infinite: list[bool]
 
     @classmethod
     def of(cls, field: Field, ours: Moment, theirs: Moment) -> _Drawn:
         values = zip(*(itertools.chain(*moment.outputs) for moment in (ours, theirs)), strict=True)
         compared = sum(1 << at for at, pair in enumerate(values) if not any(type(x) is Hole for x in pair))
-        up, down = ([ZERO, *_shifts(moment)] for moment in (ours, theirs))
-        below, raised = field.scalar("sub"), field.scalar("exp")
-        scales = {field.modulo(raised(below(x, y))) for x in up for y in down}
         needs = [_needed(field, moment, compared) for moment in (ours, theirs)]
-        return cls(field.p, compared, needs[0], needs[1], [Needed(x) for x in scales if x], theirs.infinite)
+        up, down = ([ZERO, *_shifts(moment)] for moment in (ours, theirs))
+        scales = cache(lambda: [Needed(x) for x in field.exponentials(up, down) if x])
+        return cls(field.p, compared, needs[0], needs[1], scales, theirs.infinite)
 
 
 def _shifts(moment: Moment) -> list[Number]:
@@ -279,10 +278,11 @@ class _Cover:
         drawn = [one for one in self._draws if one.theirs[which]]
         values = [one.theirs[which] for one in drawn]
         known = [self._enough(one, which) for one in drawn]
-        if self._matches(which, values, known, [ONE] * len(drawn)):
-            return True
-        factors = ([one.scales for one in drawn], known)
-        return any(self._matches(which, values, known, one) for one in factors)
+        return (
+            self._matches(which, values, known, [ONE] * len(drawn))
+            or self._matches(which, values, known, [one.scales() for one in drawn])
+            or self._matches(which, values, known, known)
+        )
 
     def _is_made(self, which: int, known: set[int]) -> bool:
         """Whether a number makes one of the program's with another number of the candidate's, which has a value where

@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import gcd as integer_gcd
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.algebra.polynomial import divide, factor, gcd, multiply, square_root, subtract
+from tests.shares import examples
 
 A, B, C, D = VARIABLES = (2, 3, 5, 7)
 monomials = st.lists(st.sampled_from(VARIABLES), max_size=2).map(lambda ps: eval_product(ps))
@@ -69,7 +70,7 @@ def test_square_root_of_no_square() -> None:
     assert square_root({}) == {}
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(polynomials, polynomials)
 def test_factors_of_a_product_are_the_factors_of_both(p, q) -> None:
     p, q = primitive(p), primitive(q)
@@ -101,7 +102,7 @@ def test_cubic_in_every_variable_is_not_decided() -> None:
     assert factor({A**3: 1, B**3: 1}, VARIABLES) is None
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(polynomials, polynomials)
 def test_agrees_with_an_independent_factorization(p, q) -> None:
     sympy = pytest.importorskip("sympy")

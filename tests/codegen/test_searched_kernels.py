@@ -15,6 +15,7 @@ from mirage_nb.search import EFFORTS, Budget, configurations, instances, prepare
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import draw, run
 from tests.search.programs import PROGRAMS
+from tests.shares import shared_out
 
 H200, STANDARD = TARGETS["h200"], EFFORTS["standard"]
 
@@ -39,14 +40,15 @@ def sample(program: KernelGraph, kernels: int, count: int, choose: random.Random
     return found
 
 
+@shared_out
 @pytest.mark.parametrize("kernels", [1, 2])
 @pytest.mark.parametrize("name", SIZES)
-def test_searched_mugraphs_run(name: str, kernels: int) -> None:
+def test_searched_mugraphs_run(name: str, kernels: int, share: int) -> None:
     program = PROGRAMS[name](*SIZES[name])
     inputs = draw(program, scale=0.3)
     exact = evaluate(program, [decode(a, i.type.dtype) for a, i in zip(inputs, program.inputs, strict=True)])
     choose = random.Random(f"{name} {kernels}")
-    graphs = sample(program, kernels, 3, choose)
+    graphs = sample(program, kernels, 3 // share, choose)
     assert graphs
     for graph in graphs:
         options = Options(choose.choice([2, 4, 8]), choose.choice([2, 3]), choose.random() < 0.6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.codegen import Launch, Options, emit
@@ -28,6 +28,7 @@ from mirage_nb.targets import TARGETS
 from tests.codegen.mugraphs import attention, rmsnorm_gain
 from tests.codegen.running import draw, errors, run
 from tests.mugraphs import Block
+from tests.shares import examples
 
 H200 = TARGETS["h200"]
 OPTIONS = Options(warps=4, stages=3, bulk=True)
@@ -67,7 +68,7 @@ def views(pick: st.DrawFn) -> KernelGraph:
     return graph
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(views())
 def test_a_window_has_the_elements_of_its_view(graph: KernelGraph) -> None:
     graph = read_by_a_kernel(graph)

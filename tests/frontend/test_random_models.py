@@ -10,12 +10,13 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 
 from mirage_nb.frontend.compiled.graphs import Compiler
 from mirage_nb.frontend.compiled.options import Options
 from tests.frontend.random_models import models, traced
 from tests.frontend.traced import Backend
+from tests.shares import examples
 
 TOLERANCE = {torch.float32: 2e-3, torch.float16: 3e-2, torch.bfloat16: 2e-1}
 Drawn = tuple[Callable[..., list[Any]], list[torch.Tensor]]
@@ -49,7 +50,7 @@ def by_compile(function: Callable[..., Any], inputs: list[torch.Tensor]) -> Any:
 def test_random_functions() -> None:
     """A few of them; regions were replaced, so PyTorch is not compared with itself alone."""
 
-    @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+    @examples(50, suppress_health_check=list(HealthCheck))
     @given(models())
     def each(drawn: Drawn) -> None:
         agrees(drawn, by_graph)
@@ -60,14 +61,14 @@ def test_random_functions() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=900, deadline=None, suppress_health_check=list(HealthCheck), phases=FOUND)
+@examples(900, suppress_health_check=list(HealthCheck), phases=FOUND)
 @given(models())
 def test_many_random_functions(drawn: Drawn) -> None:
     agrees(drawn, by_graph)
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), phases=FOUND)
+@examples(100, suppress_health_check=list(HealthCheck), phases=FOUND)
 @given(models())
 def test_random_functions_through_torch_compile(drawn: Drawn) -> None:
     agrees(drawn, by_compile)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import GraphError, ShapeError
@@ -19,6 +19,7 @@ from mirage_nb.interp.primes import PRIMES, Pool
 from mirage_nb.ir import AccumKind, DimAttrs, OpKind, PowAttrs, RepeatAttrs
 from tests.elsewhere import BOTH_WAYS, Elsewhere
 from tests.mugraphs import Case, Kernel, cases
+from tests.shares import examples
 
 SMALL = Pool("21-bit primes", 2**20, 2**21)
 POOLS = pytest.mark.parametrize("pool", [SMALL, PRIMES], ids=lambda pool: pool.name)
@@ -38,7 +39,7 @@ def test_matmul_is_exact(modulus: Modulus, inner: int) -> None:
 
 @pytest.mark.parametrize("modulus", WORST[:3], ids=str)
 @given(st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 2**31)), min_size=1, max_size=8))
-@settings(max_examples=30)
+@examples(30)
 def test_elementwise_arithmetic_is_exact(modulus: Modulus, pairs: list[tuple[int, int]]) -> None:
     m = modulus.value
     pairs = [(a % m, b % m) for a, b in [*pairs, (m - 1, m - 1), (0, m - 1)]]

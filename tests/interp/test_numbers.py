@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from flint import arb
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.interp import nodes, numbers, reference, slices
 from mirage_nb.interp.numbers import Hole, fmpq
@@ -16,6 +16,7 @@ from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait, formula
 from mirage_nb.lang import parse
 from mirage_nb.verify.exact import look
 from mirage_nb.verify.verdict import Outcome
+from tests.shares import examples
 from tests.strategies import arrays_for, mugraphs, programs
 
 
@@ -33,7 +34,7 @@ def floats(x: object) -> float:
 
 
 @given(mugraphs() | mugraphs(overhang=True) | programs())
-@settings(max_examples=60)
+@examples(60)
 def test_elements_are_those_of_the_reference(graph: KernelGraph) -> None:
     inputs = {name: np.round(64 * array) / 64 for name, array in arrays_for(graph, 3).items()}
     wanted = [np.arange(t.elements) for t in graph.output_types]

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.interp import arrays, field, reference
@@ -23,6 +23,7 @@ from mirage_nb.ir import (
 )
 from tests.interp import naive
 from tests.mugraphs import Case, Kernel, cases, gqa, rmsnorm
+from tests.shares import examples
 from tests.strategies import arrays_for, mugraphs, programs
 
 
@@ -33,7 +34,7 @@ def test_every_operator_has_one_row(table: dict[OpKind, object]) -> None:
 
 
 @given(mugraphs())
-@settings(max_examples=150)
+@examples(150)
 def test_blocks_and_iterations_as_the_slow_oracle_runs_them(graph: object) -> None:
     inputs = arrays_for(graph, 1)
     with np.errstate(all="ignore"):
@@ -43,7 +44,7 @@ def test_blocks_and_iterations_as_the_slow_oracle_runs_them(graph: object) -> No
 
 
 @given(mugraphs(overhang=True))
-@settings(max_examples=150)
+@examples(150)
 def test_beyond_the_end_reads_are_zero_and_writes_are_dropped(graph: object) -> None:
     inputs = arrays_for(graph, 1)
     with np.errstate(all="ignore"):
@@ -61,7 +62,7 @@ def test_a_split_that_pads_leaves_further_dimensions_alone() -> None:
 
 
 @given(programs() | mugraphs() | mugraphs(overhang=True))
-@settings(max_examples=100)
+@examples(100)
 def test_outputs_have_the_types_of_the_graph(graph: object) -> None:
     outputs = reference.evaluate(graph, arrays_for(graph, 2))
     assert [o.shape for o in outputs] == [t.shape for t in graph.output_types]
@@ -184,7 +185,7 @@ def test_precision_is_a_choice() -> None:
 
 
 @given(programs() | mugraphs())
-@settings(max_examples=50)
+@examples(50)
 def test_every_operator_keeps_the_precision(graph: object) -> None:
     assert all(out.dtype == np.float32 for out in reference.evaluate(graph, arrays_for(graph, 8), np.float32))
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.interp import field, shared
 from mirage_nb.interp.field import FieldInstance, FieldTensor, random_inputs
@@ -16,6 +16,7 @@ from mirage_nb.interp.reference import FloatAlgebra, evaluate
 from mirage_nb.interp.shared import Recorder, SharedFields, Values
 from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from tests.mugraphs import Kernel, cases, rmsnorm
+from tests.shares import examples
 from tests.strategies import arrays_for, mugraphs, program_pairs
 
 
@@ -49,7 +50,7 @@ def check(
 
 
 @given(mugraphs() | mugraphs(overhang=True) | program_pairs().map(lambda pair: pair[0]))
-@settings(max_examples=60)
+@examples(60)
 def test_values_are_those_of_single_evaluations(graph: KernelGraph) -> None:
     instances, inputs = drawn(graph, (1, 2))
     check(shared_fields(instances, inputs), Recorder(), graph, instances, inputs)

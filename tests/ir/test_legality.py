@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.errors import FormatError, GraphError
 from mirage_nb.ir import (
@@ -28,6 +28,7 @@ from mirage_nb.ir.legality import check, is_legal, peak_shared_bytes
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.targets import TARGETS
 from tests.mugraphs import Block, Case, Kernel, cases, gqa, rmsnorm, rmsnorm_fig3
+from tests.shares import examples
 from tests.strategies import mugraphs, programs
 
 H200 = TARGETS["h200"]
@@ -40,7 +41,7 @@ def test_hand_built_graphs_are_legal(case: Case) -> None:
 
 
 @given(programs() | mugraphs() | mugraphs(overhang=True))
-@settings(max_examples=150)
+@examples(150)
 def test_drawn_graphs_are_legal(graph: KernelGraph) -> None:
     check(graph)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import FormatError, GraphError, NamedSizeError, ShapeError
@@ -17,6 +17,7 @@ from mirage_nb.ir.jsonform import parse_json, print_json
 from mirage_nb.ir.sizes import Sized, extent_of, named, resized, sized
 from mirage_nb.ir.text import parse_graph, print_graph
 from tests.mugraphs import Block, one_kernel, rmsnorm, tensor
+from tests.shares import examples
 from tests.strategies import arrays_for, mugraphs, programs
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -58,7 +59,7 @@ def test_a_size_that_a_kernel_stores_a_part_of_is_refused() -> None:
 
 
 @given(st.one_of(programs(), mugraphs(), mugraphs(overhang=True)), st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+@examples(60, suppress_health_check=[HealthCheck.filter_too_much])
 def test_what_stands_behind_an_extent_changes_nothing_before_it(graph: KernelGraph, data: st.DataObject) -> None:
     graph, where = with_size(graph, data)
     most, extent = where.size.most, data.draw(st.integers(1, where.size.most - 1))
@@ -75,7 +76,7 @@ def test_what_stands_behind_an_extent_changes_nothing_before_it(graph: KernelGra
 
 
 @given(programs(), st.data())
-@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+@examples(30, suppress_health_check=[HealthCheck.filter_too_much])
 def test_at_an_extent_a_program_is_the_first_part_of_itself(graph: KernelGraph, data: st.DataObject) -> None:
     graph, where = with_size(graph, data)
     most, extent = where.size.most, data.draw(st.integers(1, where.size.most))
@@ -90,7 +91,7 @@ def test_at_an_extent_a_program_is_the_first_part_of_itself(graph: KernelGraph, 
 
 
 @given(programs(), st.data())
-@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much])
+@examples(20, suppress_health_check=[HealthCheck.filter_too_much])
 def test_a_graph_is_named_alike_from_every_extent(graph: KernelGraph, data: st.DataObject) -> None:
     graph, where = with_size(graph, data)
     inputs = [n for n, i in enumerate(graph.inputs) if i.size is not None]
@@ -101,7 +102,7 @@ def test_a_graph_is_named_alike_from_every_extent(graph: KernelGraph, data: st.D
 
 
 @given(programs(), st.data())
-@settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_much])
+@examples(15, suppress_health_check=[HealthCheck.filter_too_much])
 def test_both_forms_keep_sizes(graph: KernelGraph, data: st.DataObject) -> None:
     plain = graph
     graph, _ = with_size(graph, data)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import FormatError, ProgramSizeError
@@ -17,6 +17,7 @@ from mirage_nb.ir.jsonform import from_plain, parse_json, print_json, to_plain
 from mirage_nb.ir.text import parse_graph, print_graph
 from tests.clock import cpu_limit
 from tests.mugraphs import Case, Kernel, cases, rmsnorm, rmsnorm_fig3
+from tests.shares import examples
 from tests.strategies import mugraphs, programs
 
 FORMS = [(print_graph, parse_graph), (print_json, parse_json)]
@@ -24,13 +25,13 @@ SECONDS = 4.0
 
 
 @given(programs() | mugraphs() | mugraphs(overhang=True))
-@settings(max_examples=150)
+@examples(150)
 def test_text_round_trip(graph: KernelGraph) -> None:
     assert parse_graph(print_graph(graph)) == graph
 
 
 @given(programs() | mugraphs() | mugraphs(overhang=True))
-@settings(max_examples=100)
+@examples(100)
 def test_json_round_trip(graph: KernelGraph) -> None:
     assert parse_json(print_json(graph)) == graph
 
@@ -49,7 +50,7 @@ def test_every_attributes_class_has_a_codec() -> None:
 
 
 @given(st.fractions() | st.floats(allow_nan=False, allow_infinity=False).map(Fraction), st.text(max_size=20))
-@settings(max_examples=150)
+@examples(150)
 def test_constants_and_symbols_are_exact(value: Fraction, symbol: str) -> None:
     k = Kernel(X=(2,))
     graph = k.returning(k.const(value, symbol))
@@ -191,19 +192,19 @@ def reads_or_refuses(read: Callable[[str], KernelGraph], text: str) -> None:
 
 
 @given(damaged(print_graph))
-@settings(max_examples=300)
+@examples(300)
 def test_damaged_text_is_read_or_refused(text: str) -> None:
     reads_or_refuses(parse_graph, text)
 
 
 @given(damaged(print_json))
-@settings(max_examples=200)
+@examples(200)
 def test_damaged_json_is_read_or_refused(text: str) -> None:
     reads_or_refuses(parse_json, text)
 
 
 @given(st.text(alphabet='mugraph 1input%0=()[]{},:*"\\\n-/Xf', max_size=80))
-@settings(max_examples=200)
+@examples(200)
 def test_any_text_is_read_or_refused(text: str) -> None:
     reads_or_refuses(parse_graph, text)
     reads_or_refuses(parse_graph, HEAD + text)
@@ -231,7 +232,7 @@ def damaged_plain(draw: st.DrawFn) -> object:
 
 
 @given(damaged_plain())
-@settings(max_examples=300)
+@examples(300)
 def test_damaged_values_are_read_or_refused(plain: object) -> None:
     try:
         graph = from_plain(plain)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import pickle
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import MirageError
 from mirage_nb.lang import FUNCTIONS, TensorProgram, parse
 from mirage_nb.lang.source import KEYWORDS, REFUSED
 from tests.clock import cpu_limit
+from tests.shares import examples
 
 SEEDS = (
     "B = 2\nD = 64\nQ: f16[2*B, 8, D]\nK: f16[2*B, 16, D]\nS = Q @ K.T * D**-0.5\nreturn softmax(S, axis=-1) @ K\n",
@@ -72,13 +73,13 @@ def check_program(program: TensorProgram) -> None:
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=200)
+@examples(200)
 def test_any_text(text: str) -> None:
     check(text)
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40))
-@settings(max_examples=400)
+@examples(400)
 def test_any_pieces(pieces: list[str]) -> None:
     check("X: f32[2, 3]\n" + " ".join(pieces))
     check("X: f32[2, 3]\nreturn " + "".join(pieces))
@@ -88,7 +89,7 @@ def test_any_pieces(pieces: list[str]) -> None:
     st.sampled_from(SEEDS),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), st.sampled_from(PIECES)), min_size=1, max_size=4),
 )
-@settings(max_examples=500)
+@examples(500)
 def test_mutated_programs(text: str, edits: list[tuple[float, int, str]]) -> None:
     """Characters replaced, removed or inserted."""
     for where, removed, inserted in edits:
@@ -131,7 +132,7 @@ _expressions: st.SearchStrategy[ast.expr] = st.recursive(
 
 
 @given(st.lists(_expressions, min_size=1, max_size=3))
-@settings(max_examples=500)
+@examples(500)
 @example([ast.Name("X")])
 def test_any_syntax_tree(trees: list[ast.expr]) -> None:
     lines = [f"v{i} = {ast.unparse(tree)}" for i, tree in enumerate(trees)]

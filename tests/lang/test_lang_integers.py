@@ -63,18 +63,18 @@ def test_indices_are_known_and_drawn_as_such() -> None:
     assert np.count_nonzero(found) == found.size
 
 
-@pytest.mark.parametrize("kind", [np.int64, np.int32])
-def test_integer_tensors_are_passed_as_they_are(kind: type[np.generic]) -> None:
+def test_integer_tensors_are_passed_as_they_are() -> None:
     with ThreadPoolExecutor(1) as executor:
         session = superoptimize(
             "X: f32[8, 16]\ny: i64[8]\nreturn F.cross_entropy(X, y)", effort="quick", budget=2, executor=executor
         )
         session.result(120)
-        rng = np.random.default_rng(1)
-        x, y = rng.standard_normal((8, 16)).astype(np.float32), rng.integers(0, 16, 8).astype(kind)
-        wanted = float(torch.nn.functional.cross_entropy(torch.tensor(x), torch.tensor(y).long()))
-        assert float(session(torch.tensor(x), torch.tensor(y))) == pytest.approx(wanted, rel=1e-4)
-        assert float(session(x, y)[0]) == pytest.approx(wanted, rel=1e-4)
+        for kind in (np.int64, np.int32):
+            rng = np.random.default_rng(1)
+            x, y = rng.standard_normal((8, 16)).astype(np.float32), rng.integers(0, 16, 8).astype(kind)
+            wanted = float(torch.nn.functional.cross_entropy(torch.tensor(x), torch.tensor(y).long()))
+            assert float(session(torch.tensor(x), torch.tensor(y))) == pytest.approx(wanted, rel=1e-4)
+            assert float(session(x, y)[0]) == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i64"])

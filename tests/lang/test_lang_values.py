@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import FormatError, MirageError, ShapeError
@@ -19,6 +19,7 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import ConstAttrs, DType, OpKind
 from mirage_nb.lang import FUNCTIONS, OPERATORS, TensorProgram, load, parse, reference
 from mirage_nb.lang.functions import EXAMPLE_INPUTS
+from tests.shares import examples
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -361,7 +362,7 @@ def random_programs(draw: st.DrawFn) -> str:
 
 
 @given(random_programs())
-@settings(max_examples=300)
+@examples(300)
 def test_random_programs_agree_with_numpy(text: str) -> None:
     """Accepted exactly when NumPy accepts, but for what is made of scalars, [1] here; then equal values."""
     try:

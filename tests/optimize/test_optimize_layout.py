@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import GraphError
@@ -20,6 +20,7 @@ from mirage_nb.optimize.layout import (
 from mirage_nb.optimize.swizzle import SharedLayout, swizzled
 from mirage_nb.optimize.transfer import boxes
 from mirage_nb.tile.shared import FORBIDDEN, Use, byte_offset
+from tests.shares import examples
 
 
 @st.composite
@@ -59,7 +60,7 @@ def total(found: dict[int, SharedLayout], given_: list[Demand], pairs: list[tupl
     return sum(cost(d, found[d.value]) for d in given_) + (0 if alike else 1024 * ORDER_COST)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(demands(0), demands(1))
 def test_the_program_finds_what_trying_everything_finds(first: Demand, second: Demand) -> None:
     pairs = [(0, 1)]

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.bench.problems import Problem
@@ -16,6 +16,7 @@ from mirage_nb.lang import parse
 from mirage_nb.runtime.buffers import decode, draw, draw_sample
 from mirage_nb.runtime.picked import picking, right_for
 from mirage_nb.verify.float_gate import compare, reference
+from tests.shares import examples
 from tests.strategies import programs
 
 SMALL = {
@@ -44,7 +45,7 @@ def agrees(program: KernelGraph, most: int) -> int:
     return sum(output.size for output in mine.outputs)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(programs(), st.sampled_from((1, 50, 400)))
 def test_what_is_picked_is_what_the_program_computes_there(program: KernelGraph, most: int) -> None:
     agrees(program, most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import DTypeError, GraphError
@@ -14,6 +14,7 @@ from mirage_nb.ir import OPS, ConstAttrs, DType, Input, KernelGraph, Level, Op, 
 from mirage_nb.lang import parse
 from mirage_nb.runtime.torch_program import TORCH, as_torch, check_dtype, torch_dtype
 from tests.mugraphs import rmsnorm
+from tests.shares import examples
 from tests.strategies import arrays_for, programs
 
 
@@ -23,7 +24,7 @@ def test_one_row_for_every_predefined_operator_of_a_kernel_graph() -> None:
 
 
 @given(programs())
-@settings(max_examples=150)
+@examples(150)
 def test_values_are_those_of_the_reference(graph: KernelGraph) -> None:
     inputs = arrays_for(graph, 5)
     expected = evaluate(graph, inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.codegen import LibraryCall, emit
 from mirage_nb.interp import reference
@@ -30,12 +30,13 @@ from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gated_mlp, ntrans, rmsnorm
+from tests.shares import examples
 from tests.strategies import programs
 
 H200 = TARGETS["h200"]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(programs())
 def test_a_composition_computes_the_program(program: KernelGraph) -> None:
     found = library_and_fused(program, H200)

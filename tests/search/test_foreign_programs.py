@@ -118,7 +118,7 @@ def test_there_are_enough_of_them_and_none_is_a_workload() -> None:
     assert len(digests) == len(FOREIGN)
 
 
-@pytest.mark.parametrize("name", some(FOREIGN, share=2))
+@pytest.mark.parametrize("name", some(FOREIGN))
 def test_it_becomes_one_fused_verified_mugraph(name: str) -> None:
     graph = program(name)
     prepared = prepare(graph)

@@ -54,7 +54,7 @@ def test_instances_compute_the_program_at_any_sizes(name: str, kernels: int, sha
     arrays = [rng.standard_normal(i.type.shape) for i in graph.inputs]
     expected = reference.evaluate(graph, arrays)
     tried = 0
-    for structure in structures_of(graph, kernels, 3, share if kernels > 1 else 1):
+    for structure in structures_of(graph, kernels, 3 if share == 1 else 2, share if kernels > 1 else 1):
         found = instances(structure, prepared, H200, 40 // share)
         for instance in found[:: max(1, len(found) // 3)]:
             check(instance.graph, H200)

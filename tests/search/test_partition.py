@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import SearchError
@@ -19,6 +19,7 @@ from mirage_nb.search.partition import COMPOSED, FREE, SEARCHED, Grain, partitio
 from mirage_nb.search.pieces import Piece, is_heavy
 from mirage_nb.targets import TARGETS
 from tests.search.programs import PROGRAMS, Builder, qknorm
+from tests.shares import examples
 from tests.strategies import programs
 
 H200 = TARGETS["h200"]
@@ -36,7 +37,7 @@ def composed(program: KernelGraph, parts: tuple[Piece, ...], arrays: list[Any]) 
     return [held[v] for v in program.outputs]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(programs(), st.sampled_from(GRAINS), st.integers(0, 9))
 def test_pieces_in_order_compute_the_program(program: KernelGraph, grain: Grain, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -129,7 +130,7 @@ def test_attention_stays_whole() -> None:
     assert len(partition(qknorm(), H200)) == 1
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(programs(), st.sampled_from(GRAINS), st.data())
 def test_what_is_inside_lies_between_no_pieces_that_could_be_one(
     program: KernelGraph, grain: Grain, data: st.DataObject

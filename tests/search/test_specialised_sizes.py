@@ -19,6 +19,7 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.price import price
 from mirage_nb.tile.validate import validate
+from tests.shares import shared_out
 
 H200 = TARGETS["h200"]
 PROGRAMS = {
@@ -55,8 +56,9 @@ SPECIALISED = {
 }  # fmt: skip
 
 
+@shared_out
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_ranking_and_planner_agree(name: str) -> None:
+def test_ranking_and_planner_agree(name: str, share: int) -> None:
     prepared, effort = prepare(parse(PROGRAMS[name]).graph), EFFORTS["quick"]
     card = replace(H200, precision="3xtf32") if "by three" in name else H200
     seen = set()
@@ -65,7 +67,7 @@ def test_ranking_and_planner_agree(name: str) -> None:
         for structure in result.structures:
             if len(structure.kernels) != 1:
                 continue
-            for instance in instances(structure, prepared, card, 24):
+            for instance in instances(structure, prepared, card, 24)[::share]:
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
                 tiles = Tiles.of(prepared, kernel, sizes)
                 device = block_of(tiles, card, FITTED).traffic.device

@@ -31,6 +31,7 @@ from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from tests.search.programs import attention_safe, gqa, rmsnorm
+from tests.shares import some
 
 SWITCHABLE = [name for name, switch in (AXIOMS | PRUNINGS).items() if not switch.fixed]
 SMALL = "X: f16[4, 64]\nm: f16[4, 1]\nreturn sum(X / m, axis=-1, keepdims=True)"
@@ -95,9 +96,16 @@ def test_other_switches_ask_for_another_search() -> None:
     assert not done.holds_within(Bounds("standard", Budget(), Switches.of({"sum_div": False})))
 
 
-@pytest.mark.parametrize("name", [name for name in SWITCHABLE if name in PRUNINGS])
-@pytest.mark.parametrize("program", ["rmsnorm", "gqa", "attention_safe"])
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        pair
+        for at, name in enumerate(name for name in SWITCHABLE if name in PRUNINGS)
+        for pair in some([(name, program) for program in ("rmsnorm", "gqa", "attention_safe")], at)
+    ],
+)
 def test_whatever_pruning_is_off_nothing_wrong_is_handed_out(name: str, program: str) -> None:
+    """The default tests take each pruning with one of the programs."""
     small = {"rmsnorm": rmsnorm(8, 16, 8), "gqa": gqa(2, 4, 4, 8), "attention_safe": attention_safe(2, 4, 4, 8)}
     graph = small[program]
     effort = Switches.of(None, {name: False}).applied(EFFORTS["standard"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.interp import reference
@@ -18,6 +18,7 @@ from mirage_nb.search.session.unsearched import judged
 from mirage_nb.search.wide_rows import in_parts
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import check
+from tests.shares import examples
 
 H200 = TARGETS["h200"]
 GROUP_NORM = """
@@ -44,7 +45,7 @@ def _values(program: KernelGraph) -> tuple[Any, ...]:
     return reference.evaluate(program, [rng.standard_normal(i.type.shape) for i in program.inputs])
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.sampled_from(sorted(PROGRAMS)), st.integers(1, 3), st.integers(1, 60), st.integers(1, 40), st.integers(2, 20))
 def test_it_stays_the_program(name: str, rows: int, row: int, widest: int, part: int) -> None:
     program = parse(f"X: f32[{rows}, {row}]\nY: f32[{rows}, {row}]\n{PROGRAMS[name]}").graph

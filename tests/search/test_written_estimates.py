@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.bench.workloads import workload
 from mirage_nb.ir import KernelGraph, OpKind
@@ -20,6 +20,7 @@ from mirage_nb.search.session.submission import submitted
 from mirage_nb.search.sizes.instantiate import sized
 from mirage_nb.search.sizes.written import written_cost, written_kernels
 from mirage_nb.targets import find_target
+from tests.shares import examples
 from tests.strategies import mugraphs
 
 H200 = find_target("h200")
@@ -86,7 +87,7 @@ def test_a_worse_loop_ranks_worse() -> None:
     assert known[max(known)] > known[best.sizes[loop]] == pytest.approx(best.cost.us)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(mugraphs())
 def test_every_legal_mugraph_has_an_estimate(graph: KernelGraph) -> None:
     cost = written_cost(graph, H200)

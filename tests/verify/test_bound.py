@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import VerificationError
@@ -18,6 +18,7 @@ from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait
 from mirage_nb.verify.bound import RULES, Side, forms, trial_bound
 from mirage_nb.verify.lax import inspect
 from tests.mugraphs import Case, Kernel, attention_safe, cases, gated_mlp, gqa, lora
+from tests.shares import examples
 from tests.strategies import mugraphs, programs
 
 TINY = Pool("tiny primes", 20, 400)
@@ -47,7 +48,7 @@ def along_a_line(graph: KernelGraph, points: int, seed: int) -> list[FieldTensor
 
 
 @given(programs(steps=6) | mugraphs())
-@settings(max_examples=150)
+@examples(150)
 def test_quotients_have_at_most_the_stated_degrees(graph: KernelGraph) -> None:
     """A quotient of degrees m, n satisfies a linear relation of its first m + n + 2 samples."""
     if not rational(graph):
@@ -133,7 +134,7 @@ def wrong_pairs(draw: st.DrawFn) -> tuple[KernelGraph, KernelGraph]:
 
 
 @given(wrong_pairs())
-@settings(max_examples=8)
+@examples(8)
 def test_wrong_graphs_pass_no_more_often_than_claimed(pair: tuple[KernelGraph, KernelGraph]) -> None:
     program, wrong = pair
     bound = trial_bound(program, wrong, TINY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.interp.reference import evaluate
@@ -13,6 +13,7 @@ from mirage_nb.lang import parse
 from mirage_nb.verify.conditioning import ROUNDING, analyse
 from mirage_nb.verify.float_gate import as_written
 from mirage_nb.verify.rounding import rounded
+from tests.shares import examples
 from tests.strategies import arrays_for, programs
 
 PROGRAMS = {
@@ -46,7 +47,7 @@ def test_as_much_as_it_does(name: str, dtype: str) -> None:
     assert 0.1 < np.sqrt(np.mean(moved**2) / np.mean(deviation**2)) < 2.0
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(programs(), st.integers(0, 3))
 def test_no_program_is_off_by_more_than_foretold(graph: KernelGraph, seed: int) -> None:
     inputs = drawn(graph, seed)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.interp import field
 from mirage_nb.interp.field import FieldInstance, random_inputs
@@ -14,6 +14,7 @@ from mirage_nb.ir import ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, Re
 from mirage_nb.verify.lax import inspect, joined
 from mirage_nb.verify.roots import rooted_inputs
 from tests.mugraphs import Kernel, attention_safe, cases, gated_mlp, gqa, qknorm, rms, rmsnorm, rmsnorm_fig3
+from tests.shares import examples
 from tests.strategies import mugraphs, programs
 
 
@@ -25,7 +26,7 @@ def test_the_parts_that_inputs_need() -> None:
 
 
 @given(programs() | mugraphs())
-@settings(max_examples=150)
+@examples(150)
 def test_the_parts_asked_for_are_enough(graph: KernelGraph) -> None:
     report = inspect(graph)
     instance = FieldInstance.draw(4)
@@ -39,7 +40,7 @@ def test_the_parts_asked_for_are_enough(graph: KernelGraph) -> None:
 
 
 @given(programs() | mugraphs())
-@settings(max_examples=150)
+@examples(150)
 def test_a_second_exponential_is_found_before_it_is_met(graph: KernelGraph) -> None:
     """Without one, an element is undefined only through a division or a root."""
     report = inspect(graph)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from mirage_nb.errors import AssumptionError, GraphError, OptionError, ProofError
 from mirage_nb.ir import (
@@ -45,6 +45,7 @@ from tests.clock import cpu_limit
 from tests.codegen import mugraphs as built
 from tests.mugraphs import BUILDERS, Kernel
 from tests.search import programs
+from tests.shares import examples
 from tests.strategies import arrays_for, program_pairs
 from tests.strategies import programs as random_programs
 from tests.verify.mutants import mutants
@@ -261,7 +262,7 @@ def test_mutants_are_proved_exactly_where_they_are_right(every: int):
     assert tally[VerdictKind.REFUTED, False] > 200 / every and tally[VerdictKind.FIELD, True] > 40 / every
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(random_programs())
 def test_a_program_is_itself(graph):
     found = prove(graph, graph)
@@ -272,7 +273,7 @@ def test_a_program_is_itself(graph):
         assert any(word in found.reason for word in ("nest", "concatenated", "extents", "large", "nodes"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(program_pairs())
 def test_random_pairs(pair):
     """Whatever is proved of two random programs is not refuted by random tests."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, given, reject
 
 from mirage_nb.errors import ProofError
 from mirage_nb.interp import reference
@@ -28,6 +28,7 @@ from mirage_nb.verify.proof.meaning import hold
 from mirage_nb.verify.proof.terms import Kind, Term
 from mirage_nb.verify.proof.translate import translate
 from tests.mugraphs import BUILDERS, Kernel
+from tests.shares import examples
 from tests.strategies import arrays_for, mugraphs, programs
 from tests.verify.term_values import World, part_extents
 
@@ -180,7 +181,7 @@ def test_operators(graph):
     held_against_reference(graph)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(40, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_random_programs(graph):
     try:
@@ -189,7 +190,7 @@ def test_random_programs(graph):
         reject()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(40, suppress_health_check=list(HealthCheck))
 @given(mugraphs())
 def test_random_muGraphs(graph):
     try:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, given, reject
 from hypothesis import strategies as st
 
 from mirage_nb.errors import ProofError
@@ -18,6 +18,7 @@ from mirage_nb.verify.proof.meaning import hold
 from mirage_nb.verify.proof.translate import Goal, Reader, translate
 from tests import mugraphs
 from tests.mugraphs import Kernel
+from tests.shares import examples
 from tests.verify.test_proof_translation import held_against_reference
 
 REPEATS = {
@@ -85,7 +86,7 @@ def regroupings(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*made, rest) if rest > 1 or not made else tuple(made)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(120, suppress_health_check=list(HealthCheck))
 @given(views())
 def test_views_in_views(graph: KernelGraph):
     try:

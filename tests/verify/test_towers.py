@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.interp import field
 from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, random_inputs
@@ -25,7 +25,7 @@ from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.mugraphs import Case, Kernel, cases, gqa, lora, qknorm, rms, rmsnorm
 from tests.search.programs import PROGRAMS
-from tests.shares import shared_out
+from tests.shares import examples, shared_out
 from tests.strategies import mugraphs, programs
 
 Build = Callable[[Kernel], int]
@@ -148,7 +148,7 @@ def test_roots_of_shared_inputs_form_one_group() -> None:
 
 
 @given(programs(steps=5) | mugraphs())
-@settings(max_examples=120)
+@examples(120)
 def test_what_is_reached_holds_for_values(found: KernelGraph) -> None:
     """Changing all elements of one input changes nothing that does not reach it."""
     instance = FieldInstance.draw(4)

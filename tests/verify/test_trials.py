@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mirage_nb.errors import GraphError, OptionError, VerificationError
 from mirage_nb.interp import field, reference
@@ -46,6 +46,7 @@ from tests.mugraphs import (
     safe_program,
     safe_tile,
 )
+from tests.shares import examples
 from tests.strategies import arrays_for, mugraphs, program_pairs
 
 PRIME = PRIMES.draw(np.random.default_rng(0))[0]
@@ -103,14 +104,14 @@ def test_a_witness_can_be_replayed() -> None:
 
 
 @given(mugraphs())
-@settings(max_examples=12)  # a second each
+@examples(12)  # a second each
 def test_every_graph_equals_itself(graph: KernelGraph) -> None:
     verdict = verify(graph, graph)
     assert verdict.kind is not VerdictKind.REFUTED
 
 
 @given(program_pairs())
-@settings(max_examples=200)
+@examples(200)
 def test_what_the_reals_tell_apart_is_never_accepted(pair: tuple[KernelGraph, KernelGraph]) -> None:
     a, b = pair
     inputs = {name: np.abs(array) + 0.5 for name, array in arrays_for(a, 5).items()}
