@@ -110,8 +110,9 @@ def strict(operation: Operation) -> Operation:
     """The operation for operands that may be holes: what has no value has none in any function."""
 
     def held(*operands: Number) -> Number:
-        if Hole in map(type, operands):
-            return UNDEFINED if any(x is UNDEFINED for x in operands) else OPEN
+        for x in operands:  # by hand: any way through a tool takes half as long again, and millions come by
+            if type(x) is Hole:
+                return UNDEFINED if any(y is UNDEFINED for y in operands) else OPEN
         return operation(*operands)
 
     return held

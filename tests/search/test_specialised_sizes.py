@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -61,24 +62,26 @@ SPECIALISED = {
 def test_ranking_and_planner_agree(name: str, share: int) -> None:
     prepared, effort = prepare(parse(PROGRAMS[name]).graph), EFFORTS["quick"]
     card = replace(H200, precision="3xtf32") if "by three" in name else H200
-    seen = set()
+    seen: Counter[bool] = Counter()  # of each kind the planner looks at one of so many
     for configuration in configurations(prepared, effort):
         result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
         for structure in result.structures:
             if len(structure.kernels) != 1:
                 continue
-            for instance in instances(structure, prepared, card, 24)[::share]:
+            for instance in instances(structure, prepared, card, 24):
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
                 tiles = Tiles.of(prepared, kernel, sizes)
                 device = block_of(tiles, card, FITTED).traffic.device
                 roles = with_roles(tiles, card, FITTED, device)
                 able = roles is not None and bool(roles.able[0])
+                seen[able] += 1
+                if (seen[able] - 1) % share:
+                    continue
                 try:
                     block = next(k for k in plan(instance.graph, card).kernels if k is not None)
                 except TargetError:  # more memory than estimated; never where warps have roles
                     assert not able
                     continue
-                seen.add(able)
                 if not able:
                     # What else could be emitted so is planned so, too: the loop is longer or shorter than its steps.
                     assert block.program is None or block.block.loop != price(block.program, card).steps
@@ -89,4 +92,4 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
                 found = (roles.turns, roles.stages, roles.memory)
                 assert [float(n[0]) for n in found] == [taken.turns, taken.stages, taken.shared_bytes]
                 assert np.isclose(roles.us[0] + start_us(tiles, card, FITTED), instance.cost.us)
-    assert seen == ({True, False} if name in SPECIALISED else {False})
+    assert seen.keys() == ({True, False} if name in SPECIALISED else {False})
