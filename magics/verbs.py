@@ -246,7 +246,7 @@ def _torch(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
         if word not in variables:
             raise OptionError(f"there is no variable {word!r}", hint="a model, then a tensor or a tuple of tensors")
     model, inputs = (variables[word] for word in words)
-    found = mirage_nb.model_report(model, inputs if isinstance(inputs, list | tuple) else (inputs,))
+    found = mirage_nb.model_report(model, inputs)
     say(str(found), found.to_html())
 
 

@@ -47,12 +47,12 @@ def from_torch(
     return read
 
 
-def model_report(model: Any, example_inputs: Sequence[Any], *, target: str | None = None) -> ModelReport:
+def model_report(model: Any, example_inputs: Any, *, target: str | None = None) -> ModelReport:
     """What `torch.compile(model, backend="mirage_nb")` would take over: regions, and estimates; nothing is searched.
 
     Args:
         model: a module or function; it is called once.
-        example_inputs: what it is called with.
+        example_inputs: what it is called with, a tensor or several.
         target: the GPU to estimate for; default: the attached one, else the H200.
 
     Raises:

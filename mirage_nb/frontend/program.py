@@ -23,7 +23,7 @@ from mirage_nb.lang import TensorProgram
 from mirage_nb.lang.builder import Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TorchProgram(TensorProgram):
     """A tensor program that was read from PyTorch.
 

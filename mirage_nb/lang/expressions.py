@@ -465,7 +465,7 @@ class Expressions(Subscripts, Refused):
             return Callee(name, function.signature, function)
         if name in self._defined_in:
             message = f"{name} is used before it is defined"
-            hint = f"its definition is in line {self._defined_in[name]}"
+            hint = f"line {self._defined_in[name]} defines it; an input has a colon, as {name}: f16[2, 3]"
         else:
             message = f"there is no {name}"
             declared = f"inputs are declared as {name}: f16[2, 3], constants as {name} = 64"

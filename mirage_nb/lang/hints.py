@@ -34,6 +34,7 @@ ABSENT: dict[str, str] = {
         "cuda cpu numpy item tolist requires_grad_ backward eval train zero_grad synchronize pin_memory"
     ),
     "tensors have their batch as a leading axis, over which functions go by themselves: call f itself": "vmap pmap jit",
+    "programs print nothing: leave it out, or return it": "print",
     "write attention(Q, K, V, is_causal=True), or softmax(Q @ K.T * scale) @ V": "flash_attention",
     "write it out: silu(A) * B, or with gelu or sigmoid": "swiglu geglu reglu",
 }

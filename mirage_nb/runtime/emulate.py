@@ -8,6 +8,7 @@ milliseconds: it is a small native program, not a Python), with a time limit.
 
 from __future__ import annotations
 
+import concurrent.futures as futures
 import contextlib
 import functools
 import math
@@ -16,8 +17,9 @@ import platform
 import re
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,7 @@ class CpuModule:
         options: more options for the C++ compiler, such as "-DNAME=1".
         checked: also report races between warps, and every access outside an array, wherever it happens
             (slower by a factor of about ten).
-        seconds: after which neither the compiler nor a launch goes on; what is built once per machine is built.
+        seconds: after which neither the compiler nor a launch goes on.
 
     Raises:
         CompileError: the compiler rejects the text, or it has no kernel.
@@ -194,11 +196,20 @@ class _Builder:
         self._key = (_version(self._cxx), digest_folder(DEVICE_FOLDER, *CPU_PARTS), *_machine_flags())
 
     def runner(self) -> Path:
-        """The program that runs kernels; built once per machine and version, about 3 s."""
+        """The program that runs kernels; built once per machine and version, about 3 s, and to its end all the same
+        where nobody waits for that long."""
         key = digest(("runner", *self._key))
         kept = self._cache.load(key, ".runner")
         if kept is not None:
             return kept.path
+        made: futures.Future[Path] = futures.Future()
+        threading.Thread(target=_resolve, args=(made, functools.partial(self._build_runner, key)), daemon=True).start()
+        try:
+            return made.result(_left(self._until, BUILD_SECONDS + GRACE_SECONDS))
+        except TimeoutError as error:
+            raise CompileError("the program that runs kernels is still being built, once on this machine") from error
+
+    def _build_runner(self, key: str) -> Path:
         with _workshop("the runner") as folder:
             output = folder / "runner"
             self._compile("the runner", (*COMMON_FLAGS, *RUNNER_FLAGS, "-o", str(output), str(ENGINE), "-ldl"))
@@ -280,6 +291,13 @@ def _version(cxx: str) -> str:
 def _left(until: float, seconds: float) -> float:
     """So many seconds, or those until the clock (`time.monotonic`) says so if these are fewer."""
     return max(0.0, min(seconds, until - time.monotonic()))
+
+
+def _resolve(future: futures.Future[Path], make: Callable[[], Path]) -> None:
+    try:
+        future.set_result(make())
+    except BaseException as error:  # noqa: BLE001 - for whoever waits
+        future.set_exception(error)
 
 
 @contextlib.contextmanager

@@ -192,9 +192,11 @@ class Store:
         for slot, payload in rows:
             text, sealed = self._opened(payload, name, header.search, str(slot))
             found = self._read(Explored, text, name, memo)
-            self._check_candidates(found.findings.candidates, header.graph, name)
+            program = None if sealed and found.configuration.piece else header.graph
+            found = found if sealed else _of_a_stranger(found)
+            self._check_candidates(found.findings.candidates, program, name)
             self._check_legal(found.findings.rejected, name)
-            yield found if sealed else _of_a_stranger(found), sealed
+            yield found, sealed
 
     def _sealed(self, text: str, *place: str) -> str:
         """A payload behind its seal, which holds at this place of this table only."""
@@ -215,13 +217,15 @@ class Store:
         except FormatError as error:
             raise self._damaged(name, error.message) from error
 
-    def _check_candidates(self, candidates: Sequence[Candidate], program: KernelGraph, name: str) -> None:
-        """A muGraph is what its digest says, has the program's inputs and outputs, is legal, and its numbers are
-        numbers. What its verdict says is looked at again by the session that goes on (`search.session.restored`)."""
+    def _check_candidates(self, candidates: Sequence[Candidate], program: KernelGraph | None, name: str) -> None:
+        """A muGraph is what its digest says, has the inputs and outputs of its program (None: of a piece that this user
+        has searched, which stands nowhere), is legal, and its numbers are numbers. What its verdict says is looked at
+        again by the session that goes on (`search.session.restored`)."""
         self._check_legal(candidates, name)
         for candidate in candidates:
             kind = candidate.verdict.kind
-            if not _fits(candidate.graph, program) or not (candidate.verdict.accepted or kind is VerdictKind.STORED):
+            fits = program is None or _fits(candidate.graph, program)
+            if not fits or not (candidate.verdict.accepted or kind is VerdictKind.STORED):
                 raise self._damaged(name, f"muGraph {candidate.digest[:8]} is not one of this program")
             if not all(number >= 0 for number in _numbers(candidate)):
                 raise self._damaged(name, f"muGraph {candidate.digest[:8]} has times that are none")
@@ -441,8 +445,9 @@ def _numbers(candidate: Candidate) -> Iterator[float]:
 
 
 def _of_a_stranger(found: Explored) -> Explored:
-    """What is taken of an entry that anybody may have written: muGraphs of a search that has not ended."""
-    findings = Findings(candidates=found.findings.candidates)
+    """What is taken of an entry that anybody may have written: muGraphs of a search that has not ended; nothing of a
+    piece, of which nobody says what it computes."""
+    findings = Findings(candidates=() if found.configuration.piece else found.findings.candidates)
     return Explored(found.configuration, found.bounds, findings, (), (), frozenset(), unfinished=True)
 
 

@@ -27,7 +27,7 @@ from tests.browser.fake_session import FakeSession, rejected
 from tests.browser.test_lab_tuning import CONTRAST, UNNAMED
 from tests.browser.test_pages import OUTSIDE
 from tests.viz.mugraph_samples import split_attention
-from tests.viz.test_viz_plots import LIGHT, all_figures, contrast
+from tests.viz.test_viz_plots import all_figures, contrast
 
 pytestmark = pytest.mark.browser
 
@@ -241,7 +241,7 @@ FIGURES = """() => [...document.querySelectorAll('.mir-plot')].map((plot) => {
 def test_figures_stand_on_any_ground(new_page: Callable[..., Any], host: Host, tmp_path: Path) -> None:
     tab = new_page(1280, host.dark)
     variables = "".join(f"{name}:{value};" for name, value in host.variables.items())
-    figures = all_figures(LIGHT)
+    figures = all_figures()
     shown = "".join(figure._repr_mimebundle_()["text/html"] for figure in figures.values())  # type: ignore[attr-defined]
     tab.set_content(
         f"<!DOCTYPE html><html lang='en'><style>:root{{{variables}}}body{{background:{host.ground}}}</style>"

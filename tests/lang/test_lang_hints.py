@@ -63,6 +63,11 @@ def test_slips_are_still_seen(name: str, meant: str) -> None:
     assert dtype_hint("f61").startswith("did you mean f")
 
 
+def test_an_input_with_an_equals_sign_is_told_of_the_colon() -> None:
+    assert "an input has a colon, as X: f16[2, 3]" in hint("X = f16[4, 4]\nreturn exp(X)")
+    assert "programs print nothing" in hint("X: f16[4, 4]\nreturn print(X)")
+
+
 def test_a_function_that_nobody_knows_can_be_defined() -> None:
     with pytest.raises(UnknownNameError) as caught:
         parse("X: f16[4, 4]\nreturn zzyzx(X)")

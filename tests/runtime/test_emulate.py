@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,17 @@ def test_whatever_a_compiler_does_it_is_told_as_what_it_is(how: str, tmp_path: P
     script.chmod(0o755)
     with pytest.raises(CompileError, match=told):
         CpuModule(f'{HEAD}extern "C" __global__ void k(float* y) {{}}', settings=Settings(tmp_path, 1, str(script)))
+
+
+def test_nobody_waits_longer_for_the_runner_than_there_is_time_and_it_is_built_all_the_same(tmp_path: Path) -> None:
+    settings, notes = counting_compiler(tmp_path, "-fsyntax-only")
+    Path(settings.cxx).write_text(Path(settings.cxx).read_text().replace("exec", "sleep 0.4\nexec"))
+    source, began = f'{HEAD}extern "C" __global__ void k(float* y) {{}}', time.monotonic()
+    with pytest.raises(CompileError, match="still being built"):
+        CpuModule(source, settings=settings, seconds=0.6)  # the compiler is asked for its version first
+    assert time.monotonic() - began < 0.9
+    time.sleep(0.4)
+    assert builds(notes) == 1
 
 
 def test_without_room_for_temporary_files_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def compile_inside(inner: Any, model: Any, example_inputs: Sequence[Any], patche
         return compile_fx(model, example_inputs, inner_compile=inner, config_patches=dict(patches) or None)
 
 
-def look(model: Any, example_inputs: Sequence[Any], target: str | None = None) -> ModelReport:
+def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelReport:
     """The regions of a model for these inputs, with estimates: nothing is searched, and PyTorch alone runs it once."""
     chosen = target_of(Options.of(options={"target": target}))
     graphs: list[GraphReport] = []
@@ -65,5 +65,5 @@ def look(model: Any, example_inputs: Sequence[Any], target: str | None = None) -
 
     with torch.no_grad():
         compiled: Any = torch.compile(model, backend=backend, dynamic=False)
-        compiled(*example_inputs)
+        compiled(*(example_inputs if isinstance(example_inputs, list | tuple) else (example_inputs,)))
     return ModelReport(graphs)

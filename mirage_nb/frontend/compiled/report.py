@@ -135,8 +135,9 @@ class ModelReport:
 
     def _headline(self) -> str:
         different = len({entry.region.digest for entry in self.entries})
-        graphs = f"{len(self.graphs)} graph{'s' if len(self.graphs) != 1 else ''}"
-        return f"{graphs}, {len(self.entries)} regions ({different} different), {self.replaced} replaced"
+        graphs = f"{len(self.graphs)} graph{'s' * (len(self.graphs) != 1)}"
+        regions = f"{len(self.entries)} region{'s' * (len(self.entries) != 1)}"
+        return f"{graphs}, {regions} ({different} different), {self.replaced} replaced"
 
     def to_html(self) -> str:
         """A table, without scripts."""
