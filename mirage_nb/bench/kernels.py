@@ -294,38 +294,43 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 def table(rows: Sequence[Row], target: Target) -> str:
     """One line per workload and batch size, and the geometric mean of the ratios."""
-    wide = max([16, *(len(row["workload"]) + 1 for row in rows)])
-    followed = "{:>11}{:>11}  {:<28}" if any(row.get("after") for row in rows) else ""
-    form = f"{{:<{wide}}}{{:>3}}{{:>10}}{{:>16}}{{:>10}}{{:>10}}{{:>9}}{{:>14}}  {{:<28}}{followed}{{:>6}}"
-    head = ["workload", "B", "ours us", "spread", "floor us", "of floor", "call us", "best peer us", "peer"]
-    lines = [form.format(*head, *["ours after", "peer after", "peer"] * bool(followed), "ratio")]
+    followed = any(row.get("after") for row in rows)
+    head = ["workload", "B", "ours us", "spread", "floor us", "of floor", "call us", "best us", "peer"]
+    lines = [[*head, *["ours after", "best after", "peer"] * followed, "ratio"]]
     for row in rows:
-        ours, floor, faster = row["ours_us"], _floor(row, target), ratio(row)
-        after = row.get("after") or {}
-        behind = (_shown(after.get("ours_us")), _shown(after.get("peer_us")), after.get("peer") or "-")
-        cells = (
+        ours, floor, after = row["ours_us"], _floor(row, target), row.get("after") or {}
+        behind = (_shown(after.get("ours_us")), _shown(after.get("peer_us")), _called(after.get("peer")))
+        lines.append([
+            row["workload"],
+            str(row["B"]),
             _shown(ours),
             "-" if row["spread_us"] is None else "{:.2f} to {:.2f}".format(*row["spread_us"]),
             _shown(floor),
             f"{floor / ours:.0%}" if ours and floor else "-",
             _shown(row.get("call_us")),
             _shown(row["peer_us"]),
-            row["peer"] or "-",
-            *(behind if followed else ()),
-            _shown(faster),
-        )
-        lines.append(form.format(row["workload"], row["B"], *cells))
+            _called(row["peer"]),
+            *behind * followed,
+            _shown(ratio(row)),
+        ])  # fmt: skip
+    wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    said = ["  ".join(cell.rjust(width) for cell, width in zip(line, wide, strict=True)) for line in lines]
     ratios = [r for row in rows if (r := ratio(row)) is not None]
     if ratios:
         what = f"geometric mean of {len(ratios)} ratios over the best correct peer"
-        lines.append(f"{what}: {geometric_mean(ratios):.2f}; ahead in {sum(r > 1 for r in ratios)}")
-    lines.append(
+        said.append(f"{what}: {geometric_mean(ratios):.2f}; ahead in {sum(r > 1 for r in ratios)}")
+    said.append(
         f"floor: {target.start_us:g} us + bytes of inputs and outputs / {target.device_bandwidth / 1e3:g} TB/s, "
         f"the best of two kernels that only read, measured on the {target.name}; spread: 10th to 90th percentile; "
         "call: what a prepared call takes to return to Python; after: each call behind a foreign kernel that rewrites "
         "more than L2, without that one's time; ratio: the smaller of the two"
     )
-    return "\n".join(lines)
+    return "\n".join(said)
+
+
+def _called(peer: str | None) -> str:
+    """A peer's name, short."""
+    return (peer or "-").removeprefix("torch.compile ")
 
 
 def _floor(row: Row, target: Target) -> float | None:
