@@ -250,9 +250,28 @@ class _Partition:
         if members & self.fixed:
             return False
         ops = [self.maker[v] for v in members if self.maker[v].kind not in FREE]
-        if len(ops) > 1 and not self.grain.looped and any(map(self._is_long_join, members)):
+        if len(ops) > 1 and not self.grain.looped and (any(map(self._is_long_join, members)) or self._uneven(members)):
             return False
         return len(ops) <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
+
+    def _uneven(self, members: frozenset[int]) -> bool:
+        """Whether different tensors are folded to different numbers of results: threads hold rows of one tile."""
+        counts = set()
+        folded = set()
+        for value in members:
+            if self.maker[value].kind is OpKind.SUM and (count := self.graph.types[value].elements) > 1:
+                counts.add(count)
+                folded.add(max(self._read(value, members), key=lambda v: (self.graph.types[v].elements, v)))
+        return len(counts) > 1 and len(folded) > 1
+
+    def _read(self, value: int, members: frozenset[int]) -> set[int]:
+        """What a group reads for a value; where it reads nothing, the value."""
+        found, front = {value}, [value]
+        while front:
+            fresh = [source for source in self.sources[front.pop()] if source not in found]
+            found.update(fresh)
+            front += members.intersection(fresh)
+        return found - members or {value}
 
     def _is_long_join(self, value: int) -> bool:
         """Whether it is a concatenation along a long axis, which blocks do not cut."""
