@@ -119,6 +119,11 @@ class Emitted:
         """The size that is known at launch, where that has not happened yet."""
         return size_of(self.graph)
 
+    @property
+    def generated(self) -> Emitted:
+        """The same without a library's kernels; what these write nobody has written then."""
+        return replace(self, launches=tuple(step for step in self.launches if isinstance(step, Launch)))
+
     def at(self, extent: int) -> Emitted:
         """The same kernels, launched for an extent of the size, which is in its range."""
         graph = resized(self.graph, extent)

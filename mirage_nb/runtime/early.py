@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -22,24 +21,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_nb.codegen import Emitted, Options, emit, variants
-from mirage_nb.errors import LaunchError, MirageError
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.errors import MirageError
+from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.compile import Cubin, compile_cubin, emit_and_compile, load_compiler
-from mirage_nb.runtime.finalists import UNPRICED, next_ones
+from mirage_nb.runtime.finalists import next_ones
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
-from mirage_nb.runtime.heats import SLOW
 from mirage_nb.runtime.later import Job
 from mirage_nb.runtime.picked import picking
 from mirage_nb.runtime.remembered import Remembered, remembered
-from mirage_nb.runtime.trial import HARD_ELEMENTS, Outcome, Trials, draw_into, hard_names, run_once, warm
-from mirage_nb.runtime.winner import Winner, is_own
+from mirage_nb.runtime.trial import HARD_ELEMENTS, RAN, Trials, draw_into, hard_names, run_once, warm
 from mirage_nb.runtime.without_gpu import is_generated
 from mirage_nb.search.composition import UNSEARCHED
 from mirage_nb.search.session.crew import Stopped, internal_error
 from mirage_nb.search.session.progress import Candidate, State
 from mirage_nb.search.session.restored import verified_again
 from mirage_nb.settings import read_settings
-from mirage_nb.verify.float_gate import FloatReport
 from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -58,8 +54,6 @@ CHOOSE_SECONDS = 0.1
 AHEAD, TRYING, PAIR, CHOSEN_FROM = 4, 8, 2, 64
 """Found kernels that are compiled at a time ahead of their turn on the card, and that are in their first runs; so many
 of them are chosen together, from so many with the best estimates."""
-WITHOUT_LIBRARY = UNPRICED | {OpKind.GRAPH}
-"""Kernels beside which a library's stand come later: a process that tries them for the first time loads the library."""
 FAST = 4
 """Of so many of the fastest, other ways to emit them are looked at while the search finds nothing new."""
 RANDOM = "random"
@@ -159,8 +153,7 @@ class Ahead:
         if unsearched := [c for c in waiting if c.configuration in UNSEARCHED]:  # nobody is to be slower than these
             return [(candidate, None) for candidate in unsearched[:PAIR]]
         if waiting := waiting[:CHOSEN_FROM]:
-            alone = [c for c in waiting if all(op.kind in WITHOUT_LIBRARY for op in c.graph.ops)]
-            return [(candidate, None) for candidate in next_ones([*timed, *(alone or waiting)], PAIR)]
+            return [(candidate, None) for candidate in next_ones([*timed, *waiting], PAIR)]
         for fast in timed[:FAST]:  # the fastest stand first
             left = self._left(fast)
             if left:
@@ -372,24 +365,11 @@ class Early:
         found.later(warm, self._search.program).add_done_callback(others)
         return found
 
-    def _lap(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:
+    def _lap(self, found: Candidate, emitted: Emitted, cubin: Cubin) -> None:
         """Compare with float64 on the card, time, and show, if that is faster than the ways before."""
-        track = self._passes.track(self._gpu)
-        if track is None:
-            return
-        from mirage_nb.runtime.launch import GpuExecutable
-
-        executable = GpuExecutable(emitted, cubin, self._gpu)
-        times = [t.us for t in self._passes.timed]
-        label = f"{own.digest[:8]} {emitted.options}"
-        alone = is_own(own.graph, emitted, self._search.program)
-        lap = track.lap(label, executable, SLOW * min(times, default=math.inf), alone)
-        if lap.us is None:
-            raise LaunchError(lap.note)
-        outcome = Outcome(FloatReport(lap.error or 0.0, True), True)
-        winner = Winner.judged(own, emitted, executable, cubin, outcome, self._passes.origin)
-        self._passes.note_time(own.digest, lap.us)
-        self._passes.note([winner.timed(lap.us)])
+        if (track := self._passes.track(self._gpu)) is not None:
+            ran = self._passes.on_gpu(found, emitted, cubin, self._gpu, lambda: RAN)
+            self._passes.note([self._passes.timed_on(track, ran)])
 
     def _in_turn(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:
         """`_lap`, once the card is ours. Raises Stopped where the session ends before."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from mirage_nb.codegen import Emitted, Options, default_options, variants
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError
@@ -27,7 +27,6 @@ from mirage_nb.search.session.crew import Stopped, internal_error
 from mirage_nb.search.session.progress import Candidate
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.launch import GpuExecutable
     from mirage_nb.runtime.passes import Passes
     from mirage_nb.runtime.race import Track
 
@@ -36,9 +35,6 @@ GRACE_SECONDS = 0.5
 """What was tried in time is timed for so long beyond it: that takes some hundredths of a second each."""
 TOGETHER = 4
 """So many kernels are tried and timed at a time, while others are compiled."""
-SLOW = 1.3
-"""A way to emit that takes longer than the best by this factor is timed for a few replays only."""
-
 Job = tuple[Candidate, Options | None]
 """A muGraph and a way to emit it; None: the default one, or the first that fits the target."""
 
@@ -66,7 +62,6 @@ class Heats:
         self._entered = passes.entered
         self._failed: dict[str, list[MirageError]] = {}
         self._fastest: dict[str, tuple[float, Winner]] = {}
-        self._withdrawn: set[str] = set()
         self.timed = 0
 
     def know(self, winners: Iterable[Winner]) -> None:
@@ -75,18 +70,6 @@ class Heats:
             if winner.candidate.time_us is not None:
                 self._fastest[winner.candidate.digest] = (winner.candidate.time_us, winner)
 
-    def know_tried(self, winner: Winner, shown: Winner) -> None:
-        """What trials on hard inputs showed of a winner, beside its time."""
-        self._passes.tried.add(winner.label)
-        us, known = self._fastest[winner.candidate.digest]
-        if known.label == winner.label:
-            self._fastest[winner.candidate.digest] = (us, shown)
-
-    def forget(self, winner: Winner) -> None:
-        """It is no winner any more."""
-        self._fastest.pop(winner.candidate.digest, None)
-        self._withdrawn.add(winner.candidate.digest)
-
     @property
     def entered(self) -> int:
         """How many ways were entered, or known."""
@@ -94,14 +77,14 @@ class Heats:
 
     @property
     def winners(self) -> list[Winner]:
-        """The fastest way of every muGraph with its time, fastest first."""
-        ranked = sorted(self._fastest.values(), key=lambda entry: entry[0])
-        return [winner.timed(us) if us < math.inf else winner for us, winner in ranked]
+        """The fastest way of every muGraph with its time, fastest first, but for those that were withdrawn."""
+        left = [entry for entry in self._fastest.values() if not self._passes.is_withdrawn(entry[1])]
+        return [winner for _, winner in sorted(left, key=lambda entry: entry[0])]
 
     @property
     def best_us(self) -> float:
         """The shortest time so far."""
-        return min((us for us, _ in self._fastest.values()), default=math.inf)
+        return min((w.candidate.time_us or math.inf for w in self.winners), default=math.inf)
 
     def us(self, digest: str) -> float:
         """The shortest time of a muGraph."""
@@ -173,14 +156,16 @@ class Heats:
                 if time.monotonic() > until:
                     return
                 self._say(said, "waiting for the card")
-                with self._passes.turn(self._gpu):
-                    self._go_on(untimed, compiled, said, until, len(begun.jobs))
-                self._passes.note(self.winners)
+                try:
+                    with self._passes.turn(self._gpu):
+                        self._go_on(untimed, compiled, said, until, len(begun.jobs))
+                finally:
+                    self._passes.note(self.winners)
         finally:  # what there was no time for may be entered again
             self._entered.difference_update(map(self._key, untimed.values()))
 
     def _go_on(self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float, count: int) -> None:
-        winners = self._tried(untimed, compiled, said, until, self.track is None)  # nothing to compare with on the card
+        winners = self._tried(untimed, compiled, said, until)
         for number in sorted(winners):
             if time.monotonic() > until + GRACE_SECONDS:
                 return
@@ -204,31 +189,29 @@ class Heats:
                 compiled += 1
             self._say(said, f"{compiled} of {count} kernels compiled")
             if len(found) == TOGETHER:
-                yield self._wanted(found, untimed)
+                yield found
                 found = {}
             if time.monotonic() > until:
                 break
         if found:
-            yield self._wanted(found, untimed)
-
-    def _wanted(self, found: dict[int, Made], untimed: dict[int, Job]) -> dict[int, Made]:
-        return {number: made for number, made in found.items() if untimed[number][0].digest not in self._withdrawn}
+            yield found
 
     def _tried(
-        self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float, hard: bool
+        self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float
     ) -> dict[int, Winner]:
-        """Those that ran, or with `hard` those that were right on random and hard inputs."""
+        """Those that ran, and where there is nothing to time with were right on random and hard inputs."""
         order = [*compiled]
         trying = [(untimed[number][0], *compiled[number]) for number in order]
         found: dict[int, Winner] = {}
-        self._say(said, f"0 of {len(order)} kernels were tried and right")
-        runs = self._passes.hard_runs if hard else self._passes.first_runs
-        for place, outcome in runs(trying, self._trials, until):
+        self._say(said, f"0 of {len(order)} kernels were tried")
+        for place, outcome in self._passes.first_runs(trying, self._trials, until):
             with self._noting(untimed, order[place], until):
-                found[order[place]] = ran = self._passes.on_gpu(*trying[place], self._gpu, outcome)
-                if hard:
-                    self._passes.tried.add(ran.label)
-            self._say(said, f"{len(found)} of {len(order)} kernels were tried and right")
+                ran = self._passes.on_gpu(*trying[place], self._gpu, outcome)
+                if self.track is None:
+                    self._passes.make_gate(self._trials, until)
+                    ran = self._passes.gated(ran)
+                found[order[place]] = ran
+            self._say(said, f"{len(found)} of {len(order)} kernels were tried")
             if time.monotonic() > until:
                 break
         return found
@@ -260,14 +243,11 @@ class Heats:
     def _time(self, winner: Winner) -> None:
         took = math.inf
         if self.track is not None:
-            running = cast("GpuExecutable", winner.executable)
-            lap = self.track.lap(winner.label, running, SLOW * self.best_us, winner.is_own)
-            if lap.us is None:
-                raise LaunchError(lap.note)
-            took = lap.us
-            winner = winner.compared(lap.error or 0.0)
+            winner = self._passes.timed_on(self.track, winner)
+            took = winner.candidate.time_us or math.inf
             self.timed += 1
-            self._passes.note_time(winner.candidate.digest, took)
+        else:
+            self._passes.keep(winner)
         digest = winner.candidate.digest
         if digest not in self._fastest or took < self.us(digest):
             self._fastest[digest] = (took, winner)

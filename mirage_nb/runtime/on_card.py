@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import LaunchError, MissingPartError
-from mirage_nb.runtime.compile import Cubin, load_compiler
+from mirage_nb.runtime.compile import load_compiler
 from mirage_nb.runtime.confirm import Confirmation
 from mirage_nb.runtime.finalists import unique
 from mirage_nb.runtime.gpu import CardLost, Gpu
-from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
+from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats
 from mirage_nb.runtime.remembered import remember
-from mirage_nb.runtime.trial import Outcome, Trials
+from mirage_nb.runtime.trial import Trials
 from mirage_nb.runtime.winner import Winner
 from mirage_nb.runtime.without_gpu import is_generated
 from mirage_nb.search.composition import OWN_OPERATORS
-from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.settings import read_settings
 
@@ -45,9 +44,8 @@ HEAT_SECONDS, WAYS_SECONDS, TRIED_SECONDS = 12.0, 12.0, 8.0
 """What these may take at most; tuning takes more."""
 NEAR, RICHER = 1.5, 12
 """At most so many muGraphs within this factor of the best are emitted in every other way, too."""
-SOON, TRIED, BESIDE = 4, 8, 4
-"""So many of the fastest are tried on hard inputs while other ways to emit them are compiled, and in the end; so many
-side by side."""
+SOON, TRIED = 4, 16
+"""So many of the fastest are verified while other ways to emit them are compiled; so many are tried on hard inputs."""
 UNTRIED = "there was no time to try them on hard inputs"
 CONFIRMED = 4
 """How many of the fastest are verified at the real shape."""
@@ -95,12 +93,12 @@ class OnCard:
                     heats.run(untimed, "finalists", until(self.left, HEAT_SHARE, HEAT_SECONDS))
                     confirmation.begin(heats.winners[:SOON])
                     self._ways(heats, known, trials)
+                    tried(self._passes, self._gpu, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS))
                 except CardLost as error:
                     self._search.tell(str(error))
                 heats.settle(known)
-                tried(self._passes, heats, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS), TRIED)
                 trials.terminate(wait=False)
-                self.finish(heats.winners, confirmation)
+                self.finish(confirmation)
         except MissingPartError as error:
             self._search.tell(f"not executed on the {self._gpu.name}: {error}")
             return False
@@ -112,56 +110,42 @@ class OnCard:
         looked = until(self.left, 1 - LOOKED_SHARE)
         begun = heats.begin(heats.ways(known, NEAR, RICHER, looked), ended)
         if not self._passes.inputs.missing:
-            tried(self._passes, heats, trials, ended, SOON)
+            tried(self._passes, self._gpu, trials, ended)
         heats.go_on(begun, "other ways to emit the best", ended)
 
-    def finish(self, winners: Sequence[Winner], confirmation: Confirmation) -> None:
-        """Keep winners, fastest first, race the best that were tried beside PyTorch, withdraw what is faster and was
-        not, and verify the fastest at the real shape; some of that may have begun."""
-        held = self._passes.winners
-        for winner in winners:
-            known = held.get(winner.candidate.digest, winner)
-            if known.label == winner.label or known.candidate.rank >= winner.candidate.rank:
-                self._passes.keep(winner)  # else what is still timed beside these was faster meanwhile
+    def finish(self, confirmation: Confirmation) -> None:
+        """Race the best winners that were tried beside PyTorch, and verify the fastest at the real shape; some of that
+        may have begun. What was timed meanwhile is tried, too, if it is faster."""
+        self._try(TRIED)
         best = self._ranked()
-        shown = [winner for winner in best if self._is_tried(winner)]
-        if shown and best[0] not in shown and all(winner.candidate.configuration == OWN_OPERATORS for winner in shown):
-            shown = []
-        if best and not shown:
+        shown = [w for w in best if w.label in self._passes.tried or w.candidate.configuration == OWN_OPERATORS]
+        if best and best[0] not in shown:
             self._search.tell(f"kernels were compared with float64 on random inputs only: {UNTRIED}")
-        raced = shown or best
-        times = [winner.candidate.time_us or 0.0 for winner in raced]
-        near = [winner for winner, us in zip(raced, times, strict=True) if us <= NEAR * min(times)]
+            shown = best
+        elif left := len(best) - len(shown):
+            self._search.tell(f"{left} kernels that are slower than the winner were not tried on hard inputs")
+        times = [winner.candidate.time_us or 0.0 for winner in shown]
+        near = [winner for winner, us in zip(shown, times, strict=True) if us <= NEAR * min(times)]
         if best and self._search.proceed() and self._search.left < RACE_SECONDS:
             self._search.tell("not timed beside PyTorch: the budget is over")
         elif best and self._search.proceed():
             try:
                 for winner in self._raced(near[:RACED]):
                     self._passes.keep(winner)
+                self._try(1)
             except LaunchError as error:
                 self._search.tell(f"not timed: {error}")
-        if shown:
-            self._withdraw_untried()
         confirmation.learn(self._ranked()[:CONFIRMED])
         self._remember()
 
+    def _try(self, most: int) -> None:
+        try:
+            self._passes.try_fastest(self._gpu, most)
+        except CardLost as error:
+            self._search.tell(str(error))
+
     def _ranked(self) -> list[Winner]:
         return sorted(self._passes.winners.values(), key=lambda winner: winner.candidate.rank)
-
-    def _is_tried(self, winner: Winner) -> bool:
-        """Whether it was tried on hard inputs, or is what the program is."""
-        return winner.label in self._passes.tried or winner.candidate.configuration == OWN_OPERATORS
-
-    def _withdraw_untried(self) -> None:
-        """What is faster than the fastest that was tried on hard inputs is no winner."""
-        ranked = self._ranked()
-        first = next(place for place, winner in enumerate(ranked) if self._is_tried(winner))
-        for winner in ranked[:first]:
-            self._passes.withdraw(winner, None)
-        if first:
-            self._search.tell(f"{first} kernels were timed, and are no winners: {UNTRIED}")
-        if left := sum(not self._is_tried(winner) for winner in ranked[first:]):
-            self._search.tell(f"{left} kernels that are slower than the winner were not tried on hard inputs")
 
     def _remember(self) -> None:
         """Keep the fastest for the next session of this program, if it was tried on hard inputs and is no library's,
@@ -190,31 +174,11 @@ class OnCard:
         return [winner.timed(timed[winner.label]) for winner in winners if winner.label in timed]
 
 
-def tried(passes: Passes, heats: Heats, trials: Trials, ended: float, most: int) -> None:
-    """Try the fastest winners of heats on random and hard inputs, until so many that are left were tried or the clock
-    (`time.monotonic`) says `ended`; withdraw those that break, for which the next ones step in."""
-    while time.monotonic() < ended and passes.search.proceed():
-        waiting = [w for w in heats.winners[:most] if w.label not in passes.tried and w.cubin is not None][:BESIDE]
-        if not waiting:
-            return
-        passes.stage = f"hard inputs: {len(waiting)} kernels"
-        entries = [(winner.candidate, winner.emitted, cast(Cubin, winner.cubin)) for winner in waiting]
-        try:
-            for number, outcome in passes.hard_runs(entries, trials, ended):
-                _judge(passes, heats, waiting[number], outcome, ended)
-        except LaunchError:  # no inputs were drawn in time
-            return
-        passes.note(heats.winners)
-
-
-def _judge(passes: Passes, heats: Heats, winner: Winner, outcome: Callable[[], Outcome], ended: float) -> None:
-    """What a trial showed of a winner; one that it has no time for says nothing."""
+def tried(passes: Passes, gpu: Gpu, trials: Trials, ended: float) -> None:
+    """Try the fastest winners on random and hard inputs, unless none are drawn when the clock (`time.monotonic`) says
+    `ended`. Raises CardLost."""
     try:
-        heats.know_tried(winner, passes.judged(winner, outcome))
-    except Stopped:
-        raise
-    except Exception as error:  # noqa: BLE001  # whatever goes wrong with one of them, the others go on
-        if time.monotonic() <= ended:
-            heats.forget(winner)
-            if (other := passes.withdraw(winner, told(error))) is not None:
-                heats.know([other])
+        passes.make_gate(trials, ended)
+    except LaunchError:
+        return
+    passes.try_fastest(gpu, TRIED)

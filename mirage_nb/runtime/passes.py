@@ -29,11 +29,11 @@ from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.early import FIRST_SECONDS, Early, Inputs
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.finalists import unique, varied
-from mirage_nb.runtime.gpu import TURN, Gpu, busy_percent
+from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, busy_percent
 from mirage_nb.runtime.heats import COMPILE_SECONDS, told
 from mirage_nb.runtime.on_card import OnCard
 from mirage_nb.runtime.precise import how_precise
-from mirage_nb.runtime.trial import Outcome, Trials, draw_into, drawn, run_once, try_on_cpu, try_on_gpu
+from mirage_nb.runtime.trial import RAN, Outcome, Trials, draw_into, drawn, run_once, try_on_cpu
 from mirage_nb.runtime.winner import Origin, Winner, WrongResult
 from mirage_nb.runtime.without_gpu import WithoutGpu, here, is_generated
 from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
@@ -45,6 +45,8 @@ from mirage_nb.targets import PRECISIONS
 from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
+    from mirage_nb.runtime.card_gate import CardGate
+    from mirage_nb.runtime.launch import GpuExecutable
     from mirage_nb.runtime.race import Track
     from mirage_nb.runtime.timing import Lap
 
@@ -64,8 +66,10 @@ QUIET_SECONDS = 1.5
 AT_LEAST_SECONDS = 15.0
 """What it may take beyond a budget to have something that runs."""
 EXECUTE_SECONDS = 180.0
-TRIAL_SECONDS, DRAW_SECONDS = 120.0, 300.0
-"""Runs of a kernel on all inputs on a GPU, and drawing these."""
+DRAW_SECONDS = 300.0
+"""Drawing the inputs that kernels are tried on."""
+SLOW = 1.3
+"""A way to emit that takes longer than the best by this factor is timed for a few replays only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,8 @@ class Passes:
         self._own: dict[str, Winner] = {}
         self._scale: float | None = None
         self._track: Track | None = None
+        self._gate: CardGate | None = None
+        self._withdrawn: set[str] = set()
         self._early: Early | None = None
         self._begun = False
 
@@ -170,10 +176,6 @@ class Passes:
                 self._begun = True
                 self._early = Early(self, self.gpu).start()
 
-    def judged(self, winner: Winner, outcome: Callable[[], Outcome]) -> Winner:
-        """A winner with what trials on hard inputs showed. Raises what they raised, or what `Winner.judged` does."""
-        return winner.shown(self._traced("execute", winner.candidate, outcome, lambda found: found.seconds))
-
     def early_times(self) -> None:
         """Wait for what was begun early to be timed."""
         while self._early is not None and not self._early.timed(TURN_SECONDS) and self.search.left > 0:
@@ -184,7 +186,7 @@ class Passes:
         if self._early is not None:
             self._early.close()
             self._early = None
-        self._track = None
+        self._track = self._gate = None
 
     def _at_least(self, baseline: Candidate | None) -> None:
         """Whatever the budget, every way that libraries have for the program's own operators is timed, as nothing is a
@@ -241,8 +243,9 @@ class Passes:
         cubin = None if late else self.cubin_of(candidate, emitted, call)
         if self.gpu is not None and cubin is not None:
             with Trials(lambda: True) as trials:  # called for by the user, whatever became of the session
-                ((_, outcome),) = self.hard_runs([(candidate, emitted, cubin)], trials, until)
-                return self.keep(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome))
+                ((_, outcome),) = self.first_runs([(candidate, emitted, cubin)], trials, until)
+                self.make_gate(trials, until)
+                return self.keep(self.gated(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome)))
         left = until - time.monotonic()
         trying = (try_on_cpu, self.search.program, emitted, self.sample_seed, self.tolerance, left)
         outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=self.allowed(EXECUTE_SECONDS)))
@@ -301,16 +304,17 @@ class Passes:
         from mirage_nb.runtime.launch import exclusive
 
         if exclusive():
-            yield from self.hard_runs(entries, trials, until)
+            yield from ((number, lambda: RAN) for number in range(len(entries)))
             return
         arguments = [(emitted, cubin, self.input_scale) for _, emitted, cubin in entries]
         for number, future in trials.call_all(run_once, arguments, seconds=FIRST_SECONDS, until=until):
             yield number, future.result
 
-    def hard_runs(self, entries: Sequence[Entry], trials: Trials, until: float = math.inf) -> Outcomes:
-        """Runs of each kernel on random and on hard inputs; yields as `first_runs` does, where the card takes one
-        process only from this one. Raises LaunchError where no inputs are drawn by then."""
-        from mirage_nb.runtime.launch import exclusive
+    def make_gate(self, trials: Trials, until: float = math.inf) -> None:
+        """Lay what kernels are tried on on the card, once it is drawn, which `trials` do where nobody did. Raises
+        LaunchError where nothing is drawn when the clock (`time.monotonic`) says so."""
+        from mirage_nb.runtime.card_gate import CardGate
+        from mirage_nb.runtime.launch import card_errors
 
         if self._early is not None:
             self._early.drawn(until)
@@ -322,13 +326,44 @@ class Passes:
             raise LaunchError("no inputs were drawn in time to try it on")
         if left := (asked := len(self.inputs.names)) - len(drawn):
             self.search.tell(f"{left} of {asked} kinds of inputs were not drawn in time to try kernels on them")
-        arguments = [(drawn, emitted, cubin, self.tolerance) for _, emitted, cubin in entries]
-        if exclusive():
-            for number, trying in enumerate(arguments):
-                yield number, partial(try_on_gpu, *trying, alone=False)
-        else:
-            for number, future in trials.call_all(try_on_gpu, arguments, seconds=TRIAL_SECONDS, until=until):
-                yield number, future.result
+        with card_errors():
+            self._gate = self._gate or CardGate(self.search.program)
+            self._gate.take(drawn)
+
+    def gated(self, winner: Winner) -> Winner:
+        """A winner with what random and hard inputs showed of it. Raises as `Winner.judged`, and CardLost."""
+        from mirage_nb.runtime.launch import usable
+
+        assert self._gate is not None
+        trying = partial(self._gate.outcome, cast("GpuExecutable", winner.executable), self.tolerance)
+        try:
+            outcome = self._traced("execute", winner.candidate, trying, lambda found: found.seconds)
+        except LaunchError as error:
+            if not usable():
+                raise CardLost(f"the {winner.executable.device} is lost to this process: {error}") from error
+            raise
+        return winner.shown(outcome)
+
+    def try_fastest(self, gpu: Gpu, most: int) -> None:
+        """Try the fastest winners on random and hard inputs, if there are some, until so many that are left were tried;
+        withdraw those that break, for which the next ones step in. Raises CardLost."""
+        while self._gate is not None and self.search.proceed():
+            fastest = sorted(self.winners.values(), key=lambda w: w.candidate.rank)[:most]
+            winner = next((w for w in fastest if w.label not in self.tried and w.cubin is not None), None)
+            if winner is None:
+                return
+            self.stage = "hard inputs"
+            self.tried.add(winner.label)
+            with self.turn(gpu):
+                self._try(winner)
+
+    def _try(self, winner: Winner) -> None:
+        try:
+            self.keep(self.gated(winner))
+        except Exception as error:  # whatever goes wrong with one of them, the others go on
+            self.withdraw(winner, told(error))
+            if isinstance(error, CardLost):
+                raise
 
     @contextlib.contextmanager
     def turn(self, gpu: Gpu) -> Iterator[None]:
@@ -358,33 +393,50 @@ class Passes:
         shown = self._traced("execute", candidate, outcome, lambda found: found.seconds)
         return Winner.judged(candidate, emitted, GpuExecutable(emitted, cubin, gpu), cubin, shown, self.origin)
 
+    def timed_on(self, track: Track, winner: Winner) -> Winner:
+        """A kernel that ran with the time that it takes, which is noted, briefly timed where others are faster;
+        compared with float64 on random inputs of the card before. Raises LaunchError."""
+        best = min((t.us for t in self.timed), default=math.inf)
+        lap = track.lap(winner.label, cast("GpuExecutable", winner.executable), SLOW * best, winner.is_own)
+        if lap.us is None:
+            raise LaunchError(lap.note)
+        with self._guard:
+            self.timed = (*self.timed, Timed(time.monotonic() - self.made, winner.candidate.digest, lap.us))
+        return winner.compared(lap.error or 0.0).timed(lap.us)
+
     # -- what is known ------------------------------------------------------------------------------
+
+    def is_withdrawn(self, winner: Winner) -> bool:
+        """Whether it is no winner any more: of a muGraph no way is, of the program's own operators others may be."""
+        return not self._withdrawn.isdisjoint((winner.candidate.digest, winner.label))
 
     def note(self, winners: Iterable[Winner]) -> None:
         """Keep what is faster than it was before, for everybody to see."""
         known = {c.digest: c.time_us for c in self.search.candidates()}
         for winner in winners:
+            if self.is_withdrawn(winner):
+                continue
             if winner.candidate.configuration == OWN_OPERATORS:
                 self._own[winner.label] = winner
             took, before = winner.candidate.time_us, known.get(winner.candidate.digest)
             if winner.candidate.digest in known and took is not None and (before is None or took < before):
                 self.keep(winner)
 
-    def withdraw(self, winner: Winner, error: MirageError | None) -> Winner | None:
-        """What was timed is no winner: it is wrong or poor, or was not tried as it has to be. For the program's own
-        operators the next way to run them stands in, which is returned."""
+    def withdraw(self, winner: Winner, error: MirageError) -> None:
+        """What was timed is no winner: it is wrong or poor. For the program's own operators the next way to run them
+        stands in."""
+        own = winner.candidate.configuration == OWN_OPERATORS
         with self._guard:
+            self._withdrawn.add(winner.label if own else winner.candidate.digest)
             self._winners.pop(winner.candidate.digest, None)
             self._own.pop(winner.label, None)
-            left = self._own.values() if winner.candidate.configuration == OWN_OPERATORS else ()
-            other = min(left, key=lambda own: own.candidate.rank, default=None)
+            other = min(self._own.values() if own else (), key=lambda way: way.candidate.rank, default=None)
         if other is not None:
             self.search.tell(f"{winner.candidate.digest[:8]}: a library's way is left out: {error}")
-            return self.keep(other)
+            self.keep(other)
+            return
         self.search.update(untimed := replace(winner.candidate, time_us=None, error=None, executed_on=""))
-        if error is not None:
-            self.set_aside(untimed, error)
-        return None
+        self.set_aside(untimed, error)
 
     def keep(self, winner: Winner) -> Winner:
         """Note a winner, in place of an earlier one of its candidate."""
@@ -400,11 +452,6 @@ class Passes:
                 return
             winner = replace(winner, candidate=replace(winner.candidate, verdict=verdict))
         self.keep(winner)
-
-    def note_time(self, digest: str, us: float) -> None:
-        """A muGraph took so long on the card just now."""
-        with self._guard:
-            self.timed = (*self.timed, Timed(time.monotonic() - self.made, digest, us))
 
     def set_aside(self, candidate: Candidate, error: Exception) -> None:
         """A wrong candidate is dropped; one that a pass could not take stays, and says why it did not run."""

@@ -1,22 +1,19 @@
-"""A kernel's first runs, in a process of its own, on random inputs and on hard ones.
+"""A kernel's first runs: on a card one in a process of its own, on the CPU edition on random inputs and on hard ones.
 
 In: a program, what was emitted for one of its muGraphs, a cubin where there is a GPU. Out: an `Outcome`. Outputs are
-poisoned before every run. Invariant: whatever the kernel does, faults and endless loops included, it does it to a
-process that is replaced; a CUDA context that saw a fault is never used again.
+poisoned before every run. Invariant: whatever a kernel does, faults and endless loops included, it does it to a process
+that is replaced; a CUDA context that saw a fault is never used again. What it computes is asked later (`card_gate`).
 """
 
 from __future__ import annotations
 
 import concurrent.futures as futures
-import contextlib
 import ctypes
-import importlib
 import math
 import os
 import pickle
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,14 +45,6 @@ HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 6
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 0.5
 """How long calls that have begun may go on when there is no time for more."""
-SUM_BLOCKS, SUM_THREADS = 264, 256
-SUM = """
-extern "C" __global__ void sum_bytes(const unsigned char* bytes, unsigned long long count, unsigned long long* total) {
-  unsigned long long sum = 0, first = blockIdx.x * blockDim.x + threadIdx.x;
-  for (unsigned long long i = first; i < count; i += gridDim.x * blockDim.x) sum += bytes[i] * (i % 251 + 1);
-  atomicAdd(total, sum);
-}
-"""
 FAULTED = 3
 """Exit code of a process whose kernel spoiled the card's context."""
 
@@ -69,6 +58,10 @@ class Outcome:
     safe: bool
     hard: GateReport = field(default_factory=lambda: GateReport(()))
     seconds: float = 0.0
+
+
+RAN = Outcome(FloatReport(0.0, True, "ran"), True)
+"""What is known of kernels that ended."""
 
 
 def hard_names(program: KernelGraph, elements: int) -> tuple[str, ...]:
@@ -154,38 +147,36 @@ def draw_into(drawn: Path, program: KernelGraph, seed: int, name: str = "") -> N
 
 
 def warm(program: KernelGraph) -> None:
-    """Load what trials of this program on the card need, in a process that is there for them, CuPy's kernels too."""
+    """Load what first runs of this program on the card need, in a process that is there for them."""
     if attached_gpu() is None:
         return
     from mirage_nb.runtime.launch import poisoned
 
-    array = poisoned(TensorType((1,), program.output_types[0].dtype))
-    # First runs do without these, which take seconds: behind what this process does.
-    threading.Thread(target=_load_more, args=(array,), name="mirage warm", daemon=True).start()
-
-
-def _load_more(array: Any) -> None:
-    """The kernel that trials on hard inputs use, and PyTorch, whose kernels may stand beside generated ones."""
-    with contextlib.suppress(Exception):  # whoever needs them meets the same mistake, and tells it
-        _sum(array)
-        importlib.import_module("torch")
+    poisoned(TensorType((1,), program.output_types[0].dtype))
 
 
 def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
-    """Run a kernel that never ran on inputs of this size, for nothing but to see that it ends: in a process that is
-    there for trials.
+    """Run kernels that never ran on inputs of this size, for nothing but to see that they end: in a process that is
+    there for trials, and ends when they have spoiled its CUDA context. A library's kernels between them end.
 
     Raises:
-        LaunchError: the card rejects the cubin or a launch, or the kernel failed on it.
+        LaunchError: the card rejects the cubin or a launch, or a kernel failed on it.
     """
-    from mirage_nb.runtime.launch import GpuExecutable, card_errors
+    from mirage_nb.runtime.launch import GpuExecutable, card_errors, usable
 
     with card_errors():
         gpu = _own_gpu()
     started = time.monotonic()
-    with _ending_when_spoiled(alone=True), card_errors():
-        GpuExecutable(emitted, cubin, gpu).ran(_any_inputs(emitted.graph.inputs, scale))
-    return Outcome(FloatReport(0.0, True, "ran"), True, seconds=time.monotonic() - started)
+    try:
+        with card_errors():
+            GpuExecutable(emitted.generated, cubin, gpu).ran(_any_inputs(emitted.graph.inputs, scale))
+    except LaunchError as error:
+        if not usable():
+            sys.stderr.write(f"{error.message}\n")
+            sys.stderr.flush()
+            os._exit(FAULTED)
+        raise
+    return replace(RAN, seconds=time.monotonic() - started)
 
 
 def _own_gpu() -> Gpu:
@@ -213,94 +204,6 @@ def _any_inputs(inputs: Sequence[Input], scale: float) -> list[Any]:
             there += more
         found.append(array)
     return found
-
-
-def try_on_gpu(
-    drawn: tuple[Path, ...], emitted: Emitted, cubin: Cubin, tolerance: float = 1.0, alone: bool = True
-) -> Outcome:
-    """The same as `try_on_cpu` on the attached GPU.
-
-    Args:
-        drawn: what `draw_into` wrote for the program, random inputs first.
-        tolerance: as of `tried`.
-        alone: this process is there for trials; it ends when the kernel has spoiled its CUDA context.
-
-    Raises:
-        LaunchError: the card rejects the cubin or a launch, or the kernel failed on it.
-    """
-    from mirage_nb.runtime.launch import GpuExecutable, card_errors
-
-    with card_errors():
-        gpu = _own_gpu()
-        card = _on_card(drawn)
-    started = time.monotonic()
-    with _ending_when_spoiled(alone):
-        outcome = tried(GpuExecutable(emitted, cubin, gpu), emitted, card.sample, card.hard, tolerance)
-        if card.sums() != card.expected:
-            _on_card.cache_clear()
-            raise LaunchError("the kernel wrote where it may not: its inputs have changed")
-        return replace(outcome, seconds=time.monotonic() - started)
-
-
-@contextlib.contextmanager
-def _ending_when_spoiled(alone: bool) -> Iterator[None]:
-    """After a LaunchError that has spoiled the card's context a process that is there for trials ends."""
-    from mirage_nb.runtime.launch import usable
-
-    try:
-        yield
-    except LaunchError as error:
-        if not usable():
-            if alone:
-                sys.stderr.write(f"{error.message}\n")
-                sys.stderr.flush()
-                os._exit(FAULTED)
-            hint = "restart the Python process to use the GPU again"
-            raise LaunchError(f"{error.message}; it spoiled the card's context", hint=hint) from error
-        raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Card:
-    """The samples of a program with their inputs on the card, and what the bytes of these sum up to."""
-
-    sample: Sample
-    hard: list[Hard]
-    expected: list[int] = field(default_factory=list)
-
-    def sums(self) -> list[int]:
-        """Of every input, now."""
-        arrays: list[Any] = [*self.sample.inputs, *(a for inputs, _ in self.hard for a in inputs)]
-        return [_sum(a) for a in arrays]
-
-
-def _sum(array: Any) -> int:
-    """Of the bytes of an array on the card, each by its place."""
-    import cupy
-
-    total = cupy.zeros(1, "uint64")
-    _summing()((SUM_BLOCKS,), (SUM_THREADS,), (array, np.uint64(array.nbytes), total))
-    return int(total.get()[0])
-
-
-@lru_cache(maxsize=1)
-def _summing() -> Any:
-    """A kernel of a few lines, which is compiled in a tenth of a second: CuPy's own sums take ten."""
-    import cupy
-
-    return cupy.RawKernel(SUM, "sum_bytes")
-
-
-@lru_cache(maxsize=1)
-def _on_card(drawn: tuple[Path, ...]) -> _Card:
-    """The samples of the program that is being tried."""
-    import cupy
-
-    sample, *named = (pickle.loads(path.read_bytes()) for path in drawn)  # of this session: nobody else has its folder
-    hard = [found for one in named for found in one]
-    placed = replace(sample, inputs=tuple(cupy.asarray(a) for a in sample.inputs))
-    card = _Card(placed, [([cupy.asarray(a) for a in inputs], wanted) for inputs, wanted in hard])
-    return replace(card, expected=card.sums())
 
 
 class Trials:

@@ -27,6 +27,7 @@ be so, and what is no number too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +92,7 @@ class Picked:
         """The elements."""
         found = array.reshape(self.shape)
         for dim, at in self.places:
-            found = found.take(at, axis=dim)
+            found = found[(slice(None),) * dim + ([*at],)]
         return found.reshape(self.made)
 
     def at(self, place: tuple[int, ...]) -> tuple[int, ...]:
@@ -181,11 +182,12 @@ def judge(sample: HardSample, outputs: Sequence[Array], tolerance: float = 1.0) 
     return SampleReport(sample.name, report.ok, report.relative_error, report.note)
 
 
-def compare(outputs: Sequence[Array], reference: Reference, tolerance: float = 1.0) -> FloatReport:
+def compare(outputs: Sequence[Any], reference: Reference, tolerance: float = 1.0, xp: Any = np) -> FloatReport:
     """Compare all outputs, real numbers of any NumPy type, with what is right.
 
     Args:
         tolerance: how many times the program's own rounding allows may be off.
+        xp: the module whose arrays outputs and reference are: NumPy, or PyTorch, with outputs in float64.
 
     Raises:
         ShapeError: other shapes, or another number of outputs.
@@ -200,9 +202,10 @@ def compare(outputs: Sequence[Array], reference: Reference, tolerance: float = 1
         shape = np.shape(want) if pick is None else pick.whole
         if np.shape(given) != shape:
             raise ShapeError(f"output {number} is {show_shape(np.shape(given))}, not {show_shape(shape)}")
-        got = np.asarray(given if pick is None else pick.of(np.asarray(given)), np.float64)
+        got = given if pick is None else pick.of(np.asarray(given) if xp is np else given)
+        got = np.asarray(got, np.float64) if xp is np else got
         with np.errstate(all="ignore"):
-            found = _compare(number, got, want, deviation, dtype, tolerance, reference.kinds, pick)
+            found = _compare(xp, number, got, want, deviation, dtype, tolerance, reference.kinds, pick)
         worst = FloatReport(
             max(worst.relative_error, found.relative_error),
             worst.ok and found.ok,
@@ -213,6 +216,7 @@ def compare(outputs: Sequence[Array], reference: Reference, tolerance: float = 1
 
 
 def _compare(
+    xp: Any,
     number: int,
     got: Floats,
     want: Floats,
@@ -223,70 +227,76 @@ def _compare(
     pick: Picked | None,
 ) -> FloatReport:
     """One output."""
-    asked, allowed = ~np.isnan(deviation), SINGLE * tolerance * deviation
-    lost = asked & _lost(got, want, dtype, allowed)
-    kept = asked & _kept(got, want, dtype, allowed)
+    asked, allowed = ~xp.isnan(deviation), SINGLE * tolerance * deviation
+    lost = asked & _lost(xp, got, want, dtype, allowed)
+    kept = asked & _kept(xp, got, want, dtype, allowed)
     if kinds:
-        kept |= asked & ~np.isfinite(want) & (np.isnan(want) != np.isnan(got))
-        kept |= asked & np.isinf(want) & np.isinf(got) & (want != got)
-    compared = asked & np.isfinite(got) & _holdable(want, dtype)
-    error = np.where(compared, np.abs(np.where(compared, got, 0.0) - np.where(compared, want, 0.0)), 0.0)
+        kept |= asked & ~xp.isfinite(want) & (xp.isnan(want) != xp.isnan(got))
+        kept |= asked & xp.isinf(want) & xp.isinf(got) & (want != got)
+    compared = asked & xp.isfinite(got) & _holdable(xp, want, dtype)
+    error = xp.where(compared, xp.abs(xp.where(compared, got, 0.0) - xp.where(compared, want, 0.0)), 0.0)
     wrong = lost | kept | (compared & (error > allowed))
-    scale = _scale(want, dtype)
-    largest = float(allowed[compared].max(initial=0.0)) / scale
-    relative = float("inf") if (lost | kept).any() else float(error.max(initial=0.0)) / scale
-    if wrong.any():
-        note = f"{_place(number, got, want, wrong, pick)}; {int(wrong.sum())} such elements"
+    scale = _scale(xp, want, dtype)
+    largest = _most(allowed[compared]) / scale
+    relative = float("inf") if bool((lost | kept).any()) else _most(error) / scale
+    if bool(wrong.any()):
+        note = f"{_place(xp, number, got, want, wrong, pick)}; {int(wrong.sum())} such elements"
         return FloatReport(relative, False, note, largest)
     telling = compared & (deviation > 0)
-    note = _together((got - want)[telling] / deviation[telling], (want / deviation)[telling], dtype, tolerance)
+    note = _together(xp, (got - want)[telling] / deviation[telling], (want / deviation)[telling], dtype, tolerance)
     return FloatReport(relative, not note, f"output {number} {note}" if note else "", largest)
 
 
-def _together(off: Floats, size: Floats, dtype: DType, tolerance: float) -> str:
+def _together(xp: Any, off: Floats, size: Floats, dtype: DType, tolerance: float) -> str:
     """What is wrong with an output as a whole; `off`, `size`: errors and values of its elements, in deviations."""
-    if not off.size:
+    if not (count := math.prod(off.shape)):
         return ""
-    overall = float(np.sqrt(np.mean(off**2)))
-    if overall > tolerance * OVERALL * (1 + 3 / off.size**0.5):
+    overall = float(xp.mean(off**2)) ** 0.5
+    if overall > tolerance * OVERALL * (1 + 3 / count**0.5):
         return f"is off by {overall:.1f} times what its rounding explains, all elements together"
-    weight = float(np.sum(size**2))
-    factor = float(np.sum(off * size)) / weight if weight else 0.0
-    typical = (off.size / weight) ** 0.5 if weight else 0.0  # what rounding moves an element by, relative to it
-    limit = tolerance * (max(COMMON * ROUNDING[dtype], typical) + 4 * typical / off.size**0.5)
+    weight = float(xp.sum(size**2))
+    factor = float(xp.sum(off * size)) / weight if weight else 0.0
+    typical = (count / weight) ** 0.5 if weight else 0.0  # what rounding moves an element by, relative to it
+    limit = tolerance * (max(COMMON * ROUNDING[dtype], typical) + 4 * typical / count**0.5)
     if abs(factor) > limit:
         size_ = "large" if factor > 0 else "small"
         return f"is too {size_} throughout, by {abs(factor):.2%}; rounding explains {limit:.2%}"
     return ""
 
 
-def _place(number: int, got: Array, want: Array, wrong: NDArray[np.bool_], pick: Picked | None) -> str:
-    at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    what = "not written, or not a number" if np.isnan(got[at]) else f"{got[at]:.6g}"
+def _place(xp: Any, number: int, got: Array, want: Array, wrong: NDArray[np.bool_], pick: Picked | None) -> str:
+    at = tuple(int(i) for i in xp.argwhere(wrong)[0])
+    what = "not written, or not a number" if xp.isnan(got[at]) else f"{got[at]:.6g}"
     place = list(at if pick is None else pick.at(at))
     return f"output {number}{place} is {what}, the reference is {want[at]:.6g}"
 
 
-def _holdable(want: Array, dtype: DType) -> NDArray[np.bool_]:
-    return np.isfinite(want) & (np.abs(want) <= LARGEST[dtype])
+def _holdable(xp: Any, want: Array, dtype: DType) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = xp.isfinite(want) & (xp.abs(want) <= LARGEST[dtype])
+    return found
 
 
-def _lost(got: Array, want: Array, dtype: DType, allowed: Array) -> NDArray[np.bool_]:
+def _lost(xp: Any, got: Array, want: Array, dtype: DType, allowed: Array) -> NDArray[np.bool_]:
     """Where a number that the type holds is not finite; at the end of its range a permitted error may lead out."""
-    overflowed = np.isinf(got) & (np.sign(got) == np.sign(want)) & (np.abs(want) + allowed > LARGEST[dtype])
-    found: NDArray[np.bool_] = _holdable(want, dtype) & ~np.isfinite(got) & ~overflowed
+    overflowed = xp.isinf(got) & (xp.sign(got) == xp.sign(want)) & (xp.abs(want) + allowed > LARGEST[dtype])
+    found: NDArray[np.bool_] = _holdable(xp, want, dtype) & ~xp.isfinite(got) & ~overflowed
     return found
 
 
-def _kept(got: Array, want: Array, dtype: DType, allowed: Array) -> NDArray[np.bool_]:
+def _kept(xp: Any, got: Array, want: Array, dtype: DType, allowed: Array) -> NDArray[np.bool_]:
     """Where what the type does not hold is a number all the same; just beyond its range, a large one may be."""
-    found: NDArray[np.bool_] = ~_holdable(want, dtype) & np.isfinite(got) & (np.abs(got) + allowed < LARGEST[dtype])
+    found: NDArray[np.bool_] = ~_holdable(xp, want, dtype) & xp.isfinite(got) & (xp.abs(got) + allowed < LARGEST[dtype])
     return found
 
 
-def _scale(want: Array, dtype: DType) -> float:
+def _most(sizes: Array) -> float:
+    """The largest of some sizes; 0 of none."""
+    return float(sizes.max()) if math.prod(sizes.shape) else 0.0
+
+
+def _scale(xp: Any, want: Array, dtype: DType) -> float:
     """The largest value of an output that its type holds; 1 for zeros."""
-    return float(np.abs(want[_holdable(want, dtype)]).max(initial=0.0)) or 1.0
+    return _most(xp.abs(want[_holdable(xp, want, dtype)])) or 1.0
 
 
 def samples(
@@ -330,8 +340,8 @@ def reference(program: KernelGraph, inputs: Mapping[str, Array], *, kinds: bool 
 def _moved(want: Floats, deviation: Floats, written: Floats, dtype: DType, finite: bool, kinds: bool) -> Floats:
     """By how much rounding moves every element: as the analysis says, and as it does here; NaN where the program
     leaves the range of its types, and where only an overflow of the reference could be compared."""
-    least = ROUNDING[dtype] * np.maximum(np.maximum(np.abs(want), FLOOR * _scale(want, dtype)), SMALLEST[dtype])
-    here = np.where(_holdable(want, dtype), np.abs(written - want), 0.0)
+    least = ROUNDING[dtype] * np.maximum(np.maximum(np.abs(want), FLOOR * _scale(np, want, dtype)), SMALLEST[dtype])
+    here = np.where(_holdable(np, want, dtype), np.abs(written - want), 0.0)
     total = np.sqrt(deviation**2 + here**2 + least**2)
     known: Floats = np.where(np.isfinite(total) & np.isfinite(want), total, np.nan)
     if finite:

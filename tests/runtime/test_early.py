@@ -25,6 +25,7 @@ from mirage_nb.runtime.timing import Lap
 from mirage_nb.search.composition import LIBRARY_AND_FUSED
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate, State
+from mirage_nb.targets import find_target
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen import mugraphs
 
@@ -165,11 +166,12 @@ def test_the_programs_own_operators_are_timed_however_far_they_are_from_real_num
         asked.append(own)
         return Lap("x", 0.0, None, "not captured")
 
-    launch: Any = SimpleNamespace(GpuExecutable=lambda *given: None)
+    launch: Any = SimpleNamespace(GpuExecutable=lambda *given: SimpleNamespace(device="x"))
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.launch", launch)
-    track = SimpleNamespace(lap=lap)
-    stub: Any = SimpleNamespace(search=SimpleNamespace(program=PROGRAM), timed=(), track=lambda gpu: track)
-    begun = Early(stub, CARD)
+    search: Any = SimpleNamespace(program=PROGRAM, seed=0, name="", target=find_target("h200"))
+    passes = Passes(search, None)
+    monkeypatch.setattr(passes, "track", lambda gpu: SimpleNamespace(lap=lap))
+    begun = Early(passes, CARD)
     for graph, library in ((PROGRAM, 0), (PROGRAM, 1), (FOUND, 0)):
         emitted: Any = SimpleNamespace(options=Options(library=library))
         with pytest.raises(LaunchError, match="not captured"):

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ import pytest
 from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import LaunchError
-from mirage_nb.lang import parse
 from mirage_nb.runtime import heats, passes
 from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.trial import Trials, draw_into, try_on_gpu
+from mirage_nb.runtime.trial import Trials, run_once
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from tests.codegen import mugraphs
 
@@ -66,7 +64,7 @@ def test_faults_hangs_and_errors_of_compilation_cost_one_candidate_each(
     saboteur = Saboteur(FAULT, HANG, "this is no C++; ")
     monkeypatch.setattr(passes.Passes, "begin", lambda self: None)  # nothing is timed before the saboteur comes
     monkeypatch.setattr(heats, "emit", saboteur)
-    monkeypatch.setattr(passes, "TRIAL_SECONDS", 20.0)
+    monkeypatch.setattr(passes, "FIRST_SECONDS", 20.0)
     monkeypatch.setattr(passes, "FINALISTS_GPU", 6)
     session = superoptimize(PROGRAM, effort="quick", name="sabotaged")
     snapshot = session.result(180)
@@ -93,17 +91,15 @@ def full_card(gpu: Gpu) -> Iterator[Any]:
     held.clear()
 
 
-def test_full_memory_is_told(gpu: Gpu, full_card: Any, tmp_path: Path) -> None:
+def test_full_memory_is_told(gpu: Gpu, full_card: Any) -> None:
     target = gpu.target() or find_target(DEFAULT_TARGET)
-    program = parse("X: f16[8, 1024]\nW: f16[1024, 512]\nreturn rms_norm(X) @ W").graph
     emitted = emit(mugraphs.rmsnorm(8, 1024, 512, 16, 8), target)
     cubin = compile_cubin(emitted.source, target.arch)
-    draw_into(tmp_path / "drawn", program, 3)
     with Trials(lambda: True) as trials:
         with pytest.raises(LaunchError, match=r"(?i)memory"):
-            trials.call(try_on_gpu, (tmp_path / "drawn",), emitted, cubin, seconds=120)
+            trials.call(run_once, emitted, cubin, seconds=120)
         full_card.clear()
-        assert trials.call(try_on_gpu, (tmp_path / "drawn",), emitted, cubin, seconds=120).report.ok
+        assert trials.call(run_once, emitted, cubin, seconds=120).report.ok
 
 
 def test_a_session_on_a_full_card_ends_and_says_why(gpu: Gpu, full_card: Any) -> None:

@@ -6,18 +6,15 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mirage_nb.errors import LaunchError
 from mirage_nb.lang import parse
 from mirage_nb.runtime import on_card
-from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.heats import Heats as RealHeats
-from mirage_nb.runtime.on_card import BESIDE, LEAST_SECONDS, RACE_SECONDS, SESSION_SECONDS, OnCard, tried
+from mirage_nb.runtime.gpu import CardLost, Gpu
+from mirage_nb.runtime.on_card import LEAST_SECONDS, RACE_SECONDS, SESSION_SECONDS, OnCard, tried
 from mirage_nb.runtime.passes import Passes
 from mirage_nb.runtime.winner import Origin, PoorResult, Winner
 from mirage_nb.search.composition import OWN_OPERATORS
@@ -107,8 +104,8 @@ def test_what_was_timed_early_is_emitted_in_other_ways_too_and_nobody_waits_for_
     did.clear()
     monkeypatch.setattr(on_card, "Heats", Heats)
     monkeypatch.setattr(on_card, "Confirmation", lambda *given: SimpleNamespace(begin=lambda winners: None))
-    monkeypatch.setattr(on_card, "tried", lambda passes, heats, *rest: heats.did.append("try"))
-    monkeypatch.setattr(OnCard, "finish", lambda self, winners, verdicts: None)
+    monkeypatch.setattr(on_card, "tried", lambda *given: did[0].did.append("try"))
+    monkeypatch.setattr(OnCard, "finish", lambda self, verdicts: None)
     noted = passes(winners=[early], missing=missing)
     assert OnCard(noted, CARD).run([candidate("early"), candidate("late")])
     meanwhile = [] if missing else ["try"]
@@ -129,7 +126,8 @@ class Timed:
             update=lambda c: self.kept.update({c.digest: c}), drop=lambda digest, why: self.said.append(why),
         )  # fmt: skip
         self.passes: Any = Passes(search, CARD)
-        self.passes.hard_runs, self.passes.judged = self.hard_runs, lambda winner, outcome: outcome() or winner
+        self.passes.make_gate = lambda trials, until: setattr(self.passes, "_gate", trials if self.drawn else None)
+        self.passes.gated, self.passes.turn, self.drawn = self.gated, lambda gpu: nullcontext(), True
         for name, us in times.items():
             own = name.startswith("own")
             known = candidate(name if not own else "own", time_us=us)
@@ -138,55 +136,62 @@ class Timed:
             emitted: Any = SimpleNamespace(options=name, launches=(), programs=())
             origin = Origin("", PROGRAM, find_target("h200"))
             self.passes.note([Winner(known, emitted, None, b"", None, origin)])  # type: ignore[arg-type]
-        self.heats = RealHeats(self.passes, CARD, None)  # type: ignore[arg-type]
-        self.heats.know(self.passes.winners.values())
 
-    def hard_runs(self, entries: Any, trials: Any, ended: float) -> Any:
-        assert len(entries) <= BESIDE
-        for number, (_, emitted, _) in enumerate(entries):
-            self.tried_in_turn.append(emitted.options)
-            yield number, partial(self.outcome, emitted.options)
-
-    def outcome(self, name: str) -> None:
+    def gated(self, winner: Winner) -> Winner:
+        self.tried_in_turn.append(name := str(winner.emitted.options))
         if "poor" in name:
             raise PoorResult("numerically poor")
-        if "late" in name:
-            time.sleep(max(0.0, self.ended - time.monotonic()) + 0.01)
-            raise LaunchError("there was no time left")
+        return winner
 
-    def run(self, most: int = 8, seconds: float = 0.1) -> list[str]:
+    def run(self, meanwhile: Winner | None = None) -> list[str]:
         """Try, and finish; returns what is left, fastest first."""
-        self.ended = time.monotonic() + seconds
-        tried(self.passes, self.heats, None, self.ended, most)  # type: ignore[arg-type]
-        OnCard(self.passes, CARD).finish(self.heats.winners, SimpleNamespace(learn=lambda winners: True))  # type: ignore[arg-type]
+        tried(self.passes, CARD, object(), time.monotonic())  # type: ignore[arg-type]
+        if meanwhile is not None:
+            self.passes.note([meanwhile])
+        OnCard(self.passes, CARD).finish(SimpleNamespace(learn=lambda winners: True))  # type: ignore[arg-type]
         ranked = sorted(self.passes.winners.values(), key=lambda winner: winner.candidate.rank)
         return [str(winner.emitted.options) for winner in ranked]
 
 
-def test_the_fastest_are_tried_first_and_no_more_than_are_asked_for() -> None:
+def test_the_fastest_are_tried_first_and_no_more_than_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that was timed was tried, in no order: 31 kernels had no time for it, and the fastest were among them."""
+    monkeypatch.setattr(on_card, "TRIED", 3)
     session = Timed(d=4.0, b=2.0, own=9.0, a=1.0, c=3.0, e=5.0)
-    assert session.run(most=3) == ["a", "b", "c", "d", "e", "own"] and session.tried_in_turn == ["a", "b", "c"]
+    assert session.run() == ["a", "b", "c", "d", "e", "own"] and session.tried_in_turn == ["a", "b", "c"]
     assert [m for m in session.said if m == "2 kernels that are slower than the winner were not tried on hard inputs"]
 
 
-def test_for_those_that_break_the_next_ones_step_in() -> None:
+def test_for_those_that_break_the_next_ones_step_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_card, "TRIED", 2)
     session = Timed(poor1=1.0, poor2=2.0, a=3.0, b=4.0)
-    assert session.run(most=2) == ["a", "b"] and session.tried_in_turn == ["poor1", "poor2", "a", "b"]
+    assert session.run() == ["a", "b"] and session.tried_in_turn == ["poor1", "poor2", "a", "b"]
 
 
-def test_no_session_ends_slower_than_its_own_operators() -> None:
-    """A kernel of 5 ms was tried on hard inputs in time, and the library's of 147 us was withdrawn, as it was not."""
-    session = Timed(late=128.0, own_late=147.0, a=5061.0)
-    session.passes.tried.add(next(w.label for w in session.heats.winners if w.candidate.digest == "a"))
-    assert session.run() == ["own_late", "a"]
-    assert "1 kernels were timed, and are no winners: there was no time to try them on hard inputs" in session.said
+def test_what_was_withdrawn_does_not_come_back() -> None:
+    session = Timed(poor=1.0, own_poor=2.0, own_next=3.0)
+    broken = [w for w in session.passes.winners.values() if w.candidate.digest in ("poor", "own")]
+    assert session.run() == ["own_next"]
+    session.passes.note(broken)
+    assert {str(w.emitted.options) for w in session.passes.winners.values()} == {"own_next"}
 
 
 def test_where_nothing_was_tried_all_are_kept_and_that_is_said() -> None:
     session = Timed(late=128.0, own=147.0)
+    session.drawn = False
     assert session.run() == ["late", "own"]
     assert [m for m in session.said if m.startswith("kernels were compared with float64 on random inputs only")]
+
+
+def test_a_card_that_a_trial_spoils_ends_the_trials() -> None:
+    session = Timed(a=1.0, b=2.0)
+
+    def lost(winner: Winner) -> Winner:
+        raise CardLost("the Some card is lost to this process")
+
+    session.passes.gated = lost
+    with pytest.raises(CardLost):
+        session.run()
+    assert [w.candidate.digest for w in session.passes.winners.values()] == ["b"]
 
 
 def test_for_a_librarys_way_that_breaks_the_next_one_stands_in() -> None:
@@ -195,10 +200,10 @@ def test_for_a_librarys_way_that_breaks_the_next_one_stands_in() -> None:
     assert "own: a library's way is left out: numerically poor" in session.said
 
 
-def test_what_is_timed_meanwhile_is_not_overwritten() -> None:
+def test_what_is_timed_meanwhile_is_not_overwritten_and_is_tried() -> None:
     """A way of 161 us was timed as the budget ended, and that muGraph's first one of 45 ms, known before, was kept."""
     session = Timed(a=45829.0, own=217.0)
     emitted: Any = SimpleNamespace(options="a, faster", launches=(), programs=())
-    (slow,) = (w for w in session.heats.winners if w.candidate.digest == "a")
-    session.passes.note([replace(slow, emitted=emitted).timed(161.0)])
-    assert session.run(seconds=0.0) == ["a, faster", "own"]
+    slow = session.passes.winners["a"]
+    assert session.run(replace(slow, emitted=emitted).timed(161.0)) == ["a, faster", "own"]
+    assert session.tried_in_turn == ["own", "a", "a, faster"]

@@ -31,7 +31,7 @@ from tests.codegen import mugraphs
 from tests.stand_in_card import CARD, attach
 
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
-BEGIN, JUDGED = passes.Passes.begin, passes.Passes.judged
+BEGIN = passes.Passes.begin
 
 
 def finished(**options: Any) -> Session:
@@ -82,7 +82,7 @@ class Race:
         ways = self.calls[-1][0]
         ways.append(name)
         us = 1000.0 - len(ways)
-        assert limit_us == (float("inf") if len(ways) == 1 else pytest.approx(heats.SLOW * (us + 1)))
+        assert limit_us == (float("inf") if len(ways) == 1 else pytest.approx(passes.SLOW * (us + 1)))
         return Lap(name, 0.0, Timing(name, us, us, us, 3))
 
     def doubt(self, laps: list[Any], gpu: Gpu) -> str | None:
@@ -289,19 +289,14 @@ def test_what_breaks_on_hard_inputs_is_withdrawn_though_it_was_timed(
     card: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = SampleReport("wide range", False, float("inf"), "output 0[1, 2] is nan, the reference is 3")
-    right = JUDGED
     poor: list[str] = []
 
-    def hard_runs(self: passes.Passes, entries: Any, trials: Any, until: float = 0.0) -> Any:
-        poor[:] = poor or [entries[0][0].digest]
-        yield from ((n, "hard") for n in range(len(entries)))
-
-    def judged(self: passes.Passes, winner: Winner, outcome: Any) -> Winner:
+    def gated(self: passes.Passes, winner: Winner) -> Winner:
+        poor[:] = poor or [winner.candidate.digest]
         report = GateReport((lost,) if winner.candidate.digest == poor[0] else ())
-        return right(self, winner, lambda: Outcome(FloatReport(1e-4, True), True, report))
+        return winner.shown(Outcome(FloatReport(1e-4, True), True, report))
 
-    monkeypatch.setattr(passes.Passes, "hard_runs", hard_runs)
-    monkeypatch.setattr(passes.Passes, "judged", judged)
+    monkeypatch.setattr(passes.Passes, "gated", gated)
     session = finished()
     (withdrawn,) = [c for c in session.snapshot().candidates if c.digest == poor[0]]
     assert withdrawn.time_us is None and withdrawn.note.startswith("numerically poor: wide range")
@@ -312,10 +307,10 @@ def test_what_breaks_on_hard_inputs_is_withdrawn_though_it_was_timed(
 def test_without_time_for_hard_inputs_what_was_compared_is_a_winner_and_that_is_said(
     card: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hard_runs(*given: Any, **named: Any) -> Any:
+    def make_gate(*given: Any) -> None:
         raise LaunchError("no inputs were drawn in time to try it on")
 
-    monkeypatch.setattr(passes.Passes, "hard_runs", hard_runs)
+    monkeypatch.setattr(passes.Passes, "make_gate", make_gate)
     session = finished()
     assert session.winners
     assert [m for m in session.snapshot().messages if m.startswith("kernels were compared with float64 on random")]

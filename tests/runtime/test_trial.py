@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mirage_nb.codegen import emit
+from mirage_nb.codegen import Launch, LibraryCall, emit
 from mirage_nb.errors import LaunchError
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execute import CpuExecutable
 from mirage_nb.runtime.trial import HARD_CPU, Trials, draw, draw_into, hard_names, tried, try_on_cpu
+from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.targets import find_target
 from mirage_nb.verify.float_gate import reference
@@ -48,6 +49,16 @@ def test_softmax_without_its_maximum_is_told_by_large_logits() -> None:
     assert outcome.report.ok and "large logits" in outcome.hard.broken
     report = next(r for r in outcome.hard.results if r.name == "large logits")
     assert "output 0[" in report.note
+
+
+def test_a_first_run_waits_for_no_library() -> None:
+    """One operator of a library's kept a process from five seconds of kernels, as it had to load PyTorch."""
+    program = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn exp(X @ W) * 2").graph
+    found = library_and_fused(program, H200)
+    assert found is not None
+    emitted = emit(found.instance.graph, H200)
+    assert any(isinstance(step, LibraryCall) for step in emitted.launches)
+    assert [type(step) for step in emitted.generated.launches] == [Launch]
 
 
 def test_as_many_hard_inputs_as_elements_allow() -> None:

@@ -1,0 +1,122 @@
+"""The gate on a card, with NumPy's arrays for the card's: what it says is what the gate says of the same outputs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb.errors import LaunchError
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.lang import parse
+from mirage_nb.runtime import card_gate
+from mirage_nb.runtime.card_gate import CardGate
+from mirage_nb.runtime.trial import draw_into
+from mirage_nb.verify.float_gate import Picked, Reference, compare
+
+torch = pytest.importorskip("torch")
+
+PROGRAM = parse("X: f16[8, 64]\nreturn softmax(X)").graph
+Run = Callable[[Sequence[np.ndarray]], np.ndarray]
+
+
+def softmax(inputs: Sequence[np.ndarray]) -> np.ndarray:
+    (found,) = evaluate(PROGRAM, [a.astype(np.float64) for a in inputs])
+    return found
+
+
+def unsafe(inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """Without its maximum, in f16."""
+    with np.errstate(all="ignore"):
+        raised = np.exp(inputs[0])
+        return raised / raised.sum(-1, keepdims=True)
+
+
+def greedy(inputs: Sequence[np.ndarray]) -> np.ndarray:
+    found = softmax(inputs)
+    inputs[0][3, 5] += 1
+    return found
+
+
+@pytest.fixture(params=["torch", "numpy"])
+def gate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CardGate:
+    monkeypatch.setattr(card_gate, "cupy", SimpleNamespace(asarray=np.array, asnumpy=np.asarray))
+    monkeypatch.setattr(CardGate, "_seen", lambda self, array, dtype: torch.from_numpy(array))
+    monkeypatch.setattr(CardGate, "_floats", lambda self, array: torch.from_numpy(np.array(array, np.float64)))
+    made = CardGate(PROGRAM)
+    if request.param == "numpy":
+        made._torch = None
+    for name in ("", "large logits", "wide range"):
+        draw_into(tmp_path / (name or "random"), PROGRAM, 3, name)
+    made.take([tmp_path / "random", tmp_path / "large logits"])
+    made.take([tmp_path / name for name in ("random", "large logits", "wide range")])
+    return made
+
+
+def executable(run: Run) -> Any:
+    return SimpleNamespace(ran=lambda inputs: [run(inputs).astype(np.float16)])
+
+
+def test_a_safe_kernel_is_right_on_all_inputs_each_of_which_it_meets_once(gate: CardGate) -> None:
+    met: list[int] = []
+    outcome = gate.outcome(executable(lambda inputs: (met.append(1), softmax(inputs))[1]), 1.0)
+    assert outcome.report.ok and outcome.safe and len(met) == 3
+    assert outcome.hard.survived == ("large logits", "wide range")
+
+
+def test_a_poor_kernel_is_told_by_hard_inputs(gate: CardGate) -> None:
+    outcome = gate.outcome(executable(unsafe), 1.0)
+    assert outcome.report.ok and "large logits" in outcome.hard.broken
+    assert "output 0[" in outcome.hard.results[0].note
+
+
+def test_a_wrong_kernel_meets_no_hard_inputs(gate: CardGate) -> None:
+    outcome = gate.outcome(executable(lambda inputs: 1.01 * softmax(inputs)), 1.0)
+    assert not outcome.report.ok and outcome.hard.results == ()
+
+
+def test_a_kernel_that_writes_to_its_inputs_is_refused(gate: CardGate) -> None:
+    with pytest.raises(LaunchError, match="its inputs have changed"):
+        gate.outcome(executable(greedy), 1.0)
+
+
+def spoiled(name: str, right: np.ndarray) -> np.ndarray:
+    found = right.copy()
+    match name:
+        case "one element":
+            found[2, 3] += 1.0
+        case "not written":
+            found[1, 1] = np.nan
+        case "infinite":
+            found[0, 0] = np.inf
+        case "a common factor":
+            found *= 1.004
+        case "all a little":
+            found += np.random.default_rng(0).standard_normal(found.shape) * 8e-4
+    return found
+
+
+@pytest.mark.parametrize("kinds", [False, True])
+@pytest.mark.parametrize("name", ["", "one element", "not written", "infinite", "a common factor", "all a little"])
+def test_pytorch_says_what_numpy_says(tmp_path: Path, name: str, kinds: bool) -> None:
+    draw_into(tmp_path / "random", PROGRAM, 3)
+    sample = pickle.loads((tmp_path / "random").read_bytes())
+    known: Reference = sample.reference
+    want, deviation = known.outputs[0].copy(), known.deviations[0].copy()
+    want[4, 4], deviation[5, 5] = -np.inf, np.nan
+    pick = Picked((8, 64), (8, 64), ((0, (0, 1, 2, 4, 5)),), (5, 64))
+    got = spoiled(name, np.where(np.isfinite(want), want, -np.inf))
+    for picks, rows in (((), slice(None)), ((pick,), list(pick.places[0][1]))):
+        host = Reference((want[rows],), (deviation[rows],), known.dtypes, kinds, picks=picks)
+        there = Reference(
+            (torch.tensor(want[rows]),), (torch.tensor(deviation[rows]),), known.dtypes, kinds, picks=picks  # type: ignore[arg-type]
+        )  # fmt: skip
+        first, second = compare([got], host), compare([torch.tensor(got)], there, xp=torch)
+        assert (first.ok, first.note) == (second.ok, second.note) and first.ok == (not name)
+        assert second.relative_error == pytest.approx(first.relative_error)
+        assert second.allowed == pytest.approx(first.allowed)
