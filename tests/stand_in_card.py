@@ -39,7 +39,7 @@ def attach(monkeypatch: pytest.MonkeyPatch, race: object, finalists: int, richer
     monkeypatch.setattr(passes, "busy_percent", lambda: 3)
     monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
     monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
-    monkeypatch.setattr(passes.Passes, "make_gate", lambda self, trials, until=0.0: setattr(self, "_gate", trials))
+    monkeypatch.setattr(passes.Passes, "make_gate", lambda self, trials, until=0.0: setattr(self, "gate", trials))
     monkeypatch.setattr(passes.Passes, "gated", lambda self, winner: winner)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)  # type: ignore[arg-type]
 

@@ -196,9 +196,7 @@ class Heats:
         if found:
             yield found
 
-    def _tried(
-        self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float
-    ) -> dict[int, Winner]:
+    def _tried(self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float) -> dict[int, Winner]:
         """Those that ran, and where there is nothing to time with were right on random and hard inputs."""
         order = [*compiled]
         trying = [(untimed[number][0], *compiled[number]) for number in order]

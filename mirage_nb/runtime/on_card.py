@@ -19,7 +19,7 @@ from mirage_nb.runtime.compile import load_compiler
 from mirage_nb.runtime.confirm import Confirmation
 from mirage_nb.runtime.finalists import unique
 from mirage_nb.runtime.gpu import CardLost, Gpu
-from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats
+from mirage_nb.runtime.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.remembered import remember
 from mirage_nb.runtime.trial import Trials
 from mirage_nb.runtime.winner import Winner
@@ -93,7 +93,7 @@ class OnCard:
                     heats.run(untimed, "finalists", until(self.left, HEAT_SHARE, HEAT_SECONDS))
                     confirmation.begin(heats.winners[:SOON])
                     self._ways(heats, known, trials)
-                    tried(self._passes, self._gpu, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS))
+                    met(self._passes, self._gpu, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS))
                 except CardLost as error:
                     self._search.tell(str(error))
                 heats.settle(known)
@@ -110,7 +110,7 @@ class OnCard:
         looked = until(self.left, 1 - LOOKED_SHARE)
         begun = heats.begin(heats.ways(known, NEAR, RICHER, looked), ended)
         if not self._passes.inputs.missing:
-            tried(self._passes, self._gpu, trials, ended)
+            met(self._passes, self._gpu, trials, ended)
         heats.go_on(begun, "other ways to emit the best", ended)
 
     def finish(self, confirmation: Confirmation) -> None:
@@ -140,7 +140,7 @@ class OnCard:
 
     def _try(self, most: int) -> None:
         try:
-            self._passes.try_fastest(self._gpu, most)
+            try_fastest(self._passes, self._gpu, most)
         except CardLost as error:
             self._search.tell(str(error))
 
@@ -174,11 +174,30 @@ class OnCard:
         return [winner.timed(timed[winner.label]) for winner in winners if winner.label in timed]
 
 
-def tried(passes: Passes, gpu: Gpu, trials: Trials, ended: float) -> None:
-    """Try the fastest winners on random and hard inputs, unless none are drawn when the clock (`time.monotonic`) says
-    `ended`. Raises CardLost."""
+def met(passes: Passes, gpu: Gpu, trials: Trials, ended: float) -> None:
+    """Have the fastest winners meet random and hard inputs, unless none are drawn when the clock (`time.monotonic`)
+    says `ended`. Raises CardLost."""
     try:
         passes.make_gate(trials, ended)
     except LaunchError:
         return
-    passes.try_fastest(gpu, TRIED)
+    try_fastest(passes, gpu, TRIED)
+
+
+def try_fastest(passes: Passes, gpu: Gpu, most: int) -> None:
+    """Try the fastest winners on random and hard inputs, if there are some, until so many that are left were tried;
+    withdraw those that break, for which the next ones step in. Raises CardLost."""
+    while passes.gate is not None and passes.search.proceed():
+        fastest = sorted(passes.winners.values(), key=lambda w: w.candidate.rank)[:most]
+        winner = next((w for w in fastest if w.label not in passes.tried), None)
+        if winner is None:
+            return
+        passes.stage = "hard inputs"
+        passes.tried.add(winner.label)
+        with passes.turn(gpu):
+            try:
+                passes.keep(passes.gated(winner))
+            except Exception as error:  # whatever goes wrong with one of them, the others go on
+                passes.withdraw(winner, told(error))
+                if isinstance(error, CardLost):
+                    raise

@@ -96,7 +96,8 @@ class Passes:
 
     `stage` says what is being done, for a reader; `trace` which passes were run; `baselines` how PyTorch
     fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted; `timed` every
-    timing that counted, in order; `tried` the labels of winners that were run on hard inputs; `made` when all began.
+    timing that counted, in order; `gate` what kernels meet random and hard inputs on, once these are drawn; `tried` the
+    labels of winners that did; `made` when all began.
     `tolerance`: how many times the program's own rounding kernels may be off, 1 for what that explains.
     """
 
@@ -114,7 +115,7 @@ class Passes:
         self._own: dict[str, Winner] = {}
         self._scale: float | None = None
         self._track: Track | None = None
-        self._gate: CardGate | None = None
+        self.gate: CardGate | None = None
         self._withdrawn: set[str] = set()
         self._early: Early | None = None
         self._begun = False
@@ -186,7 +187,7 @@ class Passes:
         if self._early is not None:
             self._early.close()
             self._early = None
-        self._track = self._gate = None
+        self._track = self.gate = None
 
     def _at_least(self, baseline: Candidate | None) -> None:
         """Whatever the budget, every way that libraries have for the program's own operators is timed, as nothing is a
@@ -327,15 +328,15 @@ class Passes:
         if left := (asked := len(self.inputs.names)) - len(drawn):
             self.search.tell(f"{left} of {asked} kinds of inputs were not drawn in time to try kernels on them")
         with card_errors():
-            self._gate = self._gate or CardGate(self.search.program)
-            self._gate.take(drawn)
+            self.gate = self.gate or CardGate(self.search.program)
+            self.gate.take(drawn)
 
     def gated(self, winner: Winner) -> Winner:
         """A winner with what random and hard inputs showed of it. Raises as `Winner.judged`, and CardLost."""
         from mirage_nb.runtime.launch import usable
 
-        assert self._gate is not None
-        trying = partial(self._gate.outcome, cast("GpuExecutable", winner.executable), self.tolerance)
+        assert self.gate is not None
+        trying = partial(self.gate.outcome, cast("GpuExecutable", winner.executable), self.tolerance)
         try:
             outcome = self._traced("execute", winner.candidate, trying, lambda found: found.seconds)
         except LaunchError as error:
@@ -343,27 +344,6 @@ class Passes:
                 raise CardLost(f"the {winner.executable.device} is lost to this process: {error}") from error
             raise
         return winner.shown(outcome)
-
-    def try_fastest(self, gpu: Gpu, most: int) -> None:
-        """Try the fastest winners on random and hard inputs, if there are some, until so many that are left were tried;
-        withdraw those that break, for which the next ones step in. Raises CardLost."""
-        while self._gate is not None and self.search.proceed():
-            fastest = sorted(self.winners.values(), key=lambda w: w.candidate.rank)[:most]
-            winner = next((w for w in fastest if w.label not in self.tried and w.cubin is not None), None)
-            if winner is None:
-                return
-            self.stage = "hard inputs"
-            self.tried.add(winner.label)
-            with self.turn(gpu):
-                self._try(winner)
-
-    def _try(self, winner: Winner) -> None:
-        try:
-            self.keep(self.gated(winner))
-        except Exception as error:  # whatever goes wrong with one of them, the others go on
-            self.withdraw(winner, told(error))
-            if isinstance(error, CardLost):
-                raise
 
     @contextlib.contextmanager
     def turn(self, gpu: Gpu) -> Iterator[None]:

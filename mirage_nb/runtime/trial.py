@@ -231,16 +231,6 @@ class Trials:
         """A call in one of the processes, for whoever looks by himself whether it is done."""
         return self._workers.submit(function, *args)
 
-    def begin(self, function: Callable[..., T], /, *args: Any) -> Callable[[float], T]:
-        """Begin a call in one of the processes; what is returned waits for it, so many seconds, and ends as `call`."""
-        future = self._workers.submit(function, *args)
-
-        def ended(seconds: float) -> T:
-            ((_, done),) = self._watched({future: 0}, seconds)
-            return done.result()
-
-        return ended
-
     def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
         """`function(*args)` in one of the processes.
 
@@ -249,7 +239,8 @@ class Trials:
             Stopped: there is no reason to go on.
             whatever the function raises.
         """
-        return self.begin(function, *args)(seconds)
+        ((_, done),) = self.call_all(function, [args], seconds=seconds)
+        return done.result()
 
     def call_all(
         self,
@@ -267,11 +258,6 @@ class Trials:
             Stopped: there is no reason to go on.
         """
         waiting = {self._workers.submit(function, *args): number for number, args in enumerate(arguments)}
-        return self._watched(waiting, seconds, until)
-
-    def _watched(
-        self, waiting: dict[futures.Future[T], int], seconds: float, until: float = math.inf
-    ) -> Iterator[tuple[int, futures.Future[T]]]:
         begun: dict[futures.Future[T], float] = {}
         try:
             while waiting:

@@ -23,7 +23,7 @@ from mirage_nb.runtime.confirm import Confirmation
 from mirage_nb.runtime.finalists import next_ones, structure_of
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.heats import Heats, Job
-from mirage_nb.runtime.on_card import OnCard, tried
+from mirage_nb.runtime.on_card import OnCard, met
 from mirage_nb.runtime.passes import Passes
 from mirage_nb.runtime.trial import POLL_SECONDS
 from mirage_nb.search import Assembly, configurations, instances, prepare, run_configuration, tiny
@@ -142,7 +142,7 @@ class _Tuning:
                     self._search.tell(str(error))
                 finally:
                     self._note(heats)
-                tried(self._passes, self._gpu, trials, self._until + TRIED_SECONDS)
+                met(self._passes, self._gpu, trials, self._until + TRIED_SECONDS)
         finally:
             workers.terminate()
         OnCard(self._passes, self._gpu).finish(Confirmation(self._passes))

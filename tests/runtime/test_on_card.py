@@ -14,7 +14,7 @@ import pytest
 from mirage_nb.lang import parse
 from mirage_nb.runtime import on_card
 from mirage_nb.runtime.gpu import CardLost, Gpu
-from mirage_nb.runtime.on_card import LEAST_SECONDS, RACE_SECONDS, SESSION_SECONDS, OnCard, tried
+from mirage_nb.runtime.on_card import LEAST_SECONDS, RACE_SECONDS, SESSION_SECONDS, OnCard, met
 from mirage_nb.runtime.passes import Passes
 from mirage_nb.runtime.winner import Origin, PoorResult, Winner
 from mirage_nb.search.composition import OWN_OPERATORS
@@ -104,7 +104,7 @@ def test_what_was_timed_early_is_emitted_in_other_ways_too_and_nobody_waits_for_
     did.clear()
     monkeypatch.setattr(on_card, "Heats", Heats)
     monkeypatch.setattr(on_card, "Confirmation", lambda *given: SimpleNamespace(begin=lambda winners: None))
-    monkeypatch.setattr(on_card, "tried", lambda *given: did[0].did.append("try"))
+    monkeypatch.setattr(on_card, "met", lambda *given: did[0].did.append("try"))
     monkeypatch.setattr(OnCard, "finish", lambda self, verdicts: None)
     noted = passes(winners=[early], missing=missing)
     assert OnCard(noted, CARD).run([candidate("early"), candidate("late")])
@@ -126,7 +126,7 @@ class Timed:
             update=lambda c: self.kept.update({c.digest: c}), drop=lambda digest, why: self.said.append(why),
         )  # fmt: skip
         self.passes: Any = Passes(search, CARD)
-        self.passes.make_gate = lambda trials, until: setattr(self.passes, "_gate", trials if self.drawn else None)
+        self.passes.make_gate = lambda trials, until: setattr(self.passes, "gate", trials if self.drawn else None)
         self.passes.gated, self.passes.turn, self.drawn = self.gated, lambda gpu: nullcontext(), True
         for name, us in times.items():
             own = name.startswith("own")
@@ -145,7 +145,7 @@ class Timed:
 
     def run(self, meanwhile: Winner | None = None) -> list[str]:
         """Try, and finish; returns what is left, fastest first."""
-        tried(self.passes, CARD, object(), time.monotonic())  # type: ignore[arg-type]
+        met(self.passes, CARD, object(), time.monotonic())  # type: ignore[arg-type]
         if meanwhile is not None:
             self.passes.note([meanwhile])
         OnCard(self.passes, CARD).finish(SimpleNamespace(learn=lambda winners: True))  # type: ignore[arg-type]

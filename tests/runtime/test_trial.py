@@ -121,11 +121,10 @@ def test_the_end_of_time_ends_no_process_that_is_nearly_done() -> None:
         assert trials.call(os.getpid, seconds=60) != process, "what does not end is ended"
 
 
-def test_a_call_that_is_begun_early(tmp_path: Path) -> None:
+def test_inputs_are_drawn_by_processes(tmp_path: Path) -> None:
     program = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
     with Trials(lambda: True) as trials:
-        ended = trials.begin(draw_into, tmp_path / "drawn", program, 5)
-        ended(60)
+        trials.call(draw_into, tmp_path / "drawn", program, 5, seconds=60)
         trials.call(draw_into, tmp_path / "hard", program, 5, "wide range", seconds=60)
     sample, hard = (pickle.loads((tmp_path / name).read_bytes()) for name in ("drawn", "hard"))
     again, _ = draw(program, 5, 10**5)
