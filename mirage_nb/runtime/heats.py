@@ -11,7 +11,7 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ GRACE_SECONDS = 0.5
 """What was tried in time is timed for so long beyond it: that takes some hundredths of a second each."""
 TOGETHER = 4
 """So many kernels are tried and timed at a time, while others are compiled."""
+
 Job = tuple[Candidate, Options | None]
 """A muGraph and a way to emit it; None: the default one, or the first that fits the target."""
 
@@ -61,14 +62,7 @@ class Heats:
         self._passes, self._gpu, self._trials = passes, gpu, trials
         self._entered = passes.entered
         self._failed: dict[str, list[MirageError]] = {}
-        self._fastest: dict[str, tuple[float, Winner]] = {}
         self.timed = 0
-
-    def know(self, winners: Iterable[Winner]) -> None:
-        """Take over winners that were timed before."""
-        for winner in winners:
-            if winner.candidate.time_us is not None:
-                self._fastest[winner.candidate.digest] = (winner.candidate.time_us, winner)
 
     @property
     def entered(self) -> int:
@@ -76,29 +70,18 @@ class Heats:
         return len(self._entered)
 
     @property
-    def winners(self) -> list[Winner]:
-        """The fastest way of every muGraph with its time, fastest first, but for those that were withdrawn."""
-        left = [entry for entry in self._fastest.values() if not self._passes.is_withdrawn(entry[1])]
-        return [winner for _, winner in sorted(left, key=lambda entry: entry[0])]
-
-    @property
     def best_us(self) -> float:
         """The shortest time so far."""
-        return min((w.candidate.time_us or math.inf for w in self.winners), default=math.inf)
-
-    def us(self, digest: str) -> float:
-        """The shortest time of a muGraph."""
-        return self._fastest[digest][0] if digest in self._fastest else math.inf
+        return min((w.candidate.time_us or math.inf for w in self._passes.winners.values()), default=math.inf)
 
     def ways(self, candidates: Sequence[Candidate], near: float, count: int, until: float = math.inf) -> list[Job]:
         """The ways to emit that were not entered yet: of the fastest `count` muGraphs within the factor `near` of
         the best, and of those whose only way failed without being wrong; of as many as can be looked at until the clock
         (`time.monotonic`) says so."""
         limit = near * self.best_us
-        close = [c for c in candidates if self.us(c.digest) <= limit < math.inf]
-        ranked = sorted(close, key=lambda c: self.us(c.digest))[:count]
+        close = [w.candidate for w in self._passes.ranked if (w.candidate.time_us or math.inf) <= limit < math.inf]
         jobs: list[Job] = []
-        for candidate in (*ranked, *(c for c in candidates if self._may_do_better(c))):
+        for candidate in (*close[:count], *(c for c in candidates if self._may_do_better(c))):
             if time.monotonic() > until:
                 break
             if not is_generated(candidate.graph):
@@ -114,7 +97,7 @@ class Heats:
     def _may_do_better(self, candidate: Candidate) -> bool:
         errors = self._failed.get(candidate.digest, ())
         final = any(isinstance(e, (WrongResult, PoorResult)) for e in errors)
-        return len(errors) == 1 and not final and candidate.digest not in self._fastest
+        return len(errors) == 1 and not final and candidate.digest not in self._passes.winners
 
     def run(self, jobs: Sequence[Job], said: str, until: float = math.inf) -> None:
         """Enter jobs until the clock (`time.monotonic`) says `until`: compiled and tried side by side, then timed one
@@ -156,11 +139,8 @@ class Heats:
                 if time.monotonic() > until:
                     return
                 self._say(said, "waiting for the card")
-                try:
-                    with self._passes.turn(self._gpu):
-                        self._go_on(untimed, compiled, said, until, len(begun.jobs))
-                finally:
-                    self._passes.note(self.winners)
+                with self._passes.turn(self._gpu):
+                    self._go_on(untimed, compiled, said, until, len(begun.jobs))
         finally:  # what there was no time for may be entered again
             self._entered.difference_update(map(self._key, untimed.values()))
 
@@ -239,22 +219,17 @@ class Heats:
         return self._passes.track(self._gpu)
 
     def _time(self, winner: Winner) -> None:
-        took = math.inf
-        if self.track is not None:
-            winner = self._passes.timed_on(self.track, winner)
-            took = winner.candidate.time_us or math.inf
-            self.timed += 1
-        else:
+        if self.track is None:
             self._passes.keep(winner)
-        digest = winner.candidate.digest
-        if digest not in self._fastest or took < self.us(digest):
-            self._fastest[digest] = (took, winner)
+            return
+        self._passes.note([self._passes.timed_on(self.track, winner)])
+        self.timed += 1
 
     def settle(self, candidates: Sequence[Candidate]) -> None:
         """Tell what failed: a muGraph without any way that was right is set aside."""
         for candidate in candidates:
             errors = self._failed.pop(candidate.digest, [])
-            if candidate.digest in self._fastest:
+            if candidate.digest in self._passes.winners:
                 for reason in errors:
                     self._passes.search.tell(f"{candidate.digest[:8]}: one way to emit it is left out: {reason}")
             elif errors:

@@ -86,12 +86,11 @@ class OnCard:
             self._passes.early_times()
             with self._passes.trials() as trials:
                 heats = Heats(self._passes, self._gpu, trials)
-                heats.know(self._passes.winners.values())
-                known = unique((*(winner.candidate for winner in heats.winners), *finalists))
+                known = unique((*(winner.candidate for winner in self._passes.ranked), *finalists))
                 try:
                     untimed = [(c, None) for c in finalists if c.digest not in self._passes.winners]
                     heats.run(untimed, "finalists", until(self.left, HEAT_SHARE, HEAT_SECONDS))
-                    confirmation.begin(heats.winners[:SOON])
+                    confirmation.begin(self._passes.ranked[:SOON])
                     self._ways(heats, known, trials)
                     met(self._passes, self._gpu, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS))
                 except CardLost as error:
@@ -117,7 +116,7 @@ class OnCard:
         """Race the best winners that were tried beside PyTorch, and verify the fastest at the real shape; some of that
         may have begun. What was timed meanwhile is tried, too, if it is faster."""
         self._try(TRIED)
-        best = self._ranked()
+        best = self._passes.ranked
         shown = [w for w in best if w.label in self._passes.tried or w.candidate.configuration == OWN_OPERATORS]
         if best and best[0] not in shown:
             self._search.tell(f"kernels were compared with float64 on random inputs only: {UNTRIED}")
@@ -135,7 +134,7 @@ class OnCard:
                 self._try(1)
             except LaunchError as error:
                 self._search.tell(f"not timed: {error}")
-        confirmation.learn(self._ranked()[:CONFIRMED])
+        confirmation.learn(self._passes.ranked[:CONFIRMED])
         self._remember()
 
     def _try(self, most: int) -> None:
@@ -144,13 +143,10 @@ class OnCard:
         except CardLost as error:
             self._search.tell(str(error))
 
-    def _ranked(self) -> list[Winner]:
-        return sorted(self._passes.winners.values(), key=lambda winner: winner.candidate.rank)
-
     def _remember(self) -> None:
         """Keep the fastest for the next session of this program, if it was tried on hard inputs and is no library's,
         which comes first in any case."""
-        for best in self._ranked()[:1]:
+        for best in self._passes.ranked[:1]:
             if best.label in self._passes.tried and is_generated(best.candidate.graph):
                 remember(best, self._search.target, self._gpu)
 
@@ -188,8 +184,7 @@ def try_fastest(passes: Passes, gpu: Gpu, most: int) -> None:
     """Try the fastest winners on random and hard inputs, if there are some, until so many that are left were tried;
     withdraw those that break, for which the next ones step in. Raises CardLost."""
     while passes.gate is not None and passes.search.proceed():
-        fastest = sorted(passes.winners.values(), key=lambda w: w.candidate.rank)[:most]
-        winner = next((w for w in fastest if w.label not in passes.tried), None)
+        winner = next((w for w in passes.ranked[:most] if w.label not in passes.tried), None)
         if winner is None:
             return
         passes.stage = "hard inputs"

@@ -126,6 +126,11 @@ class Passes:
         with self._guard:
             return dict(self._winners)
 
+    @property
+    def ranked(self) -> list[Winner]:
+        """The winners, best first."""
+        return sorted(self.winners.values(), key=lambda winner: winner.candidate.rank)
+
     def build(self, candidate: Candidate) -> Winner:
         """Emit, compile and execute one candidate in this thread, unless that is done. Raises MirageError."""
         done = self.winners.get(candidate.digest)

@@ -131,7 +131,6 @@ class _Tuning:
         try:
             with self._passes.trials() as trials:
                 heats = Heats(self._passes, self._gpu, trials)
-                heats.know(self._passes.winners.values())
                 with self._passes.turn(self._gpu):
                     if heats.track is None:
                         return
@@ -141,7 +140,7 @@ class _Tuning:
                 except CardLost as error:
                     self._search.tell(str(error))
                 finally:
-                    self._note(heats)
+                    self._timed = heats.timed
                 met(self._passes, self._gpu, trials, self._until + TRIED_SECONDS)
         finally:
             workers.terminate()
@@ -154,7 +153,7 @@ class _Tuning:
         candidates, entered = self._search.candidates(), heats.entered
         heats.run(self._jobs(heats, candidates), f"tuning, {left:.0f} s left", self._until)
         heats.settle(candidates)
-        self._note(heats)
+        self._timed = heats.timed
         if heats.entered > entered:
             return
         if self._coming:
@@ -170,11 +169,6 @@ class _Tuning:
         ways = heats.ways(candidates, self._now.near, self._now.count)[: BATCH // 2]
         ones = next_ones(candidates, BATCH - len(ways), FAR * heats.best_us)
         return [*ways, *((candidate, None) for candidate in ones)]
-
-    def _note(self, heats: Heats) -> None:
-        """Keep what is faster than it was before."""
-        self._timed = heats.timed
-        self._passes.note(heats.winners)
 
     def _enrich(self, workers: Workers) -> None:
         """Take in the instances that workers found; have them find more of the structures whose members are the

@@ -37,6 +37,7 @@ def passes(left: float = math.inf, since: float = 0.0, winners: Any = (), missin
     return SimpleNamespace(
         search=SimpleNamespace(left=left, tell=lambda message: None, call_all=lambda *given, seconds: None),
         made=time.monotonic() - since,
+        ranked=list(winners),
         winners={w.candidate.digest: w for w in winners},
         early_times=lambda: None,
         trials=lambda: nullcontext(SimpleNamespace(terminate=lambda wait: did[0].did.append("end trials"))),
@@ -69,11 +70,7 @@ class Heats:
 
     def __init__(self, *given: Any) -> None:
         self.did: list[str] = []
-        self.winners: list[Any] = []
         did.append(self)
-
-    def know(self, winners: Any) -> None:
-        self.winners = list(winners)
 
     def run(self, jobs: Any, said: str, until: float) -> None:
         self.did.append("time " + " ".join(c.digest for c, _ in jobs))
