@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import LaunchError
 from mirage_nb.runtime import heats, passes
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.compile import Cubin, compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.runtime.trial import Trials, run_once
 from mirage_nb.targets import DEFAULT_TARGET, find_target
@@ -45,17 +46,18 @@ def spoiled(emitted: Emitted, text: str) -> Emitted:
 
 
 class Saboteur:
-    """Emits as `emit` does, but for the first muGraphs: each of these with the next mistake."""
+    """Emits and compiles, but the first muGraphs each with the next mistake."""
 
     def __init__(self, *mistakes: str) -> None:
         self.mistakes = mistakes
         self.hit: dict[str, str] = {}
 
-    def __call__(self, graph: Any, target: Any, options: Any = None) -> Emitted:
+    def __call__(self, graph: Any, target: Any, options: Any = None) -> tuple[Emitted, Cubin]:
         emitted, digest = emit(graph, target, options), graph.digest()
         if digest not in self.hit and len(self.hit) < len(self.mistakes):
             self.hit[digest] = self.mistakes[len(self.hit)]
-        return spoiled(emitted, self.hit[digest]) if digest in self.hit else emitted
+        emitted = spoiled(emitted, self.hit[digest]) if digest in self.hit else emitted
+        return emitted, compile_cubin(emitted.source, target.arch)
 
 
 def test_faults_hangs_and_errors_of_compilation_cost_one_candidate_each(
@@ -63,14 +65,14 @@ def test_faults_hangs_and_errors_of_compilation_cost_one_candidate_each(
 ) -> None:
     saboteur = Saboteur(FAULT, HANG, "this is no C++; ")
     monkeypatch.setattr(passes.Passes, "begin", lambda self: None)  # nothing is timed before the saboteur comes
-    monkeypatch.setattr(heats, "emit", saboteur)
-    monkeypatch.setattr(passes, "FIRST_SECONDS", 20.0)
+    monkeypatch.setattr(heats, "emit_and_compile", saboteur)
+    monkeypatch.setattr(passes, "FIRST_SECONDS", 6.0)
     monkeypatch.setattr(passes, "FINALISTS_GPU", 6)
-    session = superoptimize(PROGRAM, effort="quick", name="sabotaged")
+    session = superoptimize(PROGRAM, effort="quick", name="sabotaged", executor=ThreadPoolExecutor(2))
     snapshot = session.result(180)
     notes = {mistake: next(c.note for c in snapshot.candidates if c.digest == d) for d, mistake in saboteur.hit.items()}
     assert "ended the process that tried it" in notes[FAULT] and "llegal" in notes[FAULT]
-    assert "did not end within 20 s" in notes[HANG]
+    assert "did not end within 6 s" in notes[HANG]
     assert len([note for note in notes.values() if note]) == 3 and len(set(notes.values())) == 3
     assert session.best is not None and session.best.candidate.digest not in saboteur.hit
     assert sum(c.time_us is not None for c in snapshot.candidates) >= 3
@@ -165,9 +167,9 @@ def test_a_lost_card_ends_the_timing_and_not_the_session(gpu: Gpu) -> None:
 
 
 def test_a_stop_ends_what_hangs(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heats, "emit", Saboteur(*[HANG] * 40))
+    monkeypatch.setattr(heats, "emit_and_compile", Saboteur(*[HANG] * 40))
     monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
-    session = superoptimize(PROGRAM, effort="quick", name="stopped")
+    session = superoptimize(PROGRAM, effort="quick", name="stopped", executor=ThreadPoolExecutor(2))
     while "tried" not in session.stage and not session.wait(0):
         time.sleep(0.05)
     threading.Timer(2.0, session.stop).start()
