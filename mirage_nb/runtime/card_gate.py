@@ -8,10 +8,11 @@ kernel that writes to its inputs is wrong.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import pickle
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ class CardGate:
             self._torch = torch
 
     def take(self, drawn: Iterable[Path]) -> None:
-        """Place what was drawn since; random inputs are the first."""
+        """Place what was drawn since; random inputs are the first. Raises LaunchError where there is no room for it."""
         for path in drawn:
             if path not in self._files:
                 self._files.add(path)
@@ -75,11 +76,12 @@ class CardGate:
                         self._place(right.name, inputs, right.reference, hard=True)
 
     def _place(self, name: str, inputs: Sequence[Array], reference: Reference, *, hard: bool) -> None:
-        placed = [cupy.asarray(array) for array in inputs]
-        if self._torch is not None:
-            outputs, deviations = (tuple(map(self._floats, x)) for x in (reference.outputs, reference.deviations))
-            reference = replace(reference, outputs=outputs, deviations=deviations)
-        self._placed.append(_Placed(name, placed, reference, hard, self._sums(placed)))
+        with _told():
+            placed = [cupy.asarray(array) for array in inputs]
+            if self._torch is not None:
+                outputs, deviations = (tuple(map(self._floats, x)) for x in (reference.outputs, reference.deviations))
+                reference = replace(reference, outputs=outputs, deviations=deviations)
+            self._placed.append(_Placed(name, placed, reference, hard, self._sums(placed)))
 
     def _floats(self, array: Array) -> Any:
         return self._torch.from_numpy(np.array(array, np.float64)).cuda()
@@ -91,9 +93,10 @@ class CardGate:
         for placed in self._placed:
             if placed.hard and not report.ok:
                 break
-            outputs = executable.ran(placed.inputs)
-            found = self._compared(outputs, placed, tolerance)
-            if self._sums(placed.inputs) != placed.sums:
+            with _told():
+                found = self._compared(executable.ran(placed.inputs), placed, tolerance)
+                sums = self._sums(placed.inputs)
+            if sums != placed.sums:
                 raise LaunchError("the kernel wrote where it may not: its inputs have changed")
             if placed.hard:
                 hard.append(SampleReport(placed.name, found.ok, found.relative_error, found.note))
@@ -106,7 +109,7 @@ class CardGate:
         if self._torch is None:
             host = [decode(cupy.asnumpy(a), dtype) for a, dtype in zip(outputs, dtypes, strict=True)]
             return compare(host, placed.reference, tolerance)
-        seen = [self._seen(a, dtype.value).double() for a, dtype in zip(outputs, dtypes, strict=True)]
+        seen = [self._seen(a, dtype.value) for a, dtype in zip(outputs, dtypes, strict=True)]
         return compare(seen, placed.reference, tolerance, self._torch)
 
     def _seen(self, array: Any, dtype: str) -> Any:
@@ -120,3 +123,13 @@ class CardGate:
         seen = [self._seen(a, i.type.dtype.value) for a, i in zip(inputs, self._program.inputs, strict=True)]
         words = [x.view(getattr(self._torch, WORDS[x.element_size()])) for x in seen]
         return [int(x.sum(dtype=self._torch.int64)) for x in words]
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What CuPy and PyTorch say of faults and of full memory, as a LaunchError."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise LaunchError(f"the card reports {first}") from error

@@ -320,7 +320,6 @@ class Passes:
         """Lay what kernels are tried on on the card, once it is drawn, which `trials` do where nobody did. Raises
         LaunchError where nothing is drawn when the clock (`time.monotonic`) says so."""
         from mirage_nb.runtime.card_gate import CardGate
-        from mirage_nb.runtime.launch import card_errors
 
         if self._early is not None:
             self._early.drawn(until)
@@ -332,9 +331,8 @@ class Passes:
             raise LaunchError("no inputs were drawn in time to try it on")
         if left := (asked := len(self.inputs.names)) - len(drawn):
             self.search.tell(f"{left} of {asked} kinds of inputs were not drawn in time to try kernels on them")
-        with card_errors():
-            self.gate = self.gate or CardGate(self.search.program)
-            self.gate.take(drawn)
+        (gate := self.gate or CardGate(self.search.program)).take(drawn)
+        self.gate = gate
 
     def gated(self, winner: Winner) -> Winner:
         """A winner with what random and hard inputs showed of it. Raises as `Winner.judged`, and CardLost."""

@@ -187,7 +187,7 @@ def compare(outputs: Sequence[Any], reference: Reference, tolerance: float = 1.0
 
     Args:
         tolerance: how many times the program's own rounding allows may be off.
-        xp: the module whose arrays outputs and reference are: NumPy, or PyTorch, with outputs in float64.
+        xp: the module whose arrays outputs and reference are: NumPy, or PyTorch.
 
     Raises:
         ShapeError: other shapes, or another number of outputs.
@@ -202,8 +202,8 @@ def compare(outputs: Sequence[Any], reference: Reference, tolerance: float = 1.0
         shape = np.shape(want) if pick is None else pick.whole
         if np.shape(given) != shape:
             raise ShapeError(f"output {number} is {show_shape(np.shape(given))}, not {show_shape(shape)}")
-        got = given if pick is None else pick.of(np.asarray(given) if xp is np else given)
-        got = np.asarray(got, np.float64) if xp is np else got
+        some: Any = given if pick is None else pick.of(np.asarray(given) if xp is np else given)
+        got = np.asarray(some, np.float64) if xp is np else some.double()
         with np.errstate(all="ignore"):
             found = _compare(xp, number, got, want, deviation, dtype, tolerance, reference.kinds, pick)
         worst = FloatReport(
