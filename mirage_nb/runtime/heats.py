@@ -12,8 +12,6 @@ import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mirage_nb.codegen import Emitted, Options, default_options, variants
@@ -40,14 +38,6 @@ Job = tuple[Candidate, Options | None]
 """A muGraph and a way to emit it; None: the default one, or the first that fits the target."""
 
 Made = tuple[Emitted, Cubin]
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Ways to emit that workers compile, and what these make of them as it comes, by their places."""
-
-    jobs: Sequence[Job]
-    coming: Iterator[tuple[int, Future[Made]]]
 
 
 def told(error: Exception) -> MirageError:
@@ -111,40 +101,27 @@ class Heats:
             CardLost: nothing can be timed any more.
             Stopped: the session was stopped.
         """
-        self.go_on(self.begin(jobs, until), said, until)
-
-    def begin(self, jobs: Sequence[Job], until: float = math.inf) -> Begun:
-        """Have workers begin to emit and compile jobs that were not entered before; `go_on` times them. Arguments as of
-        `run`."""
         entered: list[Job] = []
         for job in jobs if time.monotonic() < until else ():
             if (key := self._key(job)) not in self._entered:
                 self._entered.add(key)
                 entered.append(job)
-        target = self._passes.search.target
-        wanted = [(candidate.graph, target, options) for candidate, options in entered]
-        coming = self._passes.search.call_all(emit_and_compile, wanted, seconds=COMPILE_SECONDS, until=until)
-        return Begun(entered, coming)
+        untimed = dict(enumerate(entered))
+        try:
+            for compiled in self._compiled(untimed, said, until):
+                if time.monotonic() > until:
+                    return
+                self._say(said, "waiting for the card")
+                with self._passes.turn(self._gpu):
+                    self._take(untimed, compiled, said, until, len(entered))
+        finally:  # what there was no time for may be entered again
+            self._entered.difference_update(map(self._key, untimed.values()))
 
     def _key(self, job: Job) -> tuple[str, str]:
         candidate, options = job
         return candidate.digest, str(options or default_options(self._passes.search.target))
 
-    def go_on(self, begun: Begun, said: str, until: float = math.inf) -> None:
-        """Try and time what was begun, a few at a time as they are compiled, for everybody to see, but for muGraphs
-        that are no winners any more. Arguments and errors of `run`."""
-        untimed = dict(enumerate(begun.jobs))
-        try:
-            for compiled in self._compiled(begun.coming, untimed, said, until):
-                if time.monotonic() > until:
-                    return
-                self._say(said, "waiting for the card")
-                with self._passes.turn(self._gpu):
-                    self._go_on(untimed, compiled, said, until, len(begun.jobs))
-        finally:  # what there was no time for may be entered again
-            self._entered.difference_update(map(self._key, untimed.values()))
-
-    def _go_on(self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float, count: int) -> None:
+    def _take(self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float, count: int) -> None:
         winners = self._tried(untimed, compiled, said, until)
         for number in sorted(winners):
             if time.monotonic() > until + GRACE_SECONDS:
@@ -156,11 +133,11 @@ class Heats:
                 self._time(winners[number])
             untimed.pop(number, None)
 
-    def _compiled(
-        self, coming: Iterator[tuple[int, Future[Made]]], untimed: dict[int, Job], said: str, until: float
-    ) -> Iterator[dict[int, Made]]:
-        """What is compiled as it comes, so many together."""
-        count, compiled = len(untimed), 0
+    def _compiled(self, untimed: dict[int, Job], said: str, until: float) -> Iterator[dict[int, Made]]:
+        """What workers emit and compile, as it comes, so many together."""
+        count, compiled, target = len(untimed), 0, self._passes.search.target
+        wanted = [(candidate.graph, target, options) for candidate, options in untimed.values()]
+        coming = self._passes.search.call_all(emit_and_compile, wanted, seconds=COMPILE_SECONDS, until=until)
         found: dict[int, Made] = {}
         for number, future in coming:
             with self._noting(untimed, number, until):

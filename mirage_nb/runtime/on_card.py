@@ -104,13 +104,12 @@ class OnCard:
         return True
 
     def _ways(self, heats: Heats, known: Sequence[Candidate], trials: Trials) -> None:
-        """Other ways to emit the best: compiled while these are tried on hard inputs, if there are some, and timed."""
+        """Other ways to emit the best, but for those that break on hard inputs, if these are there."""
         ended = until(self.left, WAYS_SHARE, WAYS_SECONDS)
-        looked = until(self.left, 1 - LOOKED_SHARE)
-        begun = heats.begin(heats.ways(known, NEAR, RICHER, looked), ended)
         if not self._passes.inputs.missing:
             met(self._passes, self._gpu, trials, ended)
-        heats.go_on(begun, "other ways to emit the best", ended)
+        looked = until(self.left, 1 - LOOKED_SHARE)
+        heats.run(heats.ways(known, NEAR, RICHER, looked), "other ways to emit the best", ended)
 
     def finish(self, confirmation: Confirmation) -> None:
         """Race the best winners that were tried beside PyTorch, and verify the fastest at the real shape; some of that

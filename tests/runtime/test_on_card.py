@@ -73,17 +73,10 @@ class Heats:
         did.append(self)
 
     def run(self, jobs: Any, said: str, until: float) -> None:
-        self.did.append("time " + " ".join(c.digest for c, _ in jobs))
+        self.did.append(f"{said}: " + " ".join(c.digest for c, _ in jobs))
 
-    def ways(self, known: Any, near: float, count: int, until: float) -> str:
-        return " ".join(c.digest for c in known)
-
-    def begin(self, jobs: str, until: float) -> str:
-        self.did.append(f"compile {jobs}")
-        return jobs
-
-    def go_on(self, begun: str, said: str, until: float) -> None:
-        self.did.append(f"time ways of {begun}")
+    def ways(self, known: Any, near: float, count: int, until: float) -> Any:
+        return [(c, None) for c in known]
 
     def settle(self, known: Any) -> None:
         """Nothing failed."""
@@ -106,7 +99,8 @@ def test_what_was_timed_early_is_emitted_in_other_ways_too_and_nobody_waits_for_
     noted = passes(winners=[early], missing=missing)
     assert OnCard(noted, CARD).run([candidate("early"), candidate("late")])
     meanwhile = [] if missing else ["try"]
-    assert did[0].did == ["time late", "compile early late", *meanwhile, "time ways of early late", "try", "end trials"]
+    ways = "other ways to emit the best: early late"
+    assert did[0].did == ["finalists: late", *meanwhile, ways, "try", "end trials"]
 
 
 class Timed:
