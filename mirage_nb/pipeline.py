@@ -21,7 +21,8 @@ from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime import requested
 from mirage_nb.runtime.by_range import ByRange
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.passes import Pass, Passes, Timed, reserve
+from mirage_nb.runtime.on_card import reserve
+from mirage_nb.runtime.passes import Pass, Passes, Timed
 from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.runtime.tuning import ready_to_tune, tune

@@ -59,16 +59,11 @@ class Heats:
         """How many ways were entered, or known."""
         return len(self._entered)
 
-    @property
-    def best_us(self) -> float:
-        """The shortest time so far."""
-        return min((w.candidate.time_us or math.inf for w in self._passes.winners.values()), default=math.inf)
-
     def ways(self, candidates: Sequence[Candidate], near: float, count: int, until: float = math.inf) -> list[Job]:
         """The ways to emit that were not entered yet: of the fastest `count` muGraphs within the factor `near` of
         the best, and of those whose only way failed without being wrong; of as many as can be looked at until the clock
         (`time.monotonic`) says so."""
-        limit = near * self.best_us
+        limit = near * self._passes.best_us
         close = [w.candidate for w in self._passes.ranked if (w.candidate.time_us or math.inf) <= limit < math.inf]
         jobs: list[Job] = []
         for candidate in (*close[:count], *(c for c in candidates if self._may_do_better(c))):
@@ -172,7 +167,7 @@ class Heats:
         return found
 
     def _say(self, said: str, what: str) -> None:
-        best = f", best {self.best_us:.2f} us" if self.best_us < math.inf else ""
+        best = f", best {self._passes.best_us:.2f} us" if self._passes.best_us < math.inf else ""
         self._passes.stage = f"{said}: {what}{best}"
 
     @contextlib.contextmanager

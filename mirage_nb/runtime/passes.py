@@ -56,8 +56,6 @@ Outcomes = Iterator[tuple[int, Callable[[], Outcome]]]
 
 FINALISTS_GPU = 40
 """How many candidates are compiled, checked and timed where a GPU is attached."""
-LEAST_RESERVE = 3.0
-"""Seconds of a session that are kept for what follows the search, unless that is more than half of them."""
 TURN_SECONDS = 0.05
 BUSY_PERCENT = 20
 """A card that is busier than this with others' work is no place to time on."""
@@ -130,6 +128,11 @@ class Passes:
     def ranked(self) -> list[Winner]:
         """The winners, best first."""
         return sorted(self.winners.values(), key=lambda winner: winner.candidate.rank)
+
+    @property
+    def best_us(self) -> float:
+        """The shortest time of a winner."""
+        return min((w.candidate.time_us or math.inf for w in self.winners.values()), default=math.inf)
 
     def build(self, candidate: Candidate) -> Winner:
         """Emit, compile and execute one candidate in this thread, unless that is done. Raises MirageError."""
@@ -379,8 +382,8 @@ class Passes:
     def timed_on(self, track: Track, winner: Winner) -> Winner:
         """A kernel that ran with the time that it takes, which is noted, briefly timed where others are faster;
         compared with float64 on random inputs of the card before. Raises LaunchError."""
-        best = min((t.us for t in self.timed), default=math.inf)
-        lap = track.lap(winner.label, cast("GpuExecutable", winner.executable), SLOW * best, winner.is_own)
+        running = cast("GpuExecutable", winner.executable)
+        lap = track.lap(winner.label, running, SLOW * self.best_us, winner.is_own)
         if lap.us is None:
             raise LaunchError(lap.note)
         with self._guard:
@@ -483,12 +486,6 @@ class Passes:
             done = Pass(name, candidate.digest, time.monotonic() - started if seconds is None else seconds, outcome)
             with self._guard:
                 self.trace = (*self.trace, done)
-
-
-def reserve(seconds: float, gpu: Gpu | None) -> float:
-    """Of so many seconds for a session, those for what follows the search: compiling, executing, timing, verifying."""
-    share, most = (0.5, 30.0) if gpu is not None else (0.25, 15.0)
-    return min(most, max(share * seconds, min(0.5 * seconds, LEAST_RESERVE)))
 
 
 Call = Callable[..., Any]

@@ -167,7 +167,7 @@ class _Tuning:
     def _jobs(self, heats: Heats, candidates: Sequence[Candidate]) -> list[Job]:
         """The next batch: other ways to emit what is near the best, and the candidates that promise most."""
         ways = heats.ways(candidates, self._now.near, self._now.count)[: BATCH // 2]
-        ones = next_ones(candidates, BATCH - len(ways), FAR * heats.best_us)
+        ones = next_ones(candidates, BATCH - len(ways), FAR * self._passes.best_us)
         return [*ways, *((candidate, None) for candidate in ones)]
 
     def _enrich(self, workers: Workers) -> None:

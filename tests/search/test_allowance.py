@@ -15,7 +15,7 @@ from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted
 from mirage_nb.runtime import passes, without_gpu
 from mirage_nb.runtime.emulate import CpuModule
-from mirage_nb.runtime.passes import reserve
+from mirage_nb.runtime.on_card import reserve
 from mirage_nb.search.session import session as module
 from mirage_nb.search.session.allowance import GRACE_SECONDS, Allowance
 from mirage_nb.search.session.progress import State
