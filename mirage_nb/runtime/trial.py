@@ -24,15 +24,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mirage_nb.codegen import Emitted
-from mirage_nb.errors import LaunchError
+from mirage_nb.errors import LaunchError, SearchError
 from mirage_nb.ir import Input, KernelGraph, TensorType
 from mirage_nb.runtime.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.compile import Cubin
 from mirage_nb.runtime.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.runtime.picked import right
+from mirage_nb.search.session.crew import Stopped, call_all
 from mirage_nb.search.session.pool import Workers
-from mirage_nb.search.session.session import Stopped
 from mirage_nb.verify.float_gate import FloatReport, GateReport, HardSample, judge, samples
 from mirage_nb.verify.hard_inputs import finite_names
 
@@ -257,41 +257,21 @@ class Trials:
         Raises:
             Stopped: there is no reason to go on.
         """
-        waiting = {self._workers.submit(function, *args): number for number, args in enumerate(arguments)}
-        begun: dict[futures.Future[T], float] = {}
-        try:
-            while waiting:
-                done, _ = futures.wait(waiting, timeout=POLL_SECONDS, return_when=futures.FIRST_COMPLETED)
-                if self._terminated or not self._proceed():
-                    raise Stopped("the session was stopped")
-                for future in done:
-                    yield waiting.pop(future), _told(future)
-                now = time.monotonic()
-                late = [f for f in waiting if f.running() and now - begun.setdefault(f, now) > seconds]
-                if now > until + GRACE_SECONDS:
-                    late = [*waiting]
-                elif now > until:
-                    late += [f for f in waiting if f.cancel()]
-                for future in late:
-                    if not future.cancel():
-                        self._workers.kill(future)
-                    why = f"the kernel did not end within {seconds:g} s" if now < until else "there was no time left"
-                    yield waiting.pop(future), _failed(why)
-        finally:
-            for future in waiting:
-                if not future.cancel():
-                    self._workers.kill(future)
+        calls = call_all(
+            self._workers, function, arguments, seconds, self._check, until, GRACE_SECONDS, "the kernel"
+        )
+        for number, future in calls:
+            yield number, _blamed(future)
+
+    def _check(self) -> None:
+        if self._terminated or not self._proceed():
+            raise Stopped("the session was stopped")
 
 
-def _told(future: futures.Future[T]) -> futures.Future[T]:
-    """The death of a process as a mistake of the kernel that it tried."""
-    lost = future.exception()
-    if isinstance(lost, futures.BrokenExecutor):
-        return _failed(f"the kernel ended the process that tried it: {lost}")
-    return future
-
-
-def _failed(why: str) -> futures.Future[Any]:
-    future: futures.Future[Any] = futures.Future()
-    future.set_exception(LaunchError(why))
-    return future
+def _blamed(future: futures.Future[T]) -> futures.Future[T]:
+    """What went wrong with a process as a mistake of the kernel that it tried."""
+    if not isinstance(error := future.exception(), SearchError):
+        return future
+    failed: futures.Future[T] = futures.Future()
+    failed.set_exception(LaunchError(error.message))
+    return failed

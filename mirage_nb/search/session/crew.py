@@ -151,18 +151,21 @@ def call_all(
     seconds: float,
     check: Callable[[], None],
     until: float = math.inf,
+    grace: float = 0.0,
+    called: str = "",
 ) -> Iterator[tuple[int, futures.Future[T]]]:
     """Many calls side by side, begun now; yields the number of a call and its done future as they end.
 
     A call fails with SearchError when it takes longer than `seconds`, as far as somebody waits, or its worker dies; all
-    that are left fail when the clock (`time.monotonic`) says `until`, begun or not. `check` is called all the time;
-    what it raises ends the waiting.
+    that are left fail when the clock (`time.monotonic`) says `until`, those that were begun so many seconds later.
+    `check` is called all the time; what it raises ends the waiting. `called`: the call in messages, if it is not the
+    function's name.
     """
     try:
         waiting = {executor.submit(function, *args): number for number, args in enumerate(arguments)}
     except RuntimeError as error:  # broken for good, or shut down by its owner
         raise SearchError(f"the executor takes no more work: {error}") from error
-    return _watched(executor, function.__name__, waiting, seconds, check, until)
+    return _watched(executor, called or function.__name__, waiting, seconds, check, until, grace)
 
 
 def _watched(
@@ -172,6 +175,7 @@ def _watched(
     seconds: float,
     check: Callable[[], None],
     until: float,
+    grace: float,
 ) -> Iterator[tuple[int, futures.Future[T]]]:
     since: dict[futures.Future[T], float] = {}
     try:
@@ -185,7 +189,9 @@ def _watched(
                 yield number, future
             now = time.monotonic()
             late = [f for f in waiting if f.running() and now - since.setdefault(f, now) > seconds]
-            for future in late if now < until else [*waiting]:
+            if now > until:
+                late += [f for f in waiting if now > until + grace or f.cancel()]
+            for future in dict.fromkeys(late):
                 if isinstance(executor, Workers) and not future.cancel():
                     executor.kill(future)
                 yield waiting.pop(future), _failed(_too_late(name, seconds, now < until))
