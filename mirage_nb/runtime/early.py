@@ -277,7 +277,7 @@ class Early:
             self._time_ready(own, ways, found, lanes)
 
     def _time_ready(self, own: Candidate, ways: Iterator[Options], found: Ahead, lanes: Trials) -> None:
-        """Whatever is ready first; nobody waits for a first run, which may have to load a library."""
+        """Whatever is ready first; nobody waits for a first run."""
         more, trying = self._time_way(own, ways), list[_Trying]()
         while self._proceed() and (more or not self._over.is_set()):
             idle = len(trying) < TRYING and not self._over.is_set()

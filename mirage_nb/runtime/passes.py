@@ -398,10 +398,10 @@ class Passes:
 
     def note(self, winners: Iterable[Winner]) -> None:
         """Keep what is faster than it was before, for everybody to see."""
+        found = [winner for winner in winners if not self.is_withdrawn(winner)]
+        self.search.offer([winner.candidate for winner in found])  # the search may have better ones meanwhile
         known = {c.digest: c.time_us for c in self.search.candidates()}
-        for winner in winners:
-            if self.is_withdrawn(winner):
-                continue
+        for winner in found:
             if winner.candidate.configuration == OWN_OPERATORS:
                 self._own[winner.label] = winner
             took, before = winner.candidate.time_us, known.get(winner.candidate.digest)

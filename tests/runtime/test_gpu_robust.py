@@ -48,6 +48,8 @@ def spoiled(emitted: Emitted, text: str) -> Emitted:
 class Saboteur:
     """Emits and compiles, but the first muGraphs each with the next mistake."""
 
+    __name__ = "saboteur"
+
     def __init__(self, *mistakes: str) -> None:
         self.mistakes = mistakes
         self.hit: dict[str, str] = {}

@@ -113,7 +113,7 @@ class Timed:
         self.kept: dict[str, Candidate] = {}
         search: Any = SimpleNamespace(
             program=PROGRAM, seed=0, target=find_target("h200"), left=5.0, tell=self.said.append, name="",
-            proceed=lambda: True, candidates=lambda: [*self.kept.values()],
+            proceed=lambda: True, offer=lambda found: None, candidates=lambda: [*self.kept.values()],
             update=lambda c: self.kept.update({c.digest: c}), drop=lambda digest, why: self.said.append(why),
         )  # fmt: skip
         self.passes: Any = Passes(search, CARD)

@@ -69,6 +69,24 @@ def test_the_order_in_which_things_are_told_does_not_matter(seed: int) -> None:
     assert [c.estimate_us for c in found.candidates] == [1.0, 2.0, 3.0, 4.0, 9.0]
 
 
+def test_what_was_timed_stays_when_better_estimates_come() -> None:
+    """A kernel of 17 us was timed and forgotten as workers handed over others, and one of 20 us won."""
+    ledger = Ledger()
+    ledger.open(AGENDA, BOUNDS)
+    ledger.take(explored(0, 5, 6, unfinished=True))
+    timed, late = (
+        replace(c, time_us=us) for c, us in zip(explored(0, 5, 6).findings.candidates, (17.0, 18.0), strict=True)
+    )
+    ledger.update(timed)
+    ledger.take(explored(0, 1, 2))
+    assert ledger.ranked()[0].digest == timed.digest and late.digest not in ledger.all
+    ledger.offer(late)  # it was being compiled
+    assert [c.time_us for c in ledger.ranked()] == [17.0, 18.0, None, None]
+    ledger.drop(timed.digest, "wrong")
+    ledger.offer(timed)
+    assert timed.digest not in ledger.all
+
+
 @pytest.mark.parametrize("bound", BOUND_NAMES)
 def test_only_a_bound_that_was_reached_makes_a_configuration_open_again(bound: str) -> None:
     ledger = Ledger()

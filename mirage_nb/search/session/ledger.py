@@ -161,7 +161,7 @@ class Ledger:
 
     def offer(self, candidate: Candidate) -> None:
         """Add a verified muGraph that no configuration found, unless it is known."""
-        if candidate.digest not in self._known and candidate.digest not in self.all:
+        if candidate.digest not in self.all:
             self._offered[candidate.digest] = candidate
         elif not candidate.is_as_stored:
             self.judge(candidate.digest, candidate.verdict)
@@ -195,10 +195,8 @@ class Ledger:
                 self.judge(candidate.digest, candidate.verdict)
 
     def know_wholes(self, candidates: Sequence[Candidate]) -> None:
-        """muGraphs that are made from what was found for the pieces of the program, in place of earlier ones; those
-        that the later passes know of stay."""
-        kept = {c.digest: c for c in self._wholes if c.digest in self._known}
-        self._wholes = tuple({**kept, **{c.digest: c for c in candidates}}.values())
+        """muGraphs that are made from what was found for the pieces of the program, in place of earlier ones."""
+        self._wholes = tuple(candidates)
 
     def of_piece(self, piece: str) -> list[Candidate]:
         """The candidates of a piece, best estimate first."""
@@ -256,7 +254,8 @@ class Ledger:
 
     def _all(self) -> Iterator[Candidate]:
         """In the order of configurations; then what smaller bounds found, what was made from pieces, what was offered,
-        and what needs no search. What was found for a piece computes no program of its own."""
+        what needs no search, and what was timed: workers hand over the best that they have, and it may not be among
+        them any more. What was found for a piece computes no program of its own."""
         held = [self._held[c] for c in self._in_order() if not c.piece]
         for one in held:
             yield from one.findings.candidates
@@ -265,6 +264,7 @@ class Ledger:
         yield from self._wholes
         yield from self._offered.values()
         yield from self._unsearched
+        yield from (candidate for candidate in self._known.values() if candidate.time_us is not None)
 
     def _candidates(self) -> Iterator[Candidate]:
         """Each once, from the first configuration that has it, as it is known now."""
