@@ -15,9 +15,9 @@ from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named, unravel
 from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vectors
 from mirage_nb.codegen.reader import Reader, Scope, counted, loaded, operand_leaf
-from mirage_nb.codegen.thread_values import Multi, broadcast_index
+from mirage_nb.codegen.thread_values import Multi, broadcast_index, vector_reads
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType
+from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType, ThreadGraph
 from mirage_nb.optimize.held import Held
 from mirage_nb.optimize.transfer import read_once
 from mirage_nb.tile.placement import Place
@@ -58,36 +58,56 @@ class HeldText:
             self.out.line("const int place = thread;")
         kept = (*unravel(named("row", groups), held.tile[:-1]), Index())
         late = [v for v, attrs in self.inputs.items() if attrs.arg in self.dependence.written]
-        early = [v for v in self.inputs if v not in held.behind]
+        soon = self._soon() if held.together else frozenset[int]()
+        early = sorted((v for v in self.inputs if v not in held.behind), key=soon.__contains__)
         self._loads([v for v in early if v not in late], kept)
         if not held.behind.issuperset(late):
             self.dependence.wait()
         self._loads([v for v in early if v in late], kept)
         self._compute(kept, outputs)
 
+    def _soon(self) -> set[int]:
+        """What the first reduction is computed from. Where blocks wait for nobody else it is asked for last: what
+        stands behind something that is used at once waits with it."""
+        needed: set[int] = set()
+        for op, values in reversed(tuple(self.scope.block.definitions())):
+            made = needed.intersection(values)
+            if _reduces(op.kind):
+                needed = set(op.inputs)
+            elif made and isinstance(op.body, ThreadGraph):
+                results = [op.body.outputs[self.scope.results[value]] for value in made]
+                needed.update(op.inputs[v] for result in results for v, _ in vector_reads(op.body, result, None))
+            elif made:
+                needed.update(op.inputs)
+        return needed
+
     @property
     def _row_warps(self) -> int:
         return self.held.lanes // LANES
 
-    def _along(self, kept: Multi, slot: str) -> Multi:
-        """The index into the tile of a thread's vector `slot`."""
+    def _along(self, kept: Multi, slot: str, anyway: bool) -> Multi:
+        """The index into the tile of a thread's vector `slot`; of the first one if `anyway` and there is none."""
         held = self.held
         at = named(slot, held.slots)
         if held.rows:
-            at = (at * held.lanes + named("place", held.lanes)) * held.width
+            at, vectors = at * held.lanes + named("place", held.lanes), held.tile[-1] // held.width
+            if anyway and held.ragged:
+                at = Index(((f"({at} < {vectors} ? {at} : 0)", vectors, 1),))
+            at = at * held.width
         return (*kept[: held.dim], at, *kept[held.dim + 1 :])
 
     @contextmanager
-    def _slots(self, shape: tuple[int, ...], kept: Multi) -> Iterator[tuple[str, Multi]]:
-        """All vectors of a value that this thread holds; yields the slot and its index into the tile."""
+    def _slots(self, shape: tuple[int, ...], kept: Multi, *, anyway: bool = False) -> Iterator[tuple[str, Multi]]:
+        """All vectors of a value that this thread holds; yields the slot and its index into the tile. anyway: without
+        a look at whether there is one."""
         held = self.held
         if not held.long(shape):
             yield "0", kept
             return
         with self.out.unrolled("s", held.slots) as slot:
-            index = self._along(kept, slot)
+            index = self._along(kept, slot, anyway)
             inside = f"if ({index[-1].bare} < {held.tile[-1]})"
-            with self.out.block(inside) if held.ragged else nullcontext():
+            with self.out.block(inside) if held.ragged and not anyway else nullcontext():
                 yield slot, index
 
     def _shape(self, value: int) -> tuple[int, ...]:
@@ -107,7 +127,7 @@ class HeldText:
             attrs, type_, shape = self.inputs[value], self.scope.block.types[value], self._shape(value)
             width = held.vector(shape)
             out.line(f"Vec<{c_type(type_.dtype)}, {width}> h{value}[{held.count(shape)}];  // {type_}, %{value}")
-            with self._slots(shape, kept) as (slot, index):
+            with self._slots(shape, kept, anyway=True) as (slot, index):
                 dim = len(type_.shape) - 1 if width > 1 else None
                 at = self._place(value, index)
                 source = operand_leaf(self.scope, attrs, at, Index(), dim, width)
@@ -123,7 +143,8 @@ class HeldText:
                         out.line(f"h{value}[{slot}][{v}] = {found};")
                     continue
                 once = read_once(self.scope.block, attrs) and attrs.arg not in self.dependence.again
-                out.line(f"h{value}[{slot}] = {loaded(width, source, 'load_once' if once else 'load_now')};")
+                load = "load_now" if held.together else "load_once" if once else "load"
+                out.line(f"h{value}[{slot}] = {loaded(width, source, load)};")
 
     def _compute(self, kept: Multi, outputs: tuple[TensorType, ...]) -> None:
         """Results that wait for no reduction are on their way while rows are reduced."""

@@ -26,7 +26,7 @@ class Held:
     along `dim`. lanes: threads that share a reduction (1: a thread has all of it). warps: as many as there is
     work for. behind: inputs that are asked for behind the reductions: registers that they would fill while others are
     on their way let more blocks run at once. turned: values that lie otherwise than the results of rows that they have
-    an element for each of.
+    an element for each of. together: whether all blocks run side by side, each waiting for what it asked for alone.
     """
 
     tile: tuple[int, ...]
@@ -37,6 +37,7 @@ class Held:
     warps: int
     behind: frozenset[int] = frozenset()
     turned: frozenset[int] = frozenset()
+    together: bool = True
 
     @property
     def rows(self) -> bool:
@@ -76,14 +77,15 @@ def find_held(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 0) -
     if found is None or not found.width:
         return None
     tile, width, results = tuple(map(int, found.tile)), int(found.width), int(found.results)
+    together = not at_once or math.prod(block.grid) <= at_once
     if found.axis == -1:
         lanes = int(busy_lanes(tile[-1], row_lanes(results, warps), width))
-        behind = _behind(block) if at_once and math.prod(block.grid) > at_once else frozenset[int]()
+        behind = frozenset[int]() if together else _behind(block)
         slots = int(row_slots(tile[-1], lanes, width))
         lie = frozenset(turned(sketch) or ())
-        return Held(tile, len(tile) - 1, width, slots, lanes, lanes * results // LANES, behind, lie)
+        return Held(tile, len(tile) - 1, width, slots, lanes, lanes * results // LANES, behind, lie, together)
     busy = min(warps, math.ceil(results / width / LANES))
-    return Held(tile, len(tile) + found.axis, width, tile[found.axis], 1, busy)
+    return Held(tile, len(tile) + found.axis, width, tile[found.axis], 1, busy, together=together)
 
 
 def _literals(block: BlockGraph, sketch: Sketch) -> list[Op]:

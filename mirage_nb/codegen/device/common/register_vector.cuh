@@ -61,7 +61,7 @@ MIRAGE_DEVICE void store(T* p, const Vec<T, N>& v MIRAGE_SITE) {
   detail::copy<int(sizeof(T)) * N>(p, &v MIRAGE_PASS);
 }
 
-// As load, for global memory, asked for before whatever follows.
+// As load, for global memory: asked for in the order in which such loads stand.
 template <int N, class T>
 MIRAGE_DEVICE Vec<T, N> load_now(const T* p MIRAGE_SITE) {
   Vec<T, N> v;
@@ -69,7 +69,7 @@ MIRAGE_DEVICE Vec<T, N> load_now(const T* p MIRAGE_SITE) {
   return v;
 }
 
-// As load_now, for global memory that nobody reads again: kept out of L1, and in L2 it makes room first.
+// As load, for global memory that nobody reads again: kept out of L1, and in L2 it makes room first.
 template <int N, class T>
 MIRAGE_DEVICE Vec<T, N> load_once(const T* p MIRAGE_SITE) {
   Vec<T, N> v;

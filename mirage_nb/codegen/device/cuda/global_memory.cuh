@@ -24,26 +24,29 @@ MIRAGE_DEVICE void copy(void* to, const void* from) {
   }
 }
 
-// One access to global memory that stays where it stands: the compiler moves others to where they are used first.
+// As copy, of global memory. Accesses that other threads of the card may see stay in their order: the assembler moves
+// others to where they are used, behind what has to be waited for.
 template <int Bytes>
 MIRAGE_DEVICE void copy_now(void* to, const void* from) {
   const auto at = __cvta_generic_to_global(from);
   if constexpr (Bytes > 16) {
     MIRAGE_UNROLL
-    for (int i = 0; i < Bytes / 16; i++) copy_now<16>(static_cast<uint4*>(to) + i, static_cast<const uint4*>(from) + i);
+    for (int i = 0; i < Bytes; i += 16) copy_now<16>(static_cast<char*>(to) + i, static_cast<const char*>(from) + i);
   } else if constexpr (Bytes == 16) {
     uint4 v;
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
     *static_cast<uint4*>(to) = v;
   } else if constexpr (Bytes == 8) {
     uint2 v;
-    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
     *static_cast<uint2*>(to) = v;
   } else if constexpr (Bytes == 4) {
-    asm volatile("ld.global.u32 %0, [%1];" : "=r"(*static_cast<uint32_t*>(to)) : "l"(at));
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(*static_cast<uint32_t*>(to)) : "l"(at));
   } else {
     static_assert(Bytes == 2, "2, 4, 8 bytes or a multiple of 16");
-    asm volatile("ld.global.u16 %0, [%1];" : "=h"(*static_cast<uint16_t*>(to)) : "l"(at));
+    asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];" : "=h"(*static_cast<uint16_t*>(to)) : "l"(at));
   }
 }
 
@@ -61,7 +64,7 @@ MIRAGE_DEVICE void copy_once(void* to, const void* from) {
       static_cast<uint4*>(to)[i] = v;
     }
   } else {
-    copy_now<Bytes>(to, from);
+    copy<Bytes>(to, from);
   }
 }
 
