@@ -21,7 +21,6 @@ from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime import requested
 from mirage_nb.runtime.by_range import ByRange
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.on_card import reserve
 from mirage_nb.runtime.passes import Pass, Passes, Timed
 from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
@@ -73,7 +72,7 @@ class Session(ByRange):
     def start(self) -> Session:
         """Begin in the background and return at once."""
         self._began = True
-        self.search.start(self._pass, partial(reserve, gpu=self._passes.gpu), partial(meanwhile, self._passes))
+        self.search.start(self._pass, partial(requested.reserve, self._passes.gpu), partial(meanwhile, self._passes))
         self._passes.begin()
         return self
 

@@ -31,8 +31,6 @@ from mirage_nb.settings import read_settings
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes
 
-LEAST_RESERVE = 3.0
-"""Seconds of a session that are kept for what follows the search, unless that is more than half of them."""
 SESSION_SECONDS, LEAST_SECONDS = 40.0, 15.0
 """Without a limit a session ends about then, or so long after its search, if that took longer."""
 STEP_SECONDS = 4.0
@@ -61,12 +59,6 @@ def until(left: float, share: float, most: float = math.inf) -> float:
     """The moment of the clock (`time.monotonic`) at which only this share of what is left now is left, or so many
     seconds have passed."""
     return time.monotonic() + min(most, (1 - share) * left)
-
-
-def reserve(seconds: float, gpu: Gpu | None) -> float:
-    """Of so many seconds for a session, those for what follows the search: compiling, executing, timing, verifying."""
-    share, most = (0.5, 30.0) if gpu is not None else (0.25, 15.0)
-    return min(most, max(share * seconds, min(0.5 * seconds, LEAST_RESERVE)))
 
 
 class OnCard:

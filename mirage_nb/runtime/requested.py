@@ -20,6 +20,9 @@ from mirage_nb.search import Budget
 from mirage_nb.search.session.session import effort_budget
 from mirage_nb.targets import DEFAULT_TARGET, EXACT, PRECISIONS, Target, find_target
 
+LEAST_RESERVE = 3.0
+"""Seconds of a session that are kept for what follows the search, unless that is more than half of them."""
+
 
 def written(header: Header) -> TensorProgram:
     """The program of a stored session, with its text where that says the same, else with the text of its graph."""
@@ -53,6 +56,12 @@ def seconds(budget: float | None) -> float | None:
     if budget is not None and not 0 < budget < float("inf"):
         raise OptionError(f"a budget of {budget:g} seconds", hint="give a positive number")
     return budget
+
+
+def reserve(gpu: Gpu | None, seconds: float) -> float:
+    """Of so many seconds for a session, those for what follows the search: compiling, executing, timing, verifying."""
+    share, most = (0.5, 30.0) if gpu is not None else (0.25, 15.0)
+    return min(most, max(share * seconds, min(0.5 * seconds, LEAST_RESERVE)))
 
 
 def budget(effort: str, max_block_ops: int | None) -> Budget:

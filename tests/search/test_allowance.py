@@ -15,7 +15,7 @@ from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted
 from mirage_nb.runtime import passes, without_gpu
 from mirage_nb.runtime.emulate import CpuModule
-from mirage_nb.runtime.on_card import reserve
+from mirage_nb.runtime.requested import reserve
 from mirage_nb.search.session import session as module
 from mirage_nb.search.session.allowance import GRACE_SECONDS, Allowance
 from mirage_nb.search.session.progress import State
@@ -64,7 +64,7 @@ def test_without_a_limit_nothing_is_over(clock: Clock) -> None:
 
 @pytest.mark.parametrize(("seconds", "kept"), [(1.0, 0.5), (6.0, 3.0), (10.0, 3.0), (60.0, 15.0), (600.0, 15.0)])
 def test_what_is_kept_is_small(seconds: float, kept: float) -> None:
-    assert reserve(seconds, None) == kept < seconds
+    assert reserve(None, seconds) == kept < seconds
 
 
 class Stuck(futures.Executor):
