@@ -87,7 +87,7 @@ def from_torch(
         if node.op == "call_function" and not translation.add(node) and node.users:
             _check_dead(node, translation)
     outputs = _outputs(exported, translation)
-    graph = translation.finish(outputs)
+    graph, _ = translation.builder.finish(tuple(outputs))
     state = {**exported.state_dict, **exported.constants}
     constants = {names[node]: state[kept[node.name]] for node in read if node.name in kept}
     return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, constants=constants)

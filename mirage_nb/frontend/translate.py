@@ -8,7 +8,7 @@ element type is another one than PyTorch's, it is no narrower unless `narrow` na
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,6 @@ from mirage_nb.errors import MirageError, SourceSpan
 from mirage_nb.frontend.aten import LOOKUPS, ROWS, VIEWS
 from mirage_nb.frontend.aten.terms import DTYPES, At, Held, Left, Result, Row, full
 from mirage_nb.ir.dtypes import DType, TensorType, promote
-from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.ir.ops import Shape
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
@@ -120,23 +119,14 @@ class Translation:
             return None
         return term
 
-    def dtype(self, value: Value) -> DType:
-        """The element type of a value."""
-        return self.builder.dtype(value)
-
     def narrow(self, node: Any) -> bool:
         """Whether a node's value is of a type that holds less than PyTorch's."""
         value = self.value(node)
         _, wanted = typed(node)
         if value is None or wanted is None:
             return False
-        held = self.dtype(value)
+        held = self.builder.dtype(value)
         return promote(held, wanted) is not held
-
-    def finish(self, outputs: Iterable[tuple[str, Value]]) -> KernelGraph:
-        """The program with these outputs."""
-        graph, _ = self.builder.finish(tuple(outputs))
-        return graph
 
 
 def _read_as_pairs(node: Any) -> bool:

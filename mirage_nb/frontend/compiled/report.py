@@ -169,10 +169,6 @@ class Reports:
         """Everything so far."""
         return ModelReport(list(self._graphs))
 
-    def forget(self) -> None:
-        """Begin anew."""
-        self._graphs.clear()
-
 
 def _operators(region: Region) -> str:
     counted = Counter(region.operators)
