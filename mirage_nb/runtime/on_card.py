@@ -3,8 +3,8 @@ and verified at the real shape while others are timed.
 
 In: the passes of a session that found candidates. Out: winners. Invariants: nothing is timed that did not run in a
 process of its own before; no time is kept of what was wrong on random inputs of this card; a winner that breaks on hard
-inputs, or that was not tried on them while slower ones were, is withdrawn, and that is told. No winner is slower than
-the program's own operators by a library's kernels, which are never withdrawn for want of time.
+inputs is withdrawn, and that is told; the best one meets them whatever the budget, if they are drawn. No winner is
+slower than the program's own operators by a library's kernels.
 """
 
 from __future__ import annotations

@@ -123,12 +123,6 @@ Hard = tuple[list[Array], HardSample]
 """The stored inputs of a hard sample, and what is right for them."""
 
 
-def draw(program: KernelGraph, seed: int, elements: int, most: int | None = None) -> tuple[Sample, list[Hard]]:
-    """Random inputs of a program, and at most so many hard ones of about so many elements in all."""
-    names = hard_names(program, elements)[:most]
-    return draw_sample(program, seed), [hard for name in names for hard in draw_hard(program, seed, name)]
-
-
 def draw_hard(program: KernelGraph, seed: int, name: str) -> list[Hard]:
     """The hard inputs of a program that have this name; none where nothing is asked of them."""
     return [

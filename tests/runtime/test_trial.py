@@ -14,9 +14,11 @@ import pytest
 
 from mirage_nb.codegen import Launch, LibraryCall, emit
 from mirage_nb.errors import LaunchError
+from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
+from mirage_nb.runtime.buffers import Sample, draw_sample
 from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.trial import HARD_CPU, Trials, draw, draw_into, hard_names, tried, try_on_cpu
+from mirage_nb.runtime.trial import HARD_CPU, Hard, Trials, draw_hard, draw_into, hard_names, tried, try_on_cpu
 from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.targets import find_target
@@ -25,6 +27,12 @@ from mirage_nb.verify.hard_inputs import DRAWS
 from tests.codegen import mugraphs
 
 H200 = find_target("h200")
+
+
+def draw(program: KernelGraph, seed: int, elements: int) -> tuple[Sample, list[Hard]]:
+    """Random inputs of a program, and hard ones of about so many elements in all."""
+    names = hard_names(program, elements)
+    return draw_sample(program, seed), [hard for name in names for hard in draw_hard(program, seed, name)]
 
 
 def test_a_safe_kernel_survives_hard_inputs() -> None:
