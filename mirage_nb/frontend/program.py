@@ -77,6 +77,7 @@ def from_torch(
     kept = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **lifted}
     placeholders = [node for node in exported.graph.nodes if node.op == "placeholder"]
     read = [n for n in placeholders if n.users or (n.name not in kept and isinstance(n.meta["val"], torch.Tensor))]
+    read = [node for node in read if node.name not in signature.input_tokens]  # these order effects, and hold nothing
     read.sort(key=lambda node: node.name in kept)  # a call's own inputs first
     own = iter(_parameters(module))
     names = names_of(read, {n: kept[n.name] if n.name in kept else next(own, n.name) for n in read})
@@ -141,7 +142,7 @@ def _outputs(exported: Any, translation: Translation) -> list[tuple[str, Value]]
     (output,) = (node for node in exported.graph.nodes if node.op == "output")
     found: dict[Value, str] = {}
     for index, node in enumerate(output.args[0]):
-        if node is None:
+        if node is None or getattr(node, "name", None) in signature.output_tokens:
             continue
         value = translation.value(node) if hasattr(node, "op") else None
         if value is None or translation.builder.definition(value) is None:

@@ -49,6 +49,7 @@ CASES: dict[str, list[Case]] = {
     "aten.neg.default": ONE,
     "aten.reciprocal.default": [case(positive(3, 4))],
     "aten.square.default": ONE,
+    "aten.pow.Scalar": [case(2, X), case(0.5, X)],
     "aten.pow.Tensor_Scalar": [case(X, 2), case(X, 3), case(X, 1), case(positive(3, 4), 0.5),
                                case(positive(3, 4), -0.5), case(positive(3, 4), 1.7), case(positive(3, 4), -2)],
     "aten.sqrt.default": [case(positive(3, 4))],

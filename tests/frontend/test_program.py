@@ -127,6 +127,7 @@ def test_a_module_stays_as_it_was() -> None:
         (lambda x: x.relu() if x.sum() > 0 else x, "cannot export"),
         (lambda x: (x.relu(), 3), "no tensor"),
         (lambda x: x.long(), "has no row|not a floating-point"),
+        (lambda x: torch.linalg.inv(x) * 2, "aten.linalg_inv_ex.default has no row"),  # it checks the matrix: an effect
     ],
 )
 def test_what_is_no_program_says_why(function: Callable[..., Any], said: str) -> None:

@@ -150,6 +150,7 @@ ROWS: dict[str, Row] = {
     "aten.reciprocal.default": lambda at, x: recognise.divide(at.b, lowering.ONE, at.tensor(x)),
     "aten.square.default": lambda at, x: lowering.square(at.b, at.tensor(x)),
     "aten.pow.Tensor_Scalar": _pow,
+    "aten.pow.Scalar": lambda at, base, x: lowering.power(at.b, number(base), at.term(x)),
     "aten.sqrt.default": lambda at, x: lowering.sqrt(at.b, at.tensor(x)),
     "aten.rsqrt.default": lambda at, x: lowering.rsqrt(at.b, at.tensor(x)),
     "aten.sgn.default": _named("sign"),
