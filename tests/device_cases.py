@@ -341,13 +341,6 @@ def _box_2d(swizzle: int, row_bytes: int, column: int, row: int) -> Case:
     return Case(name, "hopper.cu", "box_2d", (1, 1, 1), (64, 1, 1), 16 * row_bytes, args, options)
 
 
-def _box_3d() -> Case:
-    source = _normal(3, 20, 48)
-    plain = _window(source, (2, 7, 20), (2, 16, 32)).view(np.uint8).ravel()
-    args = (Map(source, (2, 16, 32)), Out(_swizzled_and_plain(plain, 128)), 20, 7, 2)
-    return Case("box 3d", "hopper.cu", "box_3d", (1, 1, 1), (64, 1, 1), 2 * 16 * 128, args)
-
-
 def _window(source: Array, start: tuple[int, ...], extents: tuple[int, ...]) -> Array:
     """Part of an array; what lies outside is zero."""
     found = np.zeros(extents, source.dtype)
@@ -480,7 +473,7 @@ def _cluster() -> Case:
 
 HOPPER: tuple[Case, ...] = (
     _box_2d(128, 128, 0, 0), _box_2d(128, 128, 64, 32), _box_2d(128, 128, -8, -3), _box_2d(64, 64, 16, 5),
-    _box_2d(32, 32, 96, 30), _box_2d(0, 128, 48, 8), _box_3d(), _bulk(), _matmul_tma(),
+    _box_2d(32, 32, 96, 30), _box_2d(0, 128, 48, 8), _bulk(), _matmul_tma(),
     wgmma_case(8, "K", "MN"), wgmma_case(16, "MN", "K"), wgmma_case(32, "K", "K"), wgmma_case(64, "MN", "MN"),
     wgmma_case(64, "K", "K", element="bf16"), wgmma_case(128, "K", "MN", registers=True),
     wgmma_case(256, "MN", "MN", element="bf16"), wgmma_case(80, "K", "K"), wgmma_case(192, "K", "MN", element="bf16"),

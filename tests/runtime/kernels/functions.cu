@@ -212,7 +212,6 @@ extern "C" __global__ void copies(const uint8_t* x, uint8_t* out) {
 }
 
 extern "C" __global__ void hints(const float* x, float* out) {
-  prefetch_l2(x);
   grid_dependency_wait();
   grid_dependency_launch();
   out[threadIdx.x] = x[threadIdx.x];

@@ -9,7 +9,7 @@ using namespace mirage;
 #define ROW_BYTES 128
 #endif
 
-constexpr int ROWS = 16, PLANES = 2;
+constexpr int ROWS = 16;
 
 // Out: the box as it lies in shared memory, then in plain order.
 MIRAGE_DEVICE void show(const unsigned char* tile, unsigned char* out, int bytes) {
@@ -38,20 +38,6 @@ extern "C" __global__ void box_2d(const __grid_constant__ TensorMap map, unsigne
   }
   mbarrier_wait(bar, 0);
   show(tile, out, ROWS * ROW_BYTES);
-}
-
-extern "C" __global__ void box_3d(const __grid_constant__ TensorMap map, unsigned char* out, int column, int row,
-                                  int plane) {
-  MIRAGE_DYNAMIC_SHARED(tile);
-  MIRAGE_SHARED(uint64_t, bar, 1);
-  start(bar);
-  if (thread_index() == 0) {
-    mbarrier_expect_tx(bar, PLANES * ROWS * ROW_BYTES);
-    tma_load_3d(tile, map, bar, column, row, plane);
-    mbarrier_arrive(bar);
-  }
-  mbarrier_wait(bar, 0);
-  show(tile, out, PLANES * ROWS * ROW_BYTES);
 }
 
 // A bulk copy of 1024 bytes in two phases of one barrier; then ordinary stores that a fence orders.

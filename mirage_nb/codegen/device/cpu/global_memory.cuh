@@ -1,4 +1,4 @@
-// Accesses to global memory (and plain copies of any space): whole vectors, reads of what nobody reads again, atomics, prefetch.
+// Accesses to global memory (and plain copies of any space): whole vectors, in their order, or read only once.
 #pragma once
 
 namespace mirage {
@@ -41,8 +41,5 @@ template <class T>
 MIRAGE_DEVICE T load_l2(const T* p) {
   return *p;
 }
-
-// Asks for the 128-byte line at `p` in L2.
-MIRAGE_DEVICE void prefetch_l2(const void*) {}
 
 }  // namespace mirage

@@ -14,7 +14,6 @@ MIRAGE_DEVICE void mbarrier_arrive(uint64_t* bar MIRAGE_SITE) { cpu::mbarrier_ar
 MIRAGE_DEVICE void mbarrier_arrive_of(uint64_t* bar, int rank MIRAGE_SITE) {
   cpu::mbarrier_arrive(static_cast<uint64_t*>(cpu::shared_of(bar, rank, line)), line);
 }
-MIRAGE_DEVICE void mbarrier_expect_tx(uint64_t* bar, int bytes MIRAGE_SITE) { cpu::mbarrier_expect(bar, bytes, line); }
 MIRAGE_DEVICE void mbarrier_arrive_expect_tx(uint64_t* bar, int bytes MIRAGE_SITE) {
   cpu::mbarrier_expect(bar, bytes, line);
   cpu::mbarrier_arrive(bar, line);

@@ -23,11 +23,6 @@ MIRAGE_DEVICE void tma_load_2d_once(void* shared, const TensorMap& map, uint64_t
                                     int row MIRAGE_SITE) {
   cpu::tma_load(shared, map, bar, {2, column, row, 0}, line);
 }
-MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row,
-                               int plane MIRAGE_SITE) {
-  cpu::tma_load(shared, map, bar, {3, column, row, plane}, line);
-}
-
 // Asks for the box of `map` whose first element is (row, column) in L2.
 MIRAGE_DEVICE void tma_prefetch_2d(const TensorMap&, int, int) {}
 

@@ -1,4 +1,4 @@
-// Accesses to global memory (and plain copies of any space): whole vectors, reads of what nobody reads again, atomics, prefetch.
+// Accesses to global memory (and plain copies of any space): whole vectors, in their order, or read only once.
 #pragma once
 
 namespace mirage {
@@ -83,11 +83,6 @@ MIRAGE_DEVICE bool arrives_last(uint32_t* arrived, int count) {
 template <class T>
 MIRAGE_DEVICE T load_l2(const T* p) {
   return __ldcg(p);
-}
-
-// Asks for the 128-byte line at `p` in L2.
-MIRAGE_DEVICE void prefetch_l2(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
 }
 
 }  // namespace mirage

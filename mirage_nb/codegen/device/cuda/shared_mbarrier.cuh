@@ -27,10 +27,6 @@ MIRAGE_DEVICE void mbarrier_arrive_of(uint64_t* bar, int rank) {
       "r"(rank)
       : "memory");
 }
-MIRAGE_DEVICE void mbarrier_expect_tx(uint64_t* bar, int bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
-               : "memory");
-}
 MIRAGE_DEVICE void mbarrier_arrive_expect_tx(uint64_t* bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
                : "memory");

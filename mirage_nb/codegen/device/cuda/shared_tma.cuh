@@ -36,14 +36,6 @@ MIRAGE_DEVICE void tma_load_2d_once(void* shared, const TensorMap& map, uint64_t
       "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row), "l"(policy)
       : "memory");
 }
-MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row, int plane) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
-          "r"(shared_address(shared)),
-      "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row), "r"(plane)
-      : "memory");
-}
-
 // Asks for the box of `map` whose first element is (row, column) in L2.
 MIRAGE_DEVICE void tma_prefetch_2d(const TensorMap& map, int column, int row) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(column), "r"(row)

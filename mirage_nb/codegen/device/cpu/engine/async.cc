@@ -185,7 +185,7 @@ void fence_proxy_async() {
 }
 
 void mbarrier_expect(uint64_t* bar, int bytes, int line) {
-  Mbarrier& m = need(bar, "mbarrier_expect_tx", line);
+  Mbarrier& m = need(bar, "mbarrier_arrive_expect_tx", line);
   if (mode.checked) race_read(self().agent, bar, 8, line);
   m.bytes += bytes;
 }
