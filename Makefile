@@ -15,7 +15,8 @@ CXX_NAME   = $(or $(MIRAGE_NB_CXX),g++)
 
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Python compiles what is imported, in the processes that run side by side; pip would compile all of it one by one.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/python -m pytest
 
 # Workers and commands start in half the time where bytecode is kept; `clean` removes it.
@@ -47,7 +48,7 @@ test-notebook: install needs-cxx
 		--nbval-lax --nbval-current-env --nbval-sanitize-with notebooks/sanitize.cfg notebooks
 
 test-browser: install needs-cxx needs-chromium
-	$(PYTEST) -m "browser and not gpu and not slow" tests/browser
+	$(PYTEST) $(SIDE_BY_SIDE) -m "browser and not gpu and not slow" tests/browser
 
 test-gpu: install
 	$(PYTEST) -m gpu

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import cache
 from typing import Any, NoReturn
 
 from mirage_nb.bench import commands as bench
@@ -61,6 +62,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(WRONG, f"error: {message}\n  hint: {close and f'{close} '}see {see}\n")
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
     """The whole command line as an argparse parser."""
     top = _Parser(

@@ -237,15 +237,21 @@ FIGURES = """() => [...document.querySelectorAll('.mir-plot')].map((plot) => {
 })"""
 
 
+@pytest.fixture(scope="module")
+def figures() -> list[str]:
+    """As a notebook shows them."""
+    return [figure._repr_mimebundle_()["text/html"] for figure in all_figures().values()]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.name)
-def test_figures_stand_on_any_ground(new_page: Callable[..., Any], host: Host, tmp_path: Path) -> None:
+def test_figures_stand_on_any_ground(
+    new_page: Callable[..., Any], host: Host, figures: list[str], tmp_path: Path
+) -> None:
     tab = new_page(1280, host.dark)
     variables = "".join(f"{name}:{value};" for name, value in host.variables.items())
-    figures = all_figures()
-    shown = "".join(figure._repr_mimebundle_()["text/html"] for figure in figures.values())  # type: ignore[attr-defined]
     tab.set_content(
         f"<!DOCTYPE html><html lang='en'><style>:root{{{variables}}}body{{background:{host.ground}}}</style>"
-        f"<body class='{host.name}'>{shown}</body></html>"
+        f"<body class='{host.name}'>{''.join(figures)}</body></html>"
     )
     seen = tab.evaluate(FIGURES)
     tab.screenshot(path=tmp_path / "figures.png", full_page=True)

@@ -210,7 +210,7 @@ def test_narrow_pages_put_the_columns_below_each_other(open_notebook: Callable[.
 
 
 def test_a_real_search_from_cell_to_kernel(open_notebook: Callable[..., Notebook]) -> None:
-    real = CELL.replace("fused", "fused --effort quick")
+    real = CELL.replace("fused", "fused --effort quick").replace("1024", "256").replace("4096", "512")
     notebook = open_notebook(
         "del mirage_nb.superoptimize\nfrom mirage_nb.pipeline import superoptimize\n"
         "mirage_nb.superoptimize = superoptimize",

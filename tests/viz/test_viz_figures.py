@@ -6,6 +6,7 @@ import base64
 import io
 import re
 import xml.etree.ElementTree as ET
+from functools import cache
 
 import pytest
 
@@ -16,14 +17,20 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from mirage_nb.viz.figures import VARIABLES, ThemedFigure, inline_svg, summary, themed
-from tests.viz.test_viz_plots import all_figures
+from tests.viz.test_viz_plots import FIGURES
 
-NAMES = tuple(all_figures())
+NAMES = tuple(FIGURES)
+
+
+@cache
+def drawn(name: str) -> str:
+    """A picture, drawn once."""
+    return inline_svg(FIGURES[name]())
 
 
 @pytest.fixture(params=NAMES)
 def picture(request: pytest.FixtureRequest) -> str:
-    return inline_svg(all_figures()[request.param])
+    return drawn(request.param)
 
 
 def test_nothing_but_data_has_a_colour_of_its_own(picture: str) -> None:
@@ -39,18 +46,18 @@ def test_it_may_stand_in_a_page_beside_others(picture: str) -> None:
     assert len(ids) == len(set(ids))
     used = re.findall(r'(?:href="#|url\(#)([^")]+)', picture)
     assert used and set(used) <= set(ids)
-    other = inline_svg(all_figures()[NAMES[0]])
+    other = drawn(NAMES[0])
     if other != picture:
         assert not set(used) & set(re.findall(r'id="([^"]+)"', other))
 
 
 def test_it_is_drawn_the_same_each_time() -> None:
-    assert inline_svg(all_figures()["pruning"]) == inline_svg(all_figures()["pruning"])
+    assert inline_svg(FIGURES["pruning"]()) == inline_svg(FIGURES["pruning"]())
 
 
 def test_letters_keep_their_size() -> None:
     """Glyphs are drawn at 1/64 and scaled; rounded to hundredths they would be a third too wide."""
-    figure = all_figures()["pruning"]
+    figure = FIGURES["pruning"]()
     whole = io.StringIO()
     figure.savefig(whole, format="svg")
     texts = (whole.getvalue(), inline_svg(figure))
@@ -67,7 +74,7 @@ def test_nothing_is_cut_off() -> None:
 
 
 def test_it_says_what_it_shows() -> None:
-    figure = all_figures()["roofline"]
+    figure = FIGURES["roofline"]()
     assert summary(figure) == "figure: roofline; teraflops per second against operations per byte"
     assert summary(Figure()) == "figure"
     figure.suptitle("a 'b' <c>")
@@ -75,7 +82,7 @@ def test_it_says_what_it_shows() -> None:
 
 
 def test_notebooks_get_the_page_s_colours_and_files_stay_white() -> None:
-    figure = all_figures()["ablation"]
+    figure = FIGURES["ablation"]()
     bundle = figure._repr_mimebundle_()  # type: ignore[attr-defined]  # themed
     assert set(bundle) == {"text/html", "text/plain", "image/png"}
     assert inline_svg(figure) in bundle["text/html"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 
@@ -37,12 +38,15 @@ TIMES = {"gqa": {"whole": 5.0, "no layouts": 7.5, "no schedule": 6.0}, "lora": {
 POINTS = (Point("gqa", 4e8, 4e6, 8.0), Point("lora", 1e6, 1e6, 3.0))
 
 
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "pruning": lambda: pruning_figure(snapshot().counts, "pruning"),
+    "ablation": lambda: ablation_figure(TIMES, "whole", "ablation"),
+    "roofline": lambda: roofline_figure(POINTS, H200, "roofline"),
+}
+
+
 def all_figures() -> dict[str, Figure]:
-    return {
-        "pruning": pruning_figure(snapshot().counts, "pruning"),
-        "ablation": ablation_figure(TIMES, "whole", "ablation"),
-        "roofline": roofline_figure(POINTS, H200, "roofline"),
-    }
+    return {name: draw() for name, draw in FIGURES.items()}
 
 
 def test_ablations_are_relative_to_the_whole() -> None:
