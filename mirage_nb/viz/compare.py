@@ -29,7 +29,7 @@ def compare_html(left: Candidate, right: Candidate, target: Target) -> str:
     a, b = (_planned(c.graph, target) for c in (left, right))
     rows = "".join(_row(name, fact(left, a), fact(right, b)) for name, fact in (*FACTS.items(), *_PLANNED.items()))
     names = [f"µGraph {escape(c.digest[:8])}" for c in (left, right)]
-    head = f"<tr><th></th><th scope='col'>{names[0]}</th><th scope='col'>{names[1]}</th></tr>"
+    head = f"<tr><td></td><th scope='col'>{names[0]}</th><th scope='col'>{names[1]}</th></tr>"
     pictures = "".join(
         f"<figure><figcaption>{name}</figcaption>{framed(mugraph_svg(c.graph), f'picture of {name}')}</figure>"
         for name, c in zip(names, (left, right), strict=True)
