@@ -314,7 +314,7 @@ def table(rows: Sequence[Row], target: Target) -> str:
             _shown(ratio(row)),
         ])  # fmt: skip
     wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    said = ["  ".join(cell.rjust(width) for cell, width in zip(line, wide, strict=True)) for line in lines]
+    said = ["  ".join([line[0].ljust(wide[0]), *map(str.rjust, line[1:], wide[1:])]) for line in lines]
     ratios = [r for row in rows if (r := ratio(row)) is not None]
     if ratios:
         what = f"geometric mean of {len(ratios)} ratios over the best correct peer"
