@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.ir.graph import KernelGraph, Op
 from mirage_nb.ir.ops import OpKind, PadAttrs, SliceAttrs, TransposeAttrs
+from mirage_nb.ir.places import counted
 from mirage_nb.ir.sizes import size_of
 
 MOVING = frozenset({OpKind.SLICE, OpKind.TRANSPOSE, OpKind.PAD})
@@ -50,6 +51,14 @@ def windows(graph: KernelGraph, copied: Collection[int] = ()) -> dict[int, Windo
         if op.body is None and not kept.issuperset(values):
             kept.difference_update(op.inputs)
     return {value: found[value] for value in kept}
+
+
+def launched(graph: KernelGraph) -> int:
+    """Number of kernels launched: of the operators that compute, those whose values are not read where others lie, or
+    counted."""
+    nowhere = windows(graph).keys() | counted(graph)
+    renamed = sum(op.kind is OpKind.RESHAPE and values[0] in nowhere for op, values in graph.definitions())
+    return graph.kernel_count - len(nowhere) + renamed
 
 
 def _all(graph: KernelGraph) -> dict[int, Window]:

@@ -11,7 +11,7 @@ import ast
 
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import ApplyAttrs, OpKind
-from mirage_nb.lang import lowering, masks, norms, reductions, views, windows
+from mirage_nb.lang import lowering, masks, norms, reductions, views
 from mirage_nb.lang.einsum import einsum
 from mirage_nb.lang.signature import Function, Kind, Operator, Parameter
 
@@ -30,11 +30,6 @@ _EPS = Parameter("eps", Kind.NUMBER, "0", keyword_only=True)
 _GAIN = Parameter("gain", Kind.TENSOR, "None")
 _BIAS = Parameter("bias", Kind.TENSOR, "None")
 _INDEX = Parameter("index", Kind.TENSOR)
-_CONVOLVED = (
-    _X, Parameter("w", Kind.TENSOR), _BIAS, Parameter("stride", Kind.COUNTS, "1", keyword_only=True),
-    Parameter("padding", Kind.COUNTS, "0", keyword_only=True),
-    Parameter("dilation", Kind.COUNTS, "1", keyword_only=True), Parameter("groups", Kind.COUNT, "1", keyword_only=True),
-)  # fmt: skip
 _SAME = "the shape of x"
 _FOLDED = "without the axes; with keepdims=True they stay with extent 1"
 _BROADCAST = "extents align at the right and are equal or 1 (keepdims=True keeps a reduced axis at 1)"
@@ -169,10 +164,6 @@ FUNCTIONS: dict[str, Function] = {
         Function("gather", (_X, _INDEX, _AXIS),
                  "for every index the element of x at that place of the axis and its own places of the others",
                  "the index's", masks.gather, "gather(X, floor(Y), axis=1)"),
-        Function("conv1d", _CONVOLVED, "sums over windows of x[n, c, l] with kernels w[o, c / groups, k]",
-                 "[n, o, windows]", windows.convolution(1), "conv1d(N, N[:, :, :3], padding=1)"),
-        Function("conv2d", _CONVOLVED, "sums over windows of x[n, c, h, w] with kernels w[o, c / groups, k, l]",
-                 "[n, o, windows, windows]", windows.convolution(2), "conv2d(N[None], N[:, :2, :2, None], groups=1)"),
         Function("rope", (_X, Parameter("cos", Kind.TENSOR), Parameter("sin", Kind.TENSOR)),
                  "rotary embedding: x * cos + concat(-x2, x1) * sin, where x1 and x2 are the halves of the last axis",
                  _SAME + "; the last axis of cos and sin is as long, or half as long", masks.rope,

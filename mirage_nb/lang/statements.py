@@ -165,8 +165,9 @@ class Statements(Declarations):
                 return Leave.LOOP if isinstance(statement, ast.Break) else Leave.TURN
             case ast.Assert(test=test, msg=said):
                 if not self.expressions.truth(test):
-                    hint = str(said.value) if isinstance(said, ast.Constant) else "it is asserted in the program"
-                    raise self._error(ShapeError, "this does not hold", hint, test)
+                    message = str(said.value) if isinstance(said, ast.Constant) else "this does not hold"
+                    hint = "" if isinstance(self.source, Within) else "it is asserted in the program"
+                    raise self._error(ShapeError, message, hint, test)
             case ast.Pass() | ast.Delete():
                 return None
             case ast.Expr(value=ast.Call(func=ast.Name(id="print")) as value):
@@ -381,6 +382,8 @@ class Statements(Declarations):
                 raise self._error(ProgramSyntaxError, f"{function.name} returns nothing", hint, call)
             return result
         except MirageError as error:
+            if function.place is None and not error.hint and not function.name.startswith("_"):
+                raise type(error)(error.message, hint=function.signature, span=error.span) from None
             if " calls" in error.hint or function.place is None:
                 raise
             hint = f"{error.hint}; line {call.lineno} calls {function.name}".lstrip("; ")

@@ -159,8 +159,15 @@ class Prepared:
         """Extents of the axes, those that concatenations make as long as their parts together."""
         made = list(extents)
         for join in self.joins:
-            made[join.whole] = sum(1 if axis is None else made[axis] for axis in (join.first, join.second))
+            whole = sum(1 if axis is None else made[axis] for axis in (join.first, join.second))
+            for axis in self.alike(join.whole):
+                made[axis] = whole
         return tuple(made)
+
+    def alike(self, axis: int) -> tuple[int, ...]:
+        """The axes that are as long as one in any case: itself, and those of the same dimensions of inputs."""
+        dims = {*self.axes[axis].dims}
+        return tuple(i for i, other in enumerate(self.axes) if i == axis or not dims.isdisjoint(other.dims))
 
 
 def prepare(graph: KernelGraph, *, seed: int = 0) -> Prepared:

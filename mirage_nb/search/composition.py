@@ -45,8 +45,6 @@ MOVES = VIEWS | {OpKind.CONCAT}
 """Operators that compute nothing."""
 TINY_PART = 4
 """Elements of a part of a row of a small program."""
-PIECES = " pieces"
-"""How the configuration of a muGraph ends that was made from the best ones of pieces, so many of them."""
 
 
 def own_operators(program: KernelGraph, target: Target) -> Instance:

@@ -16,6 +16,7 @@ from itertools import combinations
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind
+from mirage_nb.ir.windows import MOVING
 
 VIEWS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT})
 HEAVY = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
@@ -51,6 +52,11 @@ class Piece:
     def reads(self) -> tuple[int, ...]:
         """The program's values behind the inputs."""
         return self.values[: self.graph.input_count]
+
+    @property
+    def computes(self) -> bool:
+        """Whether it does more than to number places, or to say where in a tensor others read."""
+        return any(op.kind not in VIEWS | MOVING | {OpKind.CONST, OpKind.ARANGE} for op in self.graph.ops)
 
     @property
     def digest(self) -> str:

@@ -35,6 +35,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.text import print_graph
+from mirage_nb.ir.windows import launched
 from mirage_nb.viz import layout, svg
 from mirage_nb.viz.axes import AxisNames, Path, axis_names
 from mirage_nb.viz.raster import png_bundle, with_png
@@ -55,7 +56,7 @@ def place_of(path: Path, number: int) -> str:
 def mugraph_svg(graph: KernelGraph, facts: Mapping[str, str] | None = None) -> str:
     """The picture of a tensor program or muGraph; `facts` are shown on hover, by the `place_of` their tensors."""
     names = _Named(axis_names(graph), facts or {})
-    kernels = graph.kernel_count
+    kernels = launched(graph)
     title = f"kernel graph · {kernels} kernel{'s' if kernels != 1 else ''} · tensors in device memory"
     whole = _framed(_Scene.of_kernels(graph, names), title, "kernel")
     summary = f"µGraph with {kernels} kernel(s): {', '.join(graph.output_names)} from "

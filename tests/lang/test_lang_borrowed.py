@@ -88,6 +88,7 @@ F.kl_div(X, p) | F.kl_div(X, Y, reduction="batchmean", log_target=True)
 F.cross_entropy(X, p / p.sum(1, keepdim=True))
 F.cross_entropy(X, torch.softmax(Y, 1), label_smoothing=0.1, reduction="sum") | F.conv1d(N, C, v, stride=1, padding=1)
 F.conv2d(I, K, v, 2, 1) | F.conv2d(I, K, None, 1, 1, 2) | F.conv1d(N, C, dilation=2) | F.conv2d(I, K[:, :2], groups=2)
+F.conv1d(N, C, padding="same") | F.conv2d(I, K, stride=(2, 1), padding=(1, 0))
 F.max_pool2d(I, 2) | F.max_pool2d(I, 3, stride=2, padding=1) | F.avg_pool2d(I, kernel_size=2, stride=2)
 F.avg_pool2d(I, (2, 3)) | F.max_pool1d(N, 2) | F.avg_pool1d(N, 2, 1, padding=1) | F.adaptive_avg_pool2d(I, 1)
 F.adaptive_avg_pool2d(I, (2, 4)) | X.type_as(Y) + 1 | X.to(torch.float64) + 1 | np.sin(X * math.pi) + np.pi

@@ -72,16 +72,6 @@ def _cross_entropy(x: Array, target: Array, axis: int = -1) -> Array:
     return -np.sum(target * np.log(_softmax(x, axis)), axis=axis)
 
 
-def _convolve(
-    x: Array, w: Array, bias: Any = 0, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Array:
-    torch = pytest.importorskip("torch")
-    function = torch.nn.functional.conv1d if x.ndim == 3 else torch.nn.functional.conv2d
-    made = function(*map(torch.tensor, (np.array(x), np.array(w))), None, stride, padding, dilation, groups).numpy()
-    found: Array = made + np.reshape(bias, (-1, *(1 for _ in x.shape[2:])))
-    return found
-
-
 def _group_norm(x: Array, groups: int, gain: Any = 1, bias: Any = 0, *, eps: float = 0) -> Array:
     normed = _layer_norm(x.reshape(x.shape[0], groups, -1), eps=eps).reshape(x.shape)
     gain, bias = (np.reshape(v, (-1, *(1 for _ in x.shape[2:]))) for v in (gain, bias))
@@ -140,8 +130,6 @@ ORACLE: dict[str, Callable[..., Any]] = {
     "one_hot": lambda x, classes: (x[..., None] == np.arange(classes)) * 1.0,
     "take": lambda x, index, axis=0: np.take(x, index.astype(int), axis),
     "gather": lambda x, index, axis: np.take_along_axis(x, index.astype(int), axis),
-    "conv1d": _convolve,
-    "conv2d": _convolve,
     "einsum": np.einsum,
     "log_softmax": lambda x, axis=-1: np.log(_softmax(x, axis)),
     "cross_entropy": _cross_entropy,
@@ -319,11 +307,6 @@ PROGRAMS = [
     "return take(W, floor(I)) * 2, take(W[::-1], floor(I)), take(W, floor(J), 1), one_hot(floor(J), 2)",
     "X: f32[4, 6]\nI: f32[4, 2]\nJ: f32[3, 6]\n"
     "return gather(X, floor(I), 1), gather(X, floor(J), 0), gather(X, floor(I), -1) * 2",
-    "X: f32[2, 6, 9]\nW: f32[4, 6, 3]\nV: f32[4, 3, 2]\nb: f32[4]\n"
-    "return conv1d(X, W), conv1d(X, W, b, stride=2, padding=1), conv1d(X, V, groups=2, padding=[3])"
-    ", conv1d(X, V, b, groups=2)",
-    "X: f32[2, 4, 5, 6]\nW: f32[6, 4, 3, 2]\nV: f32[4, 1, 3, 3]\nb: f32[6]\n"
-    "return conv2d(X, W, b), conv2d(X, W, stride=[2, 1], padding=[1, 0]), conv2d(X, V, groups=4, padding=1, stride=2)",
     "X: f32[2, 3, 4]\nC: f32[3, 4]\nS: f32[3, 4]\nreturn rope(X, C, S), rope(X, C[:, :2], S[..., :2])",
     "dtype: f16\nX: [4, 6]\nY: f32[6]\nreturn f32(X) + Y, f16(Y) * X, f64(X)",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from mirage_nb.search import (
 )
 from mirage_nb.search.axes import over_axes as said_over_axes
 from mirage_nb.search.explain import Tally, explain, why_nothing
+from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
@@ -165,6 +166,14 @@ def test_parts_without_a_common_size_are_said_to_be_whole_where_nothing_fits() -
         assert any(instances(s, prepared, H200, 1) for s in made.structures)
     said = why_nothing(prepared, STANDARD, Budget(), Tally(structures=3, unfit=3))
     assert "every tile has all of what concatenations join" in said and "(65536)" in said
+
+
+def test_what_is_summed_beside_a_concatenation_is_as_long_where_it_is_read_again() -> None:
+    product = "P = reshape(X * X, 1, 3, 3) @ reshape(concat([A, B, A * B], axis=2), 3, 1, 3, 1)"
+    head, end = "X: f16[3, 1, 3]\nA: f16[3, 1, 1]\nB: f16[3, 1, 1]", "return where(X > 0, reshape(P, 3, 3, 1), 0)"
+    prepared = prepare(parse(f"{head}\n{product}\n{end}").graph)
+    assert [tensor.input for tensor in prepared.tensors].count(0) == 2, "X has two aliases"
+    assert Semantics(prepared, EFFORTS["quick"].options).targets
 
 
 def test_explaining_a_kernel_with_a_concatenation() -> None:

@@ -81,7 +81,9 @@ class Semantics:
                     shape.append(PART_EXTENT if axis.reduced or axis.whole or aliased else 1)
         for join in self.prepared.joins:
             sides = (1 if axis is None else shape[dims[axis][TILE]] for axis in (join.first, join.second))
-            shape[dims[join.whole][TILE]] = sum(sides)
+            extent = sum(sides)
+            for alike in self.prepared.alike(join.whole):
+                shape[dims[alike][TILE]] = extent
         return dims, tuple(shape)
 
     def array_dims(self, axis: int, mask: int) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import Configuration, Effort, configurations, prepare
 from mirage_nb.search.assemble import beside, cheapest, joined
-from mirage_nb.search.composition import PIECES
 from mirage_nb.search.limits import Limits
 from mirage_nb.search.partition import partition
 from mirage_nb.search.pieces import Piece
@@ -67,6 +66,7 @@ class Pieces:
         self._program, self._target, self._seed = program, target, seed
         self._pieces = partition(program, target)
         self._order = [piece.digest for piece in self._pieces]
+        self._computing = [piece.digest for piece in self._pieces if piece.computes]
         shares: dict[str, Share] = {}
         for piece, digest in zip(self._pieces, self._order, strict=True):
             if digest not in shares:
@@ -89,8 +89,9 @@ class Pieces:
         ranked = sorted(self._shares.values(), key=lambda share: -share.gain_us * share.times)
         alone = sum(not share.piece.in_library for share in ranked) == 1
         for rank, share in enumerate(ranked):
-            number = self._order.index(share.digest) + 1
-            where = f"piece {number} of {len(self._pieces)}"
+            where = f"{', '.join(op.kind.value for op in share.piece.graph.ops)} alone"
+            if share.piece.computes:
+                where = f"piece {self._computing.index(share.digest) + 1} of {len(self._computing)}"
             try:
                 found = configurations(prepare(share.piece.graph, seed=self._seed), effort)
             except SearchError:  # a library computes it
@@ -140,7 +141,7 @@ class Pieces:
         whole = Candidate(
             digest=made.graph.digest(),
             graph=made.graph,
-            configuration=f"{len(self._pieces)}{PIECES}",
+            configuration=f"{len(self._computing)} piece{'s' * (len(self._computing) != 1)}",
             operators=sum(chosen[digest].operators for digest in self._order),
             sizes=made.sizes,
             verdict=piecewise([candidate.verdict for _, candidate in parts]),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.windows import launched
 from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -111,7 +112,7 @@ class Candidate:
     @property
     def kernels(self) -> int:
         """Number of kernels that it launches."""
-        return self.graph.kernel_count
+        return launched(self.graph)
 
     @property
     def line(self) -> str:
