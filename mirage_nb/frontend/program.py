@@ -21,6 +21,7 @@ from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.lang import TensorProgram
 from mirage_nb.lang.builder import Value
+from mirage_nb.lang.parts import in_parts
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -88,7 +89,7 @@ def from_torch(
         if node.op == "call_function" and not translation.add(node) and node.users:
             _check_dead(node, translation)
     outputs = _outputs(exported, translation)
-    graph, _ = translation.builder.finish(tuple(outputs))
+    graph, _ = translation.builder.finish(in_parts(translation.builder, tuple(outputs)))
     state = {**exported.state_dict, **exported.constants}
     constants = {names[node]: state[kept[node.name]] for node in read if node.name in kept}
     return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, constants=constants)
