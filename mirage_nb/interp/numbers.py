@@ -390,7 +390,8 @@ STRICT = {kind: strict(operation) for kind, operation in ELEMENTWISE.items()}
 ADD, SUBTRACT, MULTIPLY, MAXIMUM = (STRICT[kind] for kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.MAXIMUM))
 EXPONENTIAL = STRICT[OpKind.EXP]
 PLAIN: dict[Operation, np.ufunc] = {
-    ADD: np.add, SUBTRACT: np.subtract, MULTIPLY: np.multiply, STRICT[OpKind.DIV]: np.true_divide, MAXIMUM: np.maximum
+    ADD: np.add, SUBTRACT: np.subtract, MULTIPLY: np.multiply, STRICT[OpKind.DIV]: np.true_divide,
+    STRICT[OpKind.SQR]: np.square, MAXIMUM: np.maximum,
 }  # fmt: skip
 """Operations that are the library's own where every number is a short rational; but for the maximum, where none is an
 infinity, too."""

@@ -29,7 +29,7 @@ from mirage_nb.interp.undrawn import splitmix
 from mirage_nb.ir import ClampAttrs, ConstAttrs, KernelGraph, TensorType
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.covered import Asked, uncovered
-from mirage_nb.verify.gaps import Suspect, gaps
+from mirage_nb.verify.gaps import Seen, Suspect, gaps
 from mirage_nb.verify.lax import all_ops
 from mirage_nb.verify.points import KINDS, ZEROS, point
 from mirage_nb.verify.verdict import Looked, Outcome, Witness
@@ -135,22 +135,27 @@ class _Look:
     points: int = 0
     suspects: int = 0
     witness: Witness | None = None
+    bits: int = field(init=False)
     _counts: list[Index] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.bits = min(BITS + self.left.bits + self.right.bits, MOST_BITS)
         self._counts = [np.zeros((3, len(at)), np.int64) for at in self.at]
 
     def looked(self) -> Looked:
         """What all points show."""
         most = max(LEAST_POINTS, TAKEN // max(1, self.left.count + self.right.count))
+        seen: list[Seen] = []
         for kind in KINDS[:most]:
             self.points += 1
-            self.take(kind.name, point(kind, self.seed), close=kind.close)
+            draw = point(kind, self.seed)
+            seen.append((draw, self.take(kind.name, draw, close=kind.close)))
             if self.witness is not None:
                 return self.result()
         if most >= len(KINDS) and not self.right.slice.is_total:
             self._with_zeros()
-            for suspect in () if self.witness is not None else gaps(self.left.slice, self.right.slice, self.seed):
+            both = self.left.slice, self.right.slice
+            for suspect in () if self.witness is not None else gaps(*both, self.seed, self.bits, seen):
                 self.suspects += 1
                 self._suspect(suspect)
                 if self.witness is not None:
@@ -166,19 +171,20 @@ class _Look:
             if self.witness is not None:
                 return
 
-    def take(self, name: str, draw: Draw, close: bool = False) -> None:
-        """Compare at one point; for a close look nothing may be lost in a sum, and more bits are taken for that."""
-        bits = min(BITS + self.left.bits + self.right.bits, MOST_BITS)
-        states = self._states(name, draw, bits, close)
+    def take(self, name: str, draw: Draw, close: bool = False) -> Made:
+        """Compare at one point; for a close look nothing may be lost in a sum, and more bits are taken for that. What
+        both graphs make there, if the look is no close one."""
+        made: Made = {}
+        states = self._states(name, draw, self.bits, close, made)
         for times in MORE if close else ():
-            if bits * times <= MOST_BITS and any((part == _OPEN).any() for part in states):
-                states = self._states(name, draw, bits * times, close)
+            if self.bits * times <= MOST_BITS and any((part == _OPEN).any() for part in states):
+                states = self._states(name, draw, self.bits * times, close, {})
         for counts, part in zip(self._counts, states, strict=True):
             counts += np.stack([part == _SAME, (part == _SAME) & close, part == _OPEN])
+        return {} if close else made
 
-    def _states(self, name: str, draw: Draw, bits: int, wary: bool) -> list[Index]:
+    def _states(self, name: str, draw: Draw, bits: int, wary: bool, made: Made) -> list[Index]:
         with precision(bits, wary=wary):
-            made: Made = {}
             ours, theirs = self.left.slice.compute(draw, made), self.right.slice.compute(draw, made)
             found = []
             for number, (left, right) in enumerate(zip(ours, theirs, strict=True)):

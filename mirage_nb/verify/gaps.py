@@ -11,7 +11,7 @@ the program has one. A suspect is no more than a place to look at: whether value
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,10 @@ TRANSPLANTS = 24
 BITS = 256
 
 
+Seen = tuple[Draw, Made]
+"""A point, and what was made there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """A point; or, with `crossing`, all points of a short interval, in which something that the candidate divides by
@@ -40,9 +44,9 @@ class Suspect:
     crossing: tuple[int, int] | None = None
 
 
-def gaps(program: Slice, candidate: Slice, seed: int) -> Iterator[Suspect]:
-    """Where to look."""
-    yield from itertools.islice(_transplants(program, candidate, seed), TRANSPLANTS)
+def gaps(program: Slice, candidate: Slice, seed: int, bits: int, seen: Sequence[Seen]) -> Iterator[Suspect]:
+    """Where to look, after both were computed with so many bits at these points."""
+    yield from itertools.islice(_transplants(program, candidate, bits, seen), TRANSPLANTS)
     for number, (start, end) in enumerate(LINES):
         line = _Line(candidate, point(KINDS[start], seed + number), point(KINDS[end], seed + number + 1))
         with precision(BITS):
@@ -50,17 +54,15 @@ def gaps(program: Slice, candidate: Slice, seed: int) -> Iterator[Suspect]:
         yield from line.suspects(own)
 
 
-def _transplants(program: Slice, candidate: Slice, seed: int) -> Iterator[Suspect]:
+def _transplants(program: Slice, candidate: Slice, bits: int, seen: Sequence[Seen]) -> Iterator[Suspect]:
     """Points at which the program has values, but for the elements that make a critical number of the candidate, and
     not of the program, 0 or negative at another point."""
-    points = [point(kind, seed) for kind in KINDS]
-    every: list[Made] = [{} for _ in points]
-    with precision(BITS):
-        outputs = [program.compute(draw, made) for draw, made in zip(points, every, strict=True)]
+    with precision(bits):
+        outputs = [program.compute(*one) for one in seen]
     counts = [sum(type(x) is not Hole for part in found for x in part) for found in outputs]
-    good = points[counts.index(max(counts))]
-    for bad, made in zip(points, every, strict=True):
-        with precision(BITS):
+    good = seen[counts.index(max(counts))][0]
+    for bad, made in seen:
+        with precision(bits):
             own, numbers = _keys(program, bad, made), [x.tolist() for x in candidate.critical(bad, made)]
         for operator, values in enumerate(numbers):
             places = [n for n, x in enumerate(values) if _is_suspect(x) and _key(x) not in own]
