@@ -34,7 +34,7 @@ from mirage_nb.search import EFFORTS, configurations, prepare, run_configuration
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
 
-CONFIGURATION_SECONDS, PARTS = 8.0, 4
+CONFIGURATION_SECONDS, PARTS = 8.0, 2
 """Of the search of one configuration, and units among which what it finds is dealt out."""
 CONFIGURATIONS = 60
 """Configurations of a program at most."""

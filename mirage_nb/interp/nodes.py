@@ -206,7 +206,8 @@ class SliceAlgebra:
     def each(self, of: Of, operands: Sequence[Node], batch: int, chooses: WhereAttrs | None = None) -> Node:
         """An elementwise operation."""
         given = self.aligned(operands, batch)
-        shape = tuple(np.broadcast_shapes(*(x.shape for x in given)))
+        shapes = {x.shape for x in given}
+        shape = shapes.pop() if len(shapes) == 1 else tuple(np.broadcast_shapes(*shapes))
 
         def plan(at: Index) -> tuple[list[Index], Combine]:
             return [broadcast(at, shape, x.shape) for x in given], lambda system, xs: over(of(system), *xs)
@@ -215,8 +216,9 @@ class SliceAlgebra:
 
     def aligned(self, operands: Sequence[Node], batch: int) -> list[Node]:
         """The operands with tiles of equal rank: the elements keep their places."""
-        rank = max(len(x.shape) for x in operands)
-        return [x if len(x.shape) == rank else self._wider(x, rank, batch) for x in operands]
+        ranks = [len(x.shape) for x in operands]
+        rank = max(ranks)
+        return [x if own == rank else self._wider(x, rank, batch) for x, own in zip(operands, ranks, strict=True)]
 
     def _wider(self, x: Node, rank: int, batch: int) -> Node:
         shape = (*x.shape[:batch], *(1,) * (rank - len(x.shape)), *x.shape[batch:])

@@ -190,18 +190,18 @@ class Field:
 
     def _lifted(self, x: Number) -> Number:
         """A rational as a residue."""
-        if x not in self._lifts:
+        above, below = key = int(x.p), int(x.q)
+        if key not in self._lifts:
             if len(self._lifts) >= KNOWN:
                 self._lifts.clear()
-            above, below = int(x.p), int(x.q)
             if not below % self.p or not below % self.q:
                 return OPEN
             q = above * pow(below, -1, self.q) % self.q if self.exponents else None
-            self._lifts[x] = above * pow(below, -1, self.p) % self.p, q
-        return self._lifts[x]
+            self._lifts[key] = above * pow(below, -1, self.p) % self.p, q
+        return self._lifts[key]
 
     @cached_property
-    def _lifts(self) -> dict[Number, Number]:
+    def _lifts(self) -> dict[Residue, Number]:
         return {}
 
     def _both(self, operation: Callable[..., Number], x: Number, y: Number) -> Number:

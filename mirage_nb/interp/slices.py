@@ -62,6 +62,9 @@ class Read:
 
     def mark(self, marks: Sequence[Words], rows: Words, here: NDArray[np.bool_] | None = None) -> None:
         """What needs the results, a row for each, needs these elements; or only for some results."""
+        if self.places is None and here is None:
+            np.bitwise_or(marks[self.source], rows, out=marks[self.source])
+            return
         places = np.arange(len(rows)) if self.places is None else self.places
         there = np.ones(places.shape, np.bool_) if self.beyond is None else ~self.beyond
         if here is not None:

@@ -8,6 +8,7 @@ what a scalar function computes stands in one table for each interpreter, and `f
 from __future__ import annotations
 
 import ast
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -171,6 +172,7 @@ def _written(formula: Formula, around: int) -> str:
     return f"({text})" if strength < around else text
 
 
+@functools.lru_cache(maxsize=1024)
 def read(text: str) -> Formula:
     """The formula of a canonical text.
 
