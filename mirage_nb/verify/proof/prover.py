@@ -215,7 +215,8 @@ def _closes(states: tuple[State, ...], equations: Iterable[tuple[Term, Term, Nee
 
 
 def _next(states: tuple[State, ...], known: Known, normal: list[set[Term]]) -> tuple[Step, ...]:
-    """The steps that the innermost term asks for; terms in `normal` ask for none."""
+    """The steps that the innermost term of the first goal that is left asks for, if any; terms in `normal` ask for
+    none."""
     for state, done in zip(states, normal, strict=True):
         if not state.closed:
             here = replace(known, facts=state.facts)
@@ -228,6 +229,7 @@ def _next(states: tuple[State, ...], known: Known, normal: list[set[Term]]) -> t
                 if found:
                     done.clear()  # of what is known in another form, more may follow
                     return found
+            return ()  # what other goals ask for changes nothing of this one
     return ()
 
 
