@@ -9,9 +9,8 @@ by, or that a root or logarithm is taken of, which output elements need it there
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,7 +156,8 @@ class Slice:
         self._critical = [_Critical.of_operand(self.taken, *one) for one in critical]
         infinite = [n for n, taken in enumerate(self.taken) if taken.node.chooses and taken.node.chooses.infinite]
         self.makes_infinities = bool(infinite)
-        self._chooses = any(taken.node.chooses for taken in self.taken)
+        self._choices = [n for n, taken in enumerate(self.taken) if taken.node.chooses]
+        self._needed_by: dict[tuple[bytes, ...], list[list[int]]] = {}
         self._infinite = [n for n in infinite if self.taken[n].node.operands[0].varies]
         self.varies = [self.taken[one.source].node.varies for one in self._critical]
         self.behind = self._behind()
@@ -182,7 +182,7 @@ class Slice:
     def moment(self, draw: Draw, system: System, known: Made | None = None) -> Moment:
         """All that is known of a point in a system of numbers."""
         made = self._made(draw, system, known)
-        needed = self._needed(self._marks(made, system.holds)) if self._chooses else self._always
+        needed = self._needed(made, system.holds)
         asked = [made[one.source][one.places].tolist() for one in self._critical]
         maxima = [made[number] for number in self._maxima]
         infinite = [not all(map(system.holds, self._conditions(made, number))) for number in self._infinite]
@@ -190,12 +190,7 @@ class Slice:
 
     def ever_needed(self, draw: Draw) -> list[list[int]]:
         """What `Moment.needed_by` may be for any inputs, from one point: inputs may choose whatever they do."""
-        return self._needed(self._marks(self._made(draw, REALS), None)) if self._chooses else self._always
-
-    @cached_property
-    def _always(self) -> list[list[int]]:
-        """The same where nothing is chosen."""
-        return self._needed(self._marks([], None))
+        return self._needed(self._made(draw, REALS), None)
 
     def _behind(self) -> list[frozenset[int]]:
         """For every critical operator, those that its operand depends on."""
@@ -207,7 +202,19 @@ class Slice:
             every.append(frozenset(own.get(number, ())).union(*(every[read.source] for read in taken.reads)))
         return [every[one.source] for one in self._critical]
 
-    def _needed(self, marks: Sequence[Words]) -> list[list[int]]:
+    def _needed(self, made: Sequence[Array], holds: Callable[[Number], bool] | None) -> list[list[int]]:
+        """`Moment.needed_by`, found once for all points at which the same is chosen; None: whatever inputs choose."""
+        held = {
+            n: np.fromiter(map(holds or REALS.holds, self._conditions(made, n)), np.bool_, len(self.taken[n].at))
+            for n in self._choices
+            if holds or not self.taken[n].node.operands[0].varies
+        }
+        key = tuple(part.tobytes() for part in held.values())
+        if key not in self._needed_by:
+            self._needed_by[key] = self._needs(self._marks(held))
+        return self._needed_by[key]
+
+    def _needs(self, marks: Sequence[Words]) -> list[list[int]]:
         found = []
         for one in self._critical:
             rows = np.zeros((len(one.places), self._words), np.uint64)
@@ -224,8 +231,8 @@ class Slice:
     def _words(self) -> int:
         return -(-self.elements // 64)
 
-    def _marks(self, made: Sequence[Array], holds: Callable[[Number], bool] | None) -> list[Words]:
-        """For all that is taken, which output elements need it; None: whatever inputs choose."""
+    def _marks(self, held: Mapping[int, NDArray[np.bool_]]) -> list[Words]:
+        """For all that is taken, which output elements need it where such conditions hold."""
         marks = [np.zeros((len(taken.at), self._words), np.uint64) for taken in self.taken]
         bits = np.arange(self.elements)
         rows = np.zeros((self.elements, self._words), np.uint64)
@@ -237,11 +244,7 @@ class Slice:
         for number in range(len(self.taken) - 1, -1, -1):
             taken = self.taken[number]
             for place, read in enumerate(taken.reads):
-                here = None
-                if place == 1 and taken.node.chooses and (holds or not taken.node.operands[0].varies):
-                    held = map(holds or REALS.holds, self._conditions(made, number))
-                    here = np.fromiter(held, np.bool_, len(taken.at))
-                read.mark(marks, marks[number], here)
+                read.mark(marks, marks[number], held.get(number) if place == 1 else None)
         return marks
 
     def _conditions(self, made: Sequence[Array], number: int) -> Array:

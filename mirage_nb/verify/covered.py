@@ -24,10 +24,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
-from mirage_nb.interp.instance import FieldInstance
+from mirage_nb.interp.instance import FieldInstance, FieldStack, FieldTensor
 from mirage_nb.interp.nodes import Index
 from mirage_nb.interp.numbers import ZERO, Array, Hole, Number, fmpq, precision
 from mirage_nb.interp.residues import Field
@@ -36,7 +36,7 @@ from mirage_nb.ir import InIterAttrs, KernelGraph, Op, OpKind
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.drawn import is_small
 from mirage_nb.verify.forms import needs_of
-from mirage_nb.verify.groups import draw_inputs
+from mirage_nb.verify.groups import draw_stacked
 from mirage_nb.verify.lax import all_ops
 from mirage_nb.verify.points import KINDS, point
 from mirage_nb.verify.proof.signs import NEEDED
@@ -192,6 +192,8 @@ class _Cover:
         unmet = {which for which, (_, met) in enumerate(needs) if not met}
         behind = frozenset[int]().union(*(self._candidate.behind[which] for which in unmet))
         self._asked = sorted(unmet | {which for which in behind if needs[which][0] in ROOTS})
+        self._exponents = self._program.exponents or self._candidate.exponents
+        self._first = FieldInstance.draw(seed)
         self._draws: list[_Drawn] = []
         self._known: set[int] = set()
         self._unseen: set[int] = set()
@@ -257,18 +259,36 @@ class _Cover:
     def _fields(self, most: int, mixed: bool) -> Iterator[tuple[Field, Field, Draw]]:
         """Draws of one pair of primes, the first ones of a small program such that its roots exist. Where choices are
         mixed, the program counts for what it needs whatever is chosen, the candidate for what it may need."""
-        exponents = self._program.exponents or self._candidate.exponents
-        first = FieldInstance.draw(self._seed)
         for number in range(most):
-            instance = replace(first, seed=self._seed + number)
             bias = 8 if mixed else BIASES[number % len(BIASES)]
-            field = Field.of(instance, exponents=exponents, bias=bias, mixed=mixed)
+            field = Field.of(self._instance(number), exponents=self._exponents, bias=bias, mixed=mixed)
             draw: Draw = field.point
             if self._selects and number % 2:
                 draw = partial(field.point, squared=False)
             elif number < 2 * INFINITE and is_small(self._graph):
-                draw = _rooted(self._graph, instance, field)
+                draw = partial(self._rooted, field, number)
             yield field, replace(field, bias=0) if mixed else field, draw
+
+    def _instance(self, number: int) -> FieldInstance:
+        """That of one draw; all have the same primes."""
+        return replace(self._first, seed=self._seed + number)
+
+    def _rooted(self, field: Field, number: int, name: str, at: Index) -> Array:
+        """Elements of an input at a point at which roots of the program exist, as far as these can be had."""
+        p, q = (
+            None if part is None else part[number].reshape(-1)[at]
+            for part in (self._drawn[name].p, self._drawn[name].q)
+        )
+        assert p is not None
+        return field.listed(p, p if q is None else q)
+
+    @cached_property
+    def _drawn(self) -> dict[str, FieldTensor]:
+        """Inputs of the first draws, side by side."""
+        names = [i.name for i in self._graph.inputs]
+        stack = FieldStack([self._instance(number) for number in range(2 * INFINITE)])
+        drawn = draw_stacked(self._graph, stack, dict.fromkeys(names, (True, self._exponents)))
+        return dict(zip(names, drawn, strict=True))
 
     def _is_known(self, which: int) -> bool:
         """Whether a number is always one of the program's, times one constant; or that and an exponential of a maximum,
@@ -344,19 +364,6 @@ class _Cover:
                 if all(signs):
                     return math.prod(signs) > 0
         return False
-
-
-def _rooted(program: KernelGraph, instance: FieldInstance, field: Field) -> Draw:
-    """A point at which roots of the program exist, as far as these can be had."""
-    parts = {i.name: (True, field.exponents) for i in program.inputs}
-    inputs = dict(zip((i.name for i in program.inputs), draw_inputs(program, instance, parts), strict=True))
-
-    def draw(name: str, at: Index) -> Array:
-        p, q = (None if part is None else part.reshape(-1)[at] for part in (inputs[name].p, inputs[name].q))
-        assert p is not None
-        return field.listed(p, p if q is None else q)
-
-    return draw
 
 
 def _differ(field: Field, ours: Moment, theirs: Moment) -> bool:
