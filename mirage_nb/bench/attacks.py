@@ -311,6 +311,29 @@ OF_FUNCTIONS = (
     ("einsum('ij,kj->ik', X, Y)", "einsum('ij,kj->ki', Y, X) * 1.00000000001"),
     ("einsum('ii->i', W)", "einsum('ij->i', W)"),
     ("kron(X, Y)", "kron(Y, X)"),
+    # Two of these at once: masks of infinities, concatenations, choices that are maxima, partitions that do not nest.
+    ("softmax(concat(where(M > 0, X, -inf), Y, axis=1))",
+     "softmax(concat(where(M > 0, X, -inf), where(M >= 0, Y, -inf), axis=1))"),
+    ("sum(exp(concat(where(M > 0, X, -inf), Y, axis=1)), axis=1)",
+     "sum(exp(where(M > 0, X, -inf)), axis=1) + sum(exp(Y) * where(M == 3.5, 0, 1), axis=1)"),
+    ("max(concat(X, where(M > 0, Y, -inf), axis=1), axis=1) * 1",
+     "maximum(max(X, axis=1), max(where(M > 0, Y, -1e30), axis=1)) * 1"),
+    ("exp(where(M > 0, where(X > Y, X, Y), -inf))",
+     "maximum(exp(where(M > 0, X, -inf)), exp(where(M >= 0, Y, -inf)))"),
+    ("exp(where(M > 0, X, -inf) - max(concat(where(M > 0, X, -inf), Y, axis=1), axis=1, keepdims=True))",
+     "exp(where(M > 0, X, -inf) - maximum(max(where(M > 0, X, 0), axis=1, keepdims=True), "
+     "max(Y, axis=1, keepdims=True)))"),
+    ("softmax(where(M > 0, X, -inf))",
+     "where(M > 0, exp(X), 0) / maximum(sum(where(M > 0, exp(X), 0), axis=1, keepdims=True), 1e-30)"),
+    ("where(X > Y, where(X > M, X, M), where(Y > M, Y, M))", "where(X > M, where(X > Y, X, Y), where(M > Y, M, X))"),
+    ("where(X > Y, X + 1, Y + 1) - where(X < Y, X, Y)",
+     "where(X >= Y, X - Y + 1, Y - X + 1) * where(X == Y, 2, 1)"),
+    ("softmax(where(arange(6) <= arange(4)[:, None], X, -inf)) @ W",
+     "where(arange(6) <= arange(4)[:, None], exp(X), 0) @ W / "
+     "sum(where(arange(6) < arange(4)[:, None] + 2, exp(X), 0), axis=1, keepdims=True)"),
+    ("concat(X[:, :2], Y[:, 2:], axis=1) @ W", "X[:, :3] @ W[:3] + Y[:, 3:] @ W[3:]"),
+    ("sum(exp(max(reshape(X, 4, 2, 3), axis=2)), axis=1)", "sum(exp(max(reshape(X, 4, 3, 2), axis=1)), axis=1) * 1"),
+    ("prod(X, axis=1)", "prod(X[:, :3], axis=1) * prod(X[:, 2:], axis=1) / X[:, 2]"),
 )  # fmt: skip
 """What a function is not: its neighbours, and itself with a corner, an axis or a bound changed."""
 

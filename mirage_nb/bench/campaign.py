@@ -29,7 +29,7 @@ from mirage_nb.verify.verdict import Verdict, VerdictKind
 HEAD = f"X: f32[{ROWS}, {COLUMNS}]\nY: f32[{ROWS}, {COLUMNS}]\nreturn "
 BLOCK = 100
 """Pairs of a block."""
-SECONDS, REFUTED = 0.3, 0.1
+SECONDS, REFUTED = 0.3, 0.05
 """What the prover may take for a pair, and the share of refuted pairs that it is given."""
 
 
