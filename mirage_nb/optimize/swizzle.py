@@ -57,7 +57,7 @@ def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None 
         step = step * shape[dim] + (pad if position == 0 else 0)
     inner = shape[order[-1]] if order else 1
     outer = math.prod(shape) // inner if inner else 0
-    return SharedLayout(shape, dtype, tuple(strides), pitched_elements(inner, outer, pad, dtype.size))
+    return SharedLayout(shape, dtype, tuple(strides), int(pitched_elements(inner, outer, pad, dtype.size)))
 
 
 def panel_bytes(shape: tuple[int, ...], dtype: DType) -> int:
@@ -71,6 +71,6 @@ def swizzled(shape: tuple[int, ...], dtype: DType, fold: int = 1) -> SharedLayou
     assert swizzle and (fold == 1 or fold * shape[-1] * dtype.size == swizzle)
     width = swizzle // dtype.size // fold
     strides = tuple(s // shape[-1] * width for s in row_major(shape)[:-1])
-    elements = panel_elements(math.prod(shape[:-1]), shape[-1], fold)
+    elements = int(panel_elements(math.prod(shape[:-1]), shape[-1], fold))
     return SharedLayout(shape, dtype, (*strides, 1), elements, swizzle, fold)
 

@@ -86,10 +86,9 @@ def _together(size: int, flat: bool) -> Form:
 
 def panel_bytes(last: Any, size: int) -> Any:
     """The widest swizzle whose panels a last extent fills, 0 if none does."""
-    widest: Any = 0
-    for width in reversed(SWIZZLES):
-        widest = np.where(np.equal(np.mod(np.multiply(last, size), width), 0), width, widest)
-    return widest
+    run = np.multiply(last, size).astype(np.int64)
+    divides = np.minimum(run & -run, SWIZZLES[0])  # the greatest power of two
+    return np.where(divides >= SWIZZLES[-1], divides, 0)
 
 
 PREFETCH_BYTES = 32768
@@ -105,12 +104,12 @@ def worth_having_early(looped: bool, nbytes: Any, last: Any, size: int) -> Any:
 def pitched_elements(inner: Any, outer: Any, pad: int, size: int) -> Any:
     """Elements of `outer` runs of `inner` ones, with the pads behind them and up to a whole line."""
     unit = LINE_BYTES // size
-    return -(-((inner + pad) * outer) // unit) * unit
+    return np.ceil(np.divide((inner + pad) * outer, unit)) * unit
 
 
 def panel_elements(rows: Any, last: Any, fold: Any = 1) -> Any:
     """Elements of panels that hold so many rows, `fold` of them side by side, up to whole patterns."""
-    return -(-(rows // fold) // PATTERN_ROWS) * PATTERN_ROWS * fold * last
+    return np.ceil(np.floor(np.divide(rows, fold)) / PATTERN_ROWS) * PATTERN_ROWS * fold * last
 
 
 def elements(form: Form, shape: Shape) -> Any:

@@ -63,6 +63,8 @@ def fuse_block(block: BlockGraph) -> BlockGraph:
 
 def flat(block: BlockGraph) -> tuple[BlockGraph, frozenset[int]]:
     """A block graph with its thread graphs written out; the products in these that threads compute."""
+    if not any(isinstance(op.body, ThreadGraph) for op in block.ops):
+        return block, frozenset()
     made, products = _flat(block)
     sketch = sketch_of(made)
     return made, frozenset(index for index in products if _is_shallow(made, sketch, index))

@@ -8,6 +8,7 @@ whose operands are matrices: one of their axes is long, those of a batch are of 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -22,6 +23,7 @@ from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.structure import KernelStructure, Source, Step
 from mirage_nb.tile.attention import AttentionBlock, find_attention
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, find_product
+from mirage_nb.tile.sketch import REDUCTIONS
 from mirage_nb.tile.thread_graph import fuse_block
 from mirage_nb.tile.widen import is_multiplied, over
 
@@ -34,9 +36,7 @@ def outline(prepared: Prepared, kernel: KernelStructure) -> Outline:
     """The outline of a kernel."""
     numbers = prepared.joined(_primes(len(prepared.axes)))
     made = _Writer.of(prepared, kernel, numbers)
-    block, products, chain = made.travelling(), None, None
-    if kernel.loop is not None and any(op.kind is OpKind.MATMUL for op in block.ops):
-        products, chain = _roles(made, numbers)
+    block, (products, chain) = made.travelling(), _roles(made, numbers)
     operators = [(op.kind, op.inputs, values) for op, values in block.definitions()]
     tensors = [(value, step) for value, step in zip(made.value, kernel.steps, strict=True) if step.source is not None]
     return Outline(
@@ -177,8 +177,13 @@ def _made(block: BlockGraph) -> Iterator[tuple[Op, tuple[int, ...]]]:
 
 
 def _roles(made: _Writer, numbers: Sequence[int]) -> tuple[ProductBlock | None, Chain | None]:
-    """What blocks with roles can compute of a kernel, where operands are matrices."""
+    """What blocks with roles can compute of a kernel, where operands are matrices: products and nothing that reduces,
+    or two products."""
     prepared, kernel = made.prepared, made.kernel
+    kinds = Counter(op.kind for op in made.block.ops)
+    multiplies, chains = kinds.keys().isdisjoint(REDUCTIONS), kinds[OpKind.MATMUL] == 2
+    if kernel.loop is None or not kinds[OpKind.MATMUL] or not (multiplies or chains):
+        return None, None
     lead = {
         name.axis
         for op in made.block.ops
@@ -189,10 +194,11 @@ def _roles(made: _Writer, numbers: Sequence[int]) -> tuple[ProductBlock | None, 
     }
     matrices = _Writer.of(prepared, kernel, [1 if a in lead else n for a, n in enumerate(numbers)]) if lead else made
     block = matrices.travelling()
-    product = find_product(fuse_block(block), frozenset())
+    product = find_product(fuse_block(block), frozenset()) if multiplies else None
     if product is not None and _turned(matrices, product):
         product = None
-    attention = find_attention(block, frozenset()) if product is None and kernel.loop not in kernel.grid else None
+    chains = chains and product is None and kernel.loop not in kernel.grid
+    attention = find_attention(block, frozenset()) if chains else None
     return product, None if attention is None else _chain(matrices, attention)
 
 

@@ -120,7 +120,7 @@ class Tiles:
     def product(self, extents: tuple[Extent, ...]) -> Numbers:
         """Elements of a tile with these extents."""
         return self.sizes.once(
-            ("elements", extents), lambda: reduce(np.multiply, map(self.extent, extents), np.ones(self.shape))
+            ("elements", extents), lambda: reduce(np.multiply, map(self.extent, extents), self.extent(None))
         )
 
     def nbytes(self, moved: Moved) -> Numbers:
@@ -140,7 +140,7 @@ class Tiles:
         """Where the last tile hangs over the end of an axis."""
         covered = None if name is None else name.covered(self.sizes)
         if name is None or covered is None:
-            return np.zeros(self.shape, bool)
+            return self.sizes.once("nowhere", lambda: np.zeros(self.shape, bool))
         found: Truths = covered > name.whole(self.sizes)
         return found
 

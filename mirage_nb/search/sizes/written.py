@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage_nb.ir import AccumAttrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs, ThreadGraph
+from mirage_nb.ir import AccumAttrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs
 from mirage_nb.search.sizes.anatomy import Chain, Fixed, Mask, Moved, Outline, Sizes
 from mirage_nb.search.sizes.cost import Cost, estimate
 from mirage_nb.search.sizes.library import library_steps
@@ -129,8 +129,7 @@ class _Plain:
     @classmethod
     def of(cls, block: BlockGraph, literals: Collection[int]) -> _Plain:
         """The copy. literals: operands that are one number."""
-        chained = any(isinstance(op.body, ThreadGraph) for op in block.ops)
-        source, heads = flat(block) if chained else (block, frozenset[int]())
+        source, heads = flat(block)
         made = cls(source, BlockGraph.start(source.args, source.grid, source.loop))
         for number, (op, values) in enumerate(source.definitions()):
             made.add(op, values, literals)
