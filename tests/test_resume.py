@@ -168,11 +168,14 @@ def done(text: str = TEXT, **options: Any) -> Any:
 def test_a_program_in_pieces_goes_on_with_what_was_found_of_them(no_passes: None, tmp_path: Path) -> None:
     masked = "where(arange(8)[:, None] >= arange(32), X @ W, 0.0)"
     text = f"X: f16[8, 64]\nR: f16[8, 32]\nW: f16[64, 32]\nreturn layer_norm({masked} + R)"
-    first = superoptimize(text, name="cut", store=tmp_path / "s", effort="quick", budget=1.0).result(60)
-    assert any("pieces" in candidate.configuration for candidate in first.candidates)
-    found = resume("cut", store=tmp_path / "s").result(60)
-    assert {c.digest for c in first.candidates} <= {c.digest for c in found.candidates}
-    assert all(c.verdict.accepted or c.is_as_stored for c in found.candidates)
+    session = superoptimize(text, name="cut", store=tmp_path / "s", effort="quick")
+    assert until(lambda: any("pieces" in c.configuration for c in session.snapshot().candidates))
+    session.stop()
+    first = {c.digest for c in session.result(60).candidates}
+    resumed = resume("cut", store=tmp_path / "s")
+    assert until(lambda: first <= {c.digest for c in resumed.snapshot().candidates})
+    resumed.stop()
+    assert all(c.verdict.accepted or c.is_as_stored for c in resumed.result(60).candidates)
 
 
 def test_a_session_by_its_name(no_passes: None, tmp_path: Path) -> None:
