@@ -11,9 +11,9 @@ import pytest
 from mirage_nb.errors import TargetError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
-from mirage_nb.search import EFFORTS, configurations, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
 from mirage_nb.search.sizes.held import held_in_registers
-from mirage_nb.search.sizes.instantiate import instances, numbered
+from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.held import Loaded, by_columns, by_rows, widest

@@ -13,11 +13,20 @@ from mirage_nb.ir import BlockGraph, KernelGraph, OpKind, ThreadGraph
 from mirage_nb.lang import parse
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.optimize.plan import rewritten
-from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare, run_configuration
+from mirage_nb.search import (
+    EFFORTS,
+    Assembly,
+    Prepared,
+    Structure,
+    configurations,
+    instances,
+    prepare,
+    run_configuration,
+)
 from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of, run
-from mirage_nb.search.sizes.instantiate import instances, numbered
+from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.written import written_kernels

@@ -83,23 +83,6 @@ class _Plan:
         return _Plan((*self.choices, choice), self.us + choice.cost.us, left)
 
 
-def instances(
-    structure: Structure,
-    prepared: Prepared,
-    target: Target,
-    limit: int,
-    overhang: frozenset[int] | None = None,
-    limits: Limits = NO_LIMITS,
-) -> list[Instance]:
-    """At most `limit` instances, best estimate first: the best of those that are not almost equal, then the others;
-    with them those whose small products threads compute, where that is estimated faster.
-
-    overhang: the axes over whose ends tiles may hang; default: the free ones with poor divisors.
-    limits: what a user allows.
-    """
-    return [draft.made() for draft in drafts(structure, prepared, target, limit, overhang, limits)]
-
-
 def drafts(
     structure: Structure,
     prepared: Prepared,
@@ -108,7 +91,12 @@ def drafts(
     overhang: frozenset[int] | None = None,
     limits: Limits = NO_LIMITS,
 ) -> list[Draft]:
-    """The same, before their muGraphs are made."""
+    """At most `limit` instances before their muGraphs are made, best estimate first: the best of those that are not
+    almost equal, then the others; with them those whose small products threads compute, where that is estimated faster.
+
+    overhang: the axes over whose ends tiles may hang; default: the free ones with poor divisors.
+    limits: what a user allows.
+    """
     plans = [plan.choices for plan in _plans(structure, prepared, target, limit, overhang, limits)]
     joins = OpKind.CONCAT_MATMUL.value not in limits.without and adds_products(structure)
     found: list[Draft] = []
