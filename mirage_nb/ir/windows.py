@@ -101,7 +101,8 @@ def _seen(op: Op, window: Window, shape: tuple[int, ...], made: tuple[int, ...])
             held = inside[dim]
             first, part = start, None if held is None else _within(held, op.attrs)
         case PadAttrs(dim=dim, before=before):
-            held = inside[dim] or range(shape[dim])
+            held = inside[dim]
+            held = range(shape[dim]) if held is None else held  # a range of no places is not "all"
             first, part = -before, range(held.start + before, held.stop + before)
         case _:
             split = _split(shape, window, made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirage_nb.codegen import Launch, Options, emit
@@ -68,8 +68,16 @@ def views(pick: st.DrawFn) -> KernelGraph:
     return graph
 
 
+def padded_zeros() -> KernelGraph:
+    """Zeros beside the elements of an input, without these, between other zeros."""
+    start = KernelGraph.start(Input("X", TensorType((3, 4), DType.F32)))
+    wide = start.append(Op(OpKind.PAD, (0,), PadAttrs(1, 4, 0)))
+    return wide.append(Op(OpKind.SLICE, (1,), SliceAttrs(1, 0, 3))).append(Op(OpKind.PAD, (2,), PadAttrs(1, 1, 1)))
+
+
 @examples(60)
 @given(views())
+@example(padded_zeros())
 def test_a_window_has_the_elements_of_its_view(graph: KernelGraph) -> None:
     graph = read_by_a_kernel(graph)
     x = np.arange(graph.types[0].elements, dtype=np.float64).reshape(graph.types[0].shape)
