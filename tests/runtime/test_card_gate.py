@@ -83,6 +83,7 @@ def test_a_wrong_kernel_meets_no_hard_inputs(gate: CardGate) -> None:
 def test_a_kernel_that_writes_to_its_inputs_is_refused(gate: CardGate) -> None:
     with pytest.raises(LaunchError, match="its inputs have changed"):
         gate.outcome(executable(greedy), 1.0)
+    assert gate.outcome(executable(softmax), 1.0).hard.survived, "the next one has inputs as they were drawn"
 
 
 def spoiled(name: str, right: np.ndarray) -> np.ndarray:
