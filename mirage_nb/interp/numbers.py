@@ -49,8 +49,8 @@ Number = Any
 """A rational (`fmpq`), a ball (`arb`), or a `Hole`; the library has no types."""
 
 ZERO, ONE, HALF = fmpq(0), fmpq(1), fmpq(1, 2)
-LONG_BITS = 2048
-"""Rationals of more bits become balls."""
+LONG_BITS, FEW = 2048, 32
+"""Rationals of more bits become balls; so many may be added up before that is looked at."""
 
 _LOCK = RLock()
 _WARY = ContextVar("wary", default=False)
@@ -418,17 +418,27 @@ def _is_plain(operation: Operation, operands: Sequence[Array], made: Array) -> b
         return False
     if _WARY.get() and operation in (ADD, SUBTRACT):
         return False
-    return all(map(arb.is_finite, found)) and not any(ZERO in part for part in given)
+    return all(map(arb.is_finite, found)) and not any(ZERO in part for part in (*given, found))
 
 
 def folded(operation: Operation, x: Array) -> Array:
     """The elements of every row, folded."""
     rows = x.tolist()
     if operation is ADD and len(rows) and {*map(type, itertools.chain(*rows))} == {fmpq}:
-        sums = [sum(row[1:], row[0]) for row in rows]
-        if max(map(fmpq.height_bits, sums)) <= LONG_BITS:
+        sums = [*itertools.takewhile(lambda found: found is not None, map(_summed, rows))]
+        if len(sums) == len(rows):
             return np.fromiter(sums, object, len(sums))
     return np.fromiter((reduce(operation, row) for row in rows), object, len(x))
+
+
+def _summed(row: Sequence[Number]) -> Number | None:
+    """The sum of rationals; None as soon as it is long."""
+    total = ZERO
+    for first in range(0, len(row), FEW):
+        total = sum(row[first : first + FEW], total)
+        if total.height_bits() > LONG_BITS:
+            return None
+    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,7 +307,7 @@ class _Planner(OnGrid):
         """The same inside a chain."""
         if value < graph.input_count:
             return self._value(found, op.inputs[value], axes, part)
-        key = (id(graph), value, axes)
+        key = (id(op), value, axes)
         if key not in self.named:
             inside = next(o for o, values in graph.definitions() if value in values)
             shapes = [(v, broadcast_axes(axes, graph.types[v].shape)) for v in inside.inputs]

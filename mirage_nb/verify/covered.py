@@ -157,7 +157,8 @@ class _Drawn:
         compared = sum(1 << at for at, pair in enumerate(values) if not any(type(x) is Hole for x in pair))
         needs = [_needed(field, moment, compared) for moment in (ours, theirs)]
         up, down = ([ZERO, *_shifts(moment)] for moment in (ours, theirs))
-        scales = cache(lambda: [Needed(x) for x in field.exponentials(up, down) if x])
+        pairs = len(up) * len(down)
+        scales = cache(lambda: [Needed(x) for x in field.exponentials(up, down) if x] if pairs <= MOST_TRIED else [])
         return cls(field.p, compared, needs[0], needs[1], scales, theirs.infinite)
 
 

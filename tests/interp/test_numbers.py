@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -89,6 +90,32 @@ def test_what_cannot_be_told() -> None:
     small = "exp(X * 480) + exp(-X) * exp(X * -480)"
     assert hole(small, 1.0) is Hole.OPEN
     assert isinstance(hole(small, 1.0, wary=False), arb) and isinstance(hole(small, 1.0, 2048), arb)
+
+
+NUMBERS = (
+    numbers.PLUS, numbers.MINUS, arb(2), arb(-3), arb(0), arb("1 +/- 2"), arb("0 +/- 1e-5"), fmpq(2), fmpq(-1, 3),
+    fmpq(0), fmpq(1, 2**numbers.LONG_BITS - 1), numbers.OPEN, numbers.UNDEFINED,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", numbers.PLAIN)
+@pytest.mark.parametrize("wary", [False, True])
+def test_elements_at_once_are_what_each_is_alone(operation: numbers.Operation, wary: bool) -> None:
+    with numbers.precision(64, wary=wary):
+        for given_ in itertools.product(NUMBERS, repeat=numbers.PLAIN[operation].nin):
+            (found,), alone = numbers.over(operation, *(np.array([x], object) for x in given_)), operation(*given_)
+            assert (type(found), str(found)) == (type(alone), str(alone)), given_
+
+
+def test_a_long_sum_is_given_up_soon() -> None:
+    class Watched(list[numbers.Number]):
+        def __getitem__(self, part: slice) -> list[numbers.Number]:  # type: ignore[override]  # slices alone
+            self.read = part.stop
+            return super().__getitem__(part)
+
+    row = Watched(fmpq(1, 2**900 + number) for number in range(1000))
+    assert numbers._summed(row) is None and row.read < 100
+    assert numbers._summed([fmpq(1, 3)] * 100) == fmpq(100, 3)
 
 
 def test_numbers_stay_exact() -> None:

@@ -7,11 +7,16 @@ sign of its own.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from mirage_nb.bench.attacks import ATTACKS, BOTH, HEAD, OF_FUNCTIONS, refused
+from mirage_nb.interp.numbers import fmpq
 from mirage_nb.lang import parse
 from mirage_nb.verify import verify
+from mirage_nb.verify.covered import _Drawn
 from mirage_nb.verify.domain import Need
 from mirage_nb.verify.exact import look
 from mirage_nb.verify.forms import needs_of
@@ -37,6 +42,12 @@ def test_a_point_is_made_of_two_where_a_program_asks_for_much() -> None:
     )
     verdict = verify(program, candidate)
     assert verdict.kind is VerdictKind.REFUTED
+
+
+def test_of_many_maxima_no_pairs_are_made() -> None:
+    moment: Any = SimpleNamespace(outputs=[], numbers=[], needed_by=[], infinite=[], maxima=[[*map(fmpq, range(1000))]])
+    field: Any = SimpleNamespace(p=7, exponentials=pytest.fail)
+    assert _Drawn.of(field, moment, moment).scales() == [], "their products would be too many to try"
 
 
 RIGHT = {
